@@ -1,0 +1,122 @@
+// The C++ interface of the statcollect agent: statistics of tensors, streamed to statcollectord.
+//
+//   auto agent = statagent::Agent::Start({.run = "base", .collector = "127.0.0.1:7433"});
+//   if (!agent.ok()) { std::cerr << agent.status().message() << '\n'; return 1; }
+//   (*agent)->Observe({.name = "mlp.fc1", .kind = statagent::Kind::kOutput}, view);
+//   (*agent)->LogScalar("loss", loss);
+//   (*agent)->EndStep();
+//   (*agent)->Close(std::chrono::seconds(5));
+//
+// Exposes no type of gRPC, protobuf, Abseil or CUDA. The agent never throws, never installs signal handlers, never writes to
+// standard output. After fork() the child's copy is inert.
+#ifndef STATAGENT_AGENT_H_
+#define STATAGENT_AGENT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "statagent/options.h"
+#include "statagent/status.h"
+#include "statagent/tensor_view.h"
+#include "statagent/types.h"
+
+#if defined(__GNUC__)
+#define STATAGENT_API __attribute__((visibility("default")))
+#else
+#define STATAGENT_API
+#endif
+
+namespace statagent {
+
+using statcollect::Code;
+using statcollect::Kind;
+using statcollect::Mode;
+using statcollect::Result;
+using statcollect::Status;
+
+// What is observed. (name, kind, output_path, micro_batch, call, mode) is unique within a step.
+struct Identity {
+  std::string_view name;
+  Kind kind = Kind::kOutput;
+  std::string_view output_path = {};
+  std::uint32_t micro_batch = 0;
+  std::int64_t call = -1;             // -1: counted by the agent, from 0, within the step and micro-batch
+  Mode mode = Mode::kTrain;
+  std::string_view parent = {};       // qualified path of the enclosing module
+  std::string_view class_name = {};
+  std::int32_t depth = 0;
+};
+
+// produced == acked + sum of dropped + pending, at every moment.
+struct Counters {
+  std::uint64_t produced = 0;  // records handed to the agent (tensors, scalars, events, step ends)
+  std::uint64_t acked = 0;     // durable in the collector
+  std::uint64_t pending = 0;   // in the agent's memory
+  std::map<std::string, std::uint64_t> dropped;  // by cause
+};
+
+// Statistics of one tensor. The floating ones hold only if has_finite.
+struct Statistics {
+  std::uint64_t numel = 0, nan = 0, pos_inf = 0, neg_inf = 0, zero = 0, neg = 0, pos = 0;
+  bool has_finite = false;
+  double min = 0, max = 0, mean = 0, std = 0, l1 = 0, l2 = 0;
+  std::uint64_t hash = 0;
+  std::vector<double> sketch;
+  std::vector<double> samples;
+};
+
+// Statistics of one tensor, without a collector. `sketch`: 0, 16, 32, 64. kInvalidArgument says what is wrong with the view.
+STATAGENT_API Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch = 16, std::uint32_t samples = 0);
+
+class STATAGENT_API Agent {
+ public:
+  // Validates the options, says hello to the collector and waits for its answer up to connect_timeout.
+  // kInvalidArgument: an option; kAlreadyExists: the run has data and if_exists is error; kUnavailable: `required` and no
+  // collector. With STATAGENT_DISABLE=1 it succeeds and does nothing from then on.
+  static Result<std::unique_ptr<Agent>> Start(Options options);
+
+  ~Agent();  // as Close(2 s)
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  // Computes the tensor's statistics and queues them. Returns kOk also if the record had to be dropped (it is counted) or the
+  // step is not wanted; kInvalidArgument for a bad view or name. Never blocks on the network. `stream`: the CUDA stream that
+  // produced the tensor, ignored for CPU tensors. Any thread.
+  Status Observe(const Identity& identity, const TensorView& tensor, void* stream = nullptr) noexcept;
+
+  // For callers on a hot path: intern the identity once (call must be >= 0), then observe by handle.
+  Result<std::uint32_t> Intern(const Identity& identity) noexcept;
+  Status Observe(std::uint32_t handle, const TensorView& tensor, void* stream = nullptr) noexcept;
+
+  Status LogScalar(std::string_view name, double value, std::uint32_t micro_batch = 0) noexcept;
+  Status LogEvent(std::string_view kind, std::string_view text, const std::map<std::string, std::string>& fields = {}) noexcept;
+
+  // Ends the current step and begins the next. SetStep jumps, when resuming from a checkpoint (never backwards).
+  void EndStep() noexcept;
+  Status SetStep(std::uint64_t step) noexcept;
+  std::uint64_t step() const noexcept;
+  bool StepWanted() const noexcept;  // whether the current step is recorded
+
+  // Waits until everything handed over so far is durable in the collector or dropped. kDeadlineExceeded says what is pending.
+  Status Flush(std::chrono::milliseconds timeout) noexcept;
+  // Flush, goodbye, join the threads. Bounded by the timeout; what is still pending then is counted as dropped. Idempotent.
+  Status Close(std::chrono::milliseconds timeout) noexcept;
+
+  Counters counters() const noexcept;
+  std::uint32_t rank() const noexcept;
+  std::uint32_t world_size() const noexcept;
+
+ private:
+  class Impl;
+  explicit Agent(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace statagent
+
+#endif  // STATAGENT_AGENT_H_

@@ -1,0 +1,15 @@
+// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78), the checksum of batches and stored blocks.
+#ifndef STATCOLLECT_COMMON_CHECKSUM_H_
+#define STATCOLLECT_COMMON_CHECKSUM_H_
+
+#include <cstdint>
+#include <string_view>
+
+namespace statcollect {
+
+// Crc32c("123456789") == 0xe3069283. `seed` continues an earlier result: Crc32c(b, Crc32c(a)) == Crc32c(a + b).
+std::uint32_t Crc32c(std::string_view bytes, std::uint32_t seed = 0);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_COMMON_CHECKSUM_H_

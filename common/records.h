@@ -1,0 +1,151 @@
+// Plain records: what agent, wire conversion, store and queries exchange. No invariants beyond those written here; whoever
+// takes records from outside validates first (proto/convert.h).
+#ifndef STATCOLLECT_COMMON_RECORDS_H_
+#define STATCOLLECT_COMMON_RECORDS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/types.h"
+
+namespace statcollect {
+
+inline constexpr std::uint32_t kSketchMax = 64;    // k is 0, 16, 32 or 64
+inline constexpr std::uint32_t kSamplesMax = 1024;  // first-n samples of a record
+inline constexpr std::uint32_t kDimsMax = 64;
+
+// 128-bit random id of one agent process's stream.
+using SessionId = std::array<std::uint8_t, 16>;
+
+// Shape and dtype of a tensor, interned per session (ids from 0, dense).
+struct Layout {
+  std::uint32_t id = 0;
+  DType dtype = DType::kUnspecified;
+  std::vector<std::int64_t> shape;
+  bool operator==(const Layout&) const = default;
+};
+
+// Identity of an observed tensor. Two observations of one step never share an identity.
+struct ActivationKey {
+  std::string name;         // qualified module path or user's name
+  Kind kind = Kind::kUnspecified;
+  std::string output_path;  // place in a nested output: "0", "past_key_values.3.1"; empty where there is only the tensor itself
+  std::uint32_t micro_batch = 0;
+  std::uint32_t call = 0;   // n-th call of the module in the micro-batch
+  Mode mode = Mode::kTrain;
+  auto operator<=>(const ActivationKey&) const = default;
+};
+
+// Definition of an activation, interned per session (ids from 0, dense, in first-seen order of execution).
+struct ActivationDef {
+  std::uint32_t id = 0;
+  ActivationKey key;
+  std::string parent;      // qualified path of the parent module; empty at the root
+  std::string class_name;  // "LayerNorm"; empty if unknown
+  std::int32_t depth = 0;  // root 1, children +1; -1 for inspect
+  bool operator==(const ActivationDef&) const = default;
+};
+
+// Statistics of one tensor (definitions: agent/stats/stats.h). min..l2 hold only if has_finite; they are 0 otherwise.
+struct TensorStats {
+  std::uint64_t numel = 0;  // product of the shape; counts and moments of complex tensors are over 2*numel real parts
+  std::uint64_t nan = 0, pos_inf = 0, neg_inf = 0, zero = 0, neg = 0, pos = 0;
+  bool has_finite = false;
+  double min = 0, max = 0, mean = 0, std = 0, l1 = 0, l2 = 0;
+  std::uint64_t hash = 0;
+  bool operator==(const TensorStats&) const = default;
+};
+
+// Statistics records, one array a field; every array has size() entries, except `sketch` (size() * sketch_width, row-major)
+// and `samples` (concatenated; sample_count says how many a record has).
+struct StatColumns {
+  std::vector<std::uint32_t> activation;  // ActivationDef::id
+  std::vector<std::uint32_t> layout;      // Layout::id
+  std::vector<std::uint64_t> step;
+  std::vector<std::uint32_t> order;       // position in the step's execution order, from 0
+  std::vector<TensorStats> stats;
+  std::uint32_t sketch_width = 0;         // k: 0, 16, 32 or 64
+  std::vector<double> sketch;
+  std::vector<std::uint32_t> sample_count;
+  std::vector<double> samples;
+
+  std::size_t size() const { return activation.size(); }
+  bool empty() const { return activation.empty(); }
+  std::span<const double> SketchOf(std::size_t i) const {
+    return std::span<const double>(sketch).subspan(i * sketch_width, sketch_width);
+  }
+};
+
+struct ScalarRecord {
+  std::string name;
+  std::uint64_t step = 0;
+  std::uint32_t micro_batch = 0;
+  double value = 0;  // NaN and infinities are kept
+  bool operator==(const ScalarRecord&) const = default;
+};
+
+struct EventRecord {
+  std::string kind;  // "records_dropped", "graph_transition", "nan_first_seen", ...
+  std::uint64_t step = 0;
+  std::int64_t unix_nanos = 0;
+  std::string text;
+  std::map<std::string, std::string> fields;
+  bool operator==(const EventRecord&) const = default;
+};
+
+// End of a step, with the agent's wall clock.
+struct StepRecord {
+  std::uint64_t step = 0;
+  std::int64_t unix_nanos = 0;
+  std::uint32_t micro_batches = 0;
+  bool operator==(const StepRecord&) const = default;
+};
+
+// One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order: stats, scalars, events, steps.
+// Definitions are not records and carry no number.
+struct RecordBatch {
+  std::uint64_t first_seq = 0;
+  std::vector<ActivationDef> activations;
+  std::vector<Layout> layouts;
+  StatColumns stats;
+  std::vector<ScalarRecord> scalars;
+  std::vector<EventRecord> events;
+  std::vector<StepRecord> steps;
+
+  std::size_t records() const { return stats.size() + scalars.size() + events.size() + steps.size(); }
+  std::uint64_t last_seq() const { return first_seq + records() - 1; }  // records() > 0
+};
+
+// How the agent counts. Invariant at every moment: produced == acked + dropped() + pending.
+struct AgentCounters {
+  std::uint64_t produced = 0, acked = 0, pending = 0;
+  std::map<std::string, std::uint64_t> dropped_by_cause;  // buffer_full, closed, rejected, ...
+  std::uint64_t dropped() const {
+    std::uint64_t sum = 0;
+    for (const auto& [cause, n] : dropped_by_cause) sum += n;
+    return sum;
+  }
+};
+
+// Who speaks on a stream and for which launch.
+struct SessionInfo {
+  std::string run;
+  SessionId session{};
+  std::string launch;  // same text in every rank of one launch; empty if the launcher is unknown
+  IfExists if_exists = IfExists::kError;
+  std::uint32_t rank = 0, local_rank = 0, world_size = 1;
+  std::string host;
+  std::int64_t pid = 0;
+  std::int64_t start_unix_nanos = 0;
+  std::string agent_version;
+  std::map<std::string, std::string> config;  // flattened; user's own and what the agent found
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_COMMON_RECORDS_H_

@@ -1,0 +1,44 @@
+// Which steps are wanted: "0-9,20,100-", "every=10", "0-99,every=10", and MindSpore's "0|5-8|100-120".
+#ifndef STATCOLLECT_COMMON_STEP_SET_H_
+#define STATCOLLECT_COMMON_STEP_SET_H_
+
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+
+namespace statcollect {
+
+// A set of steps: closed ranges, thinned by `every`. The default contains every step.
+class StepSet {
+ public:
+  static constexpr std::uint64_t kLastStep = std::numeric_limits<std::uint64_t>::max();
+
+  // Empty text: every step. Ranges are closed; "100-" has no end. `every=N` (N >= 1) keeps the steps divisible by N; alone, of
+  // all steps. kInvalidArgument names the part that does not parse, and the grammar.
+  static Result<StepSet> Parse(std::string_view text);
+
+  // Cost: one comparison for a single range.
+  bool Contains(std::uint64_t step) const {
+    if (step % every_ != 0) return false;
+    for (const Range& r : ranges_) {
+      if (step >= r.first && step <= r.last) return true;
+    }
+    return false;
+  }
+  std::uint64_t first() const { return ranges_.front().first; }  // lower bound of the set
+  std::uint64_t last() const { return ranges_.back().last; }     // upper bound of the set
+
+ private:
+  struct Range {
+    std::uint64_t first = 0, last = kLastStep;
+  };
+  std::vector<Range> ranges_ = {Range{}};  // sorted, disjoint, never empty
+  std::uint64_t every_ = 1;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_COMMON_STEP_SET_H_

@@ -1,0 +1,59 @@
+// The small enumerations that agent, wire and store share. Numeric values are part of the wire and disk formats: add at the
+// end, never renumber.
+#ifndef STATCOLLECT_COMMON_TYPES_H_
+#define STATCOLLECT_COMMON_TYPES_H_
+
+#include <cstdint>
+
+namespace statcollect {
+
+enum class DType : std::uint8_t {
+  kUnspecified = 0,
+  kF64 = 1,
+  kF32 = 2,
+  kF16 = 3,
+  kBf16 = 4,
+  kF8E4M3 = 5,  // "fn" variant: no infinities, NaN is 0x7f and 0xff
+  kF8E5M2 = 6,
+  kI8 = 7,
+  kI16 = 8,
+  kI32 = 9,
+  kI64 = 10,
+  kU8 = 11,
+  kU16 = 12,
+  kU32 = 13,
+  kU64 = 14,
+  kBool = 15,  // one byte an element; any non-zero byte is true
+  kC64 = 16,   // two f32: real, imaginary
+  kC128 = 17,  // two f64: real, imaginary
+};
+inline constexpr int kDTypeCount = 18;
+
+// What was observed. Order of the stages in a step: output/input/inspect (forward), then grad_*/inspect_grad (backward), then
+// weight_grad, then weight and optimizer_state (after the update).
+enum class Kind : std::uint8_t {
+  kUnspecified = 0,
+  kOutput = 1,
+  kInput = 2,
+  kGradOutput = 3,
+  kGradInput = 4,
+  kWeight = 5,
+  kWeightGrad = 6,
+  kOptimizerState = 7,
+  kInspect = 8,
+  kInspectGrad = 9,
+  kBatch = 10,
+};
+inline constexpr int kKindCount = 11;
+
+// In which pass. `init`: before the first step of a launch (weights as loaded); `eval`: no-grad or evaluation pass.
+enum class Mode : std::uint8_t { kUnspecified = 0, kTrain = 1, kEval = 2, kInit = 3 };
+inline constexpr int kModeCount = 4;
+
+// What to do with a run name that already has data.
+enum class IfExists : std::uint8_t { kUnspecified = 0, kError = 1, kReplace = 2, kAppend = 3 };
+inline constexpr int kIfExistsCount = 4;
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_COMMON_TYPES_H_

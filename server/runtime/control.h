@@ -1,0 +1,55 @@
+// What the collector knows and does about itself, as an interface: implemented by ingest, used by api and the HTTP pages, so that
+// neither depends on the other.
+#ifndef STATCOLLECT_SERVER_RUNTIME_CONTROL_H_
+#define STATCOLLECT_SERVER_RUNTIME_CONTROL_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/status.h"
+
+namespace statcollect {
+
+struct CollectorStatus {
+  std::string version;
+  std::int64_t pid = 0;
+  std::int64_t start_unix_nanos = 0;
+  std::int64_t uptime_seconds = 0;
+  std::string data_dir;
+  bool fsync = true;
+  std::string state;  // "ready", "read_only: <why>", "draining"
+  std::uint64_t runs = 0;
+  std::uint32_t streams_open = 0;
+  // Since start:
+  std::uint64_t streams_total = 0;
+  std::uint64_t batches_total = 0;
+  std::uint64_t records_total = 0;  // durable
+  std::uint64_t bytes_total = 0;    // of accepted batches
+  std::uint64_t duplicate_records_total = 0;
+  std::uint64_t rejected_batches_total = 0;
+  std::uint64_t commits_total = 0;
+  std::uint64_t disk_bytes = 0;
+  std::uint64_t disk_free_bytes = 0;
+  std::uint64_t agents_dropped_total = 0;  // reported by agents
+  bool ready() const { return state == "ready"; }
+};
+
+struct DeletedRun {
+  std::uint64_t records = 0;
+  std::uint32_t attempts = 0;
+};
+
+// Thread-safe.
+class CollectorControl {
+ public:
+  virtual ~CollectorControl() = default;
+  virtual CollectorStatus GetStatus() = 0;
+  // kNotFound; kFailedPrecondition while a stream of the run is open and not `force` (force closes the streams first).
+  virtual Result<DeletedRun> DeleteRun(const std::string& run, bool force) = 0;
+  // Whether a stream of that rank is open now. `attempt` is the store's attempt id.
+  virtual bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) = 0;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_RUNTIME_CONTROL_H_

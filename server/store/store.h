@@ -1,0 +1,120 @@
+// What the collector keeps, as an interface narrow enough for another engine: append batches with their watermarks in one
+// atomic write, scan a key range in order, read a point, drop.
+//
+// A run has attempts; each attempt has a numeric id of its own (AttemptId) that is part of every key and is never reused.
+// Thread-safe: any method from any thread. Append is called by one committer at a time.
+#ifndef STATCOLLECT_SERVER_STORE_STORE_H_
+#define STATCOLLECT_SERVER_STORE_STORE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/records.h"
+#include "common/status.h"
+
+namespace statcollect {
+
+using AttemptId = std::uint32_t;
+
+// One launch of a run.
+struct AttemptMeta {
+  AttemptId id = 0;          // unique in the store, from 1
+  std::uint32_t number = 0;  // within the run, from 1
+  std::string run;
+  std::string launch;
+  std::uint32_t world_size = 0;
+  std::int64_t start_unix_nanos = 0;  // collector's clock at the first hello
+  bool operator==(const AttemptMeta&) const = default;
+};
+
+// One rank of an attempt: its session, watermark and tallies. Rewritten atomically with each append.
+struct RankMeta {
+  SessionInfo info;
+  std::uint64_t durable_seq = 0;  // watermark
+  std::uint64_t records = 0;      // stored, all kinds
+  std::uint64_t stat_records = 0;
+  std::uint64_t steps = 0;        // distinct steps with statistics
+  std::optional<std::uint64_t> first_step, last_step;  // of statistics, scalars and step ends
+  std::map<std::string, std::uint64_t> dropped;        // reported by the agent
+  std::int64_t last_write_unix_nanos = 0;
+  bool finished = false;          // said goodbye
+};
+
+// A batch that has been validated, trimmed to what is new, and may be stored: `meta` is the rank's state after it.
+struct AppendItem {
+  AttemptId attempt = 0;
+  std::uint32_t rank = 0;
+  const RecordBatch* batch = nullptr;
+  const RankMeta* meta = nullptr;
+};
+
+// A block of one step: consecutive activations, in execution order.
+struct StatBlock {
+  std::uint64_t step = 0;
+  StatColumns columns;
+};
+
+// Ordered forward scan. Usage: while (it->Next()) use it->block(); then check it->status().
+class StatScan {
+ public:
+  virtual ~StatScan() = default;
+  virtual bool Next() = 0;                       // false at the end or on failure
+  virtual const StatBlock& block() const = 0;    // valid until the next call of Next
+  virtual const Status& status() const = 0;      // kDataLoss names the key that fails its checksum
+  virtual std::uint64_t bytes_read() const = 0;  // encoded bytes so far
+};
+
+struct StepBounds {
+  std::uint64_t first = 0;
+  std::uint64_t last = ~std::uint64_t{0};  // inclusive
+};
+
+struct StoreUsage {
+  std::uint64_t disk_bytes = 0;       // of the store's files
+  std::uint64_t disk_free_bytes = 0;  // of its file system
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // --- catalogue
+  virtual Result<std::vector<std::string>> ListRuns() = 0;  // sorted
+  // Oldest first; empty if there is no such run.
+  virtual Result<std::vector<AttemptMeta>> Attempts(const std::string& run) = 0;
+  // Durable when it returns. Assigns id and number.
+  virtual Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) = 0;
+  // Removes the attempts' data and catalogue entries, durably; unknown ids are ignored. Scans under way keep their snapshot.
+  virtual Status DropAttempts(std::span<const AttemptId> ids) = 0;
+  virtual Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) = 0;
+  // Durable when it returns.
+  virtual Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) = 0;
+  virtual Result<std::vector<ActivationDef>> Activations(AttemptId attempt, std::uint32_t rank) = 0;  // by id
+  virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;             // by id
+
+  // --- records
+  // One atomic write of all items: definitions, records and rank metas; synced if the store was opened with fsync durability.
+  // After a failed sync every later Append fails too, until the store is opened again.
+  virtual Status Append(std::span<const AppendItem> items) = 0;
+
+  // Blocks of a rank by (step, first activation).
+  virtual std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;
+  // Distinct steps that have statistics, ascending. Cost: one seek a step.
+  virtual Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;
+  virtual Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;  // by step
+  virtual Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) = 0;                      // by step
+  virtual Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;   // by step
+
+  // --- itself
+  virtual Result<StoreUsage> Usage() = 0;
+  virtual bool fsync() const = 0;  // whether Append syncs
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_STORE_H_
