@@ -1,0 +1,41 @@
+// The collector's Query and Admin services, for whoever builds the gRPC server (main.cc, tests).
+//
+// Threads: both use gRPC's callback API and never work on gRPC's threads. Queries run on a small pool of
+// their own, so that they never hold up ingest; administration has one thread of its own, so that status is
+// answered while every query thread is busy.
+#ifndef STATCOLLECT_SERVER_API_SERVICES_H_
+#define STATCOLLECT_SERVER_API_SERVICES_H_
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+
+namespace grpc {
+class Service;
+}
+
+namespace statcollect {
+
+class CollectorControl;
+class QueryEngine;
+
+struct QueryLimits {
+  std::size_t threads = 2;       // queries that run at once
+  std::size_t waiting_max = 16;  // beyond that: RESOURCE_EXHAUSTED
+  std::chrono::milliseconds time_limit{
+      std::chrono::minutes(10)};                     // of one query, its wait included: DEADLINE_EXCEEDED
+  std::chrono::milliseconds progress_interval{100};  // at least that between two Progress messages of a Diff
+};
+
+// Usage:
+//   auto query = MakeQueryService(engine, {});
+//   auto admin = MakeAdminService(control);
+//   builder.RegisterService(query.get()).RegisterService(admin.get());
+// The services must outlive the grpc::Server; `engine` and `control` must outlive the services. Destruction
+// cancels what still runs and waits for it: shut the server down first.
+std::unique_ptr<grpc::Service> MakeQueryService(QueryEngine& engine, const QueryLimits& limits = {});
+std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_API_SERVICES_H_
