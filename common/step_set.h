@@ -35,6 +35,8 @@ class StepSet {
   struct Range {
     std::uint64_t first = 0, last = kLastStep;
   };
+  static std::vector<Range> Merged(std::vector<Range> ranges);
+
   std::vector<Range> ranges_ = {Range{}};  // sorted, disjoint, never empty
   std::uint64_t every_ = 1;
 };

@@ -1,0 +1,97 @@
+#include "common/step_set.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/names.h"
+
+namespace statcollect {
+namespace {
+
+constexpr std::string_view kEvery = "every=";
+
+Status Refuse(std::string_view text, std::string_view part, const std::string& found) {
+  return {Code::kInvalidArgument, "read steps '" + Printable(text) + "': part '" + Printable(part) + "' " +
+                                      found +
+                                      "; expected steps N, closed ranges N-M, open ranges N- and every=N (N "
+                                      ">= 1), separated by ',' or '|'; "
+                                      "write for example 0-9,20,100- or 0-99,every=10"};
+}
+
+std::string_view Trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n\v\f";
+  const std::size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+// Digits only: no sign, no space, no value beyond 64 bits.
+std::optional<std::uint64_t> ParseNumber(std::string_view text) {
+  std::uint64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (text.empty() || error != std::errc() || stop != end) return std::nullopt;
+  return number;
+}
+
+// "N", "N-M" or "N-".
+std::optional<std::pair<std::uint64_t, std::uint64_t>> ParseRange(std::string_view part) {
+  const std::size_t dash = part.find('-');
+  const auto first = ParseNumber(part.substr(0, dash));
+  if (!first) return std::nullopt;
+  if (dash == std::string_view::npos) return std::pair(*first, *first);
+  if (dash + 1 == part.size()) return std::pair(*first, StepSet::kLastStep);
+  const auto last = ParseNumber(part.substr(dash + 1));
+  if (!last) return std::nullopt;
+  return std::pair(*first, *last);
+}
+
+}  // namespace
+
+Result<StepSet> StepSet::Parse(std::string_view text) {
+  StepSet set;
+  if (Trimmed(text).empty()) return set;
+  std::vector<Range> ranges;
+  bool thinned = false;
+  for (std::string_view rest = text;;) {
+    const std::size_t end = rest.find_first_of(",|");
+    const std::string_view part = Trimmed(rest.substr(0, end));
+    if (part.substr(0, kEvery.size()) == kEvery) {
+      const auto every = ParseNumber(part.substr(kEvery.size()));
+      if (!every || *every == 0) return Refuse(text, part, "is not every=N with N from 1 to 2^64-1");
+      if (thinned) return Refuse(text, part, "is a second every=");
+      set.every_ = *every;
+      thinned = true;
+    } else {
+      const auto range = ParseRange(part);
+      if (!range) return Refuse(text, part, part.empty() ? "is empty" : "is neither a step nor a range");
+      if (range->second < range->first) return Refuse(text, part, "ends before it begins");
+      ranges.push_back({range->first, range->second});
+    }
+    if (end == std::string_view::npos) break;
+    rest.remove_prefix(end + 1);
+  }
+  if (!ranges.empty()) set.ranges_ = Merged(std::move(ranges));
+  return set;
+}
+
+std::vector<StepSet::Range> StepSet::Merged(std::vector<Range> ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.first < b.first; });
+  std::vector<Range> merged;
+  for (const Range& range : ranges) {
+    // Adjacent ranges join as well; last == kLastStep has no successor.
+    const bool joins =
+        !merged.empty() && (merged.back().last == kLastStep || range.first <= merged.back().last + 1);
+    if (joins) {
+      merged.back().last = std::max(merged.back().last, range.last);
+    } else {
+      merged.push_back(range);
+    }
+  }
+  return merged;
+}
+
+}  // namespace statcollect
