@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Installs what statcollect needs to build, run and be tested: system packages from apt, Python packages into .venv. Idempotent.
+# Usage: scripts/setup.sh [--for demo|test] [--check]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+purpose=test
+check=0
+usage() {
+  cat <<'EOF'
+Usage: scripts/setup.sh [--for demo|test] [--check]
+
+  --for demo   only what building and the demo need
+  --for test   that, and what the tests need (default)
+  --check      change nothing; say what is missing; exit 1 if anything is
+
+System packages come from apt (root or sudo), Python packages go into .venv. If the system's python3 already imports torch,
+.venv uses that one. Otherwise a CPU build is asked for; STATCOLLECT_TORCH names another ("torch==2.9.0").
+EOF
+}
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --for) purpose="${2:-}"; shift 2 ;;
+    --check) check=1; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "setup.sh: unknown argument '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
+  esac
+done
+case "$purpose" in demo | test) ;; *) echo "setup.sh: --for takes demo or test, not '$purpose'" >&2; exit 2 ;; esac
+
+apt_packages=(
+  build-essential cmake ninja-build ccache pkg-config git
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  librocksdb-dev libboost-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
+  python3 python3-venv
+)
+pip_packages=(numpy)
+if [ "$purpose" = test ]; then
+  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format)
+  pip_packages+=(pytest grpcio protobuf ruff mypy)
+fi
+
+say() { printf 'setup: %s\n' "$*"; }
+
+# --- system packages
+missing_apt=()
+for package in "${apt_packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing_apt+=("$package")
+done
+
+# --- Python packages
+python=.venv/bin/python
+has_module() { [ -x "$python" ] && "$python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$1') is None)" 2>/dev/null; }
+missing_pip=()
+for package in "${pip_packages[@]}"; do
+  case "$package" in
+    grpcio) module=grpc ;;
+    protobuf) module=google.protobuf ;;
+    *) module="$package" ;;
+  esac
+  has_module "$module" || missing_pip+=("$package")
+done
+has_module torch && missing_torch=0 || missing_torch=1
+
+if [ "$check" = 1 ]; then
+  [ ${#missing_apt[@]} -eq 0 ] || say "missing from apt: ${missing_apt[*]}"
+  [ ${#missing_pip[@]} -eq 0 ] || say "missing in .venv: ${missing_pip[*]}"
+  [ "$missing_torch" = 0 ] || say "missing in .venv: torch"
+  [ ${#missing_apt[@]} -eq 0 ] && [ ${#missing_pip[@]} -eq 0 ] && [ "$missing_torch" = 0 ] || exit 1
+  say "everything is there"
+  exit 0
+fi
+
+if [ ${#missing_apt[@]} -gt 0 ]; then
+  sudo=()
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || {
+      echo "setup.sh: installing ${missing_apt[*]} needs root; found neither root nor sudo; run as root once" >&2
+      exit 1
+    }
+    sudo=(sudo)
+  fi
+  say "installing from apt: ${missing_apt[*]}"
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing_apt[@]}"
+fi
+
+if [ ! -x "$python" ]; then
+  venv_flags=()
+  if python3 -c 'import torch' 2>/dev/null; then
+    say "creating .venv over the system's packages (torch is there)"
+    venv_flags=(--system-site-packages)
+  else
+    say "creating .venv"
+  fi
+  python3 -m venv "${venv_flags[@]}" .venv
+  has_module torch && missing_torch=0
+fi
+if [ "$missing_torch" = 1 ]; then
+  if [ -n "${STATCOLLECT_TORCH:-}" ]; then
+    say "installing $STATCOLLECT_TORCH"
+    "$python" -m pip install --disable-pip-version-check -q "$STATCOLLECT_TORCH"
+  else
+    # The "+cpu" build is a tenth of the size; where the configured index does not offer it, the default build does as well.
+    say "installing torch (CPU build if the package index has one)"
+    "$python" -m pip install --disable-pip-version-check -q "torch==2.13.0+cpu" 2>/dev/null ||
+      "$python" -m pip install --disable-pip-version-check -q "torch>=2.1"
+  fi
+fi
+if [ ${#missing_pip[@]} -gt 0 ]; then
+  say "installing into .venv: ${missing_pip[*]}"
+  "$python" -m pip install --disable-pip-version-check -q "${missing_pip[@]}"
+fi
+say "ready"
