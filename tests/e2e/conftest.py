@@ -1,0 +1,170 @@
+"""Fixtures of the end-to-end tests: a real statcollectord on a free port with a temporary folder, real statctl, real torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release"))
+STATCOLLECTORD = BUILD / "bin" / "statcollectord"
+STATCTL = BUILD / "bin" / "statctl"
+LIBRARY = BUILD / "lib" / "libstatagent.so"
+TRAIN = ROOT / "examples" / "gpt_torch" / "train.py"
+
+
+@dataclass
+class Finished:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def run_command(arguments: list[str], env: dict[str, str] | None = None, timeout: float = 120, cwd: Path | None = None) -> Finished:
+    """Runs a command to its end; a command that outlives the timeout is killed and fails the test."""
+    done = subprocess.run(
+        arguments, env=env, timeout=timeout, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass
+class Collector:
+    """One statcollectord process; `start` may be called again after `stop` or `kill` and keeps data and port."""
+
+    data_dir: Path
+    address: str = ""
+    http: str = ""
+    ready_line: str = ""
+    process: subprocess.Popen[str] | None = None
+    extra: list[str] = field(default_factory=list)
+
+    def start(self) -> Collector:
+        listen = self.address or "127.0.0.1:0"
+        http = self.http or "127.0.0.1:0"
+        arguments = [str(STATCOLLECTORD), "--data-dir", str(self.data_dir), "--listen", listen, "--http", http, *self.extra]
+        self.process = subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=open(self.data_dir.parent / "collector.err", "a"), text=True
+        )
+        assert self.process.stdout is not None
+        self.ready_line = self.process.stdout.readline()
+        match = re.search(r"grpc ([\d.]+:\d+), http ([\d.]+:\d+)", self.ready_line)
+        assert match, f"no ready line: {self.ready_line!r}\n{(self.data_dir.parent / 'collector.err').read_text()}"
+        self.address, self.http = match.groups()
+        return self
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=20)
+        self.process = None
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(timeout=20)
+        self.process = None
+
+    def statctl(self, *arguments: str, timeout: float = 60) -> Finished:
+        return run_command([str(STATCTL), "--collector", self.address, *arguments], timeout=timeout)
+
+    def json(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> Any:
+        done = self.statctl("--format", "json", *arguments)
+        assert done.code in codes, f"statctl {arguments} exited with {done.code}: {done.out}{done.err}"
+        return done.json()
+
+    def diff(self, a: str, b: str, *arguments: str) -> Any:
+        return self.json("diff", "--run-a", a, "--run-b", b, *arguments, codes=(0, 1, 2))
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as response:
+            return str(response.read().decode())
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        return agent_environment(STATAGENT_COLLECTOR=self.address, STATCTL_COLLECTOR=self.address, **extra)
+
+    def train(self, run: str, *arguments: str, ranks: int = 2, code: int | None = 0, env: dict[str, str] | None = None) -> Finished:
+        """A small training run of the demo's model under torchrun."""
+        done = run_command(
+            torchrun(ranks, str(TRAIN), "--steps", "4", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32",
+                     "--batch", "4", *arguments),
+            env=self.environment(STATAGENT_RUN=run, **(env or {})),
+        )  # fmt: skip
+        assert code is None or done.code == code, f"training {run} exited with {done.code}:\n{done.out}\n{done.err}"
+        return done
+
+    def python(self, script: str, *arguments: str, env: dict[str, str] | None = None, code: int | None = 0) -> Finished:
+        """A Python script with statagent importable and the collector's address in the environment."""
+        done = run_command([sys.executable, "-c", script, *arguments], env=self.environment(**(env or {})))
+        assert code is None or done.code == code, f"exit code {done.code}:\n{done.out}\n{done.err}"
+        return done
+
+
+def agent_environment(**extra: str) -> dict[str, str]:
+    """The environment of a training process: ours, without a launcher's variables, with the package and the library."""
+    launcher = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|MASTER_|TORCHELASTIC|OMPI_|PMI|SLURM_|STATAGENT_|STATCTL_)")
+    env = {k: v for k, v in os.environ.items() if not launcher.match(k)}
+    env["PYTHONPATH"] = str(ROOT / "agent" / "python")
+    env["STATAGENT_LIBRARY"] = str(LIBRARY)
+    env["OMP_NUM_THREADS"] = "1"
+    env.update(extra)
+    return env
+
+
+def torchrun(ranks: int, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", *arguments]
+
+
+def wait_until(condition: Any, timeout: float = 20, what: str = "condition") -> Any:
+    """Polls until `condition()` is true, returns what it returned; fails the test after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built() -> None:
+    for path in (STATCOLLECTORD, STATCTL, LIBRARY):
+        assert path.exists(), f"{path} is missing: build first (scripts/build.sh), or set STATCOLLECT_BUILD_DIR"
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[Collector]:
+    """A fresh collector for one test."""
+    started = Collector(tmp_path / "data").start()
+    yield started
+    if started.process is not None:
+        started.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+    """One collector for the tests of a module that only add runs of their own."""
+    started = Collector(tmp_path_factory.mktemp("collector") / "data").start()
+    yield started
+    if started.process is not None:
+        assert started.stop() == 0

@@ -1,0 +1,108 @@
+"""What the collector acknowledged survives its crash; what agents produced is accounted for to the last record."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import Collector, wait_until
+
+STEADY = """
+import statagent, torch, sys, time
+agent = statagent.init(run=sys.argv[1], required=True)
+steps = int(sys.argv[2])
+def check():
+    c = statagent.counters()
+    assert c["produced"] == c["acked"] + c["pending"] + sum(v for k, v in c.items() if k.startswith("dropped_")), c
+    return c
+for step in range(steps):
+    for i in range(50):
+        statagent.inspect(f"layer.{i}", torch.full((16,), float(step * 100 + i)))
+    statagent.log_scalar("loss", 1.0 / (step + 1))
+    statagent.step()
+    check()
+    time.sleep(0.01)
+statagent.close(timeout=30)
+c = check()
+print(c["produced"], c["acked"], c["pending"])
+"""
+
+
+def start(collector: Collector, run: str, steps: int, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", STEADY, run, str(steps)], env=collector.environment(**env), text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+
+
+def test_killed_collector_loses_and_doubles_nothing(collector: Collector) -> None:
+    steps = 200
+    trainer = start(collector, "kills", steps)
+    for round_ in range(3):
+        records = wait_until(
+            lambda least=(round_ + 1) * 500: next(
+                (r["records"] for r in collector.json("runs")["runs"] if int(r["records"]) >= least), 0
+            ),
+            what="records",
+        )
+        assert records
+        collector.kill()
+        collector.start()
+    out, err = trainer.communicate(timeout=60)
+    assert trainer.returncode == 0, err
+    produced, acked, pending = map(int, out.split())
+    assert produced == acked == steps * 52 and pending == 0  # 50 tensors, a scalar and the step's end
+    assert collector.json("show", "kills")["attempts"][0]["ranks"][0]["records"] == produced
+    for name in ("layer.0", "layer.49"):
+        points = collector.json("series", "kills", name)["records"]
+        offset = int(name.split(".")[1])
+        assert [(p["step"], p["stats"]["max"]) for p in points] == [(s, s * 100 + offset) for s in range(steps)]
+
+
+def test_many_ranks_at_once_never_collide(collector: Collector) -> None:
+    world = 12
+    trainers = [start(collector, "wide", 10, RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank)) for rank in range(world)]
+    for trainer in trainers:
+        out, err = trainer.communicate(timeout=120)
+        assert trainer.returncode == 0, err
+        assert out.split()[0] == out.split()[1] == str(10 * 52)
+    ranks = collector.json("show", "wide")["attempts"][0]["ranks"]
+    assert [(r["rank"], r["records"]) for r in ranks] == [(rank, 10 * 52) for rank in range(world)]
+
+
+def test_sigterm_drains_and_exits_0(collector: Collector) -> None:
+    trainer = start(collector, "drain", 30)
+    wait_until(lambda: collector.json("runs")["runs"], what="the run")
+    assert collector.stop() == 0
+    collector.start()
+    out, err = trainer.communicate(timeout=60)
+    assert trainer.returncode == 0, err
+    assert out.split() == [str(30 * 52), str(30 * 52), "0"]
+
+
+def test_health_and_metrics_answer_over_http(collector: Collector) -> None:
+    assert "ok" in collector.get("/healthz").lower()
+    assert collector.get("/readyz")
+    out, err = start(collector, "metrics", 5).communicate(timeout=60)
+    assert out, err
+    metrics = collector.get("/metrics")
+    assert any(line.startswith("statcollect_records_total ") and int(float(line.split()[1])) == 260 for line in metrics.splitlines()), metrics
+    assert "statcollect" in collector.get("/")
+
+
+def test_killed_rank_leaves_what_was_acknowledged(collector: Collector) -> None:
+    trainer = start(collector, "victim", 100000)
+    wait_until(lambda: any(r["records"] > 300 for r in collector.json("runs")["runs"]), what="records")
+    trainer.kill()
+    trainer.communicate()
+    wait_until(lambda: collector.json("runs")["runs"][0]["state"] == "interrupted", what="state interrupted")
+    points = collector.json("series", "victim", "layer.0")["records"]
+    assert [p["step"] for p in points] == list(range(len(points))) and points
+
+
+def test_data_of_a_stopped_collector_is_there_again(collector: Collector, tmp_path: Path) -> None:
+    out, err = start(collector, "kept", 3).communicate(timeout=60)
+    assert out, err
+    before = collector.json("series", "kept", "layer.7")
+    assert collector.stop() == 0
+    collector.start()
+    assert collector.json("series", "kept", "layer.7") == before
