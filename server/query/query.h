@@ -1,0 +1,62 @@
+// Answers questions about stored runs. Reads only Store.
+//
+// Every answer is about the run's view over its attempts: for each step, the newest attempt that has it.
+//
+// Errors common to all: kNotFound for an unknown run (lists the names that exist, closest first),
+// kInvalidArgument for steps that do not parse, kCancelled after a stop request, and whatever the store
+// reports (kDataLoss names the block).
+#ifndef STATCOLLECT_SERVER_QUERY_QUERY_H_
+#define STATCOLLECT_SERVER_QUERY_QUERY_H_
+
+#include <cstdint>
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "server/query/reports.h"
+#include "server/store/store.h"
+
+namespace statcollect::query {
+
+// Whether a stream of that rank is open now. Must be thread-safe; empty: never.
+using IsStreamOpen = std::function<bool(AttemptId attempt, std::uint32_t rank)>;
+
+// Called from the thread that runs the query, at most once a step and rank; must not block for long.
+using OnProgress = std::function<void(const Progress&)>;
+
+// Thread-safe: holds no state of its own. Calls block while they scan: run them on a pool of their own, never
+// on a stream's thread. A default-constructed stop_token never stops.
+class QueryEngine {
+ public:
+  // Borrows the store, which must outlive the engine.
+  explicit QueryEngine(Store& store, IsStreamOpen is_stream_open = {});
+
+  Result<std::vector<RunSummary>> ListRuns() const;
+  Result<RunDetail> GetRun(const std::string& run) const;
+
+  // Compares two runs; see docs/divergence.md. Stop requests are honoured once a step and rank. Memory: one
+  // step of one rank of both runs, the definitions, and the rows of the report.
+  Result<DiffReport> Diff(const DiffRequest& request, const OnProgress& progress = {},
+                          const std::stop_token& stop = {}) const;
+
+  // By kind, output path, rank, step, micro-batch, call. kNotFound: no such activation (with the closest
+  // names).
+  Result<std::vector<SeriesPoint>> GetSeries(const SeriesRequest& request,
+                                             const std::stop_token& stop = {}) const;
+  // By name, rank, step, micro-batch. kNotFound: no such scalar.
+  Result<std::vector<ScalarRow>> ListScalars(const ScalarsRequest& request,
+                                             const std::stop_token& stop = {}) const;
+  // Of all attempts (also superseded steps: what happened stays known), by rank, attempt, step.
+  Result<std::vector<EventRow>> ListEvents(const EventsRequest& request,
+                                           const std::stop_token& stop = {}) const;
+
+ private:
+  Store& store_;
+  IsStreamOpen is_stream_open_;
+};
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_QUERY_H_

@@ -1,0 +1,266 @@
+// Questions and answers of the query engine as plain structs. They mirror the messages of
+// proto/statcollect/v1/query.proto: same names, same numbers in enumerations, std::optional where the message
+// says optional.
+#ifndef STATCOLLECT_SERVER_QUERY_REPORTS_H_
+#define STATCOLLECT_SERVER_QUERY_REPORTS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/types.h"
+
+namespace statcollect::query {
+
+enum class Verdict : std::uint8_t {
+  kUnspecified = 0,
+  kIdentical = 1,        // every compared record is bit-identical, nothing unmatched
+  kWithinTolerance = 2,  // nothing diverged
+  kDiverged = 3,
+  kIncomparable = 4,  // nothing to compare; DiffReport::message says why
+};
+
+// In question order: what comes first explains what comes after.
+enum class Stage : std::uint8_t {
+  kUnspecified = 0,
+  kConfig = 1,
+  kWeights = 2,  // as loaded, before the first step
+  kBatch = 3,
+  kForward = 4,
+  kLoss = 5,
+  kBackward = 6,
+  kGrad = 7,       // weight gradients
+  kOptimizer = 8,  // weights and optimizer state after the update
+};
+
+enum class Reason : std::uint8_t {
+  kUnspecified = 0,
+  kMissingInA = 1,
+  kMissingInB = 2,
+  kOrder = 3,
+  kShape = 4,
+  kDType = 5,
+  kNonfinite = 6,
+  kNumeric = 7,
+  kBitwise = 8,
+};
+
+enum class DistanceKind : std::uint8_t { kUnspecified = 0, kSketch = 1, kStatistics = 2 };
+
+// "within_tolerance", "forward", "missing_in_a", "sketch"; "unspecified" for values out of range.
+std::string_view Name(Verdict verdict);
+std::string_view Name(Stage stage);
+std::string_view Name(Reason reason);
+std::string_view Name(DistanceKind kind);
+
+struct RunSummary {
+  std::string run;
+  std::uint32_t attempts = 0;
+  std::uint32_t world_size = 0;  // of the newest attempt
+  std::uint32_t ranks = 0;       // seen in the newest attempt
+  std::uint64_t records = 0;     // stored, all kinds, all attempts
+  std::uint64_t steps = 0;       // distinct steps with statistics
+  std::optional<std::uint64_t> first_step, last_step;
+  std::int64_t start_unix_nanos = 0;  // first hello of the newest attempt
+  std::int64_t end_unix_nanos = 0;    // last write
+  std::string state;                  // "running", "finished", "interrupted"
+  std::uint64_t dropped = 0;          // records that agents reported as lost
+};
+
+struct RankInfo {
+  std::uint32_t rank = 0, local_rank = 0;
+  std::string host;
+  std::int64_t pid = 0;
+  std::string state;
+  std::uint64_t records = 0, stat_records = 0;
+  std::optional<std::uint64_t> first_step, last_step;
+  std::uint64_t steps = 0;  // with statistics
+  std::uint64_t durable_seq = 0;
+  std::map<std::string, std::uint64_t> dropped;  // reported by the agent, by cause
+};
+
+struct AttemptInfo {
+  std::uint32_t attempt = 0;  // from 1
+  std::int64_t start_unix_nanos = 0;
+  std::vector<RankInfo> ranks;
+};
+
+struct KindCount {
+  Kind kind = Kind::kUnspecified;
+  std::uint64_t activations = 0;
+};
+
+struct EventRow {
+  std::string run;
+  std::uint32_t rank = 0;
+  std::uint64_t step = 0;
+  std::string kind;
+  std::string text;
+  std::int64_t unix_nanos = 0;
+  std::map<std::string, std::string> fields;
+};
+
+// Answer of GetRun.
+struct RunDetail {
+  RunSummary summary;
+  std::vector<AttemptInfo> attempts;
+  std::map<std::string, std::string> config;  // of the lowest rank of the newest attempt
+  std::vector<EventRow> events;               // newest attempt, first 100
+  std::uint64_t activations = 0;              // distinct, of the newest attempt's lowest rank
+  std::vector<KindCount> kinds;               // of the same, by kind
+};
+
+struct DiffRequest {
+  std::string run_a, run_b;
+  std::optional<double> tolerance;   // relative L2, finite and >= 0; default by dtype
+  bool exact = false;                // a bitwise difference of any size is a divergence
+  std::vector<std::uint32_t> ranks;  // empty: all that both runs have
+  std::string steps;                 // as StepSet::Parse
+  std::vector<Kind> kinds;           // empty: all, and the losses; otherwise only these
+  std::uint32_t top = 0;             // rows of `diverged`; 0: 20
+  bool all = false;                  // every diverged row (up to kDivergedRowsMax)
+};
+
+inline constexpr std::uint32_t kTopDefault = 20;
+inline constexpr std::uint64_t kDivergedRowsMax = 1'000'000;
+
+struct Progress {
+  std::uint64_t done = 0, total = 0;  // steps x ranks
+};
+
+// One side of a comparison.
+struct ObservationSide {
+  std::optional<double> min, max, mean, std, l1, l2;
+  std::uint64_t nan = 0, pos_inf = 0, neg_inf = 0, zero = 0, numel = 0;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::uint64_t hash = 0;
+  std::optional<double> value;  // stage loss: the scalar
+};
+
+// One activation (or loss) of one rank and step that differs.
+struct Divergence {
+  std::uint64_t step = 0;
+  std::uint32_t micro_batch = 0;
+  std::uint32_t rank = 0;
+  Stage stage = Stage::kUnspecified;
+  Kind kind = Kind::kUnspecified;  // unspecified for losses
+  std::string activation;          // stage loss: the scalar's name
+  std::string output_path;
+  std::uint32_t call = 0;
+  Reason reason = Reason::kUnspecified;
+  std::optional<double> distance;  // absent for missing_* and shape; infinite for nonfinite
+  std::optional<double> distance_low, distance_high;
+  DistanceKind distance_kind = DistanceKind::kUnspecified;
+  std::optional<double> tolerance;
+  std::optional<double> times_noise;
+  bool origin = false;
+  std::optional<ObservationSide> a, b;  // a is absent for missing_in_a, b for missing_in_b
+  std::string class_name;
+  std::string mode;      // "train", "eval", "init"
+  std::string previous;  // origins only: the activation before it that agrees; empty if none
+  std::optional<double> previous_distance;
+};
+
+// records == identical + within_tolerance + diverged.
+struct Compared {
+  std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
+};
+
+struct Unmatched {
+  std::vector<std::string> only_a, only_b;  // "kind name[path] call c", in order of first appearance
+};
+
+struct ConfigDifference {
+  std::string key;
+  std::optional<std::string> a, b;  // absent: not set on that side
+};
+
+struct DiffInputs {
+  std::vector<ConfigDifference> config;  // by key
+  std::string weights = "unknown";  // "identical" (bit for bit), "differ", "unknown" (nothing to compare)
+  std::string batches = "unknown";
+};
+
+struct StepRange {
+  std::uint64_t first = 0, last = 0;
+};
+
+// How far a divergence went.
+struct Spread {
+  std::uint64_t activations = 0;        // distinct (kind, name, path) that diverged
+  std::uint64_t activations_total = 0;  // distinct ones compared
+  std::uint64_t steps = 0;              // with a divergence
+  std::vector<std::uint32_t> ranks;     // with a divergence
+};
+
+struct DiffReport {
+  std::string run_a, run_b;
+  Verdict verdict = Verdict::kUnspecified;
+  std::optional<Divergence> first;  // present if and only if diverged
+  std::vector<Divergence> diverged;
+  Compared compared;
+  Unmatched unmatched;
+  DiffInputs inputs;
+  std::vector<std::uint32_t> ranks;  // compared
+  std::optional<StepRange> steps;    // compared
+  std::string message;               // why incomparable
+  std::optional<Divergence> first_bitwise;
+  std::vector<Divergence> origins;  // independent ones, `first` first
+  Spread spread;
+  std::vector<std::string> notes;  // one sentence each
+};
+
+struct SeriesRequest {
+  std::string run;
+  std::string activation;                  // exact name
+  Kind kind = Kind::kUnspecified;          // unspecified: all
+  std::vector<std::uint32_t> ranks;        // empty: all
+  std::string steps;                       // as StepSet::Parse
+  std::optional<std::string> output_path;  // absent: all
+};
+
+struct SeriesPoint {
+  std::string run;
+  std::uint32_t rank = 0;
+  std::uint64_t step = 0;
+  std::uint32_t micro_batch = 0;
+  Kind kind = Kind::kUnspecified;
+  std::string activation;
+  std::string output_path;
+  std::uint32_t call = 0;
+  std::string mode;
+  ObservationSide stats;
+};
+
+struct ScalarsRequest {
+  std::string run;
+  std::string name;                  // empty: all
+  std::vector<std::uint32_t> ranks;  // empty: all
+  std::string steps;
+};
+
+struct ScalarRow {
+  std::string run;
+  std::uint32_t rank = 0;
+  std::uint64_t step = 0;
+  std::uint32_t micro_batch = 0;
+  std::string name;
+  double value = 0;
+};
+
+struct EventsRequest {
+  std::string run;
+  std::vector<std::uint32_t> ranks;  // empty: all
+};
+
+// Most rows of one answer of GetSeries, ListScalars, ListEvents; more is kResourceExhausted with what to
+// narrow.
+inline constexpr std::uint64_t kRowsMax = 1'000'000;
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_REPORTS_H_
