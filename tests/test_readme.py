@@ -1,0 +1,41 @@
+"""The README's promises: the commands it names exist, its links lead somewhere, its snippets work (those: tests/e2e)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http:", "https:", "mailto:")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_scripts_that_the_pages_name_exist_and_explain_themselves() -> None:
+    named = {name for page in PAGES for name in re.findall(r"scripts/\w+\.sh", page.read_text(encoding="utf-8"))}
+    assert {"scripts/demo.sh", "scripts/test.sh"} <= named
+    for name in named:
+        assert os.access(ROOT / name, os.X_OK), f"{name} is named but cannot be run"
+    for name in ("demo", "test", "setup"):
+        shown = subprocess.run([ROOT / f"scripts/{name}.sh", "--help"], capture_output=True, text=True, check=True)
+        assert shown.stdout.startswith("Usage:")
+
+
+def test_statctl_commands_that_the_pages_name_exist() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.parent == ROOT or "examples" in page.parts)
+    named = set(re.findall(r"statctl ([a-z]+)\b", text)) - {"help"}
+    assert "diff" in named
+    for command in named:
+        shown = subprocess.run([BUILD / "bin/statctl", "help", command], capture_output=True, text=True, check=False)
+        assert shown.returncode == 0, f"statctl {command} is named on a page: {shown.stderr}"
+        assert "Example" in shown.stdout
