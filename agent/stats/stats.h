@@ -1,18 +1,22 @@
 // Statistics of one tensor: definitions, and the engine that computes them.
 //
-// Elements are taken in logical row-major order, whatever the strides. Complex tensors are taken as twice as many real
-// components (real, imaginary, real, ...). Integers and bools are converted to float64 first (|x| > 2^53 is rounded).
+// Elements are taken in logical row-major order, whatever the strides. Complex tensors are taken as twice as
+// many real components (real, imaginary, real, ...). Integers and bools are converted to float64 first (|x| >
+// 2^53 is rounded).
 //
 //   nan, pos_inf, neg_inf   elements
-//   zero, neg, pos          == 0 (-0 too), finite < 0, finite > 0; nan + pos_inf + neg_inf + zero + neg + pos == components
-//   min .. l2               over the finite components; no value if there are none. std is the population value:
-//                           sqrt(sum((x - mean)^2) / n). Combined over chunks after Chan, Golub, LeVeque (1983).
+//   zero, neg, pos          == 0 (-0 too), finite < 0, finite > 0; nan + pos_inf + neg_inf + zero + neg + pos
+//   == components min .. l2               over the finite components; no value if there are none. std is the
+//   population value:
+//                           sqrt(sum((x - mean)^2) / n). Combined over chunks after Chan, Golub, LeVeque
+//                           (1983).
 //   hash                    see accumulate.h: sum modulo 2^64 over groups of 16 components
-//   sketch                  see accumulate.h: k signed sums over groups of 16 components (a count-sketch of the groups,
+//   sketch                  see accumulate.h: k signed sums over groups of 16 components (a count-sketch of
+//   the groups,
 //                           Charikar, Chen, Farach-Colton 2002, with a sign for each element)
 //
-// Determinism: components are cut into chunks of kChunkComponents; each chunk is reduced in a fixed order and chunks are combined in
-// index order, so that a result does not depend on threads, strides or device.
+// Determinism: components are cut into chunks of kChunkComponents; each chunk is reduced in a fixed order and
+// chunks are combined in index order, so that a result does not depend on threads, strides or device.
 #ifndef STATCOLLECT_AGENT_STATS_STATS_H_
 #define STATCOLLECT_AGENT_STATS_STATS_H_
 
@@ -32,13 +36,14 @@ struct CpuTensor {
   std::span<const std::int64_t> strides;
 };
 
-// Checks pointer, dtype, shape, strides without touching the data. kInvalidArgument: null data with elements, unknown dtype, negative
-// size, strides of another length than shape, element count beyond 2^62, data not aligned to the element.
+// Checks pointer, dtype, shape, strides without touching the data. kInvalidArgument: null data with elements,
+// unknown dtype, negative size, strides of another length than shape, element count beyond 2^62, data not
+// aligned to the element.
 Status Validate(const CpuTensor& tensor);
 
-// One pass over the data. `sketch` has k = 0, 16, 32 or 64 entries and is overwritten; `samples` receives the first
-// min(samples.size(), components) components; returns how many in *samples_written. Cost: one read of the tensor, no
-// allocation. Precondition: Validate(tensor) is OK.
+// One pass over the data. `sketch` has k = 0, 16, 32 or 64 entries and is overwritten; `samples` receives the
+// first min(samples.size(), components) components; returns how many in *samples_written. Cost: one read of
+// the tensor, no allocation. Precondition: Validate(tensor) is OK.
 TensorStats ComputeCpu(const CpuTensor& tensor, std::span<double> sketch, std::span<double> samples,
                        std::uint32_t* samples_written) noexcept;
 

@@ -1,0 +1,333 @@
+// The arithmetic of the statistics, once, for host and device: what a component is worth, what it adds to
+// hash, sketch and moments, and how partial results combine. Header-only; no containers, no allocation, no
+// libm beyond sqrt.
+//
+// These definitions are stored on disk through their results: they must not change.
+//
+// COMPONENTS. Elements in logical row-major order; a complex element is two components (real, imaginary).
+// Component i has the global index `first + i`, where `first` is the shard's offset in the whole tensor, a
+// multiple of 16. Sixteen consecutive components form group g = index / 16; the component is the group's
+// number i = index % 16.
+//
+// MIX. One 64-bit value a group: m(g) = finaliser of splitmix64 (Steele, Lea, Flood 2014) of (g + 1) *
+// 0x9e3779b97f4a7c15:
+//   z ^= z >> 30; z *= 0xbf58476d1ce4e5b9; z ^= z >> 27; z *= 0x94d049bb133111eb; z ^= z >> 31.
+//
+// SKETCH of k sums, k in {0, 16, 32, 64}. Component i of group g has the sign of bit i of m(g) (set: minus);
+// the group's signed values go to the sum number (m(g) >> 16) & (k - 1). Components that are not finite
+// contribute 0. Linear, hence additive over shards.
+//
+// HASH. The raw bits of a group's 16 components, packed little-endian, are W = 16 * component_bytes / 4 words
+// w_0 .. w_{W-1} of 32 bits; a last group that is not full is padded with zero words. A bool counts as byte 0
+// or 1. With the key words
+//   k_j = L_j ^ uint32(m(g) >> 32),   x_j = uint32(w_j + k_j),
+// where L_j is kHashKeys[j], the hash of the group is the sum over j = 0, 2, 4 ..
+//   x_j * x_{j+1} + x_j + 2^32 * x_{j+1}                                   modulo 2^64,
+// and the hash of the tensor is the sum over its groups modulo 2^64; of an empty tensor, 0. Products of keyed
+// pairs are NH of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway 1999). The added pair makes any change
+// confined to one word certain to change the hash, where NH alone misses it if the partner is 0: let the
+// word's x change by d, 0 < |d| < 2^32. If it is x_j, the hash changes by d * (x_{j+1} + 1), and 0 < |d| *
+// (x_{j+1} + 1) < 2^64. If it is x_{j+1}, by d * (x_j + 2^32), which is no multiple of 2^64: it is below 2^65
+// in size, so it would have to be 2^64 itself, whose only divisor in [2^32, 2^33) is 2^32, and then |d| =
+// 2^32.
+//
+// MOMENTS. Chunks of kChunkComponents components, counted from the shard's start. Within a chunk, kLanes
+// lanes (component index modulo 16), each in index order: with s the chunk's first finite component and over
+// finite components only,
+//   sum(x - s), sum((x - s)^2), sum(|x|), sum(x^2)                         in float64, products rounded
+//   before they are added.
+// Lanes are combined in the order 0 .. 15, chunks in index order after Chan, Golub, LeVeque (1983). As s is
+// one of the values, the cancellation in sum((x-s)^2) - sum(x-s)^2/n costs at most a factor n <= 16384 of
+// float64's precision. Sketch sums are kept for each lane within a chunk and combined in the same orders.
+// Compile without contraction to fused multiply-add (-ffp-contract=off, nvcc -fmad=false): then results are
+// bit-identical on every device.
+//
+// SCALE. Squares of float64 components overflow or underflow. A chunk whose largest magnitude is above 2^400
+// (below 2^-400) is reduced with its components times 2^-600 (2^600): its `level` is 1 (-1), and what is
+// stored times 2^(600 * level) is meant.
+#ifndef STATCOLLECT_AGENT_STATS_ACCUMULATE_H_
+#define STATCOLLECT_AGENT_STATS_ACCUMULATE_H_
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__CUDACC__)
+#define STATCOLLECT_HD __host__ __device__ __forceinline__
+#else
+// Always inlined: the translation units for different instruction sets must not share an out-of-line copy.
+#define STATCOLLECT_HD inline __attribute__((always_inline))
+#endif
+
+namespace statcollect::stats {
+
+inline constexpr int kLanes = 16;  // components of a group
+inline constexpr std::uint64_t kChunkComponents = 16384;
+inline constexpr int kSketchSums = 64;  // at most
+inline constexpr int kHashWords = 32;   // of a group of 8-byte components
+
+// --- mix, sketch, hash
+
+STATCOLLECT_HD constexpr std::uint64_t SplitMixFinaliser(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+STATCOLLECT_HD constexpr std::uint64_t GroupMix(std::uint64_t group) {
+  return SplitMixFinaliser((group + 1) * 0x9e3779b97f4a7c15u);
+}
+
+STATCOLLECT_HD constexpr std::uint32_t SketchSum(std::uint64_t mix, std::uint32_t width) {
+  return static_cast<std::uint32_t>(mix >> 16) & (width - 1);
+}
+
+STATCOLLECT_HD constexpr std::uint32_t GroupKey(std::uint64_t mix) {
+  return static_cast<std::uint32_t>(mix >> 32);
+}
+
+struct HashKeys {
+  std::uint32_t words[kHashWords];
+};
+
+// L_j: upper halves of the splitmix64 stream seeded with "STATHASH", distinct from the stream of m(g).
+constexpr HashKeys MakeHashKeys() {
+  HashKeys keys{};
+  std::uint64_t state = 0x5354415448415348u;
+  for (std::uint32_t& word : keys.words) {
+    state += 0x9e3779b97f4a7c15u;
+    word = static_cast<std::uint32_t>(SplitMixFinaliser(state) >> 32);
+  }
+  return keys;
+}
+
+constexpr bool AreDistinct(const HashKeys& keys) {
+  for (int i = 0; i < kHashWords; ++i) {
+    for (int j = 0; j < i; ++j) {
+      if (keys.words[i] == keys.words[j]) return false;
+    }
+  }
+  return true;
+}
+
+inline constexpr HashKeys kHashKeys = MakeHashKeys();
+static_assert(AreDistinct(kHashKeys));
+
+// What the keyed words x_j (even j) and x_{j+1} add to the hash.
+STATCOLLECT_HD constexpr std::uint64_t PairHash(std::uint32_t even, std::uint32_t odd) {
+  return static_cast<std::uint64_t>(even) * odd + even + (static_cast<std::uint64_t>(odd) << 32);
+}
+
+// --- values of the narrow float types, exactly. U: 32-bit unsigned (or a vector of them), F: float (or as
+// wide a vector).
+
+template <typename To, typename From>
+STATCOLLECT_HD To BitsAs(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+template <typename F, typename U>
+STATCOLLECT_HD F FloatOfBf16(const U& bits) {
+  const U shifted = bits << 16;
+  return BitsAs<F>(shifted);
+}
+
+// The magnitude's bits, moved to float's places, read as a float that is 2^112 too small, subnormals
+// included; infinities and NaN (exponent 31) get float's exponent instead.
+template <typename F, typename U>
+STATCOLLECT_HD F FloatOfF16(const U& bits) {
+  const U magnitude = (bits & 0x7fffu) << 13;
+  const F scaled = BitsAs<F>(magnitude) * 0x1p112f;
+  const U finite = BitsAs<U>(scaled);
+  const U special = magnitude | 0x7f800000u;
+  const U result = ((bits & 0x7c00u) == 0x7c00u ? special : finite) | ((bits & 0x8000u) << 16);
+  return BitsAs<F>(result);
+}
+
+// Upper byte of a float16.
+template <typename F, typename U>
+STATCOLLECT_HD F FloatOfF8E5M2(const U& bits) {
+  const U half = bits << 8;
+  return FloatOfF16<F, U>(half);
+}
+
+// "fn": no infinities; NaN is 0x7f and 0xff.
+template <typename F, typename U>
+STATCOLLECT_HD F FloatOfF8E4M3(const U& bits) {
+  const U magnitude = (bits & 0x7fu) << 20;
+  const F scaled = BitsAs<F>(magnitude) * 0x1p120f;
+  const U finite = BitsAs<U>(scaled);
+  const U nan = magnitude | 0x7fc00000u;
+  const U result = ((bits & 0x7fu) == 0x7fu ? nan : finite) | ((bits & 0x80u) << 24);
+  return BitsAs<F>(result);
+}
+
+// --- moments
+
+// One lane of a chunk (V: double), or several neighbouring lanes (V: a vector of double).
+template <typename V>
+struct LaneMoments {
+  V shifted_sum, shifted_squares, magnitudes, squares;
+
+  // `value` scaled; `shifted` = value - s; all three 0 for a component that is not finite.
+  STATCOLLECT_HD void Add(const V& value, const V& shifted, const V& magnitude) {
+    shifted_sum += shifted;
+    shifted_squares += shifted * shifted;
+    magnitudes += magnitude;
+    squares += value * value;
+  }
+};
+
+// The lanes of a chunk, side by side.
+struct ChunkLanes {
+  double shifted_sum[kLanes] = {}, shifted_squares[kLanes] = {}, magnitudes[kLanes] = {},
+         squares[kLanes] = {};
+};
+
+inline constexpr double kLevelUp = 0x1p600, kLevelDown = 0x1p-600;
+
+// Level of a chunk of float64 with this largest magnitude; other components are always of level 0.
+STATCOLLECT_HD int LevelOf(double magnitude_max) {
+  if (magnitude_max > 0x1p400) return 1;
+  return magnitude_max < 0x1p-400 ? -1 : 0;
+}
+
+// What the components of a chunk of that level are multiplied by.
+STATCOLLECT_HD double ScaleOf(int level) { return level > 0 ? kLevelDown : level < 0 ? kLevelUp : 1.0; }
+
+// Moments of `count` finite components: mean = origin + offset; squared_deviations = sum((x - mean)^2).
+struct Moments {
+  std::uint64_t count = 0;
+  int level = 0;
+  double origin = 0, offset = 0, squared_deviations = 0;
+  double magnitudes = 0, squares = 0;
+};
+
+// `count`: finite components of the chunk. `shift`: s, scaled.
+STATCOLLECT_HD Moments CombineLanes(const ChunkLanes& lanes, std::uint64_t count, int level, double shift) {
+  Moments moments;
+  if (count == 0) return moments;
+  double sum = 0, squares = 0;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    sum += lanes.shifted_sum[lane];
+    squares += lanes.shifted_squares[lane];
+    moments.magnitudes += lanes.magnitudes[lane];
+    moments.squares += lanes.squares[lane];
+  }
+  moments.count = count;
+  moments.level = level;
+  moments.origin = shift;
+  moments.offset = sum / static_cast<double>(count);
+  const double deviations = squares - sum * moments.offset;
+  moments.squared_deviations = deviations > 0 ? deviations : 0;
+  return moments;
+}
+
+// Rewrites `moments` for a higher level. What underflows is below rounding beside the values that made the
+// level high.
+STATCOLLECT_HD void RaiseLevel(Moments& moments, int level) {
+  for (; moments.level < level; ++moments.level) {
+    moments.origin *= kLevelDown;
+    moments.offset *= kLevelDown;
+    moments.magnitudes *= kLevelDown;
+    moments.squared_deviations = moments.squared_deviations * kLevelDown * kLevelDown;
+    moments.squares = moments.squares * kLevelDown * kLevelDown;
+  }
+}
+
+// Appends what comes after `a` in index order.
+STATCOLLECT_HD void Append(Moments& a, Moments b) {
+  if (b.count == 0) return;
+  if (a.count == 0) {
+    a = b;
+    return;
+  }
+  RaiseLevel(a, b.level);
+  RaiseLevel(b, a.level);
+  const double delta = (b.origin - a.origin) + (b.offset - a.offset);
+  const double count_a = static_cast<double>(a.count);
+  const double share_b = static_cast<double>(b.count) / static_cast<double>(a.count + b.count);
+  a.count += b.count;
+  a.offset += delta * share_b;
+  a.squared_deviations += b.squared_deviations + delta * delta * (count_a * share_b);
+  a.magnitudes += b.magnitudes;
+  a.squares += b.squares;
+}
+
+// --- everything about a range of components
+
+struct Partial {
+  std::uint64_t components = 0;
+  std::uint64_t nan = 0, pos_inf = 0, neg_inf = 0, zero = 0, neg = 0;
+  double min = 0, max = 0;  // finite components; meaningless if moments.count == 0
+  Moments moments;
+  std::uint64_t hash = 0;
+  double sketch[kSketchSums] = {};  // first `width` used; of moments.level
+};
+
+STATCOLLECT_HD void RaiseLevel(Partial& partial, int level, std::uint32_t width) {
+  for (int l = partial.moments.level; l < level; ++l) {
+    for (std::uint32_t i = 0; i < width; ++i) partial.sketch[i] *= kLevelDown;
+  }
+  RaiseLevel(partial.moments, level);
+}
+
+// Appends the next range in index order, both with sketches of `width` sums. `b` may be rewritten.
+STATCOLLECT_HD void Append(Partial& a, Partial& b, std::uint32_t width) {
+  a.components += b.components;
+  a.nan += b.nan;
+  a.pos_inf += b.pos_inf;
+  a.neg_inf += b.neg_inf;
+  a.zero += b.zero;
+  a.neg += b.neg;
+  a.hash += b.hash;
+  if (b.moments.count == 0) return;
+  if (a.moments.count == 0) {
+    a.moments.level = b.moments.level;
+    a.min = b.min;
+    a.max = b.max;
+  }
+  RaiseLevel(a, b.moments.level, width);
+  RaiseLevel(b, a.moments.level, width);
+  for (std::uint32_t i = 0; i < width; ++i) a.sketch[i] += b.sketch[i];
+  a.min = b.min < a.min ? b.min : a.min;
+  a.max = b.max > a.max ? b.max : a.max;
+  Append(a.moments, b.moments);
+}
+
+// A stored value of `level` as a plain number; infinite if there is no such number.
+STATCOLLECT_HD double AtLevel(double stored, int level) {
+  return level > 0 ? stored * kLevelUp : level < 0 ? stored * kLevelDown : stored;
+}
+
+// Results a reader sees. min <= mean <= max; -0 comes out as 0. Precondition: moments.count > 0.
+struct FiniteStats {
+  double min, max, mean, std, l1, l2;
+};
+
+STATCOLLECT_HD FiniteStats Finish(const Partial& partial) {
+  const Moments& m = partial.moments;
+  FiniteStats stats;
+  stats.min = partial.min + 0.0;
+  stats.max = partial.max + 0.0;
+  const double mean = AtLevel(m.origin + m.offset, m.level) + 0.0;
+  stats.mean = mean < stats.min ? stats.min : mean > stats.max ? stats.max : mean;
+  stats.std = AtLevel(sqrt(m.squared_deviations / static_cast<double>(m.count)), m.level);
+  stats.l1 = AtLevel(m.magnitudes, m.level);
+  stats.l2 = AtLevel(sqrt(m.squares), m.level);
+  return stats;
+}
+
+// A sketch sum a reader sees: always finite; beyond float64's range, its largest number.
+STATCOLLECT_HD double FinishSketchSum(double stored, int level) {
+  constexpr double kLargest = 0x1.fffffffffffffp1023;
+  const double value = AtLevel(stored, level) + 0.0;
+  return value > kLargest ? kLargest : value < -kLargest ? -kLargest : value;
+}
+
+}  // namespace statcollect::stats
+
+#endif  // STATCOLLECT_AGENT_STATS_ACCUMULATE_H_
