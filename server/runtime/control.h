@@ -1,5 +1,5 @@
-// What the collector knows and does about itself, as an interface: implemented by ingest, used by api and the HTTP pages, so that
-// neither depends on the other.
+// What the collector knows and does about itself, as an interface: implemented by ingest, used by api and the
+// HTTP pages, so that neither depends on the other.
 #ifndef STATCOLLECT_SERVER_RUNTIME_CONTROL_H_
 #define STATCOLLECT_SERVER_RUNTIME_CONTROL_H_
 
@@ -44,7 +44,8 @@ class CollectorControl {
  public:
   virtual ~CollectorControl() = default;
   virtual CollectorStatus GetStatus() = 0;
-  // kNotFound; kFailedPrecondition while a stream of the run is open and not `force` (force closes the streams first).
+  // kNotFound; kFailedPrecondition while a stream of the run is open and not `force` (force closes the
+  // streams first).
   virtual Result<DeletedRun> DeleteRun(const std::string& run, bool force) = 0;
   // Whether a stream of that rank is open now. `attempt` is the store's attempt id.
   virtual bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) = 0;

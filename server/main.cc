@@ -1,0 +1,150 @@
+// statcollectord: composition root. Owns, in order of construction: store, collector (ingest), queries, gRPC
+// server, HTTP listener; takes them down in reverse.
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+
+#include "common/clock.h"
+#include "proto/convert.h"
+#include "server/api/services.h"
+#include "server/ingest/collector.h"
+#include "server/query/query.h"
+#include "server/runtime/config.h"
+#include "server/runtime/http_server.h"
+#include "server/runtime/pages.h"
+#include "server/store/rocksdb_store.h"
+
+namespace statcollect {
+namespace {
+
+constexpr int kExitCannotStart = 2;
+
+void SetUpLog(const DaemonConfig& config) {
+  auto logger =
+      std::make_shared<spdlog::logger>("statcollectord", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+  logger->set_level(spdlog::level::from_str(config.log_level));
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(logger);
+}
+
+int Fail(const std::string& message) {
+  std::cerr << "statcollectord: " << message << '\n';
+  return kExitCannotStart;
+}
+
+struct GrpcServer {
+  std::unique_ptr<grpc::Server> server;
+  Endpoint endpoint;  // with the real port
+};
+
+Result<GrpcServer> StartGrpc(const DaemonConfig& config, std::initializer_list<grpc::Service*> services) {
+  grpc::ServerBuilder builder;
+  int port = 0;
+  // Without this a second daemon could share the port and take half of the streams.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Agents ping every 10 s, also while idle; half-open connections are found within 30 s.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
+  builder.AddListeningPort(config.listen.ToString(), grpc::InsecureServerCredentials(), &port);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  GrpcServer started{.server = builder.BuildAndStart(), .endpoint = config.listen};
+  if (!started.server || port == 0) {
+    return Status(Code::kUnavailable,
+                  "listen for gRPC on " + config.listen.ToString() +
+                      ": the address is in use or not this machine's; stop who holds it (ss -ltnp "
+                      "shows it) or name another with --listen");
+  }
+  started.endpoint.port = static_cast<std::uint16_t>(port);
+  return started;
+}
+
+void PrintReady(const DaemonConfig& config, const Endpoint& grpc, const HttpServer* http) {
+  const std::string http_text = http != nullptr ? http->endpoint().ToString() : "off";
+  std::printf("statcollectord %s ready: grpc %s, http %s, data %s (%s); try: statctl --collector %s runs\n",
+              STATCOLLECT_VERSION, grpc.ToString().c_str(), http_text.c_str(), config.data_dir.c_str(),
+              config.fsync ? "fsync" : "process", grpc.ToString().c_str());
+  std::fflush(stdout);
+}
+
+// Returns after SIGTERM or SIGINT; a second signal ends the process at once.
+void WaitForSignal(boost::asio::io_context& io) {
+  boost::asio::signal_set signals(io, SIGTERM, SIGINT);
+  signals.async_wait([&](const boost::system::error_code&, int first) {
+    spdlog::info("signal {}: draining; a second one ends at once", first);
+    signals.async_wait([](const boost::system::error_code& error, int second) {
+      if (!error) std::_Exit(128 + second);
+    });
+    io.stop();
+  });
+  io.run();
+}
+
+int Run(const DaemonConfig& config) {
+  SetUpLog(config);
+  std::signal(SIGPIPE, SIG_IGN);
+  auto store = OpenRocksDbStore(config.data_dir, {.fsync = config.fsync, .log = [](const std::string& line) {
+                                                    spdlog::info("store: {}", line);
+                                                  }});
+  if (!store.ok()) return Fail(store.status().message());
+  SystemClock clock;
+  Collector collector(**store, clock,
+                      {.version = STATCOLLECT_VERSION,
+                       .data_dir = config.data_dir,
+                       .disk_free_bytes_min = config.disk_free_min_mib << 20});
+  query::QueryEngine engine(
+      **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); });
+  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads});
+  const auto admin_service = MakeAdminService(collector);
+
+  boost::asio::io_context io;
+  std::unique_ptr<HttpServer> http;
+  if (config.http) {
+    http = std::make_unique<HttpServer>(io, MakePages(collector));
+    if (Status started = http->Start(*config.http); !started.ok()) return Fail(started.message());
+  }
+  auto grpc = StartGrpc(config, {collector.service(), query_service.get(), admin_service.get()});
+  if (!grpc.ok()) return Fail(grpc.status().message());
+
+  PrintReady(config, grpc->endpoint, http.get());
+  WaitForSignal(io);
+  collector.Drain();
+  grpc->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  grpc->server->Wait();
+  spdlog::info("drained; bye");
+  return 0;
+}
+
+}  // namespace
+}  // namespace statcollect
+
+int main(int argc, char** argv) {
+  const auto parsed = statcollect::ParseCommandLine(argc, argv, STATCOLLECT_VERSION);
+  if (parsed.exit_code) {
+    (*parsed.exit_code == 0 ? std::cout : std::cerr) << parsed.text;
+    return *parsed.exit_code;
+  }
+  try {
+    return statcollect::Run(parsed.config);
+  } catch (const std::exception& failure) {
+    std::cerr << "statcollectord: " << failure.what() << '\n';
+    return 2;
+  }
+}

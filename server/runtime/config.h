@@ -1,0 +1,38 @@
+// Configuration of statcollectord: command line, then configuration file, then defaults.
+#ifndef STATCOLLECT_SERVER_RUNTIME_CONFIG_H_
+#define STATCOLLECT_SERVER_RUNTIME_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/status.h"
+#include "server/runtime/endpoint.h"
+
+namespace statcollect {
+
+struct DaemonConfig {
+  std::string data_dir = "./statcollect-data";
+  Endpoint listen{.host = "127.0.0.1", .port = 7433};                          // gRPC
+  std::optional<Endpoint> http = Endpoint{.host = "127.0.0.1", .port = 7434};  // absent: off
+  bool fsync = true;                     // false: acknowledge once the system has the data
+  bool insecure = false;                 // allow addresses that other machines can reach
+  std::uint64_t disk_free_min_mib = 64;  // below it ingest is refused
+  unsigned query_threads = 2;
+  std::string log_level = "info";
+};
+
+// What the command line asked for: to run, or to print something and exit with a code.
+struct ParsedCommandLine {
+  DaemonConfig config;
+  std::optional<int> exit_code;  // set: print `text` (standard output if 0, else standard error) and exit
+  std::string text;
+};
+
+// Never exits or prints by itself. Errors (unknown flag, unreadable or wrong configuration file, bad address,
+// address that other machines can reach without `insecure`) come back with exit code 2.
+ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std::string& version);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_RUNTIME_CONFIG_H_
