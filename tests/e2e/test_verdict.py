@@ -33,10 +33,18 @@ def test_repeated_run_is_identical(runs: Collector) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bug", "activation"),
-    [("ln_eps", "blocks.1.ln2"), ("attn_scale", "blocks.1.attn"), ("bf16_sublayer", "blocks.1.mlp")],
+    ("bug", "activation", "reason"),
+    [
+        ("ln_eps", "blocks.1.ln2", "numeric"),
+        ("attn_scale", "blocks.1.attn.proj", "numeric"),
+        ("bf16_sublayer", "blocks.1.mlp.fc1", "dtype"),
+        ("causal_mask", "blocks.1.attn.proj", "numeric"),
+        ("dropped_bias", "blocks.1.mlp.fc1", "numeric"),
+    ],
 )
-def test_planted_mistake_is_found_at_its_module_and_step(runs: Collector, bug: str, activation: str) -> None:
+def test_planted_mistake_is_found_at_its_module_and_step(
+    runs: Collector, bug: str, activation: str, reason: str
+) -> None:
     runs.train(bug, "--bug", bug, "--bug-layer", "1", "--bug-step", "2")
     done = runs.statctl("--format", "json", "diff", "--run-a", "base", "--run-b", bug)
     assert done.code == 1, done.err
@@ -49,10 +57,10 @@ def test_planted_mistake_is_found_at_its_module_and_step(runs: Collector, bug: s
     assert first["rank"] == 0
     assert first["stage"] == "forward"
     assert first["kind"] == "output"
-    assert first["activation"].startswith(activation), first
-    assert first["reason"] == "numeric"
+    assert first["activation"] == activation, first
+    assert first["reason"] == reason
     assert first["origin"] is True
-    assert first["distance"] > first["tolerance"]
+    assert first["reason"] != "numeric" or first["distance"] > first["tolerance"]
     assert report["ranks"] == [0, 1]
     same_place = {d["rank"] for d in runs.diff("base", bug, "--all")["diverged"]
                   if d["step"] == 2 and d["activation"] == first["activation"] and d["kind"] == "output"}  # fmt: skip
@@ -107,3 +115,19 @@ def test_single_process_without_torchrun_is_rank_0_of_1(runs: Collector) -> None
     shown = runs.json("show", "alone")
     assert [r["rank"] for r in shown["attempts"][0]["ranks"]] == [0]
     assert shown["summary"]["world_size"] == 1
+
+
+@pytest.mark.parametrize(("bug", "stage"), [("lr", "optimizer"), ("grad_sync", "grad")])
+def test_mistake_outside_the_model_is_found_in_its_stage(runs: Collector, bug: str, stage: str) -> None:
+    runs.train(bug, "--bug", bug, "--bug-step", "1")
+    first = runs.diff("base", bug)["first"]
+    assert (first["step"], first["stage"], first["origin"]) == (1, stage, True), first
+
+
+def test_different_weights_and_data_are_named_before_any_activation(runs: Collector) -> None:
+    runs.train("seed", "--seed", "2")
+    report = runs.diff("base", "seed")
+    assert report["first"]["stage"] == "weights"
+    assert report["inputs"]["weights"] == "differ"
+    assert report["inputs"]["batches"] == "differ"
+    assert any(d["key"].endswith("seed") for d in report["inputs"]["config"])

@@ -1,0 +1,137 @@
+"""Trains a small transformer on text, alone or under torchrun, observed by statcollect.
+
+Two runs with equal arguments are bit-identical on one machine; --bug plants one subtle mistake.
+
+    torchrun --nproc_per_node=2 examples/gpt_torch/train.py --run base
+    torchrun --nproc_per_node=2 examples/gpt_torch/train.py --run ort --bug ln_eps
+    statctl diff --run-a base --run-b ort
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from data import Corpus
+from model import BUGS, Config, Gpt
+from torch import distributed
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def parse_arguments() -> argparse.Namespace:
+    bugs = "\n".join(f"  {name:14} {text}" for name, (text, _) in BUGS.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog=f"mistakes (--bug):\n{bugs}"
+    )
+    parser.add_argument("--run", help="name of the run (default: STATAGENT_RUN)")
+    parser.add_argument("--steps", type=int, default=30, help="optimizer steps (default 30)")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--context", type=int, default=64, help="tokens a sequence (default 64)")
+    parser.add_argument("--batch", type=int, default=16, help="sequences a rank and step (default 16)")
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--corpus", type=Path, default=REPOSITORY, help="folder with text (default: this repository)")
+    parser.add_argument("--bug", choices=list(BUGS), default="none", help="plant a mistake, see below")
+    parser.add_argument("--bug-layer", type=int, default=1, help="in which layer (default 1)")
+    parser.add_argument("--bug-step", type=int, default=0, help="from which step on (default 0)")
+    parser.add_argument("--no-agent", action="store_true", help="train without statcollect")
+    parser.add_argument("--record-steps", help='steps to record, such as "0-9,every=2" (default: all)')
+    parser.add_argument("--no-deterministic", action="store_true", help="let torch choose kernels freely")
+    arguments = parser.parse_args()
+    if arguments.width % arguments.heads or min(arguments.steps, arguments.layers, arguments.batch, arguments.context) < 1:
+        parser.error("--width must be a multiple of --heads; steps, layers, batch and context must be at least 1")
+    if not 0 <= arguments.bug_layer < arguments.layers and arguments.bug not in ("none", "lr", "grad_sync"):
+        parser.error(f"--bug-layer {arguments.bug_layer}: the model has layers 0..{arguments.layers - 1}")
+    return arguments
+
+
+def plant(arguments: argparse.Namespace, model: Gpt, optimizer: torch.optim.Optimizer) -> None:
+    """Makes the mistake that --bug names."""
+    if arguments.bug == "lr":
+        for group in optimizer.param_groups:
+            group["lr"] *= 1.01
+        return
+    change = BUGS[arguments.bug][1]
+    if change is not None:
+        change(model, arguments.bug_layer)
+
+
+def report(step: int, steps: int, loss: float, started: float) -> None:
+    """One line on a terminal, rewritten; a line every few steps elsewhere."""
+    text = f"step {step + 1:4d}/{steps}  loss {loss:.4f}  {(time.monotonic() - started) / (step + 1) * 1000:6.1f} ms/step"
+    if sys.stdout.isatty():
+        print(f"\r{text}", end="\n" if step + 1 == steps else "", flush=True)
+    elif step == 0 or step + 1 == steps or (step + 1) % 10 == 0:
+        print(text, flush=True)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.manual_seed(arguments.seed)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(not arguments.no_deterministic)
+
+    corpus = Corpus(arguments.corpus)
+    config = Config(Corpus.vocabulary, arguments.layers, arguments.width, arguments.heads, arguments.context)
+    model = Gpt(config)
+    trained: torch.nn.Module = model
+    if world > 1:
+        distributed.init_process_group("gloo")
+        trained = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr, weight_decay=0.01)
+    if rank == 0:
+        parameters = sum(p.numel() for p in model.parameters())
+        print(f"{world} rank(s), {parameters:,} parameters, {len(corpus.tokens):,} bytes of text in {corpus.files} files "
+              f"(sha256 {corpus.sha256[:12]})")  # fmt: skip
+
+    agent = not arguments.no_agent
+    if agent:
+        import statagent
+
+        recipe = {"model": vars(config), "lr": arguments.lr, "batch": arguments.batch, "seed": arguments.seed,
+                  "corpus_sha256": corpus.sha256}  # fmt: skip
+        statagent.init(run=arguments.run, config=recipe, steps=arguments.record_steps)
+        statagent.watch(trained, optimizer=optimizer)
+
+    started = time.monotonic()
+    for step in range(arguments.steps):
+        if step == arguments.bug_step:
+            plant(arguments, model, optimizer)
+        tokens, targets = corpus.batch(step, rank, arguments.batch, arguments.context, arguments.seed)
+        if agent:
+            statagent.log_batch(tokens=tokens, targets=targets)
+        # Skipping the all-reduce is itself one of the mistakes.
+        unsynced = arguments.bug == "grad_sync" and step >= arguments.bug_step and world > 1
+        with trained.no_sync() if unsynced else contextlib.nullcontext():  # type: ignore[operator]
+            loss = functional.cross_entropy(trained(tokens).flatten(0, 1), targets.flatten())
+            loss.backward()
+        if agent:
+            statagent.log_scalar("loss", loss)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if rank == 0:
+            report(step, arguments.steps, loss.item(), started)
+
+    if agent:
+        statagent.close(timeout=10)
+        if rank == 0:
+            counts = statagent.counters()
+            print(f"records: {counts['produced']} produced, {counts['acked']} stored, "
+                  f"{sum(n for name, n in counts.items() if name.startswith('dropped_'))} dropped")  # fmt: skip
+    if world > 1:
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
