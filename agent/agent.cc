@@ -1,0 +1,174 @@
+#include "statagent/agent.h"
+
+#include <atomic>
+#include <exception>
+#include <utility>
+
+#include "agent/agent_impl.h"
+#include "agent/export/grpc_exporter.h"
+#include "agent/launch_environment.h"
+#include "agent/option_resolver.h"
+#include "agent/process_guard.h"
+#include "agent/stats/stats.h"
+
+namespace statagent {
+namespace {
+
+constexpr std::chrono::milliseconds kCloseInDestructor{2000};
+
+// Nothing thrown inside reaches the training code.
+template <typename F>
+auto Guarded(F&& function) noexcept -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kResourceExhausted, "statagent: out of memory");
+  } catch (const std::exception& e) {
+    return Status(Code::kInternal, std::string("statagent: unexpected: ") + e.what());
+  }
+}
+
+// gRPC's threads do not survive a fork, and it cannot begin anew in the child.
+Status CheckNotForkedAfterStart() {
+  static const std::uint64_t first_start = statcollect::ForkGeneration();
+  if (first_start == statcollect::ForkGeneration()) return Status::Ok();
+  return Status(
+      Code::kFailedPrecondition,
+      "start the agent: this process was forked from one that had an agent; expected a process of its own; "
+      "start "
+      "the child with exec (in Python: multiprocessing's 'spawn'), or start the agent only after forking");
+}
+
+}  // namespace
+
+Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::uint32_t samples) {
+  return Guarded([&]() -> Result<Statistics> {
+    if ((sketch != 0 && sketch != 16 && sketch != 32 && sketch != 64) || samples > statcollect::kSamplesMax) {
+      return Status(Code::kInvalidArgument,
+                    "compute: sketch is " + std::to_string(sketch) + " and samples " +
+                        std::to_string(samples) +
+                        "; expected a sketch of 0, 16, 32 or 64 and at most 1024 samples");
+    }
+    const auto cpu = ToCpuTensor(tensor);
+    if (!cpu.ok()) return cpu.status();
+    Statistics out;
+    out.sketch.resize(sketch);
+    out.samples.resize(samples);
+    std::uint32_t written = 0;
+    const statcollect::TensorStats s =
+        statcollect::stats::ComputeCpu(*cpu, out.sketch, out.samples, &written);
+    out.samples.resize(written);
+    out.numel = s.numel;
+    out.nan = s.nan;
+    out.pos_inf = s.pos_inf;
+    out.neg_inf = s.neg_inf;
+    out.zero = s.zero;
+    out.neg = s.neg;
+    out.pos = s.pos;
+    out.has_finite = s.has_finite;
+    out.min = s.min;
+    out.max = s.max;
+    out.mean = s.mean;
+    out.std = s.std;
+    out.l1 = s.l1;
+    out.l2 = s.l2;
+    out.hash = s.hash;
+    return out;
+  });
+}
+
+Result<std::unique_ptr<Agent>> Agent::Start(Options options) {
+  return Guarded([&]() -> Result<std::unique_ptr<Agent>> {
+    auto resolved = statcollect::ResolveOptions(options, statcollect::ProcessEnvironment());
+    if (!resolved.ok()) return resolved.status();
+    if (resolved->disabled) return std::unique_ptr<Agent>(new Agent(std::make_unique<Impl>()));
+    auto launch = statcollect::DetectLaunch(resolved->launch, statcollect::ProcessEnvironment(),
+                                            statcollect::ReadParentIdentity);
+    if (!launch.ok()) return launch.status();
+    STATCOLLECT_RETURN_IF_ERROR(CheckNotForkedAfterStart());
+    auto transport = statcollect::MakeGrpcTransport(resolved->collector);
+    auto impl = std::make_unique<Impl>(*std::move(resolved), *std::move(launch), std::move(transport));
+    const Status started = impl->Start();
+    if (!started.ok()) {
+      (void)impl->Close(std::chrono::milliseconds(0));
+      return started;
+    }
+    return std::unique_ptr<Agent>(new Agent(std::move(impl)));
+  });
+}
+
+Agent::Agent(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Agent::~Agent() {
+  if (impl_->IsCopy()) {
+    (void)impl_.release();  // its threads and mutexes belong to the parent
+    return;
+  }
+  if (!impl_->Inert()) (void)Close(kCloseInDestructor);
+}
+
+Status Agent::Observe(const Identity& identity, const TensorView& tensor, void* /*stream*/) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->Observe(identity, tensor); });
+}
+
+Result<std::uint32_t> Agent::Intern(const Identity& identity) noexcept {
+  if (impl_->Inert()) return std::uint32_t{0};
+  return Guarded([&] { return impl_->Intern(identity); });
+}
+
+Status Agent::Observe(std::uint32_t handle, const TensorView& tensor, void* /*stream*/) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->Observe(handle, tensor); });
+}
+
+Status Agent::LogScalar(std::string_view name, double value, std::uint32_t micro_batch) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->recorder().LogScalar(name, value, micro_batch); });
+}
+
+Status Agent::LogEvent(std::string_view kind, std::string_view text,
+                       const std::map<std::string, std::string>& fields) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->recorder().LogEvent(kind, text, fields); });
+}
+
+void Agent::EndStep() noexcept {
+  if (!impl_->Inert()) impl_->recorder().EndStep();
+}
+
+Status Agent::SetStep(std::uint64_t step) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->recorder().SetStep(step); });
+}
+
+std::uint64_t Agent::step() const noexcept { return impl_->Inert() ? 0 : impl_->recorder().step(); }
+
+bool Agent::StepWanted() const noexcept { return !impl_->Inert() && impl_->recorder().StepWanted(); }
+
+Status Agent::Flush(std::chrono::milliseconds timeout) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->Flush(timeout); });
+}
+
+Status Agent::Close(std::chrono::milliseconds timeout) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->Close(timeout); });
+}
+
+Counters Agent::counters() const noexcept {
+  Counters counters;
+  if (impl_->Inert()) return counters;
+  statcollect::AgentCounters found = impl_->counters();
+  counters.produced = found.produced;
+  counters.acked = found.acked;
+  counters.pending = found.pending;
+  counters.dropped = std::move(found.dropped_by_cause);
+  return counters;
+}
+
+std::uint32_t Agent::rank() const noexcept { return impl_->launch().rank; }
+
+std::uint32_t Agent::world_size() const noexcept { return impl_->launch().world_size; }
+
+}  // namespace statagent

@@ -1,0 +1,203 @@
+#include "agent/agent_impl.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <utility>
+
+#include "common/names.h"
+
+namespace statagent {
+namespace {
+
+using namespace statcollect;
+
+constexpr std::chrono::milliseconds kCloseAtExit{2000};
+// Part of a closing's time kept for ending threads.
+constexpr std::chrono::milliseconds kTimeoutMax = std::chrono::hours(24);
+
+SessionId RandomSessionId() {
+  std::random_device random;
+  SessionId id;
+  for (std::uint8_t& byte : id) byte = static_cast<std::uint8_t>(random());
+  return id;
+}
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return Printable(name.data());
+}
+
+SessionInfo MakeSession(const ResolvedOptions& options, const Launch& launch, const Clock& clock) {
+  return {.run = options.run,
+          .session = RandomSessionId(),
+          .launch = launch.id,
+          .if_exists = options.if_exists,
+          .rank = launch.rank,
+          .local_rank = launch.local_rank,
+          .world_size = launch.world_size,
+          .host = HostName(),
+          .pid = getpid(),
+          .start_unix_nanos = clock.UnixNanos(),
+          .agent_version = STATCOLLECT_VERSION,
+          .config = options.config};
+}
+
+ExporterOptions MakeExporterOptions(const ResolvedOptions& options) {
+  std::random_device random;
+  return {.collector = options.collector,
+          .backoff = {},
+          .seed = random(),
+          .welcome_timeout = std::chrono::seconds(20)};
+}
+
+Recorder::Options MakeRecorderOptions(const ResolvedOptions& options) {
+  return {.steps = options.steps,
+          .slots = options.buffer_records_max,
+          .sketch = options.sketch,
+          .samples = options.samples};
+}
+
+std::chrono::steady_clock::time_point After(std::chrono::milliseconds timeout) {
+  return std::chrono::steady_clock::now() + std::clamp(timeout, std::chrono::milliseconds(0), kTimeoutMax);
+}
+
+IdentityView ToIdentityView(const Identity& identity) {
+  return {.name = identity.name,
+          .kind = identity.kind,
+          .output_path = identity.output_path,
+          .micro_batch = identity.micro_batch,
+          .call = static_cast<std::uint32_t>(std::max<std::int64_t>(identity.call, 0)),
+          .mode = identity.mode,
+          .parent = identity.parent,
+          .class_name = identity.class_name,
+          .depth = identity.depth};
+}
+
+Status CheckCall(const Identity& identity, std::int64_t lowest) {
+  constexpr std::int64_t kHighest = 0xffff'fffe;
+  if (identity.call >= lowest && identity.call <= kHighest) return Status::Ok();
+  return Status(Code::kInvalidArgument, "observe '" + Printable(identity.name) + "': call is " +
+                                            std::to_string(identity.call) + "; expected " +
+                                            std::to_string(lowest) + " or more");
+}
+
+}  // namespace
+
+Result<statcollect::stats::CpuTensor> ToCpuTensor(const TensorView& tensor) {
+  if (tensor.device != Device::kCpu) {
+    return Status(Code::kUnimplemented, "compute statistics of a tensor on device " +
+                                            std::to_string(static_cast<int>(tensor.device)) + ":" +
+                                            std::to_string(tensor.device_index) +
+                                            ": this build computes on the CPU only; expected device 0 (CPU); "
+                                            "copy the tensor to the CPU first");
+  }
+  const statcollect::stats::CpuTensor cpu{tensor.data, tensor.dtype, tensor.shape, tensor.strides};
+  STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::Validate(cpu));
+  return cpu;
+}
+
+Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
+                          std::unique_ptr<Transport> own_transport)
+    : log(&clock),
+      recorder(MakeRecorderOptions(options), &clock, &ledger, &waker),
+      transport(std::move(own_transport)),
+      exporter(MakeSession(options, launch, clock), MakeExporterOptions(options), transport.get(), &ledger,
+               &log,
+               [this] {
+                 if (exporter.Failed()) recorder.Refuse(kDropRejected);
+                 waker.Wake();
+               }),
+      batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch) {}
+
+Agent::Impl::Impl(ResolvedOptions options, Launch launch, std::unique_ptr<Transport> transport)
+    : options_(std::move(options)),
+      launch_(std::move(launch)),
+      parts_(std::make_unique<Parts>(options_, launch_, std::move(transport))) {}
+
+Agent::Impl::~Impl() {
+  if (Inert()) return;
+  RemoveClosedAtExit(this);
+  (void)Close(kCloseAtExit);
+}
+
+Status Agent::Impl::Start() {
+  parts_->exporter.Start();
+  parts_->batcher.Start();
+  const Status welcome = parts_->exporter.WaitForWelcome(After(options_.connect_timeout), options_.required);
+  AddClosedAtExit(this);
+  if (welcome.ok()) return welcome;
+  if (IsFatal(welcome.code()) || options_.required) return welcome;
+  parts_->log.Log("cannot " + welcome.message() + "; training goes on without; up to " +
+                  std::to_string(options_.buffer_records_max) +
+                  " records wait in memory, more are dropped and counted, and the agent keeps trying");
+  return Status::Ok();
+}
+
+Status Agent::Impl::Observe(const Identity& identity, const TensorView& tensor) {
+  STATCOLLECT_RETURN_IF_ERROR(CheckCall(identity, -1));
+  const auto cpu = ToCpuTensor(tensor);
+  if (!cpu.ok()) return cpu.status();
+  Slot* slot = nullptr;
+  STATCOLLECT_RETURN_IF_ERROR(
+      parts_->recorder.Begin(ToIdentityView(identity), identity.call < 0, tensor.dtype, tensor.shape, &slot));
+  return Fill(slot, *cpu);
+}
+
+Status Agent::Impl::Observe(std::uint32_t handle, const TensorView& tensor) {
+  const auto cpu = ToCpuTensor(tensor);
+  if (!cpu.ok()) return cpu.status();
+  Slot* slot = nullptr;
+  STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Begin(handle, tensor.dtype, tensor.shape, &slot));
+  return Fill(slot, *cpu);
+}
+
+Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& tensor) {
+  if (slot == nullptr) return Status::Ok();
+  slot->stats = statcollect::stats::ComputeCpu(tensor, slot->sketch, slot->samples, &slot->sample_count);
+  parts_->recorder.Commit(slot);
+  return Status::Ok();
+}
+
+Result<std::uint32_t> Agent::Impl::Intern(const Identity& identity) {
+  STATCOLLECT_RETURN_IF_ERROR(CheckCall(identity, 0));
+  return parts_->recorder.Intern(ToIdentityView(identity));
+}
+
+Status Agent::Impl::Flush(std::chrono::milliseconds timeout) {
+  parts_->batcher.Flush();
+  const bool settled = parts_->ledger.WaitSettled(After(timeout));
+  if (const Status failure = parts_->exporter.failure(); !failure.ok()) return failure;
+  if (settled) return Status::Ok();
+  return Status(Code::kDeadlineExceeded,
+                "flush: " + std::to_string(counters().pending) + " records are still pending after " +
+                    std::to_string(timeout.count()) + " ms; expected 0; see whether the collector at " +
+                    options_.collector + " is reachable, or wait longer");
+}
+
+Status Agent::Impl::Close(std::chrono::milliseconds timeout) {
+  std::lock_guard one_at_a_time(close_mutex_);
+  if (std::exchange(closed_, true)) return close_status_;
+  const TimePoint deadline = After(timeout);
+  const std::uint64_t before = counters().dropped();
+  parts_->recorder.Refuse(kDropClosed);
+  parts_->batcher.Stop(deadline);
+  close_status_ = parts_->exporter.Finish(deadline);
+  parts_->recorder.DropRest(kDropClosed);
+  const std::uint64_t lost = counters().dropped() - before;
+  if (close_status_.ok() && lost > 0) {
+    close_status_ = Status(Code::kDeadlineExceeded,
+                           "close: " + std::to_string(lost) + " records could not be made durable in " +
+                               std::to_string(timeout.count()) + " ms; they are counted as dropped");
+  }
+  return close_status_;
+}
+
+void Agent::Impl::CloseAtExit() noexcept {
+  if (!Inert()) (void)Close(kCloseAtExit);
+}
+
+}  // namespace statagent

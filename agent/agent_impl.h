@@ -1,0 +1,83 @@
+// The inside of statagent::Agent: wires recorder, engine, batcher, exporter and gRPC.
+#ifndef STATCOLLECT_AGENT_AGENT_IMPL_H_
+#define STATCOLLECT_AGENT_AGENT_IMPL_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "agent/export/batcher.h"
+#include "agent/export/exporter.h"
+#include "agent/export/log_limiter.h"
+#include "agent/export/transport.h"
+#include "agent/option_resolver.h"
+#include "agent/process_guard.h"
+#include "agent/staging/recorder.h"
+#include "agent/stats/stats.h"
+#include "common/clock.h"
+#include "statagent/agent.h"
+
+namespace statagent {
+
+// What the engine computes from, or why it cannot.
+Result<statcollect::stats::CpuTensor> ToCpuTensor(const TensorView& tensor);
+
+// Threads: as Agent. In a forked child nothing may be called but IsCopy: the threads are gone and the mutexes
+// may be held.
+class __attribute__((visibility("hidden"))) Agent::Impl final : public statcollect::ClosedAtExit {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  Impl(statcollect::ResolvedOptions options, statcollect::Launch launch,
+       std::unique_ptr<statcollect::Transport> transport);
+  // For STATAGENT_DISABLE: Inert() is true.
+  Impl() = default;
+  ~Impl() override;
+
+  Status Start();
+  bool IsCopy() const noexcept { return generation_ != statcollect::ForkGeneration(); }
+  bool Inert() const noexcept { return parts_ == nullptr || IsCopy(); }
+
+  Status Observe(const Identity& identity, const TensorView& tensor);
+  Status Observe(std::uint32_t handle, const TensorView& tensor);
+  Result<std::uint32_t> Intern(const Identity& identity);
+  Status Flush(std::chrono::milliseconds timeout);
+  Status Close(std::chrono::milliseconds timeout);
+  void CloseAtExit() noexcept override;
+
+  statcollect::Recorder& recorder() { return parts_->recorder; }
+  statcollect::AgentCounters counters() const { return parts_->ledger.Snapshot(); }
+  const statcollect::Launch& launch() const { return launch_; }
+
+ private:
+  // In the order of construction; destroyed backwards, threads first.
+  struct Parts {
+    Parts(const statcollect::ResolvedOptions& options, const statcollect::Launch& launch,
+          std::unique_ptr<statcollect::Transport> own_transport);
+
+    statcollect::SystemClock clock;
+    statcollect::Ledger ledger;
+    statcollect::Waker waker;
+    statcollect::LogLimiter log;
+    statcollect::Recorder recorder;
+    const std::unique_ptr<statcollect::Transport> transport;
+    statcollect::Exporter exporter;
+    statcollect::Batcher batcher;
+  };
+
+  Status Fill(statcollect::Slot* slot, const statcollect::stats::CpuTensor& tensor);
+
+  const std::uint64_t generation_ = statcollect::ForkGeneration();
+  statcollect::ResolvedOptions options_;
+  statcollect::Launch launch_;
+  std::unique_ptr<Parts> parts_;
+  std::mutex close_mutex_;
+  bool closed_ = false;
+  Status close_status_;
+};
+
+}  // namespace statagent
+
+#endif  // STATCOLLECT_AGENT_AGENT_IMPL_H_

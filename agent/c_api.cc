@@ -1,0 +1,346 @@
+// The C interface over the C++ one. Checks what C cannot promise: null pointers, structure sizes, numbers out
+// of range.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/step_set.h"
+#include "statagent/agent.h"
+#include "statagent/statagent.h"
+
+struct statagent_agent {
+  std::unique_ptr<statagent::Agent> agent;
+};
+
+struct statagent_steps {
+  statcollect::StepSet set;
+};
+
+namespace {
+
+using statcollect::Code;
+using statcollect::Result;
+using statcollect::Status;
+
+constexpr std::uint32_t kDimsMax = 64;
+constexpr std::uint64_t kEntriesMax = 1u << 20;
+
+std::string& LastError() {
+  thread_local std::string message;
+  return message;
+}
+
+int Report(const Status& status) {
+  if (status.ok()) return 0;
+  LastError() = status.message();
+  return static_cast<int>(status.code());
+}
+
+Status Invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
+
+Status Null(const char* function, const char* argument) {
+  return Invalid(std::string(function) + ": " + argument + " is null");
+}
+
+// Runs a function that returns a Status; nothing thrown leaves it.
+template <typename F>
+int Guarded(F&& function) noexcept {
+  try {
+    return Report(function());
+  } catch (const std::exception&) {
+    return static_cast<int>(Code::kResourceExhausted);
+  }
+}
+
+// A structure of an older version of this header lacks fields that are read here; one of a newer version has
+// more.
+template <typename T>
+Status CheckSize(const char* function, const T* structure) {
+  if (structure == nullptr) return Null(function, "a structure");
+  if (structure->struct_size >= sizeof(T)) return Status::Ok();
+  return Invalid(std::string(function) + ": struct_size is " + std::to_string(structure->struct_size) +
+                 "; expected " + std::to_string(sizeof(T)) + " or more; set it to sizeof the structure");
+}
+
+std::string_view Text(const char* text) {
+  return text == nullptr ? std::string_view() : std::string_view(text);
+}
+
+// Nothing for negative numbers.
+template <typename T>
+Status ReadNumber(const char* name, std::int64_t value, std::optional<T>* out) {
+  if (value < 0) return Status::Ok();
+  if (static_cast<std::uint64_t>(value) > std::numeric_limits<T>::max()) {
+    return Invalid(std::string("statagent_start: ") + name + " is " + std::to_string(value) +
+                   "; expected at most " + std::to_string(std::numeric_limits<T>::max()));
+  }
+  *out = static_cast<T>(value);
+  return Status::Ok();
+}
+
+Status ReadMap(const char* function, const char* const* keys, const char* const* values, std::uint64_t count,
+               std::map<std::string, std::string>* out) {
+  if (count == 0) return Status::Ok();
+  if (keys == nullptr || values == nullptr) return Null(function, "keys or values");
+  if (count > kEntriesMax)
+    return Invalid(std::string(function) + ": count is " + std::to_string(count) + "; expected fewer");
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (keys[i] == nullptr || values[i] == nullptr) return Null(function, "a key or a value");
+    (*out)[keys[i]] = values[i];
+  }
+  return Status::Ok();
+}
+
+Status ReadOptions(const statagent_options& from, statagent::Options* to) {
+  to->run = Text(from.run);
+  to->collector = Text(from.collector);
+  to->if_exists = Text(from.if_exists);
+  to->launch = Text(from.launch);
+  to->steps = Text(from.steps);
+  STATCOLLECT_RETURN_IF_ERROR(
+      ReadMap("statagent_start", from.config_keys, from.config_values, from.config_count, &to->config));
+  if (from.required >= 0) to->required = from.required != 0;
+  STATCOLLECT_RETURN_IF_ERROR(ReadNumber("rank", from.rank, &to->rank));
+  STATCOLLECT_RETURN_IF_ERROR(ReadNumber("local_rank", from.local_rank, &to->local_rank));
+  STATCOLLECT_RETURN_IF_ERROR(ReadNumber("world_size", from.world_size, &to->world_size));
+  STATCOLLECT_RETURN_IF_ERROR(ReadNumber("sketch", from.sketch, &to->sketch));
+  STATCOLLECT_RETURN_IF_ERROR(ReadNumber("samples", from.samples, &to->samples));
+  STATCOLLECT_RETURN_IF_ERROR(
+      ReadNumber("buffer_records_max", from.buffer_records_max, &to->buffer_records_max));
+  if (from.connect_timeout_ms >= 0) to->connect_timeout = std::chrono::milliseconds(from.connect_timeout_ms);
+  return Status::Ok();
+}
+
+Result<statagent::TensorView> ReadTensor(const char* function, const statagent_tensor* tensor) {
+  STATCOLLECT_RETURN_IF_ERROR(CheckSize(function, tensor));
+  if (tensor->ndim > kDimsMax) {
+    return Invalid(std::string(function) + ": ndim is " + std::to_string(tensor->ndim) +
+                   "; expected at most " + std::to_string(kDimsMax));
+  }
+  if (tensor->ndim > 0 && tensor->shape == nullptr) return Null(function, "shape");
+  if (tensor->dtype == 0 || tensor->dtype >= static_cast<std::uint32_t>(statcollect::kDTypeCount)) {
+    return Invalid(std::string(function) + ": dtype is " + std::to_string(tensor->dtype) + "; expected 1.." +
+                   std::to_string(statcollect::kDTypeCount - 1) + ", see statagent/types.h");
+  }
+  if (tensor->device != 0 && tensor->device != 1) {
+    return Invalid(std::string(function) + ": device is " + std::to_string(tensor->device) +
+                   "; expected 0 (CPU) or 1 (CUDA)");
+  }
+  statagent::TensorView view;
+  view.data = tensor->data;
+  view.dtype = static_cast<statcollect::DType>(tensor->dtype);
+  view.shape = {tensor->shape, tensor->ndim};
+  if (tensor->strides != nullptr) view.strides = {tensor->strides, tensor->ndim};
+  view.device = static_cast<statagent::Device>(tensor->device);
+  view.device_index = tensor->device_index;
+  return view;
+}
+
+// Enumerations out of range keep their value, clamped so that it fits; the agent names what it expected.
+template <typename E>
+E ReadEnum(std::uint32_t value) {
+  return static_cast<E>(std::min<std::uint32_t>(value, 255));
+}
+
+Result<statagent::Identity> ReadIdentity(const statagent_identity* identity) {
+  STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_intern", identity));
+  if (identity->name == nullptr) return Null("statagent_intern", "name");
+  return statagent::Identity{.name = identity->name,
+                             .kind = ReadEnum<statcollect::Kind>(identity->kind),
+                             .output_path = Text(identity->output_path),
+                             .micro_batch = identity->micro_batch,
+                             .call = identity->call,
+                             .mode = ReadEnum<statcollect::Mode>(identity->mode),
+                             .parent = Text(identity->parent),
+                             .class_name = Text(identity->class_name),
+                             .depth = identity->depth};
+}
+
+void Write(const statagent::Statistics& from, statagent_statistics* to) {
+  to->has_finite = from.has_finite ? 1 : 0;
+  to->numel = from.numel;
+  to->nan = from.nan;
+  to->pos_inf = from.pos_inf;
+  to->neg_inf = from.neg_inf;
+  to->zero = from.zero;
+  to->neg = from.neg;
+  to->pos = from.pos;
+  to->min = from.min;
+  to->max = from.max;
+  to->mean = from.mean;
+  to->std = from.std;
+  to->l1 = from.l1;
+  to->l2 = from.l2;
+  to->hash = from.hash;
+  to->sketch_count = static_cast<std::uint32_t>(from.sketch.size());
+  to->sample_count = static_cast<std::uint32_t>(from.samples.size());
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* statagent_last_error(void) { return LastError().c_str(); }
+
+const char* statagent_version(void) { return STATCOLLECT_VERSION; }
+
+int statagent_start(const statagent_options* options, statagent_agent** agent) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_start", "agent");
+    *agent = nullptr;
+    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_start", options));
+    statagent::Options read;
+    STATCOLLECT_RETURN_IF_ERROR(ReadOptions(*options, &read));
+    auto handle = std::make_unique<statagent_agent>();
+    auto started = statagent::Agent::Start(std::move(read));
+    if (!started.ok()) return started.status();
+    handle->agent = *std::move(started);
+    *agent = handle.release();
+    return Status::Ok();
+  });
+}
+
+int statagent_close(statagent_agent* agent, int64_t timeout_ms) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_close", "agent");
+    return agent->agent->Close(std::chrono::milliseconds(timeout_ms));
+  });
+}
+
+void statagent_free(statagent_agent* agent) { delete agent; }
+
+int statagent_intern(statagent_agent* agent, const statagent_identity* identity, uint32_t* handle) {
+  return Guarded([&] {
+    if (agent == nullptr || handle == nullptr) return Null("statagent_intern", "agent or handle");
+    const auto read = ReadIdentity(identity);
+    if (!read.ok()) return read.status();
+    const auto interned = agent->agent->Intern(*read);
+    if (!interned.ok()) return interned.status();
+    *handle = *interned;
+    return Status::Ok();
+  });
+}
+
+int statagent_observe(statagent_agent* agent, uint32_t handle, const statagent_tensor* tensor, void* stream) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_observe", "agent");
+    const auto view = ReadTensor("statagent_observe", tensor);
+    if (!view.ok()) return view.status();
+    return agent->agent->Observe(handle, *view, stream);
+  });
+}
+
+int statagent_log_scalar(statagent_agent* agent, const char* name, double value, uint32_t micro_batch) {
+  return Guarded([&] {
+    if (agent == nullptr || name == nullptr) return Null("statagent_log_scalar", "agent or name");
+    return agent->agent->LogScalar(name, value, micro_batch);
+  });
+}
+
+int statagent_log_event(statagent_agent* agent, const char* kind, const char* text,
+                        const char* const* field_keys, const char* const* field_values,
+                        uint64_t field_count) {
+  return Guarded([&] {
+    if (agent == nullptr || kind == nullptr) return Null("statagent_log_event", "agent or kind");
+    std::map<std::string, std::string> fields;
+    STATCOLLECT_RETURN_IF_ERROR(
+        ReadMap("statagent_log_event", field_keys, field_values, field_count, &fields));
+    return agent->agent->LogEvent(kind, Text(text), fields);
+  });
+}
+
+void statagent_end_step(statagent_agent* agent) {
+  if (agent != nullptr) agent->agent->EndStep();
+}
+
+int statagent_set_step(statagent_agent* agent, uint64_t step) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_set_step", "agent");
+    return agent->agent->SetStep(step);
+  });
+}
+
+uint64_t statagent_step(const statagent_agent* agent) { return agent == nullptr ? 0 : agent->agent->step(); }
+
+int statagent_step_wanted(const statagent_agent* agent) {
+  return agent != nullptr && agent->agent->StepWanted() ? 1 : 0;
+}
+
+uint32_t statagent_rank(const statagent_agent* agent) { return agent == nullptr ? 0 : agent->agent->rank(); }
+
+uint32_t statagent_world_size(const statagent_agent* agent) {
+  return agent == nullptr ? 1 : agent->agent->world_size();
+}
+
+int statagent_flush(statagent_agent* agent, int64_t timeout_ms) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_flush", "agent");
+    return agent->agent->Flush(std::chrono::milliseconds(timeout_ms));
+  });
+}
+
+int statagent_counters(const statagent_agent* agent, statagent_counts* counts) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_counters", "agent");
+    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_counters", counts));
+    const statagent::Counters found = agent->agent->counters();
+    counts->produced = found.produced;
+    counts->acked = found.acked;
+    counts->pending = found.pending;
+    counts->dropped = 0;
+    for (const auto& [cause, n] : found.dropped) counts->dropped += n;
+    return Status::Ok();
+  });
+}
+
+int statagent_dropped(const statagent_agent* agent,
+                      void (*visit)(void* context, const char* cause, uint64_t n), void* context) {
+  return Guarded([&] {
+    if (agent == nullptr || visit == nullptr) return Null("statagent_dropped", "agent or visit");
+    for (const auto& [cause, n] : agent->agent->counters().dropped) visit(context, cause.c_str(), n);
+    return Status::Ok();
+  });
+}
+
+int statagent_compute(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples,
+                      statagent_statistics* statistics, double* sketch_out, double* samples_out) {
+  return Guarded([&] {
+    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_compute", statistics));
+    const auto view = ReadTensor("statagent_compute", tensor);
+    if (!view.ok()) return view.status();
+    if (sketch > 0 && sketch_out == nullptr) return Null("statagent_compute", "sketch_out");
+    if (samples > 0 && samples_out == nullptr) return Null("statagent_compute", "samples_out");
+    const auto computed = statagent::Compute(*view, sketch, samples);
+    if (!computed.ok()) return computed.status();
+    Write(*computed, statistics);
+    std::copy(computed->sketch.begin(), computed->sketch.end(), sketch_out);
+    std::copy(computed->samples.begin(), computed->samples.end(), samples_out);
+    return Status::Ok();
+  });
+}
+
+int statagent_steps_parse(const char* text, statagent_steps** steps) {
+  return Guarded([&] {
+    if (steps == nullptr) return Null("statagent_steps_parse", "steps");
+    *steps = nullptr;
+    auto parsed = statcollect::StepSet::Parse(Text(text));
+    if (!parsed.ok()) return parsed.status();
+    *steps = new statagent_steps{*std::move(parsed)};
+    return Status::Ok();
+  });
+}
+
+int statagent_steps_contains(const statagent_steps* steps, uint64_t step) {
+  return steps != nullptr && steps->set.Contains(step) ? 1 : 0;
+}
+
+void statagent_steps_free(statagent_steps* steps) { delete steps; }
+
+}  // extern "C"

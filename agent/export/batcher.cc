@@ -1,0 +1,216 @@
+#include "agent/export/batcher.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+namespace statcollect {
+namespace {
+
+using TimePoint = Batcher::TimePoint;
+
+// How soon to look again for a slot that is being filled.
+constexpr std::chrono::milliseconds kRetry{1};
+
+// Upper bounds of encoded sizes.
+constexpr std::size_t kRecordBytes = 160;
+constexpr std::size_t kDefinitionBytes = 96;
+constexpr std::size_t kLayoutBytes = 32;
+constexpr std::size_t kDimensionBytes = 10;
+constexpr std::size_t kBatchOverheadBytes = 512;
+
+std::size_t BytesOf(const ActivationDef& def) {
+  return kDefinitionBytes + def.key.name.size() + def.key.output_path.size() + def.parent.size() +
+         def.class_name.size();
+}
+
+std::size_t BytesOf(const Layout& layout) { return kLayoutBytes + layout.shape.size() * kDimensionBytes; }
+
+template <typename Defs>
+std::size_t BytesOfAll(const Defs& defs) {
+  std::size_t bytes = 0;
+  for (const auto& def : defs) bytes += BytesOf(def);
+  return bytes;
+}
+
+bool IsReported(const std::string& cause) { return cause == kDropBufferFull || cause == kDropTableFull; }
+
+}  // namespace
+
+// A batch while it grows.
+struct Batcher::Builder {
+  RecordBatch batch;
+  std::size_t bytes = kBatchOverheadBytes;
+  std::size_t bytes_max = 0;
+
+  std::size_t records() const { return batch.records(); }
+  // A first record is always taken, so that a small limit cannot stop everything.
+  bool Fits(std::size_t more) const { return records() == 0 || bytes + more <= bytes_max; }
+  std::size_t room() const {
+    return records() == 0 ? ~std::size_t{0} : bytes_max - std::min(bytes, bytes_max);
+  }
+};
+
+Batcher::Batcher(Recorder* recorder, BatchSink* sink, Ledger* ledger, Waker* waker, const Clock* clock,
+                 std::uint32_t sketch)
+    : recorder_(recorder), sink_(sink), ledger_(ledger), waker_(waker), clock_(clock), sketch_(sketch) {}
+
+Batcher::~Batcher() { Stop(TimePoint::min()); }
+
+TimePoint Batcher::Poll() {
+  if (sink_->Failed()) {
+    Discard();
+    return Empty() ? TimePoint::max() : clock_->Now() + kBatchAge;  // a slot may still be filled
+  }
+  const TimePoint now = clock_->Now();
+  if (flush_.exchange(false)) flushing_ = true;
+  const TimePoint report_at = ReportLosses(now);
+  if (Empty()) {
+    oldest_.reset();
+    flushing_ = false;
+    return report_at;
+  }
+  if (!oldest_) oldest_ = now;
+  if (!IsDue(now)) return std::min(report_at, *oldest_ + kBatchAge);
+  if (!sink_->HasRoom()) return report_at;
+  Builder builder;
+  builder.bytes_max = sink_->BatchBytesMax();
+  if (!Assemble(&builder)) return now + kRetry;
+  oldest_.reset();
+  sink_->Submit(std::move(builder.batch), builder.bytes);
+  return now;
+}
+
+bool Batcher::Empty() {
+  return reports_.empty() && recorder_->side().size() == 0 &&
+         recorder_->ring().head() == recorder_->ring().tail();
+}
+
+bool Batcher::IsDue(TimePoint now) {
+  const std::uint64_t waiting =
+      recorder_->ring().tail() - recorder_->ring().head() + recorder_->side().size();
+  return flushing_ || closing_ || waiting >= kBatchRecords || now - *oldest_ >= kBatchAge ||
+         recorder_->side().HasStepEnd();
+}
+
+TimePoint Batcher::ReportLosses(TimePoint now) {
+  if (!reports_.empty()) return TimePoint::max();
+  const bool early = last_report_ && now - *last_report_ < kLossReportInterval;
+  for (const auto& [cause, dropped] : ledger_->Snapshot().dropped_by_cause) {
+    std::uint64_t& reported = reported_[cause];
+    if (!IsReported(cause) || dropped == reported) continue;
+    if (early && !closing_) return *last_report_ + kLossReportInterval;
+    const std::string count = std::to_string(dropped - std::exchange(reported, dropped));
+    reports_.push_back({.kind = "records_dropped",
+                        .step = last_step_,
+                        .unix_nanos = clock_->UnixNanos(),
+                        .text = count + " records were lost before they could be sent: " + cause,
+                        .fields = {{"cause", cause}, {"count", count}}});
+    ledger_->Produce();
+    last_report_ = now;
+  }
+  return TimePoint::max();
+}
+
+bool Batcher::Assemble(Builder* builder) {
+  builder->batch.stats.sketch_width = sketch_;
+  while (!reports_.empty() && builder->Fits(EncodedBytesMax(reports_.front()))) {
+    builder->bytes += EncodedBytesMax(reports_.front());
+    builder->batch.events.push_back(std::move(reports_.front()));
+    reports_.pop_front();
+  }
+  while (builder->records() < kBatchRecords && (TakeSide(builder) || TakeSlot(builder))) {
+  }
+  return builder->records() > 0;
+}
+
+bool Batcher::TakeSide(Builder* builder) {
+  bool too_big = false;
+  auto entry = recorder_->side().PopIf(recorder_->ring().head(), builder->room(), &too_big);
+  if (too_big) builder->bytes = builder->bytes_max;  // full: later records must not overtake this one
+  if (!entry) return false;
+  builder->bytes += entry->bytes;
+  if (auto* scalar = std::get_if<ScalarRecord>(&entry->record)) {
+    builder->batch.scalars.push_back(std::move(*scalar));
+  } else if (auto* event = std::get_if<EventRecord>(&entry->record)) {
+    builder->batch.events.push_back(std::move(*event));
+  } else {
+    last_step_ = std::get<StepRecord>(entry->record).step;
+    builder->batch.steps.push_back(std::get<StepRecord>(entry->record));
+  }
+  return true;
+}
+
+bool Batcher::TakeSlot(Builder* builder) {
+  const Slot* slot = recorder_->ring().Front();
+  if (slot == nullptr) return false;
+  std::vector<ActivationDef> activations;
+  std::vector<Layout> layouts;
+  if (slot->activation >= activations_sent_) {
+    activations = recorder_->definitions().Activations(activations_sent_, slot->activation);
+  }
+  if (slot->layout >= layouts_sent_) layouts = recorder_->definitions().Layouts(layouts_sent_, slot->layout);
+  const std::size_t bytes = kRecordBytes + (slot->sketch.size() + slot->sample_count) * sizeof(double) +
+                            BytesOfAll(activations) + BytesOfAll(layouts);
+  if (!builder->Fits(bytes)) return false;
+  builder->bytes += bytes;
+  activations_sent_ += static_cast<std::uint32_t>(activations.size());
+  layouts_sent_ += static_cast<std::uint32_t>(layouts.size());
+  std::move(activations.begin(), activations.end(), std::back_inserter(builder->batch.activations));
+  std::move(layouts.begin(), layouts.end(), std::back_inserter(builder->batch.layouts));
+
+  StatColumns& columns = builder->batch.stats;
+  columns.activation.push_back(slot->activation);
+  columns.layout.push_back(slot->layout);
+  columns.step.push_back(slot->step);
+  columns.order.push_back(slot->order);
+  columns.stats.push_back(slot->stats);
+  columns.sketch.insert(columns.sketch.end(), slot->sketch.begin(), slot->sketch.end());
+  columns.sample_count.push_back(slot->sample_count);
+  columns.samples.insert(columns.samples.end(), slot->samples.begin(),
+                         slot->samples.begin() + slot->sample_count);
+  last_step_ = slot->step;
+  recorder_->ring().Release();
+  return true;
+}
+
+void Batcher::Discard() {
+  std::uint64_t lost = std::exchange(reports_, {}).size() + recorder_->side().Clear();
+  while (recorder_->ring().Front() != nullptr) {
+    recorder_->ring().Release();
+    ++lost;
+  }
+  ledger_->Drop(kDropRejected, lost);
+}
+
+void Batcher::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Batcher::Run() {
+  while (true) {
+    const bool closing = closing_;  // read first, so that the last round sees it too
+    const TimePoint stop_at = stop_at_;
+    if (clock_->Now() >= stop_at) return;
+    const TimePoint next = std::min(Poll(), stop_at);
+    if (closing && Empty()) return;
+    waker_->WaitUntil(next);
+  }
+}
+
+void Batcher::Flush() {
+  flush_ = true;
+  waker_->Wake();
+}
+
+void Batcher::Stop(TimePoint deadline) {
+  if (!thread_.joinable()) return;
+  stop_at_ = deadline;
+  closing_ = true;
+  waker_->Wake();
+  thread_.join();
+  ledger_->Drop(kDropClosed, std::exchange(reports_, {}).size());
+}
+
+}  // namespace statcollect

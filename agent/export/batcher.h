@@ -1,0 +1,84 @@
+// Collects what the recorder holds into batches and gives them to the sink: at a step's end, when
+// kBatchRecords wait, or when the oldest has waited kBatchAge. Nothing is taken out of the recorder before
+// the sink has room for it, so that the recorder's bounds are the agent's bounds.
+//
+// Invariants: (1) Records leave in the order in which they were handed over. (2) A definition goes into the
+// first batch that uses it or an earlier one. (3) A batch that holds more than one record fits
+// BatchSink::BatchBytesMax. Threads: Poll from the batcher's own; the rest from any.
+#ifndef STATCOLLECT_AGENT_EXPORT_BATCHER_H_
+#define STATCOLLECT_AGENT_EXPORT_BATCHER_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "agent/export/batch_sink.h"
+#include "agent/staging/recorder.h"
+#include "common/clock.h"
+
+namespace statcollect {
+
+class Batcher {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  static constexpr std::chrono::milliseconds kBatchAge{200};
+  static constexpr std::chrono::milliseconds kLossReportInterval{1000};
+
+  // `waker` is the one that the recorder wakes. `sketch` as in the recorder's slots.
+  Batcher(Recorder* recorder, BatchSink* sink, Ledger* ledger, Waker* waker, const Clock* clock,
+          std::uint32_t sketch);
+  ~Batcher();
+
+  // One round: makes at most one batch. Returns when to call again, at the latest (TimePoint::max(): when
+  // woken).
+  TimePoint Poll();
+
+  void Start();  // Poll in a thread of its own, until Stop
+  // Asks for everything that waits to be sent without regard to age.
+  void Flush();
+  // Flushes, reports the losses, and ends the thread once nothing is left or at the deadline. Idempotent.
+  void Stop(TimePoint deadline);
+
+ private:
+  struct Builder;
+
+  bool Empty();
+  bool IsDue(TimePoint now);
+  // Makes an event of the losses not yet reported, if it is time. Returns when it will be.
+  TimePoint ReportLosses(TimePoint now);
+  bool Assemble(Builder* builder);
+  bool TakeSide(Builder* builder);
+  bool TakeSlot(Builder* builder);
+  void Discard();
+  void Run();
+
+  Recorder* const recorder_;
+  BatchSink* const sink_;
+  Ledger* const ledger_;
+  Waker* const waker_;
+  const Clock* const clock_;
+  const std::uint32_t sketch_;
+
+  std::optional<TimePoint> oldest_;  // when the oldest waiting record was noticed
+  std::uint32_t activations_sent_ = 0, layouts_sent_ = 0;
+  std::uint64_t last_step_ = 0;
+  std::map<std::string, std::uint64_t> reported_;  // losses, by cause
+  std::deque<EventRecord> reports_;
+  std::optional<TimePoint> last_report_;
+
+  bool flushing_ = false;  // a flush was asked for, and not everything is sent yet
+
+  std::atomic<bool> flush_{false};
+  std::atomic<bool> closing_{false};
+  std::atomic<TimePoint> stop_at_{TimePoint::max()};
+  std::thread thread_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_EXPORT_BATCHER_H_

@@ -1,0 +1,123 @@
+// Sends batches to the collector over one resumable stream: says hello, keeps every batch until it is
+// acknowledged as durable, comes back after a failure with growing waits, resends what the collector lacks,
+// and says goodbye.
+//
+// Threads: one of its own drives the stream; the transport's thread calls the receiver; the batcher submits;
+// any thread may wait or finish. All shared state is behind one mutex that is never held over a call that may
+// block.
+#ifndef STATCOLLECT_AGENT_EXPORT_EXPORTER_H_
+#define STATCOLLECT_AGENT_EXPORT_EXPORTER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "agent/export/backoff.h"
+#include "agent/export/batch_sink.h"
+#include "agent/export/log_limiter.h"
+#include "agent/export/send_window.h"
+#include "agent/export/transport.h"
+#include "agent/staging/ledger.h"
+
+namespace statcollect {
+
+struct ExporterOptions {
+  std::string collector;  // address, for messages
+  BackoffOptions backoff;
+  std::uint64_t seed = 0;                            // of the backoff's random part
+  std::chrono::milliseconds welcome_timeout{20000};  // for one attempt to connect
+};
+
+// Whether another attempt with the same session may succeed.
+bool IsFatal(Code code);
+
+class Exporter final : public BatchSink, private StreamReceiver {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  // `on_room` is called, without locks held, when the window may have room again, and when the exporter has
+  // failed.
+  Exporter(SessionInfo session, ExporterOptions options, Transport* transport, Ledger* ledger,
+           LogLimiter* log, std::function<void()> on_room);
+  ~Exporter() override;
+
+  void Start();
+  // Waits for the collector's first answer: OK when it welcomed us; a fatal status as it came; kUnavailable
+  // at the deadline, or, unless `patient`, after the first failed attempt. The exporter goes on trying unless
+  // the status is fatal.
+  Status WaitForWelcome(TimePoint deadline, bool patient);
+
+  bool HasRoom() override;
+  std::size_t BatchBytesMax() override;
+  void Submit(RecordBatch batch, std::size_t bytes) override;
+  bool Failed() override;
+  Status failure();  // OK, or why it stopped for good
+
+  // Waits until everything submitted is durable and the goodbye is answered, at most until the deadline; then
+  // ends the thread and counts the rest as dropped. kDeadlineExceeded, or the fatal status, if something was
+  // lost. Nothing is submitted afterwards. Idempotent.
+  Status Finish(TimePoint deadline);
+
+  struct Progress {
+    std::uint64_t streams = 0;         // welcomes received
+    std::uint64_t lost_after_ack = 0;  // records sent again although they had been acknowledged
+  };
+  Progress progress();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  enum class Phase { kConnecting, kWelcomed };
+
+  void OnWelcome(const Welcome& welcome) override;
+  void OnAck(std::uint64_t durable_seq) override;
+  void OnEnd() override;
+
+  void Run();
+  // One stream from hello to end. Returns the collector's verdict.
+  Status RunStream();
+  // Writes whatever there is to write until the stream ends.
+  void Pump(Stream* stream);
+  // What follows from a stream's end: true to try again.
+  bool HandleEnd(const Status& end);
+  void Fail(const Status& status);
+  void Log(const std::string& text, bool final);
+  bool GoodbyeDueLocked() const { return finishing_ && window_.empty() && !goodbye_sent_; }
+  bool NothingLeftLocked() const { return finishing_ && window_.empty(); }
+  void WaitBackoff();
+  Status Explain(const Status& end) const;
+
+  const SessionInfo session_;
+  const ExporterOptions options_;
+  Transport* const transport_;
+  Ledger* const ledger_;
+  LogLimiter* const log_;
+  const std::function<void()> on_room_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  SendWindow window_;
+  Backoff backoff_;
+  Stream* stream_ = nullptr;  // while one is open
+  Phase phase_ = Phase::kConnecting;
+  bool stream_ended_ = false;
+  Status protocol_error_;  // what we found wrong with the collector's answers
+  bool ever_welcomed_ = false;
+  std::optional<Status> last_failure_;  // of the last attempt to connect
+  Status fatal_;
+  bool finishing_ = false, goodbye_sent_ = false, retry_now_ = false, stop_ = false, done_ = false;
+  bool quiet_ = true;  // until WaitForWelcome has returned: its caller tells
+  Status result_;      // of Finish
+  Progress progress_;
+  std::thread thread_;
+  std::mutex finish_mutex_;  // one Finish at a time
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_EXPORT_EXPORTER_H_

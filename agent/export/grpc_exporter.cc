@@ -1,0 +1,179 @@
+#include "agent/export/grpc_exporter.h"
+
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/rpc_method.h>
+#include <grpcpp/support/sync_stream.h>
+
+#include "agent/export/wire.h"
+
+namespace statcollect {
+namespace {
+
+constexpr int kKeepaliveMs = 10'000;
+constexpr int kKeepaliveTimeoutMs = 10'000;
+constexpr int kConnectTimeoutMs = 10'000;
+
+// A channel of its own for every stream, with a connection of its own: the exporter's backoff is then the
+// only one.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
+                   0);  // the collector is near; a proxy for web pages is not meant for it
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+Status FromGrpc(const grpc::Status& status) {
+  return Status(static_cast<Code>(status.error_code()), status.error_message());
+}
+
+grpc::ByteBuffer ToBuffer(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return {&slice, 1};
+}
+
+Result<wire::CollectorMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  if (!buffer.Dump(&slices).ok())
+    return Status(Code::kDataLoss, "read the collector's message: it cannot be decompressed");
+  std::string bytes;
+  for (const grpc::Slice& slice : slices)
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  return wire::Decode(bytes);
+}
+
+// Layouts that the session's batches have defined, for the encoding of later ones. Used by one stream at a
+// time.
+using LayoutTable = std::vector<Layout>;
+
+void AddLayouts(const RecordBatch& batch, LayoutTable* table) {
+  for (const Layout& layout : batch.layouts) {
+    if (layout.id == table->size()) table->push_back(layout);
+  }
+}
+
+using Call = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+// As a generated stub opens a bidirectional stream.
+std::unique_ptr<Call> OpenCall(const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext* context) {
+  const grpc::internal::RpcMethod method(wire::kStreamMethod, grpc::internal::RpcMethod::BIDI_STREAMING,
+                                         channel);
+  return std::unique_ptr<Call>(
+      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(channel.get(),
+                                                                                            method, context));
+}
+
+// The reader's thread starts once the hello is on its way.
+class GrpcStream final : public Stream {
+ public:
+  GrpcStream(const std::string& address, LayoutTable* layouts, StreamReceiver* receiver)
+      : layouts_(layouts), receiver_(receiver), channel_(MakeChannel(address)) {
+    // The call then begins with the hello, so that opening it does not wait for a connection.
+    context_.set_initial_metadata_corked(true);
+    call_ = OpenCall(channel_, &context_);
+  }
+
+  ~GrpcStream() override {
+    if (finished_) return;
+    context_.TryCancel();
+    (void)Finish();
+  }
+
+  bool SendHello(const SessionInfo& session, std::uint64_t first_unacked_seq) override {
+    if (!call_->Write(ToBuffer(wire::EncodeHello(session, first_unacked_seq)))) return false;
+    reader_ = std::thread([this] { ReadAll(); });
+    return true;
+  }
+
+  bool Send(const RecordBatch& batch) override {
+    AddLayouts(batch, layouts_);
+    return call_->Write(ToBuffer(wire::EncodeBatch(batch, *layouts_)));
+  }
+
+  bool SendGoodbye(const AgentCounters& counters) override {
+    return call_->Write(ToBuffer(wire::EncodeGoodbye(counters))) && call_->WritesDone();
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+  Status Finish() override {
+    finished_ = true;
+    if (reader_.joinable()) {
+      reader_.join();
+    } else {
+      receiver_->OnEnd();
+    }
+    const grpc::Status status = call_->Finish();
+    return unreadable_.ok() ? FromGrpc(status) : unreadable_;
+  }
+
+ private:
+  void ReadAll() {
+    grpc::ByteBuffer buffer;
+    while (call_->Read(&buffer)) {
+      const Result<wire::CollectorMessage> message = FromBuffer(buffer);
+      if (!message.ok()) {
+        unreadable_ = message.status();
+        context_.TryCancel();
+        continue;
+      }
+      if (message->welcome) receiver_->OnWelcome(*message->welcome);
+      if (message->ack) receiver_->OnAck(*message->ack);
+    }
+    receiver_->OnEnd();
+  }
+
+  LayoutTable* const layouts_;
+  StreamReceiver* const receiver_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  grpc::ClientContext context_;
+  std::unique_ptr<Call> call_;
+  std::thread reader_;
+  Status unreadable_;  // written by the reader, read after it has ended
+  bool finished_ = false;
+};
+
+class GrpcTransport final : public Transport {
+ public:
+  explicit GrpcTransport(std::string address) : address_(std::move(address)) {}
+
+  std::unique_ptr<Stream> Open(StreamReceiver* receiver) override {
+    return std::make_unique<GrpcStream>(address_, &layouts_, receiver);
+  }
+
+ private:
+  const std::string address_;
+  LayoutTable layouts_;
+};
+
+#ifdef STATAGENT_OWN_GRPC
+// This copy of gRPC is the library's own: what it has to say is in the statuses already.
+void SilenceGrpc() {
+  static const bool silenced = [] {
+    gpr_set_log_function([](gpr_log_func_args*) {});
+    return true;
+  }();
+  (void)silenced;
+}
+#else
+void SilenceGrpc() {}
+#endif
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeGrpcTransport(std::string address) {
+  SilenceGrpc();
+  return std::make_unique<GrpcTransport>(std::move(address));
+}
+
+}  // namespace statcollect

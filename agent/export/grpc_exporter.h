@@ -1,0 +1,17 @@
+// The exporter's transport over gRPC: one channel and one Ingest.Stream call a stream.
+#ifndef STATCOLLECT_AGENT_EXPORT_GRPC_EXPORTER_H_
+#define STATCOLLECT_AGENT_EXPORT_GRPC_EXPORTER_H_
+
+#include <memory>
+#include <string>
+
+#include "agent/export/transport.h"
+
+namespace statcollect {
+
+// `address`: host:port. Streams must end before the transport does.
+std::unique_ptr<Transport> MakeGrpcTransport(std::string address);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_EXPORT_GRPC_EXPORTER_H_

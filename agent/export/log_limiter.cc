@@ -1,0 +1,46 @@
+#include "agent/export/log_limiter.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "common/names.h"
+
+namespace statcollect {
+namespace {
+
+constexpr std::size_t kLineBytesMax = 1000;
+
+void WriteToStandardError(const std::string& line) {
+  const std::string whole = "statagent: " + line + "\n";
+  std::fwrite(whole.data(), 1, whole.size(), stderr);
+}
+
+}  // namespace
+
+LogLimiter::LogLimiter(const Clock* clock, Sink sink)
+    : clock_(clock), sink_(sink ? std::move(sink) : WriteToStandardError) {}
+
+void LogLimiter::Log(std::string_view text) {
+  std::lock_guard lock(mutex_);
+  if (last_ && clock_->Now() - *last_ < kInterval) {
+    ++suppressed_;
+    return;
+  }
+  WriteLocked(text);
+}
+
+void LogLimiter::LogFinal(std::string_view text) {
+  std::lock_guard lock(mutex_);
+  if (std::exchange(final_written_, true)) return;
+  WriteLocked(text);
+}
+
+void LogLimiter::WriteLocked(std::string_view text) {
+  std::string line = Printable(text, kLineBytesMax);
+  if (suppressed_ > 0) line += " (" + std::to_string(suppressed_) + " earlier messages not shown)";
+  suppressed_ = 0;
+  last_ = clock_->Now();
+  sink_(line);
+}
+
+}  // namespace statcollect

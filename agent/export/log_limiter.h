@@ -1,0 +1,43 @@
+// The agent's lines on standard error: at most one a minute, because it is a guest in the process. What came
+// too soon is counted and said with the next line. Threads: any.
+#ifndef STATCOLLECT_AGENT_EXPORT_LOG_LIMITER_H_
+#define STATCOLLECT_AGENT_EXPORT_LOG_LIMITER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/clock.h"
+
+namespace statcollect {
+
+class LogLimiter {
+ public:
+  using Sink = std::function<void(const std::string& line)>;
+  static constexpr std::chrono::seconds kInterval{60};
+
+  // The default sink writes "statagent: <line>\n" to standard error in one call.
+  explicit LogLimiter(const Clock* clock, Sink sink = {});
+
+  void Log(std::string_view text);
+  // For what ends the agent's work: written even within the minute, once.
+  void LogFinal(std::string_view text);
+
+ private:
+  void WriteLocked(std::string_view text);
+
+  const Clock* const clock_;
+  const Sink sink_;
+  std::mutex mutex_;
+  std::optional<std::chrono::steady_clock::time_point> last_;
+  std::uint64_t suppressed_ = 0;
+  bool final_written_ = false;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_EXPORT_LOG_LIMITER_H_

@@ -1,0 +1,85 @@
+// Numbered batches between the batcher and the collector: unsent, sent and not acknowledged, and a few
+// already acknowledged ones, kept in case the collector comes back with less than it promised.
+//
+// Invariants: (1) Sequence numbers are given in Add, from 1, without gaps. (2) Every number is counted as
+// acknowledged at most once, and acknowledged numbers only grow. (3) No batch is forgotten before it was
+// acknowledged. Not thread-safe: guarded by the exporter.
+#ifndef STATCOLLECT_AGENT_EXPORT_SEND_WINDOW_H_
+#define STATCOLLECT_AGENT_EXPORT_SEND_WINDOW_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "common/records.h"
+#include "common/status.h"
+
+namespace statcollect {
+
+// What the collector takes, from its welcome; the defaults hold until then.
+struct StreamLimits {
+  std::size_t message_bytes_max = 4u << 20;
+  std::size_t window_batches_max = 8;
+  std::size_t window_bytes_max = 16u << 20;
+};
+
+class SendWindow {
+ public:
+  static constexpr std::size_t kRecentBatchesMax = 8;
+  static constexpr std::size_t kRecentBytesMax = 8u << 20;
+
+  struct Resumed {
+    std::uint64_t newly_acked = 0;
+    std::uint64_t lost = 0;  // records that had been acknowledged and must be sent again
+  };
+
+  void SetLimits(const StreamLimits& limits) { limits_ = limits; }
+  // Most bytes of the next batch.
+  std::size_t BatchBytesMax() const;
+  bool HasRoom() const;
+
+  // Numbers the batch and takes it. `bytes`: at least its encoded size. Precondition: HasRoom(),
+  // batch.records() > 0.
+  void Add(RecordBatch batch, std::size_t bytes);
+
+  // The next batch not sent on this stream, nullptr if there is none.
+  std::shared_ptr<const RecordBatch> TakeNext();
+  bool HasUnsent() const { return next_unsent_ < unacked_.size(); }
+
+  // The collector has everything up to durable_seq. Returns how many records that newly settles. kDataLoss: a
+  // number that was never given.
+  Result<std::uint64_t> Ack(std::uint64_t durable_seq);
+  // A new stream begins; the collector has everything up to durable_seq. What it lacks becomes unsent again.
+  // kDataLoss: it asks for more than is still kept, or claims a number that was never given.
+  Result<Resumed> Resume(std::uint64_t durable_seq);
+
+  bool empty() const { return unacked_.empty(); }
+  // Lowest number still held for sending.
+  std::uint64_t first_unacked_seq() const;
+  // Forgets everything unacknowledged; returns how many records that loses.
+  std::uint64_t Clear();
+
+ private:
+  struct Entry {
+    std::shared_ptr<const RecordBatch> batch;
+    std::size_t bytes = 0;
+  };
+
+  Status CheckGiven(std::uint64_t durable_seq) const;
+  void Free(std::uint64_t durable_seq);
+  std::uint64_t CountAcked(std::uint64_t durable_seq);
+
+  StreamLimits limits_;
+  std::uint64_t next_seq_ = 1;
+  std::uint64_t acked_seq_ = 0;  // highest number ever acknowledged
+  std::deque<Entry> unacked_;    // in order of their numbers
+  std::size_t next_unsent_ = 0;  // index in unacked_
+  std::size_t unacked_bytes_ = 0;
+  std::deque<Entry> recent_;  // acknowledged, directly before unacked_
+  std::size_t recent_bytes_ = 0;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_EXPORT_SEND_WINDOW_H_

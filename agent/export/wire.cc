@@ -1,0 +1,374 @@
+#include "agent/export/wire.h"
+
+#include <bit>
+#include <cassert>
+#include <map>
+#include <utility>
+
+#include "common/checksum.h"
+#include "common/names.h"
+
+namespace statcollect::wire {
+namespace {
+
+enum WireType : std::uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+// Appends fields to a message. As proto3 does, leaves out what equals the default.
+class Writer {
+ public:
+  void Varint(std::uint64_t value) {
+    while (value >= 0x80) {
+      out_.push_back(static_cast<char>(value | 0x80));
+      value >>= 7;
+    }
+    out_.push_back(static_cast<char>(value));
+  }
+
+  template <typename T>
+  void Fixed(T value) {
+    for (std::size_t i = 0; i < sizeof(T); ++i) out_.push_back(static_cast<char>(value >> (8 * i)));
+  }
+
+  void Tag(std::uint32_t field, WireType type) { Varint(field << 3 | type); }
+
+  void Number(std::uint32_t field, std::uint64_t value) {
+    if (value == 0) return;
+    Tag(field, kVarint);
+    Varint(value);
+  }
+  // int32 and int64: negative numbers take ten bytes.
+  void Signed(std::uint32_t field, std::int64_t value) { Number(field, static_cast<std::uint64_t>(value)); }
+
+  void Double(std::uint32_t field, double value) {
+    const auto bits = std::bit_cast<std::uint64_t>(value);
+    if (bits == 0) return;
+    Tag(field, kFixed64);
+    Fixed(bits);
+  }
+
+  void Bytes(std::uint32_t field, std::string_view bytes) {
+    if (!bytes.empty()) Message(field, bytes);
+  }
+  // Present even if empty.
+  void Message(std::uint32_t field, std::string_view bytes) {
+    Tag(field, kBytes);
+    Varint(bytes.size());
+    out_.append(bytes);
+  }
+
+  template <typename Map>
+  void MapField(std::uint32_t field, const Map& map);
+
+  std::size_t size() const { return out_.size(); }
+  std::string Take() { return std::move(out_); }
+  const std::string& bytes() const { return out_; }
+
+ private:
+  std::string out_;
+};
+
+void MapValue(Writer* entry, const std::string& value) { entry->Bytes(2, value); }
+void MapValue(Writer* entry, std::uint64_t value) { entry->Number(2, value); }
+
+template <typename Map>
+void Writer::MapField(std::uint32_t field, const Map& map) {
+  for (const auto& [key, value] : map) {
+    Writer entry;
+    entry.Bytes(1, key);
+    MapValue(&entry, value);
+    Message(field, entry.bytes());
+  }
+}
+
+// A packed repeated field: put(writer, i) for each record.
+template <typename Put>
+void Packed(Writer* message, std::uint32_t field, std::size_t n, Put put) {
+  Writer column;
+  for (std::size_t i = 0; i < n; ++i) put(&column, i);
+  message->Bytes(field, column.bytes());
+}
+
+template <typename Get>
+void PackedVarints(Writer* message, std::uint32_t field, std::size_t n, Get get) {
+  Packed(message, field, n,
+         [&](Writer* column, std::size_t i) { column->Varint(static_cast<std::uint64_t>(get(i))); });
+}
+
+template <typename Get>
+void PackedDoubles(Writer* message, std::uint32_t field, std::size_t n, Get get) {
+  Packed(message, field, n, [&](Writer* column, std::size_t i) {
+    column->Fixed(std::bit_cast<std::uint64_t>(static_cast<double>(get(i))));
+  });
+}
+
+std::string Definition(const ActivationDef& def) {
+  Writer w;
+  w.Number(1, def.id);
+  w.Bytes(2, def.key.name);
+  w.Number(3, static_cast<std::uint64_t>(def.key.kind));
+  w.Bytes(4, def.key.output_path);
+  w.Number(5, def.key.micro_batch);
+  w.Number(6, def.key.call);
+  w.Number(7, static_cast<std::uint64_t>(def.key.mode));
+  w.Bytes(8, def.parent);
+  w.Bytes(9, def.class_name);
+  w.Signed(10, def.depth);
+  return w.Take();
+}
+
+std::string Definition(const Layout& layout) {
+  Writer w;
+  w.Number(1, layout.id);
+  w.Number(2, static_cast<std::uint64_t>(layout.dtype));
+  PackedVarints(&w, 3, layout.shape.size(), [&](std::size_t i) { return layout.shape[i]; });
+  return w.Take();
+}
+
+// k float32 sums for a narrow record, k float64 sums for a wide one, each kind in record order.
+void Sketches(Writer* w, const StatColumns& columns, std::span<const Layout> known) {
+  Writer narrow, wide;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    assert(columns.layout[i] < known.size());
+    const bool is_wide = HasWideSketch(known[columns.layout[i]].dtype);
+    for (const double sum : columns.SketchOf(i)) {
+      if (is_wide) {
+        wide.Fixed(std::bit_cast<std::uint64_t>(sum));
+      } else {
+        narrow.Fixed(std::bit_cast<std::uint32_t>(static_cast<float>(sum)));
+      }
+    }
+  }
+  w->Bytes(20, narrow.bytes());
+  w->Bytes(21, wide.bytes());
+}
+
+std::string Columns(const StatColumns& columns, std::span<const Layout> known) {
+  Writer w;
+  const std::size_t n = columns.size();
+  const std::vector<TensorStats>& stats = columns.stats;
+  PackedVarints(&w, 1, n, [&](std::size_t i) { return columns.activation[i]; });
+  PackedVarints(&w, 2, n, [&](std::size_t i) { return columns.layout[i]; });
+  PackedVarints(&w, 3, n, [&](std::size_t i) { return columns.step[i]; });
+  PackedVarints(&w, 4, n, [&](std::size_t i) { return columns.order[i]; });
+  PackedVarints(&w, 5, n, [&](std::size_t i) { return stats[i].nan; });
+  PackedVarints(&w, 6, n, [&](std::size_t i) { return stats[i].pos_inf; });
+  PackedVarints(&w, 7, n, [&](std::size_t i) { return stats[i].neg_inf; });
+  PackedVarints(&w, 8, n, [&](std::size_t i) { return stats[i].zero; });
+  PackedVarints(&w, 9, n, [&](std::size_t i) { return stats[i].neg; });
+  PackedVarints(&w, 10, n, [&](std::size_t i) { return stats[i].pos; });
+  PackedVarints(&w, 11, n, [&](std::size_t i) { return stats[i].has_finite ? 1 : 0; });
+  PackedDoubles(&w, 12, n, [&](std::size_t i) { return stats[i].min; });
+  PackedDoubles(&w, 13, n, [&](std::size_t i) { return stats[i].max; });
+  PackedDoubles(&w, 14, n, [&](std::size_t i) { return stats[i].mean; });
+  PackedDoubles(&w, 15, n, [&](std::size_t i) { return stats[i].std; });
+  PackedDoubles(&w, 16, n, [&](std::size_t i) { return stats[i].l1; });
+  PackedDoubles(&w, 17, n, [&](std::size_t i) { return stats[i].l2; });
+  Packed(&w, 18, n, [&](Writer* column, std::size_t i) { column->Fixed(stats[i].hash); });
+  w.Number(19, columns.sketch_width);
+  if (columns.sketch_width > 0) Sketches(&w, columns, known);
+  if (!columns.samples.empty()) {
+    PackedVarints(&w, 22, n, [&](std::size_t i) { return columns.sample_count[i]; });
+    PackedDoubles(&w, 23, columns.samples.size(), [&](std::size_t i) { return columns.samples[i]; });
+  }
+  return w.Take();
+}
+
+std::string Small(const ScalarRecord& scalar) {
+  Writer w;
+  w.Bytes(1, scalar.name);
+  w.Number(2, scalar.step);
+  w.Number(3, scalar.micro_batch);
+  w.Double(4, scalar.value);
+  return w.Take();
+}
+
+std::string Small(const EventRecord& event) {
+  Writer w;
+  w.Bytes(1, event.kind);
+  w.Number(2, event.step);
+  w.Signed(3, event.unix_nanos);
+  w.Bytes(4, event.text);
+  w.MapField(5, event.fields);
+  return w.Take();
+}
+
+std::string Small(const StepRecord& step) {
+  Writer w;
+  w.Number(1, step.step);
+  w.Signed(2, step.unix_nanos);
+  w.Number(3, step.micro_batches);
+  return w.Take();
+}
+
+std::string Records(const RecordBatch& batch, std::span<const Layout> known) {
+  Writer w;
+  for (const ActivationDef& def : batch.activations) w.Message(1, Definition(def));
+  for (const Layout& layout : batch.layouts) w.Message(2, Definition(layout));
+  if (!batch.stats.empty()) w.Message(3, Columns(batch.stats, known));
+  for (const ScalarRecord& scalar : batch.scalars) w.Message(4, Small(scalar));
+  for (const EventRecord& event : batch.events) w.Message(5, Small(event));
+  for (const StepRecord& step : batch.steps) w.Message(6, Small(step));
+  return w.Take();
+}
+
+std::string AgentMessage(std::uint32_t body, const Writer& message) {
+  Writer w;
+  w.Message(body, message.bytes());
+  return w.Take();
+}
+
+// Reads the fields of a message one after another.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  // False at the end, or when the bytes make no sense (then ok() is false).
+  bool Next() {
+    if (rest_.empty() || !ok_) return false;
+    const std::uint64_t tag = Varint();
+    field = static_cast<std::uint32_t>(tag >> 3);
+    switch (tag & 7) {
+      case kVarint:
+        number = Varint();
+        break;
+      case kFixed64:
+        Skip(8);
+        break;
+      case kBytes:
+        bytes = Skip(Varint());
+        break;
+      case kFixed32:
+        Skip(4);
+        break;
+      default:
+        ok_ = false;
+    }
+    is_bytes = (tag & 7) == kBytes;
+    is_number = (tag & 7) == kVarint;
+    ok_ = ok_ && field != 0;
+    return ok_;
+  }
+  bool ok() const { return ok_; }
+
+  std::uint32_t field = 0;
+  bool is_number = false, is_bytes = false;
+  std::uint64_t number = 0;
+  std::string_view bytes;
+
+ private:
+  std::uint64_t Varint() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 70; shift += 7) {
+      if (rest_.empty()) break;
+      const auto byte = static_cast<std::uint8_t>(rest_.front());
+      rest_.remove_prefix(1);
+      if (shift < 64) value |= std::uint64_t{byte & 0x7fu} << shift;
+      if (byte < 0x80) return value;
+    }
+    ok_ = false;
+    return 0;
+  }
+
+  std::string_view Skip(std::uint64_t n) {
+    if (n > rest_.size()) {
+      ok_ = false;
+      return {};
+    }
+    const std::string_view skipped = rest_.substr(0, n);
+    rest_.remove_prefix(n);
+    return skipped;
+  }
+
+  std::string_view rest_;
+  bool ok_ = true;
+};
+
+bool DecodeLimits(std::string_view bytes, StreamLimits* limits) {
+  Reader r(bytes);
+  while (r.Next()) {
+    if (!r.is_number || r.number == 0) continue;
+    if (r.field == 1) limits->message_bytes_max = r.number;
+    if (r.field == 2) limits->window_batches_max = r.number;
+    if (r.field == 3) limits->window_bytes_max = r.number;
+  }
+  return r.ok();
+}
+
+bool DecodeWelcome(std::string_view bytes, Welcome* welcome) {
+  Reader r(bytes);
+  bool limits_ok = true;
+  while (r.Next()) {
+    if (r.field == 2 && r.is_number) welcome->attempt = static_cast<std::uint32_t>(r.number);
+    if (r.field == 3 && r.is_number) welcome->durable_seq = r.number;
+    if (r.field == 4 && r.is_bytes) limits_ok = DecodeLimits(r.bytes, &welcome->limits);
+  }
+  return r.ok() && limits_ok;
+}
+
+bool DecodeAck(std::string_view bytes, std::uint64_t* durable_seq) {
+  Reader r(bytes);
+  while (r.Next()) {
+    if (r.field == 1 && r.is_number) *durable_seq = r.number;
+  }
+  return r.ok();
+}
+
+}  // namespace
+
+std::string EncodeHello(const SessionInfo& session, std::uint64_t first_unacked_seq) {
+  Writer w;
+  w.Number(1, kProtocolVersion);
+  w.Bytes(2, session.run);
+  w.Bytes(3, std::string_view(reinterpret_cast<const char*>(session.session.data()), session.session.size()));
+  w.Number(4, first_unacked_seq);
+  w.Number(5, session.rank);
+  w.Number(6, session.local_rank);
+  w.Number(7, session.world_size);
+  w.Bytes(8, session.host);
+  w.Signed(9, session.pid);
+  w.Signed(10, session.start_unix_nanos);
+  w.Bytes(11, session.launch);
+  w.Number(12, static_cast<std::uint64_t>(session.if_exists));
+  w.Bytes(13, session.agent_version);
+  w.MapField(14, session.config);
+  return AgentMessage(1, w);
+}
+
+std::string EncodeBatch(const RecordBatch& batch, std::span<const Layout> known) {
+  assert(batch.records() > 0);
+  const std::string records = Records(batch, known);
+  Writer w;
+  w.Number(1, batch.first_seq);
+  w.Number(2, batch.records());
+  w.Tag(3, kFixed32);
+  w.Fixed(Crc32c(records));
+  w.Bytes(4, records);
+  return AgentMessage(2, w);
+}
+
+std::string EncodeGoodbye(const AgentCounters& counters) {
+  Writer c;
+  c.Number(1, counters.produced);
+  c.Number(2, counters.acked);
+  c.Number(3, counters.pending);
+  c.MapField(4, counters.dropped_by_cause);
+  Writer w;
+  w.Message(1, c.bytes());
+  return AgentMessage(3, w);
+}
+
+Result<CollectorMessage> Decode(std::string_view bytes) {
+  CollectorMessage message;
+  Reader r(bytes);
+  bool ok = true;
+  while (r.Next()) {
+    if (r.field == 1 && r.is_bytes) ok = ok && DecodeWelcome(r.bytes, &message.welcome.emplace());
+    if (r.field == 2 && r.is_bytes) ok = ok && DecodeAck(r.bytes, &message.ack.emplace(0));
+  }
+  if (ok && r.ok()) return message;
+  return Status(Code::kDataLoss,
+                "read the collector's message: " + std::to_string(bytes.size()) +
+                    " bytes that are no CollectorMessage; expected statcollectord at the address");
+}
+
+}  // namespace statcollect::wire

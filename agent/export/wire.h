@@ -1,0 +1,39 @@
+// The agent's half of proto/statcollect/v1/ingest.proto, encoded by hand, so that libstatagent.so carries no
+// protobuf: it lives beside torch and others that bring a protobuf of their own and export its symbols.
+// tests/agent/wire_test.cc holds it against the generated code, field by field.
+#ifndef STATCOLLECT_AGENT_EXPORT_WIRE_H_
+#define STATCOLLECT_AGENT_EXPORT_WIRE_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "agent/export/transport.h"
+#include "common/records.h"
+#include "common/status.h"
+
+namespace statcollect::wire {
+
+inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr const char* kStreamMethod = "/statcollect.v1.Ingest/Stream";
+
+// Serialized AgentMessages.
+std::string EncodeHello(const SessionInfo& session, std::uint64_t first_unacked_seq);
+// `known`: the layouts of the session by id (known[i].id == i), those of the batch included: the width of a
+// record's sketch follows from its dtype.
+std::string EncodeBatch(const RecordBatch& batch, std::span<const Layout> known);
+std::string EncodeGoodbye(const AgentCounters& counters);
+
+// A CollectorMessage: one of the two, or neither (a directive, or what a later version adds).
+struct CollectorMessage {
+  std::optional<Welcome> welcome;
+  std::optional<std::uint64_t> ack;  // durable_seq
+};
+// kDataLoss if the bytes are no such message.
+Result<CollectorMessage> Decode(std::string_view bytes);
+
+}  // namespace statcollect::wire
+
+#endif  // STATCOLLECT_AGENT_EXPORT_WIRE_H_

@@ -1,0 +1,42 @@
+// Which rank this process is, of how many, and of which launch: from what the program says, else from the
+// launcher's variables.
+#ifndef STATCOLLECT_AGENT_LAUNCH_ENVIRONMENT_H_
+#define STATCOLLECT_AGENT_LAUNCH_ENVIRONMENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "common/status.h"
+
+namespace statcollect {
+
+// The value of an environment variable; nothing if it is not set or empty.
+using GetEnv = std::function<std::optional<std::string>(const std::string& name)>;
+GetEnv ProcessEnvironment();
+
+// What tells two launches apart where the launcher's variables do not. Empty if it cannot be read.
+using ParentIdentity = std::function<std::string()>;
+// Pid and start time of the parent process.
+std::string ReadParentIdentity();
+
+struct LaunchOptions {
+  std::optional<std::uint32_t> rank, local_rank, world_size;
+  std::string launch;
+};
+
+struct Launch {
+  std::uint32_t rank = 0, local_rank = 0, world_size = 1;
+  std::string launcher;  // "torchrun", "openmpi", "pmi", "slurm"; "" if there is none
+  std::string id;        // the same text in every rank of a launch, another in the next; "" if unknown
+};
+
+// Explicit options win over RANK/LOCAL_RANK/WORLD_SIZE (torchrun), then OMPI_COMM_WORLD_*, PMI_*, SLURM_*,
+// then 0 of 1. kInvalidArgument: a variable is not a number, a size is missing, or the rank is not below the
+// size.
+Result<Launch> DetectLaunch(const LaunchOptions& options, const GetEnv& getenv, const ParentIdentity& parent);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_LAUNCH_ENVIRONMENT_H_

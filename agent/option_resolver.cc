@@ -1,0 +1,193 @@
+#include "agent/option_resolver.h"
+
+#include <charconv>
+#include <limits>
+#include <utility>
+
+#include "common/names.h"
+#include "common/records.h"
+
+namespace statcollect {
+namespace {
+
+constexpr std::size_t kBufferRecordsMax = 1u << 24;
+constexpr std::size_t kBufferBytesMax = std::size_t{4} << 30;
+constexpr std::size_t kConfigEntriesMax = 4096;
+constexpr std::size_t kConfigValueBytesMax = 16u << 10;
+constexpr std::size_t kConfigBytesMax = 1u << 20;
+constexpr std::chrono::milliseconds kConnectTimeoutMax = std::chrono::hours(1);
+
+Status Invalid(const std::string& option, const std::string& found, const std::string& expected) {
+  return Status(Code::kInvalidArgument,
+                "start the agent: " + option + " is '" + Printable(found) + "'; expected " + expected);
+}
+
+// Numbers, switches and texts from STATAGENT_<NAME>.
+class Environment {
+ public:
+  explicit Environment(const GetEnv& getenv) : getenv_(getenv) {}
+
+  void Fill(const char* name, std::string* text) const {
+    if (text->empty()) *text = getenv_(Variable(name)).value_or("");
+  }
+
+  template <typename T>
+  Status Fill(const char* name, std::optional<T>* number) const {
+    if (number->has_value()) return Status::Ok();
+    const auto text = getenv_(Variable(name));
+    if (!text) return Status::Ok();
+    T value = 0;
+    const char* end = text->data() + text->size();
+    const auto [stop, error] = std::from_chars(text->data(), end, value);
+    if (error != std::errc() || stop != end) return Invalid(Variable(name), *text, "a whole number from 0");
+    *number = value;
+    return Status::Ok();
+  }
+
+  Status Fill(const char* name, std::optional<bool>* value) const {
+    if (value->has_value()) return Status::Ok();
+    const auto text = getenv_(Variable(name));
+    if (!text) return Status::Ok();
+    for (const char* yes : {"1", "true", "yes", "on", "True", "TRUE"}) {
+      if (*text == yes) *value = true;
+    }
+    for (const char* no : {"0", "false", "no", "off", "False", "FALSE"}) {
+      if (*text == no) *value = false;
+    }
+    return value->has_value() ? Status::Ok() : Invalid(Variable(name), *text, "1 or 0");
+  }
+
+ private:
+  static std::string Variable(const std::string& name) { return "STATAGENT_" + name; }
+  const GetEnv& getenv_;
+};
+
+Status FillFromEnvironment(const Environment& environment, statagent::Options* options,
+                           std::optional<std::int64_t>* connect_timeout_ms) {
+  environment.Fill("RUN", &options->run);
+  environment.Fill("COLLECTOR", &options->collector);
+  environment.Fill("IF_EXISTS", &options->if_exists);
+  environment.Fill("LAUNCH", &options->launch);
+  environment.Fill("STEPS", &options->steps);
+  STATCOLLECT_RETURN_IF_ERROR(environment.Fill("REQUIRED", &options->required));
+  STATCOLLECT_RETURN_IF_ERROR(environment.Fill("RANK", &options->rank));
+  STATCOLLECT_RETURN_IF_ERROR(environment.Fill("LOCAL_RANK", &options->local_rank));
+  STATCOLLECT_RETURN_IF_ERROR(environment.Fill("WORLD_SIZE", &options->world_size));
+  STATCOLLECT_RETURN_IF_ERROR(environment.Fill("SKETCH", &options->sketch));
+  STATCOLLECT_RETURN_IF_ERROR(environment.Fill("SAMPLES", &options->samples));
+  STATCOLLECT_RETURN_IF_ERROR(environment.Fill("BUFFER_RECORDS_MAX", &options->buffer_records_max));
+  return environment.Fill("CONNECT_TIMEOUT_MS", connect_timeout_ms);
+}
+
+// host:port or [v6]:port.
+Status CheckAddress(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  std::uint32_t port = 0;
+  bool good = colon != std::string::npos && colon > 0 && Printable(address, address.size()) == address &&
+              address.find_first_of(" /?#@") == std::string::npos;
+  if (good) {
+    const char* end = address.data() + address.size();
+    const auto [stop, error] = std::from_chars(address.data() + colon + 1, end, port);
+    good = error == std::errc() && stop == end && port >= 1 && port <= 65535;
+  }
+  const bool v6 = good && address.front() == '[';
+  if (good && v6 != (address[colon - 1] == ']')) good = false;
+  if (good && !v6 && address.find(':') != colon) good = false;
+  return good ? Status::Ok()
+              : Invalid("collector", address,
+                        "host:port, statcollectord's gRPC address, as 127.0.0.1:7433 or [::1]:7433");
+}
+
+Result<std::map<std::string, std::string>> CheckConfig(const std::map<std::string, std::string>& config) {
+  if (config.size() > kConfigEntriesMax) {
+    return Invalid("config", std::to_string(config.size()) + " entries",
+                   "at most " + std::to_string(kConfigEntriesMax));
+  }
+  std::map<std::string, std::string> checked;
+  std::size_t bytes = 0;
+  for (const auto& [key, value] : config) {
+    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("configuration key", key));
+    std::string printable = Printable(value, kConfigValueBytesMax);
+    bytes += key.size() + printable.size();
+    checked.emplace(key, std::move(printable));
+  }
+  if (bytes > kConfigBytesMax) {
+    return Invalid("config", std::to_string(bytes) + " bytes",
+                   "at most " + std::to_string(kConfigBytesMax) + " in all");
+  }
+  return checked;
+}
+
+Status CheckNumbers(const statagent::Options& options, ResolvedOptions* resolved) {
+  resolved->sketch = options.sketch.value_or(resolved->sketch);
+  if (resolved->sketch != 0 && resolved->sketch != 16 && resolved->sketch != 32 && resolved->sketch != 64) {
+    return Invalid("sketch", std::to_string(resolved->sketch), "0, 16, 32 or 64");
+  }
+  resolved->samples = options.samples.value_or(resolved->samples);
+  if (resolved->samples > kSamplesMax) {
+    return Invalid("samples", std::to_string(resolved->samples), "0.." + std::to_string(kSamplesMax));
+  }
+  resolved->buffer_records_max = options.buffer_records_max.value_or(resolved->buffer_records_max);
+  const std::size_t slot_bytes = 200 + sizeof(double) * (resolved->sketch + resolved->samples);
+  if (resolved->buffer_records_max < 1 || resolved->buffer_records_max > kBufferRecordsMax ||
+      resolved->buffer_records_max > kBufferBytesMax / slot_bytes) {
+    return Invalid("buffer_records_max", std::to_string(resolved->buffer_records_max),
+                   "1.." + std::to_string(std::min(kBufferRecordsMax, kBufferBytesMax / slot_bytes)) +
+                       " (a record takes " + std::to_string(slot_bytes) + " bytes)");
+  }
+  resolved->connect_timeout = options.connect_timeout.value_or(resolved->connect_timeout);
+  if (resolved->connect_timeout.count() < 0 || resolved->connect_timeout > kConnectTimeoutMax) {
+    return Invalid("connect_timeout", std::to_string(resolved->connect_timeout.count()) + " ms",
+                   "0 to one hour");
+  }
+  return Status::Ok();
+}
+
+Status CheckLaunchId(const std::string& launch) {
+  return launch.empty() ? Status::Ok() : ValidateTensorName("launch", launch);
+}
+
+}  // namespace
+
+Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const GetEnv& getenv) {
+  const Environment environment(getenv);
+  ResolvedOptions resolved;
+  std::optional<bool> disable;
+  STATCOLLECT_RETURN_IF_ERROR(environment.Fill("DISABLE", &disable));
+  resolved.disabled = disable.value_or(false);
+  if (resolved.disabled) return resolved;
+
+  statagent::Options options = given;
+  std::optional<std::int64_t> connect_timeout_ms;
+  STATCOLLECT_RETURN_IF_ERROR(FillFromEnvironment(environment, &options, &connect_timeout_ms));
+  if (!options.connect_timeout && connect_timeout_ms)
+    options.connect_timeout = std::chrono::milliseconds(*connect_timeout_ms);
+  if (options.run.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "start the agent: the run has no name; expected one in the options or in STATAGENT_RUN");
+  }
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.run));
+  resolved.run = options.run;
+  if (!options.collector.empty()) resolved.collector = options.collector;
+  STATCOLLECT_RETURN_IF_ERROR(CheckAddress(resolved.collector));
+  if (!options.if_exists.empty()) {
+    const auto policy = ParseIfExists(options.if_exists);
+    if (!policy || *policy == IfExists::kUnspecified) {
+      return Invalid("if_exists", options.if_exists, "'error', 'replace' or 'append'");
+    }
+    resolved.if_exists = *policy;
+  }
+  auto config = CheckConfig(options.config);
+  if (!config.ok()) return config.status();
+  resolved.config = *std::move(config);
+  resolved.required = options.required.value_or(false);
+  STATCOLLECT_RETURN_IF_ERROR(CheckLaunchId(options.launch));
+  resolved.launch = {options.rank, options.local_rank, options.world_size, options.launch};
+  auto steps = StepSet::Parse(options.steps);
+  if (!steps.ok()) return steps.status();
+  resolved.steps = *std::move(steps);
+  STATCOLLECT_RETURN_IF_ERROR(CheckNumbers(options, &resolved));
+  return resolved;
+}
+
+}  // namespace statcollect

@@ -1,0 +1,40 @@
+// The options as the agent uses them: the program's own, then STATAGENT_<NAME>, then the defaults; everything
+// checked.
+#ifndef STATCOLLECT_AGENT_OPTION_RESOLVER_H_
+#define STATCOLLECT_AGENT_OPTION_RESOLVER_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "agent/launch_environment.h"
+#include "common/status.h"
+#include "common/step_set.h"
+#include "common/types.h"
+#include "statagent/options.h"
+
+namespace statcollect {
+
+struct ResolvedOptions {
+  bool disabled = false;  // STATAGENT_DISABLE; nothing else holds then
+  std::string run;
+  std::string collector = "127.0.0.1:7433";
+  IfExists if_exists = IfExists::kError;
+  std::map<std::string, std::string> config;
+  bool required = false;
+  LaunchOptions launch;
+  StepSet steps;
+  std::uint32_t sketch = 16;
+  std::uint32_t samples = 0;
+  std::size_t buffer_records_max = 32768;
+  std::chrono::milliseconds connect_timeout{3000};
+};
+
+// kInvalidArgument names the option, or the variable, and what was expected.
+Result<ResolvedOptions> ResolveOptions(const statagent::Options& options, const GetEnv& getenv);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_OPTION_RESOLVER_H_

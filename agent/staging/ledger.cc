@@ -1,0 +1,66 @@
+#include "agent/staging/ledger.h"
+
+#include <cassert>
+
+namespace statcollect {
+namespace {
+
+void Add(std::map<std::string, std::uint64_t, std::less<>>* counts, std::string_view cause, std::uint64_t n) {
+  const auto found = counts->find(cause);
+  if (found != counts->end()) {
+    found->second += n;
+  } else {
+    counts->emplace(cause, n);
+  }
+}
+
+}  // namespace
+
+void Ledger::Produce(std::uint64_t n) {
+  std::lock_guard lock(mutex_);
+  produced_ += n;
+  pending_ += n;
+  entered_ += n;
+}
+
+void Ledger::ProduceDropped(std::string_view cause, std::uint64_t n) {
+  std::lock_guard lock(mutex_);
+  produced_ += n;
+  Add(&dropped_, cause, n);
+}
+
+void Ledger::Ack(std::uint64_t n) {
+  if (n == 0) return;
+  std::lock_guard lock(mutex_);
+  acked_ += n;
+  Settle(n);
+}
+
+void Ledger::Drop(std::string_view cause, std::uint64_t n) {
+  if (n == 0) return;
+  std::lock_guard lock(mutex_);
+  Add(&dropped_, cause, n);
+  Settle(n);
+}
+
+void Ledger::Settle(std::uint64_t n) {
+  assert(pending_ >= n);
+  pending_ -= n;
+  settled_ += n;
+  settled_changed_.notify_all();
+}
+
+AgentCounters Ledger::Snapshot() const {
+  std::lock_guard lock(mutex_);
+  AgentCounters counters{.produced = produced_, .acked = acked_, .pending = pending_, .dropped_by_cause = {}};
+  counters.dropped_by_cause.insert(dropped_.begin(), dropped_.end());
+  return counters;
+}
+
+bool Ledger::WaitSettled(std::chrono::steady_clock::time_point deadline) const {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t target = entered_;
+  return settled_changed_.wait_until(lock, deadline, [&] { return settled_ >= target; });
+}
+
+}  // namespace statcollect

@@ -1,0 +1,55 @@
+// The agent's books: every record is counted when it is handed over and again when it is settled.
+// Invariant in every snapshot: produced == acked + sum of dropped + pending. Each member is counted by
+// itself; none is derived from the others. Threads: any.
+#ifndef STATCOLLECT_AGENT_STAGING_LEDGER_H_
+#define STATCOLLECT_AGENT_STAGING_LEDGER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "common/records.h"
+
+namespace statcollect {
+
+// Causes of loss, as they appear in counters and in records_dropped events.
+inline constexpr std::string_view kDropBufferFull =
+    "buffer_full";  // no free slot: the collector is too slow or away
+inline constexpr std::string_view kDropTableFull = "table_full";  // too many different activations or shapes
+inline constexpr std::string_view kDropRejected = "rejected";     // the collector refused the session
+inline constexpr std::string_view kDropClosed = "closed";  // not durable when the agent was closed, or later
+
+class Ledger {
+ public:
+  // n records are in the agent's memory from now on.
+  void Produce(std::uint64_t n = 1);
+  // n records were handed over and lost at once.
+  void ProduceDropped(std::string_view cause, std::uint64_t n = 1);
+  // n pending records are durable.
+  void Ack(std::uint64_t n);
+  // n pending records are lost.
+  void Drop(std::string_view cause, std::uint64_t n = 1);
+
+  AgentCounters Snapshot() const;
+
+  // Waits until every record pending at the call is settled. Records settle in the order in which they were
+  // produced, so this ends although others keep producing. False: the deadline came first.
+  bool WaitSettled(std::chrono::steady_clock::time_point deadline) const;
+
+ private:
+  void Settle(std::uint64_t n);
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable settled_changed_;
+  std::uint64_t produced_ = 0, acked_ = 0, pending_ = 0;
+  std::map<std::string, std::uint64_t, std::less<>> dropped_;
+  std::uint64_t entered_ = 0, settled_ = 0;  // records that became pending; that stopped being pending
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_STAGING_LEDGER_H_

@@ -1,0 +1,110 @@
+// Interned identities and layouts of one agent. A handle names an identity; its definition gets an id when it
+// is first observed, so that ids follow the order of execution. Invariants: definition ids and layout ids are
+// dense from 0; nothing is ever removed. Threads: Definitions from any; Registry is guarded by its owner.
+#ifndef STATCOLLECT_AGENT_STAGING_REGISTRY_H_
+#define STATCOLLECT_AGENT_STAGING_REGISTRY_H_
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/records.h"
+#include "common/status.h"
+
+namespace statcollect {
+
+// An ActivationDef that borrows its texts.
+struct IdentityView {
+  std::string_view name;
+  Kind kind = Kind::kUnspecified;
+  std::string_view output_path;
+  std::uint32_t micro_batch = 0;
+  std::uint32_t call = 0;
+  Mode mode = Mode::kTrain;
+  std::string_view parent;
+  std::string_view class_name;
+  std::int32_t depth = 0;
+};
+
+// kInvalidArgument: names, enumerations, depth.
+Status Validate(const IdentityView& identity);
+
+// The definitions in the order of their ids, for whoever sends them.
+class Definitions {
+ public:
+  void Add(ActivationDef def);
+  void Add(Layout layout);
+  // Those with ids first .. last.
+  std::vector<ActivationDef> Activations(std::uint32_t first, std::uint32_t last) const;
+  std::vector<Layout> Layouts(std::uint32_t first, std::uint32_t last) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<ActivationDef> activations_;
+  std::vector<Layout> layouts_;
+};
+
+class Registry {
+ public:
+  static constexpr std::size_t kActivationsMax = 1u << 20;
+  static constexpr std::size_t kLayoutsMax = 1u << 16;
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+  struct Activation {
+    ActivationDef def;  // def.id holds once `defined`
+    bool defined = false;
+    std::uint64_t next_step = 0;  // the first step in which it may be observed (again)
+    std::uint32_t last_layout = kNone;
+  };
+
+  explicit Registry(Definitions* definitions) : definitions_(definitions) {}
+
+  // Same identity (parent, class and depth do not matter), same handle. kInvalidArgument; kResourceExhausted
+  // when full.
+  Result<std::uint32_t> Intern(const IdentityView& identity);
+  // As Intern, with `call` counted from 0 within (step, rest of the identity).
+  Result<std::uint32_t> InternNextCall(IdentityView identity, std::uint64_t step);
+
+  // nullptr for a handle that was never given out.
+  Activation* Find(std::uint32_t handle);
+  // Gives the activation's definition its id, if it has none, and publishes it.
+  std::uint32_t Define(Activation* activation);
+  // Layout id of dtype and shape; kNone when full. `hint`: an id that may be it.
+  std::uint32_t InternLayout(DType dtype, std::span<const std::int64_t> shape, std::uint32_t hint);
+
+ private:
+  struct KeyView {
+    std::string_view name, output_path;
+    Kind kind;
+    Mode mode;
+    std::uint32_t micro_batch, call;
+    bool operator==(const KeyView&) const = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const KeyView& key) const;
+  };
+  struct Calls {                  // of one identity without its call index
+    std::uint64_t next_step = 0;  // counts from 0 again in this step
+    std::uint32_t next_call = 0;
+    std::vector<std::uint32_t> handles;  // by call index
+  };
+
+  static KeyView KeyOf(const IdentityView& identity);
+
+  Definitions* const definitions_;
+  std::deque<Activation> activations_;  // by handle; never moves, the keys below borrow from it
+  std::unordered_map<KeyView, std::uint32_t, KeyHash> handles_;
+  std::unordered_map<KeyView, Calls, KeyHash>
+      calls_;  // keys have call = kNone and borrow from call 0's activation
+  std::uint32_t defined_ = 0;
+  std::deque<Layout> layouts_;
+  std::unordered_multimap<std::size_t, std::uint32_t> layout_ids_;  // by hash of dtype and shape
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_STAGING_REGISTRY_H_

@@ -1,0 +1,75 @@
+#include "agent/staging/side_queue.h"
+
+#include <utility>
+
+namespace statcollect {
+namespace {
+
+// Tags, lengths and numbers of a message, generously.
+constexpr std::size_t kMessageBytes = 64;
+constexpr std::size_t kFieldBytes = 16;
+
+struct BytesOf {
+  std::size_t operator()(const ScalarRecord& r) const { return kMessageBytes + r.name.size(); }
+  std::size_t operator()(const StepRecord&) const { return kMessageBytes; }
+  std::size_t operator()(const EventRecord& r) const {
+    std::size_t bytes = kMessageBytes + r.kind.size() + r.text.size();
+    for (const auto& [key, value] : r.fields) bytes += kFieldBytes + key.size() + value.size();
+    return bytes;
+  }
+};
+
+bool IsStepEnd(const SideRecord& record) { return std::holds_alternative<StepRecord>(record); }
+
+}  // namespace
+
+std::size_t EncodedBytesMax(const SideRecord& record) { return std::visit(BytesOf{}, record); }
+
+bool SideQueue::TryPush(SideRecord record, std::uint64_t after_ticket, bool* was_empty) {
+  const std::size_t bytes = EncodedBytesMax(record);
+  std::lock_guard lock(mutex_);
+  *was_empty = entries_.empty();
+  if (entries_.size() >= records_max_ || bytes_ + bytes > bytes_max_) return false;
+  const bool step_end = IsStepEnd(record);
+  entries_.push_back({std::move(record), after_ticket, bytes});
+  bytes_ += bytes;
+  step_ends_ += step_end ? 1 : 0;
+  return true;
+}
+
+std::optional<SideQueue::Entry> SideQueue::PopIf(std::uint64_t ring_head, std::size_t bytes_max,
+                                                 bool* too_big) {
+  std::lock_guard lock(mutex_);
+  *too_big = false;
+  if (entries_.empty() || entries_.front().after_ticket > ring_head) return std::nullopt;
+  if (entries_.front().bytes > bytes_max) {
+    *too_big = true;
+    return std::nullopt;
+  }
+  Entry entry = std::move(entries_.front());
+  entries_.pop_front();
+  bytes_ -= entry.bytes;
+  step_ends_ -= IsStepEnd(entry.record) ? 1 : 0;
+  return entry;
+}
+
+std::size_t SideQueue::size() const {
+  std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+
+bool SideQueue::HasStepEnd() const {
+  std::lock_guard lock(mutex_);
+  return step_ends_ > 0;
+}
+
+std::uint64_t SideQueue::Clear() {
+  std::lock_guard lock(mutex_);
+  const std::uint64_t cleared = entries_.size();
+  entries_.clear();
+  bytes_ = 0;
+  step_ends_ = 0;
+  return cleared;
+}
+
+}  // namespace statcollect

@@ -1,0 +1,59 @@
+// Bounded queue of the small records (scalars, events, step ends) beside the staging ring. An entry remembers
+// how many tensors were reserved before it, so that the batcher can take both in the order in which they were
+// handed over. Threads: TryPush from any; the rest from the batcher, and Clear from whoever closes.
+#ifndef STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
+#define STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <variant>
+
+#include "common/records.h"
+
+namespace statcollect {
+
+using SideRecord = std::variant<ScalarRecord, EventRecord, StepRecord>;
+
+// At most this many bytes on the wire.
+std::size_t EncodedBytesMax(const SideRecord& record);
+
+class SideQueue {
+ public:
+  static constexpr std::size_t kRecordsMax = 65536;
+  static constexpr std::size_t kBytesMax = 16u << 20;
+
+  struct Entry {
+    SideRecord record;
+    std::uint64_t after_ticket = 0;  // tensors reserved in the ring before this record
+    std::size_t bytes = 0;           // EncodedBytesMax(record)
+  };
+
+  explicit SideQueue(std::size_t records_max = kRecordsMax, std::size_t bytes_max = kBytesMax)
+      : records_max_(records_max), bytes_max_(bytes_max) {}
+
+  // False if there is no room; the record is then lost and the caller counts it. *was_empty tells whether the
+  // queue was.
+  bool TryPush(SideRecord record, std::uint64_t after_ticket, bool* was_empty);
+
+  // The oldest entry, if all tensors before it have left the ring and it has at most bytes_max bytes.
+  // *too_big tells that only its size held it back.
+  std::optional<Entry> PopIf(std::uint64_t ring_head, std::size_t bytes_max, bool* too_big);
+
+  std::size_t size() const;
+  bool HasStepEnd() const;  // whether a step end waits
+  std::uint64_t Clear();    // forgets everything; returns how many there were
+
+ private:
+  const std::size_t records_max_, bytes_max_;
+  mutable std::mutex mutex_;
+  std::deque<Entry> entries_;
+  std::size_t bytes_ = 0;
+  std::size_t step_ends_ = 0;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
