@@ -17,19 +17,23 @@
 // the group's signed values go to the sum number (m(g) >> 16) & (k - 1). Components that are not finite
 // contribute 0. Linear, hence additive over shards.
 //
-// HASH. The raw bits of a group's 16 components, packed little-endian, are W = 16 * component_bytes / 4 words
-// w_0 .. w_{W-1} of 32 bits; a last group that is not full is padded with zero words. A bool counts as byte 0
-// or 1. With the key words
-//   k_j = L_j ^ uint32(m(g) >> 32),   x_j = uint32(w_j + k_j),
-// where L_j is kHashKeys[j], the hash of the group is the sum over j = 0, 2, 4 ..
-//   x_j * x_{j+1} + x_j + 2^32 * x_{j+1}                                   modulo 2^64,
+// HASH. The raw bits of a group's 16 components, packed little-endian, are P = 16 * component_bytes / 8 pairs
+// of 32-bit words (a_p, b_p), a_p first; a last group that is not full is padded with zero words. A bool
+// counts as byte 0 or 1. With the 64-bit key
+//   K_p = rotl(m(g), 2p) ^ kHashKeys[p],   x_p = uint32(a_p + K_p),   y_p = uint32(b_p + (K_p >> 32)),
+// the hash of the group is the sum over its pairs of
+//   x_p * y_p + x_p + 2^32 * y_p                                           modulo 2^64,
 // and the hash of the tensor is the sum over its groups modulo 2^64; of an empty tensor, 0. Products of keyed
 // pairs are NH of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway 1999). The added pair makes any change
 // confined to one word certain to change the hash, where NH alone misses it if the partner is 0: let the
-// word's x change by d, 0 < |d| < 2^32. If it is x_j, the hash changes by d * (x_{j+1} + 1), and 0 < |d| *
-// (x_{j+1} + 1) < 2^64. If it is x_{j+1}, by d * (x_j + 2^32), which is no multiple of 2^64: it is below 2^65
+// word's keyed value change by d, 0 < |d| < 2^32. If it is x_p, the hash changes by d * (y_p + 1), and 0 <
+// |d| * (y_p + 1) < 2^64. If it is y_p, by d * (x_p + 2^32), which is no multiple of 2^64: it is below 2^65
 // in size, so it would have to be 2^64 itself, whose only divisor in [2^32, 2^33) is 2^32, and then |d| =
-// 2^32.
+// 2^32. (The keyed words are added, not the words: the sum a_p + K_p wraps, and only then is d the same in
+// both terms.) Keys of a group must differ by more than a constant: were every key L ^ (one 32-bit value of
+// the group), then differences and sums of two keys would depend on few bits of it, and the same two elements
+// exchanged in this group or in that one would collide with a probability near 10^-4; with rotations by
+// distinct even amounts it is 2^-32, as for independent keys.
 //
 // MOMENTS. Chunks of kChunkComponents components, counted from the shard's start. Within a chunk, kLanes
 // lanes (component index modulo 16), each in index order: with s the chunk's first finite component and over
@@ -64,7 +68,7 @@ namespace statcollect::stats {
 inline constexpr int kLanes = 16;  // components of a group
 inline constexpr std::uint64_t kChunkComponents = 16384;
 inline constexpr int kSketchSums = 64;  // at most
-inline constexpr int kHashWords = 32;   // of a group of 8-byte components
+inline constexpr int kHashPairs = 16;   // of a group of 8-byte components
 
 // --- mix, sketch, hash
 
@@ -82,40 +86,32 @@ STATCOLLECT_HD constexpr std::uint32_t SketchSum(std::uint64_t mix, std::uint32_
   return static_cast<std::uint32_t>(mix >> 16) & (width - 1);
 }
 
-STATCOLLECT_HD constexpr std::uint32_t GroupKey(std::uint64_t mix) {
-  return static_cast<std::uint32_t>(mix >> 32);
-}
-
 struct HashKeys {
-  std::uint32_t words[kHashWords];
+  std::uint64_t pairs[kHashPairs];
 };
 
-// L_j: upper halves of the splitmix64 stream seeded with "STATHASH", distinct from the stream of m(g).
+// The splitmix64 stream seeded with "STATHASH", distinct from the stream of m(g).
 constexpr HashKeys MakeHashKeys() {
   HashKeys keys{};
   std::uint64_t state = 0x5354415448415348u;
-  for (std::uint32_t& word : keys.words) {
+  for (std::uint64_t& pair : keys.pairs) {
     state += 0x9e3779b97f4a7c15u;
-    word = static_cast<std::uint32_t>(SplitMixFinaliser(state) >> 32);
+    pair = SplitMixFinaliser(state);
   }
   return keys;
 }
 
-constexpr bool AreDistinct(const HashKeys& keys) {
-  for (int i = 0; i < kHashWords; ++i) {
-    for (int j = 0; j < i; ++j) {
-      if (keys.words[i] == keys.words[j]) return false;
-    }
-  }
-  return true;
+inline constexpr HashKeys kHashKeys = MakeHashKeys();
+
+// K_p: the lower half is added to a_p, the upper to b_p.
+STATCOLLECT_HD constexpr std::uint64_t PairKey(std::uint64_t mix, int pair) {
+  const int left = 2 * pair;
+  return ((mix << left) | (mix >> ((64 - left) & 63))) ^ kHashKeys.pairs[pair];
 }
 
-inline constexpr HashKeys kHashKeys = MakeHashKeys();
-static_assert(AreDistinct(kHashKeys));
-
-// What the keyed words x_j (even j) and x_{j+1} add to the hash.
-STATCOLLECT_HD constexpr std::uint64_t PairHash(std::uint32_t even, std::uint32_t odd) {
-  return static_cast<std::uint64_t>(even) * odd + even + (static_cast<std::uint64_t>(odd) << 32);
+// What x_p and y_p add to the hash.
+STATCOLLECT_HD constexpr std::uint64_t PairHash(std::uint32_t x, std::uint32_t y) {
+  return static_cast<std::uint64_t>(x) * y + x + (static_cast<std::uint64_t>(y) << 32);
 }
 
 // --- values of the narrow float types, exactly. U: 32-bit unsigned (or a vector of them), F: float (or as
