@@ -1,8 +1,8 @@
-// What the collector keeps, as an interface narrow enough for another engine: append batches with their watermarks in one
-// atomic write, scan a key range in order, read a point, drop.
+// What the collector keeps, as an interface narrow enough for another engine: append batches with their
+// watermarks in one atomic write, scan a key range in order, read a point, drop.
 //
-// A run has attempts; each attempt has a numeric id of its own (AttemptId) that is part of every key and is never reused.
-// Thread-safe: any method from any thread. Append is called by one committer at a time.
+// A run has attempts; each attempt has a numeric id of its own (AttemptId) that is part of every key and is
+// never reused. Thread-safe: any method from any thread. Append is called by one committer at a time.
 #ifndef STATCOLLECT_SERVER_STORE_STORE_H_
 #define STATCOLLECT_SERVER_STORE_STORE_H_
 
@@ -38,14 +38,15 @@ struct RankMeta {
   std::uint64_t durable_seq = 0;  // watermark
   std::uint64_t records = 0;      // stored, all kinds
   std::uint64_t stat_records = 0;
-  std::uint64_t steps = 0;        // distinct steps with statistics
+  std::uint64_t steps = 0;                             // distinct steps with statistics
   std::optional<std::uint64_t> first_step, last_step;  // of statistics, scalars and step ends
   std::map<std::string, std::uint64_t> dropped;        // reported by the agent
   std::int64_t last_write_unix_nanos = 0;
-  bool finished = false;          // said goodbye
+  bool finished = false;  // said goodbye
 };
 
-// A batch that has been validated, trimmed to what is new, and may be stored: `meta` is the rank's state after it.
+// A batch that has been validated, trimmed to what is new, and may be stored: `meta` is the rank's state
+// after it.
 struct AppendItem {
   AttemptId attempt = 0;
   std::uint32_t rank = 0;
@@ -89,7 +90,8 @@ class Store {
   virtual Result<std::vector<AttemptMeta>> Attempts(const std::string& run) = 0;
   // Durable when it returns. Assigns id and number.
   virtual Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) = 0;
-  // Removes the attempts' data and catalogue entries, durably; unknown ids are ignored. Scans under way keep their snapshot.
+  // Removes the attempts' data and catalogue entries, durably; unknown ids are ignored. Scans under way keep
+  // their snapshot.
   virtual Status DropAttempts(std::span<const AttemptId> ids) = 0;
   virtual Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) = 0;
   // Durable when it returns.
@@ -98,17 +100,20 @@ class Store {
   virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;             // by id
 
   // --- records
-  // One atomic write of all items: definitions, records and rank metas; synced if the store was opened with fsync durability.
-  // After a failed sync every later Append fails too, until the store is opened again.
+  // One atomic write of all items: definitions, records and rank metas; synced if the store was opened with
+  // fsync durability. After a failed sync every later Append fails too, until the store is opened again.
   virtual Status Append(std::span<const AppendItem> items) = 0;
 
   // Blocks of a rank by (step, first activation).
   virtual std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;
   // Distinct steps that have statistics, ascending. Cost: one seek a step.
-  virtual Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;
-  virtual Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;  // by step
-  virtual Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) = 0;                      // by step
-  virtual Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;   // by step
+  virtual Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
+                                                       StepBounds steps) = 0;
+  virtual Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
+                                                    StepBounds steps) = 0;                     // by step
+  virtual Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) = 0;  // by step
+  virtual Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank,
+                                                   StepBounds steps) = 0;  // by step
 
   // --- itself
   virtual Result<StoreUsage> Usage() = 0;

@@ -1,0 +1,249 @@
+#include "server/store/codec/catalogue.h"
+
+#include "server/store/codec/byte_io.h"
+#include "server/store/codec/sealed.h"
+
+namespace statcollect {
+namespace {
+
+constexpr std::uint8_t kVersion = 1;
+
+void Write(ByteWriter& out, const std::map<std::string, std::string>& map) {
+  out.Varint(map.size());
+  for (const auto& [key, value] : map) {
+    out.Text(key);
+    out.Text(value);
+  }
+}
+
+void Read(ByteReader& in, std::map<std::string, std::string>& map) {
+  for (std::size_t n = in.Count(2); n > 0; --n) {
+    std::string key = in.Text();
+    map[std::move(key)] = in.Text();
+  }
+}
+
+// A value of an enumeration; anything from `count` on fails.
+template <typename E>
+E ReadEnum(ByteReader& in, int count) {
+  const std::uint8_t value = in.U8();
+  if (value >= count) in.Fail();
+  return in.ok() ? static_cast<E>(value) : E{};
+}
+
+bool ReadBool(ByteReader& in) { return ReadEnum<std::uint8_t>(in, 2) == 1; }
+
+void Write(ByteWriter& out, const std::optional<std::uint64_t>& number) {
+  out.U8(number ? 1 : 0);
+  if (number) out.Varint(*number);
+}
+
+void Read(ByteReader& in, std::optional<std::uint64_t>& number) {
+  if (ReadBool(in)) number = in.Varint();
+}
+
+void Write(ByteWriter& out, const SessionInfo& s) {
+  out.Text(s.run);
+  for (const std::uint8_t byte : s.session) out.U8(byte);
+  out.Text(s.launch);
+  out.U8(static_cast<std::uint8_t>(s.if_exists));
+  out.Varint(s.rank);
+  out.Varint(s.local_rank);
+  out.Varint(s.world_size);
+  out.Text(s.host);
+  out.Signed(s.pid);
+  out.Signed(s.start_unix_nanos);
+  out.Text(s.agent_version);
+  Write(out, s.config);
+}
+
+void Read(ByteReader& in, SessionInfo& s) {
+  s.run = in.Text();
+  for (std::uint8_t& byte : s.session) byte = in.U8();
+  s.launch = in.Text();
+  s.if_exists = ReadEnum<IfExists>(in, kIfExistsCount);
+  s.rank = in.Varint32();
+  s.local_rank = in.Varint32();
+  s.world_size = in.Varint32();
+  s.host = in.Text();
+  s.pid = in.Signed();
+  s.start_unix_nanos = in.Signed();
+  s.agent_version = in.Text();
+  Read(in, s.config);
+}
+
+void Write(ByteWriter& out, const AttemptMeta& a) {
+  out.Varint(a.id);
+  out.Varint(a.number);
+  out.Text(a.run);
+  out.Text(a.launch);
+  out.Varint(a.world_size);
+  out.Signed(a.start_unix_nanos);
+}
+
+void Read(ByteReader& in, AttemptMeta& a) {
+  a.id = in.Varint32();
+  a.number = in.Varint32();
+  a.run = in.Text();
+  a.launch = in.Text();
+  a.world_size = in.Varint32();
+  a.start_unix_nanos = in.Signed();
+}
+
+void Write(ByteWriter& out, const RankMeta& r) {
+  Write(out, r.info);
+  out.Varint(r.durable_seq);
+  out.Varint(r.records);
+  out.Varint(r.stat_records);
+  out.Varint(r.steps);
+  Write(out, r.first_step);
+  Write(out, r.last_step);
+  out.Varint(r.dropped.size());
+  for (const auto& [cause, count] : r.dropped) {
+    out.Text(cause);
+    out.Varint(count);
+  }
+  out.Signed(r.last_write_unix_nanos);
+  out.U8(r.finished ? 1 : 0);
+}
+
+void Read(ByteReader& in, RankMeta& r) {
+  Read(in, r.info);
+  r.durable_seq = in.Varint();
+  r.records = in.Varint();
+  r.stat_records = in.Varint();
+  r.steps = in.Varint();
+  Read(in, r.first_step);
+  Read(in, r.last_step);
+  for (std::size_t n = in.Count(2); n > 0; --n) {
+    std::string cause = in.Text();
+    r.dropped[std::move(cause)] = in.Varint();
+  }
+  r.last_write_unix_nanos = in.Signed();
+  r.finished = ReadBool(in);
+}
+
+void Write(ByteWriter& out, const ActivationDef& d) {
+  out.Varint(d.id);
+  out.Text(d.key.name);
+  out.U8(static_cast<std::uint8_t>(d.key.kind));
+  out.Text(d.key.output_path);
+  out.Varint(d.key.micro_batch);
+  out.Varint(d.key.call);
+  out.U8(static_cast<std::uint8_t>(d.key.mode));
+  out.Text(d.parent);
+  out.Text(d.class_name);
+  out.Signed(d.depth);
+}
+
+void Read(ByteReader& in, ActivationDef& d) {
+  d.id = in.Varint32();
+  d.key.name = in.Text();
+  d.key.kind = ReadEnum<Kind>(in, kKindCount);
+  d.key.output_path = in.Text();
+  d.key.micro_batch = in.Varint32();
+  d.key.call = in.Varint32();
+  d.key.mode = ReadEnum<Mode>(in, kModeCount);
+  d.parent = in.Text();
+  d.class_name = in.Text();
+  d.depth = static_cast<std::int32_t>(in.Signed());
+}
+
+void Write(ByteWriter& out, const Layout& l) {
+  out.Varint(l.id);
+  out.U8(static_cast<std::uint8_t>(l.dtype));
+  out.Varint(l.shape.size());
+  for (const std::int64_t size : l.shape) out.Signed(size);
+}
+
+void Read(ByteReader& in, Layout& l) {
+  l.id = in.Varint32();
+  l.dtype = ReadEnum<DType>(in, kDTypeCount);
+  l.shape.resize(in.Count(1));
+  for (std::int64_t& size : l.shape) size = in.Signed();
+}
+
+void Write(ByteWriter& out, const ScalarRecord& s) {
+  out.Text(s.name);
+  out.Varint(s.step);
+  out.Varint(s.micro_batch);
+  out.F64(s.value);
+}
+
+void Read(ByteReader& in, ScalarRecord& s) {
+  s.name = in.Text();
+  s.step = in.Varint();
+  s.micro_batch = in.Varint32();
+  s.value = in.F64();
+}
+
+void Write(ByteWriter& out, const EventRecord& e) {
+  out.Text(e.kind);
+  out.Varint(e.step);
+  out.Signed(e.unix_nanos);
+  out.Text(e.text);
+  Write(out, e.fields);
+}
+
+void Read(ByteReader& in, EventRecord& e) {
+  e.kind = in.Text();
+  e.step = in.Varint();
+  e.unix_nanos = in.Signed();
+  e.text = in.Text();
+  Read(in, e.fields);
+}
+
+void Write(ByteWriter& out, const StepRecord& s) {
+  out.Varint(s.step);
+  out.Signed(s.unix_nanos);
+  out.Varint(s.micro_batches);
+}
+
+void Read(ByteReader& in, StepRecord& s) {
+  s.step = in.Varint();
+  s.unix_nanos = in.Signed();
+  s.micro_batches = in.Varint32();
+}
+
+template <typename T>
+std::string EncodeSealed(const T& value) {
+  ByteWriter out;
+  Write(out, value);
+  return Seal(kVersion, out.bytes());
+}
+
+}  // namespace
+
+std::string Encode(const AttemptMeta& attempt) { return EncodeSealed(attempt); }
+std::string Encode(const RankMeta& rank) { return EncodeSealed(rank); }
+std::string Encode(const ActivationDef& def) { return EncodeSealed(def); }
+std::string Encode(const Layout& layout) { return EncodeSealed(layout); }
+std::string Encode(const ScalarRecord& scalar) { return EncodeSealed(scalar); }
+std::string Encode(const EventRecord& event) { return EncodeSealed(event); }
+std::string Encode(const StepRecord& step) { return EncodeSealed(step); }
+
+template <typename T>
+Result<T> Decode(std::string_view what, std::string_view bytes) {
+  auto payload = Unseal(what, bytes, kVersion);
+  if (!payload.ok()) return payload.status();
+  ByteReader in(*payload);
+  T value;
+  Read(in, value);
+  if (!in.done()) {
+    return Status(Code::kDataLoss,
+                  "read " + std::string(what) +
+                      ": the checksum matches but the content does not parse; it was written wrongly; "
+                      "remove the run and report this");
+  }
+  return value;
+}
+
+template Result<AttemptMeta> Decode<AttemptMeta>(std::string_view, std::string_view);
+template Result<RankMeta> Decode<RankMeta>(std::string_view, std::string_view);
+template Result<ActivationDef> Decode<ActivationDef>(std::string_view, std::string_view);
+template Result<Layout> Decode<Layout>(std::string_view, std::string_view);
+template Result<ScalarRecord> Decode<ScalarRecord>(std::string_view, std::string_view);
+template Result<EventRecord> Decode<EventRecord>(std::string_view, std::string_view);
+template Result<StepRecord> Decode<StepRecord>(std::string_view, std::string_view);
+
+}  // namespace statcollect

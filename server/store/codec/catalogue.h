@@ -1,0 +1,29 @@
+// Stored form of everything that is not a block of statistics: attempts, ranks, definitions, scalars, events,
+// step ends. Each Decode gives kDataLoss or kFailedPrecondition as Unseal, naming `what`.
+#ifndef STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
+#define STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
+
+#include <string>
+#include <string_view>
+
+#include "common/records.h"
+#include "common/status.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+std::string Encode(const AttemptMeta& attempt);
+std::string Encode(const RankMeta& rank);
+std::string Encode(const ActivationDef& def);
+std::string Encode(const Layout& layout);
+std::string Encode(const ScalarRecord& scalar);
+std::string Encode(const EventRecord& event);
+std::string Encode(const StepRecord& step);
+
+// T: one of the above.
+template <typename T>
+Result<T> Decode(std::string_view what, std::string_view bytes);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_

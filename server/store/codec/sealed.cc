@@ -1,0 +1,45 @@
+#include "server/store/codec/sealed.h"
+
+#include "common/checksum.h"
+#include "server/store/codec/byte_io.h"
+
+namespace statcollect {
+namespace {
+
+constexpr std::size_t kFrameBytes = 5;
+
+}  // namespace
+
+std::string Seal(std::uint8_t version, std::string_view payload) {
+  std::string sealed;
+  sealed.reserve(payload.size() + kFrameBytes);
+  sealed.push_back(static_cast<char>(version));
+  sealed += payload;
+  ByteWriter crc;
+  crc.U32(Crc32c(sealed));
+  return sealed + crc.bytes();
+}
+
+Result<std::string_view> Unseal(std::string_view what, std::string_view sealed, std::uint8_t version_max) {
+  const auto damaged = [&](const std::string& found) {
+    return Status(Code::kDataLoss,
+                  "read " + std::string(what) + ": " + found +
+                      "; the stored value is damaged; restore a checkpoint or remove the run");
+  };
+  if (sealed.size() < kFrameBytes) {
+    return damaged("found " + std::to_string(sealed.size()) + " bytes, expected at least " +
+                   std::to_string(kFrameBytes));
+  }
+  const std::string_view body = sealed.substr(0, sealed.size() - 4);
+  if (ByteReader(sealed.substr(sealed.size() - 4)).U32() != Crc32c(body))
+    return damaged("the checksum does not match");
+  const auto version = static_cast<std::uint8_t>(body[0]);
+  if (version < 1 || version > version_max) {
+    return Status(Code::kFailedPrecondition, "read " + std::string(what) + ": format version is " +
+                                                 std::to_string(version) + "; this build reads 1.." +
+                                                 std::to_string(version_max) + "; upgrade statcollectord");
+  }
+  return body.substr(1);
+}
+
+}  // namespace statcollect

@@ -1,0 +1,43 @@
+#include "server/store/directory_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace statcollect {
+
+Result<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(const std::string& directory) {
+  const std::string path = directory + "/statcollectord.pid";
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    return Status(Code::kPermissionDenied,
+                  "open '" + path + "': " + std::strerror(errno) +
+                      "; expected a folder this user may write; choose another with --data-dir");
+  }
+  std::unique_ptr<DirectoryLock> lock(new DirectoryLock(fd));
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    std::array<char, 32> text{};
+    const ssize_t size = pread(fd, text.data(), text.size() - 1, 0);
+    std::string pid(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+    while (!pid.empty() && pid.back() == '\n') pid.pop_back();
+    return Status(Code::kFailedPrecondition,
+                  "open store '" + directory + "': process " + (pid.empty() ? "?" : pid) +
+                      " holds it; expected no other statcollectord on this folder; stop that "
+                      "one or choose another folder with --data-dir");
+  }
+  const std::string pid = std::to_string(getpid()) + "\n";
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    return Status(Code::kUnavailable, "write '" + path + "': " + std::strerror(errno));
+  }
+  return lock;
+}
+
+DirectoryLock::~DirectoryLock() {
+  if (fd_ >= 0) close(fd_);
+}
+
+}  // namespace statcollect

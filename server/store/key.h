@@ -1,0 +1,61 @@
+// Keys of the store. All numbers big-endian, so that byte order is scan order.
+//
+//   stats               attempt (4) | rank (4) | step (8) | activation (4)     activation: the block's first
+//   scalars, events     attempt (4) | rank (4) | step (8) | sequence number (8)
+//   steps               attempt (4) | rank (4) | step (8)
+//   catalogue           'r' run name 0x00 number (4)                           an attempt
+//                       'm' attempt (4) | rank (4)                             state of a rank
+//                       'a' attempt (4) | rank (4) | id (4)                    definition of an activation
+//                       'l' attempt (4) | rank (4) | id (4)                    a layout
+#ifndef STATCOLLECT_SERVER_STORE_KEY_H_
+#define STATCOLLECT_SERVER_STORE_KEY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace statcollect {
+
+// Appends numbers most significant byte first.
+class KeyBuilder {
+ public:
+  KeyBuilder() = default;
+  explicit KeyBuilder(char prefix) : key_(1, prefix) {}
+  KeyBuilder& U32(std::uint32_t value);
+  KeyBuilder& U64(std::uint64_t value);
+  KeyBuilder& Text(std::string_view text) {
+    key_ += text;
+    return *this;
+  }
+  std::string Take() { return std::move(key_); }
+
+ private:
+  std::string key_;
+};
+
+struct StatKey {
+  std::uint32_t attempt = 0, rank = 0;
+  std::uint64_t step = 0;
+  std::uint32_t activation = 0;
+  auto operator<=>(const StatKey&) const = default;
+};
+
+std::string EncodeStatKey(const StatKey& key);
+// Nothing if the text has another length.
+std::optional<StatKey> DecodeStatKey(std::string_view text);
+// Big-endian number at the beginning; the text must be long enough.
+std::uint32_t ReadU32(std::string_view text);
+std::uint64_t ReadU64(std::string_view text);
+
+// attempt | rank | step: where a rank's records of a step begin in stats, scalars, events and steps.
+std::string StepPrefix(std::uint32_t attempt, std::uint32_t rank, std::uint64_t step);
+// Smallest text that is greater than every text with this prefix; empty if there is none.
+std::string PrefixEnd(std::string prefix);
+
+// "attempt 3, rank 1, step 12, activation 40", for messages.
+std::string Describe(const StatKey& key);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_KEY_H_

@@ -1,0 +1,29 @@
+// Store on an embedded RocksDB.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_STORE_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_STORE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/status.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+inline constexpr int kStoreFormatVersion = 1;
+
+struct RocksDbStoreOptions {
+  bool fsync = true;  // false: an append is done once the operating system has it
+  std::function<void(const std::string& line)> log = [](const std::string&) {};
+};
+
+// Opens or creates the store in a directory. Holds the directory until destroyed: kFailedPrecondition names
+// the pid of another holder. kFailedPrecondition: a newer format. kDataLoss: RocksDB finds its files damaged
+// (its message names the file).
+Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
+                                                const RocksDbStoreOptions& options = {});
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_STORE_H_

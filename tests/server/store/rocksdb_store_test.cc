@@ -1,0 +1,320 @@
+#include "server/store/rocksdb_store.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+#include <csignal>
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace statcollect {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class RocksDbStoreTest : public testing::Test {
+ protected:
+  RocksDbStoreTest() {
+    std::string pattern = testing::TempDir() + "/statcollect_store_XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+  }
+  ~RocksDbStoreTest() override {
+    store_.reset();
+    fs::remove_all(directory_);
+  }
+
+  Store& Open() {
+    store_.reset();
+    auto opened = OpenRocksDbStore(directory_);
+    EXPECT_TRUE(opened.ok()) << opened.status().message();
+    store_ = *std::move(opened);
+    return *store_;
+  }
+
+  AttemptMeta Create(const std::string& run) {
+    auto attempt = store_->CreateAttempt({.run = run, .world_size = 2});
+    EXPECT_TRUE(attempt.ok()) << attempt.status().message();
+    return *attempt;
+  }
+
+  std::string directory_;
+  std::unique_ptr<Store> store_;
+};
+
+// Activations 0..count-1 of one step, values derived from step and id, and a scalar, an event and the step's
+// end.
+RecordBatch MakeBatch(std::uint64_t first_seq, std::uint64_t step, std::uint32_t first_activation,
+                      std::uint32_t count) {
+  RecordBatch batch;
+  batch.first_seq = first_seq;
+  batch.layouts = {{.id = 0, .dtype = DType::kF32, .shape = {2}}};
+  batch.stats.sketch_width = 16;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t id = first_activation + i;
+    batch.activations.push_back(
+        {.id = id, .key = {.name = "layer." + std::to_string(id), .kind = Kind::kOutput}});
+    batch.stats.activation.push_back(id);
+    batch.stats.layout.push_back(0);
+    batch.stats.step.push_back(step);
+    batch.stats.order.push_back(id);
+    batch.stats.stats.push_back(
+        {.numel = 2, .pos = 2, .has_finite = true, .min = 1, .max = double(id), .hash = step * 1000 + id});
+    for (int k = 0; k < 16; ++k) batch.stats.sketch.push_back(k * 0.5 + id);
+    batch.stats.sample_count.push_back(0);
+  }
+  batch.scalars = {{.name = "loss", .step = step, .value = 0.5}};
+  batch.events = {{.kind = "note", .step = step, .text = "t"}};
+  batch.steps = {{.step = step, .unix_nanos = 5}};
+  return batch;
+}
+
+RankMeta MetaOf(std::uint32_t rank, std::uint64_t durable_seq) {
+  RankMeta meta;
+  meta.info.rank = rank;
+  meta.durable_seq = durable_seq;
+  return meta;
+}
+
+void Append(Store& store, AttemptId attempt, std::uint32_t rank, const RecordBatch& batch) {
+  const RankMeta meta = MetaOf(rank, batch.last_seq());
+  const AppendItem item{.attempt = attempt, .rank = rank, .batch = &batch, .meta = &meta};
+  const Status appended = store.Append({&item, 1});
+  ASSERT_TRUE(appended.ok()) << appended.message();
+}
+
+// (step, activation) of everything in scan order.
+std::vector<std::pair<std::uint64_t, std::uint32_t>> Scan(Store& store, AttemptId attempt, std::uint32_t rank,
+                                                          StepBounds steps = {}) {
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> found;
+  const auto scan = store.ScanStats(attempt, rank, steps);
+  while (scan->Next()) {
+    const StatBlock& block = scan->block();
+    for (std::size_t i = 0; i < block.columns.size(); ++i) {
+      EXPECT_EQ(block.columns.stats[i].hash, block.step * 1000 + block.columns.activation[i]);
+      found.emplace_back(block.step, block.columns.activation[i]);
+    }
+  }
+  EXPECT_TRUE(scan->status().ok()) << scan->status().message();
+  return found;
+}
+
+TEST_F(RocksDbStoreTest, KeepsEverythingOverAReopen) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  Append(*store_, attempt, 1, MakeBatch(1, 0, 0, 3));
+  Append(*store_, attempt, 1, MakeBatch(7, 4, 0, 2));
+  Open();
+  EXPECT_THAT(*store_->ListRuns(), ElementsAre("base"));
+  EXPECT_EQ(store_->Attempts("base")->at(0).world_size, 2u);
+  EXPECT_EQ(store_->Ranks(attempt)->at(1).durable_seq, 11u);
+  EXPECT_EQ(store_->Activations(attempt, 1)->at(2).key.name, "layer.2");
+  EXPECT_EQ(store_->Layouts(attempt, 1)->at(0).dtype, DType::kF32);
+  EXPECT_THAT(Scan(*store_, attempt, 1), ElementsAre(std::pair(0, 0), std::pair(0, 1), std::pair(0, 2),
+                                                     std::pair(4, 0), std::pair(4, 1)));
+  EXPECT_THAT(*store_->StatSteps(attempt, 1, {}), ElementsAre(0, 4));
+  EXPECT_EQ(store_->Scalars(attempt, 1, {})->size(), 2u);
+  EXPECT_EQ(store_->Events(attempt, 1)->size(), 2u);
+  EXPECT_EQ(store_->StepEnds(attempt, 1, {.first = 4, .last = 4})->at(0).step, 4u);
+}
+
+TEST_F(RocksDbStoreTest, ScansOnlyTheStepsAndTheRankAskedFor) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    Append(*store_, attempt, 0, MakeBatch(1 + step * 4, step, 0, 1));
+    Append(*store_, attempt, 256, MakeBatch(1 + step * 4, step, 0, 1));
+  }
+  EXPECT_THAT(Scan(*store_, attempt, 0, {.first = 1, .last = 2}),
+              ElementsAre(std::pair(1, 0), std::pair(2, 0)));
+  EXPECT_THAT(*store_->StatSteps(attempt, 256, {.first = 3}), ElementsAre(3, 4));
+  EXPECT_THAT(Scan(*store_, attempt, 1), IsEmpty());
+  EXPECT_THAT(Scan(*store_, attempt + 1, 0), IsEmpty());
+}
+
+TEST_F(RocksDbStoreTest, CutsLongStepsIntoBlocksAndLosesNone) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  Append(*store_, attempt, 0, MakeBatch(1, 0, 0, 2500));
+  const auto found = Scan(*store_, attempt, 0);
+  ASSERT_EQ(found.size(), 2500u);
+  for (std::uint32_t i = 0; i < 2500; ++i) EXPECT_EQ(found[i].second, i);
+}
+
+TEST_F(RocksDbStoreTest, LastStepThereIsCanBeStored) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  const std::uint64_t last = ~std::uint64_t{0};
+  RecordBatch batch = MakeBatch(1, last, 0, 1);
+  Append(*store_, attempt, 0, batch);
+  EXPECT_THAT(*store_->StatSteps(attempt, 0, {}), ElementsAre(last));
+  EXPECT_EQ(store_->Scalars(attempt, 0, {})->size(), 1u);
+}
+
+TEST_F(RocksDbStoreTest, NumbersAttemptsWithinTheRunAndNeverReusesIds) {
+  Open();
+  const AttemptMeta first = Create("base"), other = Create("ort"), second = Create("base");
+  EXPECT_EQ(first.number, 1u);
+  EXPECT_EQ(other.number, 1u);
+  EXPECT_EQ(second.number, 2u);
+  const AttemptId ids[] = {first.id, second.id};
+  ASSERT_TRUE(store_->DropAttempts(ids).ok());
+  Open();
+  const AttemptMeta again = Create("base");
+  EXPECT_EQ(again.number, 1u);
+  EXPECT_GT(again.id, second.id);
+}
+
+TEST_F(RocksDbStoreTest, RunNamesThatArePrefixesOfOthersAreKeptApart) {
+  Open();
+  Create("a");
+  Create("a.b");
+  Create("ab");
+  EXPECT_EQ(store_->Attempts("a")->size(), 1u);
+  EXPECT_THAT(*store_->ListRuns(), ElementsAre("a", "a.b", "ab"));
+}
+
+TEST_F(RocksDbStoreTest, DroppedAttemptIsGoneAndOthersStay) {
+  Open();
+  const AttemptId gone = Create("gone").id, stays = Create("stays").id;
+  Append(*store_, gone, 0, MakeBatch(1, 0, 0, 3));
+  Append(*store_, stays, 0, MakeBatch(1, 0, 0, 3));
+  const auto running = store_->ScanStats(gone, 0, {});
+  ASSERT_TRUE(store_->DropAttempts({&gone, 1}).ok());
+  EXPECT_TRUE(running->Next()) << "a scan under way keeps its snapshot";
+  EXPECT_THAT(*store_->ListRuns(), ElementsAre("stays"));
+  EXPECT_THAT(Scan(*store_, gone, 0), IsEmpty());
+  EXPECT_THAT(*store_->Activations(gone, 0), IsEmpty());
+  EXPECT_THAT(*store_->Ranks(gone), IsEmpty());
+  EXPECT_THAT(*store_->Scalars(gone, 0, {}), IsEmpty());
+  EXPECT_EQ(Scan(*store_, stays, 0).size(), 3u);
+  EXPECT_EQ(store_->Ranks(stays)->size(), 1u);
+}
+
+TEST_F(RocksDbStoreTest, SecondHolderIsRefusedWithThePid) {
+  Open();
+  const auto second = OpenRocksDbStore(directory_);
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), Code::kFailedPrecondition);
+  EXPECT_THAT(second.status().message(), HasSubstr("process " + std::to_string(getpid()) + " holds it"));
+}
+
+TEST_F(RocksDbStoreTest, NewerFormatIsRefused) {
+  Open();
+  store_.reset();
+  std::ofstream(directory_ + "/FORMAT") << "statcollect store 3\n";
+  const auto opened = OpenRocksDbStore(directory_);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_THAT(opened.status().message(),
+              HasSubstr("format version is 3; this build reads 1..1; upgrade statcollectord"));
+}
+
+TEST_F(RocksDbStoreTest, ForeignRocksDbIsLeftAlone) {
+  std::ofstream(directory_ + "/CURRENT") << "MANIFEST-000001\n";
+  const auto opened = OpenRocksDbStore(directory_);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_THAT(opened.status().message(), HasSubstr("without a FORMAT file"));
+}
+
+TEST_F(RocksDbStoreTest, FolderThatCannotBeMadeIsNamed) {
+  std::ofstream(directory_ + "/file") << "x";
+  const auto opened = OpenRocksDbStore(directory_ + "/file/data");
+  ASSERT_FALSE(opened.ok());
+  EXPECT_THAT(opened.status().message(), HasSubstr("--data-dir"));
+}
+
+TEST_F(RocksDbStoreTest, FlippedBitInTheFilesIsNeverAWrongAnswer) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  for (std::uint64_t step = 0; step < 20; ++step)
+    Append(*store_, attempt, 0, MakeBatch(1 + step * 103, step, 0, 100));
+  store_.reset();
+  Open();  // replays the log into a table file
+  store_.reset();
+  int damaged = 0;
+  for (const auto& entry : fs::directory_iterator(directory_)) {
+    if (entry.path().extension() != ".sst") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(entry.file_size() / 3));
+    const auto at = file.tellg();
+    char byte = 0;
+    file.get(byte);
+    file.seekp(at);
+    file.put(static_cast<char>(byte ^ 0x10));
+    ++damaged;
+  }
+  ASSERT_GT(damaged, 0);
+  const auto opened = OpenRocksDbStore(directory_);
+  if (!opened.ok()) {
+    EXPECT_EQ(opened.status().code(), Code::kDataLoss) << opened.status().message();
+    return;
+  }
+  const auto scan = (*opened)->ScanStats(attempt, 0, {});
+  std::size_t records = 0;
+  while (scan->Next()) {
+    for (std::size_t i = 0; i < scan->block().columns.size(); ++i, ++records) {
+      EXPECT_EQ(scan->block().columns.stats[i].hash,
+                scan->block().step * 1000 + scan->block().columns.activation[i]);
+    }
+  }
+  EXPECT_TRUE(records == 2000 || scan->status().code() == Code::kDataLoss)
+      << records << " " << scan->status().message();
+}
+
+// A child appends until it is killed; it reports each append that has returned through a pipe.
+TEST_F(RocksDbStoreTest, WhatWasAppendedSurvivesAKill) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  std::uint64_t acknowledged = 0;
+  for (int round = 0; round < 4; ++round) {
+    store_.reset();
+    int pipe_ends[2];
+    ASSERT_EQ(pipe(pipe_ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      auto opened = OpenRocksDbStore(directory_);
+      for (std::uint64_t step = acknowledged; opened.ok(); ++step) {
+        const RecordBatch batch = MakeBatch(1 + step * 13, step, 0, 10);
+        const RankMeta meta = MetaOf(0, batch.last_seq());
+        const AppendItem item{.attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta};
+        if (!(*opened)->Append({&item, 1}).ok() || write(pipe_ends[1], &step, sizeof(step)) != sizeof(step))
+          break;
+      }
+      _exit(1);
+    }
+    close(pipe_ends[1]);
+    const std::uint64_t wanted = acknowledged + 20 + 7 * static_cast<std::uint64_t>(round);
+    for (std::uint64_t step = 0; read(pipe_ends[0], &step, sizeof(step)) == sizeof(step);) {
+      acknowledged = step + 1;
+      if (acknowledged == wanted) kill(child, SIGKILL);
+    }
+    close(pipe_ends[0]);
+    waitpid(child, nullptr, 0);
+    ASSERT_GE(acknowledged, wanted);
+    Open();
+    const auto steps = *store_->StatSteps(attempt, 0, {});
+    ASSERT_GE(steps.size(), acknowledged);
+    for (std::uint64_t step = 0; step < steps.size(); ++step)
+      ASSERT_EQ(steps[step], step) << "a gap-free prefix";
+    EXPECT_EQ(Scan(*store_, attempt, 0).size(), steps.size() * 10);
+    EXPECT_EQ(store_->Ranks(attempt)->at(0).durable_seq, steps.size() * 13)
+        << "records and watermark are one write";
+    acknowledged = steps.size();
+  }
+}
+
+TEST_F(RocksDbStoreTest, ReportsItsSize) {
+  Open();
+  const auto usage = store_->Usage();
+  ASSERT_TRUE(usage.ok());
+  EXPECT_GT(usage->disk_bytes, 0u);
+  EXPECT_GT(usage->disk_free_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace statcollect
