@@ -128,9 +128,8 @@ void Exporter::OnWelcome(const Welcome& welcome) {
     changed_.notify_all();
   }
   if (lost > 0) {
-    Log("the collector at " + options_.collector + " lost " + std::to_string(lost) +
-            " records that it had acknowledged; they are sent again",
-        false);
+    log_->Log("the collector at " + options_.collector + " lost " + std::to_string(lost) +
+              " records that it had acknowledged; they are sent again");
   }
   on_room_();
 }
@@ -211,9 +210,11 @@ void Exporter::Pump(Stream* stream) {
 
 bool Exporter::HandleEnd(const Status& end) {
   std::string text;
+  bool quiet = false;
   {
     Lock lock(mutex_);
     if (stop_ || NothingLeftLocked()) return false;
+    quiet = quiet_;
     const bool was_welcomed = phase_ == Phase::kWelcomed;
     if (protocol_error_.ok() && !IsFatal(end.code())) {
       last_failure_ = Explain(end);
@@ -226,35 +227,26 @@ bool Exporter::HandleEnd(const Status& end) {
     Fail(end);
     return false;
   }
-  Log(text + "; training goes on and the agent keeps trying", false);
+  if (!quiet) log_->Log(text + "; training goes on and the agent keeps trying");
   return true;
 }
 
 void Exporter::Fail(const Status& end) {
   Status fatal;
+  bool quiet = false;
   {
     Lock lock(mutex_);
+    quiet = quiet_;
     fatal_ = protocol_error_.ok() ? end : protocol_error_;
     fatal = fatal_;
     ledger_->Drop(kDropRejected, window_.Clear());
     changed_.notify_all();
   }
-  Log("the collector at " + options_.collector + " ended this session: " + fatal.message() +
-          "; training goes on, nothing more is recorded",
-      true);
+  if (!quiet) {
+    log_->LogFinal("the collector at " + options_.collector + " ended this session: " + fatal.message() +
+                   "; training goes on, nothing more is recorded");
+  }
   on_room_();
-}
-
-void Exporter::Log(const std::string& text, bool final) {
-  {
-    Lock lock(mutex_);
-    if (quiet_) return;
-  }
-  if (final) {
-    log_->LogFinal(text);
-  } else {
-    log_->Log(text);
-  }
 }
 
 void Exporter::WaitBackoff() {

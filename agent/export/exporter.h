@@ -86,7 +86,6 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // What follows from a stream's end: true to try again.
   bool HandleEnd(const Status& end);
   void Fail(const Status& status);
-  void Log(const std::string& text, bool final);
   bool GoodbyeDueLocked() const { return finishing_ && window_.empty() && !goodbye_sent_; }
   bool NothingLeftLocked() const { return finishing_ && window_.empty(); }
   void WaitBackoff();

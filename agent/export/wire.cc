@@ -286,10 +286,11 @@ class Reader {
 bool DecodeLimits(std::string_view bytes, StreamLimits* limits) {
   Reader r(bytes);
   while (r.Next()) {
-    if (!r.is_number || r.number == 0) continue;
-    if (r.field == 1) limits->message_bytes_max = r.number;
-    if (r.field == 2) limits->window_batches_max = r.number;
-    if (r.field == 3) limits->window_bytes_max = r.number;
+    const auto value = static_cast<std::uint32_t>(r.number);
+    if (!r.is_number || value == 0) continue;  // not said: the default holds
+    if (r.field == 1) limits->message_bytes_max = value;
+    if (r.field == 2) limits->window_batches_max = value;
+    if (r.field == 3) limits->window_bytes_max = value;
   }
   return r.ok();
 }
@@ -361,9 +362,17 @@ Result<CollectorMessage> Decode(std::string_view bytes) {
   CollectorMessage message;
   Reader r(bytes);
   bool ok = true;
-  while (r.Next()) {
-    if (r.field == 1 && r.is_bytes) ok = ok && DecodeWelcome(r.bytes, &message.welcome.emplace());
-    if (r.field == 2 && r.is_bytes) ok = ok && DecodeAck(r.bytes, &message.ack.emplace(0));
+  while (ok && r.Next()) {
+    // One of them: the last wins.
+    if (r.field == 1 && r.is_bytes) {
+      message.ack.reset();
+      if (!message.welcome) message.welcome.emplace();
+      ok = DecodeWelcome(r.bytes, &*message.welcome);
+    } else if (r.field == 2 && r.is_bytes) {
+      message.welcome.reset();
+      if (!message.ack) message.ack = 0;
+      ok = DecodeAck(r.bytes, &*message.ack);
+    }
   }
   if (ok && r.ok()) return message;
   return Status(Code::kDataLoss,

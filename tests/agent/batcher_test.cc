@@ -1,0 +1,248 @@
+#include "agent/export/batcher.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/fake_clock.h"
+
+namespace statcollect {
+namespace {
+
+using std::chrono::milliseconds;
+using TimePoint = Batcher::TimePoint;
+
+constexpr std::array<std::int64_t, 1> kShape = {8};
+
+class FakeSink final : public BatchSink {
+ public:
+  bool HasRoom() override { return room > 0 && !failed; }
+  std::size_t BatchBytesMax() override { return bytes_max; }
+  void Submit(RecordBatch batch, std::size_t bytes) override {
+    --room;
+    sizes.push_back(bytes);
+    batches.push_back(std::move(batch));
+  }
+  bool Failed() override { return failed; }
+
+  int room = 1000;
+  bool failed = false;
+  std::size_t bytes_max = 1u << 20;
+  std::vector<RecordBatch> batches;
+  std::vector<std::size_t> sizes;
+};
+
+class BatcherTest : public ::testing::Test {
+ protected:
+  void Make(std::size_t slots = 8192, std::uint32_t samples = 0) {
+    recorder_ = std::make_unique<Recorder>(
+        Recorder::Options{.slots = slots, .sketch = 16, .samples = samples}, &clock_, &ledger_, &waker_);
+    batcher_ = std::make_unique<Batcher>(recorder_.get(), &sink_, &ledger_, &waker_, &clock_, 16);
+  }
+
+  void Observe(const std::string& name, std::uint32_t samples = 0) {
+    Slot* slot = nullptr;
+    const Status status =
+        recorder_->Begin({.name = name, .kind = Kind::kOutput}, false, DType::kF32, kShape, &slot);
+    ASSERT_TRUE(status.ok()) << status.message();
+    if (slot == nullptr) return;
+    slot->sample_count = samples;
+    recorder_->Commit(slot);
+  }
+
+  // Polls until there is nothing to do now.
+  void PollAll() {
+    while (batcher_->Poll() <= clock_.Now()) {
+    }
+  }
+
+  testing::FakeClock clock_;
+  Ledger ledger_;
+  Waker waker_;
+  FakeSink sink_;
+  std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<Batcher> batcher_;
+};
+
+TEST_F(BatcherTest, SendsAtTheEndOfAStep) {
+  Make();
+  Observe("fc1");
+  PollAll();
+  EXPECT_TRUE(sink_.batches.empty()) << "neither full, nor old, nor the step's end";
+  Observe("fc2");
+  ASSERT_TRUE(recorder_->LogScalar("loss", 1.5, 0).ok());
+  recorder_->EndStep();
+  PollAll();
+  ASSERT_EQ(sink_.batches.size(), 1u);
+  const RecordBatch& batch = sink_.batches[0];
+  EXPECT_EQ(batch.stats.activation, (std::vector<std::uint32_t>{0, 1}));
+  EXPECT_EQ(batch.activations.size(), 2u);
+  EXPECT_EQ(batch.layouts.size(), 1u);
+  EXPECT_EQ(batch.scalars.size(), 1u);
+  EXPECT_EQ(batch.steps.size(), 1u);
+  EXPECT_EQ(batch.stats.sketch.size(), 32u);
+}
+
+TEST_F(BatcherTest, SendsWhatIsOldEnough) {
+  Make();
+  Observe("fc1");
+  const TimePoint next = batcher_->Poll();
+  EXPECT_EQ(next, clock_.Now() + Batcher::kBatchAge);
+  clock_.Advance(Batcher::kBatchAge - milliseconds(1));
+  PollAll();
+  EXPECT_TRUE(sink_.batches.empty());
+  clock_.Advance(milliseconds(1));
+  PollAll();
+  EXPECT_EQ(sink_.batches.size(), 1u);
+}
+
+TEST_F(BatcherTest, SendsAFullBatchAtOnce) {
+  Make();
+  for (std::size_t i = 0; i < kBatchRecords + 10; ++i) Observe("x" + std::to_string(i));
+  PollAll();
+  ASSERT_EQ(sink_.batches.size(), 1u);
+  EXPECT_EQ(sink_.batches[0].records(), kBatchRecords);
+}
+
+TEST_F(BatcherTest, DefinesAnActivationInTheFirstBatchThatUsesIt) {
+  Make();
+  Observe("fc1");
+  recorder_->EndStep();
+  PollAll();
+  Observe("fc1");
+  Observe("fc2");
+  recorder_->EndStep();
+  PollAll();
+  ASSERT_EQ(sink_.batches.size(), 2u);
+  EXPECT_EQ(sink_.batches[0].activations.size(), 1u);
+  ASSERT_EQ(sink_.batches[1].activations.size(), 1u);
+  EXPECT_EQ(sink_.batches[1].activations[0].key.name, "fc2");
+  EXPECT_EQ(sink_.batches[1].activations[0].id, 1u);
+  EXPECT_TRUE(sink_.batches[1].layouts.empty());
+}
+
+TEST_F(BatcherTest, KeepsBatchesBelowTheByteLimit) {
+  Make(8192, 1024);
+  sink_.bytes_max = 50'000;
+  for (int i = 0; i < 40; ++i) Observe("x" + std::to_string(i), 1024);
+  recorder_->EndStep();
+  clock_.Advance(Batcher::kBatchAge);
+  for (int i = 0; i < 100; ++i) {
+    batcher_->Poll();
+    clock_.Advance(Batcher::kBatchAge);
+  }
+  EXPECT_GT(sink_.batches.size(), 5u);
+  std::size_t records = 0;
+  for (std::size_t i = 0; i < sink_.batches.size(); ++i) {
+    EXPECT_LE(sink_.sizes[i], sink_.bytes_max);
+    records += sink_.batches[i].records();
+  }
+  EXPECT_EQ(records, 41u);
+}
+
+TEST_F(BatcherTest, LeavesRecordsInTheRingWhileTheWindowIsFull) {
+  Make(4);
+  sink_.room = 0;
+  for (int i = 0; i < 6; ++i) Observe("x" + std::to_string(i));
+  recorder_->EndStep();
+  EXPECT_EQ(batcher_->Poll(), TimePoint::max()) << "woken when there is room";
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("buffer_full"), 2u);
+  sink_.room = 1000;
+  PollAll();
+  EXPECT_EQ(sink_.batches.at(0).stats.size(), 4u);
+}
+
+TEST_F(BatcherTest, ReportsLossesAsARecordAtMostOnceASecond) {
+  Make(1);
+  Observe("kept");
+  Observe("lost1");
+  recorder_->EndStep();
+  PollAll();
+  ASSERT_EQ(sink_.batches.size(), 1u);
+  ASSERT_EQ(sink_.batches[0].events.size(), 1u);
+  EXPECT_EQ(sink_.batches[0].events[0].kind, "records_dropped");
+  EXPECT_EQ(sink_.batches[0].events[0].fields,
+            (std::map<std::string, std::string>{{"cause", "buffer_full"}, {"count", "1"}}));
+
+  Observe("kept");
+  Observe("lost1");
+  Observe("lost2");
+  recorder_->EndStep();
+  PollAll();
+  ASSERT_EQ(sink_.batches.size(), 2u);
+  EXPECT_TRUE(sink_.batches[1].events.empty()) << "within the second";
+  clock_.Advance(Batcher::kLossReportInterval);
+  batcher_->Poll();
+  batcher_->Flush();
+  PollAll();
+  ASSERT_EQ(sink_.batches.size(), 3u);
+  EXPECT_EQ(sink_.batches[2].events.at(0).fields.at("count"), "2");
+  const AgentCounters c = ledger_.Snapshot();
+  EXPECT_EQ(c.produced, c.pending + c.dropped()) << "reports are records too";
+  EXPECT_EQ(c.pending, sink_.batches[0].records() + sink_.batches[1].records() + sink_.batches[2].records());
+}
+
+TEST_F(BatcherTest, DropsEverythingOnceTheSinkHasFailed) {
+  Make();
+  Observe("fc1");
+  recorder_->EndStep();
+  sink_.failed = true;
+  batcher_->Poll();
+  const AgentCounters c = ledger_.Snapshot();
+  EXPECT_EQ(c.pending, 0u);
+  EXPECT_EQ(c.dropped_by_cause.at("rejected"), 2u);
+  EXPECT_TRUE(sink_.batches.empty());
+}
+
+TEST_F(BatcherTest, KeepsAStepsTensorsBeforeItsEndAcrossBatches) {
+  Make();
+  sink_.bytes_max = 2000;
+  for (int step = 0; step < 5; ++step) {
+    for (int i = 0; i < 20; ++i) Observe("x" + std::to_string(i));
+    recorder_->EndStep();
+  }
+  PollAll();
+  std::uint64_t ended = 0;
+  std::uint64_t last = 0;
+  for (const RecordBatch& batch : sink_.batches) {
+    for (const std::uint64_t step : batch.stats.step) {
+      EXPECT_GE(step, last);
+      EXPECT_GE(step, ended) << "a tensor after its step's end";
+      last = step;
+    }
+    for (const StepRecord& end : batch.steps) ended = end.step + 1;
+  }
+  EXPECT_EQ(ended, 5u);
+}
+
+TEST_F(BatcherTest, StopSendsTheRestAndReportsTheLastLosses) {
+  Make(1);
+  SystemClock clock;
+  Batcher batcher(recorder_.get(), &sink_, &ledger_, &waker_, &clock, 16);
+  batcher.Start();
+  Observe("kept");
+  recorder_->Refuse(kDropClosed);
+  batcher.Stop(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+  ASSERT_FALSE(sink_.batches.empty());
+  EXPECT_EQ(sink_.batches[0].stats.size(), 1u);
+}
+
+TEST_F(BatcherTest, StopEndsAtItsDeadlineWhenThereIsNoRoom) {
+  Make();
+  SystemClock clock;
+  sink_.room = 0;
+  Batcher batcher(recorder_.get(), &sink_, &ledger_, &waker_, &clock, 16);
+  batcher.Start();
+  Observe("fc1");
+  recorder_->EndStep();
+  batcher.Stop(std::chrono::steady_clock::now() + milliseconds(50));
+  recorder_->DropRest(kDropClosed);
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("closed"), 2u);
+  EXPECT_EQ(ledger_.Snapshot().pending, 0u);
+}
+
+}  // namespace
+}  // namespace statcollect

@@ -1,0 +1,246 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "statagent/statagent.h"
+#include "statagent/types.h"
+
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kInvalidArgument = 3;
+constexpr int kUnimplemented = 12;
+constexpr std::uint32_t kF32 = static_cast<std::uint32_t>(statcollect::DType::kF32);
+
+struct Tensor {
+  std::vector<float> values = {1, 2, 3, -4, 0, NAN};
+  std::vector<std::int64_t> shape = {2, 3};
+  statagent_tensor Get() {
+    return {.struct_size = sizeof(statagent_tensor),
+            .dtype = kF32,
+            .data = values.data(),
+            .shape = shape.data(),
+            .strides = nullptr,
+            .ndim = static_cast<std::uint32_t>(shape.size()),
+            .device = 0,
+            .device_index = 0};
+  }
+};
+
+statagent_statistics Statistics() {
+  statagent_statistics s{};
+  s.struct_size = sizeof s;
+  return s;
+}
+
+// An agent whose collector does not exist.
+statagent_options Options() {
+  statagent_options o{};
+  o.struct_size = sizeof o;
+  o.run = "c";
+  o.collector = "127.0.0.1:1";
+  o.required = 0;
+  o.rank = 0;
+  o.local_rank = o.world_size = o.sketch = o.samples = o.buffer_records_max = o.connect_timeout_ms = -1;
+  o.world_size = 1;
+  return o;
+}
+
+class AgentHandle {
+ public:
+  AgentHandle() {
+    const statagent_options options = Options();
+    EXPECT_EQ(statagent_start(&options, &agent), 0) << statagent_last_error();
+  }
+  ~AgentHandle() {
+    statagent_close(agent, 0);
+    statagent_free(agent);
+  }
+  statagent_agent* agent = nullptr;
+};
+
+TEST(CApi, ComputesStatistics) {
+  Tensor tensor;
+  const statagent_tensor view = tensor.Get();
+  statagent_statistics s = Statistics();
+  std::vector<double> sketch(16), samples(4);
+  ASSERT_EQ(statagent_compute(&view, 16, 4, &s, sketch.data(), samples.data()), 0) << statagent_last_error();
+  EXPECT_EQ(s.numel, 6u);
+  EXPECT_EQ(s.nan, 1u);
+  EXPECT_EQ(s.zero, 1u);
+  EXPECT_EQ(s.pos, 3u);
+  EXPECT_EQ(s.neg, 1u);
+  EXPECT_EQ(s.has_finite, 1u);
+  EXPECT_EQ(s.min, -4);
+  EXPECT_EQ(s.l1, 10);
+  EXPECT_EQ(s.sketch_count, 16u);
+  EXPECT_EQ(s.sample_count, 4u);
+  EXPECT_EQ(samples, (std::vector<double>{1, 2, 3, -4}));
+}
+
+TEST(CApi, RefusesMisuseOfCompute) {
+  Tensor tensor;
+  const statagent_tensor good = tensor.Get();
+  statagent_statistics s = Statistics();
+  std::vector<double> out(64);
+  EXPECT_EQ(statagent_compute(nullptr, 0, 0, &s, nullptr, nullptr), kInvalidArgument);
+  EXPECT_EQ(statagent_compute(&good, 0, 0, nullptr, nullptr, nullptr), kInvalidArgument);
+  EXPECT_EQ(statagent_compute(&good, 16, 0, &s, nullptr, nullptr), kInvalidArgument);
+  EXPECT_THAT(statagent_last_error(), HasSubstr("sketch_out is null"));
+  EXPECT_EQ(statagent_compute(&good, 0, 4, &s, nullptr, nullptr), kInvalidArgument);
+  EXPECT_EQ(statagent_compute(&good, 5, 0, &s, out.data(), nullptr), kInvalidArgument);
+  EXPECT_EQ(statagent_compute(&good, 0, 4000, &s, nullptr, out.data()), kInvalidArgument);
+  s.struct_size = 8;
+  EXPECT_EQ(statagent_compute(&good, 0, 0, &s, nullptr, nullptr), kInvalidArgument);
+  EXPECT_THAT(statagent_last_error(), HasSubstr("struct_size is 8"));
+}
+
+TEST(CApi, RefusesTensorsThatMakeNoSense) {
+  Tensor tensor;
+  statagent_statistics s = Statistics();
+  const auto code_of = [&](auto change) {
+    statagent_tensor view = tensor.Get();
+    change(view);
+    return statagent_compute(&view, 0, 0, &s, nullptr, nullptr);
+  };
+  EXPECT_EQ(code_of([](auto&) {}), 0);
+  EXPECT_EQ(code_of([](auto& v) { v.struct_size = 0; }), kInvalidArgument);
+  EXPECT_EQ(code_of([](auto& v) { v.dtype = 0; }), kInvalidArgument);
+  EXPECT_EQ(code_of([](auto& v) { v.dtype = 18; }), kInvalidArgument);
+  EXPECT_THAT(statagent_last_error(), HasSubstr("dtype is 18"));
+  EXPECT_EQ(code_of([](auto& v) { v.dtype = 258; }), kInvalidArgument) << "not taken modulo 256";
+  EXPECT_EQ(code_of([](auto& v) { v.data = nullptr; }), kInvalidArgument);
+  EXPECT_EQ(code_of([](auto& v) { v.shape = nullptr; }), kInvalidArgument);
+  EXPECT_EQ(code_of([](auto& v) { v.ndim = 1000; }), kInvalidArgument);
+  EXPECT_EQ(code_of([](auto& v) { v.device = 7; }), kInvalidArgument);
+  EXPECT_EQ(code_of([](auto& v) { v.device = 1; }), kUnimplemented);
+  EXPECT_THAT(statagent_last_error(), HasSubstr("CPU only"));
+  tensor.shape = {2, -3};
+  EXPECT_EQ(code_of([](auto&) {}), kInvalidArgument);
+}
+
+TEST(CApi, TakesStructuresOfLaterVersions) {
+  struct {
+    statagent_tensor tensor;
+    char later[64];
+  } bigger = {};
+  Tensor tensor;
+  bigger.tensor = tensor.Get();
+  bigger.tensor.struct_size = sizeof bigger;
+  statagent_statistics s = Statistics();
+  EXPECT_EQ(statagent_compute(&bigger.tensor, 0, 0, &s, nullptr, nullptr), 0);
+}
+
+TEST(CApi, ToleratesNullEverywhere) {
+  statagent_agent* agent = nullptr;
+  const statagent_options options = Options();
+  statagent_counts counts{.struct_size = sizeof counts};
+  EXPECT_EQ(statagent_start(nullptr, &agent), kInvalidArgument);
+  EXPECT_EQ(statagent_start(&options, nullptr), kInvalidArgument);
+  EXPECT_EQ(statagent_close(nullptr, 0), kInvalidArgument);
+  EXPECT_EQ(statagent_intern(nullptr, nullptr, nullptr), kInvalidArgument);
+  EXPECT_EQ(statagent_observe(nullptr, 0, nullptr, nullptr), kInvalidArgument);
+  EXPECT_EQ(statagent_log_scalar(nullptr, "x", 1, 0), kInvalidArgument);
+  EXPECT_EQ(statagent_log_event(nullptr, "x", "y", nullptr, nullptr, 0), kInvalidArgument);
+  EXPECT_EQ(statagent_set_step(nullptr, 1), kInvalidArgument);
+  EXPECT_EQ(statagent_flush(nullptr, 0), kInvalidArgument);
+  EXPECT_EQ(statagent_counters(nullptr, &counts), kInvalidArgument);
+  EXPECT_EQ(statagent_dropped(nullptr, nullptr, nullptr), kInvalidArgument);
+  EXPECT_EQ(statagent_step(nullptr), 0u);
+  EXPECT_EQ(statagent_step_wanted(nullptr), 0);
+  EXPECT_EQ(statagent_world_size(nullptr), 1u);
+  statagent_end_step(nullptr);
+  statagent_free(nullptr);
+  statagent_steps_free(nullptr);
+  EXPECT_STRNE(statagent_last_error(), "");
+}
+
+TEST(CApi, StartNamesTheBadOption) {
+  statagent_agent* agent = nullptr;
+  statagent_options options = Options();
+  options.run = "no/slashes";
+  EXPECT_EQ(statagent_start(&options, &agent), kInvalidArgument);
+  options = Options();
+  options.rank = std::int64_t{1} << 40;
+  EXPECT_EQ(statagent_start(&options, &agent), kInvalidArgument);
+  EXPECT_THAT(statagent_last_error(), HasSubstr("rank is 1099511627776"));
+  options = Options();
+  options.config_count = 1;
+  EXPECT_EQ(statagent_start(&options, &agent), kInvalidArgument);
+  options = Options();
+  options.struct_size = 4;
+  EXPECT_EQ(statagent_start(&options, &agent), kInvalidArgument);
+  EXPECT_EQ(agent, nullptr);
+}
+
+TEST(CApi, RecordsCountsAndCloses) {
+  AgentHandle handle;
+  statagent_identity identity{};
+  identity.struct_size = sizeof identity;
+  identity.name = "fc1";
+  identity.kind = 1;
+  identity.mode = 1;
+  std::uint32_t fc1 = 99, again = 98;
+  ASSERT_EQ(statagent_intern(handle.agent, &identity, &fc1), 0) << statagent_last_error();
+  ASSERT_EQ(statagent_intern(handle.agent, &identity, &again), 0);
+  EXPECT_EQ(fc1, again);
+  identity.kind = 257;
+  EXPECT_EQ(statagent_intern(handle.agent, &identity, &again), kInvalidArgument) << "not taken modulo 256";
+  identity.name = nullptr;
+  EXPECT_EQ(statagent_intern(handle.agent, &identity, &again), kInvalidArgument);
+
+  Tensor tensor;
+  const statagent_tensor view = tensor.Get();
+  EXPECT_EQ(statagent_observe(handle.agent, fc1, &view, nullptr), 0);
+  EXPECT_EQ(statagent_observe(handle.agent, fc1, &view, nullptr), kInvalidArgument) << "twice in a step";
+  EXPECT_EQ(statagent_observe(handle.agent, 12345, &view, nullptr), kInvalidArgument);
+  EXPECT_EQ(statagent_log_scalar(handle.agent, "loss", NAN, 0), 0);
+  const char* keys[] = {"k"};
+  const char* values[] = {"v"};
+  EXPECT_EQ(statagent_log_event(handle.agent, "note", "text", keys, values, 1), 0);
+  EXPECT_EQ(statagent_log_event(handle.agent, "note", "text", nullptr, nullptr, 1), kInvalidArgument);
+  statagent_end_step(handle.agent);
+  EXPECT_EQ(statagent_step(handle.agent), 1u);
+  EXPECT_EQ(statagent_set_step(handle.agent, 0), kInvalidArgument);
+  EXPECT_EQ(statagent_step_wanted(handle.agent), 1);
+
+  statagent_counts counts{};
+  counts.struct_size = sizeof counts;
+  ASSERT_EQ(statagent_counters(handle.agent, &counts), 0);
+  EXPECT_EQ(counts.produced, 4u);
+  EXPECT_EQ(counts.pending, 4u);
+  EXPECT_EQ(statagent_flush(handle.agent, 10), 4) << "nobody there to make it durable";
+  EXPECT_EQ(statagent_close(handle.agent, 10), 4);
+  ASSERT_EQ(statagent_counters(handle.agent, &counts), 0);
+  EXPECT_EQ(counts.dropped, 4u);
+  EXPECT_EQ(counts.pending, 0u);
+  std::string causes;
+  statagent_dropped(
+      handle.agent,
+      [](void* context, const char* cause, std::uint64_t n) {
+        *static_cast<std::string*>(context) += std::string(cause) + "=" + std::to_string(n);
+      },
+      &causes);
+  EXPECT_EQ(causes, "closed=4");
+}
+
+TEST(CApi, ParsesSteps) {
+  statagent_steps* steps = nullptr;
+  ASSERT_EQ(statagent_steps_parse("0-9,20,100-", &steps), 0);
+  EXPECT_EQ(statagent_steps_contains(steps, 9), 1);
+  EXPECT_EQ(statagent_steps_contains(steps, 10), 0);
+  EXPECT_EQ(statagent_steps_contains(steps, 1000), 1);
+  statagent_steps_free(steps);
+  EXPECT_EQ(statagent_steps_parse("0-", nullptr), kInvalidArgument);
+  EXPECT_EQ(statagent_steps_parse("five", &steps), kInvalidArgument);
+  EXPECT_EQ(steps, nullptr);
+  EXPECT_EQ(statagent_steps_contains(nullptr, 1), 0);
+}
+
+}  // namespace

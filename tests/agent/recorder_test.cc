@@ -1,0 +1,202 @@
+#include "agent/staging/recorder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "tests/support/fake_clock.h"
+
+namespace statcollect {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::array<std::int64_t, 2> kShape = {4, 8};
+
+class RecorderTest : public ::testing::Test {
+ protected:
+  Recorder& Make(std::size_t slots = 16, const std::string& steps = "") {
+    recorder_ = std::make_unique<Recorder>(
+        Recorder::Options{.steps = *StepSet::Parse(steps), .slots = slots, .sketch = 16, .samples = 0},
+        &clock_, &ledger_, &waker_);
+    return *recorder_;
+  }
+
+  // Observes and commits; false if it was not kept.
+  bool Observe(const IdentityView& identity, bool next_call = false) {
+    Slot* slot = nullptr;
+    status_ = recorder_->Begin(identity, next_call, DType::kF32, kShape, &slot);
+    if (slot != nullptr) recorder_->Commit(slot);
+    return slot != nullptr;
+  }
+
+  std::vector<std::uint32_t> DrainActivations() {
+    std::vector<std::uint32_t> ids;
+    while (const Slot* slot = recorder_->ring().Front()) {
+      ids.push_back(slot->activation);
+      recorder_->ring().Release();
+    }
+    return ids;
+  }
+
+  testing::FakeClock clock_;
+  Ledger ledger_;
+  Waker waker_;
+  Status status_;
+  std::unique_ptr<Recorder> recorder_;
+};
+
+const IdentityView kFc1 = {.name = "fc1", .kind = Kind::kOutput};
+const IdentityView kFc2 = {.name = "fc2", .kind = Kind::kOutput};
+
+TEST_F(RecorderTest, NumbersDefinitionsInTheOrderOfExecutionNotOfInterning) {
+  Recorder& recorder = Make();
+  const std::uint32_t fc2 = *recorder.Intern(kFc2);
+  const std::uint32_t fc1 = *recorder.Intern(kFc1);
+  for (const std::uint32_t handle : {fc1, fc2}) {
+    Slot* slot = nullptr;
+    ASSERT_TRUE(recorder.Begin(handle, DType::kF32, kShape, &slot).ok());
+    recorder.Commit(slot);
+  }
+  EXPECT_EQ(DrainActivations(), (std::vector<std::uint32_t>{0, 1}));
+  EXPECT_EQ(recorder.definitions().Activations(0, 1)[0].key.name, "fc1");
+  EXPECT_EQ(recorder.definitions().Layouts(0, 0)[0].shape, (std::vector<std::int64_t>{4, 8}));
+}
+
+TEST_F(RecorderTest, SameIdentityHasTheSameHandle) {
+  Recorder& recorder = Make();
+  EXPECT_EQ(*recorder.Intern(kFc1), *recorder.Intern(kFc1));
+  EXPECT_NE(*recorder.Intern(kFc1), *recorder.Intern(kFc2));
+  IdentityView other = kFc1;
+  other.micro_batch = 1;
+  EXPECT_NE(*recorder.Intern(kFc1), *recorder.Intern(other));
+}
+
+TEST_F(RecorderTest, RefusesAnIdentityTwiceInAStepAndTakesItInTheNext) {
+  Recorder& recorder = Make();
+  EXPECT_TRUE(Observe(kFc1));
+  EXPECT_FALSE(Observe(kFc1));
+  EXPECT_EQ(status_.code(), Code::kInvalidArgument);
+  EXPECT_THAT(status_.message(), HasSubstr("already observed in step 0"));
+  recorder.EndStep();
+  EXPECT_TRUE(Observe(kFc1));
+  EXPECT_EQ(ledger_.Snapshot().produced, 3u) << "two tensors and a step end; a refused call is no record";
+}
+
+TEST_F(RecorderTest, CountsCallsWithinAStepAndMicroBatch) {
+  Recorder& recorder = Make();
+  IdentityView second_micro_batch = kFc1;
+  second_micro_batch.micro_batch = 1;
+  EXPECT_TRUE(Observe(kFc1, true));
+  EXPECT_TRUE(Observe(kFc1, true));
+  EXPECT_TRUE(Observe(second_micro_batch, true));
+  recorder.EndStep();
+  EXPECT_TRUE(Observe(kFc1, true));
+  EXPECT_EQ(DrainActivations(), (std::vector<std::uint32_t>{0, 1, 2, 0}));
+  const auto defs = recorder.definitions().Activations(0, 2);
+  EXPECT_EQ(defs[0].key.call, 0u);
+  EXPECT_EQ(defs[1].key.call, 1u);
+  EXPECT_EQ(defs[2].key.call, 0u);
+  EXPECT_EQ(defs[2].key.micro_batch, 1u);
+}
+
+TEST_F(RecorderTest, RecordsWantedStepsOnlyAndInitialWeightsAlways) {
+  Recorder& recorder = Make(16, "1");
+  const IdentityView initial = {.name = "fc1.weight", .kind = Kind::kWeight, .mode = Mode::kInit};
+  EXPECT_FALSE(recorder.StepWanted());
+  EXPECT_FALSE(Observe(kFc1));
+  EXPECT_TRUE(Observe(initial));
+  recorder.EndStep();
+  EXPECT_TRUE(recorder.StepWanted());
+  EXPECT_TRUE(Observe(kFc1));
+}
+
+TEST_F(RecorderTest, CountsADropWhenNoSlotIsFreeAndKeepsTheOrder) {
+  Recorder& recorder = Make(1);
+  EXPECT_TRUE(Observe(kFc1));
+  EXPECT_FALSE(Observe(kFc2));
+  EXPECT_TRUE(status_.ok());
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause, (std::map<std::string, std::uint64_t>{{"buffer_full", 1}}));
+  DrainActivations();
+  EXPECT_TRUE(Observe({.name = "fc3", .kind = Kind::kOutput}));
+  EXPECT_EQ(recorder.ring().Front()->order, 2u) << "the lost one keeps its place";
+}
+
+TEST_F(RecorderTest, GivesStepEndsAndScalarsTheirPlaceBehindTheTensors) {
+  Recorder& recorder = Make();
+  bool too_big = false;
+  ASSERT_TRUE(recorder.LogScalar("lr", 0.5, 0).ok());
+  EXPECT_TRUE(Observe(kFc1));
+  recorder.EndStep();
+  EXPECT_TRUE(recorder.side().PopIf(0, 1000, &too_big).has_value());
+  EXPECT_FALSE(recorder.side().PopIf(0, 1000, &too_big).has_value())
+      << "a tensor of the step is still in the ring";
+  DrainActivations();
+  const auto end = recorder.side().PopIf(recorder.ring().head(), 1000, &too_big);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(std::get<StepRecord>(end->record).step, 0u);
+  EXPECT_EQ(std::get<StepRecord>(end->record).micro_batches, 1u);
+}
+
+TEST_F(RecorderTest, StepsNeverGoBack) {
+  Recorder& recorder = Make();
+  EXPECT_TRUE(recorder.SetStep(100).ok());
+  EXPECT_TRUE(recorder.SetStep(100).ok());
+  EXPECT_EQ(recorder.SetStep(99).code(), Code::kInvalidArgument);
+  recorder.EndStep();
+  EXPECT_EQ(recorder.step(), 101u);
+}
+
+TEST_F(RecorderTest, RefusesHostileNamesAndValues) {
+  Recorder& recorder = Make();
+  for (const std::string& name :
+       {std::string(), std::string("a\nb"), std::string(5000, 'x'), std::string("\xff")}) {
+    EXPECT_FALSE(Observe({.name = name, .kind = Kind::kOutput}));
+    EXPECT_EQ(status_.code(), Code::kInvalidArgument) << name;
+    EXPECT_EQ(recorder.LogScalar(name, 1, 0).code(), Code::kInvalidArgument);
+    EXPECT_EQ(recorder.LogEvent(name, "text", {}).code(), Code::kInvalidArgument);
+  }
+  EXPECT_FALSE(Observe({.name = "fc1", .kind = static_cast<Kind>(99)}));
+  EXPECT_THAT(status_.message(), HasSubstr("kind is 99"));
+  EXPECT_FALSE(Observe({.name = "fc1", .kind = Kind::kOutput, .mode = Mode::kUnspecified}));
+  EXPECT_EQ(ledger_.Snapshot().produced, 0u);
+}
+
+TEST_F(RecorderTest, MakesEventTextsPrintableAndBounded) {
+  Recorder& recorder = Make();
+  ASSERT_TRUE(recorder.LogEvent("note", std::string(100000, 'a') + "\x1b[31m", {{"key", "a\nb\xff"}}).ok());
+  bool too_big = false;
+  const auto entry = recorder.side().PopIf(0, 1u << 20, &too_big);
+  const auto& event = std::get<EventRecord>(entry->record);
+  EXPECT_LT(event.text.size(), 70000u);
+  EXPECT_EQ(event.fields.at("key").find('\n'), std::string::npos);
+}
+
+TEST_F(RecorderTest, CountsEverythingHandedOverAfterClosingAsDropped) {
+  Recorder& recorder = Make();
+  EXPECT_TRUE(Observe(kFc1));
+  Slot* in_progress = nullptr;
+  ASSERT_TRUE(recorder.Begin(kFc2, false, DType::kF32, kShape, &in_progress).ok());
+  recorder.Refuse(kDropClosed);
+  EXPECT_FALSE(Observe({.name = "late", .kind = Kind::kOutput}));
+  recorder.EndStep();
+  recorder.DropRest(kDropClosed);
+  recorder.Commit(in_progress);
+  const AgentCounters c = ledger_.Snapshot();
+  EXPECT_EQ(c.produced, 4u);
+  EXPECT_EQ(c.pending, 0u);
+  EXPECT_EQ(c.dropped_by_cause.at("closed"), 4u);
+}
+
+TEST_F(RecorderTest, RefusesAHandleThatWasNeverGivenOut) {
+  Recorder& recorder = Make();
+  Slot* slot = nullptr;
+  EXPECT_EQ(recorder.Begin(7, DType::kF32, kShape, &slot).code(), Code::kInvalidArgument);
+  EXPECT_EQ(slot, nullptr);
+}
+
+}  // namespace
+}  // namespace statcollect

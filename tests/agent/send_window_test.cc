@@ -1,0 +1,116 @@
+#include "agent/export/send_window.h"
+
+#include <gtest/gtest.h>
+
+namespace statcollect {
+namespace {
+
+RecordBatch Batch(std::size_t records) {
+  RecordBatch batch;
+  batch.scalars.resize(records, {.name = "x"});
+  return batch;
+}
+
+TEST(SendWindow, NumbersRecordsWithoutGapsFromOne) {
+  SendWindow window;
+  window.Add(Batch(3), 100);
+  window.Add(Batch(2), 100);
+  const auto first = window.TakeNext();
+  const auto second = window.TakeNext();
+  EXPECT_EQ(first->first_seq, 1u);
+  EXPECT_EQ(first->last_seq(), 3u);
+  EXPECT_EQ(second->first_seq, 4u);
+  EXPECT_EQ(window.TakeNext(), nullptr);
+}
+
+TEST(SendWindow, CountsEachNumberOnceHoweverOftenItIsAcknowledged) {
+  SendWindow window;
+  window.Add(Batch(3), 100);
+  window.Add(Batch(2), 100);
+  EXPECT_EQ(*window.Ack(2), 2u) << "in the middle of a batch";
+  EXPECT_FALSE(window.empty());
+  EXPECT_EQ(window.first_unacked_seq(), 1u) << "the batch is kept whole";
+  EXPECT_EQ(*window.Ack(5), 3u);
+  EXPECT_EQ(*window.Ack(5), 0u);
+  EXPECT_EQ(*window.Ack(1), 0u);
+  EXPECT_TRUE(window.empty());
+}
+
+TEST(SendWindow, IsFullAtItsBatchLimitAndAtItsByteLimit) {
+  SendWindow window;
+  window.SetLimits({.message_bytes_max = 4u << 20, .window_batches_max = 2, .window_bytes_max = 16u << 20});
+  window.Add(Batch(1), 100);
+  EXPECT_TRUE(window.HasRoom());
+  window.Add(Batch(1), 100);
+  EXPECT_FALSE(window.HasRoom());
+  (void)window.Ack(1);
+  EXPECT_TRUE(window.HasRoom());
+
+  SendWindow narrow;
+  narrow.SetLimits({.message_bytes_max = 1000, .window_batches_max = 8, .window_bytes_max = 1500});
+  EXPECT_LE(narrow.BatchBytesMax(), 1000u);
+  narrow.Add(Batch(1), 900);
+  EXPECT_FALSE(narrow.HasRoom());
+}
+
+TEST(SendWindow, AfterAReconnectSendsOnlyWhatTheCollectorLacks) {
+  SendWindow window;
+  window.Add(Batch(3), 100);
+  window.Add(Batch(2), 100);
+  window.Add(Batch(1), 100);
+  while (window.TakeNext() != nullptr) {
+  }
+  const auto resumed = window.Resume(3);  // the first is durable although its acknowledgement was lost
+  ASSERT_TRUE(resumed.ok());
+  EXPECT_EQ(resumed->newly_acked, 3u);
+  EXPECT_EQ(resumed->lost, 0u);
+  EXPECT_EQ(window.TakeNext()->first_seq, 4u);
+  EXPECT_EQ(window.TakeNext()->first_seq, 6u);
+  EXPECT_EQ(window.TakeNext(), nullptr);
+}
+
+TEST(SendWindow, SendsAgainWhatTheCollectorAcknowledgedAndLost) {
+  SendWindow window;
+  window.Add(Batch(3), 100);
+  window.Add(Batch(2), 100);
+  while (window.TakeNext() != nullptr) {
+  }
+  EXPECT_EQ(*window.Ack(5), 5u);
+  const auto resumed = window.Resume(3);
+  ASSERT_TRUE(resumed.ok());
+  EXPECT_EQ(resumed->lost, 2u);
+  EXPECT_EQ(resumed->newly_acked, 0u);
+  EXPECT_EQ(window.TakeNext()->first_seq, 4u);
+  EXPECT_EQ(*window.Ack(5), 0u) << "counted once";
+}
+
+TEST(SendWindow, SaysSoWhenTheCollectorLostMoreThanIsKept) {
+  SendWindow window;
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    window.Add(Batch(1), 100);
+    (void)window.TakeNext();
+    EXPECT_EQ(*window.Ack(i), 1u);
+  }
+  const auto resumed = window.Resume(2);
+  EXPECT_EQ(resumed.status().code(), Code::kDataLoss);
+}
+
+TEST(SendWindow, RefusesAcknowledgementsOfNumbersNeverGiven) {
+  SendWindow window;
+  window.Add(Batch(1), 100);
+  EXPECT_EQ(window.Ack(2).status().code(), Code::kDataLoss);
+  EXPECT_EQ(window.Resume(7).status().code(), Code::kDataLoss);
+}
+
+TEST(SendWindow, ClearTellsWhatIsLost) {
+  SendWindow window;
+  window.Add(Batch(3), 100);
+  window.Add(Batch(2), 100);
+  (void)window.Ack(3);
+  EXPECT_EQ(window.Clear(), 2u);
+  EXPECT_EQ(window.Clear(), 0u);
+  EXPECT_TRUE(window.empty());
+}
+
+}  // namespace
+}  // namespace statcollect
