@@ -1,0 +1,337 @@
+#include "proto/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "common/checksum.h"
+#include "tests/support/random_batch.h"
+
+namespace statcollect {
+namespace {
+
+using testing::AddStat;
+using testing::BatchShape;
+using ::testing::HasSubstr;
+using testing::MakeActivation;
+using testing::MakeLayout;
+using testing::RandomBatch;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+SessionInfo Info() {
+  SessionInfo info;
+  info.run = "base";
+  info.session = {1, 2, 3};
+  info.launch = "torchrun-17";
+  info.rank = 3;
+  info.local_rank = 1;
+  info.world_size = 4;
+  info.host = "node-7";
+  info.pid = 99;
+  info.start_unix_nanos = 123;
+  info.agent_version = "0.1.0";
+  info.if_exists = IfExists::kAppend;
+  info.config = {{"lr", "0.1"}, {"empty", ""}};
+  return info;
+}
+
+TEST(ConvertHello, ComesBackAsItWas) {
+  auto back = FromWire(ToWire(Info(), 7));
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(back->run, "base");
+  EXPECT_EQ(back->session, Info().session);
+  EXPECT_EQ(back->launch, "torchrun-17");
+  EXPECT_EQ(back->rank, 3u);
+  EXPECT_EQ(back->local_rank, 1u);
+  EXPECT_EQ(back->world_size, 4u);
+  EXPECT_EQ(back->host, "node-7");
+  EXPECT_EQ(back->pid, 99);
+  EXPECT_EQ(back->start_unix_nanos, 123);
+  EXPECT_EQ(back->agent_version, "0.1.0");
+  EXPECT_EQ(back->if_exists, IfExists::kAppend);
+  EXPECT_EQ(back->config, Info().config);
+  EXPECT_EQ(ToWire(Info(), 7).first_unacked_seq(), 7u);
+}
+
+TEST(ConvertHello, TakesUnspecifiedPolicyAsError) {
+  v1::Hello hello = ToWire(Info(), 1);
+  hello.set_if_exists(v1::IF_EXISTS_UNSPECIFIED);
+  EXPECT_EQ(FromWire(hello)->if_exists, IfExists::kError);
+}
+
+void ExpectHelloRefused(const std::function<void(v1::Hello*)>& change, Code code, const std::string& part) {
+  v1::Hello hello = ToWire(Info(), 1);
+  change(&hello);
+  auto result = FromWire(hello);
+  ASSERT_FALSE(result.ok()) << part;
+  EXPECT_EQ(result.status().code(), code) << part;
+  EXPECT_THAT(result.status().message(), HasSubstr(part));
+}
+
+TEST(ConvertHello, RefusesWhatIsNotAnIdentity) {
+  const Code invalid = Code::kInvalidArgument;
+  ExpectHelloRefused([](auto* h) { h->set_protocol_version(2); }, Code::kFailedPrecondition,
+                     "this build speaks 1");
+  for (const std::string name : {"", "../x", "a b", "a\n", "-a", std::string(129, 'a').c_str()}) {
+    ExpectHelloRefused([&](auto* h) { h->set_run(name); }, invalid, "hello");
+  }
+  ExpectHelloRefused([](auto* h) { h->set_session_id("short"); }, invalid, "session_id has 5 bytes");
+  ExpectHelloRefused([](auto* h) { h->set_session_id(std::string(17, 'x')); }, invalid,
+                     "session_id has 17 bytes");
+  ExpectHelloRefused([](auto* h) { h->set_first_unacked_seq(0); }, invalid, "first_unacked_seq");
+  ExpectHelloRefused([](auto* h) { h->set_rank(4); }, invalid, "rank is 4 of world_size 4");
+  ExpectHelloRefused([](auto* h) { h->set_world_size(0); }, invalid, "world_size 0");
+  ExpectHelloRefused([](auto* h) { h->set_if_exists(static_cast<v1::IfExists>(4)); }, invalid,
+                     "if_exists is 4");
+  ExpectHelloRefused([](auto* h) { h->set_if_exists(static_cast<v1::IfExists>(-1)); }, invalid,
+                     "if_exists is -1");
+  ExpectHelloRefused([](auto* h) { h->set_host("a\nb"); }, invalid, "host");
+  ExpectHelloRefused([](auto* h) { h->set_launch(std::string(4096, 'x')); }, invalid, "launch");
+  ExpectHelloRefused([](auto* h) { (*h->mutable_config())["a\x1b[31m"] = "x"; }, invalid,
+                     "configuration key");
+  ExpectHelloRefused([](auto* h) { (*h->mutable_config())["big"] = std::string(kTextBytesMax + 1, 'x'); },
+                     invalid, "65537 bytes");
+  ExpectHelloRefused(
+      [](auto* h) {
+        for (std::size_t i = 0; i <= kConfigEntriesMax; ++i)
+          (*h->mutable_config())["k" + std::to_string(i)] = "";
+      },
+      invalid, "entries");
+}
+
+TEST(ConvertBatch, ComesBackAsItWasForManySeeds) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    const std::uint32_t widths[] = {0, 16, 32, 64};
+    const RecordBatch batch =
+        RandomBatch(seed, 1 + seed, {.activations = 13, .sketch_width = widths[seed % 4]});
+    auto back = FromWire(ToWire(batch, {}), {});
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    EXPECT_EQ(back->first_seq, batch.first_seq);
+    EXPECT_EQ(back->activations, batch.activations);
+    EXPECT_EQ(back->layouts, batch.layouts);
+    EXPECT_TRUE(testing::operator==(back->stats, batch.stats));
+    EXPECT_EQ(back->scalars, batch.scalars);
+    EXPECT_EQ(back->events, batch.events);
+    EXPECT_EQ(back->steps, batch.steps);
+  }
+}
+
+TEST(ConvertBatch, UsesLayoutsThatAnEarlierBatchDefined) {
+  const auto known = testing::StandardLayouts();
+  const RecordBatch batch = RandomBatch(3, 100, {.define = false});
+  auto back = FromWire(ToWire(batch, known), known);
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_TRUE(testing::operator==(back->stats, batch.stats));
+  auto unknown = FromWire(ToWire(batch, known), {});
+  EXPECT_THAT(unknown.status().message(), HasSubstr("stats.layout[0] is 0"));
+}
+
+TEST(ConvertBatch, KeepsSamplesAndNonFiniteScalars) {
+  std::mt19937_64 rng(1);
+  RecordBatch batch;
+  batch.first_seq = 1;
+  batch.layouts = {MakeLayout(0, DType::kF64, {3}), MakeLayout(1, DType::kF32, {0, 4})};
+  batch.activations = {MakeActivation(0), MakeActivation(1)};
+  AddStat(&batch, 0, batch.layouts[0], 0, 0, rng);
+  AddStat(&batch, 1, batch.layouts[1], 0, 1, rng);
+  batch.stats.sample_count = {2, 0};
+  batch.stats.samples = {1e-300, -kInf};
+  batch.scalars.push_back({"loss", 0, 0, std::numeric_limits<double>::quiet_NaN()});
+  auto back = FromWire(ToWire(batch, {}), {});
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_TRUE(testing::operator==(back->stats, batch.stats));
+  EXPECT_FALSE(back->stats.stats[1].has_finite);
+  EXPECT_TRUE(std::isnan(back->scalars[0].value));
+}
+
+TEST(ConvertBatch, RefusesDamagedBytesBeforeParsingThem) {
+  v1::Batch wire = ToWire(RandomBatch(1, 1), {});
+  for (std::size_t i = 0; i < wire.records().size(); i += 7) {
+    v1::Batch damaged = wire;
+    (*damaged.mutable_records())[i] = static_cast<char>(damaged.records()[i] ^ 0x10);
+    EXPECT_EQ(FromWire(damaged, {}).status().code(), Code::kDataLoss) << i;
+  }
+}
+
+TEST(ConvertBatch, SurvivesAnyBytesUnderAValidChecksum) {
+  const v1::Batch wire = ToWire(RandomBatch(1, 1, {.activations = 3, .steps = 1}), {});
+  for (std::size_t i = 0; i < wire.records().size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      v1::Batch damaged = wire;
+      (*damaged.mutable_records())[i] = static_cast<char>(damaged.records()[i] ^ (1 << bit));
+      damaged.set_crc(Crc32c(damaged.records()));
+      if (auto result = FromWire(damaged, {}); !result.ok()) {
+        EXPECT_EQ(result.status().code(), Code::kInvalidArgument);
+      }
+    }
+    v1::Batch cut = wire;
+    cut.mutable_records()->resize(i);
+    cut.set_crc(Crc32c(cut.records()));
+    EXPECT_EQ(FromWire(cut, {}).status().code(), Code::kInvalidArgument) << i;
+  }
+}
+
+// Changes the parsed records of a valid batch, keeps checksum and count right, and expects a refusal that
+// says `part`.
+void ExpectRefused(const std::function<void(v1::Records*)>& change, const std::string& part) {
+  v1::Batch wire = ToWire(RandomBatch(5, 1), {});
+  v1::Records records;
+  ASSERT_TRUE(records.ParseFromString(wire.records()));
+  change(&records);
+  wire.set_n(static_cast<std::uint32_t>(records.stats().activation_size() + records.scalars_size() +
+                                        records.events_size() + records.steps_size()));
+  wire.set_records(records.SerializeAsString());
+  wire.set_crc(Crc32c(wire.records()));
+  auto result = FromWire(wire, {});
+  ASSERT_FALSE(result.ok()) << part;
+  EXPECT_EQ(result.status().code(), Code::kInvalidArgument) << part;
+  EXPECT_THAT(result.status().message(), HasSubstr(part));
+}
+
+TEST(ConvertBatch, RefusesColumnsOfUnequalLength) {
+  ExpectRefused([](auto* r) { r->mutable_stats()->mutable_layout()->RemoveLast(); }, "stats.layout has 15");
+  ExpectRefused([](auto* r) { r->mutable_stats()->add_step(9); }, "stats.step has 17");
+  ExpectRefused([](auto* r) { r->mutable_stats()->clear_order(); }, "stats.order has 0");
+  ExpectRefused([](auto* r) { r->mutable_stats()->clear_nan(); }, "stats.nan has 0");
+  ExpectRefused([](auto* r) { r->mutable_stats()->clear_has_finite(); }, "stats.has_finite");
+  ExpectRefused([](auto* r) { r->mutable_stats()->clear_l2(); }, "stats.l2 has 0");
+  ExpectRefused([](auto* r) { r->mutable_stats()->add_hash(1); }, "stats.hash has 17");
+  ExpectRefused([](auto* r) { r->mutable_stats()->clear_activation(); }, "stats.layout has 16");
+}
+
+TEST(ConvertBatch, RefusesCountsThatDoNotAddUpToTheLayout) {
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_zero(0, 33); }, "stats.zero[0] is 33");
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_pos(0, ~0ull); }, "stats.pos[0]");
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_pos(0, 0); }, "short in its counts");
+  // c64 counts its components twice: half of them is not enough.
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_pos(3, r->stats().pos(3) - 1); }, "14 components");
+}
+
+TEST(ConvertBatch, RefusesMomentsThatContradictTheCounts) {
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_has_finite(0, !r->stats().has_finite(0)); },
+                "has_finite[0]");
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_min(1, r->stats().max(1) + 1); }, "stats.min[1]");
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_max(1, kInf); }, "stats.min[1]");
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_std(1, -1); }, "stats[1]");
+  ExpectRefused(
+      [](auto* r) {
+        auto* s = r->mutable_stats();
+        s->set_nan(0, 32), s->set_zero(0, 0), s->set_neg(0, 0), s->set_pos(0, 0), s->set_has_finite(0, false);
+        s->set_min(0, -1);
+      },
+      "without finite elements");
+}
+
+TEST(ConvertBatch, AcceptsMomentsThatOverflow) {
+  RecordBatch batch = RandomBatch(5, 1);
+  batch.stats.stats[1].l2 = kInf;
+  batch.stats.stats[1].mean = std::numeric_limits<double>::quiet_NaN();
+  batch.stats.stats[1].has_finite = true;
+  EXPECT_TRUE(FromWire(ToWire(batch, {}), {}).ok());
+}
+
+TEST(ConvertBatch, RefusesSketchesOfAnotherWidthOrLength) {
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_sketch_width(17); }, "sketch_width is 17");
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_sketch_width(64); }, "stats.sketch_f64 has 64");
+  ExpectRefused([](auto* r) { r->mutable_stats()->mutable_sketch_f32()->RemoveLast(); },
+                "stats.sketch_f32 has 191");
+  ExpectRefused([](auto* r) { r->mutable_stats()->add_sketch_f64(1); }, "stats.sketch_f64 has 65");
+  ExpectRefused([](auto* r) { r->mutable_stats()->add_samples(1); }, "stats.samples has 1");
+  ExpectRefused(
+      [](auto* r) {
+        for (int i = 0; i < 16; ++i) r->mutable_stats()->add_sample_count(i == 0 ? 33 : 0);
+      },
+      "stats.sample_count[0] is 33");
+}
+
+TEST(ConvertBatch, RefusesDefinitionsThatAreNotDenseOrNotKnown) {
+  ExpectRefused([](auto* r) { r->mutable_activations(2)->set_id(7); }, "activations[2] is of id 7");
+  ExpectRefused([](auto* r) { r->mutable_layouts(1)->set_id(0); }, "layouts[1] is of id 0");
+  ExpectRefused(
+      [](auto* r) {
+        for (auto& l : *r->mutable_layouts()) l.set_id(l.id() + 1);
+      },
+      "layouts[0] is of id 1");
+  ExpectRefused([](auto* r) { r->mutable_activations(0)->set_kind(static_cast<v1::Kind>(11)); },
+                "of kind 11");
+  ExpectRefused([](auto* r) { r->mutable_activations(0)->set_kind(v1::KIND_UNSPECIFIED); }, "of kind 0");
+  ExpectRefused([](auto* r) { r->mutable_activations(0)->set_mode(static_cast<v1::Mode>(-1)); },
+                "of mode -1");
+  ExpectRefused([](auto* r) { r->mutable_layouts(0)->set_dtype(static_cast<v1::DType>(18)); }, "of dtype 18");
+  ExpectRefused([](auto* r) { r->mutable_activations(1)->set_depth(-2); }, "activations[1] is at depth -2");
+}
+
+TEST(ConvertBatch, RefusesALayoutThatChangesAKnownOne) {
+  std::vector<Layout> known = testing::StandardLayouts();
+  const v1::Batch wire = ToWire(RandomBatch(5, 1), {});
+  EXPECT_TRUE(FromWire(wire, known).ok());
+  known[2].shape = {30};
+  EXPECT_THAT(FromWire(wire, known).status().message(),
+              HasSubstr("layouts[2] is another definition of id 2"));
+}
+
+TEST(ConvertBatch, RefusesImpossibleShapes) {
+  auto shape = [](std::vector<std::int64_t> sizes) {
+    return [sizes](v1::Records* r) {
+      r->mutable_layouts(0)->mutable_shape()->Assign(sizes.begin(), sizes.end());
+    };
+  };
+  ExpectRefused(shape({-1}), "negative size");
+  ExpectRefused(shape({std::int64_t{1} << 62}), "2^62");
+  ExpectRefused(shape({1 << 30, 1 << 30, 4}), "2^62");
+  ExpectRefused(shape({1 << 30, 1 << 30, 4, 0}), "2^62");
+  ExpectRefused(shape(std::vector<std::int64_t>(65, 1)), "65 dimensions");
+}
+
+TEST(ConvertBatch, RefusesHostileNames) {
+  const std::string hostile[] = {"",        "a\nb",   std::string("a\0b", 3),
+                                 "\x1b[2J", "\u202e", std::string(4096, 'n')};
+  for (const std::string& name : hostile) {
+    ExpectRefused([&](auto* r) { r->mutable_activations(0)->set_name(name); }, "activations[0]");
+    ExpectRefused([&](auto* r) { r->mutable_scalars(0)->set_name(name); }, "scalars[0]");
+    ExpectRefused([&](auto* r) { r->mutable_events(0)->set_kind(name); }, "events[0]");
+    ExpectRefused([&](auto* r) { (*r->mutable_events(0)->mutable_fields())[name] = "x"; }, "events[0]");
+    if (name.empty()) continue;
+    ExpectRefused([&](auto* r) { r->mutable_activations(0)->set_output_path(name); }, "activations[0]");
+    ExpectRefused([&](auto* r) { r->mutable_activations(0)->set_class_name(name); }, "activations[0]");
+    ExpectRefused([&](auto* r) { r->mutable_activations(0)->set_parent(name); }, "activations[0]");
+  }
+  ExpectRefused([](auto* r) { r->mutable_events(0)->set_text(std::string(kTextBytesMax + 1, 'x')); },
+                "events[0]");
+}
+
+TEST(ConvertBatch, RefusesStepsThatDecrease) {
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_step(3, 5); }, "stats.step[4] is 0");
+}
+
+TEST(ConvertBatch, RefusesHeadersThatCannotBe) {
+  const v1::Batch good = ToWire(RandomBatch(5, 1), {});
+  v1::Batch wire = good;
+  wire.set_first_seq(0);
+  EXPECT_THAT(FromWire(wire, {}).status().message(), HasSubstr("first_seq is 0"));
+  wire = good;
+  wire.set_n(0);
+  EXPECT_THAT(FromWire(wire, {}).status().message(), HasSubstr("n is 0"));
+  wire.set_n(kBatchRecordsMax + 1);
+  EXPECT_THAT(FromWire(wire, {}).status().message(), HasSubstr("n is 65537"));
+  wire.set_n(good.n() + 1);
+  EXPECT_THAT(FromWire(wire, {}).status().message(), HasSubstr("expected n"));
+  wire = good;
+  wire.set_first_seq(~std::uint64_t{0});
+  EXPECT_THAT(FromWire(wire, {}).status().message(), HasSubstr("passes the last"));
+}
+
+TEST(ConvertCounters, ComeBackAsTheyWere) {
+  AgentCounters counters{.produced = 10, .acked = 5, .pending = 2, .dropped_by_cause = {{"buffer_full", 3}}};
+  const AgentCounters back = FromWire(ToWire(counters));
+  EXPECT_EQ(back.produced, 10u);
+  EXPECT_EQ(back.acked, 5u);
+  EXPECT_EQ(back.pending, 2u);
+  EXPECT_EQ(back.dropped_by_cause, counters.dropped_by_cause);
+}
+
+}  // namespace
+}  // namespace statcollect
