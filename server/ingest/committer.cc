@@ -1,0 +1,175 @@
+#include "server/ingest/committer.h"
+
+#include <iterator>
+#include <utility>
+
+namespace statcollect {
+namespace {
+
+constexpr std::chrono::seconds kDiskCheckInterval{1};
+
+Status Draining() {
+  return Status(Code::kUnavailable, "store records: the collector is shutting down; try again");
+}
+
+std::string Mebibytes(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+std::function<void()> Bind(CommitItem item, Status status) {
+  return [done = std::move(item.done), status = std::move(status)] { done(status); };
+}
+
+}  // namespace
+
+Committer::Committer(Store& store, const Clock& clock, const CommitterOptions& options)
+    : store_(store), clock_(clock), options_(options), thread_([this] { Run(); }) {}
+
+Committer::~Committer() { Drain(); }
+
+bool Committer::Submit(CommitItem item, std::function<void()> accepted) {
+  Status refusal;
+  {
+    std::lock_guard lock(mutex_);
+    refusal = RefusalLocked(*item.lane);
+    if (refusal.ok()) {
+      if (!waiting_.empty() || !HasRoomLocked(item.bytes)) {
+        waiting_.push_back({std::move(item), std::move(accepted)});
+        return false;
+      }
+      bytes_ += item.bytes;
+      queue_.push_back(std::move(item));
+      work_.notify_one();
+      return true;
+    }
+    item.lane->failure = refusal;
+  }
+  item.done(refusal);
+  return false;
+}
+
+void Committer::Abandon(const std::shared_ptr<CommitLane>& lane, const Status& why) {
+  std::unique_lock lock(mutex_);
+  if (lane->failure.ok()) lane->failure = why;
+  append_done_.wait(lock, [&] { return !lane->appending; });
+}
+
+Status Committer::Admission() {
+  {
+    std::lock_guard lock(mutex_);
+    if (Status refusal = RefusalLocked({}); !refusal.ok()) return refusal;
+  }
+  return CheckDisk();
+}
+
+void Committer::Drain() {
+  {
+    std::lock_guard lock(mutex_);
+    draining_ = true;
+    work_.notify_one();
+  }
+  std::lock_guard lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+void Committer::Run() {
+  for (;;) {
+    Group group = TakeGroup();
+    if (group.empty()) return;
+    CommitGroup(std::move(group));
+  }
+}
+
+Committer::Group Committer::TakeGroup() {
+  std::unique_lock lock(mutex_);
+  work_.wait(lock, [this] { return !queue_.empty() || draining_; });
+  Group group(std::make_move_iterator(queue_.begin()), std::make_move_iterator(queue_.end()));
+  queue_.clear();
+  return group;
+}
+
+void Committer::CommitGroup(Group group) {
+  Callbacks callbacks;
+  Group kept = TakeWritable(group, CheckDisk(), &callbacks);
+  Status status;
+  if (!kept.empty()) {
+    std::vector<AppendItem> items;
+    items.reserve(kept.size());
+    for (const CommitItem& item : kept) {
+      items.push_back({.attempt = item.attempt, .rank = item.rank, .batch = &item.batch, .meta = &item.meta});
+    }
+    status = store_.Append(items);
+    if (status.ok()) commits_.fetch_add(1, std::memory_order_relaxed);
+  }
+  FinishGroup(kept, status, &callbacks);
+  for (const auto& callback : callbacks) callback();
+}
+
+Committer::Group Committer::TakeWritable(Group& group, const Status& refusal, Callbacks* callbacks) {
+  Group kept;
+  std::lock_guard lock(mutex_);
+  for (CommitItem& item : group) {
+    CommitLane& lane = *item.lane;
+    if (lane.failure.ok()) lane.failure = read_only_.ok() ? refusal : read_only_;
+    if (lane.failure.ok()) {
+      lane.appending = true;
+      kept.push_back(std::move(item));
+    } else {
+      bytes_ -= item.bytes;
+      callbacks->push_back(Bind(std::move(item), lane.failure));
+    }
+  }
+  return kept;
+}
+
+void Committer::FinishGroup(Group& group, const Status& status, Callbacks* callbacks) {
+  std::lock_guard lock(mutex_);
+  if (!status.ok() && read_only_.ok()) {
+    read_only_ =
+        Status(Code::kUnavailable, "store records: writing failed: " + status.message() +
+                                       "; nothing more is taken; repair the disk and restart the collector");
+  }
+  for (CommitItem& item : group) {
+    item.lane->appending = false;
+    bytes_ -= item.bytes;
+    if (!status.ok() && item.lane->failure.ok()) item.lane->failure = read_only_;
+    callbacks->push_back(Bind(std::move(item), status.ok() ? Status::Ok() : read_only_));
+  }
+  AdmitWaitingLocked(callbacks);
+  append_done_.notify_all();
+}
+
+Status Committer::RefusalLocked(const CommitLane& lane) const {
+  if (!lane.failure.ok()) return lane.failure;
+  if (!read_only_.ok()) return read_only_;
+  return draining_ ? Draining() : Status::Ok();
+}
+
+bool Committer::HasRoomLocked(std::size_t bytes) const {
+  return bytes_ == 0 || bytes_ + bytes <= options_.queue_bytes_max;
+}
+
+void Committer::AdmitWaitingLocked(Callbacks* callbacks) {
+  while (!waiting_.empty() && HasRoomLocked(waiting_.front().item.bytes)) {
+    Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    bytes_ += next.item.bytes;
+    queue_.push_back(std::move(next.item));
+    callbacks->push_back(std::move(next.accepted));
+  }
+}
+
+Status Committer::CheckDisk() {
+  std::lock_guard lock(disk_mutex_);
+  const auto now = clock_.Now();
+  if (disk_checked_ && now - *disk_checked_ < kDiskCheckInterval) return disk_;
+  disk_checked_ = now;
+  const auto usage = store_.Usage();
+  // A file system that cannot be asked refuses nothing: if it cannot be written either, Append says so.
+  if (!usage.ok() || usage->disk_free_bytes >= options_.disk_free_bytes_min) return disk_ = Status::Ok();
+  return disk_ =
+             Status(Code::kResourceExhausted, "store records: disk nearly full: " + Mebibytes(usage->disk_free_bytes) +
+                                                  " free; at least " + Mebibytes(options_.disk_free_bytes_min) +
+                                                  " are needed; free space or remove runs (statctl rm); the collector "
+                                                  "then goes on by itself");
+}
+
+}  // namespace statcollect

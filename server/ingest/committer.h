@@ -1,0 +1,124 @@
+// Group commit: one thread takes everything that the streams have queued, writes it in one Store::Append and tells each
+// stream. The slower the disk, the larger the groups.
+//
+// Invariants: (1) An item's `done` is called exactly once, with OK only after its Append has returned OK. (2) Items of
+// a lane are written in the order of Submit, and none after one that failed. (3) Bytes queued and being written stay
+// at or below `queue_bytes_max`, unless a single item is larger. (4) After a failed Append nothing is written again.
+// Threads: any may call; `done` and `accepted` are called without locks held, by the committer's thread or, where an
+// item is refused at once, by the caller of Submit.
+#ifndef STATCOLLECT_SERVER_INGEST_COMMITTER_H_
+#define STATCOLLECT_SERVER_INGEST_COMMITTER_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/records.h"
+#include "common/status.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+struct CommitterOptions {
+  std::size_t queue_bytes_max = std::size_t{64} << 20;
+  std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: nothing is taken
+};
+
+// The order and fate of one stream's items. Guarded by the mutex of the committer that it is used with.
+struct CommitLane {
+  Status failure;          // once set, no item of the lane is written
+  bool appending = false;  // the group being written holds an item of the lane
+};
+
+// `batch` may be without records: then only `meta` is written.
+struct CommitItem {
+  std::shared_ptr<CommitLane> lane;
+  AttemptId attempt = 0;
+  std::uint32_t rank = 0;
+  RecordBatch batch;
+  RankMeta meta;
+  std::size_t bytes = 0;
+  std::function<void(const Status&)> done;
+};
+
+class Committer {
+ public:
+  Committer(Store& store, const Clock& clock, const CommitterOptions& options);
+  ~Committer();  // drains
+  Committer(const Committer&) = delete;
+  Committer& operator=(const Committer&) = delete;
+
+  // Takes the item. True: the queue had room. False: it waits for room, first come first served, and `accepted` is
+  // called once it got in; a stream submits nothing more until then, which bounds memory and keeps streams fair to each
+  // other. Refuses the item at once (false, `done` called, `accepted` never) if the lane has failed, or the committer
+  // is read-only or draining.
+  bool Submit(CommitItem item, std::function<void()> accepted);
+
+  // From the return on, nothing of the lane is being or will be written; what it has queued fails with `why`.
+  void Abandon(const std::shared_ptr<CommitLane>& lane, const Status& why);
+
+  // OK while records are taken; otherwise why not (kUnavailable, kResourceExhausted). Looks at the disk at most once a
+  // second.
+  Status Admission();
+
+  // Writes what is queued, refuses what comes later, ends the thread. Idempotent.
+  void Drain();
+
+  std::uint64_t commits() const { return commits_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Waiting {
+    CommitItem item;
+    std::function<void()> accepted;
+  };
+  using Group = std::vector<CommitItem>;
+  using Callbacks = std::vector<std::function<void()>>;
+
+  void Run();
+  // Waits for work. An empty group: drained.
+  Group TakeGroup();
+  void CommitGroup(Group group);
+  // Takes out the items that may be written, and marks their lanes; the others fail, all of them if `refusal` is not OK.
+  Group TakeWritable(Group& group, const Status& refusal, Callbacks* callbacks);
+  // After Append: fails the lanes on failure, makes room, admits who waits.
+  void FinishGroup(Group& group, const Status& status, Callbacks* callbacks);
+  Status RefusalLocked(const CommitLane& lane) const;
+  bool HasRoomLocked(std::size_t bytes) const;
+  void AdmitWaitingLocked(Callbacks* callbacks);
+  Status CheckDisk();
+
+  Store& store_;
+  const Clock& clock_;
+  const CommitterOptions options_;
+
+  std::mutex mutex_;
+  std::condition_variable work_, append_done_;
+  std::deque<CommitItem> queue_;
+  std::deque<Waiting> waiting_;
+  std::size_t bytes_ = 0;  // queued and being written
+  Status read_only_;       // set by a failed Append, for good
+  bool draining_ = false;
+
+  std::mutex disk_mutex_;  // may be held over Store::Usage; never together with mutex_
+  std::optional<std::chrono::steady_clock::time_point> disk_checked_;
+  Status disk_;
+
+  std::atomic<std::uint64_t> commits_{0};
+  std::mutex join_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_INGEST_COMMITTER_H_

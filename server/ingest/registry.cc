@@ -1,0 +1,219 @@
+#include "server/ingest/registry.h"
+
+#include <algorithm>
+#include <ctime>
+#include <set>
+#include <utility>
+
+#include "common/names.h"
+
+namespace statcollect {
+namespace {
+
+std::string Utc(std::int64_t unix_nanos) {
+  const std::time_t seconds = static_cast<std::time_t>(unix_nanos / 1'000'000'000);
+  std::tm parts{};
+  char text[64] = "at an unknown time";
+  if (gmtime_r(&seconds, &parts) != nullptr) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts);
+  return text;
+}
+
+std::string Count(std::uint64_t n, const char* noun) {
+  return std::to_string(n) + " " + noun + (n == 1 ? "" : "s");
+}
+
+std::string Who(const SessionInfo& info) {
+  const std::string host = info.host.empty() ? "" : " on " + Printable(info.host);
+  return "process " + std::to_string(info.pid) + host;
+}
+
+Status Fenced(const SessionInfo& by) {
+  return Status(Code::kAborted, "rank " + std::to_string(by.rank) + " of run '" + by.run + "': fenced by a newer session (" +
+                                    Who(by) + "); this one writes no more; give each launch a run name of its own");
+}
+
+Status Superseded(const SessionInfo& by) {
+  return Status(Code::kAborted, "rank " + std::to_string(by.rank) + " of run '" + by.run +
+                                    "': fenced by a newer stream of the same session (" + Who(by) +
+                                    "), which goes on where this one ends");
+}
+
+Status Replaced(const SessionInfo& by) {
+  return Status(Code::kAborted, "run '" + by.run + "' was fenced by a newer launch (" + Who(by) +
+                                    ") with if_exists=\"replace\", and its records removed; give each launch a run name of "
+                                    "its own, or use if_exists=\"append\"");
+}
+
+}  // namespace
+
+Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr<OpenStream> stream) {
+  Endings endings;
+  auto admission = [&]() -> Result<Admission> {
+    std::lock_guard lock(mutex_);
+    auto decided = DecideLocked(info, &endings);
+    if (!decided.ok()) return decided;
+    decided->lane = std::make_shared<CommitLane>();
+    writers_[{decided->attempt.id, info.rank}] = {info.run, info.session, decided->lane, std::move(stream)};
+    return decided;
+  }();
+  for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
+  return admission;
+}
+
+void SessionRegistry::Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream) {
+  std::shared_ptr<OpenStream> closed;  // released after the mutex
+  std::lock_guard lock(mutex_);
+  const auto writer = writers_.find({attempt, rank});
+  if (writer != writers_.end() && writer->second.stream.get() == stream) closed = std::move(writer->second.stream);
+}
+
+bool SessionRegistry::IsOpen(AttemptId attempt, std::uint32_t rank) {
+  std::lock_guard lock(mutex_);
+  const auto writer = writers_.find({attempt, rank});
+  return writer != writers_.end() && writer->second.stream != nullptr;
+}
+
+Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force) {
+  Endings endings;
+  auto deleted = [&]() -> Result<DeletedRun> {
+    std::lock_guard lock(mutex_);
+    auto attempts = store_.Attempts(run);
+    if (!attempts.ok()) return attempts.status();
+    if (attempts->empty()) {
+      return Status(Code::kNotFound, "delete run '" + Printable(run) + "': there is no such run; statctl runs lists them");
+    }
+    if (const std::size_t open = OpenStreamsLocked(run); open > 0 && !force) {
+      return Status(Code::kFailedPrecondition, "delete run '" + run + "': " + Count(open, "rank") +
+                                                   (open == 1 ? " is" : " are") +
+                                                   " still sending; wait until the training ends, or use force, which "
+                                                   "ends the streams first");
+    }
+    const Status why(Code::kAborted, "run '" + run + "' was deleted while this rank was sending; start again to record");
+    DeletedRun result{.records = 0, .attempts = static_cast<std::uint32_t>(attempts->size())};
+    for (const AttemptMeta& attempt : *attempts) {
+      for (auto it = writers_.lower_bound({attempt.id, 0}); it != writers_.end() && it->first.first == attempt.id; ++it) {
+        RetireLocked(it->first, why, &endings);
+      }
+      auto ranks = store_.Ranks(attempt.id);
+      if (!ranks.ok()) return ranks.status();
+      for (const auto& [rank, meta] : *ranks) result.records += meta.records;
+    }
+    STATCOLLECT_RETURN_IF_ERROR(DropLocked(*attempts, why, &endings));
+    return result;
+  }();
+  for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
+  return deleted;
+}
+
+Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, Endings* endings) {
+  auto attempts = store_.Attempts(info.run);
+  if (!attempts.ok()) return attempts.status();
+  if (attempts->empty()) return CreateLocked(info);
+  const AttemptMeta& newest = attempts->back();
+  auto ranks = store_.Ranks(newest.id);
+  if (!ranks.ok()) return ranks.status();
+  const auto own = ranks->find(info.rank);
+  if (own != ranks->end() && own->second.info.session == info.session) return ResumeLocked(info, newest, endings);
+  if (own == ranks->end() && MayJoin(info, newest, *ranks)) return JoinLocked(info, newest);
+  return ApplyPolicyLocked(info, *attempts, endings);
+}
+
+bool SessionRegistry::MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const {
+  if (attempt.world_size != info.world_size) return false;
+  if (!info.launch.empty() && !attempt.launch.empty()) return info.launch == attempt.launch;
+  const std::int64_t late = clock_.UnixNanos() - std::chrono::nanoseconds(kLateRankGrace).count();
+  return ranks.empty() || std::any_of(ranks.begin(), ranks.end(), [late](const auto& entry) {
+           return !entry.second.finished || entry.second.last_write_unix_nanos > late;
+         });
+}
+
+Result<Admission> SessionRegistry::ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt, Endings* endings) {
+  // First, so that what is read afterwards is final.
+  RetireLocked({attempt.id, info.rank}, Superseded(info), endings);
+  auto ranks = store_.Ranks(attempt.id);
+  if (!ranks.ok()) return ranks.status();
+  return Admission{.attempt = attempt, .meta = ranks->at(info.rank), .lane = nullptr, .resumed = true};
+}
+
+Result<Admission> SessionRegistry::JoinLocked(const SessionInfo& info, const AttemptMeta& attempt) {
+  RankMeta meta;
+  meta.info = info;
+  meta.last_write_unix_nanos = clock_.UnixNanos();
+  STATCOLLECT_RETURN_IF_ERROR(store_.PutRank(attempt.id, info.rank, meta));
+  return Admission{.attempt = attempt, .meta = std::move(meta), .lane = nullptr, .resumed = false};
+}
+
+Result<Admission> SessionRegistry::CreateLocked(const SessionInfo& info) {
+  AttemptMeta wanted;
+  wanted.run = info.run;
+  wanted.launch = info.launch;
+  wanted.world_size = info.world_size;
+  wanted.start_unix_nanos = clock_.UnixNanos();
+  auto attempt = store_.CreateAttempt(wanted);
+  if (!attempt.ok()) return attempt.status();
+  return JoinLocked(info, *attempt);
+}
+
+Result<Admission> SessionRegistry::ApplyPolicyLocked(const SessionInfo& info,
+                                                     const std::vector<AttemptMeta>& attempts, Endings* endings) {
+  switch (info.if_exists) {
+    case IfExists::kReplace:
+      STATCOLLECT_RETURN_IF_ERROR(DropLocked(attempts, Replaced(info), endings));
+      return CreateLocked(info);
+    case IfExists::kAppend:
+      for (const AttemptMeta& attempt : attempts) RetireLocked({attempt.id, info.rank}, Fenced(info), endings);
+      return CreateLocked(info);
+    case IfExists::kUnspecified:
+    case IfExists::kError:
+      break;
+  }
+  return NameTaken(info, attempts);
+}
+
+Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts) {
+  std::set<std::uint32_t> ranks_seen;
+  std::uint64_t steps = 0, records = 0;
+  for (const AttemptMeta& attempt : attempts) {
+    auto ranks = store_.Ranks(attempt.id);
+    if (!ranks.ok()) return ranks.status();
+    for (const auto& [rank, meta] : *ranks) {
+      ranks_seen.insert(rank);
+      steps = std::max(steps, meta.steps);
+      records += meta.records;
+    }
+  }
+  return Status(Code::kAlreadyExists,
+                "start run '" + info.run + "' as rank " + std::to_string(info.rank) + ": the name is taken by a run started " +
+                    Utc(attempts.front().start_unix_nanos) + " with " + Count(attempts.size(), "attempt") + ", " +
+                    Count(ranks_seen.size(), "rank") + ", " + Count(steps, "step") + ", " + Count(records, "record") +
+                    "; choose another name, or remove what is there with if_exists=\"replace\", or keep it and add an "
+                    "attempt with if_exists=\"append\"");
+}
+
+void SessionRegistry::RetireLocked(const Place& place, const Status& why, Endings* endings) {
+  const auto writer = writers_.find(place);
+  if (writer == writers_.end()) return;
+  committer_.Abandon(writer->second.lane, why);
+  if (writer->second.stream != nullptr) endings->push_back({std::move(writer->second.stream), why});
+}
+
+Status SessionRegistry::DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings) {
+  std::vector<AttemptId> ids;
+  for (const AttemptMeta& attempt : attempts) {
+    ids.push_back(attempt.id);
+    for (auto it = writers_.lower_bound({attempt.id, 0}); it != writers_.end() && it->first.first == attempt.id; ++it) {
+      RetireLocked(it->first, why, endings);
+    }
+  }
+  STATCOLLECT_RETURN_IF_ERROR(store_.DropAttempts(ids));
+  for (const AttemptId id : ids) writers_.erase(writers_.lower_bound({id, 0}), writers_.lower_bound({id + 1, 0}));
+  return Status::Ok();
+}
+
+std::size_t SessionRegistry::OpenStreamsLocked(const std::string& run) const {
+  return static_cast<std::size_t>(std::count_if(writers_.begin(), writers_.end(), [&](const auto& entry) {
+    return entry.second.stream != nullptr && entry.second.run == run;
+  }));
+}
+
+}  // namespace statcollect

@@ -1,0 +1,102 @@
+// Who may write: decides for every hello which attempt of the run it belongs to, knows the open streams, and fences.
+// The rules are the table of docs/protocol.md.
+//
+// Threads: any. One mutex is held over a decision and the catalogue writes that follow from it, so two hellos never
+// decide on the same state; streams are told of their end after it is released.
+#ifndef STATCOLLECT_SERVER_INGEST_REGISTRY_H_
+#define STATCOLLECT_SERVER_INGEST_REGISTRY_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/records.h"
+#include "common/status.h"
+#include "server/ingest/committer.h"
+#include "server/runtime/control.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+// A stream, as far as the registry ends it. EndStream is called without the registry's mutex held, from any thread, once at
+// most for each Open; it must not wait for the stream.
+class OpenStream {
+ public:
+  virtual ~OpenStream() = default;
+  virtual void EndStream(const Status& why) = 0;
+};
+
+// What a hello got: the stream's place and the rank's state, whose watermark is where to go on.
+struct Admission {
+  AttemptMeta attempt;
+  RankMeta meta;
+  std::shared_ptr<CommitLane> lane;
+  bool resumed = false;
+};
+
+// A rank that says hello after all others have said goodbye still belongs to their launch for so long, if the launcher
+// is unknown: ranks do not start at the same moment, and short ones may have finished by then.
+inline constexpr std::chrono::seconds kLateRankGrace{60};
+
+class SessionRegistry {
+ public:
+  SessionRegistry(Store& store, const Clock& clock, Committer& committer)
+      : store_(store), clock_(clock), committer_(committer) {}
+
+  // Decides. On success the rank is in the catalogue and `stream` is its open stream; an older one is fenced, and
+  // nothing of it will be written any more. kAlreadyExists: the name is taken, and policy says to refuse.
+  Result<Admission> Open(const SessionInfo& info, std::shared_ptr<OpenStream> stream);
+  // The stream takes nothing more; what it has queued is still written. No effect if another stream has replaced it.
+  void Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream);
+
+  bool IsOpen(AttemptId attempt, std::uint32_t rank);
+  Result<DeletedRun> DeleteRun(const std::string& run, bool force);
+
+ private:
+  using Place = std::pair<AttemptId, std::uint32_t>;
+  using Ranks = std::map<std::uint32_t, RankMeta>;
+  // The latest stream of a place: its lane outlives it, because what it queued may still be on its way.
+  struct Writer {
+    std::string run;
+    SessionId session{};
+    std::shared_ptr<CommitLane> lane;
+    std::shared_ptr<OpenStream> stream;  // nullptr when closed
+  };
+  // Streams to end once the mutex is released.
+  struct Ending {
+    std::shared_ptr<OpenStream> stream;
+    Status why;
+  };
+  using Endings = std::vector<Ending>;
+
+  Result<Admission> DecideLocked(const SessionInfo& info, Endings* endings);
+  Result<Admission> ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt, Endings* endings);
+  Result<Admission> JoinLocked(const SessionInfo& info, const AttemptMeta& attempt);
+  Result<Admission> CreateLocked(const SessionInfo& info);
+  Result<Admission> ApplyPolicyLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
+                                      Endings* endings);
+  bool MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const;
+  Status NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts);
+  // From the return on nothing of the place is written; its stream, if open, joins `endings`.
+  void RetireLocked(const Place& place, const Status& why, Endings* endings);
+  Status DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings);
+  std::size_t OpenStreamsLocked(const std::string& run) const;
+
+  Store& store_;
+  const Clock& clock_;
+  Committer& committer_;
+  std::mutex mutex_;
+  std::map<Place, Writer> writers_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_INGEST_REGISTRY_H_

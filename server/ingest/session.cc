@@ -1,0 +1,267 @@
+#include "server/ingest/session.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <utility>
+
+#include "common/names.h"
+#include "server/ingest/trim.h"
+
+namespace statcollect {
+namespace {
+
+constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
+constexpr std::size_t kCausesMax = 32;
+constexpr std::size_t kCauseBytesMax = 64;
+
+Status Invalid(std::string message) { return Status(Code::kInvalidArgument, "batch: " + std::move(message)); }
+
+std::uint64_t SaturatingAdd(std::uint64_t a, std::uint64_t b) { return a > kMax - b ? kMax : a + b; }
+
+std::string DefPlace(const char* field, std::uint32_t id) { return std::string(field) + " of id " + std::to_string(id); }
+
+// Definitions of one sort: dense over the session; a repeated one is the same.
+template <typename Def>
+Status CheckDefs(const char* field, const std::vector<Def>& known, const std::vector<Def>& found) {
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const std::uint32_t id = found[i].id;
+    const std::size_t next = std::max<std::size_t>(known.size(), i == 0 ? 0 : std::size_t{found[i - 1].id} + 1);
+    if (id > next) {
+      return Invalid(DefPlace(field, id) + "; expected id " + std::to_string(next) + " (ids are dense over the session)");
+    }
+    if (id < known.size()) {
+      if (known[id] == found[i]) continue;
+      return Invalid("another definition of " + DefPlace(field, id) + "; expected the one that the session gave before");
+    }
+    if (id < next) return Invalid("two definitions of " + DefPlace(field, id) + "; expected one");
+    if (id >= kDefinitionsMax) {
+      return Status(Code::kResourceExhausted, "batch: " + DefPlace(field, id) + "; a session may define " +
+                                                  std::to_string(kDefinitionsMax) +
+                                                  "; observe tensors under names that repeat from step to step");
+    }
+  }
+  return Status::Ok();
+}
+
+// Causes come from outside and are kept with every rank: a few, short, or "other".
+std::string CauseKey(const std::map<std::string, std::uint64_t>& tallies, const std::string& cause) {
+  const bool fits = cause.size() <= kCauseBytesMax && (tallies.size() < kCausesMax || tallies.contains(cause));
+  return fits && ValidateTensorName("cause", cause).ok() ? cause : "other";
+}
+
+void Add(std::map<std::string, std::uint64_t>* tallies, const std::string& cause, std::uint64_t count) {
+  std::uint64_t& tally = (*tallies)[CauseKey(*tallies, cause)];
+  tally = SaturatingAdd(tally, count);
+}
+
+std::optional<std::uint64_t> ParseCount(const EventRecord& event) {
+  const auto count = event.fields.find("count");
+  if (count == event.fields.end()) return std::nullopt;
+  std::uint64_t value = 0;
+  const char* end = count->second.data() + count->second.size();
+  const auto [stop, error] = std::from_chars(count->second.data(), end, value);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+void Extend(RankMeta* meta, std::uint64_t step) {
+  meta->first_step = std::min(meta->first_step.value_or(step), step);
+  meta->last_step = std::max(meta->last_step.value_or(step), step);
+}
+
+// The last step with statistics. The store lists steps upwards only, so look at growing windows below the rank's last
+// step: the first one nearly always has it.
+Result<std::optional<std::uint64_t>> FindLastStatStep(Store& store, AttemptId attempt, const RankMeta& meta) {
+  const std::uint64_t last = meta.last_step.value_or(kMax);
+  for (std::uint64_t window = 64;; window = window > kMax / 16 ? kMax : window * 16) {
+    const std::uint64_t first = last > window ? last - window : 0;
+    auto steps = store.StatSteps(attempt, meta.info.rank, {.first = first, .last = last});
+    if (!steps.ok()) return steps.status();
+    if (!steps->empty()) return std::optional<std::uint64_t>(steps->back());
+    if (first == 0) return std::optional<std::uint64_t>();
+  }
+}
+
+}  // namespace
+
+std::uint64_t CountDropEvents(std::span<const EventRecord> events, std::map<std::string, std::uint64_t>* dropped) {
+  std::uint64_t sum = 0;
+  for (const EventRecord& event : events) {
+    if (event.kind != "records_dropped") continue;
+    const auto cause = event.fields.find("cause");
+    const auto count = ParseCount(event);
+    if (cause == event.fields.end() || !count) continue;
+    Add(dropped, cause->second, *count);
+    sum = SaturatingAdd(sum, *count);
+  }
+  return sum;
+}
+
+Result<std::unique_ptr<IngestSession>> IngestSession::Load(Store& store, AttemptId attempt, const RankMeta& meta) {
+  std::unique_ptr<IngestSession> session(new IngestSession(meta));
+  if (meta.durable_seq > 0) STATCOLLECT_RETURN_IF_ERROR(session->Reload(store, attempt));
+  return session;
+}
+
+Status IngestSession::Reload(Store& store, AttemptId attempt) {
+  auto activations = store.Activations(attempt, meta_.info.rank);
+  if (!activations.ok()) return activations.status();
+  auto layouts = store.Layouts(attempt, meta_.info.rank);
+  if (!layouts.ok()) return layouts.status();
+  activations_ = *std::move(activations);
+  layouts_ = *std::move(layouts);
+  for (const ActivationDef& def : activations_) by_key_.insert(def.id);
+  return meta_.stat_records > 0 ? ReloadLastStep(store, attempt) : Status::Ok();
+}
+
+Status IngestSession::ReloadLastStep(Store& store, AttemptId attempt) {
+  auto last = FindLastStatStep(store, attempt, meta_);
+  if (!last.ok()) return last.status();
+  stat_step_ = *last;
+  if (!stat_step_) return Status::Ok();
+  const auto scan = store.ScanStats(attempt, meta_.info.rank, {.first = *stat_step_, .last = *stat_step_});
+  while (scan->Next()) {
+    const StatColumns& columns = scan->block().columns;
+    seen_.insert(columns.activation.begin(), columns.activation.end());
+  }
+  return scan->status();
+}
+
+Result<IngestSession::Accepted> IngestSession::Accept(RecordBatch batch, std::int64_t unix_nanos) {
+  STATCOLLECT_RETURN_IF_ERROR(CheckOrder(batch));
+  STATCOLLECT_RETURN_IF_ERROR(CheckActivations(batch));
+  STATCOLLECT_RETURN_IF_ERROR(CheckLayouts(batch));
+  Accepted accepted;
+  if (batch.last_seq() <= received()) {
+    accepted.duplicates = batch.records();
+    accepted.meta = meta_;
+    return accepted;
+  }
+  accepted.duplicates = received() + 1 - batch.first_seq;
+  TrimFront(&batch, accepted.duplicates);
+  STATCOLLECT_RETURN_IF_ERROR(CheckStats(batch));
+
+  AddDefinitions(batch);
+  AddStats(batch.stats);
+  AddTallies(batch);
+  accepted.dropped = CountDropEvents(batch.events, &meta_.dropped);
+  meta_.durable_seq = batch.last_seq();
+  meta_.last_write_unix_nanos = unix_nanos;
+  meta_.finished = false;
+  accepted.meta = meta_;
+  accepted.batch = std::move(batch);
+  return accepted;
+}
+
+IngestSession::Accepted IngestSession::Finish(const AgentCounters& counters, std::int64_t unix_nanos) {
+  Accepted accepted;
+  std::map<std::string, std::uint64_t> totals;
+  for (const auto& [cause, count] : counters.dropped_by_cause) {
+    if (count > 0) Add(&totals, cause, count);
+  }
+  for (const auto& [cause, count] : totals) {
+    std::uint64_t& tally = meta_.dropped[CauseKey(meta_.dropped, cause)];
+    if (count <= tally) continue;
+    accepted.dropped = SaturatingAdd(accepted.dropped, count - tally);
+    tally = count;
+  }
+  meta_.last_write_unix_nanos = unix_nanos;
+  meta_.finished = true;
+  accepted.meta = meta_;
+  return accepted;
+}
+
+Status IngestSession::CheckOrder(const RecordBatch& batch) const {
+  if (batch.records() == 0 || batch.first_seq == 0) {
+    return Invalid("first_seq " + std::to_string(batch.first_seq) + " with " + std::to_string(batch.records()) +
+                   " records; expected numbers from 1 and at least one record");
+  }
+  if (batch.first_seq <= received() + 1) return Status::Ok();
+  return Status(Code::kOutOfRange, "batch: starts at record " + std::to_string(batch.first_seq) + "; expected " +
+                                       std::to_string(received() + 1) +
+                                       " (records are numbered without gaps); connect again and resume from there");
+}
+
+Status IngestSession::CheckActivations(const RecordBatch& batch) const {
+  STATCOLLECT_RETURN_IF_ERROR(CheckDefs("activation", activations_, batch.activations));
+  std::set<ActivationKey> own;
+  for (const ActivationDef& def : batch.activations) {
+    if (def.id < activations_.size()) continue;
+    const auto known = by_key_.find(def.key);
+    if (known == by_key_.end() && own.insert(def.key).second) continue;
+    return Invalid(DefPlace("activation", def.id) + " has the identity of " +
+                   (known == by_key_.end() ? "another in the batch" : "id " + std::to_string(*known)) + " ('" +
+                   Printable(def.key.name) + "'); expected one id an identity");
+  }
+  return Status::Ok();
+}
+
+Status IngestSession::CheckLayouts(const RecordBatch& batch) const {
+  return CheckDefs("layout", layouts_, batch.layouts);
+}
+
+Status IngestSession::CheckStats(const RecordBatch& batch) const {
+  const StatColumns& stats = batch.stats;
+  const auto defined = [](std::size_t known, const auto& defs) {
+    return std::max<std::size_t>(known, defs.empty() ? 0 : std::size_t{defs.back().id} + 1);
+  };
+  const std::size_t activations = defined(activations_.size(), batch.activations);
+  const std::size_t layouts = defined(layouts_.size(), batch.layouts);
+  std::optional<std::uint64_t> step = stat_step_;
+  std::unordered_set<std::uint32_t> seen;  // in this batch, of `step`
+  for (std::size_t i = 0; i < stats.size(); ++i) {
+    const std::string place = "[" + std::to_string(i) + "] ";
+    if (stats.activation[i] >= activations || stats.layout[i] >= layouts) {
+      const bool activation = stats.activation[i] >= activations;
+      return Invalid((activation ? "stats.activation" : "stats.layout") + place + "is " +
+                     std::to_string(activation ? stats.activation[i] : stats.layout[i]) +
+                     "; expected an id that the session has defined (below " +
+                     std::to_string(activation ? activations : layouts) + ")");
+    }
+    if (step && stats.step[i] < *step) {
+      return Invalid("stats.step" + place + "is " + std::to_string(stats.step[i]) + "; expected at least " +
+                     std::to_string(*step) + " (steps do not decrease within a session)");
+    }
+    if (stats.step[i] != step) seen.clear();
+    step = stats.step[i];
+    const bool before = step == stat_step_ && seen_.contains(stats.activation[i]);
+    if (before || !seen.insert(stats.activation[i]).second) {
+      return Invalid("stats.activation" + place + "is " + std::to_string(stats.activation[i]) + " again in step " +
+                     std::to_string(*step) + "; expected an activation at most once a step");
+    }
+  }
+  return Status::Ok();
+}
+
+void IngestSession::AddDefinitions(const RecordBatch& batch) {
+  for (const ActivationDef& def : batch.activations) {
+    if (def.id < activations_.size()) continue;
+    activations_.push_back(def);
+    by_key_.insert(def.id);
+  }
+  for (const Layout& layout : batch.layouts) {
+    if (layout.id >= layouts_.size()) layouts_.push_back(layout);
+  }
+}
+
+void IngestSession::AddStats(const StatColumns& stats) {
+  for (std::size_t i = 0; i < stats.size(); ++i) {
+    if (stats.step[i] != stat_step_) {
+      stat_step_ = stats.step[i];
+      seen_.clear();
+      ++meta_.steps;
+      Extend(&meta_, *stat_step_);
+    }
+    seen_.insert(stats.activation[i]);
+  }
+  meta_.stat_records += stats.size();
+}
+
+void IngestSession::AddTallies(const RecordBatch& batch) {
+  for (const ScalarRecord& scalar : batch.scalars) Extend(&meta_, scalar.step);
+  for (const StepRecord& step : batch.steps) Extend(&meta_, step.step);
+  meta_.records += batch.records();
+}
+
+}  // namespace statcollect

@@ -1,0 +1,266 @@
+// Store in memory, with faults on request. It checks what a real store relies on: an observation is written once, ids are
+// defined, attempts exist; the first breach is kept in violation().
+#ifndef STATCOLLECT_TESTS_SUPPORT_FAKE_STORE_H_
+#define STATCOLLECT_TESTS_SUPPORT_FAKE_STORE_H_
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "server/store/store.h"
+
+namespace statcollect::testing {
+
+class FakeStore final : public Store {
+ public:
+  // --- faults and observations, for tests
+  void FailAppends(const Status& status) { Set([&] { append_failure_ = status; }); }
+  void SetDiskFree(std::uint64_t bytes) { Set([&] { usage_.disk_free_bytes = bytes; }); }
+  // Until released, Append waits inside.
+  void BlockAppends() { Set([&] { blocked_ = true; }); }
+  void ReleaseAppends() { Set([&] { blocked_ = false; }); }
+  // Waits until an Append is inside a blocked store.
+  void AwaitBlockedAppend() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return inside_ > 0; });
+  }
+  // Items of each Append, in order.
+  std::vector<std::size_t> appends() const { return Get([&] { return appends_; }); }
+  int usage_calls() const { return Get([&] { return usage_calls_; }); }
+  std::string violation() const { return Get([&] { return violation_; }); }
+  std::vector<RecordBatch> batches(AttemptId attempt, std::uint32_t rank) const {
+    return Get([&] {
+      const auto it = data_.find({attempt, rank});
+      return it == data_.end() ? std::vector<RecordBatch>() : it->second.batches;
+    });
+  }
+
+  // --- Store
+  Result<std::vector<std::string>> ListRuns() override {
+    return Get([&] {
+      std::set<std::string> names;
+      for (const auto& [id, attempt] : attempts_) names.insert(attempt.run);
+      return std::vector<std::string>(names.begin(), names.end());
+    });
+  }
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override {
+    return Get([&] {
+      std::vector<AttemptMeta> found;
+      for (const auto& [id, attempt] : attempts_) {
+        if (attempt.run == run) found.push_back(attempt);
+      }
+      return found;
+    });
+  }
+  Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
+    std::lock_guard lock(mutex_);
+    AttemptMeta made = wanted;
+    made.id = next_id_++;
+    made.number = 1;
+    for (const auto& [id, attempt] : attempts_) {
+      if (attempt.run == wanted.run) made.number = std::max(made.number, attempt.number + 1);
+    }
+    attempts_[made.id] = made;
+    return made;
+  }
+  Status DropAttempts(std::span<const AttemptId> ids) override {
+    std::lock_guard lock(mutex_);
+    for (const AttemptId id : ids) {
+      attempts_.erase(id);
+      data_.erase(data_.lower_bound({id, 0}), data_.lower_bound({id + 1, 0}));
+    }
+    return Status::Ok();
+  }
+  Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
+    return Get([&] {
+      std::map<std::uint32_t, RankMeta> ranks;
+      for (auto it = data_.lower_bound({attempt, 0}); it != data_.end() && it->first.first == attempt; ++it) {
+        ranks[it->first.second] = it->second.meta;
+      }
+      return ranks;
+    });
+  }
+  Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
+    std::lock_guard lock(mutex_);
+    if (!attempts_.contains(attempt)) Violate("PutRank of an unknown attempt");
+    data_[{attempt, rank}].meta = meta;
+    return Status::Ok();
+  }
+  Result<std::vector<ActivationDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
+    return Get([&] { return Values(data_[{attempt, rank}].activations); });
+  }
+  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
+    return Get([&] { return Values(data_[{attempt, rank}].layouts); });
+  }
+
+  Status Append(std::span<const AppendItem> items) override {
+    std::unique_lock lock(mutex_);
+    ++inside_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !blocked_; });
+    --inside_;
+    appends_.push_back(items.size());
+    if (!append_failure_.ok()) return append_failure_;
+    for (const AppendItem& item : items) AppendOne(item);
+    return Status::Ok();
+  }
+
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+    std::lock_guard lock(mutex_);
+    auto scan = std::make_unique<Scan>();
+    for (const RecordBatch& batch : data_[{attempt, rank}].batches) {
+      for (std::size_t i = 0; i < batch.stats.size(); ++i) {
+        if (batch.stats.step[i] >= steps.first && batch.stats.step[i] <= steps.last) scan->Add(batch.stats, i);
+      }
+    }
+    return scan;
+  }
+  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank, StepBounds bounds) override {
+    return Get([&] {
+      std::set<std::uint64_t> steps;
+      for (const RecordBatch& batch : data_[{attempt, rank}].batches) {
+        for (const std::uint64_t step : batch.stats.step) {
+          if (step >= bounds.first && step <= bounds.last) steps.insert(step);
+        }
+      }
+      return std::vector<std::uint64_t>(steps.begin(), steps.end());
+    });
+  }
+  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+    return Collect<ScalarRecord>(attempt, rank, steps, &RecordBatch::scalars);
+  }
+  Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
+    return Collect<EventRecord>(attempt, rank, {}, &RecordBatch::events);
+  }
+  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+    return Collect<StepRecord>(attempt, rank, steps, &RecordBatch::steps);
+  }
+  Result<StoreUsage> Usage() override {
+    return Get([&] {
+      ++usage_calls_;
+      return usage_;
+    });
+  }
+  bool fsync() const override { return true; }
+
+ private:
+  using Place = std::pair<AttemptId, std::uint32_t>;
+  struct RankData {
+    RankMeta meta;
+    std::map<std::uint32_t, ActivationDef> activations;
+    std::map<std::uint32_t, Layout> layouts;
+    std::vector<RecordBatch> batches;
+    std::set<std::pair<std::uint64_t, std::uint32_t>> observed;  // step, activation
+  };
+
+  class Scan final : public StatScan {
+   public:
+    // One block a record: nothing may depend on how records are grouped into blocks of a step.
+    void Add(const StatColumns& columns, std::size_t i) {
+      StatBlock block{.step = columns.step[i], .columns = {}};
+      block.columns.activation = {columns.activation[i]};
+      block.columns.layout = {columns.layout[i]};
+      block.columns.step = {columns.step[i]};
+      block.columns.order = {columns.order[i]};
+      block.columns.stats = {columns.stats[i]};
+      block.columns.sketch_width = columns.sketch_width;
+      const auto sketch = columns.SketchOf(i);
+      block.columns.sketch.assign(sketch.begin(), sketch.end());
+      block.columns.sample_count = {0};
+      blocks_.push_back(std::move(block));
+    }
+    bool Next() override {
+      if (next_ == 0) {
+        std::sort(blocks_.begin(), blocks_.end(), [](const StatBlock& a, const StatBlock& b) {
+          return std::tie(a.step, a.columns.activation) < std::tie(b.step, b.columns.activation);
+        });
+      }
+      return next_++ < blocks_.size();
+    }
+    const StatBlock& block() const override { return blocks_[next_ - 1]; }
+    const Status& status() const override { return status_; }
+    std::uint64_t bytes_read() const override { return next_ * sizeof(StatBlock); }
+
+   private:
+    std::vector<StatBlock> blocks_;
+    std::size_t next_ = 0;
+    Status status_;
+  };
+
+  template <typename F>
+  auto Get(F&& f) const {
+    std::lock_guard lock(mutex_);
+    return f();
+  }
+  template <typename F>
+  void Set(F&& f) {
+    std::lock_guard lock(mutex_);
+    f();
+    changed_.notify_all();
+  }
+  template <typename Map>
+  static std::vector<typename Map::mapped_type> Values(const Map& map) {
+    std::vector<typename Map::mapped_type> values;
+    for (const auto& [key, value] : map) values.push_back(value);
+    return values;
+  }
+  void Violate(const std::string& what) {
+    if (violation_.empty()) violation_ = what;
+  }
+
+  void AppendOne(const AppendItem& item) {
+    const Place place{item.attempt, item.rank};
+    if (!attempts_.contains(item.attempt)) return Violate("Append to a dropped attempt");
+    RankData& data = data_[place];
+    const RecordBatch& batch = *item.batch;
+    if (batch.records() > 0 && batch.first_seq != data.meta.durable_seq + 1) Violate("Append with a gap or an overlap");
+    for (const ActivationDef& def : batch.activations) data.activations[def.id] = def;
+    for (const Layout& layout : batch.layouts) data.layouts[layout.id] = layout;
+    for (std::size_t i = 0; i < batch.stats.size(); ++i) {
+      if (!data.observed.insert({batch.stats.step[i], batch.stats.activation[i]}).second) Violate("observed twice");
+      if (!data.activations.contains(batch.stats.activation[i])) Violate("undefined activation");
+      if (!data.layouts.contains(batch.stats.layout[i])) Violate("undefined layout");
+    }
+    data.meta = *item.meta;
+    if (batch.records() > 0) data.batches.push_back(batch);
+  }
+
+  template <typename T>
+  Result<std::vector<T>> Collect(AttemptId attempt, std::uint32_t rank, StepBounds steps, std::vector<T> RecordBatch::* field) {
+    return Get([&] {
+      std::vector<T> found;
+      for (const RecordBatch& batch : data_[{attempt, rank}].batches) {
+        for (const T& record : batch.*field) {
+          if (record.step >= steps.first && record.step <= steps.last) found.push_back(record);
+        }
+      }
+      std::stable_sort(found.begin(), found.end(), [](const T& a, const T& b) { return a.step < b.step; });
+      return found;
+    });
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<AttemptId, AttemptMeta> attempts_;
+  std::map<Place, RankData> data_;
+  AttemptId next_id_ = 1;
+  StoreUsage usage_{.disk_bytes = 0, .disk_free_bytes = std::uint64_t{1} << 40};
+  Status append_failure_;
+  bool blocked_ = false;
+  int inside_ = 0;
+  mutable int usage_calls_ = 0;
+  std::vector<std::size_t> appends_;
+  std::string violation_;
+};
+
+}  // namespace statcollect::testing
+
+#endif  // STATCOLLECT_TESTS_SUPPORT_FAKE_STORE_H_
