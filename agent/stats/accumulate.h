@@ -86,27 +86,28 @@ STATCOLLECT_HD constexpr std::uint32_t SketchSum(std::uint64_t mix, std::uint32_
   return static_cast<std::uint32_t>(mix >> 16) & (width - 1);
 }
 
+// kHashKeys[p]: output p of the splitmix64 stream seeded with "STATHASH", which is distinct from the stream
+// of m(g). For device code, where it folds to a constant in an unrolled loop.
+STATCOLLECT_HD constexpr std::uint64_t HashKey(int pair) {
+  return SplitMixFinaliser(0x5354415448415348u + static_cast<std::uint64_t>(pair + 1) * 0x9e3779b97f4a7c15u);
+}
+
 struct HashKeys {
   std::uint64_t pairs[kHashPairs];
 };
 
-// The splitmix64 stream seeded with "STATHASH", distinct from the stream of m(g).
 constexpr HashKeys MakeHashKeys() {
   HashKeys keys{};
-  std::uint64_t state = 0x5354415448415348u;
-  for (std::uint64_t& pair : keys.pairs) {
-    state += 0x9e3779b97f4a7c15u;
-    pair = SplitMixFinaliser(state);
-  }
+  for (int pair = 0; pair < kHashPairs; ++pair) keys.pairs[pair] = HashKey(pair);
   return keys;
 }
 
-inline constexpr HashKeys kHashKeys = MakeHashKeys();
+inline constexpr HashKeys kHashKeys = MakeHashKeys();  // for host code that loads several at once
 
 // K_p: the lower half is added to a_p, the upper to b_p.
 STATCOLLECT_HD constexpr std::uint64_t PairKey(std::uint64_t mix, int pair) {
   const int left = 2 * pair;
-  return ((mix << left) | (mix >> ((64 - left) & 63))) ^ kHashKeys.pairs[pair];
+  return ((mix << left) | (mix >> ((64 - left) & 63))) ^ HashKey(pair);
 }
 
 // What x_p and y_p add to the hash.

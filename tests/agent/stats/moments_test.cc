@@ -227,12 +227,13 @@ TEST(Statistics, SurviveSquaresBeyondFloat64) {
 TEST(Statistics, CombineChunksOfVeryDifferentMagnitude) {
   std::mt19937_64 random(28);
   std::normal_distribution<double> normal;
-  const double magnitudes[] = {1e-300, 1, 1e300, 0, 1e-200, 1e200};
-  for (int round = 0; round < 30; ++round) {
+  // The last four lie close to where the engine begins to scale.
+  const double magnitudes[] = {1e-300, 1, 1e300, 0, 1e-200, 1e200, 0x1p397, 0x1p401, 0x1p-401, 0x1p-397};
+  for (int round = 0; round < 60; ++round) {
     std::vector<double> values;
     std::string what = "chunks";
     for (int chunk = 0; chunk < 4; ++chunk) {
-      const double magnitude = magnitudes[random() % 6];
+      const double magnitude = magnitudes[random() % 10];
       what += " " + std::to_string(std::log10(magnitude));
       for (int i = 0; i < 16384; ++i) values.push_back(normal(random) * magnitude);
     }
