@@ -1,0 +1,171 @@
+"""Tensors and arrays of all libraries as the C structure statagent_tensor."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+from ._library import DTYPES, Tensor
+from .errors import TensorTypeError
+
+_TORCH_DTYPES = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
+    "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool", "complex64": "c64", "complex128": "c128",
+}  # fmt: skip
+_NUMPY_DTYPES = {
+    "f8": "f64", "f4": "f32", "f2": "f16", "i1": "i8", "i2": "i16", "i4": "i32", "i8": "i64", "u1": "u8", "u2": "u16",
+    "u4": "u32", "u8": "u64", "b1": "bool", "c8": "c64", "c16": "c128",
+}  # fmt: skip
+_EXTENSION_DTYPES = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}  # of ml_dtypes, by name
+_DTYPE_NAMES = {number: name for name, number in DTYPES.items()}
+_EXPECTED = "expected a torch tensor, a NumPy array, or anything with DLPack or __array_interface__, in memory of the CPU"
+_DLPACK_CPU = (1, 3)  # kDLCPU, kDLCUDAHost (pinned memory)
+_CACHED_LAYOUTS_MAX = 4096
+
+# torch.dtype -> number; filled when torch is seen first.
+_torch_numbers: dict[Any, int] = {}
+# (dtype, shape, strides) -> a structure that lacks only the data pointer. A structure is taken out while it is used, so that
+# no two threads ever share one.
+_idle: dict[tuple[Any, ...], Tensor] = {}
+
+
+def dtype_name(number: int) -> str:
+    """ "f32" for 2."""
+    return _DTYPE_NAMES[number]
+
+
+def _fill_torch_numbers(torch: Any) -> dict[Any, int]:
+    for name, ours in _TORCH_DTYPES.items():
+        if hasattr(torch, name):
+            _torch_numbers[getattr(torch, name)] = DTYPES[ours]
+    return _torch_numbers
+
+
+def _structure(dtype: int, shape: Any, strides: Any) -> Tensor:
+    dims = len(shape)
+    entries = (ctypes.c_int64 * max(1, 2 * dims))(*shape, *strides)
+    address = ctypes.addressof(entries)
+    tensor = Tensor(dtype=dtype, shape=address, strides=address + 8 * dims, ndim=dims)
+    tensor.entries = entries  # kept alive with the structure
+    return tensor
+
+
+class Borrowed:
+    """A structure for one call of the library. `release` gives it back; `owner` keeps the memory alive until then."""
+
+    __slots__ = ("_key", "owner", "structure")
+
+    def __init__(self, structure: Tensor, owner: Any, key: tuple[Any, ...] | None) -> None:
+        self.structure, self.owner, self._key = structure, owner, key
+
+    def release(self) -> None:
+        if self._key is not None:
+            if len(_idle) >= _CACHED_LAYOUTS_MAX:
+                _idle.clear()
+            _idle[self._key] = self.structure
+
+
+def borrow(value: Any) -> Borrowed:
+    """The tensor or array as a structure, without a copy where its layout allows. TensorTypeError says what is wrong."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _borrow_torch(torch, value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        return _borrow_numpy(numpy, value)
+    return _borrow_foreign(value)
+
+
+def _refuse(found: str, expected: str = _EXPECTED) -> TensorTypeError:
+    return TensorTypeError(f"statistics of a tensor: found {found}; {expected}")
+
+
+def _borrow_torch(torch: Any, tensor: Any) -> Borrowed:
+    dtype = (_torch_numbers or _fill_torch_numbers(torch)).get(tensor.dtype)
+    if dtype is None or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise _refuse_torch(torch, tensor, dtype)
+    if tensor.is_neg() or (dtype >= 16 and tensor.is_conj()):
+        with torch.no_grad():
+            tensor = tensor.resolve_conj().resolve_neg()
+    try:
+        data, shape, strides = tensor.data_ptr(), tensor.shape, tensor.stride()
+    except RuntimeError:  # FakeTensor, functorch's wrappers and the like
+        data, shape, strides = 0, (1,), (1,)
+    if not data and 0 not in shape:
+        if hasattr(tensor, "to_local"):  # DTensor: this rank's shard
+            return _borrow_torch(torch, tensor.to_local())
+        raise _refuse(f"a torch tensor of type {type(tensor).__name__} without memory of its own", "expected one with data")
+    key = (dtype, shape, strides)
+    structure = _idle.pop(key, None) or _structure(dtype, shape, strides)
+    structure.data = data
+    return Borrowed(structure, tensor, key)
+
+
+def _refuse_torch(torch: Any, tensor: Any, dtype: int | None) -> TensorTypeError:
+    kind = tensor.device.type
+    if kind == "meta":
+        return _refuse("a torch tensor on the meta device", "expected one with data")
+    if kind != "cpu":
+        return _refuse(f"a torch tensor on {tensor.device}", "expected one on the CPU; observe tensor.cpu() instead")
+    if tensor.layout is not torch.strided:
+        return _refuse(f"a torch tensor of layout {tensor.layout}", "expected torch.strided; observe its values or to_dense()")
+    if dtype is None:
+        return _refuse(f"a torch tensor of {tensor.dtype}", f"expected one of {', '.join(_TORCH_DTYPES)}")
+    return _refuse(f"a torch tensor of type {type(tensor).__name__}")
+
+
+def _borrow_numpy(numpy: Any, array: Any) -> Borrowed:
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise _refuse("a masked NumPy array", "expected one without a mask; observe array.compressed() or array.data")
+    array = numpy.asarray(array)
+    name = _NUMPY_DTYPES.get(array.dtype.str[1:]) or _EXTENSION_DTYPES.get(array.dtype.name)
+    if name is None:
+        raise _refuse(f"a NumPy array of dtype {array.dtype}", f"expected one of {', '.join(_TORCH_DTYPES)}")
+    if not array.dtype.isnative:
+        raise _refuse(
+            f"a NumPy array of dtype {array.dtype.str} in foreign byte order",
+            "expected native order; observe array.astype(array.dtype.newbyteorder('='))",
+        )
+    size = array.itemsize
+    if not array.flags.aligned or any(stride % size for stride in array.strides):
+        array = numpy.array(array, order="C")
+    structure = _structure(DTYPES[name], array.shape, [stride // size for stride in array.strides])
+    structure.data = array.ctypes.data
+    return Borrowed(structure, array, None)
+
+
+def _borrow_foreign(value: Any) -> Borrowed:
+    """Objects of other libraries: through DLPack or __array_interface__."""
+    name = type(value).__name__
+    if isinstance(value, type):
+        raise _refuse(f"the type {value.__name__}")
+    if hasattr(value, "__cuda_array_interface__"):
+        raise _refuse(f"a {name} in memory of a GPU", "expected memory of the CPU; copy it there first")
+    try:
+        if hasattr(value, "__dlpack__"):
+            return _borrow_dlpack(value)
+        if hasattr(value, "__array_interface__"):
+            import numpy
+
+            return _borrow_numpy(numpy, numpy.asarray(value))
+    except TensorTypeError:
+        raise
+    except Exception as error:
+        raise _refuse(f"a {name} that cannot be read ({type(error).__name__}: {error})") from error
+    raise _refuse(f"a {name}")
+
+
+def _borrow_dlpack(value: Any) -> Borrowed:
+    if hasattr(value, "__dlpack_device__"):
+        device = int(value.__dlpack_device__()[0])
+        if device not in _DLPACK_CPU:
+            found = f"a {type(value).__name__} on DLPack device type {device}"
+            raise _refuse(found, "expected memory of the CPU (1 or 3); copy it there first")
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return _borrow_torch(torch, torch.from_dlpack(value))
+    import numpy
+
+    return _borrow_numpy(numpy, numpy.from_dlpack(value))

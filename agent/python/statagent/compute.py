@@ -1,0 +1,47 @@
+"""Statistics of one tensor, without a collector."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from . import _library
+from ._tensors import borrow, dtype_name
+from .errors import InvalidArgumentError
+
+_COUNTS = ("nan", "pos_inf", "neg_inf", "zero", "neg", "pos")
+_MOMENTS = ("min", "max", "mean", "std", "l1", "l2")
+SKETCHES = (0, 16, 32, 64)
+SAMPLES_MAX = 1024
+
+
+def compute(tensor: Any, sketch: int = 16, samples: int = 0) -> dict[str, Any]:
+    """Statistics of a torch tensor, a NumPy array or anything with DLPack or __array_interface__, on the CPU.
+
+    Keys: numel, shape, dtype ("f32"), nan, pos_inf, neg_inf, zero, neg, pos; min, max, mean, std, l1, l2 over the finite
+    elements (None if there are none); hash; sketch (a list of `sketch` sums: 0, 16, 32, 64); samples (the first `samples`).
+
+    >>> import numpy
+    >>> compute(numpy.arange(4.0))["mean"]
+    1.5
+    """
+    if isinstance(sketch, bool) or sketch not in SKETCHES:
+        raise InvalidArgumentError(f"compute statistics: sketch is {sketch!r}; expected 0, 16, 32 or 64")
+    if isinstance(samples, bool) or not isinstance(samples, int) or not 0 <= samples <= SAMPLES_MAX:
+        raise InvalidArgumentError(f"compute statistics: samples is {samples!r}; expected a whole number in 0..{SAMPLES_MAX}")
+    library = _library.load()
+    found = _library.Statistics()
+    sums, first = (ctypes.c_double * max(1, sketch))(), (ctypes.c_double * max(1, samples))()
+    borrowed = borrow(tensor)
+    structure = borrowed.structure
+    _library.check(library.statagent_compute(structure, sketch, samples, found, sums, first))
+    shape = list((ctypes.c_int64 * structure.ndim).from_address(structure.shape)) if structure.ndim else []
+    dtype = dtype_name(structure.dtype)
+    borrowed.release()
+    result: dict[str, Any] = {"numel": found.numel, "shape": shape, "dtype": dtype}
+    result.update((name, getattr(found, name)) for name in _COUNTS)
+    result.update((name, getattr(found, name) if found.has_finite else None) for name in _MOMENTS)
+    result["hash"] = found.hash
+    result["sketch"] = list(sums[: found.sketch_count])
+    result["samples"] = list(first[: found.sample_count])
+    return result
