@@ -165,11 +165,11 @@ Status Committer::CheckDisk() {
   const auto usage = store_.Usage();
   // A file system that cannot be asked refuses nothing: if it cannot be written either, Append says so.
   if (!usage.ok() || usage->disk_free_bytes >= options_.disk_free_bytes_min) return disk_ = Status::Ok();
-  return disk_ =
-             Status(Code::kResourceExhausted, "store records: disk nearly full: " + Mebibytes(usage->disk_free_bytes) +
-                                                  " free; at least " + Mebibytes(options_.disk_free_bytes_min) +
-                                                  " are needed; free space or remove runs (statctl rm); the collector "
-                                                  "then goes on by itself");
+  return disk_ = Status(Code::kResourceExhausted,
+                        "store records: disk nearly full: " + Mebibytes(usage->disk_free_bytes) +
+                            " free; at least " + Mebibytes(options_.disk_free_bytes_min) +
+                            " are needed; free space or remove runs (statctl rm); the collector "
+                            "then goes on by itself");
 }
 
 }  // namespace statcollect

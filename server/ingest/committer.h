@@ -1,11 +1,11 @@
-// Group commit: one thread takes everything that the streams have queued, writes it in one Store::Append and tells each
-// stream. The slower the disk, the larger the groups.
+// Group commit: one thread takes everything that the streams have queued, writes it in one Store::Append and
+// tells each stream. The slower the disk, the larger the groups.
 //
-// Invariants: (1) An item's `done` is called exactly once, with OK only after its Append has returned OK. (2) Items of
-// a lane are written in the order of Submit, and none after one that failed. (3) Bytes queued and being written stay
-// at or below `queue_bytes_max`, unless a single item is larger. (4) After a failed Append nothing is written again.
-// Threads: any may call; `done` and `accepted` are called without locks held, by the committer's thread or, where an
-// item is refused at once, by the caller of Submit.
+// Invariants: (1) An item's `done` is called exactly once, with OK only after its Append has returned OK. (2)
+// Items of a lane are written in the order of Submit, and none after one that failed. (3) Bytes queued and
+// being written stay at or below `queue_bytes_max`, unless a single item is larger. (4) After a failed Append
+// nothing is written again. Threads: any may call; `done` and `accepted` are called without locks held, by
+// the committer's thread or, where an item is refused at once, by the caller of Submit.
 #ifndef STATCOLLECT_SERVER_INGEST_COMMITTER_H_
 #define STATCOLLECT_SERVER_INGEST_COMMITTER_H_
 
@@ -59,17 +59,17 @@ class Committer {
   Committer(const Committer&) = delete;
   Committer& operator=(const Committer&) = delete;
 
-  // Takes the item. True: the queue had room. False: it waits for room, first come first served, and `accepted` is
-  // called once it got in; a stream submits nothing more until then, which bounds memory and keeps streams fair to each
-  // other. Refuses the item at once (false, `done` called, `accepted` never) if the lane has failed, or the committer
-  // is read-only or draining.
+  // Takes the item. True: the queue had room. False: it waits for room, first come first served, and
+  // `accepted` is called once it got in; a stream submits nothing more until then, which bounds memory and
+  // keeps streams fair to each other. Refuses the item at once (false, `done` called, `accepted` never) if
+  // the lane has failed, or the committer is read-only or draining.
   bool Submit(CommitItem item, std::function<void()> accepted);
 
   // From the return on, nothing of the lane is being or will be written; what it has queued fails with `why`.
   void Abandon(const std::shared_ptr<CommitLane>& lane, const Status& why);
 
-  // OK while records are taken; otherwise why not (kUnavailable, kResourceExhausted). Looks at the disk at most once a
-  // second.
+  // OK while records are taken; otherwise why not (kUnavailable, kResourceExhausted). Looks at the disk at
+  // most once a second.
   Status Admission();
 
   // Writes what is queued, refuses what comes later, ends the thread. Idempotent.
@@ -89,7 +89,8 @@ class Committer {
   // Waits for work. An empty group: drained.
   Group TakeGroup();
   void CommitGroup(Group group);
-  // Takes out the items that may be written, and marks their lanes; the others fail, all of them if `refusal` is not OK.
+  // Takes out the items that may be written, and marks their lanes; the others fail, all of them if `refusal`
+  // is not OK.
   Group TakeWritable(Group& group, const Status& refusal, Callbacks* callbacks);
   // After Append: fails the lanes on failure, makes room, admits who waits.
   void FinishGroup(Group& group, const Status& status, Callbacks* callbacks);

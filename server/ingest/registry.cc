@@ -14,7 +14,8 @@ std::string Utc(std::int64_t unix_nanos) {
   const std::time_t seconds = static_cast<std::time_t>(unix_nanos / 1'000'000'000);
   std::tm parts{};
   char text[64] = "at an unknown time";
-  if (gmtime_r(&seconds, &parts) != nullptr) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts);
+  if (gmtime_r(&seconds, &parts) != nullptr)
+    std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts);
   return text;
 }
 
@@ -28,8 +29,9 @@ std::string Who(const SessionInfo& info) {
 }
 
 Status Fenced(const SessionInfo& by) {
-  return Status(Code::kAborted, "rank " + std::to_string(by.rank) + " of run '" + by.run + "': fenced by a newer session (" +
-                                    Who(by) + "); this one writes no more; give each launch a run name of its own");
+  return Status(Code::kAborted, "rank " + std::to_string(by.rank) + " of run '" + by.run +
+                                    "': fenced by a newer session (" + Who(by) +
+                                    "); this one writes no more; give each launch a run name of its own");
 }
 
 Status Superseded(const SessionInfo& by) {
@@ -39,9 +41,10 @@ Status Superseded(const SessionInfo& by) {
 }
 
 Status Replaced(const SessionInfo& by) {
-  return Status(Code::kAborted, "run '" + by.run + "' was fenced by a newer launch (" + Who(by) +
-                                    ") with if_exists=\"replace\", and its records removed; give each launch a run name of "
-                                    "its own, or use if_exists=\"append\"");
+  return Status(Code::kAborted,
+                "run '" + by.run + "' was fenced by a newer launch (" + Who(by) +
+                    ") with if_exists=\"replace\", and its records removed; give each launch a run name of "
+                    "its own, or use if_exists=\"append\"");
 }
 
 }  // namespace
@@ -64,13 +67,20 @@ void SessionRegistry::Close(AttemptId attempt, std::uint32_t rank, const OpenStr
   std::shared_ptr<OpenStream> closed;  // released after the mutex
   std::lock_guard lock(mutex_);
   const auto writer = writers_.find({attempt, rank});
-  if (writer != writers_.end() && writer->second.stream.get() == stream) closed = std::move(writer->second.stream);
+  if (writer != writers_.end() && writer->second.stream.get() == stream)
+    closed = std::move(writer->second.stream);
 }
 
 bool SessionRegistry::IsOpen(AttemptId attempt, std::uint32_t rank) {
   std::lock_guard lock(mutex_);
   const auto writer = writers_.find({attempt, rank});
   return writer != writers_.end() && writer->second.stream != nullptr;
+}
+
+std::uint32_t SessionRegistry::OpenStreams() {
+  std::lock_guard lock(mutex_);
+  return static_cast<std::uint32_t>(std::count_if(
+      writers_.begin(), writers_.end(), [](const auto& entry) { return entry.second.stream != nullptr; }));
 }
 
 Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force) {
@@ -80,18 +90,21 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
     auto attempts = store_.Attempts(run);
     if (!attempts.ok()) return attempts.status();
     if (attempts->empty()) {
-      return Status(Code::kNotFound, "delete run '" + Printable(run) + "': there is no such run; statctl runs lists them");
+      return Status(Code::kNotFound,
+                    "delete run '" + Printable(run) + "': there is no such run; statctl runs lists them");
     }
     if (const std::size_t open = OpenStreamsLocked(run); open > 0 && !force) {
-      return Status(Code::kFailedPrecondition, "delete run '" + run + "': " + Count(open, "rank") +
-                                                   (open == 1 ? " is" : " are") +
-                                                   " still sending; wait until the training ends, or use force, which "
-                                                   "ends the streams first");
+      return Status(Code::kFailedPrecondition,
+                    "delete run '" + run + "': " + Count(open, "rank") + (open == 1 ? " is" : " are") +
+                        " still sending; wait until the training ends, or use force, which "
+                        "ends the streams first");
     }
-    const Status why(Code::kAborted, "run '" + run + "' was deleted while this rank was sending; start again to record");
+    const Status why(Code::kAborted,
+                     "run '" + run + "' was deleted while this rank was sending; start again to record");
     DeletedRun result{.records = 0, .attempts = static_cast<std::uint32_t>(attempts->size())};
     for (const AttemptMeta& attempt : *attempts) {
-      for (auto it = writers_.lower_bound({attempt.id, 0}); it != writers_.end() && it->first.first == attempt.id; ++it) {
+      for (auto it = writers_.lower_bound({attempt.id, 0});
+           it != writers_.end() && it->first.first == attempt.id; ++it) {
         RetireLocked(it->first, why, &endings);
       }
       auto ranks = store_.Ranks(attempt.id);
@@ -113,7 +126,8 @@ Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, Endings
   auto ranks = store_.Ranks(newest.id);
   if (!ranks.ok()) return ranks.status();
   const auto own = ranks->find(info.rank);
-  if (own != ranks->end() && own->second.info.session == info.session) return ResumeLocked(info, newest, endings);
+  if (own != ranks->end() && own->second.info.session == info.session)
+    return ResumeLocked(info, newest, endings);
   if (own == ranks->end() && MayJoin(info, newest, *ranks)) return JoinLocked(info, newest);
   return ApplyPolicyLocked(info, *attempts, endings);
 }
@@ -127,7 +141,8 @@ bool SessionRegistry::MayJoin(const SessionInfo& info, const AttemptMeta& attemp
          });
 }
 
-Result<Admission> SessionRegistry::ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt, Endings* endings) {
+Result<Admission> SessionRegistry::ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt,
+                                                Endings* endings) {
   // First, so that what is read afterwards is final.
   RetireLocked({attempt.id, info.rank}, Superseded(info), endings);
   auto ranks = store_.Ranks(attempt.id);
@@ -155,13 +170,15 @@ Result<Admission> SessionRegistry::CreateLocked(const SessionInfo& info) {
 }
 
 Result<Admission> SessionRegistry::ApplyPolicyLocked(const SessionInfo& info,
-                                                     const std::vector<AttemptMeta>& attempts, Endings* endings) {
+                                                     const std::vector<AttemptMeta>& attempts,
+                                                     Endings* endings) {
   switch (info.if_exists) {
     case IfExists::kReplace:
       STATCOLLECT_RETURN_IF_ERROR(DropLocked(attempts, Replaced(info), endings));
       return CreateLocked(info);
     case IfExists::kAppend:
-      for (const AttemptMeta& attempt : attempts) RetireLocked({attempt.id, info.rank}, Fenced(info), endings);
+      for (const AttemptMeta& attempt : attempts)
+        RetireLocked({attempt.id, info.rank}, Fenced(info), endings);
       return CreateLocked(info);
     case IfExists::kUnspecified:
     case IfExists::kError:
@@ -182,12 +199,14 @@ Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<Att
       records += meta.records;
     }
   }
-  return Status(Code::kAlreadyExists,
-                "start run '" + info.run + "' as rank " + std::to_string(info.rank) + ": the name is taken by a run started " +
-                    Utc(attempts.front().start_unix_nanos) + " with " + Count(attempts.size(), "attempt") + ", " +
-                    Count(ranks_seen.size(), "rank") + ", " + Count(steps, "step") + ", " + Count(records, "record") +
-                    "; choose another name, or remove what is there with if_exists=\"replace\", or keep it and add an "
-                    "attempt with if_exists=\"append\"");
+  return Status(
+      Code::kAlreadyExists,
+      "start run '" + info.run + "' as rank " + std::to_string(info.rank) +
+          ": the name is taken by a run started " + Utc(attempts.front().start_unix_nanos) + " with " +
+          Count(attempts.size(), "attempt") + ", " + Count(ranks_seen.size(), "rank") + ", " +
+          Count(steps, "step") + ", " + Count(records, "record") +
+          "; choose another name, or remove what is there with if_exists=\"replace\", or keep it and add an "
+          "attempt with if_exists=\"append\"");
 }
 
 void SessionRegistry::RetireLocked(const Place& place, const Status& why, Endings* endings) {
@@ -197,16 +216,19 @@ void SessionRegistry::RetireLocked(const Place& place, const Status& why, Ending
   if (writer->second.stream != nullptr) endings->push_back({std::move(writer->second.stream), why});
 }
 
-Status SessionRegistry::DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings) {
+Status SessionRegistry::DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why,
+                                   Endings* endings) {
   std::vector<AttemptId> ids;
   for (const AttemptMeta& attempt : attempts) {
     ids.push_back(attempt.id);
-    for (auto it = writers_.lower_bound({attempt.id, 0}); it != writers_.end() && it->first.first == attempt.id; ++it) {
+    for (auto it = writers_.lower_bound({attempt.id, 0});
+         it != writers_.end() && it->first.first == attempt.id; ++it) {
       RetireLocked(it->first, why, endings);
     }
   }
   STATCOLLECT_RETURN_IF_ERROR(store_.DropAttempts(ids));
-  for (const AttemptId id : ids) writers_.erase(writers_.lower_bound({id, 0}), writers_.lower_bound({id + 1, 0}));
+  for (const AttemptId id : ids)
+    writers_.erase(writers_.lower_bound({id, 0}), writers_.lower_bound({id + 1, 0}));
   return Status::Ok();
 }
 

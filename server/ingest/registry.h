@@ -1,8 +1,8 @@
-// Who may write: decides for every hello which attempt of the run it belongs to, knows the open streams, and fences.
-// The rules are the table of docs/protocol.md.
+// Who may write: decides for every hello which attempt of the run it belongs to, knows the open streams, and
+// fences. The rules are the table of docs/protocol.md.
 //
-// Threads: any. One mutex is held over a decision and the catalogue writes that follow from it, so two hellos never
-// decide on the same state; streams are told of their end after it is released.
+// Threads: any. One mutex is held over a decision and the catalogue writes that follow from it, so two hellos
+// never decide on the same state; streams are told of their end after it is released.
 #ifndef STATCOLLECT_SERVER_INGEST_REGISTRY_H_
 #define STATCOLLECT_SERVER_INGEST_REGISTRY_H_
 
@@ -26,8 +26,8 @@
 
 namespace statcollect {
 
-// A stream, as far as the registry ends it. EndStream is called without the registry's mutex held, from any thread, once at
-// most for each Open; it must not wait for the stream.
+// A stream, as far as the registry ends it. EndStream is called without the registry's mutex held, from any
+// thread, once at most for each Open; it must not wait for the stream.
 class OpenStream {
  public:
   virtual ~OpenStream() = default;
@@ -42,8 +42,8 @@ struct Admission {
   bool resumed = false;
 };
 
-// A rank that says hello after all others have said goodbye still belongs to their launch for so long, if the launcher
-// is unknown: ranks do not start at the same moment, and short ones may have finished by then.
+// A rank that says hello after all others have said goodbye still belongs to their launch for so long, if the
+// launcher is unknown: ranks do not start at the same moment, and short ones may have finished by then.
 inline constexpr std::chrono::seconds kLateRankGrace{60};
 
 class SessionRegistry {
@@ -51,13 +51,15 @@ class SessionRegistry {
   SessionRegistry(Store& store, const Clock& clock, Committer& committer)
       : store_(store), clock_(clock), committer_(committer) {}
 
-  // Decides. On success the rank is in the catalogue and `stream` is its open stream; an older one is fenced, and
-  // nothing of it will be written any more. kAlreadyExists: the name is taken, and policy says to refuse.
+  // Decides. On success the rank is in the catalogue and `stream` is its open stream; an older one is fenced,
+  // and nothing of it will be written any more. kAlreadyExists: the name is taken, and policy says to refuse.
   Result<Admission> Open(const SessionInfo& info, std::shared_ptr<OpenStream> stream);
-  // The stream takes nothing more; what it has queued is still written. No effect if another stream has replaced it.
+  // The stream takes nothing more; what it has queued is still written. No effect if another stream has
+  // replaced it.
   void Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream);
 
   bool IsOpen(AttemptId attempt, std::uint32_t rank);
+  std::uint32_t OpenStreams();
   Result<DeletedRun> DeleteRun(const std::string& run, bool force);
 
  private:

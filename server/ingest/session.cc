@@ -19,26 +19,32 @@ Status Invalid(std::string message) { return Status(Code::kInvalidArgument, "bat
 
 std::uint64_t SaturatingAdd(std::uint64_t a, std::uint64_t b) { return a > kMax - b ? kMax : a + b; }
 
-std::string DefPlace(const char* field, std::uint32_t id) { return std::string(field) + " of id " + std::to_string(id); }
+std::string DefPlace(const char* field, std::uint32_t id) {
+  return std::string(field) + " of id " + std::to_string(id);
+}
 
 // Definitions of one sort: dense over the session; a repeated one is the same.
 template <typename Def>
 Status CheckDefs(const char* field, const std::vector<Def>& known, const std::vector<Def>& found) {
   for (std::size_t i = 0; i < found.size(); ++i) {
     const std::uint32_t id = found[i].id;
-    const std::size_t next = std::max<std::size_t>(known.size(), i == 0 ? 0 : std::size_t{found[i - 1].id} + 1);
+    const std::size_t next =
+        std::max<std::size_t>(known.size(), i == 0 ? 0 : std::size_t{found[i - 1].id} + 1);
     if (id > next) {
-      return Invalid(DefPlace(field, id) + "; expected id " + std::to_string(next) + " (ids are dense over the session)");
+      return Invalid(DefPlace(field, id) + "; expected id " + std::to_string(next) +
+                     " (ids are dense over the session)");
     }
     if (id < known.size()) {
       if (known[id] == found[i]) continue;
-      return Invalid("another definition of " + DefPlace(field, id) + "; expected the one that the session gave before");
+      return Invalid("another definition of " + DefPlace(field, id) +
+                     "; expected the one that the session gave before");
     }
     if (id < next) return Invalid("two definitions of " + DefPlace(field, id) + "; expected one");
     if (id >= kDefinitionsMax) {
-      return Status(Code::kResourceExhausted, "batch: " + DefPlace(field, id) + "; a session may define " +
-                                                  std::to_string(kDefinitionsMax) +
-                                                  "; observe tensors under names that repeat from step to step");
+      return Status(Code::kResourceExhausted,
+                    "batch: " + DefPlace(field, id) + "; a session may define " +
+                        std::to_string(kDefinitionsMax) +
+                        "; observe tensors under names that repeat from step to step");
     }
   }
   return Status::Ok();
@@ -46,7 +52,8 @@ Status CheckDefs(const char* field, const std::vector<Def>& known, const std::ve
 
 // Causes come from outside and are kept with every rank: a few, short, or "other".
 std::string CauseKey(const std::map<std::string, std::uint64_t>& tallies, const std::string& cause) {
-  const bool fits = cause.size() <= kCauseBytesMax && (tallies.size() < kCausesMax || tallies.contains(cause));
+  const bool fits =
+      cause.size() <= kCauseBytesMax && (tallies.size() < kCausesMax || tallies.contains(cause));
   return fits && ValidateTensorName("cause", cause).ok() ? cause : "other";
 }
 
@@ -70,8 +77,8 @@ void Extend(RankMeta* meta, std::uint64_t step) {
   meta->last_step = std::max(meta->last_step.value_or(step), step);
 }
 
-// The last step with statistics. The store lists steps upwards only, so look at growing windows below the rank's last
-// step: the first one nearly always has it.
+// The last step with statistics. The store lists steps upwards only, so look at growing windows below the
+// rank's last step: the first one nearly always has it.
 Result<std::optional<std::uint64_t>> FindLastStatStep(Store& store, AttemptId attempt, const RankMeta& meta) {
   const std::uint64_t last = meta.last_step.value_or(kMax);
   for (std::uint64_t window = 64;; window = window > kMax / 16 ? kMax : window * 16) {
@@ -85,7 +92,8 @@ Result<std::optional<std::uint64_t>> FindLastStatStep(Store& store, AttemptId at
 
 }  // namespace
 
-std::uint64_t CountDropEvents(std::span<const EventRecord> events, std::map<std::string, std::uint64_t>* dropped) {
+std::uint64_t CountDropEvents(std::span<const EventRecord> events,
+                              std::map<std::string, std::uint64_t>* dropped) {
   std::uint64_t sum = 0;
   for (const EventRecord& event : events) {
     if (event.kind != "records_dropped") continue;
@@ -98,7 +106,8 @@ std::uint64_t CountDropEvents(std::span<const EventRecord> events, std::map<std:
   return sum;
 }
 
-Result<std::unique_ptr<IngestSession>> IngestSession::Load(Store& store, AttemptId attempt, const RankMeta& meta) {
+Result<std::unique_ptr<IngestSession>> IngestSession::Load(Store& store, AttemptId attempt,
+                                                           const RankMeta& meta) {
   std::unique_ptr<IngestSession> session(new IngestSession(meta));
   if (meta.durable_seq > 0) STATCOLLECT_RETURN_IF_ERROR(session->Reload(store, attempt));
   return session;
@@ -174,13 +183,15 @@ IngestSession::Accepted IngestSession::Finish(const AgentCounters& counters, std
 
 Status IngestSession::CheckOrder(const RecordBatch& batch) const {
   if (batch.records() == 0 || batch.first_seq == 0) {
-    return Invalid("first_seq " + std::to_string(batch.first_seq) + " with " + std::to_string(batch.records()) +
+    return Invalid("first_seq " + std::to_string(batch.first_seq) + " with " +
+                   std::to_string(batch.records()) +
                    " records; expected numbers from 1 and at least one record");
   }
   if (batch.first_seq <= received() + 1) return Status::Ok();
-  return Status(Code::kOutOfRange, "batch: starts at record " + std::to_string(batch.first_seq) + "; expected " +
-                                       std::to_string(received() + 1) +
-                                       " (records are numbered without gaps); connect again and resume from there");
+  return Status(Code::kOutOfRange,
+                "batch: starts at record " + std::to_string(batch.first_seq) + "; expected " +
+                    std::to_string(received() + 1) +
+                    " (records are numbered without gaps); connect again and resume from there");
 }
 
 Status IngestSession::CheckActivations(const RecordBatch& batch) const {
@@ -191,8 +202,8 @@ Status IngestSession::CheckActivations(const RecordBatch& batch) const {
     const auto known = by_key_.find(def.key);
     if (known == by_key_.end() && own.insert(def.key).second) continue;
     return Invalid(DefPlace("activation", def.id) + " has the identity of " +
-                   (known == by_key_.end() ? "another in the batch" : "id " + std::to_string(*known)) + " ('" +
-                   Printable(def.key.name) + "'); expected one id an identity");
+                   (known == by_key_.end() ? "another in the batch" : "id " + std::to_string(*known)) +
+                   " ('" + Printable(def.key.name) + "'); expected one id an identity");
   }
   return Status::Ok();
 }
@@ -227,8 +238,9 @@ Status IngestSession::CheckStats(const RecordBatch& batch) const {
     step = stats.step[i];
     const bool before = step == stat_step_ && seen_.contains(stats.activation[i]);
     if (before || !seen.insert(stats.activation[i]).second) {
-      return Invalid("stats.activation" + place + "is " + std::to_string(stats.activation[i]) + " again in step " +
-                     std::to_string(*step) + "; expected an activation at most once a step");
+      return Invalid("stats.activation" + place + "is " + std::to_string(stats.activation[i]) +
+                     " again in step " + std::to_string(*step) +
+                     "; expected an activation at most once a step");
     }
   }
   return Status::Ok();

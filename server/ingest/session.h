@@ -1,5 +1,5 @@
-// What one stream may add to its rank: checks every batch against what the session has sent before, trims what is
-// already there, and works out the rank's state after it.
+// What one stream may add to its rank: checks every batch against what the session has sent before, trims
+// what is already there, and works out the rank's state after it.
 //
 // Not thread-safe: a stream's messages come one after the other.
 #ifndef STATCOLLECT_SERVER_INGEST_SESSION_H_
@@ -24,7 +24,8 @@ namespace statcollect {
 inline constexpr std::size_t kDefinitionsMax = std::size_t{1} << 20;  // of each sort, a session
 
 // Adds what the records_dropped events tell, by their fields `cause` and `count`. Returns the records added.
-std::uint64_t CountDropEvents(std::span<const EventRecord> events, std::map<std::string, std::uint64_t>* dropped);
+std::uint64_t CountDropEvents(std::span<const EventRecord> events,
+                              std::map<std::string, std::uint64_t>* dropped);
 
 class IngestSession {
  public:
@@ -36,20 +37,20 @@ class IngestSession {
     std::uint64_t dropped = 0;     // records that the agent newly reports as lost
   };
 
-  // Of a rank in the state `meta` (its watermark is durable and nothing of the session is on its way to the store).
-  // Reads definitions and the last step's activations from the store.
+  // Of a rank in the state `meta` (its watermark is durable and nothing of the session is on its way to the
+  // store). Reads definitions and the last step's activations from the store.
   static Result<std::unique_ptr<IngestSession>> Load(Store& store, AttemptId attempt, const RankMeta& meta);
 
-  // Two watermarks: received() counts what Accept returned, be it durable or still queued, and decides what is
-  // new; the durable one is the committer's business. A failure changes nothing here, but whoever gets one ends the
-  // stream; so does who fails to store an accepted batch, for the received watermark is ahead from then on.
-  // kOutOfRange: a gap. kInvalidArgument: contradicts what the session has sent. kResourceExhausted: too many
-  // definitions.
+  // Two watermarks: received() counts what Accept returned, be it durable or still queued, and decides what
+  // is new; the durable one is the committer's business. A failure changes nothing here, but whoever gets one
+  // ends the stream; so does who fails to store an accepted batch, for the received watermark is ahead from
+  // then on. kOutOfRange: a gap. kInvalidArgument: contradicts what the session has sent. kResourceExhausted:
+  // too many definitions.
   Result<Accepted> Accept(RecordBatch batch, std::int64_t unix_nanos);
 
-  // The rank's last state. The goodbye's tallies count since the session's start, events only what is new since
-  // the event before; a tally is therefore the larger of the events' sum and the goodbye's, never both. `dropped` is
-  // what the goodbye adds to the events.
+  // The rank's last state. The goodbye's tallies count since the session's start, events only what is new
+  // since the event before; a tally is therefore the larger of the events' sum and the goodbye's, never both.
+  // `dropped` is what the goodbye adds to the events.
   Accepted Finish(const AgentCounters& counters, std::int64_t unix_nanos);
 
   std::uint64_t received() const { return meta_.durable_seq; }
@@ -81,8 +82,8 @@ class IngestSession {
   std::vector<ActivationDef> activations_;
   std::set<std::uint32_t, KeyLess> by_key_;  // ids, by identity
   std::vector<Layout> layouts_;
-  std::optional<std::uint64_t> stat_step_;                // last one with statistics
-  std::unordered_set<std::uint32_t> seen_;                // activations of stat_step_
+  std::optional<std::uint64_t> stat_step_;  // last one with statistics
+  std::unordered_set<std::uint32_t> seen_;  // activations of stat_step_
 };
 
 }  // namespace statcollect

@@ -11,7 +11,8 @@ namespace {
 
 template <typename T>
 void EraseFront(std::vector<T>* values, std::size_t count) {
-  values->erase(values->begin(), values->begin() + static_cast<std::ptrdiff_t>(std::min(count, values->size())));
+  values->erase(values->begin(),
+                values->begin() + static_cast<std::ptrdiff_t>(std::min(count, values->size())));
 }
 
 // Erases up to `*count` values and takes them off the count.

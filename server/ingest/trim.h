@@ -8,8 +8,8 @@
 
 namespace statcollect {
 
-// Removes the first `count` records in the batch's order (stats, scalars, events, steps) and moves first_seq on.
-// Definitions stay. Precondition: count <= batch->records().
+// Removes the first `count` records in the batch's order (stats, scalars, events, steps) and moves first_seq
+// on. Definitions stay. Precondition: count <= batch->records().
 void TrimFront(RecordBatch* batch, std::uint64_t count);
 
 }  // namespace statcollect

@@ -1,5 +1,5 @@
-// Store in memory, with faults on request. It checks what a real store relies on: an observation is written once, ids are
-// defined, attempts exist; the first breach is kept in violation().
+// Store in memory, with faults on request. It checks what a real store relies on: an observation is written
+// once, ids are defined, attempts exist; the first breach is kept in violation().
 #ifndef STATCOLLECT_TESTS_SUPPORT_FAKE_STORE_H_
 #define STATCOLLECT_TESTS_SUPPORT_FAKE_STORE_H_
 
@@ -22,20 +22,34 @@ namespace statcollect::testing {
 class FakeStore final : public Store {
  public:
   // --- faults and observations, for tests
-  void FailAppends(const Status& status) { Set([&] { append_failure_ = status; }); }
-  void SetDiskFree(std::uint64_t bytes) { Set([&] { usage_.disk_free_bytes = bytes; }); }
+  void FailAppends(const Status& status) {
+    Set([&] { append_failure_ = status; });
+  }
+  void SetDiskFree(std::uint64_t bytes) {
+    Set([&] { usage_.disk_free_bytes = bytes; });
+  }
   // Until released, Append waits inside.
-  void BlockAppends() { Set([&] { blocked_ = true; }); }
-  void ReleaseAppends() { Set([&] { blocked_ = false; }); }
+  void BlockAppends() {
+    Set([&] { blocked_ = true; });
+  }
+  void ReleaseAppends() {
+    Set([&] { blocked_ = false; });
+  }
   // Waits until an Append is inside a blocked store.
   void AwaitBlockedAppend() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return inside_ > 0; });
   }
   // Items of each Append, in order.
-  std::vector<std::size_t> appends() const { return Get([&] { return appends_; }); }
-  int usage_calls() const { return Get([&] { return usage_calls_; }); }
-  std::string violation() const { return Get([&] { return violation_; }); }
+  std::vector<std::size_t> appends() const {
+    return Get([&] { return appends_; });
+  }
+  int usage_calls() const {
+    return Get([&] { return usage_calls_; });
+  }
+  std::string violation() const {
+    return Get([&] { return violation_; });
+  }
   std::vector<RecordBatch> batches(AttemptId attempt, std::uint32_t rank) const {
     return Get([&] {
       const auto it = data_.find({attempt, rank});
@@ -118,12 +132,14 @@ class FakeStore final : public Store {
     auto scan = std::make_unique<Scan>();
     for (const RecordBatch& batch : data_[{attempt, rank}].batches) {
       for (std::size_t i = 0; i < batch.stats.size(); ++i) {
-        if (batch.stats.step[i] >= steps.first && batch.stats.step[i] <= steps.last) scan->Add(batch.stats, i);
+        if (batch.stats.step[i] >= steps.first && batch.stats.step[i] <= steps.last)
+          scan->Add(batch.stats, i);
       }
     }
     return scan;
   }
-  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank, StepBounds bounds) override {
+  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
+                                               StepBounds bounds) override {
     return Get([&] {
       std::set<std::uint64_t> steps;
       for (const RecordBatch& batch : data_[{attempt, rank}].batches) {
@@ -134,7 +150,8 @@ class FakeStore final : public Store {
       return std::vector<std::uint64_t>(steps.begin(), steps.end());
     });
   }
-  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
+                                            StepBounds steps) override {
     return Collect<ScalarRecord>(attempt, rank, steps, &RecordBatch::scalars);
   }
   Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
@@ -221,11 +238,13 @@ class FakeStore final : public Store {
     if (!attempts_.contains(item.attempt)) return Violate("Append to a dropped attempt");
     RankData& data = data_[place];
     const RecordBatch& batch = *item.batch;
-    if (batch.records() > 0 && batch.first_seq != data.meta.durable_seq + 1) Violate("Append with a gap or an overlap");
+    if (batch.records() > 0 && batch.first_seq != data.meta.durable_seq + 1)
+      Violate("Append with a gap or an overlap");
     for (const ActivationDef& def : batch.activations) data.activations[def.id] = def;
     for (const Layout& layout : batch.layouts) data.layouts[layout.id] = layout;
     for (std::size_t i = 0; i < batch.stats.size(); ++i) {
-      if (!data.observed.insert({batch.stats.step[i], batch.stats.activation[i]}).second) Violate("observed twice");
+      if (!data.observed.insert({batch.stats.step[i], batch.stats.activation[i]}).second)
+        Violate("observed twice");
       if (!data.activations.contains(batch.stats.activation[i])) Violate("undefined activation");
       if (!data.layouts.contains(batch.stats.layout[i])) Violate("undefined layout");
     }
@@ -234,7 +253,8 @@ class FakeStore final : public Store {
   }
 
   template <typename T>
-  Result<std::vector<T>> Collect(AttemptId attempt, std::uint32_t rank, StepBounds steps, std::vector<T> RecordBatch::* field) {
+  Result<std::vector<T>> Collect(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                                 std::vector<T> RecordBatch::*field) {
     return Get([&] {
       std::vector<T> found;
       for (const RecordBatch& batch : data_[{attempt, rank}].batches) {

@@ -1,0 +1,42 @@
+// One thread for what may block and happens seldom: admitting hellos (catalogue writes), and looking at
+// deadlines. It keeps both off gRPC's threads.
+#ifndef STATCOLLECT_SERVER_INGEST_ADMISSION_WORKER_H_
+#define STATCOLLECT_SERVER_INGEST_ADMISSION_WORKER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace statcollect {
+
+class AdmissionWorker {
+ public:
+  // Calls `tick` about every `interval`, on the worker's thread.
+  AdmissionWorker(std::chrono::milliseconds interval, std::function<void()> tick);
+  ~AdmissionWorker();  // stops
+  AdmissionWorker(const AdmissionWorker&) = delete;
+  AdmissionWorker& operator=(const AdmissionWorker&) = delete;
+
+  void Post(std::function<void()> job);  // dropped, unrun, once stopped
+  // Runs the jobs posted so far, then ends the thread. Idempotent.
+  void Stop();
+
+ private:
+  void Run();
+
+  const std::chrono::milliseconds interval_;
+  const std::function<void()> tick_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  bool stopping_ = false;
+  std::mutex join_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_INGEST_ADMISSION_WORKER_H_

@@ -1,0 +1,85 @@
+#include "server/ingest/collector.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace statcollect {
+namespace {
+
+constexpr std::chrono::milliseconds kTickMax{1000};
+
+}  // namespace
+
+Collector::Collector(Store& store, const Clock& clock, const CollectorOptions& options)
+    : store_(store),
+      clock_(clock),
+      options_(options),
+      start_(clock.Now()),
+      start_unix_nanos_(clock.UnixNanos()),
+      committer_(
+          store, clock,
+          {.queue_bytes_max = options.queue_bytes_max, .disk_free_bytes_min = options.disk_free_bytes_min}),
+      registry_(store, clock, committer_),
+      service_(
+          MakeIngestService({.store = store,
+                             .clock = clock,
+                             .registry = registry_,
+                             .committer = committer_,
+                             .counters = counters_,
+                             .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); }})),
+      worker_(std::clamp(options.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax),
+              [this] { service_->CheckHellos(options_.hello_timeout); }) {}
+
+Collector::~Collector() { Drain(); }
+
+void Collector::Drain() {
+  draining_ = true;
+  service_->BeginDrain();
+  worker_.Stop();
+  committer_.Drain();
+  service_->AwaitStreams(options_.drain_timeout);
+}
+
+CollectorStatus Collector::GetStatus() {
+  CollectorStatus status;
+  status.version = options_.version;
+  status.pid = ::getpid();
+  status.start_unix_nanos = start_unix_nanos_;
+  status.uptime_seconds = std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - start_).count();
+  status.data_dir = options_.data_dir;
+  status.fsync = store_.fsync();
+  status.state = State();
+  if (const auto runs = store_.ListRuns(); runs.ok()) status.runs = runs->size();
+  status.streams_open = registry_.OpenStreams();
+  status.streams_total = counters_.streams;
+  status.batches_total = counters_.batches;
+  status.records_total = counters_.records;
+  status.bytes_total = counters_.bytes;
+  status.duplicate_records_total = counters_.duplicate_records;
+  status.rejected_batches_total = counters_.rejected_batches;
+  status.commits_total = committer_.commits();
+  status.agents_dropped_total = counters_.agents_dropped;
+  if (const auto usage = store_.Usage(); usage.ok()) {
+    status.disk_bytes = usage->disk_bytes;
+    status.disk_free_bytes = usage->disk_free_bytes;
+  }
+  return status;
+}
+
+std::string Collector::State() {
+  if (draining_) return "draining";
+  const Status admission = committer_.Admission();
+  return admission.ok() ? "ready" : "read_only: " + admission.message();
+}
+
+Result<DeletedRun> Collector::DeleteRun(const std::string& run, bool force) {
+  return registry_.DeleteRun(run, force);
+}
+
+bool Collector::IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) {
+  return registry_.IsOpen(attempt, rank);
+}
+
+}  // namespace statcollect

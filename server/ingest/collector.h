@@ -1,0 +1,67 @@
+// The collector's writing half: owns registry, committer and the Ingest service, and tells about itself.
+//
+// Thread-safe. Outlives the grpc::Server that its service is registered with; store and clock outlive it.
+#ifndef STATCOLLECT_SERVER_INGEST_COLLECTOR_H_
+#define STATCOLLECT_SERVER_INGEST_COLLECTOR_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/clock.h"
+#include "server/ingest/admission_worker.h"
+#include "server/ingest/committer.h"
+#include "server/ingest/counters.h"
+#include "server/ingest/grpc_service.h"
+#include "server/ingest/registry.h"
+#include "server/runtime/control.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+struct CollectorOptions {
+  std::string version;
+  std::string data_dir;
+  std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: records are refused
+  std::size_t queue_bytes_max = std::size_t{64} << 20;          // received and not yet durable
+  std::chrono::milliseconds hello_timeout{10'000};
+  std::chrono::milliseconds drain_timeout{5'000};  // for agents to take their last answer
+};
+
+class Collector final : public CollectorControl {
+ public:
+  Collector(Store& store, const Clock& clock, const CollectorOptions& options);
+  ~Collector() override;  // drains
+
+  // The Ingest service, for grpc::ServerBuilder::RegisterService.
+  grpc::Service* service() { return service_->service(); }
+
+  // Takes no more streams, makes durable and acknowledges what was received, ends the open streams with
+  // kUnavailable. Call it before the server is shut down. Idempotent.
+  void Drain();
+
+  CollectorStatus GetStatus() override;
+  Result<DeletedRun> DeleteRun(const std::string& run, bool force) override;
+  bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) override;
+
+ private:
+  std::string State();
+
+  Store& store_;
+  const Clock& clock_;
+  const CollectorOptions options_;
+  const std::chrono::steady_clock::time_point start_;
+  const std::int64_t start_unix_nanos_;
+  IngestCounters counters_;
+  std::atomic<bool> draining_{false};
+  Committer committer_;
+  SessionRegistry registry_;
+  std::unique_ptr<IngestService> service_;
+  AdmissionWorker worker_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_INGEST_COLLECTOR_H_

@@ -1,0 +1,121 @@
+#include "server/ingest/grpc_service.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <grpcpp/grpcpp.h>
+
+#include "statcollect/v1/ingest.grpc.pb.h"
+
+namespace statcollect {
+namespace {
+
+using StreamPointer = std::shared_ptr<IngestStream>;
+
+grpc::Status ToGrpc(const Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), status.message()};
+}
+
+// The streams that gRPC has open. Thread-safe.
+class StreamSet {
+ public:
+  // False while draining: the caller ends the stream.
+  bool Add(StreamPointer stream) {
+    std::lock_guard lock(mutex_);
+    streams_.insert(std::move(stream));
+    return !draining_;
+  }
+  void Remove(const StreamPointer& stream) {
+    std::lock_guard lock(mutex_);
+    streams_.erase(stream);
+    if (streams_.empty()) empty_.notify_all();
+  }
+  std::vector<StreamPointer> All() {
+    std::lock_guard lock(mutex_);
+    return {streams_.begin(), streams_.end()};
+  }
+  std::vector<StreamPointer> BeginDrain() {
+    std::lock_guard lock(mutex_);
+    draining_ = true;
+    return {streams_.begin(), streams_.end()};
+  }
+  bool AwaitEmpty(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    return empty_.wait_for(lock, timeout, [this] { return streams_.empty(); });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable empty_;
+  std::set<StreamPointer> streams_;
+  bool draining_ = false;
+};
+
+// Joins a stream to gRPC. Owns itself: gRPC calls OnDone last, after Finish and every operation.
+class Reactor final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>,
+                      public StreamTransport {
+ public:
+  Reactor(const StreamContext& context, StreamSet& streams)
+      : streams_(streams), stream_(std::make_shared<IngestStream>(context, this)) {
+    stream_->Start();
+    if (!streams_.Add(stream_)) stream_->Drain();
+  }
+
+  void OnReadDone(bool ok) override { ok ? stream_->OnMessage(request_) : stream_->OnReadsDone(); }
+  void OnWriteDone(bool ok) override { stream_->OnWriteDone(ok); }
+  void OnCancel() override { stream_->OnCancel(); }
+  void OnDone() override {
+    streams_.Remove(stream_);
+    delete this;
+  }
+
+ private:
+  using Base = grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>;
+
+  void StartRead() override { Base::StartRead(&request_); }
+  void StartWrite(v1::CollectorMessage message) override {
+    response_ = std::move(message);
+    Base::StartWrite(&response_);
+  }
+  void Finish(const Status& status) override { Base::Finish(ToGrpc(status)); }
+
+  StreamSet& streams_;
+  v1::AgentMessage request_;
+  v1::CollectorMessage response_;
+  const StreamPointer stream_;
+};
+
+class GrpcIngestService final : public IngestService, private v1::Ingest::CallbackService {
+ public:
+  explicit GrpcIngestService(const StreamContext& context) : context_(context) {}
+
+  grpc::Service* service() override { return this; }
+  void CheckHellos(std::chrono::milliseconds timeout) override {
+    const auto now = context_.clock.Now();
+    for (const StreamPointer& stream : streams_.All()) stream->CheckHello(now, timeout);
+  }
+  void BeginDrain() override {
+    for (const StreamPointer& stream : streams_.BeginDrain()) stream->Drain();
+  }
+  bool AwaitStreams(std::chrono::milliseconds timeout) override { return streams_.AwaitEmpty(timeout); }
+
+ private:
+  grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>* Stream(
+      grpc::CallbackServerContext* /*context*/) override {
+    return new Reactor(context_, streams_);
+  }
+
+  const StreamContext context_;
+  StreamSet streams_;
+};
+
+}  // namespace
+
+std::unique_ptr<IngestService> MakeIngestService(const StreamContext& context) {
+  return std::make_unique<GrpcIngestService>(context);
+}
+
+}  // namespace statcollect

@@ -1,0 +1,33 @@
+// The Ingest service on gRPC's callback API: hundreds of streams, no thread of their own.
+#ifndef STATCOLLECT_SERVER_INGEST_GRPC_SERVICE_H_
+#define STATCOLLECT_SERVER_INGEST_GRPC_SERVICE_H_
+
+#include <chrono>
+#include <memory>
+
+#include "server/ingest/ingest_stream.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace statcollect {
+
+// Thread-safe. Outlives the grpc::Server that it is registered with.
+class IngestService {
+ public:
+  virtual ~IngestService() = default;
+  virtual grpc::Service* service() = 0;
+  // Ends the streams whose hello is overdue by now.
+  virtual void CheckHellos(std::chrono::milliseconds timeout) = 0;
+  // Refuses new streams; lets the open ones end gracefully.
+  virtual void BeginDrain() = 0;
+  // Waits until every stream is gone; false after the timeout.
+  virtual bool AwaitStreams(std::chrono::milliseconds timeout) = 0;
+};
+
+std::unique_ptr<IngestService> MakeIngestService(const StreamContext& context);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_INGEST_GRPC_SERVICE_H_

@@ -1,0 +1,271 @@
+#include "server/ingest/ingest_stream.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "proto/convert.h"
+
+namespace statcollect {
+namespace {
+
+Status OutOfOrder(const char* found, const char* expected) {
+  return Status(Code::kFailedPrecondition,
+                std::string("stream: found ") + found + "; expected " + expected + "; see docs/protocol.md");
+}
+
+v1::CollectorMessage MakeWelcome(const AttemptMeta& attempt, std::uint64_t durable_seq, bool fsync) {
+  v1::CollectorMessage message;
+  v1::Welcome* welcome = message.mutable_welcome();
+  welcome->set_protocol_version(kProtocolVersion);
+  welcome->set_attempt(attempt.number);
+  welcome->set_durable_seq(durable_seq);
+  welcome->mutable_limits()->set_message_bytes_max(kMessageBytesMax);
+  welcome->mutable_limits()->set_window_batches_max(kWindowBatchesMax);
+  welcome->mutable_limits()->set_window_bytes_max(kWindowBytesMax);
+  welcome->set_fsync(fsync);
+  return message;
+}
+
+v1::CollectorMessage MakeAck(std::uint64_t durable_seq) {
+  v1::CollectorMessage message;
+  message.mutable_ack()->set_durable_seq(durable_seq);
+  return message;
+}
+
+}  // namespace
+
+IngestStream::IngestStream(const StreamContext& context, StreamTransport* transport)
+    : context_(context), opened_(context.clock.Now()), transport_(transport) {}
+
+void IngestStream::Start() { ReadNext(); }
+
+void IngestStream::OnMessage(const v1::AgentMessage& message) {
+  Phase phase;
+  {
+    std::lock_guard lock(mutex_);
+    if (end_) return;
+    phase = phase_;
+  }
+  switch (message.body_case()) {
+    case v1::AgentMessage::kHello:
+      if (phase != Phase::kAwaitingHello)
+        return End(OutOfOrder("a second hello", "one, first"), How::kGracefully);
+      return TakeHello(message.hello());
+    case v1::AgentMessage::kBatch:
+      if (phase != Phase::kOpen)
+        return End(OutOfOrder("a batch before the hello", "a hello first"), How::kAtOnce);
+      return TakeBatch(message.batch());
+    case v1::AgentMessage::kGoodbye:
+      if (phase != Phase::kOpen)
+        return End(OutOfOrder("a goodbye before the hello", "a hello first"), How::kAtOnce);
+      return TakeGoodbye(message.goodbye());
+    case v1::AgentMessage::BODY_NOT_SET:
+      break;
+  }
+  End(Status(Code::kInvalidArgument,
+             "stream: found a message without hello, batch or goodbye; expected one of them; use agent and "
+             "collector of "
+             "matching releases"),
+      How::kGracefully);
+}
+
+void IngestStream::OnReadsDone() {
+  std::unique_lock lock(mutex_);
+  if (phase_ == Phase::kAwaitingHello) {
+    EndLocked(OutOfOrder("the end of the stream", "a hello"), How::kGracefully);
+  } else {
+    EndLocked(Status(Code::kCancelled,
+                     "stream: closed by the agent without a goodbye; what was acknowledged is stored"),
+              How::kGracefully);
+  }
+  Advance(std::move(lock));
+}
+
+void IngestStream::OnWriteDone(bool ok) {
+  std::unique_lock lock(mutex_);
+  writing_ = false;
+  if (!ok) EndLocked(Status(Code::kCancelled, "stream: the agent is gone"), How::kAtOnce);
+  Advance(std::move(lock));
+}
+
+void IngestStream::OnCancel() {
+  End(Status(Code::kCancelled, "stream: cancelled by the agent"), How::kAtOnce);
+}
+
+void IngestStream::EndStream(const Status& why) { End(why, How::kAtOnce); }
+
+void IngestStream::Drain() {
+  std::unique_lock lock(mutex_);
+  if (phase_ == Phase::kLeaving) return;  // ends by itself when the goodbye is durable
+  EndLocked(Status(Code::kUnavailable, "stream: the collector is shutting down; connect again later"),
+            How::kGracefully);
+  Advance(std::move(lock));
+}
+
+void IngestStream::CheckHello(std::chrono::steady_clock::time_point now, std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  if (phase_ != Phase::kAwaitingHello || now - opened_ < timeout) return;
+  EndLocked(Status(Code::kDeadlineExceeded, "stream: no hello within " + std::to_string(timeout.count()) +
+                                                " ms of opening it; expected one first; connect again"),
+            How::kAtOnce);
+  Advance(std::move(lock));
+}
+
+void IngestStream::TakeHello(const v1::Hello& hello) {
+  auto info = FromWire(hello);
+  if (!info.ok()) return End(info.status(), How::kAtOnce);
+  {
+    std::lock_guard lock(mutex_);
+    phase_ = Phase::kAdmitting;
+  }
+  context_.admit([self = shared_from_this(), info = *std::move(info)] { self->Admit(info); });
+}
+
+void IngestStream::Admit(const SessionInfo& info) {
+  {
+    std::lock_guard lock(mutex_);
+    if (end_) return;
+  }
+  if (Status refusal = context_.committer.Admission(); !refusal.ok()) return End(refusal, How::kAtOnce);
+  auto admission = context_.registry.Open(info, shared_from_this());
+  if (!admission.ok()) return End(admission.status(), How::kAtOnce);
+  auto session = IngestSession::Load(context_.store, admission->attempt.id, admission->meta);
+  if (!session.ok()) {
+    context_.registry.Close(admission->attempt.id, info.rank, this);
+    return End(session.status(), How::kAtOnce);
+  }
+  Welcome(*std::move(admission), *std::move(session));
+}
+
+void IngestStream::Welcome(Admission admission, std::unique_ptr<IngestSession> session) {
+  const AttemptId attempt = admission.attempt.id;
+  std::unique_lock lock(mutex_);
+  if (end_) {
+    lock.unlock();
+    return context_.registry.Close(attempt, admission.meta.info.rank, this);
+  }
+  phase_ = Phase::kOpen;
+  attempt_ = std::move(admission.attempt);
+  rank_ = admission.meta.info.rank;
+  durable_seq_ = admission.meta.durable_seq;
+  lane_ = std::move(admission.lane);
+  session_ = std::move(session);
+  welcome_due_ = true;
+  context_.counters.streams.fetch_add(1, std::memory_order_relaxed);
+  Advance(std::move(lock));
+  ReadNext();
+}
+
+void IngestStream::TakeBatch(const v1::Batch& wire) {
+  auto batch = FromWire(wire, session_->layouts());
+  auto accepted = batch.ok() ? session_->Accept(*std::move(batch), context_.clock.UnixNanos())
+                             : Result<IngestSession::Accepted>(batch.status());
+  if (!accepted.ok()) {
+    context_.counters.rejected_batches.fetch_add(1, std::memory_order_relaxed);
+    return End(accepted.status(), How::kGracefully);
+  }
+  context_.counters.duplicate_records.fetch_add(accepted->duplicates, std::memory_order_relaxed);
+  if (accepted->batch) {
+    context_.counters.batches.fetch_add(1, std::memory_order_relaxed);
+    context_.counters.bytes.fetch_add(wire.ByteSizeLong(), std::memory_order_relaxed);
+    return Submit(*std::move(accepted), wire.ByteSizeLong(), /*goodbye=*/false);
+  }
+  std::unique_lock lock(mutex_);
+  ack_due_ = true;  // of what is durable: the acknowledgement that the agent missed, if it is
+  Advance(std::move(lock));
+  ReadNext();
+}
+
+void IngestStream::TakeGoodbye(const v1::Goodbye& goodbye) {
+  {
+    std::lock_guard lock(mutex_);
+    phase_ = Phase::kLeaving;
+  }
+  Submit(session_->Finish(FromWire(goodbye.counters()), context_.clock.UnixNanos()), goodbye.ByteSizeLong(),
+         /*goodbye=*/true);
+}
+
+void IngestStream::Submit(IngestSession::Accepted accepted, std::size_t bytes, bool goodbye) {
+  CommitItem item;
+  {
+    std::lock_guard lock(mutex_);
+    ++in_flight_;
+    item.attempt = attempt_->id;
+    item.rank = rank_;
+  }
+  item.lane = lane_;
+  if (accepted.batch) item.batch = *std::move(accepted.batch);
+  item.meta = std::move(accepted.meta);
+  item.bytes = bytes;
+  const Tally tally{.seq = item.meta.durable_seq,
+                    .records = item.batch.records(),
+                    .dropped = accepted.dropped,
+                    .goodbye = goodbye};
+  item.done = [self = shared_from_this(), tally](const Status& status) { self->OnCommitted(status, tally); };
+  auto read_next = [self = shared_from_this(), goodbye] {
+    if (!goodbye) self->ReadNext();
+  };
+  if (context_.committer.Submit(std::move(item), read_next)) read_next();
+}
+
+void IngestStream::OnCommitted(const Status& status, const Tally& tally) {
+  if (status.ok()) {
+    context_.counters.records.fetch_add(tally.records, std::memory_order_relaxed);
+    context_.counters.agents_dropped.fetch_add(tally.dropped, std::memory_order_relaxed);
+  }
+  std::unique_lock lock(mutex_);
+  --in_flight_;
+  if (!status.ok()) {
+    EndLocked(status, How::kAtOnce);
+  } else {
+    durable_seq_ = std::max(durable_seq_, tally.seq);
+    ack_due_ = true;
+    if (tally.goodbye) EndLocked(Status::Ok(), How::kGracefully);
+  }
+  Advance(std::move(lock));
+}
+
+void IngestStream::ReadNext() {
+  std::lock_guard lock(mutex_);
+  if (!end_) transport_->StartRead();
+}
+
+void IngestStream::End(const Status& status, How how) {
+  std::unique_lock lock(mutex_);
+  EndLocked(status, how);
+  Advance(std::move(lock));
+}
+
+void IngestStream::EndLocked(const Status& status, How how) {
+  if (!end_) end_ = status;  // the first reason counts
+  end_at_once_ = end_at_once_ || how == How::kAtOnce;
+}
+
+void IngestStream::WriteLocked() {
+  if (writing_ || finished_ || end_at_once_) return;
+  if (welcome_due_) {
+    transport_->StartWrite(MakeWelcome(*attempt_, durable_seq_, context_.store.fsync()));
+    welcome_due_ = ack_due_ = false;  // the welcome says the watermark too
+    writing_ = true;
+  } else if (ack_due_) {
+    transport_->StartWrite(MakeAck(durable_seq_));
+    ack_due_ = false;
+    writing_ = true;
+  }
+}
+
+void IngestStream::Advance(std::unique_lock<std::mutex> lock) {
+  WriteLocked();
+  const bool settled = end_at_once_ || (in_flight_ == 0 && !ack_due_ && !welcome_due_);
+  if (!end_ || finished_ || writing_ || !settled) return;
+  finished_ = true;
+  const Status status = *end_;
+  const std::optional<AttemptMeta> attempt = attempt_;
+  lock.unlock();
+  // First, so that an agent that has been answered finds its stream closed.
+  if (attempt) context_.registry.Close(attempt->id, rank_, this);
+  transport_->Finish(status);
+}
+
+}  // namespace statcollect

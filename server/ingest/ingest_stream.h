@@ -1,0 +1,115 @@
+// One stream of the protocol (docs/protocol.md) without its transport: hello, batches, goodbye in; welcome
+// and acknowledgements out.
+//
+// States: awaiting hello -> admitting (on the admission worker) -> open -> leaving (goodbye is being
+// written); from any of them to ended. A stream ends once. It ends gracefully, after what it has queued is
+// durable and acknowledged, or at once (fenced, failed, cancelled). Threads: the transport calls OnMessage
+// with one message at a time; everything else may come from any thread. The mutex is not held over
+// validation, registry, store or committer.
+#ifndef STATCOLLECT_SERVER_INGEST_INGEST_STREAM_H_
+#define STATCOLLECT_SERVER_INGEST_INGEST_STREAM_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "common/clock.h"
+#include "common/records.h"
+#include "common/status.h"
+#include "server/ingest/committer.h"
+#include "server/ingest/counters.h"
+#include "server/ingest/registry.h"
+#include "server/ingest/session.h"
+#include "server/store/store.h"
+#include "statcollect/v1/ingest.pb.h"
+
+namespace statcollect {
+
+// The wire, as a stream uses it. Start* return at once and never call back before they have returned. At most
+// one read and one write are under way. Finish is called once, last, and not while a write is under way; the
+// transport may be gone as soon as it was called.
+class StreamTransport {
+ public:
+  virtual ~StreamTransport() = default;
+  virtual void StartRead() = 0;
+  virtual void StartWrite(v1::CollectorMessage message) = 0;
+  virtual void Finish(const Status& status) = 0;
+};
+
+// What all streams share; outlives them.
+struct StreamContext {
+  Store& store;
+  const Clock& clock;
+  SessionRegistry& registry;
+  Committer& committer;
+  IngestCounters& counters;
+  std::function<void(std::function<void()>)> admit;  // runs it soon, on a thread that may block
+};
+
+class IngestStream final : public OpenStream, public std::enable_shared_from_this<IngestStream> {
+ public:
+  IngestStream(const StreamContext& context, StreamTransport* transport);
+
+  // --- from the transport
+  void Start();
+  void OnMessage(const v1::AgentMessage& message);
+  void OnReadsDone();  // the agent closed its side, or the stream broke
+  void OnWriteDone(bool ok);
+  void OnCancel();
+
+  // --- from others
+  void EndStream(const Status& why) override;  // at once
+  // Gracefully: reads nothing more.
+  void Drain();
+  // Ends the stream if its hello is overdue.
+  void CheckHello(std::chrono::steady_clock::time_point now, std::chrono::milliseconds timeout);
+
+ private:
+  enum class Phase { kAwaitingHello, kAdmitting, kOpen, kLeaving };
+  enum class How { kGracefully, kAtOnce };
+  // What a commit adds to the counters.
+  struct Tally {
+    std::uint64_t seq = 0, records = 0, dropped = 0;
+    bool goodbye = false;
+  };
+
+  void TakeHello(const v1::Hello& hello);
+  void Admit(const SessionInfo& info);
+  void Welcome(Admission admission, std::unique_ptr<IngestSession> session);
+  void TakeBatch(const v1::Batch& wire);
+  void TakeGoodbye(const v1::Goodbye& goodbye);
+  void Submit(IngestSession::Accepted accepted, std::size_t bytes, bool goodbye);
+  void OnCommitted(const Status& status, const Tally& tally);
+  void ReadNext();
+
+  void End(const Status& status, How how);
+  // Sends what is due and ends the stream if it is time. Releases the lock.
+  void Advance(std::unique_lock<std::mutex> lock);
+  void EndLocked(const Status& status, How how);
+  void WriteLocked();
+
+  StreamContext context_;
+  const std::chrono::steady_clock::time_point opened_;
+
+  // Set by Welcome before the first batch is read, then used by OnMessage only.
+  std::unique_ptr<IngestSession> session_;
+  std::shared_ptr<CommitLane> lane_;
+
+  std::mutex mutex_;
+  StreamTransport* const transport_;  // until finished_
+  Phase phase_ = Phase::kAwaitingHello;
+  std::optional<AttemptMeta> attempt_;  // set once admitted
+  std::uint32_t rank_ = 0;
+  std::uint64_t durable_seq_ = 0;
+  std::uint32_t in_flight_ = 0;  // items submitted and not done
+  bool welcome_due_ = false, ack_due_ = false, writing_ = false;
+  std::optional<Status> end_;
+  bool end_at_once_ = false, finished_ = false;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_INGEST_INGEST_STREAM_H_
