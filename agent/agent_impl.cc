@@ -15,7 +15,7 @@ namespace {
 using namespace statcollect;
 
 constexpr std::chrono::milliseconds kCloseAtExit{2000};
-// Part of a closing's time kept for ending threads.
+// Longer waits are cut, so that clocks do not overflow.
 constexpr std::chrono::milliseconds kTimeoutMax = std::chrono::hours(24);
 
 SessionId RandomSessionId() {
@@ -188,10 +188,12 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout) {
   close_status_ = parts_->exporter.Finish(deadline);
   parts_->recorder.DropRest(kDropClosed);
   const std::uint64_t lost = counters().dropped() - before;
-  if (close_status_.ok() && lost > 0) {
+  if (lost > 0 && !IsFatal(close_status_.code())) {
     close_status_ = Status(Code::kDeadlineExceeded,
                            "close: " + std::to_string(lost) + " records could not be made durable in " +
-                               std::to_string(timeout.count()) + " ms; they are counted as dropped");
+                               std::to_string(timeout.count()) +
+                               " ms and are counted as dropped; see whether the collector at " +
+                               options_.collector + " is reachable, or give close more time");
   }
   return close_status_;
 }

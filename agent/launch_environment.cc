@@ -31,6 +31,8 @@ constexpr std::array<Family, 4> kFamilies = {{
     {"slurm", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"},
 }};
 
+constexpr std::size_t kLaunchIdBytesMax = 900;  // it travels as a name
+
 Status Invalid(std::string message) {
   return Status(Code::kInvalidArgument, "find this process's rank: " + std::move(message));
 }
@@ -158,7 +160,8 @@ Result<Launch> DetectLaunch(const LaunchOptions& options, const GetEnv& getenv,
                    "; expected a rank below the size; set both RANK and WORLD_SIZE, or STATAGENT_RANK and "
                    "STATAGENT_WORLD_SIZE");
   }
-  launch.id = options.launch.empty() ? LaunchId(launch.launcher, getenv, parent) : options.launch;
+  launch.id = options.launch.empty() ? Printable(LaunchId(launch.launcher, getenv, parent), kLaunchIdBytesMax)
+                                     : options.launch;
   return launch;
 }
 

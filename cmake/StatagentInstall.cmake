@@ -15,6 +15,8 @@ function(statagent_install target)
   install(FILES ${PROJECT_BINARY_DIR}/statagentConfig.cmake ${PROJECT_BINARY_DIR}/statagentConfigVersion.cmake
           DESTINATION ${package_dir} COMPONENT agent)
 
+  # From the file's own place, so that the installation can be moved.
+  file(RELATIVE_PATH STATAGENT_PC_TO_PREFIX ${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
   configure_file(${PROJECT_SOURCE_DIR}/cmake/statagent.pc.in ${PROJECT_BINARY_DIR}/statagent.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/statagent.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT agent)
 endfunction()

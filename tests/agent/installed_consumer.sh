@@ -11,7 +11,7 @@ cmake -S "$consumer" -B "$work/build" -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_P
 "$work/build/consumer"
 
 pc=$(find "$work/prefix" -name statagent.pc)
-flags=$(PKG_CONFIG_PATH=$(dirname "$pc") pkg-config --define-variable=prefix="$work/prefix" --cflags --libs statagent)
+flags=$(PKG_CONFIG_PATH=$(dirname "$pc") pkg-config --cflags --libs statagent)
 # shellcheck disable=SC2086
 "$compiler" -std=c++20 "$consumer/main.cc" -o "$work/with_pkg_config" $flags
 LD_LIBRARY_PATH=$(dirname "$(find "$work/prefix" -name libstatagent.so)") "$work/with_pkg_config"

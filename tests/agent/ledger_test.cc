@@ -55,13 +55,17 @@ TEST(Ledger, WaitsOnlyForWhatWasPendingAtTheCall) {
   Ledger ledger;
   ledger.Produce(2);
   EXPECT_FALSE(ledger.WaitSettled(std::chrono::steady_clock::now()));
-  std::thread other([&] {
-    ledger.Produce(10);  // later records do not hold the waiter up
-    ledger.Ack(2);
-  });
-  EXPECT_TRUE(ledger.WaitSettled(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
-  other.join();
-  EXPECT_EQ(ledger.Snapshot().pending, 10u);
+  std::atomic<bool> settled{false};
+  std::thread waiter(
+      [&] { settled = ledger.WaitSettled(std::chrono::steady_clock::now() + std::chrono::seconds(30)); });
+  // Later records keep coming, so that something is pending at every moment.
+  for (int i = 0; i < 100'000'000 && !settled; ++i) {
+    ledger.Produce();
+    ledger.Ack(1);
+  }
+  waiter.join();
+  EXPECT_TRUE(settled);
+  EXPECT_EQ(ledger.Snapshot().pending, 2u);
 }
 
 }  // namespace
