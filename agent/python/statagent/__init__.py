@@ -1,1 +1,52 @@
+"""statagent: statistics of a training run's tensors, streamed to a statcollect collector.
 
+>>> import statagent
+>>> agent = statagent.init(run="base")                 # or STATAGENT_RUN=base
+>>> watch = statagent.watch(model, optimizer=optimizer)
+>>> for batch in batches:
+...     statagent.log_batch(inputs=batch)
+...     loss = compute_loss(model, batch)
+...     loss.backward()
+...     statagent.log_scalar("loss", loss)
+...     optimizer.step()                               # ends the step, too
+"""
+
+from .agent import Agent, close, counters, flush, init, inspect, log_batch, log_scalar, rank, step
+from .compute import compute
+from .errors import (
+    CollectorUnavailableError,
+    FlushTimeoutError,
+    InvalidArgumentError,
+    LibraryNotFoundError,
+    RunExistsError,
+    StatagentError,
+    TensorTypeError,
+)
+from .flatten import flatten
+from .watch import Watch, watch
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Agent",
+    "CollectorUnavailableError",
+    "FlushTimeoutError",
+    "InvalidArgumentError",
+    "LibraryNotFoundError",
+    "RunExistsError",
+    "StatagentError",
+    "TensorTypeError",
+    "Watch",
+    "close",
+    "compute",
+    "counters",
+    "flatten",
+    "flush",
+    "init",
+    "inspect",
+    "log_batch",
+    "log_scalar",
+    "rank",
+    "step",
+    "watch",
+]

@@ -1,0 +1,121 @@
+"""Names of a model's modules and parameters, and which of them are watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from .errors import InvalidArgumentError
+
+# Attribute under which a wrapper keeps the module that it wraps.
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_MODULE_WRAPPERS = frozenset(("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine", "DDP"))
+_SHOWN_NAMES = 12
+
+
+@dataclass(frozen=True)
+class Named:
+    """A module or parameter under its clean name."""
+
+    name: str
+    value: Any
+    parent: str
+    class_name: str
+    depth: int
+
+
+def _wrapped_attribute(module: Any) -> str | None:
+    children = module._modules
+    for attribute in _WRAPPED:
+        if attribute in children:
+            return attribute
+    return "module" if "module" in children and type(module).__name__ in _MODULE_WRAPPERS else None
+
+
+def unwrap(module: Any) -> Any:
+    """The module inside torch.compile, DistributedDataParallel, FSDP and checkpoint wrappers."""
+    attribute = _wrapped_attribute(module)
+    while attribute is not None:
+        module = module._modules[attribute]
+        attribute = _wrapped_attribute(module)
+    return module
+
+
+def name_modules(model: Any, prefix: str = "") -> list[Named]:
+    """All modules but wrappers, each once, parents first. The root goes by `prefix`, else its class; it prefixes no child's name
+    unless it was given."""
+    root = unwrap(model)
+    found: list[Named] = []
+    seen: set[int] = set()
+    taken: set[str] = set()
+
+    def visit(module: Any, path: str, raw: str, parent: str, depth: int) -> None:
+        module = unwrap(module)
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        name = path or type(module).__name__
+        if name in taken:
+            name = raw
+        taken.add(name)
+        found.append(Named(name, module, parent, type(module).__name__, depth))
+        for key, child in module._modules.items():
+            if child is not None:
+                visit(child, f"{path}.{key}" if path else key, f"{raw}.{key}", name, depth + 1)
+
+    visit(root, prefix, prefix or type(root).__name__, "", 0)
+    return found
+
+
+def name_parameters(modules: Iterable[Named], prefix: str = "") -> list[Named]:
+    """All parameters, tied ones once, under the name of the module that has them first."""
+    found: list[Named] = []
+    seen: set[int] = set()
+    for module in modules:
+        base = "" if module.depth == 0 and not prefix else module.name
+        for key, parameter in module.value._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                name = f"{base}.{key}" if base else key
+                found.append(Named(name, parameter, module.name, type(parameter).__name__, module.depth + 1))
+    return found
+
+
+class Selection:
+    """Include and exclude patterns, as in the shell ("blocks.*.ln1"). A parameter goes with its module."""
+
+    def __init__(self, include: Iterable[str] | None, exclude: Iterable[str] | None) -> None:
+        self._include, self._exclude = _patterns("include", include), _patterns("exclude", exclude)
+
+    def check(self, names: list[str]) -> None:
+        """Every include pattern must match something."""
+        for pattern in self._include or ():
+            if not any(fnmatchcase(name, pattern) for name in names):
+                shown = ", ".join(names[:_SHOWN_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN_NAMES else "")
+                raise InvalidArgumentError(
+                    f"watch: include pattern '{pattern}' matches nothing; expected one that matches some of: {shown}"
+                )
+
+    def module(self, named: Named) -> bool:
+        return self._wanted(named.name)
+
+    def parameter(self, named: Named) -> bool:
+        return self._wanted(named.name, named.parent)
+
+    def _wanted(self, *names: str) -> bool:
+        def matches(patterns: list[str]) -> bool:
+            return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+        return (self._include is None or matches(self._include)) and not matches(self._exclude or [])
+
+
+def _patterns(what: str, patterns: Iterable[str] | None) -> list[str] | None:
+    if patterns is None:
+        return None
+    found = [patterns] if isinstance(patterns, str) else list(patterns)
+    for pattern in found:
+        if not isinstance(pattern, str) or not pattern:
+            raise InvalidArgumentError(f"watch: {what} holds {pattern!r}; expected patterns of module names, as 'blocks.*.ln1'")
+    return found

@@ -1,0 +1,73 @@
+"""Hooks on an optimizer: gradients before its update, weights and state after it, then the end of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._modules import Named
+from .agent import Agent
+from .flatten import flatten
+
+
+class OptimizerHooks:
+    """One watched optimizer. Its second update within a step gets call index 1, and so on."""
+
+    def __init__(
+        self, agent: Agent, optimizer: Any, parameters: list[Named], kinds: frozenset[str], wanted: Callable[[], bool]
+    ) -> None:
+        self._agent, self._optimizer, self._kinds, self._wanted = agent, optimizer, kinds, wanted
+        own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        self._parameters = [named for named in parameters if id(named.value) in own]
+        self._removables = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        ]
+        agent.optimizers.setdefault(id(optimizer), 0)
+
+    def remove(self) -> None:
+        for removable in self._removables:
+            removable.remove()
+        self._agent.optimizers.pop(id(self._optimizer), None)
+
+    def _before(self, *_: Any) -> None:
+        if not self._wanted() or "weight_grad" not in self._kinds:
+            return
+        for named in self._parameters:
+            if named.value.grad is not None:
+                self._record(named, "weight_grad", "", named.value.grad)
+
+    def _after(self, *_: Any) -> None:
+        if self._wanted():
+            for named in self._parameters:
+                if "weight" in self._kinds:
+                    self._record(named, "weight", "", named.value)
+                if "optimizer_state" in self._kinds:
+                    self._record_state(named)
+        self._end_step()
+
+    def _record_state(self, named: Named) -> None:
+        try:
+            for path, tensor in flatten(self._optimizer.state.get(named.value, {})):
+                if tensor.dim() > 0:  # counters of updates are 0-d
+                    self._record(named, "optimizer_state", path, tensor)
+        except Exception as error:
+            self._agent.refuse(f"state of '{named.name}': {error}")
+
+    def _record(self, named: Named, kind: str, path: str, tensor: Any) -> None:
+        agent = self._agent
+        try:
+            call = agent.optimizers.get(id(self._optimizer), 0)
+            handle = agent.intern(named.name, kind, path, 0, call, "train", named.parent, named.class_name, named.depth)
+        except Exception as error:
+            agent.refuse(str(error))
+            return
+        agent.observe_handle(handle, tensor)
+
+    def _end_step(self) -> None:
+        """The step is over when every watched optimizer has made its update."""
+        updates = self._agent.optimizers
+        if id(self._optimizer) in updates:
+            updates[id(self._optimizer)] += 1
+        if all(updates.values()):
+            self._agent.end_step()

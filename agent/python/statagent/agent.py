@@ -1,0 +1,487 @@
+"""The agent of this process: `init` starts it, the functions of this module feed it."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import math
+import numbers
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from . import _configuration, _library
+from ._autograd import GradientHook, in_backward
+from ._library import KINDS, MODES
+from ._log import warn, warn_once
+from ._tensors import borrow
+from .errors import InvalidArgumentError, StatagentError
+from .flatten import flatten
+
+T = TypeVar("T")
+
+EXIT_SECONDS = 2.0
+_TIMEOUT_MAX_SECONDS = 86400.0
+_INT64_MAX = 2**63 - 1
+_TRUE = ("1", "true", "yes", "on", "True", "TRUE")
+
+
+def disabled() -> bool:
+    """Whether STATAGENT_DISABLE makes everything a no-op."""
+    return os.environ.get("STATAGENT_DISABLE", "") in _TRUE
+
+
+class Agent:
+    """Statistics of this process's tensors on their way to the collector. Made by `init`.
+
+    Nothing but `close`d state and wrong arguments of `set_step` raise here: what goes wrong in a training step is counted as
+    `dropped_refused`, and said on standard error at most once a minute. Methods may be called from any thread."""
+
+    def __init__(self, library: Any, pointer: int) -> None:
+        self._library = library
+        self._pointer = pointer
+        self._observe: Any = getattr(library, "statagent_observe", None)
+        self._lock = threading.Lock()
+        self._refused = 0
+        self._closed = library is None
+        # Whether tensors of the current step are recorded: read on every hook, changed only when the step changes.
+        self.wanted = False
+        self._handles: dict[tuple[Any, ...], int] = {}
+        self._calls: dict[tuple[Any, ...], int] = {}  # next call index in this step
+        self._step_listeners: list[Callable[[], None]] = []
+        self._leaf_hooks: list[Any] = []
+        # What the watches tell: the micro-batch, whether a backward pass ended it, whether an unrecorded pass is running.
+        self.micro_batch = 0
+        self.backward_seen = False
+        self.muted = False
+        self.optimizers: dict[int, int] = {}  # watched optimizers by id, with their updates in this step
+        self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
+        if library is not None:
+            self._release = weakref.finalize(self, library.statagent_free, pointer)
+            self._release.atexit = False  # the library closes itself at exit
+            self._step_changed()
+
+    # --- tensors -----------------------------------------------------------------------------------------------------------
+
+    def intern(
+        self, name: str, kind: str, path: str = "", micro_batch: int = 0, call: int = 0, mode: str = "train",
+        parent: str = "", class_name: str = "", depth: int = 0,
+    ) -> int:  # fmt: skip
+        """The library's number for an identity. Raises StatagentError."""
+        key = (name, kind, path, micro_batch, call, mode)
+        handle = self._handles.get(key)
+        if handle is None:
+            found = ctypes.c_uint32()
+            identity = _library.Identity(
+                name=_encode("name", name), output_path=_encode("output path", path), parent=_encode("parent", parent),
+                class_name=_encode("class name", class_name), kind=KINDS[kind], mode=MODES[mode], micro_batch=micro_batch,
+                call=call, depth=depth,
+            )  # fmt: skip
+            _library.check(self._library.statagent_intern(self._pointer, identity, found))
+            handle = self._handles[key] = found.value
+        return handle
+
+    def observe_handle(self, handle: int, tensor: Any) -> None:
+        """Statistics of the tensor under an interned identity. Never raises."""
+        try:
+            borrowed = borrow(tensor)
+            code = self._observe(self._pointer, handle, borrowed.structure, None)
+            borrowed.release()
+            if code:
+                self.refuse(_library.last_error())
+        except Exception as error:
+            self.refuse(str(error))
+
+    def observe(self, name: str, tensor: Any, kind: str = "inspect", path: str = "", micro_batch: int | None = None) -> None:
+        """One tensor under a name, its call index counted from 0 in each micro-batch. Never raises."""
+        if self._closed or not self.wanted:
+            return
+        try:
+            at = self.micro_batch if micro_batch is None else micro_batch
+            handle = self.intern(name, kind, path, at, self.next_call(name, kind, path, at))
+        except Exception as error:
+            self.refuse(str(error))
+            return
+        self.observe_handle(handle, tensor)
+
+    def next_call(self, *key: Any) -> int:
+        call = self._calls.get(key, 0)
+        self._calls[key] = call + 1
+        return call
+
+    def inspect(self, name: str, tensor: T) -> T:
+        """Records a named intermediate tensor and its gradient; returns the tensor itself."""
+        if self._closed or self.muted or not self.wanted:
+            return tensor
+        try:
+            if in_backward():  # an activation checkpoint computes the tensor a second time
+                return tensor
+            if getattr(tensor, "requires_grad", False):
+                self._inspect_with_gradient(name, tensor)
+            else:
+                self.observe(name, tensor)
+        except Exception as error:
+            self.refuse(str(error))
+        return tensor
+
+    def _inspect_with_gradient(self, name: str, tensor: Any) -> None:
+        at = self.micro_batch
+        call = self.next_call(name, "inspect", "", at)
+        self.observe_handle(self.intern(name, "inspect", "", at, call), tensor)
+        handle = self.intern(name, "inspect_grad", "", at, call)
+        removable = tensor.register_hook(GradientHook(lambda gradient: self._gradient(handle, gradient)))
+        if tensor.is_leaf:  # its hooks live as long as itself, not as long as a graph
+            self._leaf_hooks.append(removable)
+
+    def _gradient(self, handle: int, gradient: Any) -> None:
+        if not self._closed:
+            self.observe_handle(handle, gradient)
+
+    def log_batch(self, **tensors: Any) -> None:
+        """Fingerprints of a batch's inputs: tensors, arrays, or nested values with some."""
+        if self._closed or not self.wanted:
+            return
+        # Logged before the forward pass, so it belongs to the micro-batch that begins.
+        at = self.micro_batch + 1 if self.backward_seen else self.micro_batch
+        for name, value in tensors.items():
+            try:
+                if value is None:
+                    continue
+                found = flatten(value, _is_array)
+                bare = len(found) == 1 and found[0][1] is value
+                if not found:
+                    raise InvalidArgumentError(
+                        f"log batch '{name}': found a {type(value).__name__} without tensors; expected tensors or arrays"
+                    )
+                for path, tensor in found:
+                    self.observe(name, tensor, "batch", "" if bare else path, at)
+            except Exception as error:
+                self.refuse(str(error))
+
+    # --- everything else ---------------------------------------------------------------------------------------------------
+
+    def log_scalar(self, name: str, value: Any, micro_batch: int | None = None) -> None:
+        """A number, or a tensor with one element."""
+        if self._closed:
+            return
+        try:
+            at = self.micro_batch if micro_batch is None else micro_batch
+            if not 0 <= at < 2**32:
+                raise InvalidArgumentError(f"log scalar '{name}': micro_batch is {at}; expected 0..{2**32 - 1}")
+            number = _number(name, value)
+            _library.check(self._library.statagent_log_scalar(self._pointer, _encode("scalar", name), number, at))
+        except Exception as error:
+            self.refuse(str(error))
+
+    def step(self) -> None:
+        """Ends the current step. With a watched optimizer the step ends by itself, and this does nothing."""
+        if self._closed:
+            return
+        if self.optimizers:
+            warn_once("step", "step(): a watched optimizer ends the step already; this call is ignored")
+            return
+        self.end_step()
+
+    def end_step(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._library.statagent_end_step(self._pointer)
+            self._step_changed()
+        except Exception as error:
+            self.refuse(str(error))
+
+    def set_step(self, step: int) -> None:
+        """Jumps to a step, never backwards: call it after `init` when resuming from a checkpoint."""
+        number = _whole("set_step: step", step)
+        if self._closed:
+            return
+        _library.check(self._library.statagent_set_step(self._pointer, number))
+        self._step_changed()
+
+    def _step_changed(self) -> None:
+        self.wanted = bool(self._library.statagent_step_wanted(self._pointer))
+        self._calls.clear()
+        for removable in self._leaf_hooks:
+            removable.remove()
+        self._leaf_hooks.clear()
+        self.micro_batch = 0
+        self.backward_seen = self.muted = False
+        for key in self.optimizers:
+            self.optimizers[key] = 0
+        for listener in list(self._step_listeners):
+            listener()
+
+    def add_step_listener(self, listener: Callable[[], None]) -> None:
+        self._step_listeners.append(listener)
+
+    def remove_step_listener(self, listener: Callable[[], None]) -> None:
+        if listener in self._step_listeners:
+            self._step_listeners.remove(listener)
+
+    def current_step(self) -> int:
+        return int(self._library.statagent_step(self._pointer)) if self._library is not None else 0
+
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Waits until everything so far is durable in the collector; False if something is pending after `timeout` seconds."""
+        if self._closed:
+            return True
+        return self._library.statagent_flush(self._pointer, _milliseconds("flush: timeout", timeout)) == 0
+
+    def close(self, timeout: float = EXIT_SECONDS) -> bool:
+        """Flushes for at most `timeout` seconds and ends. What is pending then counts as dropped. Later calls do nothing."""
+        milliseconds = _milliseconds("close: timeout", timeout)
+        with self._lock:
+            if self._closed:
+                return True
+            self._closed = True
+            self.wanted = False
+        for listener in list(self._step_listeners):
+            listener()
+        return self._library.statagent_close(self._pointer, milliseconds) == 0
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def counters(self) -> dict[str, int]:
+        """produced == acked + pending + the sum of dropped_<cause>, at every moment; also after `close`."""
+        counts = {"produced": 0, "acked": 0, "pending": 0}
+        if self._library is None:
+            return counts
+        # The causes come first, so that what is dropped between the two calls is missing from no sum: it is taken as pending.
+        dropped: dict[str, int] = {}
+
+        def visit(_: Any, cause: bytes, n: int) -> None:
+            dropped["dropped_" + cause.decode("utf-8", "replace")] = n
+
+        self._library.statagent_dropped(self._pointer, _library.VisitDropped(visit), None)
+        found = _library.Counts()
+        self._library.statagent_counters(self._pointer, found)
+        with self._lock:
+            refused = self._refused
+        counts.update(produced=found.produced + refused, acked=found.acked)
+        counts["pending"] = found.produced - found.acked - sum(dropped.values())
+        counts.update(dropped)
+        if refused:
+            counts["dropped_refused"] = counts.get("dropped_refused", 0) + refused
+        return counts
+
+    def rank(self) -> int:
+        return int(self._library.statagent_rank(self._pointer)) if self._library is not None else _environment_rank()
+
+    def world_size(self) -> int:
+        return int(self._library.statagent_world_size(self._pointer)) if self._library is not None else 1
+
+    def refuse(self, message: str) -> None:
+        """Counts a record that could not be made."""
+        with self._lock:
+            self._refused += 1
+            total = self._refused
+        warn("refused", f"not recorded: {message or 'unknown reason'} ({total} refused so far; training goes on)")
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------------
+
+
+def _encode(what: str, text: Any) -> bytes:
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"{what} is {text!r}, a {type(text).__name__}; expected a string")
+    if "\0" in text:
+        raise InvalidArgumentError(f"{what} is {text!r}; expected no NUL character")
+    return text.encode("utf-8", "replace")
+
+
+def _whole(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 0 <= int(value) <= _INT64_MAX:
+        raise InvalidArgumentError(f"{what} is {value!r}; expected a whole number from 0")
+    return int(value)
+
+
+def _milliseconds(what: str, seconds: Any) -> int:
+    good = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+    if not good or math.isnan(seconds) or seconds < 0:
+        raise InvalidArgumentError(f"{what} is {seconds!r}; expected seconds from 0")
+    return round(min(float(seconds), _TIMEOUT_MAX_SECONDS) * 1000)
+
+
+def _number(name: str, value: Any) -> float:
+    size = getattr(value, "numel", None)
+    if size is None and hasattr(value, "shape"):
+        size = math.prod(value.shape)
+    if callable(size):
+        size = size()
+    if size is not None and size != 1:
+        raise InvalidArgumentError(f"log scalar '{name}': found a tensor of {size} elements; expected one")
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach()
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgumentError(f"log scalar '{name}': found {type(value).__name__} ({error}); expected a number") from error
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__")
+
+
+def _environment_rank() -> int:
+    for variable in ("STATAGENT_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
+        text = os.environ.get(variable, "")
+        if text.isdecimal():
+            return int(text)
+    return 0
+
+
+# --- the process's agent ---------------------------------------------------------------------------------------------------
+
+_current: Agent | None = None
+_starting = threading.Lock()
+
+
+def init(
+    run: str | None = None,
+    collector: str | None = None,
+    if_exists: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    required: bool | None = None,
+    rank: int | None = None,
+    local_rank: int | None = None,
+    world_size: int | None = None,
+    launch: str | None = None,
+    steps: str | None = None,
+    sketch: int | None = None,
+    samples: int | None = None,
+    buffer_records_max: int | None = None,
+    connect_timeout: float | None = None,
+) -> Agent:
+    """Starts this process's agent. What is None comes from STATAGENT_<NAME>, else the default; `config` is merged over
+    STATAGENT_CONFIG (a JSON object, or @FILE with one). `connect_timeout` is in seconds.
+
+    Raises InvalidArgumentError; RunExistsError if the run has data and if_exists is "error"; CollectorUnavailableError if
+    `required` and no collector answers; StatagentError if an agent is running already."""
+    global _current
+    with _starting:
+        if disabled():
+            _current = Agent(None, 0)
+            return _current
+        if _current is not None and not _current.closed:
+            raise StatagentError("init: this process has an agent already; expected one; close it first with statagent.close()")
+        options = _options(
+            {"run": run, "collector": collector, "if_exists": if_exists, "launch": launch, "steps": steps},
+            {"rank": rank, "local_rank": local_rank, "world_size": world_size, "sketch": sketch, "samples": samples,
+             "buffer_records_max": buffer_records_max},
+        )  # fmt: skip
+        options.connect_timeout_ms = _connect_timeout(connect_timeout)
+        if required is not None and not isinstance(required, (bool, int)):
+            raise InvalidArgumentError(f"init: required is {required!r}; expected True or False")
+        options.required = -1 if required is None else int(bool(required))
+        merged = {
+            **_configuration.automatic_configuration(),
+            **_configuration.environment_configuration(),
+            **_configuration.flatten_configuration(config),
+        }
+        options.config_keys, options.config_values = _strings(merged), _strings(merged.values())
+        options.config_count = len(merged)
+        library = _library.load()
+        pointer = ctypes.c_void_p()
+        _library.check(library.statagent_start(options, pointer))
+        assert pointer.value is not None
+        _current = Agent(library, pointer.value)
+        return _current
+
+
+def _options(texts: dict[str, Any], counts: dict[str, Any]) -> _library.Options:
+    options = _library.Options()
+    for name, text in texts.items():
+        if text is not None:
+            if text == "" and name == "run":
+                raise InvalidArgumentError("init: run is ''; expected a name, as run='base', or None and STATAGENT_RUN")
+            setattr(options, name, _encode(f"init: {name}", text))
+    for name, number in counts.items():
+        setattr(options, name, -1 if number is None else _whole(f"init: {name}", number))
+    return options
+
+
+def _connect_timeout(seconds: Any) -> int:
+    if seconds is None:
+        text = os.environ.get("STATAGENT_CONNECT_TIMEOUT", "")
+        if not text:
+            return -1
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise InvalidArgumentError(f"init: STATAGENT_CONNECT_TIMEOUT is {text!r}; expected seconds from 0") from None
+    return _milliseconds("init: connect_timeout", seconds)
+
+
+def _strings(texts: Any) -> Any:
+    encoded = [text.replace("\0", " ").encode("utf-8", "replace") for text in texts]
+    return (ctypes.c_char_p * max(1, len(encoded)))(*encoded)
+
+
+def current() -> Agent | None:
+    """This process's agent, open or closed."""
+    return _current
+
+
+def _running(function: str) -> Agent | None:
+    if _current is None and not disabled():
+        warn_once("init", f"{function}() before init(): nothing is recorded until statagent.init() is called")
+    return _current
+
+
+def inspect(name: str, tensor: T) -> T:
+    """Records a named intermediate tensor (and, if it requires one, its gradient); returns the same object."""
+    agent = _running("inspect")
+    return tensor if agent is None else agent.inspect(name, tensor)
+
+
+def log_scalar(name: str, value: Any, micro_batch: int | None = None) -> None:
+    """Records a number or a tensor with one element, such as the loss."""
+    agent = _running("log_scalar")
+    if agent is not None:
+        agent.log_scalar(name, value, micro_batch)
+
+
+def log_batch(**tensors: Any) -> None:
+    """Records fingerprints of a batch's inputs: were both runs fed the same data?"""
+    agent = _running("log_batch")
+    if agent is not None:
+        agent.log_batch(**tensors)
+
+
+def step() -> None:
+    """Ends the step. Not needed with a watched optimizer."""
+    agent = _running("step")
+    if agent is not None:
+        agent.step()
+
+
+def flush(timeout: float = 5.0) -> bool:
+    """Waits until everything so far is durable in the collector; False if something is pending after `timeout` seconds."""
+    agent = _running("flush")
+    return True if agent is None else agent.flush(timeout)
+
+
+def close(timeout: float = EXIT_SECONDS) -> bool:
+    """Flushes for at most `timeout` seconds and ends the agent; done at exit too. `counters` still works afterwards."""
+    return True if _current is None else _current.close(timeout)
+
+
+def counters() -> dict[str, int]:
+    """{"produced", "acked", "pending", "dropped_<cause>"}: produced is the sum of the others."""
+    return {"produced": 0, "acked": 0, "pending": 0} if _current is None else _current.counters()
+
+
+def rank() -> int:
+    """This process's global rank."""
+    return _environment_rank() if _current is None else _current.rank()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    if _current is not None:
+        _current.close(EXIT_SECONDS)

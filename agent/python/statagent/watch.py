@@ -1,0 +1,399 @@
+"""Hooks on a model: what its modules compute, the gradients of that, its weights and its optimizer's state."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from . import _library
+from . import agent as _agent
+from ._autograd import GradientHook, in_backward
+from ._log import warn_once
+from ._modules import Named, Selection, name_modules, name_parameters, unwrap
+from ._optimizers import OptimizerHooks
+from .agent import Agent
+from .errors import InvalidArgumentError, StatagentError
+from .flatten import flatten
+
+_FORWARD_KINDS = ("output", "input", "grad_output", "grad_input")
+_OPTIMIZER_KINDS = ("weight_grad", "optimizer_state")
+KINDS = (*_FORWARD_KINDS, "weight", *_OPTIMIZER_KINDS)
+_DEFAULT_KINDS = frozenset(("output", "grad_output", "weight"))
+
+# What a module's hook does. DECIDE: no pass of the root is running; the module itself tells whether it trains.
+_SKIP, _TRAIN, _EVAL, _DECIDE = 0, 1, 2, 3
+
+
+class _Steps:
+    """The steps that a watch records."""
+
+    def __init__(self, text: str | None) -> None:
+        self._steps = ctypes.c_void_p()
+        if text is not None:
+            _library.check(_library.load().statagent_steps_parse(_agent._encode("watch: steps", text), self._steps))
+
+    def __contains__(self, step: int) -> bool:
+        return not self._steps or bool(_library.load().statagent_steps_contains(self._steps, step))
+
+    def __del__(self) -> None:
+        if self._steps:
+            _library.load().statagent_steps_free(self._steps)
+
+
+class Watch:
+    """A model's hooks. `remove` takes them off; as a context manager it does so at the end of the block."""
+
+    def __init__(self, agent: Agent | None) -> None:
+        self._agent = agent
+        self._removables: list[Any] = []
+        self._optimizers: list[OptimizerHooks] = []
+        self._leaf_hooks: list[Any] = []
+        self._claimed: list[tuple[str, str]] = []
+        self._steps: _Steps | None = None
+        self._state = _SKIP
+        self._resting = _SKIP  # _state while the root is not running
+        self._evaluations = False
+        self._backward_seen = False
+        self.micro_batch = 0
+        self.epoch = 0  # grows when call indices begin anew: with each micro-batch and step
+        self.step_epoch = 0
+
+    def remove(self) -> None:
+        """Takes all hooks off. Later calls do nothing."""
+        self._state = self._resting = _SKIP
+        for removable in [*self._removables, *self._leaf_hooks, *self._optimizers]:
+            removable.remove()
+        self._removables, self._leaf_hooks, self._optimizers = [], [], []
+        if self._agent is not None:
+            self._agent.remove_step_listener(self._step_changed)
+            for key in self._claimed:
+                self._agent.watched.pop(key, None)
+        self._claimed = []
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    # --- made by watch() ---------------------------------------------------------------------------------------------------
+
+    def _claim(self, named: Named, kinds: Iterable[str]) -> None:
+        """One name and kind belong to one watch, or their call indices would mix."""
+        assert self._agent is not None
+        for kind in kinds:
+            if self._agent.watched.setdefault((named.name, kind), id(self)) != id(self):
+                raise InvalidArgumentError(
+                    f"watch: '{named.name}' ({kind}) is watched already; expected each once; "
+                    "remove() the other watch, leave it out with exclude=, or tell two models apart with name="
+                )
+            self._claimed.append((named.name, kind))
+
+    def _attach(self, root: Any, modules: list[Named], kinds: frozenset[str]) -> None:
+        self._removables.append(root.register_forward_pre_hook(_Inert(self._enter)))
+        for named in modules:
+            try:
+                if kinds & {"input", "grad_input"}:
+                    hook = _ModuleHook(self, named, "input", "input" in kinds, "grad_input" in kinds)
+                    self._removables.append(named.value.register_forward_pre_hook(hook.before, with_kwargs=True))
+                if kinds & {"output", "grad_output"}:
+                    hook = _ModuleHook(self, named, "output", "output" in kinds, "grad_output" in kinds)
+                    self._removables.append(named.value.register_forward_hook(hook.after))
+            except (RuntimeError, TypeError) as error:
+                warn_once(f"hook {named.name}", f"watch: '{named.name}' ({named.class_name}) takes no hooks: {error}")
+        self._removables.append(root.register_forward_hook(_Inert(self._leave), always_call=True))
+
+    def _begin(self, evaluations: bool, steps: _Steps) -> None:
+        assert self._agent is not None
+        self._evaluations, self._steps = evaluations, steps
+        self._agent.add_step_listener(self._step_changed)
+        self._step_changed()
+
+    # --- while training ----------------------------------------------------------------------------------------------------
+
+    def wanted(self) -> bool:
+        return self._resting != _SKIP
+
+    def _step_changed(self) -> None:
+        agent = self._agent
+        assert agent is not None
+        wanted = agent.wanted and self._steps is not None and agent.current_step() in self._steps
+        self._state = self._resting = _DECIDE if wanted else _SKIP
+        self.micro_batch = 0
+        self.epoch += 1
+        self.step_epoch += 1
+        self._backward_seen = False
+        for removable in self._leaf_hooks:
+            removable.remove()
+        self._leaf_hooks.clear()
+
+    def _enter(self, root: Any, *_: Any) -> None:
+        """The root's forward pass begins."""
+        if self._resting == _SKIP or self._state != _DECIDE or in_backward():
+            return
+        agent = self._agent
+        assert agent is not None
+        self._state = self.decide(root)
+        agent.muted = self._state == _SKIP
+        if self._state != _TRAIN:
+            return
+        if self._backward_seen:
+            self._backward_seen = False
+            self.micro_batch += 1
+            self.epoch += 1
+        agent.backward_seen = False
+        agent.micro_batch = self.micro_batch
+
+    def _leave(self, root: Any, args: Any, output: Any) -> None:
+        """The root's forward pass is over, or failed."""
+        assert self._agent is not None
+        state, self._state = self._state, self._resting
+        self._agent.muted = False
+        if state != _TRAIN:
+            return
+        try:
+            for _, tensor in flatten(output):
+                if tensor.requires_grad:
+                    self.hook_gradient(tensor, self.note_backward)
+        except Exception as error:
+            self._agent.refuse(str(error))
+
+    def decide(self, module: Any) -> int:
+        if module.training and _torch().is_grad_enabled():
+            return _TRAIN
+        return _EVAL if self._evaluations else _SKIP
+
+    def note_backward(self, _: Any = None) -> None:
+        self._backward_seen = True
+        if self._agent is not None:
+            self._agent.backward_seen = True
+
+    def hook_gradient(self, tensor: Any, record: Callable[[Any], None]) -> None:
+        removable = tensor.register_hook(GradientHook(record))
+        if tensor.is_leaf:  # its hooks live as long as itself, not as long as a graph
+            self._leaf_hooks.append(removable)
+
+
+class _Inert:
+    """A hook that stays behind when its module is copied or pickled: copies are not watched."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> None:
+        self._function(*args)
+
+    def __reduce__(self) -> Any:
+        return (_inert_copy, ())
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _inert_copy() -> _Inert:
+    return _Inert(_nothing)
+
+
+class _ModuleHook:
+    """Inputs or outputs of one module, and their gradients."""
+
+    def __init__(self, watch: Watch, named: Named, kind: str, values: bool, gradients: bool) -> None:
+        assert watch._agent is not None
+        self._watch, self._agent, self._named = watch, watch._agent, named
+        self._kind, self._values, self._gradients = kind, values, gradients
+        self._tensor_type = _torch().Tensor
+        self._epoch = self._eval_epoch = -1
+        self._calls = self._eval_calls = 0
+        # (path, micro-batch, call, mode) -> handles of the value and of its gradient (-1: not interned yet).
+        self._handles: dict[tuple[str, int, int, int], list[int]] = {}
+        # Calls made without gradients within a training pass: reentrant checkpoints compute them again, last first.
+        self._unhooked: list[tuple[int, int]] = []
+        self.after, self.before = _Inert(self._after), _Inert(self._before)
+
+    def _after(self, module: Any, args: Any, output: Any) -> None:
+        state = self._watch._state
+        if state:
+            self._see(state, module, output)
+
+    def _before(self, module: Any, args: Any, kwargs: Any) -> None:
+        state = self._watch._state
+        if state:
+            self._see(state, module, {**{str(i): value for i, value in enumerate(args)}, **kwargs})
+
+    def _see(self, state: int, module: Any, value: Any) -> None:
+        try:
+            recomputing = in_backward()
+            if state == _DECIDE and not recomputing:
+                state = self._watch.decide(module)
+                if state == _SKIP:
+                    return
+            found = [("0", value)] if isinstance(value, self._tensor_type) else flatten(value)
+            if recomputing:
+                self._hook_recomputed(found)
+            elif state == _TRAIN:
+                self._record(found, self._watch.micro_batch, self._next_call(), state)
+            else:
+                self._record(found, 0, self._next_eval_call(), state)
+        except Exception as error:
+            self._agent.refuse(f"{self._kind} of '{self._named.name}': {error}")
+
+    def _next_call(self) -> int:
+        if self._epoch != self._watch.epoch:
+            self._epoch, self._calls = self._watch.epoch, 0
+            self._unhooked.clear()
+        self._calls += 1
+        return self._calls - 1
+
+    def _next_eval_call(self) -> int:
+        if self._eval_epoch != self._watch.step_epoch:
+            self._eval_epoch, self._eval_calls = self._watch.step_epoch, 0
+        self._eval_calls += 1
+        return self._eval_calls - 1
+
+    def _record(self, found: list[tuple[str, Any]], micro_batch: int, call: int, state: int) -> None:
+        for path, tensor in found:
+            if self._values:
+                self._agent.observe_handle(self._handle(path, micro_batch, call, state, 0), tensor)
+            if self._gradients and state == _TRAIN and tensor.requires_grad:
+                self._hook(tensor, path, micro_batch, call)
+        if self._gradients and state == _TRAIN and not _torch().is_grad_enabled():
+            self._unhooked.append((micro_batch, call))
+
+    def _hook_recomputed(self, found: list[tuple[str, Any]]) -> None:
+        """A checkpoint computes the module again. If its gradients flow through the new tensors (reentrant checkpoints), they
+        are those of the call that had none."""
+        if not self._unhooked or self._epoch != self._watch.epoch or not _torch().is_grad_enabled():
+            return
+        micro_batch, call = self._unhooked.pop()
+        for path, tensor in found:
+            if tensor.requires_grad:
+                self._hook(tensor, path, micro_batch, call)
+
+    def _hook(self, tensor: Any, path: str, micro_batch: int, call: int) -> None:
+        handle = self._handle(path, micro_batch, call, _TRAIN, 1)
+        watch, observe = self._watch, self._agent.observe_handle
+
+        def record(gradient: Any) -> None:
+            watch.note_backward()
+            if watch._resting:
+                observe(handle, gradient)
+
+        watch.hook_gradient(tensor, record)
+
+    def _handle(self, path: str, micro_batch: int, call: int, state: int, gradient: int) -> int:
+        handles = self._handles.setdefault((path, micro_batch, call, state), [-1, -1])
+        if handles[gradient] < 0:
+            named, mode = self._named, "eval" if state == _EVAL else "train"
+            kind = f"grad_{self._kind}" if gradient else self._kind
+            handles[gradient] = self._agent.intern(
+                named.name, kind, path, micro_batch, call, mode, named.parent, named.class_name, named.depth
+            )
+        return handles[gradient]
+
+
+def watch(
+    model: Any,
+    optimizer: Any = None,
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] | None = None,
+    kinds: Iterable[str] | None = None,
+    steps: str | None = None,
+    eval: bool = False,  # noqa: A002 (the name that users know)
+    name: str = "",
+) -> Watch:
+    """Records what a torch module computes, from now on.
+
+    optimizer: one or several; their update ends the step (with several: the last one's). include, exclude: patterns of module
+    names, as "blocks.*.ln1". kinds: output, input, grad_output, grad_input, weight, and with an optimizer weight_grad and
+    optimizer_state; default: output, grad_output, the weights as they are now, and with an optimizer the last three.
+    steps: "0-9,20,100-", "0-99,every=10". eval: record evaluation and no-grad passes too. name: a prefix that tells two models apart.
+
+    Raises InvalidArgumentError, TypeError, and StatagentError before init."""
+    if _agent.disabled():
+        return Watch(None)
+    agent = _agent.current()
+    if agent is None or agent.closed:
+        found = "none" if agent is None else "one that is closed"
+        raise StatagentError(f"watch: found {found} as this process's agent; expected a running one; call statagent.init() first")
+    torch = _torch()
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgumentError(f"watch: found a {type(model).__name__} as model; expected a torch.nn.Module")
+    optimizers = _check_optimizers(optimizer)
+    chosen = _check_kinds(kinds, bool(optimizers))
+    selection, recorded_steps = Selection(include, exclude), _Steps(steps)
+    all_modules = name_modules(model, name)
+    all_parameters = name_parameters(all_modules, name)
+    selection.check([named.name for named in [*all_modules, *all_parameters]])
+    modules = [named for named in all_modules if selection.module(named)]
+    parameters = [named for named in all_parameters if selection.parameter(named)]
+
+    made = Watch(agent)
+    try:
+        for named in modules:
+            made._claim(named, chosen.intersection(_FORWARD_KINDS))
+        for named in parameters:
+            made._claim(named, chosen.difference(_FORWARD_KINDS))
+        made._attach(unwrap(model), modules, chosen)
+        made._optimizers = [OptimizerHooks(agent, each, parameters, chosen, made.wanted) for each in optimizers]
+        made._begin(eval, recorded_steps)
+    except BaseException:
+        made.remove()
+        raise
+    if "weight" in chosen:
+        _record_initial(agent, parameters)
+    _warn_about_strangers(optimizers, all_parameters)
+    return made
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+def _check_optimizers(optimizer: Any) -> list[Any]:
+    if optimizer is None:
+        return []
+    found = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    for each in found:
+        if not hasattr(each, "register_step_post_hook") or not hasattr(each, "param_groups"):
+            raise InvalidArgumentError(
+                f"watch: found a {type(each).__name__} as optimizer; expected a torch.optim.Optimizer, or a list"
+            )
+    return found
+
+
+def _check_kinds(kinds: Iterable[str] | None, optimizer: bool) -> frozenset[str]:
+    if kinds is None:
+        return _DEFAULT_KINDS.union(_OPTIMIZER_KINDS if optimizer else ())
+    chosen = frozenset([kinds] if isinstance(kinds, str) else kinds)
+    for kind in sorted(map(str, chosen)):
+        if kind not in KINDS:
+            raise InvalidArgumentError(f"watch: found '{kind}' in kinds; expected some of: {', '.join(KINDS)}")
+        if kind in _OPTIMIZER_KINDS and not optimizer:
+            raise InvalidArgumentError(f"watch: kind '{kind}' needs the optimizer; found none; give optimizer=")
+    if not chosen:
+        raise InvalidArgumentError(f"watch: kinds is empty; expected some of: {', '.join(KINDS)}")
+    return chosen
+
+
+def _record_initial(agent: Agent, parameters: list[Named]) -> None:
+    for named in parameters:
+        try:
+            handle = agent.intern(named.name, "weight", "", 0, 0, "init", named.parent, named.class_name, named.depth)
+        except StatagentError as error:
+            agent.refuse(str(error))
+            continue
+        agent.observe_handle(handle, named.value)
+
+
+def _warn_about_strangers(optimizers: list[Any], parameters: list[Named]) -> None:
+    known = {id(named.value) for named in parameters}
+    updated = [parameter for each in optimizers for group in each.param_groups for parameter in group["params"]]
+    strangers = sum(id(parameter) not in known for parameter in updated)
+    if strangers:
+        warn_once(
+            "strangers", f"watch: {strangers} of the optimizer's {len(updated)} parameters are not the model's; not recorded"
+        )
