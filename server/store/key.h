@@ -4,9 +4,10 @@
 //   scalars, events     attempt (4) | rank (4) | step (8) | sequence number (8)
 //   steps               attempt (4) | rank (4) | step (8)
 //   catalogue           'r' run name 0x00 number (4)                           an attempt
-//                       'm' attempt (4) | rank (4)                             state of a rank
-//                       'a' attempt (4) | rank (4) | id (4)                    definition of an activation
-//                       'l' attempt (4) | rank (4) | id (4)                    a layout
+//                       'i' attempt (4) | rank (4)                             what the rank's hello told
+//                       'm' attempt (4) | rank (4)                             watermark and tallies of a
+//                       rank 'a' attempt (4) | rank (4) | id (4)                    definition of an
+//                       activation 'l' attempt (4) | rank (4) | id (4)                    a layout
 #ifndef STATCOLLECT_SERVER_STORE_KEY_H_
 #define STATCOLLECT_SERVER_STORE_KEY_H_
 

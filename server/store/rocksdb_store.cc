@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdarg>
+#include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/experimental.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
@@ -17,6 +22,7 @@
 #include "server/store/codec/catalogue.h"
 #include "server/store/codec/stat_block.h"
 #include "server/store/directory_lock.h"
+#include "server/store/format_file.h"
 #include "server/store/key.h"
 
 namespace statcollect {
@@ -24,8 +30,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kFormatFile[] = "FORMAT";
 constexpr char kNextAttemptKey[] = "next_attempt";
+constexpr std::size_t kRankAt = 5;  // in catalogue keys of ranks
 
 // Column families, in the order of kFamilies.
 enum Family { kDefault, kCatalogue, kStats, kScalars, kEvents, kSteps, kFamilyCount };
@@ -42,7 +48,6 @@ Status FromRocks(const std::string& attempted, const rocksdb::Status& status) {
   return {code, attempted + ": " + status.ToString()};
 }
 
-rocksdb::Slice Slice(std::string_view text) { return {text.data(), text.size()}; }
 std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
 rocksdb::CompressionType FastCompression() {
@@ -52,14 +57,41 @@ rocksdb::CompressionType FastCompression() {
   return rocksdb::kNoCompression;
 }
 
-rocksdb::DBOptions MakeDbOptions() {
+// Takes RocksDB's warnings into the daemon's log, in place of LOG files in the data directory, and remembers
+// what it says about damaged logs: its status does not name the file.
+class WarningLog final : public rocksdb::Logger {
+ public:
+  explicit WarningLog(std::function<void(const std::string&)> log)
+      : rocksdb::Logger(rocksdb::WARN_LEVEL), log_(std::move(log)) {}
+
+  using rocksdb::Logger::Logv;
+  void Logv(const char*, va_list) override {}  // lines without a level
+  void Logv(rocksdb::InfoLogLevel level, const char* format, va_list arguments) override {
+    if (level < GetInfoLogLevel() || level == rocksdb::HEADER_LEVEL) return;
+    std::array<char, 512> text{};
+    std::vsnprintf(text.data(), text.size(), format, arguments);
+    const std::string line(text.data());
+    log_(line);
+    std::lock_guard lock(mutex_);
+    if (line.find(".log") != std::string::npos) about_logs_ = line;
+  }
+  std::string about_logs() const {
+    std::lock_guard lock(mutex_);
+    return about_logs_;
+  }
+
+ private:
+  const std::function<void(const std::string&)> log_;
+  mutable std::mutex mutex_;
+  std::string about_logs_;
+};
+
+rocksdb::DBOptions MakeDbOptions(std::shared_ptr<rocksdb::Logger> log) {
   rocksdb::DBOptions options;
+  options.info_log = std::move(log);
   options.create_if_missing = true;
   options.create_missing_column_families = true;
   options.max_background_jobs = 2;
-  options.keep_log_file_num = 3;
-  options.max_log_file_size = 1 << 20;
-  options.info_log_level = rocksdb::WARN_LEVEL;
   options.max_total_wal_size = 256 << 20;
   // A crash may tear the log's last record; nothing in it was acknowledged, so it is dropped. Damage anywhere
   // else could hide acknowledged records: then opening fails, where point-in-time recovery would silently
@@ -81,39 +113,6 @@ rocksdb::ColumnFamilyOptions MakeFamilyOptions(bool bulk) {
   return options;
 }
 
-// Reads or writes the FORMAT file: "statcollect store <version>".
-Status CheckFormat(const std::string& directory) {
-  const fs::path path = fs::path(directory) / kFormatFile;
-  if (!fs::exists(path)) {
-    if (fs::exists(fs::path(directory) / "CURRENT")) {
-      return {Code::kFailedPrecondition,
-              "open store '" + directory +
-                  "': found a RocksDB without a FORMAT file; expected an empty folder or one "
-                  "that statcollectord made; choose another with --data-dir"};
-    }
-    std::ofstream out(path);
-    out << "statcollect store " << kStoreFormatVersion << "\n";
-    out.close();
-    return out ? Status::Ok()
-               : Status(Code::kUnavailable, "write '" + path.string() + "': failed; is the disk full?");
-  }
-  std::string word1, word2;
-  int version = 0;
-  std::ifstream in(path);
-  in >> word1 >> word2 >> version;
-  if (!in || word1 != "statcollect" || word2 != "store" || version < 1) {
-    return {Code::kDataLoss, "open store '" + directory +
-                                 "': the file FORMAT does not say 'statcollect store <version>'; " +
-                                 "restore it from a backup of this store"};
-  }
-  if (version > kStoreFormatVersion) {
-    return {Code::kFailedPrecondition, "open store '" + directory + "': format version is " +
-                                           std::to_string(version) + "; this build reads 1.." +
-                                           std::to_string(kStoreFormatVersion) + "; upgrade statcollectord"};
-  }
-  return Status::Ok();
-}
-
 // Keys [begin, end); an iterator keeps views of both, so they live as long as it does.
 struct KeyRange {
   std::string begin, end;
@@ -128,9 +127,11 @@ KeyRange RankRange(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
   return KeyRange(StepPrefix(attempt, rank, steps.first), std::move(end));
 }
 
+// `scan`: reads much and once, so it must not push what others need out of the cache.
 std::unique_ptr<rocksdb::Iterator> Iterate(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family,
-                                           const KeyRange& range) {
+                                           const KeyRange& range, bool scan = false) {
   rocksdb::ReadOptions options;
+  options.fill_cache = !scan;
   if (!range.end.empty()) options.iterate_upper_bound = &range.end_slice;
   std::unique_ptr<rocksdb::Iterator> it(db.NewIterator(options, family));
   it->Seek(range.begin);
@@ -141,7 +142,7 @@ class RocksStatScan final : public StatScan {
  public:
   RocksStatScan(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, AttemptId attempt, std::uint32_t rank,
                 StepBounds steps)
-      : range_(RankRange(attempt, rank, steps)), it_(Iterate(db, family, range_)) {}
+      : range_(RankRange(attempt, rank, steps)), it_(Iterate(db, family, range_, /*scan=*/true)) {}
 
   bool Next() override {
     if (!status_.ok()) return false;
@@ -239,7 +240,7 @@ class RocksDbStore final : public Store {
     for (const AttemptMeta& attempt : *attempts) {
       if (std::find(ids.begin(), ids.end(), attempt.id) == ids.end()) continue;
       (void)batch.Delete(families_[kCatalogue], AttemptKey(attempt));
-      for (const char prefix : {'m', 'a', 'l'})
+      for (const char prefix : {'m', 'i', 'a', 'l'})
         DeleteAttempt(batch, kCatalogue, std::string(1, prefix), attempt.id);
       for (const Family family : {kStats, kScalars, kEvents, kSteps})
         DeleteAttempt(batch, family, "", attempt.id);
@@ -250,34 +251,47 @@ class RocksDbStore final : public Store {
   }
 
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
-    const std::string prefix = KeyBuilder('m').U32(attempt).Take();
+    const std::string what = "ranks of attempt " + std::to_string(attempt);
     std::map<std::uint32_t, RankMeta> ranks;
-    auto metas = ReadAll<RankMeta>("ranks of attempt " + std::to_string(attempt), kCatalogue,
-                                   KeyRange(prefix, PrefixEnd(prefix)));
-    if (!metas.ok()) return metas.status();
-    for (RankMeta& meta : *metas) ranks[meta.info.rank] = std::move(meta);
+    STATCOLLECT_RETURN_IF_ERROR(ForEach<RankMeta>(
+        what, kCatalogue, AttemptRange('m', attempt),
+        [&](std::string_view key, RankMeta meta) { ranks[ReadU32(key.substr(kRankAt))] = std::move(meta); }));
+    STATCOLLECT_RETURN_IF_ERROR(ForEach<SessionInfo>(
+        what, kCatalogue, AttemptRange('i', attempt), [&](std::string_view key, SessionInfo info) {
+          if (const auto found = ranks.find(ReadU32(key.substr(kRankAt))); found != ranks.end()) {
+            found->second.info = std::move(info);
+          }
+        }));
     return ranks;
   }
 
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
     rocksdb::WriteBatch batch;
-    (void)batch.Put(families_[kCatalogue], RankKey(attempt, rank), Encode(meta));
-    return Write("write rank " + std::to_string(rank), batch, true);
+    (void)batch.Put(families_[kCatalogue], RankKey('i', attempt, rank), Encode(meta.info));
+    (void)batch.Put(families_[kCatalogue], RankKey('m', attempt, rank), Encode(meta));
+    STATCOLLECT_RETURN_IF_ERROR(Write("write rank " + std::to_string(rank), batch, true));
+    std::lock_guard lock(with_info_mutex_);
+    with_info_.emplace(attempt, rank);
+    return Status::Ok();
   }
 
   Result<std::vector<ActivationDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
     const std::string prefix = KeyBuilder('a').U32(attempt).U32(rank).Take();
-    return ReadAll<ActivationDef>("activations", kCatalogue, KeyRange(prefix, PrefixEnd(prefix)));
+    return ReadAll<ActivationDef>("activations" + Of(attempt, rank), kCatalogue,
+                                  KeyRange(prefix, PrefixEnd(prefix)));
   }
 
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
     const std::string prefix = KeyBuilder('l').U32(attempt).U32(rank).Take();
-    return ReadAll<Layout>("layouts", kCatalogue, KeyRange(prefix, PrefixEnd(prefix)));
+    return ReadAll<Layout>("layouts" + Of(attempt, rank), kCatalogue, KeyRange(prefix, PrefixEnd(prefix)));
   }
 
   Status Append(std::span<const AppendItem> items) override {
     rocksdb::WriteBatch batch;
-    for (const AppendItem& item : items) Add(batch, item);
+    for (const AppendItem& item : items) {
+      Add(batch, item);
+      STATCOLLECT_RETURN_IF_ERROR(AddInfo(batch, item));
+    }
     return Write("append " + std::to_string(items.size()) + " batches", batch, fsync_);
   }
 
@@ -303,13 +317,13 @@ class RocksDbStore final : public Store {
 
   Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
                                             StepBounds steps) override {
-    return ReadAll<ScalarRecord>("scalars", kScalars, RankRange(attempt, rank, steps));
+    return ReadAll<ScalarRecord>("scalars" + Of(attempt, rank), kScalars, RankRange(attempt, rank, steps));
   }
   Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
-    return ReadAll<EventRecord>("events", kEvents, RankRange(attempt, rank, {}));
+    return ReadAll<EventRecord>("events" + Of(attempt, rank), kEvents, RankRange(attempt, rank, {}));
   }
   Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return ReadAll<StepRecord>("step ends", kSteps, RankRange(attempt, rank, steps));
+    return ReadAll<StepRecord>("step ends" + Of(attempt, rank), kSteps, RankRange(attempt, rank, steps));
   }
 
   Result<StoreUsage> Usage() override {
@@ -318,9 +332,10 @@ class RocksDbStore final : public Store {
     const fs::space_info space = fs::space(directory_, error);
     if (error) return Status(Code::kUnavailable, "measure '" + directory_ + "': " + error.message());
     usage.disk_free_bytes = space.available;
-    for (const auto& entry : fs::directory_iterator(directory_, error)) {
+    for (fs::directory_iterator entry(directory_, error), end; !error && entry != end;
+         entry.increment(error)) {
       std::error_code gone;  // RocksDB removes files at any time
-      const auto bytes = entry.file_size(gone);
+      const auto bytes = entry->file_size(gone);
       if (!gone) usage.disk_bytes += bytes;
     }
     return usage;
@@ -334,8 +349,16 @@ class RocksDbStore final : public Store {
   static std::string AttemptKey(const AttemptMeta& attempt) {
     return AttemptPrefix(attempt.run) + KeyBuilder().U32(attempt.number).Take();
   }
-  static std::string RankKey(AttemptId attempt, std::uint32_t rank) {
-    return KeyBuilder('m').U32(attempt).U32(rank).Take();
+  static std::string RankKey(char prefix, AttemptId attempt, std::uint32_t rank) {
+    return KeyBuilder(prefix).U32(attempt).U32(rank).Take();
+  }
+  static KeyRange AttemptRange(char prefix, AttemptId attempt) {
+    std::string begin = KeyBuilder(prefix).U32(attempt).Take();
+    std::string end = PrefixEnd(begin);
+    return KeyRange(std::move(begin), std::move(end));
+  }
+  static std::string Of(AttemptId attempt, std::uint32_t rank) {
+    return " of attempt " + std::to_string(attempt) + ", rank " + std::to_string(rank);
   }
 
   Result<AttemptId> NextAttemptId() {
@@ -351,16 +374,23 @@ class RocksDbStore final : public Store {
     return id;
   }
 
+  // Calls visit(key, value) for each value of the range, in key order.
+  template <typename T, typename Visit>
+  Status ForEach(const std::string& what, Family family, const KeyRange& range, Visit visit) {
+    auto it = Iterate(*db_, families_[family], range);
+    for (; it->Valid(); it->Next()) {
+      auto value = Decode<T>(what + ", key " + it->key().ToString(/*hex=*/true), View(it->value()));
+      if (!value.ok()) return value.status();
+      visit(View(it->key()), *std::move(value));
+    }
+    return FromRocks("read " + what, it->status());
+  }
+
   template <typename T>
   Result<std::vector<T>> ReadAll(const std::string& what, Family family, const KeyRange& range) {
     std::vector<T> values;
-    auto it = Iterate(*db_, families_[family], range);
-    for (; it->Valid(); it->Next()) {
-      auto value = Decode<T>(what, View(it->value()));
-      if (!value.ok()) return value.status();
-      values.push_back(*std::move(value));
-    }
-    STATCOLLECT_RETURN_IF_ERROR(FromRocks("read " + what, it->status()));
+    STATCOLLECT_RETURN_IF_ERROR(ForEach<T>(
+        what, family, range, [&](std::string_view, T value) { values.push_back(std::move(value)); }));
     return values;
   }
 
@@ -386,7 +416,21 @@ class RocksDbStore final : public Store {
     for (const StepRecord& step : records.steps) {
       (void)batch.Put(families_[kSteps], StepPrefix(item.attempt, item.rank, step.step), Encode(step));
     }
-    (void)batch.Put(families_[kCatalogue], RankKey(item.attempt, item.rank), Encode(*item.meta));
+    (void)batch.Put(families_[kCatalogue], RankKey('m', item.attempt, item.rank), Encode(*item.meta));
+  }
+
+  // What the hello told is large and does not change: written once, not with each append.
+  Status AddInfo(rocksdb::WriteBatch& batch, const AppendItem& item) {
+    {
+      std::lock_guard lock(with_info_mutex_);
+      if (!with_info_.emplace(item.attempt, item.rank).second) return Status::Ok();
+    }
+    std::string stored;
+    const std::string key = RankKey('i', item.attempt, item.rank);
+    const rocksdb::Status read = db_->Get({}, families_[kCatalogue], key, &stored);
+    if (!read.IsNotFound()) return FromRocks("read what the hello told" + Of(item.attempt, item.rank), read);
+    (void)batch.Put(families_[kCatalogue], key, Encode(item.meta->info));
+    return Status::Ok();
   }
 
   void AddStats(rocksdb::WriteBatch& batch, const AppendItem& item) {
@@ -410,13 +454,17 @@ class RocksDbStore final : public Store {
     (void)batch.DeleteRange(families_[family], begin, PrefixEnd(begin));
   }
 
-  // Gives back whole files of a dropped attempt at once; the rest goes with the next compaction.
+  // Gives back whole files of a dropped attempt at once, and asks for a compaction of files that hold other
+  // attempts too. Both are only about space: a dropped attempt's id is never asked for again.
   void FreeFiles(AttemptId id) {
-    const std::string begin = KeyBuilder().U32(id).Take();
-    const std::string end = PrefixEnd(begin);
-    const rocksdb::Slice begin_slice = Slice(begin), end_slice = Slice(end);
-    (void)rocksdb::DeleteFilesInRange(db_.get(), families_[kStats], &begin_slice, &end_slice,
-                                      /*include_end=*/false);
+    const KeyRange range(KeyBuilder().U32(id).Take(), PrefixEnd(KeyBuilder().U32(id).Take()));
+    const rocksdb::Slice begin = range.begin;
+    for (const Family family : {kStats, kScalars, kEvents, kSteps}) {
+      (void)rocksdb::DeleteFilesInRange(db_.get(), families_[family], &begin, &range.end_slice,
+                                        /*include_end=*/false);
+      (void)rocksdb::experimental::SuggestCompactRange(db_.get(), families_[family], &begin,
+                                                       &range.end_slice);
+    }
   }
 
   // A failed write may have reached the disk in part: nothing is written after it, until the store is opened
@@ -450,7 +498,17 @@ class RocksDbStore final : public Store {
   std::mutex catalogue_mutex_;                                // one attempt is created or dropped at a time
   std::mutex failure_mutex_;
   Status failure_;
+  std::mutex with_info_mutex_;
+  std::set<std::pair<AttemptId, std::uint32_t>> with_info_;  // ranks known to have what the hello told
 };
+
+// What to do when the store does not open.
+std::string AfterOpen(Code code) {
+  if (code == Code::kDataLoss) {
+    return "; expected files as they were written; restore a checkpoint, or start with another --data-dir";
+  }
+  return "; expected a disk with space and a folder this user may write";
+}
 
 }  // namespace
 
@@ -466,7 +524,7 @@ Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
   }
   auto lock = DirectoryLock::Acquire(directory);
   if (!lock.ok()) return lock.status();
-  STATCOLLECT_RETURN_IF_ERROR(CheckFormat(directory));
+  STATCOLLECT_RETURN_IF_ERROR(CheckFormatFile(directory, kStoreFormatVersion));
 
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
   for (int family = 0; family < kFamilyCount; ++family) {
@@ -474,8 +532,13 @@ Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
   }
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status opened = rocksdb::DB::Open(MakeDbOptions(), directory, descriptors, &handles, &db);
-  if (!opened.ok()) return FromRocks("open store '" + directory + "'", opened);
+  const auto log = std::make_shared<WarningLog>(options.log);
+  const rocksdb::Status opened = rocksdb::DB::Open(MakeDbOptions(log), directory, descriptors, &handles, &db);
+  if (!opened.ok()) {
+    const std::string hint = log->about_logs().empty() ? "" : " (" + log->about_logs() + ")";
+    const Status status = FromRocks("open store '" + directory + "'", opened);
+    return Status(status.code(), status.message() + hint + AfterOpen(status.code()));
+  }
   options.log("opened '" + directory + "', format version " + std::to_string(kStoreFormatVersion));
   return std::unique_ptr<Store>(std::make_unique<RocksDbStore>(
       directory, options.fsync, *std::move(lock), std::unique_ptr<rocksdb::DB>(db), std::move(handles)));

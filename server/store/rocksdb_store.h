@@ -15,6 +15,7 @@ inline constexpr int kStoreFormatVersion = 1;
 
 struct RocksDbStoreOptions {
   bool fsync = true;  // false: an append is done once the operating system has it
+  // Called from any thread, RocksDB's own included.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 

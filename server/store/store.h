@@ -46,7 +46,7 @@ struct RankMeta {
 };
 
 // A batch that has been validated, trimmed to what is new, and may be stored: `meta` is the rank's state
-// after it.
+// after it. `meta->info` changes by PutRank only: Append stores it where the rank has none yet.
 struct AppendItem {
   AttemptId attempt = 0;
   std::uint32_t rank = 0;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <google/protobuf/stubs/logging.h>
+
 #include <functional>
 #include <limits>
 
@@ -157,6 +159,7 @@ TEST(ConvertBatch, RefusesDamagedBytesBeforeParsingThem) {
 }
 
 TEST(ConvertBatch, SurvivesAnyBytesUnderAValidChecksum) {
+  const google::protobuf::LogSilencer silence;
   const v1::Batch wire = ToWire(RandomBatch(1, 1, {.activations = 3, .steps = 1}), {});
   for (std::size_t i = 0; i < wire.records().size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
@@ -205,7 +208,13 @@ TEST(ConvertBatch, RefusesColumnsOfUnequalLength) {
 TEST(ConvertBatch, RefusesCountsThatDoNotAddUpToTheLayout) {
   ExpectRefused([](auto* r) { r->mutable_stats()->set_zero(0, 33); }, "stats.zero[0] is 33");
   ExpectRefused([](auto* r) { r->mutable_stats()->set_pos(0, ~0ull); }, "stats.pos[0]");
-  ExpectRefused([](auto* r) { r->mutable_stats()->set_pos(0, 0); }, "short in its counts");
+  ExpectRefused(
+      [](auto* r) {
+        int i = 0;
+        while (r->stats().pos(i) == 0) ++i;
+        r->mutable_stats()->set_pos(i, 0);
+      },
+      "short in its counts");
   // c64 counts its components twice: half of them is not enough.
   ExpectRefused([](auto* r) { r->mutable_stats()->set_pos(3, r->stats().pos(3) - 1); }, "14 components");
 }
@@ -287,6 +296,7 @@ TEST(ConvertBatch, RefusesImpossibleShapes) {
 }
 
 TEST(ConvertBatch, RefusesHostileNames) {
+  const google::protobuf::LogSilencer silence;
   const std::string hostile[] = {"",        "a\nb",   std::string("a\0b", 3),
                                  "\x1b[2J", "\u202e", std::string(4096, 'n')};
   for (const std::string& name : hostile) {

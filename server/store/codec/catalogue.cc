@@ -91,7 +91,6 @@ void Read(ByteReader& in, AttemptMeta& a) {
 }
 
 void Write(ByteWriter& out, const RankMeta& r) {
-  Write(out, r.info);
   out.Varint(r.durable_seq);
   out.Varint(r.records);
   out.Varint(r.stat_records);
@@ -108,7 +107,6 @@ void Write(ByteWriter& out, const RankMeta& r) {
 }
 
 void Read(ByteReader& in, RankMeta& r) {
-  Read(in, r.info);
   r.durable_seq = in.Varint();
   r.records = in.Varint();
   r.stat_records = in.Varint();
@@ -215,6 +213,7 @@ std::string EncodeSealed(const T& value) {
 }  // namespace
 
 std::string Encode(const AttemptMeta& attempt) { return EncodeSealed(attempt); }
+std::string Encode(const SessionInfo& info) { return EncodeSealed(info); }
 std::string Encode(const RankMeta& rank) { return EncodeSealed(rank); }
 std::string Encode(const ActivationDef& def) { return EncodeSealed(def); }
 std::string Encode(const Layout& layout) { return EncodeSealed(layout); }
@@ -239,6 +238,7 @@ Result<T> Decode(std::string_view what, std::string_view bytes) {
 }
 
 template Result<AttemptMeta> Decode<AttemptMeta>(std::string_view, std::string_view);
+template Result<SessionInfo> Decode<SessionInfo>(std::string_view, std::string_view);
 template Result<RankMeta> Decode<RankMeta>(std::string_view, std::string_view);
 template Result<ActivationDef> Decode<ActivationDef>(std::string_view, std::string_view);
 template Result<Layout> Decode<Layout>(std::string_view, std::string_view);

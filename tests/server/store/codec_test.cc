@@ -216,13 +216,20 @@ TEST(Catalogue, RoundTrips) {
   EXPECT_EQ(*Decode<AttemptMeta>("attempt", Encode(attempt)), attempt);
   const auto rank = Decode<RankMeta>("rank", Encode(SomeRank()));
   ASSERT_TRUE(rank.ok());
-  EXPECT_EQ(rank->info.config, SomeRank().info.config);
-  EXPECT_EQ(rank->info.session, SomeRank().info.session);
+  EXPECT_TRUE(rank->info.run.empty()) << "what the hello told is a value of its own";
   EXPECT_EQ(rank->durable_seq, 1u << 30);
   EXPECT_EQ(rank->first_step, std::nullopt);
   EXPECT_EQ(rank->last_step, 9u);
   EXPECT_EQ(rank->dropped, SomeRank().dropped);
   EXPECT_TRUE(rank->finished);
+  const auto info = Decode<SessionInfo>("hello", Encode(SomeRank().info));
+  ASSERT_TRUE(info.ok());
+  EXPECT_EQ(info->run, "base");
+  EXPECT_EQ(info->session, SomeRank().info.session);
+  EXPECT_EQ(info->rank, 3u);
+  EXPECT_EQ(info->world_size, 4u);
+  EXPECT_EQ(info->host, "node");
+  EXPECT_EQ(info->config, SomeRank().info.config);
   const ActivationDef def{.id = 1,
                           .key = {.name = "blocks.1.ln2",
                                   .kind = Kind::kGradOutput,
@@ -250,6 +257,125 @@ TEST(Catalogue, NanScalarKeepsItsBits) {
   const double nan = std::bit_cast<double>(0x7ff8000000001234u);
   const auto decoded = Decode<ScalarRecord>("scalar", Encode(ScalarRecord{.name = "loss", .value = nan}));
   EXPECT_EQ(std::bit_cast<std::uint64_t>(decoded->value), 0x7ff8000000001234u);
+}
+
+// As for blocks: bytes that change make stores unreadable.
+TEST(Catalogue, GoldenBytes) {
+  SessionInfo info{.run = "r",
+                   .session = {1, 2},
+                   .launch = "L",
+                   .if_exists = IfExists::kAppend,
+                   .rank = 3,
+                   .local_rank = 1,
+                   .world_size = 200,
+                   .host = "h",
+                   .pid = 5,
+                   .start_unix_nanos = -1,
+                   .agent_version = "v",
+                   .config = {{"k", "w"}}};
+  EXPECT_EQ(Hex(Encode(info)),
+            "01"
+            "0172"
+            "01020000000000000000000000000000"
+            "014c"
+            "03"
+            "03"
+            "01"
+            "c801"
+            "0168"
+            "0a"
+            "01"
+            "0176"
+            "01016b0177"
+            "ad864136");
+  RankMeta rank;
+  rank.durable_seq = 300;
+  rank.records = 2;
+  rank.stat_records = 1;
+  rank.steps = 1;
+  rank.first_step = 0;
+  rank.dropped = {{"c", 4}};
+  rank.last_write_unix_nanos = 1;
+  rank.finished = true;
+  EXPECT_EQ(Hex(Encode(rank)),
+            "01"
+            "ac02"
+            "02"
+            "01"
+            "01"
+            "0100"
+            "00"
+            "01016304"
+            "02"
+            "01"
+            "5bcb73dd");
+  const AttemptMeta attempt{
+      .id = 7, .number = 2, .run = "r", .launch = "", .world_size = 8, .start_unix_nanos = 1};
+  EXPECT_EQ(Hex(Encode(attempt)),
+            "01"
+            "07"
+            "02"
+            "0172"
+            "00"
+            "08"
+            "02"
+            "d4dac36d");
+  const ActivationDef def{.id = 1,
+                          .key = {.name = "n",
+                                  .kind = Kind::kOutput,
+                                  .output_path = "0",
+                                  .micro_batch = 2,
+                                  .call = 3,
+                                  .mode = Mode::kEval},
+                          .parent = "p",
+                          .class_name = "C",
+                          .depth = -1};
+  EXPECT_EQ(Hex(Encode(def)),
+            "01"
+            "01"
+            "016e"
+            "01"
+            "0130"
+            "02"
+            "03"
+            "02"
+            "0170"
+            "0143"
+            "01"
+            "4446012c");
+  const Layout layout{.id = 2, .dtype = DType::kBf16, .shape = {3, 64}};
+  EXPECT_EQ(Hex(Encode(layout)),
+            "01"
+            "02"
+            "04"
+            "02"
+            "06"
+            "8001"
+            "baf48a8f");
+  const ScalarRecord scalar{.name = "s", .step = 1, .micro_batch = 2, .value = 1};
+  EXPECT_EQ(Hex(Encode(scalar)),
+            "01"
+            "0173"
+            "01"
+            "02"
+            "000000000000f03f"
+            "c2993498");
+  const EventRecord event{.kind = "e", .step = 1, .unix_nanos = 2, .text = "t", .fields = {{"a", "b"}}};
+  EXPECT_EQ(Hex(Encode(event)),
+            "01"
+            "0165"
+            "01"
+            "04"
+            "0174"
+            "0101610162"
+            "529291f7");
+  const StepRecord step{.step = 1, .unix_nanos = 2, .micro_batches = 3};
+  EXPECT_EQ(Hex(Encode(step)),
+            "01"
+            "01"
+            "04"
+            "03"
+            "29e1b96d");
 }
 
 TEST(Catalogue, DamagedContentUnderACorrectChecksumNeverCrashes) {

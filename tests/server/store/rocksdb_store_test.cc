@@ -214,6 +214,57 @@ TEST_F(RocksDbStoreTest, NewerFormatIsRefused) {
               HasSubstr("format version is 3; this build reads 1..1; upgrade statcollectord"));
 }
 
+TEST_F(RocksDbStoreTest, DamagedFormatFileIsRefused) {
+  Open();
+  store_.reset();
+  std::ofstream(directory_ + "/FORMAT") << "statcol";
+  const auto opened = OpenRocksDbStore(directory_);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.status().code(), Code::kDataLoss);
+  EXPECT_THAT(opened.status().message(), HasSubstr("FORMAT"));
+}
+
+TEST_F(RocksDbStoreTest, AppendKeepsWhatTheHelloToldAndStoresItWhereThereIsNone) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  RankMeta told = MetaOf(0, 0);
+  told.info.host = "from the hello";
+  ASSERT_TRUE(store_->PutRank(attempt, 0, told).ok());
+  for (const bool reopened : {false, true}) {
+    if (reopened) Open();
+    for (const std::uint32_t rank : {0, 1}) {
+      RecordBatch batch = MakeBatch(reopened ? 7 : 1, reopened, 0, 3);
+      RankMeta meta = MetaOf(rank, batch.last_seq());
+      meta.info.host = reopened ? "later" : "first append";
+      const AppendItem item{.attempt = attempt, .rank = rank, .batch = &batch, .meta = &meta};
+      ASSERT_TRUE(store_->Append({&item, 1}).ok());
+    }
+  }
+  const auto ranks = *store_->Ranks(attempt);
+  EXPECT_EQ(ranks.at(0).info.host, "from the hello");
+  EXPECT_EQ(ranks.at(1).info.host, "first append");
+  EXPECT_EQ(ranks.at(1).durable_seq, 12u);
+  told.info.host = "from the next hello";
+  ASSERT_TRUE(store_->PutRank(attempt, 0, told).ok());
+  EXPECT_EQ(store_->Ranks(attempt)->at(0).info.host, "from the next hello");
+}
+
+TEST_F(RocksDbStoreTest, LargeConfigurationIsNotWrittenWithEveryAppend) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  RankMeta meta = MetaOf(0, 0);
+  for (int i = 0; i < 1000; ++i) meta.info.config["key" + std::to_string(i)] = std::string(1000, 'x');
+  ASSERT_TRUE(store_->PutRank(attempt, 0, meta).ok());
+  const std::uint64_t before = store_->Usage()->disk_bytes;
+  for (std::uint64_t step = 0; step < 20; ++step) {
+    const RecordBatch batch = MakeBatch(1 + step * 4, step, 0, 1);
+    meta.durable_seq = batch.last_seq();
+    const AppendItem item{.attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta};
+    ASSERT_TRUE(store_->Append({&item, 1}).ok());
+  }
+  EXPECT_LT(store_->Usage()->disk_bytes, before + 500'000) << "a megabyte each would be 20 of them";
+}
+
 TEST_F(RocksDbStoreTest, ForeignRocksDbIsLeftAlone) {
   std::ofstream(directory_ + "/CURRENT") << "MANIFEST-000001\n";
   const auto opened = OpenRocksDbStore(directory_);
@@ -264,6 +315,100 @@ TEST_F(RocksDbStoreTest, FlippedBitInTheFilesIsNeverAWrongAnswer) {
   }
   EXPECT_TRUE(records == 2000 || scan->status().code() == Code::kDataLoss)
       << records << " " << scan->status().message();
+}
+
+// The write-ahead log as a child that is killed leaves it: nothing is in a table file yet.
+class WriteAheadLogTest : public RocksDbStoreTest {
+ protected:
+  static constexpr std::uint64_t kSteps = 5;
+
+  void SetUp() override {
+    const pid_t child = fork();
+    if (child == 0) {
+      auto opened = OpenRocksDbStore(directory_);
+      if (!opened.ok()) _exit(1);
+      const auto attempt = (*opened)->CreateAttempt({.run = "base", .world_size = 1});
+      for (std::uint64_t step = 0; step < kSteps; ++step) {
+        const RecordBatch batch = MakeBatch(1 + step * 13, step, 0, 10);
+        const RankMeta meta = MetaOf(0, batch.last_seq());
+        const AppendItem item{.attempt = attempt->id, .rank = 0, .batch = &batch, .meta = &meta};
+        if (!(*opened)->Append({&item, 1}).ok()) _exit(1);
+      }
+      raise(SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    copy_ = directory_ + "_copy";
+    log_ = Log(directory_);
+  }
+  ~WriteAheadLogTest() override { fs::remove_all(copy_); }
+
+  // The one log of a directory.
+  static std::string Log(const std::string& directory) {
+    std::string name;
+    std::uintmax_t size = 0;
+    for (const auto& entry : fs::directory_iterator(directory)) {
+      if (entry.path().extension() == ".log" && entry.file_size() >= size) {
+        name = entry.path().filename();
+        size = entry.file_size();
+      }
+    }
+    return name;
+  }
+  std::string FreshCopy() {
+    fs::remove_all(copy_);
+    fs::copy(directory_, copy_);
+    return copy_ + "/" + log_;
+  }
+  // Steps found, all of them whole; the watermark must agree.
+  static std::uint64_t StepsIn(Store& store) {
+    const auto ranks = store.Ranks(1);
+    const std::uint64_t steps = store.StatSteps(1, 0, {})->size();
+    EXPECT_EQ(Scan(store, 1, 0).size(), steps * 10);
+    EXPECT_EQ(ranks->empty() ? 0 : ranks->at(0).durable_seq, steps * 13);
+    return steps;
+  }
+
+  std::string copy_, log_;
+};
+
+TEST_F(WriteAheadLogTest, TornLastWriteIsDroppedAndEarlierOnesStay) {
+  const auto size = fs::file_size(directory_ + "/" + log_);
+  std::uint64_t last = 0;
+  for (std::uintmax_t cut = size / 2; cut <= size; cut += size / 60) {
+    fs::resize_file(FreshCopy(), cut);
+    auto opened = OpenRocksDbStore(copy_);
+    ASSERT_TRUE(opened.ok()) << cut << ": " << opened.status().message();
+    const std::uint64_t steps = StepsIn(**opened);
+    EXPECT_GE(steps, last);
+    last = steps;
+  }
+  FreshCopy();
+  EXPECT_EQ(StepsIn(**OpenRocksDbStore(copy_)), kSteps);
+}
+
+TEST_F(WriteAheadLogTest, FlippedBitNeverRollsBackSilently) {
+  const auto size = fs::file_size(directory_ + "/" + log_);
+  int refused = 0;
+  for (std::uintmax_t at = 0; at < size; at += size / 40) {
+    const std::string path = FreshCopy();
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(at));
+    const int byte = file.get();
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(byte ^ 0x04));
+    file.close();
+    auto opened = OpenRocksDbStore(copy_);
+    if (opened.ok()) {
+      EXPECT_EQ(StepsIn(**opened), kSteps) << "byte " << at;
+    } else {
+      ++refused;
+      EXPECT_EQ(opened.status().code(), Code::kDataLoss) << opened.status().message();
+      EXPECT_THAT(opened.status().message(), HasSubstr(log_));
+    }
+  }
+  EXPECT_GT(refused, 0);
 }
 
 // A child appends until it is killed; it reports each append that has returned through a pipe.

@@ -1,0 +1,70 @@
+#include "server/store/format_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+namespace statcollect {
+namespace {
+
+Status CannotWrite(const std::string& path) {
+  return {Code::kUnavailable, "write '" + path + "': " + std::strerror(errno) +
+                                  "; expected a disk with space and a folder this user may write"};
+}
+
+// Flushes a file or directory to disk.
+bool Sync(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool synced = fsync(fd) == 0;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return synced;
+}
+
+Status WriteFormatFile(const std::string& directory, int version) {
+  const std::string path = directory + "/FORMAT", temporary = path + ".new";
+  std::ofstream out(temporary, std::ios::trunc);
+  out << "statcollect store " << version << "\n";
+  out.close();
+  if (!out || !Sync(temporary)) return CannotWrite(temporary);
+  if (std::rename(temporary.c_str(), path.c_str()) != 0 || !Sync(directory)) return CannotWrite(path);
+  return Status::Ok();
+}
+
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+}  // namespace
+
+Status CheckFormatFile(const std::string& directory, int version) {
+  const std::string path = directory + "/FORMAT";
+  if (!Exists(path)) {
+    if (!Exists(directory + "/CURRENT")) return WriteFormatFile(directory, version);
+    return {Code::kFailedPrecondition,
+            "open store '" + directory +
+                "': found a RocksDB without a FORMAT file; expected an empty folder or one "
+                "that statcollectord made; choose another with --data-dir"};
+  }
+  std::string word1, word2;
+  int found = 0;
+  std::ifstream in(path);
+  in >> word1 >> word2 >> found;
+  if (!in || word1 != "statcollect" || word2 != "store" || found < 1) {
+    return {Code::kDataLoss, "open store '" + directory +
+                                 "': the file FORMAT does not say 'statcollect store <version>'; "
+                                 "restore it from a backup of this store"};
+  }
+  if (found > version) {
+    return {Code::kFailedPrecondition, "open store '" + directory + "': format version is " +
+                                           std::to_string(found) + "; this build reads 1.." +
+                                           std::to_string(version) + "; upgrade statcollectord"};
+  }
+  return Status::Ok();
+}
+
+}  // namespace statcollect
