@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include <grpcpp/impl/codegen/service_type.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>

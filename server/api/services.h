@@ -17,13 +17,14 @@ class Service;
 namespace statcollect {
 
 class CollectorControl;
+namespace query {
 class QueryEngine;
+}
 
 struct QueryLimits {
-  std::size_t threads = 2;       // queries that run at once
-  std::size_t waiting_max = 16;  // beyond that: RESOURCE_EXHAUSTED
-  std::chrono::milliseconds time_limit{
-      std::chrono::minutes(10)};                     // of one query, its wait included: DEADLINE_EXCEEDED
+  std::size_t threads = 2;                           // queries that run at once
+  std::size_t waiting_max = 16;                      // beyond that: RESOURCE_EXHAUSTED
+  std::chrono::milliseconds time_limit{600'000};     // of one query, its wait included: DEADLINE_EXCEEDED
   std::chrono::milliseconds progress_interval{100};  // at least that between two Progress messages of a Diff
 };
 
@@ -33,7 +34,8 @@ struct QueryLimits {
 //   builder.RegisterService(query.get()).RegisterService(admin.get());
 // The services must outlive the grpc::Server; `engine` and `control` must outlive the services. Destruction
 // cancels what still runs and waits for it: shut the server down first.
-std::unique_ptr<grpc::Service> MakeQueryService(QueryEngine& engine, const QueryLimits& limits = {});
+std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine,
+                                                const QueryLimits& limits = {});
 std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control);
 
 }  // namespace statcollect

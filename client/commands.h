@@ -1,0 +1,45 @@
+// One function a command: asks, prints, returns the exit code. Each in the file of its name.
+#ifndef STATCOLLECT_CLIENT_COMMANDS_H_
+#define STATCOLLECT_CLIENT_COMMANDS_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/session.h"
+
+namespace statcollect::client {
+
+int ListRuns(Session& session);
+int ShowRun(Session& session, const std::string& run);
+
+struct DiffOptions {
+  std::string run_a, run_b;
+  std::optional<double> tolerance;
+  bool exact = false, all = false;
+  std::string ranks, steps, kinds;
+  std::uint32_t top = 20;
+};
+int Diff(Session& session, const DiffOptions& options);
+// The report for people.
+Page RenderDiff(const v1::DiffReport& report);
+
+struct SeriesOptions {
+  std::string run, activation;
+  std::vector<std::string> stats;  // columns; empty: all
+  std::string kind, ranks, steps, output_path;
+};
+int Series(Session& session, const SeriesOptions& options);
+
+struct ScalarsOptions {
+  std::string run, name, ranks, steps;
+};
+int Scalars(Session& session, const ScalarsOptions& options);
+
+int Events(Session& session, const std::string& run, const std::string& ranks);
+int RemoveRun(Session& session, const std::string& run, bool yes, bool force);
+int ShowStatus(Session& session);
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_COMMANDS_H_

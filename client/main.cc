@@ -1,0 +1,220 @@
+// statctl: the command line of statcollect. Parses the arguments and calls the command.
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+#include "client/commands.h"
+
+namespace statcollect::client {
+namespace {
+
+constexpr char kDescription[] =
+    "statctl: asks a statcollect collector. Finds the first place where two training runs part ways.";
+
+constexpr char kFooter[] = R"(
+Examples:
+  statctl runs
+  statctl diff --run-a base --run-b ort
+  statctl help diff
+
+Exit codes: 0 success (diff: same within tolerance), 1 diverged, 2 no answer (unknown run, unreachable, incomparable, wrong usage).)";
+
+struct Arguments {
+  GlobalOptions global;
+  DiffOptions diff;
+  SeriesOptions series;
+  ScalarsOptions scalars;
+  std::string run, ranks, help_of;
+  bool yes = false, force = false;
+};
+
+using Command = std::function<int(Session&)>;
+
+class Parser {
+ public:
+  Parser() : app_(kDescription, "statctl") {
+    app_.footer(kFooter);
+    app_.set_version_flag("--version", "statctl " STATCOLLECT_VERSION, "Print the version and exit");
+    app_.fallthrough();
+    app_.require_subcommand(0, 1);
+    AddGlobals();
+    AddDiff();
+    AddRuns();
+    AddSeries();
+    AddOthers();
+  }
+
+  // The exit code, if there is nothing to run: help, version, an error.
+  std::optional<int> Parse(int argc, const char* const* argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::Success& asked) {
+      std::ostringstream out, err;
+      app_.exit(asked, out, err);
+      std::cout << out.str();
+      return kExitSame;
+    } catch (const CLI::ParseError& error) {
+      const auto used = app_.get_subcommands();
+      return UsageError(std::string(error.what()) + "; see statctl help" +
+                        (used.empty() ? "" : " " + used.front()->get_name()));
+    }
+    if (app_.get_subcommands().empty()) {
+      std::cerr << app_.help();
+      return kExitNoAnswer;
+    }
+    return std::nullopt;
+  }
+
+  int Run(Session& session) { return commands_.at(app_.get_subcommands().front())(session); }
+  bool WantsHelp() const { return app_.get_subcommands().front()->get_name() == "help"; }
+  int Help() {
+    if (arguments_.help_of.empty()) {
+      std::cout << app_.help();
+      return kExitSame;
+    }
+    const CLI::App* command = app_.get_subcommand_no_throw(arguments_.help_of);
+    if (command == nullptr)
+      return UsageError("help: no command '" + arguments_.help_of + "'; see statctl help");
+    std::cout << command->help("statctl " + arguments_.help_of);
+    return kExitSame;
+  }
+  const GlobalOptions& global() const { return arguments_.global; }
+
+ private:
+  void AddGlobals() {
+    GlobalOptions& global = arguments_.global;
+    app_.add_option("--collector", global.collector, "Collector's gRPC address, HOST:PORT")
+        ->envname("STATCTL_COLLECTOR")
+        ->capture_default_str();
+    app_.add_option("--format", global.format, "table, json, csv or markdown")
+        ->check(CLI::IsMember({"table", "json", "csv", "markdown"}))
+        ->capture_default_str();
+    app_.add_option("--timeout", global.timeout_seconds,
+                    "Seconds to wait for an answer; 0: as long as it takes")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    app_.add_flag("--quiet,-q", global.quiet, "No progress bar, no remarks");
+  }
+
+  CLI::App* Add(const std::string& name, const std::string& description, const std::string& examples,
+                Command command) {
+    CLI::App* app = app_.add_subcommand(name, description);
+    app->footer("\nExamples:\n" + examples +
+                "\nGlobal options (before or after the command): --collector, --format, --timeout, --quiet");
+    commands_[app] = std::move(command);
+    return app;
+  }
+
+  void AddDiff() {
+    DiffOptions& o = arguments_.diff;
+    CLI::App* app = Add("diff", "Where two runs part ways first, why, and how far it spread",
+                        "  statctl diff --run-a base --run-b ort\n"
+                        "  statctl diff base ort --steps 0-99 --rank 0,1\n"
+                        "  statctl diff base ort --tolerance 1e-3 --kinds output\n"
+                        "  statctl diff base ort --exact              # the first difference of any size\n"
+                        "  statctl diff base ort --format json > report.json\n",
+                        [&o](Session& session) { return Diff(session, o); });
+    app->add_option("--run-a,run_a", o.run_a, "The run to compare with (baseline)")->required();
+    app->add_option("--run-b,run_b", o.run_b, "The run in question")->required();
+    app->add_option("--tolerance", o.tolerance,
+                    "Relative L2 that means nothing (default: by dtype, f32 1e-4)")
+        ->check(CLI::NonNegativeNumber);
+    app->add_flag("--exact", o.exact, "The first bitwise difference counts, whatever its size");
+    app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
+    app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+    app->add_option("--kinds", o.kinds, "Only these kinds, such as output,grad_output");
+    app->add_option("--top", o.top, "Rows of the list of what diverged")
+        ->check(CLI::Range(1, 1'000'000))
+        ->capture_default_str();
+    app->add_flag("--all", o.all, "List everything that diverged");
+  }
+
+  void AddRuns() {
+    Add("runs", "Lists the runs", "  statctl runs\n  statctl runs --format json\n",
+        [](Session& session) { return ListRuns(session); });
+    CLI::App* show =
+        Add("show", "One run: ranks, steps, losses, configuration, events", "  statctl show base\n",
+            [this](Session& session) { return ShowRun(session, arguments_.run); });
+    show->add_option("run", arguments_.run, "Name of the run")->required();
+    CLI::App* rm = Add("rm", "Removes a run with all its data",
+                       "  statctl rm old-run\n  statctl rm old-run --yes     # from a script\n",
+                       [this](Session& session) {
+                         return RemoveRun(session, arguments_.run, arguments_.yes, arguments_.force);
+                       });
+    rm->add_option("run", arguments_.run, "Name of the run")->required();
+    rm->add_flag("--yes,-y", arguments_.yes, "Do not ask");
+    rm->add_flag("--force", arguments_.force, "Even while it is being written: its streams are ended first");
+  }
+
+  void AddSeries() {
+    SeriesOptions& o = arguments_.series;
+    CLI::App* app =
+        Add("series", "One activation's statistics over the steps",
+            "  statctl series base blocks.1.ln2\n"
+            "  statctl series base blocks.1.ln2 --stat l2 --kind output --rank 0     # with a plot\n"
+            "  statctl series base blocks.1.ln2 --format csv > ln2.csv\n",
+            [&o](Session& session) { return Series(session, o); });
+    app->add_option("run", o.run, "Name of the run")->required();
+    app->add_option("activation", o.activation, "Name of the activation, as diff prints it")->required();
+    app->add_option("--stat", o.stats, "Only these statistics: min, max, mean, std, l1, l2, nan, ...")
+        ->delimiter(',');
+    app->add_option("--kind", o.kind, "Only this kind, such as output");
+    app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
+    app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100-");
+    app->add_option("--path", o.output_path, "Only this place in a nested output, such as 0");
+  }
+
+  void AddOthers() {
+    ScalarsOptions& o = arguments_.scalars;
+    CLI::App* scalars =
+        Add("scalars", "Loss and other numbers over the steps",
+            "  statctl scalars base\n  statctl scalars base --name loss --rank 0 --format csv\n",
+            [&o](Session& session) { return Scalars(session, o); });
+    scalars->add_option("run", o.run, "Name of the run")->required();
+    scalars->add_option("--name", o.name, "Only this scalar");
+    scalars->add_option("--rank", o.ranks, "Only these ranks");
+    scalars->add_option("--steps", o.steps, "Only these steps");
+    CLI::App* events =
+        Add("events", "What happened: lost records and more", "  statctl events base\n",
+            [this](Session& session) { return Events(session, arguments_.run, arguments_.ranks); });
+    events->add_option("run", arguments_.run, "Name of the run")->required();
+    events->add_option("--rank", arguments_.ranks, "Only these ranks");
+    Add("status", "The collector's own health and loss counters", "  statctl status\n",
+        [](Session& session) { return ShowStatus(session); });
+    CLI::App* help = app_.add_subcommand("help", "Explains a command, with examples");
+    help->add_option("command", arguments_.help_of, "Name of the command");
+  }
+
+  CLI::App app_;
+  Arguments arguments_;
+  std::map<const CLI::App*, Command> commands_;
+};
+
+int Main(int argc, const char* const* argv) {
+  Parser parser;
+  if (const auto exit_code = parser.Parse(argc, argv)) return *exit_code;
+  if (parser.WantsHelp()) return parser.Help();
+  HandleInterrupts();
+  Session session(parser.global(), DetectTerminal());
+  const int exit_code = parser.Run(session);
+  std::cout.flush();
+  return std::cout ? exit_code
+                   : UsageError("writing the answer failed; is the disk full or the pipe closed?");
+}
+
+}  // namespace
+}  // namespace statcollect::client
+
+int main(int argc, char** argv) {
+  try {
+    return statcollect::client::Main(argc, argv);
+  } catch (const std::exception& failure) {
+    std::cerr << "statctl: " << failure.what() << '\n';
+    return statcollect::client::kExitNoAnswer;
+  }
+}

@@ -1,0 +1,162 @@
+// The two shapes of call, over gRPC's callback API: one answer, or progress and then one answer. A call lives
+// until gRPC is done with it and its work has ended; its work runs on a WorkerPool, never on gRPC's threads.
+#ifndef STATCOLLECT_SERVER_API_CALLS_H_
+#define STATCOLLECT_SERVER_API_CALLS_H_
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <stop_token>
+#include <utility>
+
+#include <grpcpp/support/server_callback.h>
+#include <grpcpp/support/status.h>
+
+#include "common/names.h"
+#include "common/status.h"
+#include "server/api/worker_pool.h"
+
+namespace statcollect::api {
+
+// gRPC carries messages in a header of limited size.
+inline constexpr std::size_t kStatusBytesMax = 4000;
+
+inline grpc::Status ToGrpc(const Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return {static_cast<grpc::StatusCode>(status.code()), Printable(status.message(), kStatusBytesMax)};
+}
+
+// Runs `work`; an exception out of it becomes a status, so that one query's failure stays its own.
+inline Status Guarded(const std::function<Status()>& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return {Code::kResourceExhausted, "query: out of memory; narrow it with --rank or --steps"};
+  } catch (const std::exception& failure) {
+    return {Code::kInternal, std::string("query: ") + failure.what()};
+  }
+}
+
+// What a call that was stopped says: its own words, unless the collector's time limit stopped it.
+inline Status Explained(Status status, const WorkItem& item, const WorkerPool& pool) {
+  if (status.code() == Code::kCancelled && item.timed_out())
+    return {Code::kDeadlineExceeded, pool.TimeLimitMessage()};
+  return status;
+}
+
+// One question, one answer. `work` fills the response.
+class UnaryCall final : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<UnaryCall> {
+ public:
+  using Work = std::function<Status(const std::stop_token&)>;
+
+  // The reactor to hand to gRPC.
+  static grpc::ServerUnaryReactor* Start(WorkerPool& pool, Work work) {
+    std::shared_ptr<UnaryCall> call(new UnaryCall(pool));
+    call->self_ = call;
+    auto item = std::make_shared<WorkItem>(
+        [call, work = std::move(work)](const WorkItem& running) {
+          const Status status = Guarded([&] { return work(running.stop()); });
+          call->Finish(ToGrpc(Explained(status, running, call->pool_)));
+        },
+        [call](const Status& why) { call->Finish(ToGrpc(why)); });
+    call->item_ = item;
+    if (const Status full = pool.Submit(std::move(item)); !full.ok()) call->Finish(ToGrpc(full));
+    return call.get();
+  }
+
+ private:
+  explicit UnaryCall(WorkerPool& pool) : pool_(pool) {}
+
+  void OnCancel() override {
+    if (const auto item = item_.lock()) pool_.Cancel(item);
+  }
+  void OnDone() override { const auto last_share = std::move(self_); }
+
+  WorkerPool& pool_;
+  std::weak_ptr<WorkItem> item_;     // written once, before gRPC knows the call
+  std::shared_ptr<UnaryCall> self_;  // gRPC's share of the ownership
+};
+
+// Progress messages while the work runs, then the answer. At most one message is on its way: progress that
+// comes meanwhile, or sooner than `interval` after the last, is left out.
+template <typename Message>
+class StreamCall final : public grpc::ServerWriteReactor<Message>,
+                         public std::enable_shared_from_this<StreamCall<Message>> {
+ public:
+  using Send = std::function<void(Message)>;
+  // Calls Send for progress, fills `last`.
+  using Work = std::function<Status(const std::stop_token&, const Send&, Message& last)>;
+
+  static grpc::ServerWriteReactor<Message>* Start(WorkerPool& pool, std::chrono::milliseconds interval,
+                                                  Work work) {
+    std::shared_ptr<StreamCall> call(new StreamCall(pool, interval));
+    call->self_ = call;
+    auto item = std::make_shared<WorkItem>(
+        [call, work = std::move(work)](const WorkItem& running) {
+          const auto send = [&](Message message) { call->SendProgress(std::move(message)); };
+          Message last;
+          const Status status = Guarded([&] { return work(running.stop(), send, last); });
+          call->End(std::move(last), ToGrpc(Explained(status, running, call->pool_)));
+        },
+        [call](const Status& why) { call->End({}, ToGrpc(why)); });
+    call->item_ = item;
+    if (const Status full = pool.Submit(std::move(item)); !full.ok()) call->End({}, ToGrpc(full));
+    return call.get();
+  }
+
+ private:
+  StreamCall(WorkerPool& pool, std::chrono::milliseconds interval) : pool_(pool), interval_(interval) {}
+
+  void SendProgress(Message message) {
+    std::lock_guard lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    if (writing_ || (last_write_ && now - *last_write_ < interval_)) return;
+    writing_ = true;
+    last_write_ = now;
+    message_ = std::move(message);
+    this->StartWrite(&message_);
+  }
+
+  void End(Message last, grpc::Status status) {
+    std::lock_guard lock(mutex_);
+    last_ = std::move(last);
+    end_ = std::move(status);
+    if (!writing_) FinishLocked();
+  }
+
+  void FinishLocked() {
+    if (end_->ok()) {
+      this->StartWriteAndFinish(&last_, grpc::WriteOptions(), *end_);
+    } else {
+      this->Finish(*end_);
+    }
+  }
+
+  void OnWriteDone(bool /*ok*/) override {  // a failed write means a lost client: OnCancel follows
+    std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (end_) FinishLocked();
+  }
+  void OnCancel() override {
+    if (const auto item = item_.lock()) pool_.Cancel(item);
+  }
+  void OnDone() override { const auto last_share = std::move(self_); }
+
+  WorkerPool& pool_;
+  const std::chrono::milliseconds interval_;
+  std::weak_ptr<WorkItem> item_;      // written once, before gRPC knows the call
+  std::shared_ptr<StreamCall> self_;  // gRPC's share of the ownership
+  std::mutex mutex_;                  // guards everything below
+  bool writing_ = false;
+  std::optional<std::chrono::steady_clock::time_point> last_write_;
+  std::optional<grpc::Status> end_;
+  Message message_, last_;  // on their way
+};
+
+}  // namespace statcollect::api
+
+#endif  // STATCOLLECT_SERVER_API_CALLS_H_

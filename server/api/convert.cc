@@ -1,0 +1,336 @@
+#include "server/api/convert.h"
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+
+#include "common/names.h"
+
+namespace statcollect::api {
+namespace {
+
+constexpr int kRanksMax = 1 << 20;
+constexpr std::size_t kStepsTextBytesMax = 64 * 1024;
+
+// The enumerations have the same numbers on both sides; a value added on one side only shows here.
+static_assert(static_cast<int>(query::Verdict::kIncomparable) == v1::Verdict_MAX);
+static_assert(static_cast<int>(query::Stage::kOptimizer) == v1::Stage_MAX);
+static_assert(static_cast<int>(query::Reason::kBitwise) == v1::Reason_MAX);
+static_assert(static_cast<int>(query::DistanceKind::kStatistics) == v1::DistanceKind_MAX);
+static_assert(kKindCount == v1::Kind_ARRAYSIZE);
+
+Status Invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+// --- questions
+
+template <typename Request>
+Result<std::vector<std::uint32_t>> Ranks(const Request& request) {
+  if (request.ranks_size() > kRanksMax) {
+    return Invalid("query: " + std::to_string(request.ranks_size()) + " ranks named; expected at most " +
+                   std::to_string(kRanksMax) + "; name none to mean all");
+  }
+  return std::vector<std::uint32_t>(request.ranks().begin(), request.ranks().end());
+}
+
+template <typename Request>
+Status CheckSteps(const Request& request) {
+  if (request.steps().size() <= kStepsTextBytesMax) return Status::Ok();
+  return Invalid("query: the set of steps takes " + std::to_string(request.steps().size()) +
+                 " bytes; expected at most " + std::to_string(kStepsTextBytesMax) +
+                 "; use ranges such as 0-99,every=10");
+}
+
+Result<Kind> KindFromWire(int kind) {
+  if (kind < 0 || kind >= kKindCount) {
+    return Invalid("query: kind " + std::to_string(kind) + " is unknown to this collector; expected 1.." +
+                   std::to_string(kKindCount - 1) + " or 0 for all; upgrade statcollectord");
+  }
+  return static_cast<Kind>(kind);
+}
+
+// --- answers
+
+template <typename T, typename Set>
+void Copy(const std::optional<T>& value, Set&& set) {
+  if (value) set(*value);
+}
+
+void Fill(const query::RunSummary& from, v1::RunSummary& to) {
+  to.set_run(from.run);
+  to.set_attempts(from.attempts);
+  to.set_world_size(from.world_size);
+  to.set_ranks(from.ranks);
+  to.set_records(from.records);
+  to.set_steps(from.steps);
+  Copy(from.first_step, [&](auto step) { to.set_first_step(step); });
+  Copy(from.last_step, [&](auto step) { to.set_last_step(step); });
+  to.set_start_unix_nanos(from.start_unix_nanos);
+  to.set_end_unix_nanos(from.end_unix_nanos);
+  to.set_state(from.state);
+  to.set_dropped(from.dropped);
+}
+
+void Fill(const query::RankInfo& from, v1::RankInfo& to) {
+  to.set_rank(from.rank);
+  to.set_local_rank(from.local_rank);
+  to.set_host(from.host);
+  to.set_pid(from.pid);
+  to.set_state(from.state);
+  to.set_records(from.records);
+  to.set_stat_records(from.stat_records);
+  Copy(from.first_step, [&](auto step) { to.set_first_step(step); });
+  Copy(from.last_step, [&](auto step) { to.set_last_step(step); });
+  to.set_steps(from.steps);
+  to.set_durable_seq(from.durable_seq);
+  for (const auto& [cause, count] : from.dropped) (*to.mutable_dropped())[cause] = count;
+}
+
+void Fill(const query::AttemptInfo& from, v1::AttemptInfo& to) {
+  to.set_attempt(from.attempt);
+  to.set_start_unix_nanos(from.start_unix_nanos);
+  for (const query::RankInfo& rank : from.ranks) Fill(rank, *to.add_ranks());
+}
+
+void Fill(const query::EventRow& from, v1::EventRow& to) {
+  to.set_run(from.run);
+  to.set_rank(from.rank);
+  to.set_step(from.step);
+  to.set_kind(from.kind);
+  to.set_text(from.text);
+  to.set_unix_nanos(from.unix_nanos);
+  for (const auto& [key, value] : from.fields) (*to.mutable_fields())[key] = value;
+}
+
+void Fill(const query::ObservationSide& from, v1::ObservationSide& to) {
+  Copy(from.min, [&](double value) { to.set_min(value); });
+  Copy(from.max, [&](double value) { to.set_max(value); });
+  Copy(from.mean, [&](double value) { to.set_mean(value); });
+  Copy(from.std, [&](double value) { to.set_std(value); });
+  Copy(from.l1, [&](double value) { to.set_l1(value); });
+  Copy(from.l2, [&](double value) { to.set_l2(value); });
+  to.set_nan(from.nan);
+  to.set_pos_inf(from.pos_inf);
+  to.set_neg_inf(from.neg_inf);
+  to.set_zero(from.zero);
+  to.set_numel(from.numel);
+  to.set_dtype(from.dtype);
+  to.mutable_shape()->Add(from.shape.begin(), from.shape.end());
+  to.set_hash(from.hash);
+  Copy(from.value, [&](double value) { to.set_value(value); });
+}
+
+void Fill(const query::Divergence& from, v1::Divergence& to) {
+  to.set_step(from.step);
+  to.set_micro_batch(from.micro_batch);
+  to.set_rank(from.rank);
+  to.set_stage(static_cast<v1::Stage>(from.stage));
+  to.set_kind(static_cast<v1::Kind>(from.kind));
+  to.set_activation(from.activation);
+  to.set_output_path(from.output_path);
+  to.set_call(from.call);
+  to.set_reason(static_cast<v1::Reason>(from.reason));
+  Copy(from.distance, [&](double value) { to.set_distance(value); });
+  Copy(from.distance_low, [&](double value) { to.set_distance_low(value); });
+  Copy(from.distance_high, [&](double value) { to.set_distance_high(value); });
+  to.set_distance_kind(static_cast<v1::DistanceKind>(from.distance_kind));
+  Copy(from.tolerance, [&](double value) { to.set_tolerance(value); });
+  Copy(from.times_noise, [&](double value) { to.set_times_noise(value); });
+  to.set_origin(from.origin);
+  Copy(from.a, [&](const auto& side) { Fill(side, *to.mutable_a()); });
+  Copy(from.b, [&](const auto& side) { Fill(side, *to.mutable_b()); });
+  to.set_class_name(from.class_name);
+  to.set_mode(from.mode);
+  to.set_previous(from.previous);
+  Copy(from.previous_distance, [&](double value) { to.set_previous_distance(value); });
+}
+
+void Fill(const query::DiffInputs& from, v1::DiffInputs& to) {
+  for (const query::ConfigDifference& difference : from.config) {
+    v1::ConfigDifference& added = *to.add_config();
+    added.set_key(difference.key);
+    Copy(difference.a, [&](const std::string& value) { added.set_a(value); });
+    Copy(difference.b, [&](const std::string& value) { added.set_b(value); });
+  }
+  to.set_weights(from.weights);
+  to.set_batches(from.batches);
+}
+
+void Fill(const query::Compared& from, v1::Compared& to) {
+  to.set_records(from.records);
+  to.set_identical(from.identical);
+  to.set_within_tolerance(from.within_tolerance);
+  to.set_diverged(from.diverged);
+}
+
+void Fill(const query::Spread& from, v1::Spread& to) {
+  to.set_activations(from.activations);
+  to.set_activations_total(from.activations_total);
+  to.set_steps(from.steps);
+  to.mutable_ranks()->Add(from.ranks.begin(), from.ranks.end());
+}
+
+}  // namespace
+
+Result<std::string> FromWire(const v1::GetRunRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  return request.run();
+}
+
+Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_a()));
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_b()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckSteps(request));
+  auto ranks = Ranks(request);
+  if (!ranks.ok()) return ranks.status();
+  query::DiffRequest wanted{.run_a = request.run_a(), .run_b = request.run_b(), .exact = request.exact()};
+  if (request.has_tolerance()) {
+    if (!std::isfinite(request.tolerance()) || request.tolerance() < 0) {
+      return Invalid("diff: tolerance is " + std::to_string(request.tolerance()) +
+                     "; expected a finite number of at least 0, a relative L2 distance such as 1e-3");
+    }
+    wanted.tolerance = request.tolerance();
+  }
+  wanted.ranks = *std::move(ranks);
+  wanted.steps = request.steps();
+  for (const int kind : request.kinds()) {
+    auto known = KindFromWire(kind);
+    if (!known.ok()) return known.status();
+    if (*known != Kind::kUnspecified) wanted.kinds.push_back(*known);
+  }
+  wanted.top = request.top();
+  wanted.all = request.all();
+  return wanted;
+}
+
+Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckSteps(request));
+  auto ranks = Ranks(request);
+  if (!ranks.ok()) return ranks.status();
+  auto kind = KindFromWire(request.kind());
+  if (!kind.ok()) return kind.status();
+  query::SeriesRequest wanted{.run = request.run(), .activation = request.activation(), .kind = *kind};
+  wanted.ranks = *std::move(ranks);
+  wanted.steps = request.steps();
+  if (!request.output_path().empty()) wanted.output_path = request.output_path();
+  return wanted;
+}
+
+Result<query::ScalarsRequest> FromWire(const v1::ListScalarsRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  if (!request.name().empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("scalar", request.name()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckSteps(request));
+  auto ranks = Ranks(request);
+  if (!ranks.ok()) return ranks.status();
+  return query::ScalarsRequest{
+      .run = request.run(), .name = request.name(), .ranks = *std::move(ranks), .steps = request.steps()};
+}
+
+Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  auto ranks = Ranks(request);
+  if (!ranks.ok()) return ranks.status();
+  return query::EventsRequest{.run = request.run(), .ranks = *std::move(ranks)};
+}
+
+void ToWire(const std::vector<query::RunSummary>& runs, v1::ListRunsResponse& out) {
+  for (const query::RunSummary& run : runs) Fill(run, *out.add_runs());
+}
+
+void ToWire(const query::RunDetail& detail, v1::GetRunResponse& out) {
+  Fill(detail.summary, *out.mutable_summary());
+  for (const query::AttemptInfo& attempt : detail.attempts) Fill(attempt, *out.add_attempts());
+  for (const auto& [key, value] : detail.config) (*out.mutable_config())[key] = value;
+  for (const query::EventRow& event : detail.events) Fill(event, *out.add_events());
+  out.set_activations(detail.activations);
+  for (const query::KindCount& count : detail.kinds) {
+    v1::KindCount& added = *out.add_kinds();
+    added.set_kind(static_cast<v1::Kind>(count.kind));
+    added.set_activations(count.activations);
+  }
+}
+
+void ToWire(const query::Progress& progress, v1::Progress& out) {
+  out.set_done(progress.done);
+  out.set_total(progress.total);
+}
+
+void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
+  out.set_run_a(report.run_a);
+  out.set_run_b(report.run_b);
+  out.set_verdict(static_cast<v1::Verdict>(report.verdict));
+  Copy(report.first, [&](const auto& row) { Fill(row, *out.mutable_first()); });
+  for (const query::Divergence& row : report.diverged) Fill(row, *out.add_diverged());
+  Fill(report.compared, *out.mutable_compared());
+  v1::Unmatched& unmatched = *out.mutable_unmatched();
+  unmatched.mutable_only_a()->Add(report.unmatched.only_a.begin(), report.unmatched.only_a.end());
+  unmatched.mutable_only_b()->Add(report.unmatched.only_b.begin(), report.unmatched.only_b.end());
+  Fill(report.inputs, *out.mutable_inputs());
+  out.mutable_ranks()->Add(report.ranks.begin(), report.ranks.end());
+  if (report.steps) {
+    out.mutable_steps()->set_first(report.steps->first);
+    out.mutable_steps()->set_last(report.steps->last);
+  }
+  out.set_message(report.message);
+  Copy(report.first_bitwise, [&](const auto& row) { Fill(row, *out.mutable_first_bitwise()); });
+  for (const query::Divergence& row : report.origins) Fill(row, *out.add_origins());
+  Fill(report.spread, *out.mutable_spread());
+  out.mutable_notes()->Add(report.notes.begin(), report.notes.end());
+}
+
+void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out) {
+  for (const query::SeriesPoint& point : points) {
+    v1::SeriesPoint& added = *out.add_records();
+    added.set_run(point.run);
+    added.set_rank(point.rank);
+    added.set_step(point.step);
+    added.set_micro_batch(point.micro_batch);
+    added.set_kind(static_cast<v1::Kind>(point.kind));
+    added.set_activation(point.activation);
+    added.set_output_path(point.output_path);
+    added.set_call(point.call);
+    added.set_mode(point.mode);
+    Fill(point.stats, *added.mutable_stats());
+  }
+}
+
+void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& out) {
+  for (const query::ScalarRow& row : rows) {
+    v1::ScalarRow& added = *out.add_records();
+    added.set_run(row.run);
+    added.set_rank(row.rank);
+    added.set_step(row.step);
+    added.set_micro_batch(row.micro_batch);
+    added.set_name(row.name);
+    added.set_value(row.value);
+  }
+}
+
+void ToWire(const std::vector<query::EventRow>& rows, v1::ListEventsResponse& out) {
+  for (const query::EventRow& row : rows) Fill(row, *out.add_records());
+}
+
+void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out) {
+  out.set_version(status.version);
+  out.set_pid(status.pid);
+  out.set_start_unix_nanos(status.start_unix_nanos);
+  out.set_uptime_seconds(status.uptime_seconds);
+  out.set_data_dir(status.data_dir);
+  out.set_durability(status.fsync ? "fsync" : "process");
+  out.set_state(status.state);
+  out.set_runs(status.runs);
+  out.set_streams_open(status.streams_open);
+  out.set_streams_total(status.streams_total);
+  out.set_batches_total(status.batches_total);
+  out.set_records_total(status.records_total);
+  out.set_bytes_total(status.bytes_total);
+  out.set_duplicate_records_total(status.duplicate_records_total);
+  out.set_rejected_batches_total(status.rejected_batches_total);
+  out.set_commits_total(status.commits_total);
+  out.set_disk_bytes(status.disk_bytes);
+  out.set_disk_free_bytes(status.disk_free_bytes);
+  out.set_agents_dropped_total(status.agents_dropped_total);
+}
+
+}  // namespace statcollect::api

@@ -1,0 +1,36 @@
+// Questions from messages, answers to messages. The structs mirror the messages (server/query/reports.h), so
+// this is a copy, field by field; what a stranger sent is checked here.
+#ifndef STATCOLLECT_SERVER_API_CONVERT_H_
+#define STATCOLLECT_SERVER_API_CONVERT_H_
+
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "server/query/reports.h"
+#include "server/runtime/control.h"
+#include "statcollect/v1/admin.pb.h"
+#include "statcollect/v1/query.pb.h"
+
+namespace statcollect::api {
+
+// kInvalidArgument: run and activation names, kinds that this build does not know, more ranks than a run can
+// have, a tolerance that is no number.
+Result<std::string> FromWire(const v1::GetRunRequest& request);
+Result<query::DiffRequest> FromWire(const v1::DiffRequest& request);
+Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request);
+Result<query::ScalarsRequest> FromWire(const v1::ListScalarsRequest& request);
+Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request);
+
+void ToWire(const std::vector<query::RunSummary>& runs, v1::ListRunsResponse& out);
+void ToWire(const query::RunDetail& detail, v1::GetRunResponse& out);
+void ToWire(const query::Progress& progress, v1::Progress& out);
+void ToWire(const query::DiffReport& report, v1::DiffReport& out);
+void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out);
+void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& out);
+void ToWire(const std::vector<query::EventRow>& rows, v1::ListEventsResponse& out);
+void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out);
+
+}  // namespace statcollect::api
+
+#endif  // STATCOLLECT_SERVER_API_CONVERT_H_

@@ -1,0 +1,146 @@
+#include "server/api/services.h"
+
+#include <utility>
+
+#include "server/api/calls.h"
+#include "server/api/convert.h"
+#include "server/query/query.h"
+#include "server/runtime/control.h"
+#include "statcollect/v1/admin.grpc.pb.h"
+#include "statcollect/v1/query.grpc.pb.h"
+
+namespace statcollect {
+namespace {
+
+using api::FromWire;
+using api::StreamCall;
+using api::ToWire;
+using api::UnaryCall;
+using api::WorkerPool;
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+
+// Requests and responses live as long as gRPC's call, which outlasts the work.
+class QueryService final : public v1::Query::CallbackService {
+ public:
+  QueryService(const query::QueryEngine& engine, const QueryLimits& limits)
+      : engine_(engine),
+        limits_(limits),
+        pool_({.what = "query",
+               .threads = limits.threads,
+               .waiting_max = limits.waiting_max,
+               .time_limit = limits.time_limit}) {}
+
+  ServerUnaryReactor* ListRuns(CallbackServerContext*, const v1::ListRunsRequest*,
+                               v1::ListRunsResponse* response) override {
+    return UnaryCall::Start(pool_, [this, response](const std::stop_token&) {
+      auto runs = engine_.ListRuns();
+      if (runs.ok()) ToWire(*runs, *response);
+      return runs.status();
+    });
+  }
+
+  ServerUnaryReactor* GetRun(CallbackServerContext*, const v1::GetRunRequest* request,
+                             v1::GetRunResponse* response) override {
+    return UnaryCall::Start(pool_, [this, request, response](const std::stop_token&) {
+      const auto run = FromWire(*request);
+      if (!run.ok()) return run.status();
+      auto detail = engine_.GetRun(*run);
+      if (detail.ok()) ToWire(*detail, *response);
+      return detail.status();
+    });
+  }
+
+  grpc::ServerWriteReactor<v1::DiffResponse>* Diff(CallbackServerContext*,
+                                                   const v1::DiffRequest* request) override {
+    using Call = StreamCall<v1::DiffResponse>;
+    const auto work = [this, request](const std::stop_token& stop, const Call::Send& send,
+                                      v1::DiffResponse& last) {
+      const auto wanted = FromWire(*request);
+      if (!wanted.ok()) return wanted.status();
+      const auto progress = [&](const query::Progress& done) {
+        v1::DiffResponse message;
+        ToWire(done, *message.mutable_progress());
+        send(std::move(message));
+      };
+      auto report = engine_.Diff(*wanted, progress, stop);
+      if (report.ok()) ToWire(*report, *last.mutable_report());
+      return report.status();
+    };
+    return Call::Start(pool_, limits_.progress_interval, work);
+  }
+
+  ServerUnaryReactor* GetSeries(CallbackServerContext*, const v1::GetSeriesRequest* request,
+                                v1::GetSeriesResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::GetSeries);
+  }
+
+  ServerUnaryReactor* ListScalars(CallbackServerContext*, const v1::ListScalarsRequest* request,
+                                  v1::ListScalarsResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::ListScalars);
+  }
+
+  ServerUnaryReactor* ListEvents(CallbackServerContext*, const v1::ListEventsRequest* request,
+                                 v1::ListEventsResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::ListEvents);
+  }
+
+ private:
+  // A question that FromWire, a method of the engine and ToWire answer.
+  template <typename Request, typename Response, typename Method>
+  ServerUnaryReactor* Answer(const Request& request, Response& response, Method method) {
+    return UnaryCall::Start(pool_, [this, &request, &response, method](const std::stop_token& stop) {
+      const auto wanted = FromWire(request);
+      if (!wanted.ok()) return wanted.status();
+      auto rows = (engine_.*method)(*wanted, stop);
+      if (rows.ok()) ToWire(*rows, response);
+      return rows.status();
+    });
+  }
+
+  const query::QueryEngine& engine_;
+  const QueryLimits limits_;
+  WorkerPool pool_;
+};
+
+class AdminService final : public v1::Admin::CallbackService {
+ public:
+  explicit AdminService(CollectorControl& control)
+      : control_(control), pool_({.what = "administration", .threads = 1, .waiting_max = 64}) {}
+
+  ServerUnaryReactor* GetStatus(CallbackServerContext*, const v1::GetStatusRequest*,
+                                v1::GetStatusResponse* response) override {
+    return UnaryCall::Start(pool_, [this, response](const std::stop_token&) {
+      ToWire(control_.GetStatus(), *response);
+      return Status::Ok();
+    });
+  }
+
+  ServerUnaryReactor* DeleteRun(CallbackServerContext*, const v1::DeleteRunRequest* request,
+                                v1::DeleteRunResponse* response) override {
+    return UnaryCall::Start(pool_, [this, request, response](const std::stop_token&) {
+      STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
+      const auto deleted = control_.DeleteRun(request->run(), request->force());
+      if (!deleted.ok()) return deleted.status();
+      response->set_records(deleted->records);
+      response->set_attempts(deleted->attempts);
+      return Status::Ok();
+    });
+  }
+
+ private:
+  CollectorControl& control_;
+  WorkerPool pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine, const QueryLimits& limits) {
+  return std::make_unique<QueryService>(engine, limits);
+}
+
+std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control) {
+  return std::make_unique<AdminService>(control);
+}
+
+}  // namespace statcollect

@@ -1,0 +1,88 @@
+// A few threads that run queries, a short queue of those that wait, and one thread that watches their time.
+#ifndef STATCOLLECT_SERVER_API_WORKER_POOL_H_
+#define STATCOLLECT_SERVER_API_WORKER_POOL_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/status.h"
+
+namespace statcollect::api {
+
+// One piece of work. Ends exactly once: by `work`, or, if it never began, by `abandon` with the reason.
+// Both run on a thread of the pool, or on the one that calls Cancel or the pool's destructor; never inside
+// Submit. The pool owns what was submitted; whoever may cancel it keeps a weak_ptr, so that the functions may
+// own their caller.
+class WorkItem {
+ public:
+  WorkItem(std::function<void(const WorkItem&)> work, std::function<void(const Status&)> abandon)
+      : work_(std::move(work)), abandon_(std::move(abandon)) {}
+
+  // What the work checks while it runs.
+  std::stop_token stop() const { return stop_.get_token(); }
+  bool timed_out() const { return timed_out_; }
+
+ private:
+  friend class WorkerPool;
+  std::function<void(const WorkItem&)> work_;
+  std::function<void(const Status&)> abandon_;
+  std::stop_source stop_;
+  std::atomic<bool> timed_out_ = false;
+  std::chrono::steady_clock::time_point deadline_;
+};
+
+struct WorkerPoolOptions {
+  std::string what = "query";  // for messages
+  std::size_t threads = 1;
+  std::size_t waiting_max = 16;
+  std::chrono::milliseconds time_limit{0};  // of an item, its wait included; 0: none
+};
+
+// Invariants: at most `threads` items run, at most `waiting_max` wait. Thread-safe.
+class WorkerPool {
+ public:
+  explicit WorkerPool(WorkerPoolOptions options);
+  // Cancels everything, waits for what runs.
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // kResourceExhausted if too many wait; the item is then dropped without a call of either function.
+  Status Submit(std::shared_ptr<WorkItem> item);
+  // Asks a running item to stop; one that waits is abandoned at once and frees its place. Does nothing for an
+  // item that ended.
+  void Cancel(const std::shared_ptr<WorkItem>& item);
+  std::string TimeLimitMessage() const;
+
+ private:
+  void Work();
+  void Watch();
+  // Stops what is past its deadline, takes what waits and is past it out of the queue. Returns it, to be
+  // abandoned without the lock.
+  std::vector<std::shared_ptr<WorkItem>> Expire(std::chrono::steady_clock::time_point now);
+  std::chrono::steady_clock::time_point NextDeadline() const;
+
+  const WorkerPoolOptions options_;
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable work_available_, watch_changed_;
+  std::deque<std::shared_ptr<WorkItem>> waiting_;
+  std::set<std::shared_ptr<WorkItem>> running_;
+  bool closing_ = false;
+  std::vector<std::thread> threads_;
+  std::thread watcher_;
+};
+
+}  // namespace statcollect::api
+
+#endif  // STATCOLLECT_SERVER_API_WORKER_POOL_H_

@@ -1,0 +1,48 @@
+// How far two observations of one activation are apart, and how far they may be.
+#ifndef STATCOLLECT_SERVER_QUERY_DISTANCE_H_
+#define STATCOLLECT_SERVER_QUERY_DISTANCE_H_
+
+#include <optional>
+
+#include "common/types.h"
+#include "server/query/reports.h"
+#include "server/query/run_view.h"
+
+namespace statcollect::query {
+
+struct Distance {
+  double value = 0;  // infinite: no finite measure
+  DistanceKind kind = DistanceKind::kUnspecified;
+  double low = 0, high = 0;  // sketch: interval of about two standard deviations
+};
+
+// Relative L2 of the difference. With sketches of one width on both sides: ||sA - sB|| / max(||A||, ||B||);
+// the square of the numerator is an unbiased estimate of ||A - B||^2. Otherwise the largest of |l2A-l2B|/l2,
+// |meanA-meanB|/rms, |stdA-stdB|/std, |minA-minB|/absmax, |maxA-maxB|/absmax, each divided by the larger
+// side's value; 0/0 is 0, x/0 infinite. Precondition: equal element counts.
+Distance Measure(const Observation& a, const Observation& b);
+
+// |a - b| / max(|a|, |b|); 0 for equal values (also both NaN, or equal infinities); infinite if only one is
+// finite.
+double RelativeDifference(double a, double b);
+
+// Relative L2 that rounding alone may cause: the coarser of the two dtypes' values (f64 1e-9, f32 1e-4, bf16
+// 2e-2, f16 5e-3, f8 1e-1; integers and bool 0, since they are never rounded).
+double DefaultTolerance(DType a, DType b);
+
+enum class Agreement { kIdentical, kWithinTolerance, kDiverged };
+
+struct Comparison {
+  Agreement agreement = Agreement::kIdentical;
+  Reason reason = Reason::kUnspecified;  // if diverged
+  std::optional<Distance> distance;      // absent if identical or of different shape
+  double tolerance = 0;
+};
+
+// `tolerance`: the user's; absent: by dtype, and another dtype diverges by itself (with a tolerance only the
+// values count: a move to a lower precision on purpose). `exact`: any difference in bits diverges.
+Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance, bool exact);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_DISTANCE_H_

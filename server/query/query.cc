@@ -1,0 +1,277 @@
+#include "server/query/query.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "common/names.h"
+#include "server/query/diff.h"
+#include "server/query/run_view.h"
+#include "server/query/suggest.h"
+
+namespace statcollect::query {
+namespace {
+
+constexpr std::size_t kEventsShown = 100;
+
+Status Cancelled() { return {Code::kCancelled, "query: cancelled"}; }
+
+Status TooMany(const std::string& what) {
+  return {Code::kResourceExhausted, "list " + what + ": more than " + std::to_string(kRowsMax) +
+                                        " rows; narrow the question with --rank or --steps"};
+}
+
+std::string StateOf(bool open, bool finished) {
+  return open ? "running" : finished ? "finished" : "interrupted";
+}
+
+bool WantedRank(const std::vector<std::uint32_t>& ranks, std::uint32_t rank) {
+  return ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+Result<RunSummary> Summarise(const RunView& view, const IsStreamOpen& is_stream_open) {
+  const std::size_t newest = view.attempts().size() - 1;
+  RunSummary summary;
+  summary.run = view.run();
+  summary.attempts = static_cast<std::uint32_t>(view.attempts().size());
+  summary.world_size = view.attempts()[newest].world_size;
+  summary.ranks = static_cast<std::uint32_t>(view.ranks(newest).size());
+  summary.start_unix_nanos = view.attempts()[newest].start_unix_nanos;
+  bool open = false, finished = summary.ranks >= summary.world_size;
+  for (std::size_t i = 0; i <= newest; ++i) {
+    for (const auto& [rank, meta] : view.ranks(i)) {
+      summary.records += meta.records;
+      summary.end_unix_nanos = std::max(summary.end_unix_nanos, meta.last_write_unix_nanos);
+      for (const auto& [cause, count] : meta.dropped) summary.dropped += count;
+      if (i < newest) continue;
+      open = open || (is_stream_open && is_stream_open(view.attempts()[i].id, rank));
+      finished = finished && meta.finished;
+    }
+  }
+  summary.state = StateOf(open, finished);
+  auto steps = view.Steps(StepSet());
+  if (!steps.ok()) return steps.status();
+  summary.steps = steps->size();
+  if (!steps->empty()) {
+    summary.first_step = steps->begin()->first;
+    summary.last_step = steps->rbegin()->first;
+  }
+  return summary;
+}
+
+EventRow MakeEvent(const std::string& run, std::uint32_t rank, EventRecord event) {
+  return {.run = run,
+          .rank = rank,
+          .step = event.step,
+          .kind = std::move(event.kind),
+          .text = std::move(event.text),
+          .unix_nanos = event.unix_nanos,
+          .fields = std::move(event.fields)};
+}
+
+AttemptInfo Describe(const AttemptMeta& attempt, const std::map<std::uint32_t, RankMeta>& ranks,
+                     const IsStreamOpen& is_stream_open) {
+  AttemptInfo info{.attempt = attempt.number, .start_unix_nanos = attempt.start_unix_nanos};
+  for (const auto& [rank, meta] : ranks) {
+    const bool open = is_stream_open && is_stream_open(attempt.id, rank);
+    info.ranks.push_back({.rank = rank,
+                          .local_rank = meta.info.local_rank,
+                          .host = meta.info.host,
+                          .pid = meta.info.pid,
+                          .state = StateOf(open, meta.finished),
+                          .records = meta.records,
+                          .stat_records = meta.stat_records,
+                          .first_step = meta.first_step,
+                          .last_step = meta.last_step,
+                          .steps = meta.steps,
+                          .durable_seq = meta.durable_seq,
+                          .dropped = meta.dropped});
+  }
+  return info;
+}
+
+// Whether a series asks for this activation.
+bool Matches(const SeriesRequest& request, const ActivationKey& key) {
+  return key.name == request.activation && (request.kind == Kind::kUnspecified || key.kind == request.kind) &&
+         (!request.output_path || key.output_path == *request.output_path);
+}
+
+Status NoSuchActivation(RunView& view, const SeriesRequest& request) {
+  std::set<std::string> names;
+  for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
+    for (const auto& [rank, meta] : view.ranks(attempt)) {
+      auto catalogue = view.Catalogue(attempt, rank);
+      if (!catalogue.ok()) return catalogue.status();
+      for (const ActivationDef& def : (*catalogue)->activations) names.insert(def.key.name);
+    }
+  }
+  if (names.contains(request.activation)) {
+    return {Code::kNotFound,
+            "series of run '" + view.run() + "': '" + Printable(request.activation) +
+                "' is there, but not with this kind, output path, rank or step; widen the question"};
+  }
+  return {Code::kNotFound, "series of run '" + view.run() + "': no activation '" +
+                               Printable(request.activation) + "'; closest of the " +
+                               std::to_string(names.size()) +
+                               " there are: " + Suggest(request.activation, {names.begin(), names.end()})};
+}
+
+}  // namespace
+
+QueryEngine::QueryEngine(Store& store, IsStreamOpen is_stream_open)
+    : store_(store), is_stream_open_(std::move(is_stream_open)) {}
+
+Result<std::vector<RunSummary>> QueryEngine::ListRuns() const {
+  auto runs = store_.ListRuns();
+  if (!runs.ok()) return runs.status();
+  std::vector<RunSummary> summaries;
+  for (const std::string& run : *runs) {
+    auto view = RunView::Open(store_, run);
+    if (!view.ok() && view.status().code() == Code::kNotFound) continue;  // removed meanwhile
+    if (!view.ok()) return view.status();
+    auto summary = Summarise(*view, is_stream_open_);
+    if (!summary.ok()) return summary.status();
+    summaries.push_back(*std::move(summary));
+  }
+  return summaries;
+}
+
+Result<RunDetail> QueryEngine::GetRun(const std::string& run) const {
+  auto view = RunView::Open(store_, run);
+  if (!view.ok()) return view.status();
+  auto summary = Summarise(*view, is_stream_open_);
+  if (!summary.ok()) return summary.status();
+  RunDetail detail{.summary = *std::move(summary)};
+  const std::size_t newest = view->attempts().size() - 1;
+  for (std::size_t i = 0; i <= newest; ++i) {
+    detail.attempts.push_back(Describe(view->attempts()[i], view->ranks(i), is_stream_open_));
+  }
+  for (const auto& [rank, meta] : view->ranks(newest)) {
+    auto events = store_.Events(view->attempts()[newest].id, rank);
+    if (!events.ok()) return events.status();
+    for (EventRecord& event : *events) {
+      if (detail.events.size() < kEventsShown)
+        detail.events.push_back(MakeEvent(run, rank, std::move(event)));
+    }
+  }
+  if (view->ranks(newest).empty()) return detail;
+  const auto& [rank, meta] = *view->ranks(newest).begin();
+  detail.config = meta.info.config;
+  auto catalogue = view->Catalogue(newest, rank);
+  if (!catalogue.ok()) return catalogue.status();
+  detail.activations = (*catalogue)->activations.size();
+  std::map<Kind, std::uint64_t> kinds;
+  for (const ActivationDef& def : (*catalogue)->activations) ++kinds[def.key.kind];
+  for (const auto& [kind, count] : kinds) detail.kinds.push_back({.kind = kind, .activations = count});
+  return detail;
+}
+
+Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgress& progress,
+                                     const std::stop_token& stop) const {
+  auto a = RunView::Open(store_, request.run_a);
+  if (!a.ok()) return a.status();
+  auto b = RunView::Open(store_, request.run_b);
+  if (!b.ok()) return b.status();
+  return DiffRuns(*a, *b, request, is_stream_open_, progress, stop);
+}
+
+Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& request,
+                                                        const std::stop_token& stop) const {
+  auto view = RunView::Open(store_, request.run);
+  if (!view.ok()) return view.status();
+  auto wanted = StepSet::Parse(request.steps);
+  if (!wanted.ok()) return wanted.status();
+  auto steps = view->Steps(*wanted);
+  if (!steps.ok()) return steps.status();
+  std::vector<SeriesPoint> points;
+  for (const auto& [step, attempt] : *steps) {
+    for (const auto& [rank, meta] : view->ranks(attempt)) {
+      if (!WantedRank(request.ranks, rank)) continue;
+      if (stop.stop_requested()) return Cancelled();
+      auto data = view->Read(attempt, rank, step);
+      if (!data.ok()) return data.status();
+      for (const Observation& observation : data->observations) {
+        const ActivationKey& key = observation.def->key;
+        if (!Matches(request, key)) continue;
+        if (points.size() >= kRowsMax) return TooMany("series");
+        points.push_back({.run = request.run,
+                          .rank = rank,
+                          .step = step,
+                          .micro_batch = key.micro_batch,
+                          .kind = key.kind,
+                          .activation = key.name,
+                          .output_path = key.output_path,
+                          .call = key.call,
+                          .mode = std::string(Name(key.mode)),
+                          .stats = MakeSide(observation)});
+      }
+    }
+  }
+  if (points.empty()) return NoSuchActivation(*view, request);
+  const auto key = [](const SeriesPoint& p) {
+    return std::tie(p.kind, p.output_path, p.rank, p.step, p.micro_batch, p.call);
+  };
+  std::stable_sort(points.begin(), points.end(),
+                   [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  return points;
+}
+
+Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& request,
+                                                        const std::stop_token& stop) const {
+  auto view = RunView::Open(store_, request.run);
+  if (!view.ok()) return view.status();
+  auto wanted = StepSet::Parse(request.steps);
+  if (!wanted.ok()) return wanted.status();
+  auto steps = view->Steps(*wanted);
+  if (!steps.ok()) return steps.status();
+  std::vector<ScalarRow> rows;
+  std::set<std::string> names;
+  for (std::size_t attempt = 0; attempt < view->attempts().size(); ++attempt) {
+    for (const auto& [rank, meta] : view->ranks(attempt)) {
+      if (stop.stop_requested()) return Cancelled();
+      if (!WantedRank(request.ranks, rank)) continue;
+      auto scalars = view->Scalars(attempt, rank, {.first = wanted->first(), .last = wanted->last()});
+      if (!scalars.ok()) return scalars.status();
+      for (ScalarRecord& scalar : *scalars) {
+        names.insert(scalar.name);
+        const auto owner = steps->find(scalar.step);
+        if (owner == steps->end() || owner->second != attempt) continue;
+        if (!request.name.empty() && scalar.name != request.name) continue;
+        if (rows.size() >= kRowsMax) return TooMany("scalars");
+        rows.push_back(
+            {request.run, rank, scalar.step, scalar.micro_batch, std::move(scalar.name), scalar.value});
+      }
+    }
+  }
+  if (rows.empty() && !request.name.empty()) {
+    return Status(Code::kNotFound,
+                  "scalars of run '" + request.run + "': no scalar '" + Printable(request.name) +
+                      "' there; closest: " + Suggest(request.name, {names.begin(), names.end()}));
+  }
+  const auto key = [](const ScalarRow& r) { return std::tie(r.name, r.rank, r.step, r.micro_batch); };
+  std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  return rows;
+}
+
+Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& request,
+                                                      const std::stop_token& stop) const {
+  auto view = RunView::Open(store_, request.run);
+  if (!view.ok()) return view.status();
+  std::vector<EventRow> rows;
+  for (const std::uint32_t rank : view->AllRanks()) {
+    if (!WantedRank(request.ranks, rank)) continue;
+    for (std::size_t attempt = 0; attempt < view->attempts().size(); ++attempt) {
+      if (stop.stop_requested()) return Cancelled();
+      if (!view->ranks(attempt).contains(rank)) continue;
+      auto events = store_.Events(view->attempts()[attempt].id, rank);
+      if (!events.ok()) return events.status();
+      for (EventRecord& event : *events) {
+        if (rows.size() >= kRowsMax) return TooMany("events");
+        rows.push_back(MakeEvent(request.run, rank, std::move(event)));
+      }
+    }
+  }
+  return rows;
+}
+
+}  // namespace statcollect::query

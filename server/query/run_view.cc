@@ -1,0 +1,135 @@
+#include "server/query/run_view.h"
+
+#include <algorithm>
+#include <set>
+
+#include "common/names.h"
+#include "server/query/suggest.h"
+
+namespace statcollect::query {
+
+Result<RunView> RunView::Open(Store& store, const std::string& run) {
+  RunView view(store, run);
+  auto attempts = store.Attempts(run);
+  if (!attempts.ok()) return attempts.status();
+  if (attempts->empty()) {
+    auto runs = store.ListRuns();
+    if (!runs.ok()) return runs.status();
+    return Status(Code::kNotFound, "no run '" + Printable(run) + "'; runs there: " + Suggest(run, *runs) +
+                                       "; statctl runs lists them");
+  }
+  view.attempts_ = *std::move(attempts);
+  for (const AttemptMeta& attempt : view.attempts_) {
+    auto ranks = store.Ranks(attempt.id);
+    if (!ranks.ok()) return ranks.status();
+    view.ranks_.push_back(*std::move(ranks));
+  }
+  return view;
+}
+
+std::vector<std::uint32_t> RunView::AllRanks() const {
+  std::set<std::uint32_t> all;
+  for (const auto& ranks : ranks_) {
+    for (const auto& [rank, meta] : ranks) all.insert(rank);
+  }
+  return {all.begin(), all.end()};
+}
+
+std::uint64_t RunView::Dropped(std::uint32_t rank) const {
+  std::uint64_t dropped = 0;
+  for (const auto& ranks : ranks_) {
+    const auto meta = ranks.find(rank);
+    if (meta == ranks.end()) continue;
+    for (const auto& [cause, count] : meta->second.dropped) dropped += count;
+  }
+  return dropped;
+}
+
+Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wanted) const {
+  std::map<std::uint64_t, std::size_t> steps;
+  const StepBounds bounds{.first = wanted.first(), .last = wanted.last()};
+  for (std::size_t attempt = 0; attempt < attempts_.size(); ++attempt) {
+    const auto add = [&](std::uint64_t step) {
+      if (wanted.Contains(step)) steps[step] = attempt;  // newer attempts come later and win
+    };
+    for (const auto& [rank, meta] : ranks_[attempt]) {
+      auto with_stats = store_->StatSteps(attempts_[attempt].id, rank, bounds);
+      if (!with_stats.ok()) return with_stats.status();
+      for (const std::uint64_t step : *with_stats) add(step);
+      auto scalars = store_->Scalars(attempts_[attempt].id, rank, bounds);
+      if (!scalars.ok()) return scalars.status();
+      for (const ScalarRecord& scalar : *scalars) add(scalar.step);
+    }
+  }
+  return steps;
+}
+
+Result<const RankCatalogue*> RunView::Catalogue(std::size_t attempt, std::uint32_t rank) {
+  auto& cached = catalogues_[{attempt, rank}];
+  if (cached) return static_cast<const RankCatalogue*>(cached.get());
+  auto catalogue = std::make_unique<RankCatalogue>();
+  auto activations = store_->Activations(attempts_[attempt].id, rank);
+  if (!activations.ok()) return activations.status();
+  catalogue->activations = *std::move(activations);
+  auto layouts = store_->Layouts(attempts_[attempt].id, rank);
+  if (!layouts.ok()) return layouts.status();
+  catalogue->layouts = *std::move(layouts);
+  cached = std::move(catalogue);
+  return static_cast<const RankCatalogue*>(cached.get());
+}
+
+Result<StepData> RunView::Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step) {
+  auto catalogue = Catalogue(attempt, rank);
+  if (!catalogue.ok()) return catalogue.status();
+  StepData data;
+  const auto scan = store_->ScanStats(attempts_[attempt].id, rank, {.first = step, .last = step});
+  while (scan->Next()) data.blocks.push_back(scan->block().columns);
+  STATCOLLECT_RETURN_IF_ERROR(scan->status());
+  for (const StatColumns& block : data.blocks) {
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      if (block.activation[i] >= (*catalogue)->activations.size() ||
+          block.layout[i] >= (*catalogue)->layouts.size()) {
+        return Status(Code::kDataLoss,
+                      "read step " + std::to_string(step) + " of rank " + std::to_string(rank) + " of run '" +
+                          run_ + "': a record has no definition; the store is damaged; restore a checkpoint");
+      }
+      data.observations.push_back({.def = &(*catalogue)->activations[block.activation[i]],
+                                   .layout = &(*catalogue)->layouts[block.layout[i]],
+                                   .stats = &block.stats[i],
+                                   .sketch = block.SketchOf(i),
+                                   .order = block.order[i]});
+    }
+  }
+  std::stable_sort(data.observations.begin(), data.observations.end(),
+                   [](const Observation& a, const Observation& b) { return a.order < b.order; });
+  return data;
+}
+
+Result<std::vector<ScalarRecord>> RunView::Scalars(std::size_t attempt, std::uint32_t rank,
+                                                   StepBounds steps) const {
+  return store_->Scalars(attempts_[attempt].id, rank, steps);
+}
+
+ObservationSide MakeSide(const Observation& observation) {
+  const TensorStats& s = *observation.stats;
+  ObservationSide side;
+  if (s.has_finite) {
+    side.min = s.min;
+    side.max = s.max;
+    side.mean = s.mean;
+    side.std = s.std;
+    side.l1 = s.l1;
+    side.l2 = s.l2;
+  }
+  side.nan = s.nan;
+  side.pos_inf = s.pos_inf;
+  side.neg_inf = s.neg_inf;
+  side.zero = s.zero;
+  side.numel = s.numel;
+  side.dtype = Name(observation.layout->dtype);
+  side.shape = observation.layout->shape;
+  side.hash = s.hash;
+  return side;
+}
+
+}  // namespace statcollect::query

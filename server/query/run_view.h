@@ -1,0 +1,77 @@
+// A run as one sequence of steps, although it may have been launched several times: for each step, the newest
+// attempt that has it.
+#ifndef STATCOLLECT_SERVER_QUERY_RUN_VIEW_H_
+#define STATCOLLECT_SERVER_QUERY_RUN_VIEW_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/records.h"
+#include "common/status.h"
+#include "common/step_set.h"
+#include "server/query/reports.h"
+#include "server/store/store.h"
+
+namespace statcollect::query {
+
+// Definitions of one rank of one attempt; ids are indexes.
+struct RankCatalogue {
+  std::vector<ActivationDef> activations;
+  std::vector<Layout> layouts;
+};
+
+// One tensor of one step. Points into its StepData and RankCatalogue.
+struct Observation {
+  const ActivationDef* def = nullptr;
+  const Layout* layout = nullptr;
+  const TensorStats* stats = nullptr;
+  std::span<const double> sketch;
+  std::uint32_t order = 0;
+};
+
+// Everything of one rank in one step; tensors in the order of execution.
+struct StepData {
+  std::vector<StatColumns> blocks;
+  std::vector<Observation> observations;
+};
+
+// Reads lazily, caches definitions. Not thread-safe. Borrows the store.
+class RunView {
+ public:
+  // kNotFound: no such run; names those there are.
+  static Result<RunView> Open(Store& store, const std::string& run);
+
+  const std::string& run() const { return run_; }
+  const std::vector<AttemptMeta>& attempts() const { return attempts_; }  // oldest first, never empty
+  const std::map<std::uint32_t, RankMeta>& ranks(std::size_t attempt) const { return ranks_[attempt]; }
+  std::vector<std::uint32_t> AllRanks() const;      // of any attempt, ascending
+  std::uint64_t Dropped(std::uint32_t rank) const;  // records its agents reported as lost
+
+  // Steps that have records, each with the index of its attempt.
+  Result<std::map<std::uint64_t, std::size_t>> Steps(const StepSet& wanted) const;
+  Result<const RankCatalogue*> Catalogue(std::size_t attempt, std::uint32_t rank);
+  Result<StepData> Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step);
+  Result<std::vector<ScalarRecord>> Scalars(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
+
+ private:
+  RunView(Store& store, std::string run) : store_(&store), run_(std::move(run)) {}
+
+  Store* store_;
+  std::string run_;
+  std::vector<AttemptMeta> attempts_;
+  std::vector<std::map<std::uint32_t, RankMeta>> ranks_;  // by attempt
+  std::map<std::pair<std::size_t, std::uint32_t>, std::unique_ptr<RankCatalogue>> catalogues_;
+};
+
+// For output.
+ObservationSide MakeSide(const Observation& observation);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_RUN_VIEW_H_
