@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -213,7 +214,7 @@ class FakeStore final : public Store {
   };
 
   template <typename F>
-  auto Get(F&& f) const {
+  std::invoke_result_t<F> Get(F&& f) const {
     std::lock_guard lock(mutex_);
     return f();
   }

@@ -1,0 +1,267 @@
+#include "server/ingest/registry.h"
+
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/fake_clock.h"
+#include "tests/support/fake_store.h"
+
+namespace statcollect {
+namespace {
+
+using testing::FakeClock;
+using testing::FakeStore;
+using ::testing::HasSubstr;
+
+struct FakeStream final : OpenStream {
+  void EndStream(const Status& why) override {
+    ++ends;
+    end = why;
+  }
+  int ends = 0;
+  Status end;
+};
+
+SessionId Session(std::uint8_t n) { return SessionId{n}; }
+
+class SessionRegistryTest : public ::testing::Test {
+ protected:
+  static SessionInfo Hello(std::uint32_t rank, std::uint8_t session, const std::string& launch = "",
+                           std::uint32_t world = 2, IfExists policy = IfExists::kError) {
+    SessionInfo info;
+    info.run = "base";
+    info.rank = rank;
+    info.session = Session(session);
+    info.launch = launch;
+    info.world_size = world;
+    info.if_exists = policy;
+    info.host = "node";
+    info.pid = 4711;
+    return info;
+  }
+  Result<Admission> Open(const SessionInfo& info,
+                         std::shared_ptr<FakeStream> stream = std::make_shared<FakeStream>()) {
+    return registry_.Open(info, stream);
+  }
+  // Stores the rank's state with changes.
+  void Put(const Admission& admission, std::uint64_t records, bool finished) {
+    RankMeta meta = admission.meta;
+    meta.records = meta.durable_seq = records;
+    meta.steps = records / 2;
+    meta.finished = finished;
+    meta.last_write_unix_nanos = clock_.UnixNanos();
+    ASSERT_TRUE(store_.PutRank(admission.attempt.id, meta.info.rank, meta).ok());
+  }
+  std::size_t Attempts() { return store_.Attempts("base").value().size(); }
+
+  FakeStore store_;
+  FakeClock clock_;
+  Committer committer_{store_, clock_, {}};
+  SessionRegistry registry_{store_, clock_, committer_};
+};
+
+TEST_F(SessionRegistryTest, CreatesTheFirstAttempt) {
+  const auto admission = Open(Hello(1, 7, "L"));
+  ASSERT_TRUE(admission.ok());
+  EXPECT_EQ(admission->attempt.number, 1u);
+  EXPECT_EQ(admission->attempt.launch, "L");
+  EXPECT_EQ(admission->attempt.world_size, 2u);
+  EXPECT_FALSE(admission->resumed);
+  EXPECT_EQ(store_.Ranks(admission->attempt.id).value().at(1).info.session, Session(7));
+  EXPECT_TRUE(registry_.IsOpen(admission->attempt.id, 1));
+  EXPECT_FALSE(registry_.IsOpen(admission->attempt.id, 0));
+}
+
+TEST_F(SessionRegistryTest, ResumesTheSameSessionAtItsWatermarkAndEndsItsOlderStream) {
+  auto older = std::make_shared<FakeStream>();
+  const auto first = Open(Hello(0, 1), older);
+  Put(*first, 42, false);
+  auto newer = std::make_shared<FakeStream>();
+  const auto again = Open(Hello(0, 1), newer);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->resumed);
+  EXPECT_EQ(again->attempt.id, first->attempt.id);
+  EXPECT_EQ(again->meta.durable_seq, 42u);
+  EXPECT_EQ(older->ends, 1);
+  EXPECT_EQ(older->end.code(), Code::kAborted);
+  EXPECT_THAT(older->end.message(), HasSubstr("fenced by"));
+  EXPECT_EQ(newer->ends, 0);
+  registry_.Close(first->attempt.id, 0, older.get());
+  EXPECT_TRUE(registry_.IsOpen(first->attempt.id, 0))
+      << "the older stream's end does not close the newer one";
+}
+
+TEST_F(SessionRegistryTest, ResumesAfterTheStreamWasClosed) {
+  auto stream = std::make_shared<FakeStream>();
+  const auto first = Open(Hello(0, 1, "L"), stream);
+  registry_.Close(first->attempt.id, 0, stream.get());
+  EXPECT_FALSE(registry_.IsOpen(first->attempt.id, 0));
+  const auto again = Open(Hello(0, 1, "L"));
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->resumed);
+  EXPECT_EQ(stream->ends, 0);
+}
+
+TEST_F(SessionRegistryTest, AnotherRankOfTheLaunchJoinsEvenIfTheOthersHaveFinished) {
+  const auto first = Open(Hello(0, 1, "L"));
+  Put(*first, 10, true);
+  clock_.Advance(std::chrono::hours(1));
+  const auto second = Open(Hello(1, 2, "L"));
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->attempt.id, first->attempt.id);
+  EXPECT_FALSE(second->resumed);
+}
+
+TEST_F(SessionRegistryTest, JoinsWithoutALaunchTextWhileTheAttemptIsNotFinished) {
+  for (const auto& [older, newer] : {std::pair{"", "L"}, std::pair{"L", ""}, std::pair{"", ""}}) {
+    const auto first = Open(Hello(0, 1, older, 2, IfExists::kReplace));
+    ASSERT_TRUE(first.ok());
+    const auto second = Open(Hello(1, 2, newer));
+    ASSERT_TRUE(second.ok()) << second.status().message();
+    EXPECT_EQ(second->attempt.id, first->attempt.id);
+  }
+}
+
+TEST_F(SessionRegistryTest, ALateRankOfAnUnknownLaunchJoinsForAWhileAfterTheOthersHaveFinished) {
+  const auto first = Open(Hello(0, 1, "", 3));
+  Put(*first, 10, true);
+  clock_.Advance(kLateRankGrace / 2);
+  EXPECT_TRUE(Open(Hello(1, 2, "", 3)).ok());
+  Put(*Open(Hello(1, 2, "", 3)), 10, true);
+  clock_.Advance(kLateRankGrace);
+  EXPECT_EQ(Open(Hello(2, 3, "", 3)).status().code(), Code::kAlreadyExists);
+}
+
+TEST_F(SessionRegistryTest, AnotherLaunchOrWorldSizeDoesNotJoin) {
+  ASSERT_TRUE(Open(Hello(0, 1, "L")).ok());
+  EXPECT_EQ(Open(Hello(1, 2, "M")).status().code(), Code::kAlreadyExists);
+  EXPECT_EQ(Open(Hello(1, 2, "L", 3)).status().code(), Code::kAlreadyExists);
+  EXPECT_EQ(Open(Hello(1, 2, "", 3)).status().code(), Code::kAlreadyExists);
+  EXPECT_EQ(Attempts(), 1u);
+}
+
+TEST_F(SessionRegistryTest, RefusesATakenNameWithWhatIsThereAndTheWaysOn) {
+  auto stream = std::make_shared<FakeStream>();
+  Put(*Open(Hello(0, 1, "L"), stream), 40, true);
+  const Status one = Open(Hello(0, 9, "M")).status();
+  EXPECT_EQ(one.code(), Code::kAlreadyExists);
+  for (const char* part : {"'base'", "1970-01-01 00:16:40 UTC", "1 rank,", "20 steps", "40 records",
+                           "another name", "if_exists=\"replace\"", "if_exists=\"append\""}) {
+    EXPECT_THAT(one.message(), HasSubstr(part));
+  }
+  Put(*Open(Hello(1, 2, "L")), 2, true);
+  const Status two = Open(Hello(0, 9, "M")).status();
+  EXPECT_THAT(two.message(), HasSubstr("2 ranks, 20 steps, 42 records"));
+  EXPECT_EQ(stream->ends, 0) << "a refused hello fences nobody";
+}
+
+TEST_F(SessionRegistryTest, ReplaceDropsEveryAttemptAndEndsItsStreams) {
+  auto first = std::make_shared<FakeStream>(), second = std::make_shared<FakeStream>();
+  Put(*Open(Hello(0, 1, "L"), first), 5, false);
+  ASSERT_TRUE(Open(Hello(1, 2, "L"), second).ok());
+  ASSERT_TRUE(Open(Hello(0, 3, "M", 2, IfExists::kAppend)).ok());
+  const auto replaced = Open(Hello(0, 4, "N", 2, IfExists::kReplace));
+  ASSERT_TRUE(replaced.ok());
+  EXPECT_EQ(replaced->attempt.number, 1u);
+  EXPECT_EQ(replaced->meta.durable_seq, 0u);
+  EXPECT_EQ(Attempts(), 1u);
+  EXPECT_EQ(first->ends, 1) << "fenced by the append already";
+  EXPECT_EQ(second->ends, 1);
+  EXPECT_EQ(second->end.code(), Code::kAborted);
+  EXPECT_EQ(registry_.OpenStreams(), 1u);
+  const auto other = Open(Hello(1, 5, "N", 2, IfExists::kReplace));
+  EXPECT_EQ(other->attempt.id, replaced->attempt.id)
+      << "the second rank of the launch joins instead of replacing again";
+}
+
+TEST_F(SessionRegistryTest, AppendCreatesTheNextAttemptAndFencesTheRank) {
+  auto older = std::make_shared<FakeStream>(), other = std::make_shared<FakeStream>();
+  const auto first = Open(Hello(0, 1, "L"), older);
+  ASSERT_TRUE(Open(Hello(1, 2, "L"), other).ok());
+  const auto next = Open(Hello(0, 3, "M", 2, IfExists::kAppend));
+  ASSERT_TRUE(next.ok());
+  EXPECT_EQ(next->attempt.number, 2u);
+  EXPECT_EQ(Attempts(), 2u);
+  EXPECT_EQ(older->ends, 1);
+  EXPECT_EQ(older->end.code(), Code::kAborted);
+  EXPECT_THAT(older->end.message(), HasSubstr("fenced by a newer session"));
+  EXPECT_EQ(other->ends, 0);
+  EXPECT_FALSE(registry_.IsOpen(first->attempt.id, 0));
+}
+
+TEST_F(SessionRegistryTest, NothingOfAFencedStreamIsWrittenAnyMore) {
+  const auto first = Open(Hello(0, 1, "L"));
+  ASSERT_TRUE(Open(Hello(0, 2, "M", 2, IfExists::kReplace)).ok());
+  Status done;
+  CommitItem item{.lane = first->lane, .attempt = first->attempt.id, .meta = first->meta};
+  item.done = [&](const Status& status) { done = status; };
+  EXPECT_FALSE(committer_.Submit(std::move(item), [] {}));
+  EXPECT_EQ(done.code(), Code::kAborted);
+  EXPECT_EQ(store_.violation(), "");
+}
+
+TEST_F(SessionRegistryTest, WaitsForTheWriteUnderWayBeforeItResumes) {
+  const auto first = Open(Hello(0, 1));
+  store_.BlockAppends();
+  CommitItem item{.lane = first->lane, .attempt = first->attempt.id, .meta = first->meta};
+  item.meta.durable_seq = 5;
+  item.done = [](const Status&) {};
+  ASSERT_TRUE(committer_.Submit(std::move(item), [] {}));
+  store_.AwaitBlockedAppend();
+  std::uint64_t resumed_at = 0;
+  std::thread reconnect([&] { resumed_at = Open(Hello(0, 1))->meta.durable_seq; });
+  store_.ReleaseAppends();
+  reconnect.join();
+  EXPECT_EQ(resumed_at, 5u);
+}
+
+TEST_F(SessionRegistryTest, ManyRanksAtOnceShareOneAttempt) {
+  constexpr std::uint32_t kWorld = 256;
+  for (const std::string launch : {"", "L"}) {
+    const auto policy = IfExists::kReplace;
+    std::atomic<std::uint32_t> next{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 8; ++t) {
+      threads.emplace_back([&] {
+        for (std::uint32_t rank; (rank = next++) < kWorld;) {
+          SessionInfo info = Hello(rank, 0, launch, kWorld, policy);
+          info.session = {static_cast<std::uint8_t>(rank), static_cast<std::uint8_t>(launch.size() + 1)};
+          EXPECT_TRUE(Open(info).ok());
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(Attempts(), 1u);
+    EXPECT_EQ(store_.Ranks(store_.Attempts("base").value()[0].id).value().size(), kWorld);
+    EXPECT_EQ(registry_.OpenStreams(), kWorld);
+  }
+}
+
+TEST_F(SessionRegistryTest, DeletesARunThatNobodyWrites) {
+  auto stream = std::make_shared<FakeStream>();
+  const auto admission = Open(Hello(0, 1), stream);
+  Put(*admission, 11, false);
+  const auto refused = registry_.DeleteRun("base", false);
+  EXPECT_EQ(refused.status().code(), Code::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), HasSubstr("1 rank is"));
+  registry_.Close(admission->attempt.id, 0, stream.get());
+  const auto deleted = registry_.DeleteRun("base", false);
+  ASSERT_TRUE(deleted.ok());
+  EXPECT_EQ(deleted->records, 11u);
+  EXPECT_EQ(deleted->attempts, 1u);
+  EXPECT_EQ(Attempts(), 0u);
+  EXPECT_EQ(registry_.DeleteRun("base", true).status().code(), Code::kNotFound);
+}
+
+TEST_F(SessionRegistryTest, ForceEndsTheStreamsOfADeletedRun) {
+  auto stream = std::make_shared<FakeStream>();
+  ASSERT_TRUE(Open(Hello(0, 1), stream).ok());
+  EXPECT_TRUE(registry_.DeleteRun("base", true).ok());
+  EXPECT_EQ(stream->end.code(), Code::kAborted);
+  EXPECT_EQ(registry_.OpenStreams(), 0u);
+}
+
+}  // namespace
+}  // namespace statcollect
