@@ -3,10 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <numeric>
@@ -61,6 +65,27 @@ std::string UnusedAddress() {
   IngestServer server(&store);
   return server.address();
 }
+
+// Takes connections and never says a word: a stopped process, or one that is no collector.
+class MuteListener {
+ public:
+  MuteListener() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(socket_, 16), 0);
+    EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~MuteListener() { close(socket_); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  const int socket_;
+  int port_ = 0;
+};
 
 TEST(Agent, EverythingHandedOverArrivesOnceAndInOrder) {
   MemoryStore store;
@@ -169,8 +194,8 @@ TEST(Agent, RecordsWaitForACollectorThatStartsLater) {
 TEST(Agent, ClosingIsBoundedWhenTheCollectorIsAwaySilentOrSlow) {
   MemoryStore store;
   IngestServer silent(&store, 0, {.acknowledge = false});
-  // 192.0.2.0/24 is for documentation: packets to it vanish.
-  for (const std::string& collector : {UnusedAddress(), silent.address(), std::string("192.0.2.77:7433")}) {
+  MuteListener mute;
+  for (const std::string& collector : {UnusedAddress(), silent.address(), mute.address()}) {
     Options options = For(collector);
     options.connect_timeout = milliseconds(200);
     auto agent = StartOrDie(options);
