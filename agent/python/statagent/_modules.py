@@ -23,7 +23,7 @@ class Named:
     value: Any
     parent: str
     class_name: str
-    depth: int
+    depth: int  # the root is 1
 
 
 def _wrapped_attribute(module: Any) -> str | None:
@@ -65,7 +65,7 @@ def name_modules(model: Any, prefix: str = "") -> list[Named]:
             if child is not None:
                 visit(child, f"{path}.{key}" if path else key, f"{raw}.{key}", name, depth + 1)
 
-    visit(root, prefix, prefix or type(root).__name__, "", 0)
+    visit(root, prefix, prefix or type(root).__name__, "", 1)
     return found
 
 
@@ -74,7 +74,7 @@ def name_parameters(modules: Iterable[Named], prefix: str = "") -> list[Named]:
     found: list[Named] = []
     seen: set[int] = set()
     for module in modules:
-        base = "" if module.depth == 0 and not prefix else module.name
+        base = "" if module.depth == 1 and not prefix else module.name
         for key, parameter in module.value._parameters.items():
             if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))

@@ -67,7 +67,7 @@ class Agent:
 
     def intern(
         self, name: str, kind: str, path: str = "", micro_batch: int = 0, call: int = 0, mode: str = "train",
-        parent: str = "", class_name: str = "", depth: int = 0,
+        parent: str = "", class_name: str = "", depth: int = -1,
     ) -> int:  # fmt: skip
         """The library's number for an identity. Raises StatagentError."""
         key = (name, kind, path, micro_batch, call, mode)

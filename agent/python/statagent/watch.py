@@ -203,7 +203,7 @@ class _ModuleHook:
         assert watch._agent is not None
         self._watch, self._agent, self._named = watch, watch._agent, named
         self._kind, self._values, self._gradients = kind, values, gradients
-        self._tensor_type = _torch().Tensor
+        self._tensor_type, self._grad_enabled = _torch().Tensor, _torch().is_grad_enabled
         self._epoch = self._eval_epoch = -1
         self._calls = self._eval_calls = 0
         # (path, micro-batch, call, mode) -> handles of the value and of its gradient (-1: not interned yet).
@@ -253,18 +253,20 @@ class _ModuleHook:
         return self._eval_calls - 1
 
     def _record(self, found: list[tuple[str, Any]], micro_batch: int, call: int, state: int) -> None:
+        hooking = self._gradients and state == _TRAIN
+        if hooking and not self._grad_enabled():
+            hooking = False
+            self._unhooked.append((micro_batch, call))
         for path, tensor in found:
             if self._values:
                 self._agent.observe_handle(self._handle(path, micro_batch, call, state, 0), tensor)
-            if self._gradients and state == _TRAIN and tensor.requires_grad:
+            if hooking and tensor.requires_grad:
                 self._hook(tensor, path, micro_batch, call)
-        if self._gradients and state == _TRAIN and not _torch().is_grad_enabled():
-            self._unhooked.append((micro_batch, call))
 
     def _hook_recomputed(self, found: list[tuple[str, Any]]) -> None:
         """A checkpoint computes the module again. If its gradients flow through the new tensors (reentrant checkpoints), they
         are those of the call that had none."""
-        if not self._unhooked or self._epoch != self._watch.epoch or not _torch().is_grad_enabled():
+        if not self._unhooked or self._epoch != self._watch.epoch or not self._grad_enabled():
             return
         micro_batch, call = self._unhooked.pop()
         for path, tensor in found:
