@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
+from typing import Any, Optional
 
 from ._library import DTYPES, Tensor
 from .errors import TensorTypeError
@@ -52,19 +52,8 @@ def _structure(dtype: int, shape: Any, strides: Any) -> Tensor:
     return tensor
 
 
-class Borrowed:
-    """A structure for one call of the library. `release` gives it back; `owner` keeps the memory alive until then."""
-
-    __slots__ = ("_key", "owner", "structure")
-
-    def __init__(self, structure: Tensor, owner: Any, key: tuple[Any, ...] | None) -> None:
-        self.structure, self.owner, self._key = structure, owner, key
-
-    def release(self) -> None:
-        if self._key is not None:
-            if len(_idle) >= _CACHED_LAYOUTS_MAX:
-                _idle.clear()
-            _idle[self._key] = self.structure
+# A structure for one call of the library; the key under which it is given back, or None; what keeps the memory alive.
+Borrowed = tuple[Tensor, Optional[tuple[Any, ...]], Any]
 
 
 def borrow(value: Any) -> Borrowed:
@@ -78,13 +67,19 @@ def borrow(value: Any) -> Borrowed:
     return _borrow_foreign(value)
 
 
+def give_back(borrowed: Borrowed) -> None:
+    """For the next tensor of the same layout. Not needed after a failure."""
+    if borrowed[1] is not None:
+        _idle[borrowed[1]] = borrowed[0]
+
+
 def _refuse(found: str, expected: str = _EXPECTED) -> TensorTypeError:
     return TensorTypeError(f"statistics of a tensor: found {found}; {expected}")
 
 
 def _borrow_torch(torch: Any, tensor: Any) -> Borrowed:
     dtype = (_torch_numbers or _fill_torch_numbers(torch)).get(tensor.dtype)
-    if dtype is None or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if dtype is None or not tensor.is_cpu or tensor.layout is not torch.strided:
         raise _refuse_torch(torch, tensor, dtype)
     if tensor.is_neg() or (dtype >= 16 and tensor.is_conj()):
         with torch.no_grad():
@@ -98,9 +93,13 @@ def _borrow_torch(torch: Any, tensor: Any) -> Borrowed:
             return _borrow_torch(torch, tensor.to_local())
         raise _refuse(f"a torch tensor of type {type(tensor).__name__} without memory of its own", "expected one with data")
     key = (dtype, shape, strides)
-    structure = _idle.pop(key, None) or _structure(dtype, shape, strides)
+    structure = _idle.pop(key, None)
+    if structure is None:
+        if len(_idle) >= _CACHED_LAYOUTS_MAX:
+            _idle.clear()
+        structure = _structure(dtype, shape, strides)
     structure.data = data
-    return Borrowed(structure, tensor, key)
+    return structure, key, tensor
 
 
 def _refuse_torch(torch: Any, tensor: Any, dtype: int | None) -> TensorTypeError:
@@ -133,7 +132,7 @@ def _borrow_numpy(numpy: Any, array: Any) -> Borrowed:
         array = numpy.array(array, order="C")
     structure = _structure(DTYPES[name], array.shape, [stride // size for stride in array.strides])
     structure.data = array.ctypes.data
-    return Borrowed(structure, array, None)
+    return structure, None, array
 
 
 def _borrow_foreign(value: Any) -> Borrowed:

@@ -16,7 +16,7 @@ from . import _configuration, _library
 from ._autograd import GradientHook, in_backward
 from ._library import KINDS, MODES
 from ._log import warn, warn_once
-from ._tensors import borrow
+from ._tensors import borrow, give_back
 from .errors import InvalidArgumentError, StatagentError
 from .flatten import flatten
 
@@ -87,8 +87,8 @@ class Agent:
         """Statistics of the tensor under an interned identity. Never raises."""
         try:
             borrowed = borrow(tensor)
-            code = self._observe(self._pointer, handle, borrowed.structure, None)
-            borrowed.release()
+            code = self._observe(self._pointer, handle, borrowed[0], None)
+            give_back(borrowed)
             if code:
                 self.refuse(_library.last_error())
         except Exception as error:

@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from . import _library
-from ._tensors import borrow, dtype_name
+from ._tensors import borrow, dtype_name, give_back
 from .errors import InvalidArgumentError
 
 _COUNTS = ("nan", "pos_inf", "neg_inf", "zero", "neg", "pos")
@@ -33,11 +33,11 @@ def compute(tensor: Any, sketch: int = 16, samples: int = 0) -> dict[str, Any]:
     found = _library.Statistics()
     sums, first = (ctypes.c_double * max(1, sketch))(), (ctypes.c_double * max(1, samples))()
     borrowed = borrow(tensor)
-    structure = borrowed.structure
+    structure = borrowed[0]
     _library.check(library.statagent_compute(structure, sketch, samples, found, sums, first))
     shape = list((ctypes.c_int64 * structure.ndim).from_address(structure.shape)) if structure.ndim else []
     dtype = dtype_name(structure.dtype)
-    borrowed.release()
+    give_back(borrowed)
     result: dict[str, Any] = {"numel": found.numel, "shape": shape, "dtype": dtype}
     result.update((name, getattr(found, name)) for name in _COUNTS)
     result.update((name, getattr(found, name) if found.has_finite else None) for name in _MOMENTS)

@@ -95,11 +95,11 @@ class Watch:
         for named in modules:
             try:
                 if kinds & {"input", "grad_input"}:
-                    hook = _ModuleHook(self, named, "input", "input" in kinds, "grad_input" in kinds)
-                    self._removables.append(named.value.register_forward_pre_hook(hook.before, with_kwargs=True))
+                    before = _InputHook(self, named, "input", "input" in kinds, "grad_input" in kinds)
+                    self._removables.append(named.value.register_forward_pre_hook(before, with_kwargs=True))
                 if kinds & {"output", "grad_output"}:
-                    hook = _ModuleHook(self, named, "output", "output" in kinds, "grad_output" in kinds)
-                    self._removables.append(named.value.register_forward_hook(hook.after))
+                    after = _OutputHook(self, named, "output", "output" in kinds, "grad_output" in kinds)
+                    self._removables.append(named.value.register_forward_hook(after))
             except (RuntimeError, TypeError) as error:
                 warn_once(f"hook {named.name}", f"watch: '{named.name}' ({named.class_name}) takes no hooks: {error}")
         self._removables.append(root.register_forward_hook(_Inert(self._leave), always_call=True))
@@ -210,17 +210,9 @@ class _ModuleHook:
         self._handles: dict[tuple[str, int, int, int], list[int]] = {}
         # Calls made without gradients within a training pass: reentrant checkpoints compute them again, last first.
         self._unhooked: list[tuple[int, int]] = []
-        self.after, self.before = _Inert(self._after), _Inert(self._before)
 
-    def _after(self, module: Any, args: Any, output: Any) -> None:
-        state = self._watch._state
-        if state:
-            self._see(state, module, output)
-
-    def _before(self, module: Any, args: Any, kwargs: Any) -> None:
-        state = self._watch._state
-        if state:
-            self._see(state, module, {**{str(i): value for i, value in enumerate(args)}, **kwargs})
+    def __reduce__(self) -> Any:
+        return (_inert_copy, ())
 
     def _see(self, state: int, module: Any, value: Any) -> None:
         try:
@@ -285,7 +277,10 @@ class _ModuleHook:
         watch.hook_gradient(tensor, record)
 
     def _handle(self, path: str, micro_batch: int, call: int, state: int, gradient: int) -> int:
-        handles = self._handles.setdefault((path, micro_batch, call, state), [-1, -1])
+        key = (path, micro_batch, call, state)
+        handles = self._handles.get(key)
+        if handles is None:
+            handles = self._handles[key] = [-1, -1]
         if handles[gradient] < 0:
             named, mode = self._named, "eval" if state == _EVAL else "train"
             kind = f"grad_{self._kind}" if gradient else self._kind
@@ -293,6 +288,24 @@ class _ModuleHook:
                 named.name, kind, path, micro_batch, call, mode, named.parent, named.class_name, named.depth
             )
         return handles[gradient]
+
+
+class _OutputHook(_ModuleHook):
+    """After a module's forward pass."""
+
+    def __call__(self, module: Any, args: Any, output: Any) -> None:
+        state = self._watch._state
+        if state:
+            self._see(state, module, output)
+
+
+class _InputHook(_ModuleHook):
+    """Before a module's forward pass; positional arguments are "0", "1", the others go by name."""
+
+    def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
+        state = self._watch._state
+        if state:
+            self._see(state, module, {**{str(i): value for i, value in enumerate(args)}, **kwargs})
 
 
 def watch(
