@@ -1,0 +1,60 @@
+"""Fixtures of the tests that go through the real library: what crosses the C interface, recorded on the way."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "agent" / "python"))
+if "STATCOLLECT_BUILD_DIR" in os.environ and "STATAGENT_LIBRARY" not in os.environ:
+    os.environ["STATAGENT_LIBRARY"] = str(Path(os.environ["STATCOLLECT_BUILD_DIR"]) / "lib" / "libstatagent.so")
+
+import statagent  # noqa: E402
+from statagent import _library, _log  # noqa: E402
+
+from .support import Recording  # noqa: E402
+
+agent_module = sys.modules["statagent.agent"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_library() -> Path:
+    """The built library. Missing, it fails every test: without it nothing here would be tested."""
+    try:
+        return _library.find()
+    except statagent.LibraryNotFoundError as error:
+        pytest.fail(
+            f"{error} (ninja -C build/NAME statagent builds it; STATCOLLECT_BUILD_DIR names the build folder)", pytrace=False
+        )
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No agent, nothing logged yet, no variables of a launcher or of ours except the library's place."""
+    for name in list(os.environ):
+        ours = name.startswith("STATAGENT_") and name != "STATAGENT_LIBRARY"
+        if ours or name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") or name.startswith(("OMPI_", "PMI_", "SLURM_")):
+            monkeypatch.delenv(name)
+    _log.forget()
+    yield
+    statagent.close(timeout=0)
+    agent_module._current = None  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """Everything that goes through the C interface from now on; it goes through to the real library, too."""
+    found = Recording(_library.load())
+    monkeypatch.setattr(_library, "load", lambda: found)
+    return found
+
+
+@pytest.fixture
+def agent(recording: Recording) -> statagent.Agent:
+    """A running agent whose collector does not exist, recorded."""
+    return statagent.init(run="test", collector="127.0.0.1:1", connect_timeout=0)

@@ -1,0 +1,127 @@
+"""What the tests share: a recording of the C interface, and subprocesses with the package importable."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from statagent import _library
+
+ROOT = Path(__file__).resolve().parents[3]
+_KIND_NAMES = {number: name for name, number in _library.KINDS.items()}
+_MODE_NAMES = {number: name for name, number in _library.MODES.items()}
+_DTYPE_NAMES = {number: name for name, number in _library.DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One tensor that the library accepted."""
+
+    step: int
+    name: str
+    kind: str
+    path: str
+    micro_batch: int
+    call: int
+    mode: str
+    parent: str
+    class_name: str
+    depth: int
+    dtype: str
+    shape: tuple[int, ...]
+    l2: float
+    hash: int
+
+
+class Recording:
+    """The library, with what was observed kept beside it. Calls go through, so that what the library refuses fails here as well."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+        self.records: list[Record] = []
+        self.refusals: list[str] = []
+        self.scalars: list[tuple[int, str, float, int]] = []
+        self.ended_steps: list[int] = []
+        self.config: dict[str, str] = {}
+        self._identities: dict[int, tuple[Any, ...]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def statagent_start(self, options: Any, pointer: Any) -> int:
+        self.config = {options.config_keys[i].decode(): options.config_values[i].decode() for i in range(options.config_count)}
+        return int(self.real.statagent_start(options, pointer))
+
+    def statagent_intern(self, agent: Any, identity: Any, handle: Any) -> int:
+        code = int(self.real.statagent_intern(agent, identity, handle))
+        if code == 0:
+            self._identities.setdefault(
+                handle.value,
+                (
+                    identity.name.decode(), _KIND_NAMES[identity.kind], (identity.output_path or b"").decode(), identity.micro_batch,
+                    identity.call, _MODE_NAMES[identity.mode], (identity.parent or b"").decode(),
+                    (identity.class_name or b"").decode(), identity.depth,
+                ),
+            )  # fmt: skip
+        return code
+
+    def statagent_observe(self, agent: Any, handle: int, tensor: Any, stream: Any) -> int:
+        step = int(self.real.statagent_step(agent))
+        code = int(self.real.statagent_observe(agent, handle, tensor, stream))
+        if code:
+            self.refusals.append(f"{self._identities.get(handle)}: {self.real.statagent_last_error().decode()}")
+            return code
+        statistics = _library.Statistics()
+        assert self.real.statagent_compute(tensor, 0, 0, statistics, None, None) == 0
+        shape = tuple((ctypes.c_int64 * tensor.ndim).from_address(tensor.shape)) if tensor.ndim else ()
+        self.records.append(
+            Record(step, *self._identities[handle], _DTYPE_NAMES[tensor.dtype], shape, statistics.l2, statistics.hash)
+        )
+        return 0
+
+    def statagent_log_scalar(self, agent: Any, name: bytes, value: float, micro_batch: int) -> int:
+        code = int(self.real.statagent_log_scalar(agent, name, value, micro_batch))
+        if code == 0:
+            self.scalars.append((int(self.real.statagent_step(agent)), name.decode(), value, micro_batch))
+        return code
+
+    def statagent_end_step(self, agent: Any) -> None:
+        self.ended_steps.append(int(self.real.statagent_step(agent)))
+        self.real.statagent_end_step(agent)
+
+    # --- questions
+
+    def of(self, kind: str, step: int | None = None) -> list[Record]:
+        return [r for r in self.records if r.kind == kind and (step is None or r.step == step)]
+
+    def names(self, kind: str, step: int | None = None) -> list[str]:
+        """Names in the order of observation."""
+        return [r.name for r in self.of(kind, step)]
+
+    def one(self, name: str, kind: str, **fields: Any) -> Record:
+        """The only record with these fields."""
+        found = [r for r in self.records if (r.name, r.kind) == (name, kind)]
+        found = [r for r in found if all(getattr(r, field) == value for field, value in fields.items())]
+        assert len(found) == 1, f"{name} {kind} {fields}: {found or sorted({(r.name, r.kind) for r in self.records})}"
+        return found[0]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The environment of a training process, without a launcher's variables."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("STATAGENT_") or k == "STATAGENT_LIBRARY"}
+    env.update(PYTHONPATH=str(ROOT / "agent" / "python"), OMP_NUM_THREADS="1", **extra)
+    return env
+
+
+def python(script: str, code: int | None = 0, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a process of its own, the package importable; `code` None: any exit code."""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(**variables), timeout=timeout, capture_output=True, text=True, check=False
+    )
+    assert code is None or done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done

@@ -1,0 +1,157 @@
+"""Weights, their gradients and the optimizer's state; the end of the step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import statagent
+from statagent import Agent, compute
+
+from .models import Calls, Net, data, seeded
+from .support import Recording
+
+
+def update(model: nn.Module, *optimizers: torch.optim.Optimizer, seed: int = 0) -> None:
+    model(data(seed=seed)).square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_gradients_come_before_the_update_weights_and_state_after_it(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    before = compute(net.head.weight)["hash"]
+    statagent.watch(net, optimizer)
+    net(data()).square().mean().backward()
+    gradient = compute(net.head.weight.grad)["hash"]
+    optimizer.step()
+    assert recording.one("head.weight", "weight", mode="init").hash == before
+    assert recording.one("head.weight", "weight_grad").hash == gradient
+    assert recording.one("head.weight", "weight", mode="train").hash == compute(net.head.weight)["hash"] != before
+    state = optimizer.state[net.head.weight]
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert recording.one("head.weight", "optimizer_state", path=name).hash == compute(state[name])["hash"]
+    assert {r.path for r in recording.of("optimizer_state")} == {"exp_avg", "exp_avg_sq"}, "counters are no state to compare"
+
+
+def test_kinds_come_in_the_order_of_the_step(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer)
+    update(net, optimizer)
+    kinds = list(dict.fromkeys(r.kind for r in recording.records if r.mode == "train"))
+    assert kinds == ["output", "grad_output", "weight_grad", "weight", "optimizer_state"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.Adagrad(p, lr=0.1),
+        lambda p: torch.optim.RMSprop(p, lr=0.1),
+        lambda p: torch.optim.AdamW(p, lr=0.1, amsgrad=True, foreach=True),
+        lambda p: torch.optim.Adafactor(p, lr=0.1),
+    ],
+    ids=["sgd", "momentum", "adagrad", "rmsprop", "amsgrad", "adafactor"],
+)
+def test_every_optimizer_ends_its_step(agent: Agent, recording: Recording, make: Any) -> None:
+    net = seeded(Net)
+    optimizer = make(list(net.parameters()))
+    statagent.watch(net, optimizer)
+    for _ in range(3):
+        update(net, optimizer)
+    assert recording.ended_steps == [0, 1, 2]
+    assert agent.current_step() == 3
+    assert recording.refusals == []
+    assert len(recording.of("weight", 2)) == len(list(net.parameters()))
+
+
+def test_closure_of_lbfgs_is_part_of_the_step(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+    statagent.watch(net, optimizer)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = net(data()).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert recording.ended_steps == [0]
+    assert [r.micro_batch for r in recording.of("output", 0) if r.name == "head"][:3] == [0, 1, 2]
+    assert recording.refusals == []
+
+
+def test_parameters_without_gradient_are_left_out(agent: Agent, recording: Recording) -> None:
+    model = Calls(lambda self, x: self.used(x), used=nn.Linear(8, 2), unused=nn.Linear(8, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    statagent.watch(model, optimizer)
+    update(model, optimizer)
+    assert set(recording.names("weight_grad")) == {"used.weight", "used.bias"}
+    assert set(recording.names("optimizer_state")) == {"used.weight", "used.bias"}
+
+
+def test_step_ends_with_the_last_of_several_optimizers(agent: Agent, recording: Recording) -> None:
+    model = Calls(lambda self, x: self.b(self.a(x)), a=nn.Linear(8, 8), b=nn.Linear(8, 2))
+    optimizers = [torch.optim.SGD(model.a.parameters(), lr=0.1), torch.optim.SGD(model.b.parameters(), lr=0.1)]
+    statagent.watch(model, optimizers)
+    for seed in range(2):
+        update(model, *optimizers, seed=seed)
+    assert recording.ended_steps == [0, 1]
+    assert recording.names("weight", 1) == ["a.weight", "a.bias", "b.weight", "b.bias"]
+    assert recording.refusals == []
+
+
+def test_optimizer_that_updates_twice_in_a_step_gets_calls(agent: Agent, recording: Recording) -> None:
+    model = Calls(lambda self, x: self.b(self.a(x)), a=nn.Linear(8, 8), b=nn.Linear(8, 2))
+    often, seldom = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model.a, model.b))
+    statagent.watch(model, [often, seldom])
+    update(model, often)
+    update(model, often, seldom)
+    assert recording.ended_steps == [0]
+    assert [r.call for r in recording.of("weight", 0) if r.name == "a.weight" and r.mode == "train"] == [0, 1]
+    assert recording.refusals == []
+
+
+def test_step_is_ignored_with_a_watched_optimizer(agent: Agent, recording: Recording, capfd: pytest.CaptureFixture[str]) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer)
+    for _ in range(2):
+        update(net, optimizer)
+        statagent.step()
+    assert recording.ended_steps == [0, 1]
+    assert capfd.readouterr().err.count("step()") == 1
+
+
+def test_state_loaded_from_a_checkpoint_is_followed(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer)
+    update(net, optimizer)
+    optimizer.load_state_dict(optimizer.state_dict())
+    net.load_state_dict(net.state_dict())
+    agent.set_step(10)
+    update(net, optimizer)
+    assert recording.one("head.weight", "optimizer_state", path="exp_avg", step=10)
+    assert recording.ended_steps == [0, 10]
+    with pytest.raises(ValueError, match="step"):
+        agent.set_step(3)
+
+
+def test_scheduler_wrapping_step_changes_nothing(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for _ in range(2):
+        update(net, optimizer)
+        scheduler.step()
+    assert recording.ended_steps == [0, 1]
