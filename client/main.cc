@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "client/commands.h"
+#include "common/names.h"
 
 namespace statcollect::client {
 namespace {
@@ -77,10 +78,10 @@ class Parser {
       std::cout << app_.help();
       return kExitSame;
     }
-    const CLI::App* command = app_.get_subcommand_no_throw(arguments_.help_of);
-    if (command == nullptr)
-      return UsageError("help: no command '" + arguments_.help_of + "'; see statctl help");
-    std::cout << command->help("statctl " + arguments_.help_of);
+    const auto found =
+        app_.get_subcommands([&](CLI::App* command) { return command->get_name() == arguments_.help_of; });
+    if (found.empty()) return UsageError("help: no command '" + Printable(arguments_.help_of) + "'; see statctl help");
+    std::cout << found.front()->help("statctl");
     return kExitSame;
   }
   const GlobalOptions& global() const { return arguments_.global; }

@@ -48,7 +48,7 @@ std::string Page::Text(const Heading& part, const Terminal& terminal) {
 }
 
 std::string Page::Text(const Sentence& part, const Terminal& terminal) {
-  const std::string text = Wrap(part.lead.empty() ? part.text : part.lead + part.text, LineWidth(terminal));
+  const std::string text = Wrap(part.lead.empty() ? part.text : part.lead + " " + part.text, LineWidth(terminal));
   if (!text.starts_with(part.lead)) return text + "\n";  // the lead itself was broken
   return Painted(part.lead, part.tone, terminal) + text.substr(part.lead.size()) + "\n";
 }
@@ -88,7 +88,7 @@ std::string Page::ToMarkdown() const {
     if (const auto* table = std::get_if<Table>(&part)) text += table->ToMarkdown();
     if (const auto* plot = std::get_if<Plot>(&part)) text += "```\n" + plot->lines + "```\n";
     if (const auto* sentence = std::get_if<Sentence>(&part)) {
-      text += sentence->lead.empty() ? "" : "**" + sentence->lead + "**";
+      text += sentence->lead.empty() ? "" : "**" + sentence->lead + "** ";
       text += sentence->text + "\n";
     }
     if (const auto* items = std::get_if<Items>(&part)) {

@@ -18,7 +18,7 @@ enum class Tone { kPlain, kGood, kBad, kWarn };
 class Page {
  public:
   void AddHeading(std::string text);
-  // `lead` comes first, in the tone's colour: "DIVERGED".
+  // `lead` comes first, in the tone's colour, then a blank: "DIVERGED" "at step 3".
   void AddSentence(std::string text, std::string lead = {}, Tone tone = Tone::kPlain);
   void AddItems(std::vector<std::string> items);  // one line each
   void AddTable(Table table);

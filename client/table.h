@@ -40,7 +40,8 @@ class Table {
 
   std::string ToText(
       const TextStyle& style = {}) const;  // header line, one line a row, two blanks between columns
-  std::string ToCsv() const;               // header and rows, each ended by CR LF
+  // Header and rows, each ended by CR LF. `for_terminal`: control characters made printable.
+  std::string ToCsv(bool for_terminal = false) const;
   std::string ToMarkdown() const;
 
  private:
