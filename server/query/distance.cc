@@ -4,24 +4,59 @@
 #include <cmath>
 #include <limits>
 
+#include "common/names.h"
+
 namespace statcollect::query {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// |a - b| / scale, where a - b might overflow.
+double Apart(double a, double b, double scale) {
+  if (a == b) return 0;
+  return scale > 0 && std::isfinite(scale) && std::isfinite(a) && std::isfinite(b)
+             ? std::abs(a / scale - b / scale)
+             : kInfinite;
+}
 
 double Ratio(double numerator, double denominator) {
   if (numerator == 0) return 0;
   return denominator > 0 ? numerator / denominator : kInfinite;
 }
 
-// If D is the true norm, k d^2 / D^2 is nearly chi-squared with k degrees of freedom (Wilson and Hilferty's
-// cube root for its quantiles at two standard deviations).
-void SetInterval(Distance& distance, std::size_t k) {
-  const double spread = 2.0 / (9.0 * static_cast<double>(k));
-  const double upper = std::pow(1.0 - spread + 2.0 * std::sqrt(spread), 3),
-               lower = std::pow(1.0 - spread - 2.0 * std::sqrt(spread), 3);
-  distance.low = distance.value / std::sqrt(upper);
-  distance.high = distance.value / std::sqrt(lower);
+// Components that the moments are over.
+double FiniteCount(const Observation& o) {
+  const double components = static_cast<double>(o.stats->numel) * (IsComplex(o.layout->dtype) ? 2 : 1);
+  return components - static_cast<double>(o.stats->nan) - static_cast<double>(o.stats->pos_inf) -
+         static_cast<double>(o.stats->neg_inf);
+}
+
+// What norms and means alone prove about ||A - B|| / max(||A||, ||B||); 0 below their own accuracy. A sketch
+// of few groups can miss a difference by cancellation; this cannot.
+double ProvenDistance(const Observation& a, const Observation& b) {
+  constexpr double kAccuracy = 1e-5;
+  const double norm = std::max(a.stats->l2, b.stats->l2);
+  const double mean = std::sqrt(FiniteCount(a)) * std::abs(a.stats->mean - b.stats->mean);
+  const double proven = std::max(RelativeDifference(a.stats->l2, b.stats->l2), Ratio(mean, norm));
+  return std::isfinite(proven) && proven > kAccuracy ? proven : 0;
+}
+
+// The squared estimate varies by about sqrt(2/k + 2/G), G: groups of 16 elements that differ. G is not known;
+// it is at most the tensor's groups, and those are taken. Quantiles at two standard deviations after Wilson
+// and Hilferty. The true value cannot be above 2, nor below what norms and means prove.
+void SetInterval(Distance& distance, const Observation& a, double proven) {
+  const double groups = std::max(1.0, std::ceil(FiniteCount(a) / 16));
+  const double spread = 2.0 / 9.0 * (1.0 / static_cast<double>(a.sketch.size()) + 1.0 / groups);
+  const auto quantile = [&](double deviations) {
+    const double root = 1.0 - spread + deviations * std::sqrt(spread);
+    return root > 0.05 ? std::sqrt(root * root * root) : 0.0;
+  };
+  const double lower = quantile(-2.0);
+  distance.low = std::max(distance.value / quantile(2.0), proven);
+  distance.high = lower > 0 ? std::min(distance.value / lower, 2.0) : 2.0;
+  distance.value = std::max(distance.value, proven);
+  distance.low = std::min(distance.low, distance.value);
+  distance.high = std::max(distance.high, distance.value);
 }
 
 Distance MeasureSketch(const Observation& a, const Observation& b) {
@@ -35,8 +70,8 @@ Distance MeasureSketch(const Observation& a, const Observation& b) {
     squares += part * part;
   }
   Distance distance{.kind = DistanceKind::kSketch};
-  distance.value = Ratio(scale * std::sqrt(squares), std::max(a.stats->l2, b.stats->l2));
-  SetInterval(distance, a.sketch.size());
+  distance.value = Ratio(scale, std::max(a.stats->l2, b.stats->l2)) * std::sqrt(squares);
+  if (std::isfinite(distance.value)) SetInterval(distance, a, ProvenDistance(a, b));
   return distance;
 }
 
@@ -50,9 +85,11 @@ Distance MeasureStatistics(const TensorStats& a, const TensorStats& b) {
   const auto absmax = [](const TensorStats& s) { return std::max(std::abs(s.min), std::abs(s.max)); };
   const double largest = std::max(absmax(a), absmax(b));
   const double rms = std::max(std::hypot(a.mean, a.std), std::hypot(b.mean, b.std));
-  distance.value = std::max({RelativeDifference(a.l2, b.l2), Ratio(std::abs(a.mean - b.mean), rms),
-                             RelativeDifference(a.std, b.std), Ratio(std::abs(a.min - b.min), largest),
-                             Ratio(std::abs(a.max - b.max), largest)});
+  // A nearly constant tensor's std is rounding noise: not measured against itself.
+  const double spread = std::max({a.std, b.std, 0.01 * rms});
+  distance.value =
+      std::max({RelativeDifference(a.l2, b.l2), Apart(a.mean, b.mean, rms), Apart(a.std, b.std, spread),
+                Apart(a.min, b.min, largest), Apart(a.max, b.max, largest)});
   return distance;
 }
 
@@ -72,7 +109,11 @@ double RelativeDifference(double a, double b) {
 Distance Measure(const Observation& a, const Observation& b) {
   const bool sketches =
       !a.sketch.empty() && a.sketch.size() == b.sketch.size() && a.stats->has_finite && b.stats->has_finite;
-  return sketches ? MeasureSketch(a, b) : MeasureStatistics(*a.stats, *b.stats);
+  if (sketches) {
+    const Distance distance = MeasureSketch(a, b);
+    if (std::isfinite(distance.value)) return distance;  // float32 sums may have overflowed
+  }
+  return MeasureStatistics(*a.stats, *b.stats);
 }
 
 double DefaultTolerance(DType a, DType b) {

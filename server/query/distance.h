@@ -13,7 +13,8 @@ namespace statcollect::query {
 struct Distance {
   double value = 0;  // infinite: no finite measure
   DistanceKind kind = DistanceKind::kUnspecified;
-  double low = 0, high = 0;  // sketch: interval of about two standard deviations
+  double low = 0, high = 0;  // sketch: where the true value is likely to be (docs/divergence.md); no promise
+                             // of a confidence
 };
 
 // Relative L2 of the difference. With sketches of one width on both sides: ||sA - sB|| / max(||A||, ||B||);
