@@ -3,108 +3,23 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
+#include <deque>
+#include <map>
 #include <set>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "common/names.h"
+#include "server/query/config_diff.h"
 #include "server/query/distance.h"
 #include "server/query/origin.h"
+#include "server/query/step_order.h"
 
 namespace statcollect::query {
 namespace {
 
 constexpr std::size_t kUnmatchedMax = 10'000;
-
-// Configuration that differs between any two launches and explains nothing.
-constexpr std::array<std::string_view, 4> kVolatileKeys = {"run", "pid", "start_time", "launch"};
-
-bool IsForward(Kind kind) { return kind == Kind::kOutput || kind == Kind::kInput || kind == Kind::kInspect; }
-
-Stage StageOf(const ActivationKey& key) {
-  switch (key.kind) {
-    case Kind::kWeight:
-      return key.mode == Mode::kInit ? Stage::kWeights : Stage::kOptimizer;
-    case Kind::kOptimizerState:
-      return key.mode == Mode::kInit ? Stage::kWeights : Stage::kOptimizer;
-    case Kind::kBatch:
-      return Stage::kBatch;
-    case Kind::kWeightGrad:
-      return Stage::kGrad;
-    case Kind::kGradOutput:
-    case Kind::kGradInput:
-    case Kind::kInspectGrad:
-      return Stage::kBackward;
-    default:
-      return Stage::kForward;
-  }
-}
-
-bool IsLoss(std::string_view name) {
-  std::string lower(name);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return lower.ends_with("loss");
-}
-
-// Where something stands in a step's question order: weights, batch, then by micro-batch forward, loss,
-// backward, then gradients, then the optimizer's results; evaluation after training.
-struct Place {
-  int phase = 0;
-  std::uint32_t micro_batch = 0;
-  Stage stage = Stage::kUnspecified;
-  bool eval = false;
-  std::uint32_t order = 0;
-  std::uint32_t rank = 0;
-  auto operator<=>(const Place&) const = default;
-};
-
-Place MakePlace(Stage stage, std::uint32_t micro_batch, bool eval, std::uint32_t order, std::uint32_t rank) {
-  Place place{.stage = stage, .eval = eval, .order = order, .rank = rank};
-  switch (stage) {
-    case Stage::kWeights:
-      place.phase = 0;
-      break;
-    case Stage::kBatch:
-      place.phase = 1;
-      break;
-    case Stage::kGrad:
-      place.phase = 3;
-      break;
-    case Stage::kOptimizer:
-      place.phase = 4;
-      break;
-    default:
-      place.phase = 2;
-      place.micro_batch = micro_batch;
-  }
-  return place;
-}
-
-std::string Label(const ActivationKey& key) {
-  std::string label = std::string(Name(key.kind)) + " " + key.name;
-  if (!key.output_path.empty()) label += "[" + key.output_path + "]";
-  if (key.micro_batch > 0) label += " micro-batch " + std::to_string(key.micro_batch);
-  label += " call " + std::to_string(key.call);
-  if (key.mode != Mode::kTrain) label += " (" + std::string(Name(key.mode)) + ")";
-  return label;
-}
-
-Divergence MakeRow(const ActivationDef& def, std::uint64_t step, std::uint32_t rank) {
-  Divergence row;
-  row.step = step;
-  row.micro_batch = def.key.micro_batch;
-  row.rank = rank;
-  row.stage = StageOf(def.key);
-  row.kind = def.key.kind;
-  row.activation = def.key.name;
-  row.output_path = def.key.output_path;
-  row.call = def.key.call;
-  row.class_name = def.class_name;
-  row.mode = Name(def.key.mode);
-  return row;
-}
 
 void SetDistance(Divergence& row, const Comparison& comparison) {
   row.reason = comparison.reason;
@@ -130,14 +45,34 @@ struct StepResult {
   std::vector<ForwardTrace> traces;
 };
 
-// Matching of one rank's activations between two catalogues, by identity.
+// Matching of one rank's activations between two catalogues, by identity; ids of A to ids of B and back.
 struct Matching {
+  std::size_t defined_a = 0, defined_b = 0;  // the catalogues' sizes that it was made for
   std::unordered_map<std::uint32_t, std::uint32_t> b_of_a, a_of_b;
 };
 
 struct KindPresence {
   std::array<bool, kKindCount> a{}, b{};
-  bool loss_a = false, loss_b = false;
+};
+
+// One observation on both sides, as judged.
+struct Pair {
+  const Observation* a = nullptr;
+  const Observation* b = nullptr;
+  Comparison comparison;
+  std::size_t row = 0;  // index of its row in StepResult, if it diverged
+};
+
+// The last activation of a stage and micro-batch that agrees.
+struct Agreeing {
+  const ActivationDef* def = nullptr;
+  double distance = 0;
+};
+
+// Names of losses, and how many were found with no counterpart in their step.
+struct LossNames {
+  std::set<std::string> a, b;
+  std::uint64_t alone = 0;
 };
 
 class Diff {
@@ -151,26 +86,39 @@ class Diff {
                          const std::stop_token& stop);
 
  private:
+  // One rank of one step.
+  struct RankStep {
+    std::uint64_t step = 0;
+    std::uint32_t rank = 0;
+    std::size_t attempt_a = 0, attempt_b = 0;
+    StepResult* result = nullptr;
+    std::map<std::tuple<Stage, std::uint32_t, Mode>, Agreeing> agreeing;
+    std::optional<bool> complete_a, complete_b;  // looked up when something is missing
+  };
+
   Status ChooseRanksAndSteps();
+  Status ChooseSteps();
   void CompareConfiguration();
   Status FindKinds();
-  Status CompareStep(std::uint64_t step, std::uint32_t rank, StepResult& result);
-  Status CompareLosses(std::uint64_t step, std::uint32_t rank, StepResult& result);
-  void ComparePair(const Observation& a, const Observation& b, std::uint64_t step, std::uint32_t rank,
-                   StepResult& result,
-                   std::map<std::pair<Stage, std::uint32_t>, std::pair<std::string, double>>& agreeing);
-  void Missing(const Observation& seen, bool in_a, std::uint64_t step, std::uint32_t rank,
-               StepResult& result);
-  void CompareOrder(const std::vector<std::pair<const Observation*, const Observation*>>& pairs,
-                    std::uint64_t step, std::uint32_t rank, StepResult& result);
+  Status CompareStep(RankStep& at);
+  Status CompareMatched(const StepData& a, const StepData& b, const Matching& matching, RankStep& at);
+  Pair ComparePair(const Observation& a, const Observation& b, RankStep& at);
+  void NoteInputs(Stage stage, bool identical);
+  Status Missing(const Observation& seen, bool in_a, bool defined, const Place& place, RankStep& at);
+  Result<bool> IsCertainlyMissing(const Observation& seen, bool in_a, bool defined, RankStep& at);
+  void CompareOrder(const std::vector<Pair>& forward, RankStep& at);
+  void MarkOutOfPlace(const Pair& pair, const Observation& before, RankStep& at);
+  Status CompareLosses(const RankStep& at);
+  void CompareLoss(const ScalarRecord& a, double b, std::uint64_t position, const RankStep& at);
   void TakeStep(StepResult result);
-  void NoteUnmatched(const ActivationKey& key, bool only_a);
-  void NoteBitwise(const Place& place, const Divergence& row, StepResult& result);
+  void MarkStepOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces);
+  void NoteUnmatched(std::string label, bool only_a);
+  void NoteBitwise(const Place& place, const Divergence& row, StepResult& result) const;
   void Count(const Divergence& row);
   void AddNotes(const IsStreamOpen& is_stream_open);
   void Conclude();
-  const Matching& MatchingOf(std::size_t attempt_a, std::size_t attempt_b, std::uint32_t rank,
-                             const RankCatalogue& a, const RankCatalogue& b);
+  void ConcludeIncomparable();
+  const Matching& MatchingOf(const RankStep& at, const RankCatalogue& a, const RankCatalogue& b);
   bool Wanted(Kind kind) const {
     return request_.kinds.empty() ||
            std::find(request_.kinds.begin(), request_.kinds.end(), kind) != request_.kinds.end();
@@ -182,15 +130,19 @@ class Diff {
   DiffReport report_;
   StepSet wanted_;
   std::map<std::uint64_t, std::pair<std::size_t, std::size_t>> steps_;  // common: attempts of A and B
-  std::uint64_t steps_only_a_ = 0, steps_only_b_ = 0;
   KindPresence kinds_;
   std::map<std::tuple<std::size_t, std::size_t, std::uint32_t>, Matching> matchings_;
+  std::uint64_t pairs_ = 0;
   std::set<std::string> unmatched_a_, unmatched_b_;
+  std::unordered_set<std::string> missing_counted_;  // side, rank and label
+  std::unordered_set<const ActivationDef*> compared_defs_;
   std::set<std::string> diverged_names_, compared_names_;
   std::set<std::uint32_t> diverged_ranks_;
+  std::set<std::string> incomplete_;  // notes
+  LossNames losses_;
   bool uncertain_missing_ = false, sketch_missing_ = false, cut_ = false;
   bool weights_seen_ = false, weights_differ_ = false, batches_seen_ = false, batches_differ_ = false;
-  bool order_reported_ = false;
+  bool order_reported_ = false, values_diverged_ = false;
 };
 
 Result<DiffReport> Diff::Run(const IsStreamOpen& is_stream_open, const OnProgress& progress,
@@ -208,8 +160,13 @@ Result<DiffReport> Diff::Run(const IsStreamOpen& is_stream_open, const OnProgres
     StepResult result;
     for (const std::uint32_t rank : report_.ranks) {
       if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
-      STATCOLLECT_RETURN_IF_ERROR(CompareStep(step, rank, result));
-      STATCOLLECT_RETURN_IF_ERROR(CompareLosses(step, rank, result));
+      RankStep at{.step = step,
+                  .rank = rank,
+                  .attempt_a = attempts.first,
+                  .attempt_b = attempts.second,
+                  .result = &result};
+      STATCOLLECT_RETURN_IF_ERROR(CompareStep(at));
+      STATCOLLECT_RETURN_IF_ERROR(CompareLosses(at));
       ++done.done;
       if (progress) progress(done);
     }
@@ -231,9 +188,11 @@ Status Diff::ChooseRanksAndSteps() {
   std::set_intersection(ranks_a.begin(), ranks_a.end(), ranks_b.begin(), ranks_b.end(),
                         std::back_inserter(report_.ranks));
   if (!request_.ranks.empty()) {
-    std::erase_if(report_.ranks, [&](std::uint32_t rank) {
-      return std::find(request_.ranks.begin(), request_.ranks.end(), rank) == request_.ranks.end();
-    });
+    std::set<std::uint32_t> asked(request_.ranks.begin(), request_.ranks.end());
+    std::erase_if(report_.ranks, [&](std::uint32_t rank) { return asked.erase(rank) == 0; });
+    for (const std::uint32_t rank : asked) {
+      report_.notes.push_back("rank " + std::to_string(rank) + " was asked for, but not both runs have it");
+    }
   }
   if (ranks_a != ranks_b) {
     report_.notes.push_back("the runs have different ranks (" + std::to_string(ranks_a.size()) + " and " +
@@ -245,6 +204,10 @@ Status Diff::ChooseRanksAndSteps() {
         "no rank in common" + std::string(request_.ranks.empty() ? "" : " among those asked for");
     return Status::Ok();
   }
+  return ChooseSteps();
+}
+
+Status Diff::ChooseSteps() {
   auto steps_a = a_.Steps(wanted_), steps_b = b_.Steps(wanted_);
   if (!steps_a.ok()) return steps_a.status();
   if (!steps_b.ok()) return steps_b.status();
@@ -252,8 +215,6 @@ Status Diff::ChooseRanksAndSteps() {
     const auto other = steps_b->find(step);
     if (other != steps_b->end()) steps_[step] = {attempt, other->second};
   }
-  steps_only_a_ = steps_a->size() - steps_.size();
-  steps_only_b_ = steps_b->size() - steps_.size();
   const auto range = [](const auto& steps) {
     return steps.empty()
                ? std::string("none")
@@ -265,7 +226,7 @@ Status Diff::ChooseRanksAndSteps() {
                       (request_.steps.empty() ? "" : " among the steps asked for");
     return Status::Ok();
   }
-  if (steps_only_a_ + steps_only_b_ > 0) {
+  if (steps_a->size() + steps_b->size() > 2 * steps_.size()) {
     report_.notes.push_back("steps differ: " + report_.run_a + " has " + range(*steps_a) + ", " +
                             report_.run_b + " has " + range(*steps_b) + "; compared the " +
                             std::to_string(steps_.size()) + " that both have");
@@ -279,18 +240,7 @@ void Diff::CompareConfiguration() {
     const auto& ranks = view.ranks(view.attempts().size() - 1);
     return ranks.empty() ? std::map<std::string, std::string>() : ranks.begin()->second.info.config;
   };
-  const auto a = config_of(a_), b = config_of(b_);
-  std::set<std::string> keys;
-  for (const auto& [key, value] : a) keys.insert(key);
-  for (const auto& [key, value] : b) keys.insert(key);
-  for (const std::string& key : keys) {
-    const std::string_view leaf = std::string_view(key).substr(key.rfind('.') + 1);
-    if (std::find(kVolatileKeys.begin(), kVolatileKeys.end(), leaf) != kVolatileKeys.end()) continue;
-    ConfigDifference difference{.key = key};
-    if (const auto found = a.find(key); found != a.end()) difference.a = found->second;
-    if (const auto found = b.find(key); found != b.end()) difference.b = found->second;
-    if (difference.a != difference.b) report_.inputs.config.push_back(std::move(difference));
-  }
+  report_.inputs.config = CompareConfig(config_of(a_), config_of(b_));
 }
 
 // A kind that one run never recorded was not asked for there: that is no divergence, but is said.
@@ -320,11 +270,12 @@ Status Diff::FindKinds() {
   return Status::Ok();
 }
 
-const Matching& Diff::MatchingOf(std::size_t attempt_a, std::size_t attempt_b, std::uint32_t rank,
-                                 const RankCatalogue& a, const RankCatalogue& b) {
-  const auto [entry, fresh] = matchings_.try_emplace({attempt_a, attempt_b, rank});
-  Matching& matching = entry->second;
-  if (!fresh) return matching;
+const Matching& Diff::MatchingOf(const RankStep& at, const RankCatalogue& a, const RankCatalogue& b) {
+  Matching& matching = matchings_[{at.attempt_a, at.attempt_b, at.rank}];
+  if (matching.defined_a == a.activations.size() && matching.defined_b == b.activations.size())
+    return matching;
+  matching = Matching{
+      .defined_a = a.activations.size(), .defined_b = b.activations.size(), .b_of_a = {}, .a_of_b = {}};
   std::map<ActivationKey, std::uint32_t> ids;
   for (const ActivationDef& def : b.activations) ids[def.key] = def.id;
   for (const ActivationDef& def : a.activations) {
@@ -336,61 +287,99 @@ const Matching& Diff::MatchingOf(std::size_t attempt_a, std::size_t attempt_b, s
   return matching;
 }
 
-Status Diff::CompareStep(std::uint64_t step, std::uint32_t rank, StepResult& result) {
-  const auto [attempt_a, attempt_b] = steps_.at(step);
-  auto catalogue_a = a_.Catalogue(attempt_a, rank), catalogue_b = b_.Catalogue(attempt_b, rank);
-  if (!catalogue_a.ok()) return catalogue_a.status();
-  if (!catalogue_b.ok()) return catalogue_b.status();
-  auto a = a_.Read(attempt_a, rank, step), b = b_.Read(attempt_b, rank, step);
+Status Diff::CompareStep(RankStep& at) {
+  auto a = a_.Read(at.attempt_a, at.rank, at.step), b = b_.Read(at.attempt_b, at.rank, at.step);
   if (!a.ok()) return a.status();
   if (!b.ok()) return b.status();
   // A rank without any statistics in a step that others have (died, or records elsewhere) has nothing to
   // compare.
   if (a->observations.empty() || b->observations.empty()) return Status::Ok();
-  const Matching& matching = MatchingOf(attempt_a, attempt_b, rank, **catalogue_a, **catalogue_b);
-  std::unordered_map<std::uint32_t, const Observation*> b_by_id;
-  for (const Observation& observation : b->observations) b_by_id[observation.def->id] = &observation;
+  auto catalogue_a = a_.Catalogue(at.attempt_a, at.rank), catalogue_b = b_.Catalogue(at.attempt_b, at.rank);
+  if (!catalogue_a.ok()) return catalogue_a.status();
+  if (!catalogue_b.ok()) return catalogue_b.status();
+  return CompareMatched(*a, *b, MatchingOf(at, **catalogue_a, **catalogue_b), at);
+}
 
-  ForwardTrace& trace = result.traces.emplace_back();
-  trace.rank = rank;
-  std::map<std::pair<Stage, std::uint32_t>, std::pair<std::string, double>> agreeing;
-  std::vector<std::pair<const Observation*, const Observation*>> forward;
-  for (const Observation& seen : a->observations) {
-    if (!Wanted(seen.def->key.kind)) continue;
+Status Diff::CompareMatched(const StepData& a, const StepData& b, const Matching& matching, RankStep& at) {
+  std::unordered_map<std::uint32_t, const Observation*> b_by_id;
+  for (const Observation& observation : b.observations) b_by_id[observation.def->id] = &observation;
+  std::unordered_map<const Observation*, std::uint64_t> position_of_b;  // in A's order, of what is matched
+
+  ForwardTrace& trace = at.result->traces.emplace_back();
+  trace.rank = at.rank;
+  std::vector<Pair> forward;
+  for (const Observation& seen : a.observations) {
+    const ActivationKey& key = seen.def->key;
+    if (!Wanted(key.kind)) continue;
     const auto match = matching.b_of_a.find(seen.def->id);
     const auto other = match == matching.b_of_a.end() ? b_by_id.end() : b_by_id.find(match->second);
     if (other == b_by_id.end()) {
-      Missing(seen, /*in_a=*/false, step, rank, result);
+      const Place place = MakePlace(key, seen.order + 1ull, at.rank);
+      STATCOLLECT_RETURN_IF_ERROR(Missing(seen, /*in_a=*/false, match != matching.b_of_a.end(), place, at));
       continue;
     }
-    const std::size_t rows = result.rows.size();
-    ComparePair(seen, *other->second, step, rank, result, agreeing);
-    if (IsForward(seen.def->key.kind) && seen.def->key.mode == Mode::kTrain) {
-      const ActivationKey& key = seen.def->key;
-      if (seen.def->depth == 1) trace.root = key.name;
-      trace.points.push_back({key.name, key.kind, key.micro_batch, key.call, result.rows.size() > rows});
-      forward.emplace_back(&seen, other->second);
-    }
-    b_by_id.erase(other);
+    const Pair pair = ComparePair(seen, *other->second, at);
+    position_of_b[other->second] = seen.order + 1ull;
+    if (StageOf(key) != Stage::kForward) continue;
+    if (seen.def->depth == 1) trace.root = key.name;
+    trace.points.push_back({&key, pair.comparison.agreement == Agreement::kDiverged});
+    forward.push_back(pair);
   }
-  for (const Observation& left : b->observations) {
-    if (!Wanted(left.def->key.kind) || !b_by_id.contains(left.def->id)) continue;
-    Missing(left, /*in_a=*/true, step, rank, result);
+  std::uint64_t position = 0;  // behind the last matched one before it
+  std::uint32_t after = 0;
+  for (const Observation& left : b.observations) {
+    const auto matched = position_of_b.find(&left);
+    if (matched != position_of_b.end()) position = matched->second;
+    if (matched != position_of_b.end() || !Wanted(left.def->key.kind)) continue;
+    Place place = MakePlace(left.def->key, position, at.rank);
+    place.after = ++after;
+    STATCOLLECT_RETURN_IF_ERROR(
+        Missing(left, /*in_a=*/true, matching.a_of_b.contains(left.def->id), place, at));
   }
-  CompareOrder(forward, step, rank, result);
+  CompareOrder(forward, at);
   return Status::Ok();
 }
 
-void Diff::ComparePair(const Observation& a, const Observation& b, std::uint64_t step, std::uint32_t rank,
-                       StepResult& result,
-                       std::map<std::pair<Stage, std::uint32_t>, std::pair<std::string, double>>& agreeing) {
+Pair Diff::ComparePair(const Observation& a, const Observation& b, RankStep& at) {
   const ActivationKey& key = a.def->key;
-  const Comparison comparison = Compare(a, b, request_.tolerance, request_.exact);
-  const Stage stage = StageOf(key);
+  Pair pair{.a = &a, .b = &b, .comparison = Compare(a, b, request_.tolerance, request_.exact)};
+  const bool identical = pair.comparison.agreement == Agreement::kIdentical;
+  ++pairs_;
   ++report_.compared.records;
-  compared_names_.insert(std::string(Name(key.kind)) + " " + key.name + " " + key.output_path);
-  if (a.sketch.size() != b.sketch.size()) sketch_missing_ = true;
-  const bool identical = comparison.agreement == Agreement::kIdentical;
+  if (compared_defs_.insert(a.def).second) {
+    compared_names_.insert(std::string(Name(key.kind)) + " " + key.name + " " + key.output_path);
+  }
+  sketch_missing_ = sketch_missing_ || a.sketch.size() != b.sketch.size();
+  const Stage stage = StageOf(key);
+  NoteInputs(stage, identical);
+  Agreeing& previous = at.agreeing[{stage, key.micro_batch, key.mode}];
+  if (identical) {
+    ++report_.compared.identical;
+    previous = {a.def, 0.0};
+    return pair;
+  }
+  const Place place = MakePlace(key, a.order + 1ull, at.rank);
+  Divergence row = MakeRow(*a.def, at.step, at.rank);
+  SetDistance(row, pair.comparison);
+  row.a = MakeSide(a);
+  row.b = MakeSide(b);
+  if (previous.def != nullptr) {
+    row.previous = previous.def->key.name;
+    row.previous_distance = previous.distance;
+  }
+  NoteBitwise(place, row, *at.result);
+  if (pair.comparison.agreement == Agreement::kWithinTolerance) {
+    ++report_.compared.within_tolerance;
+    previous = {a.def, pair.comparison.distance->value};
+    return pair;
+  }
+  ++report_.compared.diverged;
+  pair.row = at.result->rows.size();
+  at.result->rows.push_back({place, std::move(row)});
+  return pair;
+}
+
+void Diff::NoteInputs(Stage stage, bool identical) {
   if (stage == Stage::kWeights) {
     weights_seen_ = true;
     weights_differ_ = weights_differ_ || !identical;
@@ -399,129 +388,157 @@ void Diff::ComparePair(const Observation& a, const Observation& b, std::uint64_t
     batches_seen_ = true;
     batches_differ_ = batches_differ_ || !identical;
   }
-  auto& previous = agreeing[{stage, key.micro_batch}];
-  if (identical) {
-    ++report_.compared.identical;
-    previous = {key.name, 0.0};
-    return;
-  }
-  const Place place = MakePlace(stage, key.micro_batch, key.mode == Mode::kEval, a.order, rank);
-  Divergence row = MakeRow(*a.def, step, rank);
-  SetDistance(row, comparison);
-  row.a = MakeSide(a);
-  row.b = MakeSide(b);
-  row.previous = previous.first;
-  if (!previous.first.empty()) row.previous_distance = previous.second;
-  NoteBitwise(place, row, result);
-  if (comparison.agreement == Agreement::kWithinTolerance) {
-    ++report_.compared.within_tolerance;
-    previous = {key.name, comparison.distance->value};
-    return;
-  }
-  ++report_.compared.diverged;
-  result.rows.push_back({place, std::move(row)});
 }
 
-void Diff::NoteBitwise(const Place& place, const Divergence& row, StepResult& result) {
+void Diff::NoteBitwise(const Place& place, const Divergence& row, StepResult& result) const {
   if (report_.first_bitwise || (result.first_bitwise && result.first_bitwise->place < place)) return;
   result.first_bitwise = PlacedRow{place, row};
 }
 
-void Diff::NoteUnmatched(const ActivationKey& key, bool only_a) {
+void Diff::NoteUnmatched(std::string label, bool only_a) {
   auto& known = only_a ? unmatched_a_ : unmatched_b_;
   auto& list = only_a ? report_.unmatched.only_a : report_.unmatched.only_b;
+  if (known.contains(label)) return;
   if (known.size() >= kUnmatchedMax) {
     cut_ = true;
     return;
   }
-  std::string label = Label(key);
-  if (known.insert(label).second) list.push_back(std::move(label));
+  known.insert(label);
+  list.push_back(std::move(label));
 }
 
-void Diff::Missing(const Observation& seen, bool in_a, std::uint64_t step, std::uint32_t rank,
-                   StepResult& result) {
-  const ActivationKey& key = seen.def->key;
-  NoteUnmatched(key, /*only_a=*/!in_a);
-  const auto kind = static_cast<std::size_t>(key.kind);
-  if (!(in_a ? kinds_.a : kinds_.b)[kind]) return;  // never recorded there: a note says so
-  if ((in_a ? a_ : b_).Dropped(rank) > 0) {
-    uncertain_missing_ = true;
-    return;
+// Notes what is missing; whether it counts as a divergence: not if the other side may have had it (its agent
+// lost records and has once recorded it, or it is still writing the step) or was never asked for the kind.
+Result<bool> Diff::IsCertainlyMissing(const Observation& seen, bool in_a, bool defined, RankStep& at) {
+  RunView& view = in_a ? a_ : b_;
+  auto& complete = in_a ? at.complete_a : at.complete_b;
+  if (!complete) {
+    auto found = view.IsComplete(in_a ? at.attempt_a : at.attempt_b, at.rank, at.step);
+    if (!found.ok()) return found.status();
+    complete = *found;
   }
-  Divergence row = MakeRow(*seen.def, step, rank);
+  if (!*complete) {
+    incomplete_.insert("step " + std::to_string(at.step) + " of " + view.run() +
+                       " was not finished on rank " + std::to_string(at.rank) +
+                       "; what is missing there was not counted");
+    return false;
+  }
+  NoteUnmatched(Label(seen.def->key), /*only_a=*/!in_a);
+  if (!(in_a ? kinds_.a : kinds_.b)[static_cast<std::size_t>(seen.def->key.kind)]) return false;
+  const bool maybe_lost = defined && view.Dropped(at.rank) > 0;
+  uncertain_missing_ = uncertain_missing_ || maybe_lost;
+  return !maybe_lost;
+}
+
+// One row and one count for an identity and rank, at the first step without it.
+Status Diff::Missing(const Observation& seen, bool in_a, bool defined, const Place& place, RankStep& at) {
+  auto certain = IsCertainlyMissing(seen, in_a, defined, at);
+  if (!certain.ok()) return certain.status();
+  if (!*certain) return Status::Ok();
+  const std::string counted = (in_a ? "a" : "b") + std::to_string(at.rank) + " " + Label(seen.def->key);
+  if (!missing_counted_.insert(counted).second) return Status::Ok();
+  ++report_.compared.records;
+  ++report_.compared.diverged;
+  Divergence row = MakeRow(*seen.def, at.step, at.rank);
   row.reason = in_a ? Reason::kMissingInA : Reason::kMissingInB;
   (in_a ? row.b : row.a) = MakeSide(seen);
-  const Place place = MakePlace(row.stage, key.micro_batch, key.mode == Mode::kEval, seen.order, rank);
-  result.rows.push_back({place, std::move(row)});
+  at.result->rows.push_back({place, std::move(row)});
+  return Status::Ok();
 }
 
-// Within the forward pass of each micro-batch; a step of a rank is reported once, at the first activation out
-// of place, and only the first such step.
-void Diff::CompareOrder(const std::vector<std::pair<const Observation*, const Observation*>>& pairs,
-                        std::uint64_t step, std::uint32_t rank, StepResult& result) {
+// Within each forward pass; a rank is reported once, at the first activation out of place, and only in the
+// first such step.
+void Diff::CompareOrder(const std::vector<Pair>& forward, RankStep& at) {
   if (order_reported_) return;
-  for (std::size_t i = 1; i < pairs.size(); ++i) {
-    const bool same_pass = pairs[i].first->def->key.micro_batch == pairs[i - 1].first->def->key.micro_batch;
-    if (!same_pass || pairs[i].second->order > pairs[i - 1].second->order) continue;
-    Divergence row = MakeRow(*pairs[i].first->def, step, rank);
-    row.reason = Reason::kOrder;
-    row.a = MakeSide(*pairs[i].first);
-    row.b = MakeSide(*pairs[i].second);
-    row.previous = pairs[i - 1].first->def->key.name;
-    result.rows.push_back(
-        {MakePlace(Stage::kForward, row.micro_batch, false, pairs[i].first->order, rank), std::move(row)});
+  std::map<std::pair<std::uint32_t, Mode>, const Observation*> before;  // by pass, of B
+  for (const Pair& pair : forward) {
+    const ActivationKey& key = pair.a->def->key;
+    const Observation*& last = before[{key.micro_batch, key.mode}];
+    if (last != nullptr && pair.b->order < last->order) return MarkOutOfPlace(pair, *last, at);
+    last = pair.b;
+  }
+}
+
+// Another order explains other values: it takes the place of their reason. Another shape or dtype stays.
+void Diff::MarkOutOfPlace(const Pair& pair, const Observation& before, RankStep& at) {
+  Compared& compared = report_.compared;
+  if (pair.comparison.agreement == Agreement::kDiverged) {
+    Divergence& row = at.result->rows[pair.row].row;
+    if (row.reason != Reason::kShape && row.reason != Reason::kDType) row.reason = Reason::kOrder;
     return;
   }
+  --(pair.comparison.agreement == Agreement::kIdentical ? compared.identical : compared.within_tolerance);
+  ++compared.diverged;
+  Divergence row = MakeRow(*pair.a->def, at.step, at.rank);
+  row.reason = Reason::kOrder;
+  row.a = MakeSide(*pair.a);
+  row.b = MakeSide(*pair.b);
+  row.previous = before.def->key.name;
+  at.result->rows.push_back({MakePlace(pair.a->def->key, pair.a->order + 1ull, at.rank), std::move(row)});
 }
 
-Status Diff::CompareLosses(std::uint64_t step, std::uint32_t rank, StepResult& result) {
+Status Diff::CompareLosses(const RankStep& at) {
   if (!request_.kinds.empty()) return Status::Ok();
-  const auto [attempt_a, attempt_b] = steps_.at(step);
-  auto a = a_.Scalars(attempt_a, rank, {.first = step, .last = step});
-  auto b = b_.Scalars(attempt_b, rank, {.first = step, .last = step});
+  auto a = a_.Scalars(at.attempt_a, at.rank, {.first = at.step, .last = at.step});
+  auto b = b_.Scalars(at.attempt_b, at.rank, {.first = at.step, .last = at.step});
   if (!a.ok()) return a.status();
   if (!b.ok()) return b.status();
-  std::map<std::pair<std::string, std::uint32_t>, double> losses_b;
+  // A loss logged several times in a step is compared first with first, second with second.
+  std::map<std::pair<std::string, std::uint32_t>, std::deque<double>> losses_b;
   for (const ScalarRecord& scalar : *b) {
-    if (IsLoss(scalar.name)) losses_b[{scalar.name, scalar.micro_batch}] = scalar.value;
+    if (!IsLoss(scalar.name)) continue;
+    losses_b[{scalar.name, scalar.micro_batch}].push_back(scalar.value);
+    losses_.b.insert(scalar.name);
+    ++losses_.alone;
   }
-  std::uint32_t order = 0;
+  std::uint64_t position = 0;
   for (const ScalarRecord& scalar : *a) {
     if (!IsLoss(scalar.name)) continue;
+    losses_.a.insert(scalar.name);
     const auto other = losses_b.find({scalar.name, scalar.micro_batch});
-    if (other == losses_b.end()) continue;
-    const double distance = RelativeDifference(scalar.value, other->second);
-    const double tolerance = request_.tolerance.value_or(DefaultTolerance(DType::kF32, DType::kF32));
-    ++report_.compared.records;
-    compared_names_.insert("loss " + scalar.name);
-    if (distance == 0) {
-      ++report_.compared.identical;
+    if (other == losses_b.end() || other->second.empty()) {
+      ++losses_.alone;
       continue;
     }
-    Divergence row;
-    row.step = step;
-    row.micro_batch = scalar.micro_batch;
-    row.rank = rank;
-    row.stage = Stage::kLoss;
-    row.activation = scalar.name;
-    row.distance = distance;
-    row.distance_kind = DistanceKind::kStatistics;
-    row.tolerance = tolerance;
-    row.mode = Name(Mode::kTrain);
-    row.a = ObservationSide{.value = scalar.value};
-    row.b = ObservationSide{.value = other->second};
-    const bool nonfinite = std::isinf(distance);
-    row.reason = nonfinite ? Reason::kNonfinite : distance > tolerance ? Reason::kNumeric : Reason::kBitwise;
-    const Place place = MakePlace(Stage::kLoss, scalar.micro_batch, false, order++, rank);
-    NoteBitwise(place, row, result);
-    if (row.reason == Reason::kBitwise && !request_.exact) {
-      ++report_.compared.within_tolerance;
-      continue;
-    }
-    ++report_.compared.diverged;
-    result.rows.push_back({place, std::move(row)});
+    CompareLoss(scalar, other->second.front(), ++position, at);
+    other->second.pop_front();
+    --losses_.alone;
   }
   return Status::Ok();
+}
+
+void Diff::CompareLoss(const ScalarRecord& a, double b, std::uint64_t position, const RankStep& at) {
+  const double distance = RelativeDifference(a.value, b);
+  const double tolerance = request_.tolerance.value_or(DefaultTolerance(DType::kF32, DType::kF32));
+  ++pairs_;
+  ++report_.compared.records;
+  compared_names_.insert("loss " + a.name);
+  if (distance == 0) {
+    ++report_.compared.identical;
+    return;
+  }
+  Divergence row{.step = at.step,
+                 .micro_batch = a.micro_batch,
+                 .rank = at.rank,
+                 .stage = Stage::kLoss,
+                 .activation = a.name};
+  row.distance = distance;
+  row.distance_kind = DistanceKind::kStatistics;
+  row.tolerance = tolerance;
+  row.mode = Name(Mode::kTrain);
+  row.a = ObservationSide{.value = a.value};
+  row.b = ObservationSide{.value = b};
+  row.reason = std::isinf(distance)   ? Reason::kNonfinite
+               : distance > tolerance ? Reason::kNumeric
+                                      : Reason::kBitwise;
+  const Place place = MakePlace(Stage::kLoss, a.micro_batch, false, position, at.rank);
+  NoteBitwise(place, row, *at.result);
+  if (row.reason == Reason::kBitwise && !request_.exact) {
+    ++report_.compared.within_tolerance;
+    return;
+  }
+  ++report_.compared.diverged;
+  at.result->rows.push_back({place, std::move(row)});
 }
 
 void Diff::Count(const Divergence& row) {
@@ -542,17 +559,7 @@ void Diff::TakeStep(StepResult result) {
   }
   if (rows.empty()) return;
   ++report_.spread.steps;
-  if (!report_.first) {
-    MarkOrigins(rows, result.traces);
-    rows.front().origin = true;  // nothing observed before it differs
-    report_.first = rows.front();
-    std::set<std::tuple<Stage, Kind, std::string, std::string>> reported;
-    for (const Divergence& row : rows) {
-      if (!row.origin || report_.origins.size() >= kTopDefault) continue;
-      if (reported.insert({row.stage, row.kind, row.activation, row.output_path}).second)
-        report_.origins.push_back(row);
-    }
-  }
+  MarkStepOrigins(rows, result.traces);
   const std::uint64_t rows_max = request_.all       ? kDivergedRowsMax
                                  : request_.top > 0 ? request_.top
                                                     : kTopDefault;
@@ -568,6 +575,26 @@ void Diff::TakeStep(StepResult result) {
     } else if (request_.all) {
       cut_ = true;
     }
+  }
+}
+
+// Origins are sought in the first step whose values differ: weights carry them into every later step. What
+// differs in structure only (missing, reordered) explains nothing later; the first answer is an origin by
+// definition.
+void Diff::MarkStepOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces) {
+  if (!values_diverged_ && !std::all_of(rows.begin(), rows.end(), IsStructural)) {
+    values_diverged_ = true;
+    MarkOrigins(rows, traces);
+  }
+  if (!report_.first) {
+    rows.front().origin = true;
+    report_.first = rows.front();
+  }
+  std::set<std::tuple<Stage, Kind, std::string, std::string>> reported;
+  for (const Divergence& row : rows) {
+    if (!row.origin || report_.origins.size() >= kTopDefault) continue;
+    if (reported.insert({row.stage, row.kind, row.activation, row.output_path}).second)
+      report_.origins.push_back(row);
   }
 }
 
@@ -606,15 +633,19 @@ void Diff::Conclude() {
   }
   if (cut_)
     report_.notes.push_back("some lists were cut; narrow the question with --steps, --rank or --kinds");
-  const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
-  if (report_.compared.records == 0) {
-    report_.verdict = Verdict::kIncomparable;
-    report_.first.reset();
-    report_.message = unmatched ? "no activation in common: nothing that one run recorded has the same name, "
-                                  "kind and place in the other"
-                                : "no record in common in the ranks, steps and kinds asked for";
-    return;
+  for (const std::string& name : losses_.a) {
+    if (!losses_.b.contains(name)) NoteUnmatched("scalar " + name, /*only_a=*/true);
   }
+  for (const std::string& name : losses_.b) {
+    if (!losses_.a.contains(name)) NoteUnmatched("scalar " + name, /*only_a=*/false);
+  }
+  if (losses_.alone > 0) {
+    report_.notes.push_back(std::to_string(losses_.alone) +
+                            " losses are in one run only and were not compared");
+  }
+  report_.notes.insert(report_.notes.end(), incomplete_.begin(), incomplete_.end());
+  const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
+  if (pairs_ == 0) return ConcludeIncomparable();
   if (report_.first) {
     report_.verdict = Verdict::kDiverged;
   } else if (report_.compared.identical == report_.compared.records && !unmatched) {
@@ -622,6 +653,21 @@ void Diff::Conclude() {
   } else {
     report_.verdict = Verdict::kWithinTolerance;
   }
+}
+
+// Nothing was compared: what is unmatched stays listed, but is no divergence.
+void Diff::ConcludeIncomparable() {
+  const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
+  report_.verdict = Verdict::kIncomparable;
+  report_.first.reset();
+  report_.first_bitwise.reset();
+  report_.diverged.clear();
+  report_.origins.clear();
+  report_.compared = {};
+  report_.spread = {};
+  report_.message = unmatched ? "no activation in common: nothing that one run recorded has the same name, "
+                                "kind and place in the other"
+                              : "no record in common in the ranks, steps and kinds asked for";
 }
 
 }  // namespace

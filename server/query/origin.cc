@@ -1,108 +1,175 @@
 #include "server/query/origin.h"
 
-#include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "common/names.h"
 
 namespace statcollect::query {
 namespace {
 
-// Whether `name` lies below `ancestor` in the module tree; everything lies below the root and below "".
-bool IsBelow(std::string_view name, std::string_view ancestor, std::string_view root) {
-  if (ancestor.empty() || ancestor == root) return name != root;
-  return name.size() > ancestor.size() && name.starts_with(ancestor) && name[ancestor.size()] == '.';
-}
+// One forward pass (micro-batch and mode) of a rank while its tensors are walked in the order of execution.
+// Knows, for each module, what has been seen and what has diverged at and below it.
+class PassTree {
+ public:
+  explicit PassTree(std::string_view root) : root_(root) {}
 
-// "blocks.1.ln2" -> "blocks.1" -> "blocks" -> "".
-std::string_view Parent(std::string_view name) {
-  const std::size_t dot = name.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
-}
-
-bool IsPlace(const ForwardPoint& point, const Divergence& row) {
-  return point.name == row.activation && point.micro_batch == row.micro_batch && point.call == row.call;
-}
-
-// Whether something that a forward tensor was computed from diverged.
-bool InheritsForward(const Divergence& row, const ForwardTrace& trace) {
-  const auto own = std::find_if(trace.points.begin(), trace.points.end(), [&](const ForwardPoint& p) {
-    return IsPlace(p, row) && p.kind == row.kind && p.diverged;
-  });
-  const auto earlier = [&](const auto& wanted, bool* any) {
-    bool diverged = false;
-    for (auto point = trace.points.begin(); point != own; ++point) {
-      if (point->micro_batch != row.micro_batch || !wanted(*point)) continue;
-      *any = true;
-      diverged = diverged || point->diverged;
+  // Whether something that this tensor was computed from has diverged. To be asked before Add.
+  bool Inherits(const ActivationKey& key) {
+    const std::string_view path = PathOf(key.name);
+    const Node& own = nodes_[path];
+    if (key.kind != Kind::kInput) {
+      // Another output or call of the module: one mistake, one origin.
+      if (own.below_diverged || own.outputs_diverged) return true;
+      const auto inputs = inputs_.find({path, key.call});
+      if (inputs != inputs_.end()) return inputs->second;
     }
-    return diverged;
+    return InheritsFromBefore(path);
+  }
+
+  void Add(const ActivationKey& key, bool diverged) {
+    std::string_view path = PathOf(key.name);
+    if (key.kind == Kind::kInput) {
+      inputs_[{path, key.call}] |= diverged;
+      nodes_[path].inputs_seen = true;
+      nodes_[path].inputs_diverged |= diverged;
+    } else {
+      nodes_[path].outputs_diverged |= diverged;
+    }
+    for (bool self = true;; self = false) {
+      Node& node = nodes_[path];
+      if (!self) node.below_diverged |= diverged;
+      const bool seen_now = !std::exchange(node.seen, true);
+      const bool diverged_now = diverged && !std::exchange(node.diverged, true);
+      if (path.empty()) return;
+      path = Parent(path);
+      nodes_[path].children_seen += seen_now ? 1 : 0;
+      nodes_[path].children_diverged += diverged_now ? 1 : 0;
+    }
+  }
+
+ private:
+  struct Node {
+    bool seen = false, diverged = false;  // at or below
+    bool below_diverged = false;
+    bool outputs_diverged = false;
+    bool inputs_seen = false, inputs_diverged = false;
+    std::size_t children_seen = 0, children_diverged = 0;
   };
-  bool any = false;
-  const auto inside = [&](const ForwardPoint& p) { return IsBelow(p.name, row.activation, trace.root); };
-  if (row.kind == Kind::kOutput && earlier(inside, &any)) return true;
-  any = false;
-  const auto input = [&](const ForwardPoint& p) { return p.kind == Kind::kInput && IsPlace(p, row); };
-  const bool input_diverged = earlier(input, &any);
-  if (any && row.kind == Kind::kOutput) return input_diverged;
-  // Another output of the same module diverged before: one mistake, one origin.
-  any = false;
-  const auto same = [&](const ForwardPoint& p) { return p.name == row.activation; };
-  if (earlier(same, &any)) return true;
-  std::string_view level = row.activation;
-  do {
-    level = Parent(level);
-    any = false;
-    const auto beside = [&](const ForwardPoint& p) {
-      return IsBelow(p.name, level, trace.root) && p.name != row.activation &&
-             !IsBelow(p.name, row.activation, trace.root);
-    };
-    const bool diverged = earlier(beside, &any);
-    if (any) return diverged;
-  } while (!level.empty());
-  return false;
+
+  // "blocks.1.ln2" -> "blocks.1" -> "blocks" -> "", the outermost module.
+  static std::string_view Parent(std::string_view path) {
+    const std::size_t dot = path.rfind('.');
+    return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+  }
+  std::string_view PathOf(std::string_view name) const { return name == root_ ? std::string_view() : name; }
+
+  // The nearest enclosing module in which something else ran before, or whose own inputs were recorded.
+  bool InheritsFromBefore(std::string_view path) {
+    while (!path.empty()) {
+      const std::string_view parent = Parent(path);
+      const Node& own = nodes_[path];
+      const Node& around = nodes_[parent];
+      const std::size_t seen = around.children_seen - (own.seen ? 1 : 0);
+      if (seen > 0 || around.inputs_seen) {
+        return around.children_diverged > (own.diverged ? 1u : 0u) || around.inputs_diverged;
+      }
+      path = parent;
+    }
+    return false;
+  }
+
+  std::string_view root_;
+  std::unordered_map<std::string_view, Node> nodes_;
+  std::map<std::pair<std::string_view, std::uint32_t>, bool> inputs_;  // of a call: whether any diverged
+};
+
+// Identity of a row's tensor within a step.
+using Place = std::tuple<std::uint32_t, Kind, std::string_view, std::string_view, std::uint32_t,
+                         std::uint32_t, std::string_view>;
+
+Place PlaceOf(std::uint32_t rank, const ActivationKey& key) {
+  return {rank, key.kind, key.name, key.output_path, key.micro_batch, key.call, Name(key.mode)};
+}
+Place PlaceOf(const Divergence& row) {
+  return {row.rank, row.kind, row.activation, row.output_path, row.micro_batch, row.call, row.mode};
 }
 
-}  // namespace
+// The diverged forward tensors that nothing before them in their pass explains.
+std::set<Place> ForwardOrigins(const std::vector<ForwardTrace>& traces) {
+  std::set<Place> origins;
+  for (const ForwardTrace& trace : traces) {
+    std::map<std::pair<std::uint32_t, Mode>, PassTree> passes;
+    for (const ForwardPoint& point : trace.points) {
+      PassTree& pass =
+          passes.try_emplace({point.key->micro_batch, point.key->mode}, trace.root).first->second;
+      if (point.diverged && !pass.Inherits(*point.key)) origins.insert(PlaceOf(trace.rank, *point.key));
+      pass.Add(*point.key, point.diverged);
+    }
+  }
+  return origins;
+}
 
-void MarkOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces) {
-  bool inputs_differ = false;    // weights or batch, on any rank
-  bool compute_differs = false;  // forward, loss or backward, on any rank
-  bool grads_differ = false;
-  std::set<std::uint32_t> forward_ranks;            // with a divergence in forward or loss
-  std::set<std::pair<std::uint32_t, Stage>> begun;  // (rank, stage) that has a divergence already
-  for (Divergence& row : rows) {
-    const bool first_of_stage = begun.insert({row.rank, row.stage}).second;
+// What has diverged so far in the step, in report order.
+class StepState {
+ public:
+  explicit StepState(const std::vector<ForwardTrace>& traces) : forward_origins_(ForwardOrigins(traces)) {}
+
+  bool IsOrigin(const Divergence& row) const {
+    const bool fresh = !begun_.contains({row.rank, row.stage});
     switch (row.stage) {
       case Stage::kWeights:
       case Stage::kBatch:
-        row.origin = true;
-        inputs_differ = true;
-        break;
-      case Stage::kForward: {
-        const auto trace =
-            std::find_if(traces.begin(), traces.end(), [&](const auto& t) { return t.rank == row.rank; });
-        row.origin =
-            !inputs_differ && (trace == traces.end() ? first_of_stage : !InheritsForward(row, *trace));
-        forward_ranks.insert(row.rank);
-        compute_differs = true;
-        break;
-      }
+        return true;
+      case Stage::kForward:
+        return !inputs_ && !(row.mode == Name(Mode::kEval) && training_) &&
+               forward_origins_.contains(PlaceOf(row));
       case Stage::kLoss:
-        row.origin = !inputs_differ && first_of_stage && !forward_ranks.contains(row.rank);
-        forward_ranks.insert(row.rank);
-        compute_differs = true;
-        break;
       case Stage::kBackward:
-        row.origin = !inputs_differ && first_of_stage && !forward_ranks.contains(row.rank);
-        compute_differs = true;
-        break;
-      case Stage::kGrad:
-        row.origin = !inputs_differ && !compute_differs && first_of_stage;
-        grads_differ = true;
-        break;
+        return !inputs_ && fresh && !forward_ranks_.contains(row.rank);
+      case Stage::kGrad:  // summed over ranks
+        return !inputs_ && !compute_ && fresh;
       default:
-        row.origin = !inputs_differ && !compute_differs && !grads_differ && first_of_stage;
+        return !inputs_ && !compute_ && !grads_ && fresh;
     }
+  }
+  void Add(const Divergence& row) {
+    begun_.insert({row.rank, row.stage});
+    inputs_ |= row.stage <= Stage::kBatch;
+    grads_ |= row.stage == Stage::kGrad;
+    if (row.stage < Stage::kForward || row.stage > Stage::kBackward) return;
+    compute_ = true;
+    training_ |= row.mode != Name(Mode::kEval);
+    if (row.stage != Stage::kBackward) forward_ranks_.insert(row.rank);
+  }
+
+ private:
+  const std::set<Place> forward_origins_;
+  bool inputs_ = false;    // weights or batch, on any rank
+  bool compute_ = false;   // forward, loss or backward, on any rank
+  bool training_ = false;  // the same, not in evaluation
+  bool grads_ = false;
+  std::set<std::uint32_t> forward_ranks_;  // with a divergence in forward or loss
+  std::set<std::pair<std::uint32_t, Stage>> begun_;
+};
+
+}  // namespace
+
+bool IsStructural(const Divergence& row) {
+  return row.reason == Reason::kMissingInA || row.reason == Reason::kMissingInB ||
+         (row.reason == Reason::kOrder && !row.distance);
+}
+
+void MarkOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces) {
+  StepState state(traces);
+  for (Divergence& row : rows) {
+    if (IsStructural(row)) continue;
+    row.origin = state.IsOrigin(row);
+    state.Add(row);
   }
 }
 

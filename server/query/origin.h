@@ -6,27 +6,32 @@
 #include <string>
 #include <vector>
 
+#include "common/records.h"
 #include "server/query/reports.h"
 
 namespace statcollect::query {
 
-// One compared tensor of the forward pass, in the order of execution.
+// One compared tensor of a forward pass, in the order of execution.
 struct ForwardPoint {
-  std::string name;
-  Kind kind = Kind::kUnspecified;
-  std::uint32_t micro_batch = 0, call = 0;
+  const ActivationKey* key = nullptr;
   bool diverged = false;
 };
 
-// What was compared in the forward pass of one rank and step, diverged or not.
+// What was compared in the forward passes of one rank and step (training and evaluation), diverged or not.
+// Keys are borrowed.
 struct ForwardTrace {
   std::uint32_t rank = 0;
   std::string root;  // name of the outermost module; empty if unknown
   std::vector<ForwardPoint> points;
 };
 
-// Sets `origin` of each divergence of one step, the first step that has any. `rows` are in report order;
-// `traces` has an entry a rank.
+// Whether only the structure differs (missing, other order), so that nothing later can have been computed
+// from it.
+bool IsStructural(const Divergence& row);
+
+// Sets `origin` of each divergence of one step, the first step whose values differ. `rows` are in report
+// order; `traces` has an entry a rank. Rows that are structural are left alone. Cost: linear in points, times
+// the depth of the module tree.
 void MarkOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces);
 
 }  // namespace statcollect::query

@@ -29,6 +29,28 @@ bool WantedRank(const std::vector<std::uint32_t>& ranks, std::uint32_t rank) {
   return ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
+// Distinct steps. Ordinarily (one attempt, all ranks begin together) the ranks' tallies tell; otherwise the
+// steps are read.
+Status CountSteps(const RunView& view, RunSummary& summary) {
+  bool plain = view.attempts().size() == 1;
+  std::optional<std::uint64_t> begin;
+  for (std::size_t i = 0; i < view.attempts().size(); ++i) {
+    for (const auto& [rank, meta] : view.ranks(i)) {
+      if (!meta.first_step || !meta.last_step) continue;
+      plain = plain && meta.steps > 0 && (!begin || *begin == *meta.first_step);
+      begin = meta.first_step;
+      summary.first_step = std::min(summary.first_step.value_or(*meta.first_step), *meta.first_step);
+      summary.last_step = std::max(summary.last_step.value_or(*meta.last_step), *meta.last_step);
+      summary.steps = std::max(summary.steps, meta.steps);
+    }
+  }
+  if (plain) return Status::Ok();
+  auto steps = view.Steps(StepSet());
+  if (!steps.ok()) return steps.status();
+  summary.steps = steps->size();
+  return Status::Ok();
+}
+
 Result<RunSummary> Summarise(const RunView& view, const IsStreamOpen& is_stream_open) {
   const std::size_t newest = view.attempts().size() - 1;
   RunSummary summary;
@@ -49,13 +71,7 @@ Result<RunSummary> Summarise(const RunView& view, const IsStreamOpen& is_stream_
     }
   }
   summary.state = StateOf(open, finished);
-  auto steps = view.Steps(StepSet());
-  if (!steps.ok()) return steps.status();
-  summary.steps = steps->size();
-  if (!steps->empty()) {
-    summary.first_step = steps->begin()->first;
-    summary.last_step = steps->rbegin()->first;
-  }
+  STATCOLLECT_RETURN_IF_ERROR(CountSteps(view, summary));
   return summary;
 }
 
@@ -96,19 +112,25 @@ bool Matches(const SeriesRequest& request, const ActivationKey& key) {
          (!request.output_path || key.output_path == *request.output_path);
 }
 
-Status NoSuchActivation(RunView& view, const SeriesRequest& request) {
+// OK if the run ever defined the activation.
+Status FindActivation(RunView& view, const SeriesRequest& request) {
   std::set<std::string> names;
+  bool found = false;
   for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
     for (const auto& [rank, meta] : view.ranks(attempt)) {
       auto catalogue = view.Catalogue(attempt, rank);
       if (!catalogue.ok()) return catalogue.status();
-      for (const ActivationDef& def : (*catalogue)->activations) names.insert(def.key.name);
+      for (const ActivationDef& def : (*catalogue)->activations) {
+        names.insert(def.key.name);
+        found = found || (Matches(request, def.key) && WantedRank(request.ranks, rank));
+      }
     }
   }
+  if (found) return Status::Ok();
   if (names.contains(request.activation)) {
     return {Code::kNotFound,
             "series of run '" + view.run() + "': '" + Printable(request.activation) +
-                "' is there, but not with this kind, output path, rank or step; widen the question"};
+                "' is there, but not with this kind, output path or rank; widen the question"};
   }
   return {Code::kNotFound, "series of run '" + view.run() + "': no activation '" +
                                Printable(request.activation) + "'; closest of the " +
@@ -181,6 +203,7 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
   if (!view.ok()) return view.status();
   auto wanted = StepSet::Parse(request.steps);
   if (!wanted.ok()) return wanted.status();
+  STATCOLLECT_RETURN_IF_ERROR(FindActivation(*view, request));
   auto steps = view->Steps(*wanted);
   if (!steps.ok()) return steps.status();
   std::vector<SeriesPoint> points;
@@ -207,7 +230,6 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
       }
     }
   }
-  if (points.empty()) return NoSuchActivation(*view, request);
   const auto key = [](const SeriesPoint& p) {
     return std::tie(p.kind, p.output_path, p.rank, p.step, p.micro_batch, p.call);
   };

@@ -78,29 +78,65 @@ Result<const RankCatalogue*> RunView::Catalogue(std::size_t attempt, std::uint32
   return static_cast<const RankCatalogue*>(cached.get());
 }
 
-Result<StepData> RunView::Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step) {
-  auto catalogue = Catalogue(attempt, rank);
-  if (!catalogue.ok()) return catalogue.status();
+Result<bool> RunView::IsComplete(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
+  const auto meta = ranks_[attempt].find(rank);
+  if (meta == ranks_[attempt].end() || meta->second.last_step > step) return true;
+  // Agents that never end steps (imports) are complete once they said goodbye.
+  const StepBounds last_two{.first = step > 0 ? step - 1 : 0, .last = step};
+  auto ends = store_->StepEnds(attempts_[attempt].id, rank, last_two);
+  if (!ends.ok()) return ends.status();
+  if (ends->empty()) return meta->second.finished;
+  return ends->back().step == step;
+}
+
+namespace {
+
+bool IsDefined(const StepData& data, const RankCatalogue& catalogue) {
+  for (const StatColumns& block : data.blocks) {
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      if (block.activation[i] >= catalogue.activations.size() || block.layout[i] >= catalogue.layouts.size())
+        return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<StepData> RunView::ReadBlocks(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
   StepData data;
   const auto scan = store_->ScanStats(attempts_[attempt].id, rank, {.first = step, .last = step});
   while (scan->Next()) data.blocks.push_back(scan->block().columns);
   STATCOLLECT_RETURN_IF_ERROR(scan->status());
-  for (const StatColumns& block : data.blocks) {
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      if (block.activation[i] >= (*catalogue)->activations.size() ||
-          block.layout[i] >= (*catalogue)->layouts.size()) {
-        return Status(Code::kDataLoss,
-                      "read step " + std::to_string(step) + " of rank " + std::to_string(rank) + " of run '" +
-                          run_ + "': a record has no definition; the store is damaged; restore a checkpoint");
-      }
-      data.observations.push_back({.def = &(*catalogue)->activations[block.activation[i]],
-                                   .layout = &(*catalogue)->layouts[block.layout[i]],
-                                   .stats = &block.stats[i],
-                                   .sketch = block.SketchOf(i),
-                                   .order = block.order[i]});
+  return data;
+}
+
+Result<StepData> RunView::Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step) {
+  auto data = ReadBlocks(attempt, rank, step);
+  if (!data.ok()) return data.status();
+  auto catalogue = Catalogue(attempt, rank);
+  if (!catalogue.ok()) return catalogue.status();
+  if (!IsDefined(*data, **catalogue)) {
+    // The run is live and has defined more since. Definitions are stored with or before what uses them.
+    outgrown_.push_back(std::move(catalogues_[{attempt, rank}]));
+    catalogue = Catalogue(attempt, rank);
+    if (!catalogue.ok()) return catalogue.status();
+    if (!IsDefined(*data, **catalogue)) {
+      return Status(Code::kDataLoss,
+                    "read step " + std::to_string(step) + " of rank " + std::to_string(rank) + " of run '" +
+                        run_ + "': a record has no definition; the store is damaged; restore a checkpoint");
     }
   }
-  std::stable_sort(data.observations.begin(), data.observations.end(),
+  for (const StatColumns& block : data->blocks) {
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      data->observations.push_back({.def = &(*catalogue)->activations[block.activation[i]],
+                                    .layout = &(*catalogue)->layouts[block.layout[i]],
+                                    .stats = &block.stats[i],
+                                    .sketch = block.SketchOf(i),
+                                    .order = block.order[i]});
+    }
+  }
+  std::stable_sort(data->observations.begin(), data->observations.end(),
                    [](const Observation& a, const Observation& b) { return a.order < b.order; });
   return data;
 }

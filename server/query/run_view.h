@@ -55,11 +55,16 @@ class RunView {
 
   // Steps that have records, each with the index of its attempt.
   Result<std::map<std::uint64_t, std::size_t>> Steps(const StepSet& wanted) const;
+  // As known by now; a Read may make it grow. What it pointed to stays valid as long as the view.
   Result<const RankCatalogue*> Catalogue(std::size_t attempt, std::uint32_t rank);
+  // Whether everything of the rank's step is stored. Not if it is the rank's last and has no end: the rank
+  // died in it, or is in it.
+  Result<bool> IsComplete(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step);
   Result<std::vector<ScalarRecord>> Scalars(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
 
  private:
+  Result<StepData> ReadBlocks(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   RunView(Store& store, std::string run) : store_(&store), run_(std::move(run)) {}
 
   Store* store_;
@@ -67,6 +72,7 @@ class RunView {
   std::vector<AttemptMeta> attempts_;
   std::vector<std::map<std::uint32_t, RankMeta>> ranks_;  // by attempt
   std::map<std::pair<std::size_t, std::uint32_t>, std::unique_ptr<RankCatalogue>> catalogues_;
+  std::vector<std::unique_ptr<RankCatalogue>> outgrown_;  // observations still point to them
 };
 
 // For output.

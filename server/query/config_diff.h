@@ -1,0 +1,20 @@
+// Which settings of two runs differ: evidence for the reader, never a divergence by itself.
+#ifndef STATCOLLECT_SERVER_QUERY_CONFIG_DIFF_H_
+#define STATCOLLECT_SERVER_QUERY_CONFIG_DIFF_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "server/query/reports.h"
+
+namespace statcollect::query {
+
+// By key. Leaves out what differs between any two launches and explains nothing (docs/divergence.md lists
+// it): process ids, start times, names and ports of the launch, the run's own name.
+std::vector<ConfigDifference> CompareConfig(const std::map<std::string, std::string>& a,
+                                            const std::map<std::string, std::string>& b);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_CONFIG_DIFF_H_
