@@ -77,7 +77,8 @@ TEST(ConvertHello, RefusesWhatIsNotAnIdentity) {
   const Code invalid = Code::kInvalidArgument;
   ExpectHelloRefused([](auto* h) { h->set_protocol_version(2); }, Code::kFailedPrecondition,
                      "this build speaks 1");
-  for (const std::string name : {"", "../x", "a b", "a\n", "-a", std::string(129, 'a').c_str()}) {
+  const std::string names[] = {"", "../x", "a b", "a\n", "-a", std::string(129, 'a')};
+  for (const std::string& name : names) {
     ExpectHelloRefused([&](auto* h) { h->set_run(name); }, invalid, "hello");
   }
   ExpectHelloRefused([](auto* h) { h->set_session_id("short"); }, invalid, "session_id has 5 bytes");

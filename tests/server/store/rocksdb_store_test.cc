@@ -1,14 +1,21 @@
 #include "server/store/rocksdb_store.h"
 
+#include <fcntl.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <csignal>
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/server/store/step_batch.h"
 
 namespace statcollect {
 namespace {
@@ -17,6 +24,53 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+// The program store_appender at work on a directory.
+class Appender {
+ public:
+  Appender(const std::string& directory, AttemptId attempt, std::uint64_t first, std::uint64_t count) {
+    std::string arguments[] = {STORE_APPENDER, directory, std::to_string(attempt), std::to_string(first),
+                               std::to_string(count)};
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return;
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    EXPECT_EQ(posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    output_ = ends[0];
+  }
+  ~Appender() {
+    if (output_ >= 0) close(output_);
+    if (pid_ > 0) {
+      Kill();
+      WaitKilled();
+    }
+  }
+  Appender(const Appender&) = delete;
+
+  // The next step that was appended; nothing once the program is gone.
+  std::optional<std::uint64_t> NextStep() {
+    std::uint64_t step = 0;
+    if (read(output_, &step, sizeof(step)) != sizeof(step)) return std::nullopt;
+    return step;
+  }
+  void Kill() { kill(pid_, SIGKILL); }
+  // Whether it ended by the signal and not by itself.
+  bool WaitKilled() {
+    int status = 0;
+    const bool waited = waitpid(std::exchange(pid_, -1), &status, 0) > 0;
+    return waited && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int output_ = -1;
+};
 
 class RocksDbStoreTest : public testing::Test {
  protected:
@@ -46,40 +100,6 @@ class RocksDbStoreTest : public testing::Test {
   std::string directory_;
   std::unique_ptr<Store> store_;
 };
-
-// Activations 0..count-1 of one step, values derived from step and id, and a scalar, an event and the step's
-// end.
-RecordBatch MakeBatch(std::uint64_t first_seq, std::uint64_t step, std::uint32_t first_activation,
-                      std::uint32_t count) {
-  RecordBatch batch;
-  batch.first_seq = first_seq;
-  batch.layouts = {{.id = 0, .dtype = DType::kF32, .shape = {2}}};
-  batch.stats.sketch_width = 16;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const std::uint32_t id = first_activation + i;
-    batch.activations.push_back(
-        {.id = id, .key = {.name = "layer." + std::to_string(id), .kind = Kind::kOutput}});
-    batch.stats.activation.push_back(id);
-    batch.stats.layout.push_back(0);
-    batch.stats.step.push_back(step);
-    batch.stats.order.push_back(id);
-    batch.stats.stats.push_back(
-        {.numel = 2, .pos = 2, .has_finite = true, .min = 1, .max = double(id), .hash = step * 1000 + id});
-    for (int k = 0; k < 16; ++k) batch.stats.sketch.push_back(k * 0.5 + id);
-    batch.stats.sample_count.push_back(0);
-  }
-  batch.scalars = {{.name = "loss", .step = step, .value = 0.5}};
-  batch.events = {{.kind = "note", .step = step, .text = "t"}};
-  batch.steps = {{.step = step, .unix_nanos = 5}};
-  return batch;
-}
-
-RankMeta MetaOf(std::uint32_t rank, std::uint64_t durable_seq) {
-  RankMeta meta;
-  meta.info.rank = rank;
-  meta.durable_seq = durable_seq;
-  return meta;
-}
 
 void Append(Store& store, AttemptId attempt, std::uint32_t rank, const RecordBatch& batch) {
   const RankMeta meta = MetaOf(rank, batch.last_seq());
@@ -323,22 +343,9 @@ class WriteAheadLogTest : public RocksDbStoreTest {
   static constexpr std::uint64_t kSteps = 5;
 
   void SetUp() override {
-    const pid_t child = fork();
-    if (child == 0) {
-      auto opened = OpenRocksDbStore(directory_);
-      if (!opened.ok()) _exit(1);
-      const auto attempt = (*opened)->CreateAttempt({.run = "base", .world_size = 1});
-      for (std::uint64_t step = 0; step < kSteps; ++step) {
-        const RecordBatch batch = MakeBatch(1 + step * 13, step, 0, 10);
-        const RankMeta meta = MetaOf(0, batch.last_seq());
-        const AppendItem item{.attempt = attempt->id, .rank = 0, .batch = &batch, .meta = &meta};
-        if (!(*opened)->Append({&item, 1}).ok()) _exit(1);
-      }
-      raise(SIGKILL);
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status));
+    Appender appender(directory_, 0, 0, kSteps);
+    for (std::uint64_t step = 0; step < kSteps; ++step) ASSERT_EQ(appender.NextStep(), step);
+    ASSERT_TRUE(appender.WaitKilled());
     copy_ = directory_ + "_copy";
     log_ = Log(directory_);
   }
@@ -365,8 +372,8 @@ class WriteAheadLogTest : public RocksDbStoreTest {
   static std::uint64_t StepsIn(Store& store) {
     const auto ranks = store.Ranks(1);
     const std::uint64_t steps = store.StatSteps(1, 0, {})->size();
-    EXPECT_EQ(Scan(store, 1, 0).size(), steps * 10);
-    EXPECT_EQ(ranks->empty() ? 0 : ranks->at(0).durable_seq, steps * 13);
+    EXPECT_EQ(Scan(store, 1, 0).size(), steps * kAppendedActivations);
+    EXPECT_EQ(ranks->empty() ? 0 : ranks->at(0).durable_seq, steps * kAppendedRecords);
     return steps;
   }
 
@@ -411,45 +418,30 @@ TEST_F(WriteAheadLogTest, FlippedBitNeverRollsBackSilently) {
   EXPECT_GT(refused, 0);
 }
 
-// A child appends until it is killed; it reports each append that has returned through a pipe.
 TEST_F(RocksDbStoreTest, WhatWasAppendedSurvivesAKill) {
   Open();
   const AttemptId attempt = Create("base").id;
-  std::uint64_t acknowledged = 0;
+  std::uint64_t stored = 0;
   for (int round = 0; round < 4; ++round) {
     store_.reset();
-    int pipe_ends[2];
-    ASSERT_EQ(pipe(pipe_ends), 0);
-    const pid_t child = fork();
-    if (child == 0) {
-      auto opened = OpenRocksDbStore(directory_);
-      for (std::uint64_t step = acknowledged; opened.ok(); ++step) {
-        const RecordBatch batch = MakeBatch(1 + step * 13, step, 0, 10);
-        const RankMeta meta = MetaOf(0, batch.last_seq());
-        const AppendItem item{.attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta};
-        if (!(*opened)->Append({&item, 1}).ok() || write(pipe_ends[1], &step, sizeof(step)) != sizeof(step))
-          break;
-      }
-      _exit(1);
+    Appender appender(directory_, attempt, stored, 1'000'000);
+    const std::uint64_t wanted = stored + 20 + 7 * static_cast<std::uint64_t>(round);
+    std::uint64_t acknowledged = 0;
+    while (const auto step = appender.NextStep()) {
+      acknowledged = *step + 1;
+      if (acknowledged == wanted) appender.Kill();
     }
-    close(pipe_ends[1]);
-    const std::uint64_t wanted = acknowledged + 20 + 7 * static_cast<std::uint64_t>(round);
-    for (std::uint64_t step = 0; read(pipe_ends[0], &step, sizeof(step)) == sizeof(step);) {
-      acknowledged = step + 1;
-      if (acknowledged == wanted) kill(child, SIGKILL);
-    }
-    close(pipe_ends[0]);
-    waitpid(child, nullptr, 0);
+    ASSERT_TRUE(appender.WaitKilled());
     ASSERT_GE(acknowledged, wanted);
     Open();
     const auto steps = *store_->StatSteps(attempt, 0, {});
     ASSERT_GE(steps.size(), acknowledged);
     for (std::uint64_t step = 0; step < steps.size(); ++step)
       ASSERT_EQ(steps[step], step) << "a gap-free prefix";
-    EXPECT_EQ(Scan(*store_, attempt, 0).size(), steps.size() * 10);
-    EXPECT_EQ(store_->Ranks(attempt)->at(0).durable_seq, steps.size() * 13)
+    EXPECT_EQ(Scan(*store_, attempt, 0).size(), steps.size() * kAppendedActivations);
+    EXPECT_EQ(store_->Ranks(attempt)->at(0).durable_seq, steps.size() * kAppendedRecords)
         << "records and watermark are one write";
-    acknowledged = steps.size();
+    stored = steps.size();
   }
 }
 
