@@ -137,9 +137,10 @@ def _causal_mask(model: Gpt, layer: int) -> None:
 
 
 def _dropped_bias(model: Gpt, layer: int) -> None:
-    # As after a conversion that forgot it: nothing to see while the bias is still zero.
+    # As after a conversion that forgot it: nothing to see while the bias is still zero. Times zero, so that every parameter has a
+    # gradient, which DistributedDataParallel insists on.
     fc1 = model.blocks[layer].mlp.fc1
-    fc1.forward = lambda x: functional.linear(x, fc1.weight)  # type: ignore[method-assign]
+    fc1.forward = lambda x: functional.linear(x, fc1.weight, fc1.bias * 0)  # type: ignore[method-assign]
 
 
 BUGS: dict[str, tuple[str, Callable[[Gpt, int], None] | None]] = {

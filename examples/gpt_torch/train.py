@@ -2,8 +2,8 @@
 
 Two runs with equal arguments are bit-identical on one machine; --bug plants one subtle mistake.
 
-    torchrun --nproc_per_node=2 examples/gpt_torch/train.py --run base
-    torchrun --nproc_per_node=2 examples/gpt_torch/train.py --run ort --bug ln_eps
+    torchrun --nproc_per_node=2 examples/gpt_torch/train.py --run-name base
+    torchrun --nproc_per_node=2 examples/gpt_torch/train.py --run-name ort --bug ln_eps
     statctl diff --run-a base --run-b ort
 """
 
@@ -31,7 +31,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog=f"mistakes (--bug):\n{bugs}"
     )
-    parser.add_argument("--run", help="name of the run (default: STATAGENT_RUN)")
+    parser.add_argument("--run-name", help="name of the run (default: STATAGENT_RUN)")
     parser.add_argument("--steps", type=int, default=30, help="optimizer steps (default 30)")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128)
@@ -101,7 +101,7 @@ def main() -> None:
 
         recipe = {"model": vars(config), "lr": arguments.lr, "batch": arguments.batch, "seed": arguments.seed,
                   "corpus_sha256": corpus.sha256}  # fmt: skip
-        statagent.init(run=arguments.run, config=recipe, steps=arguments.record_steps)
+        statagent.init(run=arguments.run_name, config=recipe, steps=arguments.record_steps)
         statagent.watch(trained, optimizer=optimizer)
 
     started = time.monotonic()
