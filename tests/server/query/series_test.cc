@@ -1,0 +1,132 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/query/query.h"
+#include "tests/server/query/run_writer.h"
+#include "tests/support/fake_store.h"
+
+namespace statcollect::query {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FakeStore;
+using ::testing::HasSubstr;
+using testing::Key;
+using testing::RunWriter;
+using testing::Tensor;
+
+Tensor Value(double x) { return {.values = {x, -x}}; }
+
+class SeriesTest : public ::testing::Test {
+ protected:
+  SeriesTest() : engine_(store_) {
+    RunWriter old(store_, "r", 2), now(store_, "r", 2);
+    for (std::uint64_t step = 0; step < 4; ++step) Write(old, step, 100);
+    for (std::uint64_t step = 2; step < 6; ++step) Write(now, step, 1);
+    old.Commit();
+    now.Commit();
+  }
+  static void Write(RunWriter& run, std::uint64_t step, double scale) {
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      const double x = scale * static_cast<double>(1 + step + 10 * rank);
+      run.Observe(rank, step, Key("h.0"), Value(x))
+          .Observe(rank, step, Key("h.0", Kind::kGradOutput), Value(x / 2));
+      run.Observe(rank, step, Key("h.1", Kind::kOutput, "1"), Value(x))
+          .Observe(rank, step, Key("h.1", Kind::kOutput, "0"), Value(x));
+      run.Scalar(rank, step, "loss", x).Scalar(rank, step, "lr", 0.1).Event(rank, step, "k", "t");
+    }
+  }
+  std::vector<double> Maxima(const SeriesRequest& request) {
+    auto points = engine_.GetSeries(request);
+    EXPECT_TRUE(points.ok()) << points.status().message();
+    std::vector<double> maxima;
+    for (const SeriesPoint& point : *points) maxima.push_back(*point.stats.max);
+    return maxima;
+  }
+  FakeStore store_;
+  QueryEngine engine_;
+};
+
+TEST_F(SeriesTest, TakesEachStepFromTheNewestAttemptThatHasIt) {
+  EXPECT_THAT(Maxima({.run = "r", .activation = "h.0", .kind = Kind::kOutput, .ranks = {0}}),
+              ElementsAre(100, 200, 3, 4, 5, 6));
+}
+
+TEST_F(SeriesTest, IsOrderedByKindPathRankAndStep) {
+  EXPECT_THAT(Maxima({.run = "r", .activation = "h.0", .steps = "4-5"}),
+              ElementsAre(5, 6, 15, 16, 2.5, 3, 7.5, 8));
+  auto points = engine_.GetSeries({.run = "r", .activation = "h.1", .ranks = {1}, .steps = "5"});
+  ASSERT_EQ(points->size(), 2u);
+  EXPECT_EQ((*points)[0].output_path, "0");
+  EXPECT_EQ((*points)[1].output_path, "1");
+  EXPECT_EQ((*points)[0].rank, 1u);
+  EXPECT_EQ((*points)[0].mode, "train");
+  EXPECT_EQ((*points)[0].stats.dtype, "f32");
+}
+
+TEST_F(SeriesTest, OutputPathCanBeChosen) {
+  EXPECT_THAT(Maxima({.run = "r", .activation = "h.1", .ranks = {0}, .steps = "5", .output_path = "1"}),
+              ElementsAre(6));
+}
+
+TEST_F(SeriesTest, UnknownActivationIsNotFoundWithTheClosestNames) {
+  const Status s = engine_.GetSeries({.run = "r", .activation = "h0"}).status();
+  EXPECT_EQ(s.code(), Code::kNotFound);
+  EXPECT_THAT(s.message(), HasSubstr("closest of the 2 there are: h.0, h.1"));
+}
+
+TEST_F(SeriesTest, KnownActivationWithAnotherKindSaysSo) {
+  const Status s = engine_.GetSeries({.run = "r", .activation = "h.0", .kind = Kind::kWeight}).status();
+  EXPECT_EQ(s.code(), Code::kNotFound);
+  EXPECT_THAT(s.message(), HasSubstr("is there, but not with this kind"));
+}
+
+TEST_F(SeriesTest, StepsWithoutTheActivationGiveAnEmptySeries) {
+  auto points = engine_.GetSeries({.run = "r", .activation = "h.0", .steps = "50-"});
+  ASSERT_TRUE(points.ok());
+  EXPECT_TRUE(points->empty());
+}
+
+TEST_F(SeriesTest, ErrorsOfEveryQuery) {
+  EXPECT_EQ(engine_.GetSeries({.run = "q", .activation = "h.0"}).status().code(), Code::kNotFound);
+  EXPECT_EQ(engine_.ListScalars({.run = "q"}).status().code(), Code::kNotFound);
+  EXPECT_EQ(engine_.ListEvents({.run = "q"}).status().code(), Code::kNotFound);
+  EXPECT_EQ(engine_.GetSeries({.run = "r", .activation = "h.0", .steps = "x"}).status().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(engine_.ListScalars({.run = "r", .steps = "x"}).status().code(), Code::kInvalidArgument);
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(engine_.GetSeries({.run = "r", .activation = "h.0"}, stop.get_token()).status().code(),
+            Code::kCancelled);
+  EXPECT_EQ(engine_.ListScalars({.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
+  EXPECT_EQ(engine_.ListEvents({.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
+}
+
+TEST_F(SeriesTest, ScalarsAreByNameRankAndStepOfTheNewestAttempt) {
+  auto rows = engine_.ListScalars({.run = "r", .name = "loss", .ranks = {1}, .steps = "1-3"});
+  ASSERT_TRUE(rows.ok());
+  std::vector<double> values;
+  for (const ScalarRow& row : *rows) values.push_back(row.value);
+  EXPECT_THAT(values, ElementsAre(1200, 13, 14));
+  rows = engine_.ListScalars({.run = "r"});
+  ASSERT_EQ(rows->size(), 2u * 2 * 6);
+  EXPECT_EQ(rows->front().name, "loss");
+  EXPECT_EQ(rows->back().name, "lr");
+  EXPECT_EQ(rows->back().rank, 1u);
+}
+
+TEST_F(SeriesTest, UnknownScalarIsNotFoundWithTheClosestNames) {
+  const Status s = engine_.ListScalars({.run = "r", .name = "los"}).status();
+  EXPECT_EQ(s.code(), Code::kNotFound);
+  EXPECT_THAT(s.message(), HasSubstr("loss, lr"));
+}
+
+TEST_F(SeriesTest, EventsOfEveryAttemptAreKept) {
+  auto rows = engine_.ListEvents({.run = "r", .ranks = {0}});
+  ASSERT_EQ(rows->size(), 8u);
+  EXPECT_EQ(rows->front().kind, "k");
+  EXPECT_EQ(rows->front().text, "t");
+}
+
+}  // namespace
+}  // namespace statcollect::query
