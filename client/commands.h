@@ -1,7 +1,8 @@
-// One function a command: asks, prints, returns the exit code. Each in the file of its name.
+// One function a command: asks, prints, returns the exit code. Each in the file of its name (remove.cc: rm).
 #ifndef STATCOLLECT_CLIENT_COMMANDS_H_
 #define STATCOLLECT_CLIENT_COMMANDS_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,13 +22,13 @@ struct DiffOptions {
   std::uint32_t top = 20;
 };
 int Diff(Session& session, const DiffOptions& options);
-// The report for people.
+// The report for people (report.cc).
 Page RenderDiff(const v1::DiffReport& report);
+// Its first sentence alone.
+Page RenderVerdict(const v1::DiffReport& report);
 
 struct SeriesOptions {
-  std::string run, activation;
-  std::vector<std::string> stats;  // columns; empty: all
-  std::string kind, ranks, steps, output_path;
+  std::string run, activation, stats, kind, ranks, steps, output_path;
 };
 int Series(Session& session, const SeriesOptions& options);
 
@@ -39,6 +40,18 @@ int Scalars(Session& session, const ScalarsOptions& options);
 int Events(Session& session, const std::string& run, const std::string& ranks);
 int RemoveRun(Session& session, const std::string& run, bool yes, bool force);
 int ShowStatus(Session& session);
+
+// --- shared by several
+Table EventTable(const google::protobuf::RepeatedPtrField<v1::EventRow>& events);
+// "0..99", or "none", for a run or a rank.
+template <typename T>
+std::string StepsText(const T& of) {
+  return of.has_first_step() ? std::to_string(of.first_step()) + ".." + std::to_string(of.last_step())
+                             : "none";
+}
+// First columns of every CSV of observations.
+inline const std::vector<std::string> kIdentityColumns = {"rank",       "step",        "micro_batch", "kind",
+                                                          "activation", "output_path", "call"};
 
 }  // namespace statcollect::client
 

@@ -1,11 +1,15 @@
 // statctl: the command line of statcollect. Parses the arguments and calls the command.
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <optional>
 #include <sstream>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include "client/commands.h"
@@ -25,14 +29,37 @@ Examples:
 
 Exit codes: 0 success (diff: same within tolerance), 1 diverged, 2 no answer (unknown run, unreachable, incomparable, wrong usage).)";
 
+constexpr char kGlobalHelp[] =
+    "\nGlobal options, before or after the command: --collector HOST:PORT, --format, --timeout, --quiet.";
+
+const std::map<std::string, Format> kFormats = {{"table", Format::kTable},
+                                                {"json", Format::kJson},
+                                                {"csv", Format::kCsv},
+                                                {"markdown", Format::kMarkdown}};
+
 struct Arguments {
-  GlobalOptions global;
+  std::string collector = "127.0.0.1:7433", format = "table";
+  double timeout_seconds = 0;
+  bool quiet = false;
   DiffOptions diff;
   SeriesOptions series;
   ScalarsOptions scalars;
   std::string run, ranks, help_of;
   bool yes = false, force = false;
 };
+
+constexpr double kTimeoutSecondsMax = 1e6;
+constexpr double kToleranceMax = 1e300;
+
+// A number, and no NaN, which CLI::Range lets through.
+CLI::Validator Between(double low, double high) {
+  const auto check = [low, high](const std::string& text) {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
+    return "'" + text + "' is no number of " + fmt::format("{:g}..{:g}", low, high);
+  };
+  return CLI::Validator(check, "NUMBER");
+}
 
 using Command = std::function<int(Session&)>;
 
@@ -61,17 +88,31 @@ class Parser {
       return kExitSame;
     } catch (const CLI::ParseError& error) {
       const auto used = app_.get_subcommands();
-      return UsageError(std::string(error.what()) + "; see statctl help" +
+      return UsageError(Printable(error.what(), 1000) + "; see statctl help" +
                         (used.empty() ? "" : " " + used.front()->get_name()));
     }
     if (app_.get_subcommands().empty()) {
       std::cerr << app_.help();
       return kExitNoAnswer;
     }
+    if (WantsHelp()) return Help();
+    if (const Status address = ValidateAddress(arguments_.collector); !address.ok()) {
+      return UsageError(address.message());
+    }
     return std::nullopt;
   }
 
   int Run(Session& session) { return commands_.at(app_.get_subcommands().front())(session); }
+  GlobalOptions global() const {
+    return {.format = kFormats.at(arguments_.format), .quiet = arguments_.quiet};
+  }
+  CollectorOptions collector() const {
+    return {
+        .address = arguments_.collector,
+        .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(arguments_.timeout_seconds * 1000))};
+  }
+
+ private:
   bool WantsHelp() const { return app_.get_subcommands().front()->get_name() == "help"; }
   int Help() {
     if (arguments_.help_of.empty()) {
@@ -80,33 +121,30 @@ class Parser {
     }
     const auto found =
         app_.get_subcommands([&](CLI::App* command) { return command->get_name() == arguments_.help_of; });
-    if (found.empty()) return UsageError("help: no command '" + Printable(arguments_.help_of) + "'; see statctl help");
+    if (found.empty())
+      return UsageError("help: no command '" + Printable(arguments_.help_of) + "'; see statctl help");
     std::cout << found.front()->help("statctl");
     return kExitSame;
   }
-  const GlobalOptions& global() const { return arguments_.global; }
 
- private:
   void AddGlobals() {
-    GlobalOptions& global = arguments_.global;
-    app_.add_option("--collector", global.collector, "Collector's gRPC address, HOST:PORT")
+    app_.add_option("--collector", arguments_.collector, "Collector's gRPC address, HOST:PORT")
         ->envname("STATCTL_COLLECTOR")
         ->capture_default_str();
-    app_.add_option("--format", global.format, "table, json, csv or markdown")
+    app_.add_option("--format", arguments_.format, "How to print the answer")
         ->check(CLI::IsMember({"table", "json", "csv", "markdown"}))
         ->capture_default_str();
-    app_.add_option("--timeout", global.timeout_seconds,
+    app_.add_option("--timeout", arguments_.timeout_seconds,
                     "Seconds to wait for an answer; 0: as long as it takes")
-        ->check(CLI::NonNegativeNumber)
+        ->check(Between(0, kTimeoutSecondsMax))
         ->capture_default_str();
-    app_.add_flag("--quiet,-q", global.quiet, "No progress bar, no remarks");
+    app_.add_flag("--quiet,-q", arguments_.quiet, "No progress bar, no remarks; diff: the verdict only");
   }
 
   CLI::App* Add(const std::string& name, const std::string& description, const std::string& examples,
                 Command command) {
     CLI::App* app = app_.add_subcommand(name, description);
-    app->footer("\nExamples:\n" + examples +
-                "\nGlobal options (before or after the command): --collector, --format, --timeout, --quiet");
+    app->footer("\nExamples:\n" + examples + kGlobalHelp);
     commands_[app] = std::move(command);
     return app;
   }
@@ -122,10 +160,12 @@ class Parser {
                         [&o](Session& session) { return Diff(session, o); });
     app->add_option("--run-a,run_a", o.run_a, "The run to compare with (baseline)")->required();
     app->add_option("--run-b,run_b", o.run_b, "The run in question")->required();
-    app->add_option("--tolerance", o.tolerance,
-                    "Relative L2 that means nothing (default: by dtype, f32 1e-4)")
-        ->check(CLI::NonNegativeNumber);
-    app->add_flag("--exact", o.exact, "The first bitwise difference counts, whatever its size");
+    CLI::Option* tolerance =
+        app->add_option("--tolerance", o.tolerance,
+                        "Relative L2 distance that means nothing (default: by dtype, f32 1e-4)")
+            ->check(Between(0, kToleranceMax));
+    app->add_flag("--exact", o.exact, "The first bitwise difference counts, whatever its size")
+        ->excludes(tolerance);
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
     app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
     app->add_option("--kinds", o.kinds, "Only these kinds, such as output,grad_output");
@@ -162,8 +202,9 @@ class Parser {
             [&o](Session& session) { return Series(session, o); });
     app->add_option("run", o.run, "Name of the run")->required();
     app->add_option("activation", o.activation, "Name of the activation, as diff prints it")->required();
-    app->add_option("--stat", o.stats, "Only these statistics: min, max, mean, std, l1, l2, nan, ...")
-        ->delimiter(',');
+    app->add_option("--stat", o.stats,
+                    "Only these statistics: min, max, mean, std, l1, l2, nan, pos_inf, neg_inf, zero, numel; "
+                    "one alone is plotted");
     app->add_option("--kind", o.kind, "Only this kind, such as output");
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
     app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100-");
@@ -188,6 +229,7 @@ class Parser {
     Add("status", "The collector's own health and loss counters", "  statctl status\n",
         [](Session& session) { return ShowStatus(session); });
     CLI::App* help = app_.add_subcommand("help", "Explains a command, with examples");
+    help->footer(std::string("\nExamples:\n  statctl help\n  statctl help diff\n") + kGlobalHelp);
     help->add_option("command", arguments_.help_of, "Name of the command");
   }
 
@@ -199,9 +241,9 @@ class Parser {
 int Main(int argc, const char* const* argv) {
   Parser parser;
   if (const auto exit_code = parser.Parse(argc, argv)) return *exit_code;
-  if (parser.WantsHelp()) return parser.Help();
-  HandleInterrupts();
-  Session session(parser.global(), DetectTerminal());
+  const auto collector = std::make_shared<Collector>(parser.collector());
+  HandleInterrupts(collector);
+  Session session(parser.global(), DetectTerminal(), *collector);
   const int exit_code = parser.Run(session);
   std::cout.flush();
   return std::cout ? exit_code

@@ -48,7 +48,8 @@ std::string Page::Text(const Heading& part, const Terminal& terminal) {
 }
 
 std::string Page::Text(const Sentence& part, const Terminal& terminal) {
-  const std::string text = Wrap(part.lead.empty() ? part.text : part.lead + " " + part.text, LineWidth(terminal));
+  const std::string text =
+      Wrap(part.lead.empty() ? part.text : part.lead + " " + part.text, LineWidth(terminal));
   if (!text.starts_with(part.lead)) return text + "\n";  // the lead itself was broken
   return Painted(part.lead, part.tone, terminal) + text.substr(part.lead.size()) + "\n";
 }

@@ -11,11 +11,12 @@ namespace statcollect::client {
 
 struct PlotLine {
   std::string label;
-  std::vector<std::pair<double, double>> points;  // (step, value), not finite ones are left out
+  std::vector<std::pair<double, double>> points;  // (step, value); values that are not finite are left out
 };
 
-// `columns` x `rows` cells of points (* + o x # @ in the order of the lines) with an axis on the left and the
-// steps below; a legend if there is more than one line. Empty if there are fewer than two finite points.
+// `columns` x `rows` cells with an axis on the left and the steps below. One line: block characters, two
+// points above each other in a cell. Several: a mark for each (* + o x # @) and a legend. Empty if there are
+// fewer than two finite points.
 std::string Plot(const std::vector<PlotLine>& lines, std::size_t columns = 60, std::size_t rows = 12);
 
 }  // namespace statcollect::client

@@ -1,8 +1,6 @@
 #include <iostream>
 
 #include <fmt/format.h>
-#include <grpcpp/client_context.h>
-#include <grpcpp/support/status.h>
 
 #include "client/commands.h"
 #include "common/names.h"
@@ -10,35 +8,41 @@
 namespace statcollect::client {
 namespace {
 
-bool Confirm(const std::string& run) {
-  std::cerr << "Remove run '" << Printable(run) << "' with all its data? Type its name: " << std::flush;
+// Says what would be lost, and asks. Only "y" and "yes" are a yes.
+bool Confirm(const v1::RunSummary& run) {
+  std::cerr << fmt::format("Remove run '{}' ({}, {} records, started {}) with all its data? [y/N] ",
+                           Printable(run.run()), run.state(), FormatCount(run.records()),
+                           FormatAgo(run.start_unix_nanos(), NowUnixNanos()))
+            << std::flush;
   std::string answer;
-  return std::getline(std::cin, answer) && answer == run;
+  std::getline(std::cin, answer);
+  return answer == "y" || answer == "Y" || answer == "yes";
 }
 
 }  // namespace
 
 int RemoveRun(Session& session, const std::string& run, bool yes, bool force) {
+  const std::string attempted = "rm " + Printable(run);
   if (!yes) {
-    if (!session.terminal().in) {
-      return UsageError("rm " + Printable(run) +
-                        ": there is no terminal to ask; add --yes to remove it without a question");
-    }
-    if (!Confirm(run)) return UsageError("rm " + Printable(run) + ": not confirmed; nothing was removed");
+    if (!session.terminal().in)
+      return UsageError(attempted + ": there is no terminal to ask on; add --yes to remove it unasked");
+    v1::GetRunRequest question;
+    question.set_run(run);
+    const auto found = session.collector().GetRun(question);
+    if (!found.ok()) return session.Fail(attempted, found.status());
+    if (!Confirm(found->summary())) return UsageError(attempted + ": not confirmed; nothing was removed");
   }
   v1::DeleteRunRequest request;
   request.set_run(run);
   request.set_force(force);
-  grpc::ClientContext context;
-  session.Prepare(context);
-  v1::DeleteRunResponse response;
-  const grpc::Status status = session.admin().DeleteRun(&context, request, &response);
-  if (!status.ok()) return session.Fail("rm " + Printable(run), status);
-  if (session.json()) {
-    session.PrintJson(response);
-  } else if (!session.options().quiet) {
-    std::cout << fmt::format("removed {}: {} attempt(s), {} records\n", Printable(run), response.attempts(),
-                             FormatCount(response.records()));
+  const auto response = session.collector().DeleteRun(request);
+  if (!response.ok()) return session.Fail(attempted, response.status());
+  if (session.options().format == Format::kJson) {
+    session.PrintJson(*response);
+  } else {
+    session.Remark(fmt::format("removed run '{}': {} attempt{}, {} records", Printable(run),
+                               response->attempts(), response->attempts() == 1 ? "" : "s",
+                               FormatCount(response->records())));
   }
   return kExitSame;
 }

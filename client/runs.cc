@@ -1,27 +1,22 @@
-#include <grpcpp/client_context.h>
-#include <grpcpp/support/status.h>
+#include <fmt/format.h>
 
 #include "client/commands.h"
+#include "client/flatten.h"
 
 namespace statcollect::client {
 namespace {
 
-std::string StepsText(const v1::RunSummary& run) {
-  if (!run.has_first_step()) return "none";
-  return std::to_string(run.first_step()) + ".." + std::to_string(run.last_step());
+std::string RanksText(const v1::RunSummary& run) {
+  return run.ranks() == run.world_size() ? std::to_string(run.ranks())
+                                         : fmt::format("{} of {}", run.ranks(), run.world_size());
 }
 
-}  // namespace
-
-int ListRuns(Session& session) {
-  grpc::ClientContext context;
-  session.Prepare(context);
-  v1::ListRunsResponse response;
-  const grpc::Status status = session.query().ListRuns(&context, {}, &response);
-  if (!status.ok()) return session.Fail("runs", status);
-  if (session.json()) {
-    session.PrintJson(response);
-    return kExitSame;
+Page Render(const v1::ListRunsResponse& response) {
+  Page page;
+  if (response.runs().empty()) {
+    page.AddSentence(
+        "No runs yet: start a training script that calls statagent.watch(model), with STATAGENT_RUN=<name>.");
+    return page;
   }
   Table table({{"run", Align::kLeft, true},
                {"state"},
@@ -33,18 +28,29 @@ int ListRuns(Session& session) {
                {"started"}});
   const std::int64_t now = NowUnixNanos();
   for (const v1::RunSummary& run : response.runs()) {
-    table.AddRow({run.run(), run.state(), std::to_string(run.ranks()), StepsText(run),
-                  FormatCount(run.records()), std::to_string(run.attempts()), FormatCount(run.dropped()),
+    table.AddRow({run.run(), run.state(), RanksText(run), StepsText(run), FormatCount(run.records()),
+                  std::to_string(run.attempts()), FormatCount(run.dropped()),
                   FormatAgo(run.start_unix_nanos(), now)});
   }
-  if (table.empty() && !session.csv()) {
-    Page page;
-    page.AddSentence(
-        "No runs yet. Start a training script with STATAGENT_RUN=<name> and statagent.watch(model).");
-    session.Print(page);
-    return kExitSame;
+  page.AddTable(std::move(table));
+  return page;
+}
+
+}  // namespace
+
+int ListRuns(Session& session) {
+  const auto response = session.collector().ListRuns();
+  if (!response.ok()) return session.Fail("runs", response.status());
+  switch (session.options().format) {
+    case Format::kJson:
+      session.PrintJson(*response);
+      break;
+    case Format::kCsv:
+      session.PrintCsv(FlattenRecords(response->runs()));
+      break;
+    default:
+      session.PrintPage(Render(*response));
   }
-  session.PrintTable(table);
   return kExitSame;
 }
 

@@ -2,13 +2,14 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
-#include <grpcpp/client_context.h>
-#include <grpcpp/support/status.h>
 
 #include "client/commands.h"
+#include "client/flatten.h"
 #include "client/plot.h"
+#include "client/selection.h"
 #include "common/names.h"
 #include "proto/json.h"
 
@@ -20,6 +21,7 @@ using Side = v1::ObservationSide;
 struct Statistic {
   std::string_view name;
   std::optional<double> (*get)(const Side&);
+  enum { kAlways, kIfNonzero, kOnRequest } shown;  // in the table, unless --stat chooses
 };
 
 template <typename T>
@@ -28,30 +30,30 @@ std::optional<double> If(bool has, T value) {
 }
 
 constexpr Statistic kStatistics[] = {
-    {"min", [](const Side& s) { return If(s.has_min(), s.min()); }},
-    {"max", [](const Side& s) { return If(s.has_max(), s.max()); }},
-    {"mean", [](const Side& s) { return If(s.has_mean(), s.mean()); }},
-    {"std", [](const Side& s) { return If(s.has_std(), s.std()); }},
-    {"l1", [](const Side& s) { return If(s.has_l1(), s.l1()); }},
-    {"l2", [](const Side& s) { return If(s.has_l2(), s.l2()); }},
-    {"nan", [](const Side& s) { return If(true, s.nan()); }},
-    {"pos_inf", [](const Side& s) { return If(true, s.pos_inf()); }},
-    {"neg_inf", [](const Side& s) { return If(true, s.neg_inf()); }},
-    {"zero", [](const Side& s) { return If(true, s.zero()); }},
-    {"numel", [](const Side& s) { return If(true, s.numel()); }},
+    {"min", [](const Side& s) { return If(s.has_min(), s.min()); }, Statistic::kAlways},
+    {"max", [](const Side& s) { return If(s.has_max(), s.max()); }, Statistic::kAlways},
+    {"mean", [](const Side& s) { return If(s.has_mean(), s.mean()); }, Statistic::kAlways},
+    {"std", [](const Side& s) { return If(s.has_std(), s.std()); }, Statistic::kAlways},
+    {"l1", [](const Side& s) { return If(s.has_l1(), s.l1()); }, Statistic::kOnRequest},
+    {"l2", [](const Side& s) { return If(s.has_l2(), s.l2()); }, Statistic::kAlways},
+    {"nan", [](const Side& s) { return If(true, s.nan()); }, Statistic::kIfNonzero},
+    {"pos_inf", [](const Side& s) { return If(true, s.pos_inf()); }, Statistic::kIfNonzero},
+    {"neg_inf", [](const Side& s) { return If(true, s.neg_inf()); }, Statistic::kIfNonzero},
+    {"zero", [](const Side& s) { return If(true, s.zero()); }, Statistic::kOnRequest},
+    {"numel", [](const Side& s) { return If(true, s.numel()); }, Statistic::kOnRequest},
 };
 
-Result<std::vector<const Statistic*>> Choose(const std::vector<std::string>& wanted) {
-  std::vector<const Statistic*> chosen;
-  std::string known;
-  for (const Statistic& statistic : kStatistics) {
-    known += (known.empty() ? "" : ", ") + std::string(statistic.name);
-    if (wanted.empty()) chosen.push_back(&statistic);
-  }
-  for (const std::string& name : wanted) {
+using Chosen = std::vector<const Statistic*>;
+
+// kInvalidArgument names what is no statistic, and those there are.
+Result<Chosen> Choose(const std::string& text) {
+  Chosen chosen;
+  for (const std::string& name : SplitCommas(text)) {
     const auto found = std::find_if(std::begin(kStatistics), std::end(kStatistics),
                                     [&](const auto& s) { return s.name == name; });
     if (found == std::end(kStatistics)) {
+      std::string known;
+      for (const Statistic& s : kStatistics) known.append(known.empty() ? "" : ", ").append(s.name);
       return Status(Code::kInvalidArgument,
                     "--stat: '" + Printable(name) + "' is no statistic; expected " + known);
     }
@@ -60,98 +62,127 @@ Result<std::vector<const Statistic*>> Choose(const std::vector<std::string>& wan
   return chosen;
 }
 
-Table MakeTable(const v1::GetSeriesResponse& response, const std::vector<const Statistic*>& statistics,
-                bool csv) {
-  std::vector<Column> columns = {
-      {"rank", Align::kRight}, {"step", Align::kRight}, {"micro_batch", Align::kRight}, {"kind"},
-      {"activation"},          {"output_path"},         {"call", Align::kRight},        {"mode"}};
-  if (!csv)
-    columns = {{"step", Align::kRight}, {"rank", Align::kRight}, {"kind"}, {"path"}, {"mb", Align::kRight}};
+Chosen ChooseFor(const v1::GetSeriesResponse& response) {
+  Chosen chosen;
+  for (const Statistic& statistic : kStatistics) {
+    const bool nonzero =
+        std::any_of(response.records().begin(), response.records().end(),
+                    [&](const auto& point) { return statistic.get(point.stats()).value_or(0) != 0; });
+    if (statistic.shown == Statistic::kAlways || (statistic.shown == Statistic::kIfNonzero && nonzero)) {
+      chosen.push_back(&statistic);
+    }
+  }
+  return chosen;
+}
+
+// A column that says where a point belongs; left out of the table where it says nothing.
+struct Place {
+  Column column;
+  std::string (*get)(const v1::SeriesPoint&);
+  std::string_view boring;  // the value that says nothing if all have it
+};
+
+const Place kPlaces[] = {
+    {{"mb", Align::kRight}, [](const v1::SeriesPoint& p) { return std::to_string(p.micro_batch()); }, "0"},
+    {{"call", Align::kRight}, [](const v1::SeriesPoint& p) { return std::to_string(p.call()); }, "0"},
+    {{"path"}, [](const v1::SeriesPoint& p) { return p.output_path(); }, ""},
+    {{"mode"}, [](const v1::SeriesPoint& p) { return p.mode(); }, "train"},
+};
+
+std::string KindText(const v1::SeriesPoint& point) { return EnumText(*v1::Kind_descriptor(), point.kind()); }
+
+std::vector<const Place*> InterestingPlaces(const v1::GetSeriesResponse& response) {
+  std::vector<const Place*> places;
+  for (const Place& place : kPlaces) {
+    if (std::any_of(response.records().begin(), response.records().end(),
+                    [&](const auto& point) { return place.get(point) != place.boring; })) {
+      places.push_back(&place);
+    }
+  }
+  return places;
+}
+
+Table MakeTable(const v1::GetSeriesResponse& response, const Chosen& statistics) {
+  const auto places = InterestingPlaces(response);
+  std::vector<Column> columns = {{"step", Align::kRight}, {"rank", Align::kRight}, {"kind"}};
+  for (const Place* place : places) columns.push_back(place->column);
   for (const Statistic* statistic : statistics)
     columns.push_back({std::string(statistic->name), Align::kRight});
   Table table(std::move(columns));
   for (const v1::SeriesPoint& point : response.records()) {
-    const std::string kind = EnumText(*v1::Kind_descriptor(), point.kind());
     std::vector<std::string> cells = {std::to_string(point.step()), std::to_string(point.rank()),
-                                      point.mode() == "train" ? kind : kind + " (" + point.mode() + ")",
-                                      point.output_path(), std::to_string(point.micro_batch())};
-    if (csv) {
-      cells = {std::to_string(point.rank()),
-               std::to_string(point.step()),
-               std::to_string(point.micro_batch()),
-               kind,
-               point.activation(),
-               point.output_path(),
-               std::to_string(point.call()),
-               point.mode()};
-    }
-    for (const Statistic* statistic : statistics) {
-      const auto value = statistic->get(point.stats());
-      cells.push_back(csv ? (value ? fmt::format("{}", *value) : "") : FormatNumber(value));
-    }
+                                      KindText(point)};
+    for (const Place* place : places) cells.push_back(place->get(point));
+    for (const Statistic* statistic : statistics)
+      cells.push_back(FormatNumber(statistic->get(point.stats())));
     table.AddRow(std::move(cells));
   }
   return table;
 }
 
 std::string MakePlot(const v1::GetSeriesResponse& response, const Statistic& statistic) {
+  const auto places = InterestingPlaces(response);
   std::map<std::string, PlotLine> lines;
+  std::set<std::uint64_t> steps;
   for (const v1::SeriesPoint& point : response.records()) {
-    const std::string label =
-        fmt::format("{}{} rank {}", EnumText(*v1::Kind_descriptor(), point.kind()),
-                    point.mode() == "train" ? "" : " (" + point.mode() + ")", point.rank());
+    std::string label = fmt::format("{} rank {}", KindText(point), point.rank());
+    for (const Place* place : places)
+      label += fmt::format(" {} {}", place->column.title, Printable(place->get(point)));
     PlotLine& line = lines[label];
     line.label = label;
+    steps.insert(point.step());
     if (const auto value = statistic.get(point.stats()))
       line.points.emplace_back(static_cast<double>(point.step()), *value);
   }
+  if (steps.size() < 2) return {};
   std::vector<PlotLine> all;
   for (auto& [label, line] : lines) all.push_back(std::move(line));
   return Plot(all);
 }
 
+Page Render(const v1::GetSeriesResponse& response, const SeriesOptions& options, const Chosen& chosen) {
+  Page page;
+  page.AddTable(MakeTable(response, chosen.empty() ? ChooseFor(response) : chosen));
+  if (chosen.size() != 1) return page;
+  std::string plot = MakePlot(response, *chosen.front());
+  if (plot.empty()) return page;
+  page.AddHeading(fmt::format("{} of {}", chosen.front()->name, Printable(options.activation)));
+  page.AddPlot(std::move(plot));
+  return page;
+}
+
+Status MakeRequest(const SeriesOptions& options, v1::GetSeriesRequest& request) {
+  request.set_run(options.run);
+  request.set_activation(options.activation);
+  request.set_output_path(options.output_path);
+  STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
+  const auto kinds = ParseKinds(options.kind);
+  if (!kinds.ok()) return {kinds.status().code(), "--kind: " + kinds.status().message()};
+  if (kinds->size() > 1) return {Code::kInvalidArgument, "--kind: takes one kind; leave it out for all"};
+  if (!kinds->empty()) request.set_kind(kinds->front());
+  return Status::Ok();
+}
+
 }  // namespace
 
 int Series(Session& session, const SeriesOptions& options) {
+  const std::string attempted = "series " + Printable(options.run) + " " + Printable(options.activation);
   v1::GetSeriesRequest request;
-  request.set_run(options.run);
-  request.set_activation(options.activation);
-  request.set_steps(options.steps);
-  request.set_output_path(options.output_path);
-  const auto ranks = ParseRanks(options.ranks);
-  if (!ranks.ok()) return UsageError(ranks.status().message());
-  request.mutable_ranks()->Add(ranks->begin(), ranks->end());
-  const auto kinds = ParseKinds(options.kind);
-  if (!kinds.ok()) return UsageError("--kind: " + kinds.status().message());
-  if (kinds->size() > 1) return UsageError("--kind: takes one kind; leave it out for all");
-  if (!kinds->empty()) request.set_kind(kinds->front());
+  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
   const auto statistics = Choose(options.stats);
-  if (!statistics.ok()) return UsageError(statistics.status().message());
-
-  grpc::ClientContext context;
-  session.Prepare(context);
-  v1::GetSeriesResponse response;
-  const grpc::Status status = session.query().GetSeries(&context, request, &response);
-  if (!status.ok())
-    return session.Fail("series " + Printable(options.run) + " " + Printable(options.activation), status);
-  if (session.json()) {
-    session.PrintJson(response);
-    return kExitSame;
+  if (!statistics.ok()) return session.Fail(attempted, statistics.status());
+  const auto response = session.collector().GetSeries(request);
+  if (!response.ok()) return session.Fail(attempted, response.status());
+  switch (session.options().format) {
+    case Format::kJson:
+      session.PrintJson(*response);
+      break;
+    case Format::kCsv:
+      session.PrintCsv(FlattenRecords(response->records(), kIdentityColumns));
+      break;
+    default:
+      session.PrintPage(Render(*response, options, *statistics));
   }
-  if (session.csv()) {
-    session.PrintCsv(MakeTable(response, *statistics, true));
-    return kExitSame;
-  }
-  Page page;
-  page.AddTable(MakeTable(response, *statistics, false));
-  if (options.stats.size() == 1) {
-    std::string plot = MakePlot(response, *statistics->front());
-    if (!plot.empty()) {
-      page.AddHeading(fmt::format("{} of {}", statistics->front()->name, Printable(options.activation)));
-      page.AddPlot(std::move(plot));
-    }
-  }
-  session.Print(page);
   return kExitSame;
 }
 

@@ -1,0 +1,245 @@
+#include "client/collector.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include "common/names.h"
+#include "statcollect/v1/admin.grpc.pb.h"
+#include "statcollect/v1/query.grpc.pb.h"
+
+namespace statcollect::client {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::system_clock;
+
+constexpr int kAnswerBytesMax = 1 << 30;  // a long series or a full diff is large
+constexpr std::size_t kMessageBytesMax = 4000;
+constexpr milliseconds kConnectSlice{50};  // how soon a cancelled connection attempt is noticed
+constexpr std::string_view kLocalDeadline =
+    "Deadline Exceeded";  // gRPC's own words; a collector's deadline has others
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kAnswerBytesMax);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
+                   0);  // a collector is near; proxies of the environment are for the web
+  return grpc::CreateCustomChannel("dns:///" + address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+std::string Seconds(milliseconds time) {
+  return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
+}
+
+}  // namespace
+
+Status ValidateAddress(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  const std::string_view port = colon == std::string::npos ? "" : std::string_view(address).substr(colon + 1);
+  const std::string_view host = std::string_view(address).substr(0, std::min(colon, address.size()));
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  unsigned number = 0;
+  const auto parsed = std::from_chars(port.data(), port.data() + port.size(), number);
+  const bool port_ok =
+      parsed.ec == std::errc() && parsed.ptr == port.data() + port.size() && number > 0 && number < 65536;
+  const bool host_ok = !host.empty() && host.find_first_of(" /@\t\r\n") == std::string_view::npos &&
+                       (bracketed || host.find(':') == std::string_view::npos);
+  if (port_ok && host_ok) return Status::Ok();
+  return {Code::kInvalidArgument,
+          "--collector: '" + Printable(address) +
+              "' is no address; expected HOST:PORT such as 127.0.0.1:7433 or [::1]:7433"};
+}
+
+class Collector::Impl {
+ public:
+  explicit Impl(CollectorOptions options)
+      : options_(std::move(options)),
+        channel_(MakeChannel(options_.address)),
+        query_(v1::Query::NewStub(channel_)),
+        admin_(v1::Admin::NewStub(channel_)) {}
+
+  v1::Query::Stub& query() { return *query_; }
+  v1::Admin::Stub& admin() { return *admin_; }
+  const std::string& address() const { return options_.address; }
+
+  // Connects, sets deadline and cancellation, makes the call.
+  template <typename Call>
+  Status Run(Call&& call) {
+    {
+      std::lock_guard lock(mutex_);
+      busy_ = true;
+    }
+    const auto begin = system_clock::now();
+    Status status = Connect(begin);
+    if (status.ok()) {
+      grpc::ClientContext context;
+      if (options_.timeout.count() > 0) context.set_deadline(begin + options_.timeout);
+      SetContext(&context);
+      status = Explain(call(context));
+      SetContext(nullptr);
+    }
+    std::lock_guard lock(mutex_);
+    busy_ = false;
+    return cancelled_ ? Status(Code::kCancelled, "interrupted") : status;
+  }
+
+  template <typename Response, typename Call>
+  Result<Response> Ask(Call&& call) {
+    Response response;
+    const Status status = Run([&](grpc::ClientContext& context) { return call(context, response); });
+    if (!status.ok()) return status;
+    return response;
+  }
+
+  bool Cancel() {
+    std::lock_guard lock(mutex_);
+    if (!busy_ || cancelled_) return false;
+    cancelled_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+    return true;
+  }
+
+ private:
+  void SetContext(grpc::ClientContext* context) {
+    std::lock_guard lock(mutex_);
+    context_ = context;
+    if (cancelled_ && context != nullptr) context->TryCancel();
+  }
+  bool cancelled() {
+    std::lock_guard lock(mutex_);
+    return cancelled_;
+  }
+
+  // Until a connection stands, or the first attempt failed, which is told at once: a command does not wait
+  // for a collector to come.
+  Status Connect(system_clock::time_point begin) {
+    const milliseconds patience = options_.timeout.count() > 0
+                                      ? std::min(options_.timeout, options_.connect_timeout)
+                                      : options_.connect_timeout;
+    const auto deadline = begin + patience;
+    grpc_connectivity_state state = channel_->GetState(true);
+    while (state != GRPC_CHANNEL_READY) {
+      if (cancelled()) return {Code::kCancelled, "interrupted"};
+      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) return NobodyThere("");
+      const auto now = system_clock::now();
+      if (now >= deadline) return NobodyThere(" (silence for " + Seconds(patience) + ")");
+      channel_->WaitForStateChange(state, std::min(deadline, now + kConnectSlice));
+      state = channel_->GetState(true);
+    }
+    return Status::Ok();
+  }
+
+  Status NobodyThere(const std::string& detail) const {
+    return {Code::kUnavailable,
+            fmt::format("no collector at {}{}; start one with statcollectord, or name it with --collector "
+                        "HOST:PORT or STATCTL_COLLECTOR",
+                        Printable(options_.address), detail)};
+  }
+
+  Status Explain(const grpc::Status& status) const {
+    if (status.ok()) return Status::Ok();
+    const std::string message = Printable(status.error_message(), kMessageBytesMax);
+    const auto code = static_cast<Code>(status.error_code());
+    const std::string address = Printable(options_.address);
+    if (code == Code::kDeadlineExceeded && message == kLocalDeadline) {
+      return {code, fmt::format("no answer from {} within {}; allow more with --timeout", address,
+                                Seconds(options_.timeout))};
+    }
+    if (code == Code::kUnavailable) {
+      return {code,
+              fmt::format("lost the collector at {} ({}); is it being stopped? try again", address, message)};
+    }
+    if (code == Code::kUnimplemented) {
+      return {code, fmt::format("{} answers, but does not know this question; expected statcollectord's gRPC "
+                                "address, of the version "
+                                "of this statctl",
+                                address)};
+    }
+    return {code, fmt::format("{} (collector {})", message, address)};
+  }
+
+  const CollectorOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Query::Stub> query_;
+  const std::unique_ptr<v1::Admin::Stub> admin_;
+  std::mutex mutex_;  // guards everything below
+  grpc::ClientContext* context_ = nullptr;
+  bool busy_ = false;
+  bool cancelled_ = false;
+};
+
+Collector::Collector(CollectorOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Collector::~Collector() = default;
+
+Result<v1::ListRunsResponse> Collector::ListRuns() {
+  return impl_->Ask<v1::ListRunsResponse>(
+      [&](auto& context, auto& response) { return impl_->query().ListRuns(&context, {}, &response); });
+}
+
+Result<v1::GetRunResponse> Collector::GetRun(const v1::GetRunRequest& request) {
+  return impl_->Ask<v1::GetRunResponse>(
+      [&](auto& context, auto& response) { return impl_->query().GetRun(&context, request, &response); });
+}
+
+Result<v1::DiffReport> Collector::Diff(const v1::DiffRequest& request,
+                                       const std::function<void(const v1::Progress&)>& progress) {
+  bool answered = false;
+  auto report = impl_->Ask<v1::DiffReport>([&](auto& context, v1::DiffReport& out) {
+    const auto stream = impl_->query().Diff(&context, request);
+    v1::DiffResponse response;
+    while (stream->Read(&response)) {
+      if (response.has_progress() && progress) progress(response.progress());
+      if (!response.has_report()) continue;
+      answered = true;
+      out = std::move(*response.mutable_report());
+    }
+    return stream->Finish();
+  });
+  if (report.ok() && !answered) {
+    return Status(Code::kInternal, "the collector at " + address() +
+                                       " ended the answer without a report; are statctl and "
+                                       "statcollectord of the same version?");
+  }
+  return report;
+}
+
+Result<v1::GetSeriesResponse> Collector::GetSeries(const v1::GetSeriesRequest& request) {
+  return impl_->Ask<v1::GetSeriesResponse>(
+      [&](auto& context, auto& response) { return impl_->query().GetSeries(&context, request, &response); });
+}
+
+Result<v1::ListScalarsResponse> Collector::ListScalars(const v1::ListScalarsRequest& request) {
+  return impl_->Ask<v1::ListScalarsResponse>([&](auto& context, auto& response) {
+    return impl_->query().ListScalars(&context, request, &response);
+  });
+}
+
+Result<v1::ListEventsResponse> Collector::ListEvents(const v1::ListEventsRequest& request) {
+  return impl_->Ask<v1::ListEventsResponse>(
+      [&](auto& context, auto& response) { return impl_->query().ListEvents(&context, request, &response); });
+}
+
+Result<v1::GetStatusResponse> Collector::GetStatus() {
+  return impl_->Ask<v1::GetStatusResponse>(
+      [&](auto& context, auto& response) { return impl_->admin().GetStatus(&context, {}, &response); });
+}
+
+Result<v1::DeleteRunResponse> Collector::DeleteRun(const v1::DeleteRunRequest& request) {
+  return impl_->Ask<v1::DeleteRunResponse>(
+      [&](auto& context, auto& response) { return impl_->admin().DeleteRun(&context, request, &response); });
+}
+
+bool Collector::Cancel() { return impl_->Cancel(); }
+const std::string& Collector::address() const { return impl_->address(); }
+
+}  // namespace statcollect::client

@@ -1,0 +1,55 @@
+// The collector as the commands see it: one method a question, one error type. gRPC stays in collector.cc.
+#ifndef STATCOLLECT_CLIENT_COLLECTOR_H_
+#define STATCOLLECT_CLIENT_COLLECTOR_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/status.h"
+#include "statcollect/v1/admin.pb.h"
+#include "statcollect/v1/query.pb.h"
+
+namespace statcollect::client {
+
+struct CollectorOptions {
+  std::string address = "127.0.0.1:7433";           // HOST:PORT
+  std::chrono::milliseconds timeout{0};             // of a question; 0: as long as it takes
+  std::chrono::milliseconds connect_timeout{5000};  // until a connection stands; `timeout` if that is shorter
+};
+
+// kInvalidArgument unless it is HOST:PORT with a port of 1..65535 (IPv6 hosts in brackets).
+Status ValidateAddress(const std::string& address);
+
+// Errors are ready to be shown: they name the collector's address and the next step. kUnavailable: nobody
+// answers there; kCancelled: Cancel was called. Thread-safe: Cancel; the questions come from one thread.
+class Collector {
+ public:
+  // Does not connect yet. Precondition: ValidateAddress(options.address).ok().
+  explicit Collector(CollectorOptions options);
+  ~Collector();
+
+  Result<v1::ListRunsResponse> ListRuns();
+  Result<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request);
+  Result<v1::DiffReport> Diff(const v1::DiffRequest& request,
+                              const std::function<void(const v1::Progress&)>& progress);
+  Result<v1::GetSeriesResponse> GetSeries(const v1::GetSeriesRequest& request);
+  Result<v1::ListScalarsResponse> ListScalars(const v1::ListScalarsRequest& request);
+  Result<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
+  Result<v1::GetStatusResponse> GetStatus();
+  Result<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request);
+
+  // Ends the question under way, which then returns kCancelled; questions asked later return it at once.
+  // False if none is under way.
+  bool Cancel();
+  const std::string& address() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_COLLECTOR_H_

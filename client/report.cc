@@ -1,0 +1,341 @@
+// The report of a diff for people: verdict, first origin, what diverged, what was compared, what could not
+// be, what to do next.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "client/commands.h"
+#include "common/names.h"
+#include "proto/json.h"
+
+namespace statcollect::client {
+namespace {
+
+constexpr int kUnmatchedShown = 5;
+constexpr int kOriginsShown = 5;
+constexpr int kConfigShown = 20;
+
+std::string StageText(const v1::Divergence& d) { return EnumText(*v1::Stage_descriptor(), d.stage()); }
+
+std::string ReasonText(const v1::Divergence& d) {
+  std::string text = EnumText(*v1::Reason_descriptor(), d.reason());
+  std::replace(text.begin(), text.end(), '_', ' ');
+  return text;
+}
+
+// The kind that goes without saying in a stage.
+v1::Kind UsualKind(v1::Stage stage) {
+  switch (stage) {
+    case v1::STAGE_FORWARD:
+      return v1::KIND_OUTPUT;
+    case v1::STAGE_BACKWARD:
+      return v1::KIND_GRAD_OUTPUT;
+    case v1::STAGE_GRAD:
+      return v1::KIND_WEIGHT_GRAD;
+    case v1::STAGE_WEIGHTS:
+    case v1::STAGE_OPTIMIZER:
+      return v1::KIND_WEIGHT;
+    case v1::STAGE_BATCH:
+      return v1::KIND_BATCH;
+    default:
+      return v1::KIND_UNSPECIFIED;
+  }
+}
+
+// "blocks.1.ln2", "blocks.1.attn[1] call 2", "lm_logits inspect".
+std::string PlaceText(const v1::Divergence& d) {
+  std::string text = Printable(d.activation());
+  if (!d.output_path().empty() && d.output_path() != "0") text += "[" + Printable(d.output_path()) + "]";
+  if (d.call() > 0) text += fmt::format(" call {}", d.call());
+  if (d.kind() != UsualKind(d.stage())) text += " " + EnumText(*v1::Kind_descriptor(), d.kind());
+  if (d.mode() == "eval") text += " (eval)";
+  return text;
+}
+
+std::string DistanceText(const v1::Divergence& d) {
+  return d.has_distance() ? FormatShort(d.distance()) : "-";
+}
+
+std::string WhereText(const v1::Divergence& d) {
+  std::string text = fmt::format("step {}, rank {}, {}, {}", d.step(), d.rank(), StageText(d), PlaceText(d));
+  if (!d.class_name().empty()) text += " (" + Printable(d.class_name()) + ")";
+  return text;
+}
+
+std::string Headline(const v1::Divergence& first) {
+  std::string text = fmt::format("at {}: {}", WhereText(first), ReasonText(first));
+  if (first.has_distance()) text += fmt::format(", distance {}", FormatShort(first.distance()));
+  if (first.has_distance_low() && first.has_distance_high()) {
+    text += fmt::format(" ({} to {})", FormatShort(first.distance_low()), FormatShort(first.distance_high()));
+  }
+  if (first.has_tolerance()) text += fmt::format(", tolerance {}", FormatShort(first.tolerance()));
+  if (first.has_times_noise()) text += fmt::format(", {} times noise", FormatShort(first.times_noise()));
+  return text + (first.origin() ? "; origin: everything observed before it agrees." : ".");
+}
+
+void AddVerdict(const v1::DiffReport& report, Page& page) {
+  const std::string runs = fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
+  const v1::Compared& compared = report.compared();
+  switch (report.verdict()) {
+    case v1::VERDICT_IDENTICAL:
+      return page.AddSentence(fmt::format("{}: all {} records compared are equal bit for bit.", runs,
+                                          FormatCount(compared.records())),
+                              "IDENTICAL", Tone::kGood);
+    case v1::VERDICT_WITHIN_TOLERANCE:
+      return page.AddSentence(
+          fmt::format("{}: {} of {} records differ, none by more than its tolerance.", runs,
+                      FormatCount(compared.within_tolerance()), FormatCount(compared.records())),
+          "WITHIN TOLERANCE", Tone::kGood);
+    case v1::VERDICT_DIVERGED:
+      return page.AddSentence(Headline(report.first()), "DIVERGED", Tone::kBad);
+    default:
+      return page.AddSentence(fmt::format("{}: {}.", runs, Printable(report.message(), 1000)), "INCOMPARABLE",
+                              Tone::kWarn);
+  }
+}
+
+std::string ShapeText(const v1::ObservationSide& side) {
+  if (side.shape().empty()) return "0-d";
+  std::string text;
+  for (const std::int64_t size : side.shape()) text += (text.empty() ? "" : "x") + std::to_string(size);
+  return text;
+}
+
+// Relative to the larger of both, as distances are.
+std::string ChangeText(double a, double b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return "";
+  const double change = (b - a) / std::max(std::abs(a), std::abs(b));
+  if (!std::isfinite(change)) return "";
+  return (change > 0 ? "+" : "") + FormatShort(change);
+}
+
+// Both sides of the first origin, statistic by statistic.
+class SidesTable {
+ public:
+  SidesTable(const v1::DiffReport& report)
+      : first_(report.first()),
+        table_({{""},
+                {Printable(report.run_a()), Align::kRight, true},
+                {Printable(report.run_b()), Align::kRight, true},
+                {"relative change", Align::kRight}}) {}
+
+  Table Make() && {
+    const v1::ObservationSide &a = first_.a(), &b = first_.b();
+    if (a.has_value() || b.has_value()) {
+      Value("value", a.has_value(), b.has_value(), a.value(), b.value());
+      return std::move(table_);
+    }
+    Text("dtype", a.dtype(), b.dtype());
+    Text("shape", ShapeText(a), ShapeText(b));
+    Value("min", a.has_min(), b.has_min(), a.min(), b.min());
+    Value("max", a.has_max(), b.has_max(), a.max(), b.max());
+    Value("mean", a.has_mean(), b.has_mean(), a.mean(), b.mean());
+    Value("std", a.has_std(), b.has_std(), a.std(), b.std());
+    Value("l2", a.has_l2(), b.has_l2(), a.l2(), b.l2());
+    Count("nan", a.nan(), b.nan());
+    Count("inf", a.pos_inf() + a.neg_inf(), b.pos_inf() + b.neg_inf());
+    Count("zero", a.zero(), b.zero());
+    return std::move(table_);
+  }
+
+ private:
+  void Text(const std::string& name, const std::string& a, const std::string& b) {
+    table_.AddRow({name, first_.has_a() ? a : "-", first_.has_b() ? b : "-"});
+  }
+  void Value(const std::string& name, bool has_a, bool has_b, double a, double b) {
+    table_.AddRow({name, has_a ? FormatNumber(a) : "-", has_b ? FormatNumber(b) : "-",
+                   has_a && has_b ? ChangeText(a, b) : ""});
+  }
+  void Count(const std::string& name, std::uint64_t a, std::uint64_t b) {
+    Text(name, FormatCount(a), FormatCount(b));
+  }
+
+  const v1::Divergence& first_;
+  Table table_;
+};
+
+void AddFirst(const v1::DiffReport& report, Page& page) {
+  const v1::Divergence& first = report.first();
+  page.AddHeading(fmt::format("First origin: {}, step {}, micro-batch {}, rank {}", PlaceText(first),
+                              first.step(), first.micro_batch(), first.rank()));
+  page.AddTable(SidesTable(report).Make());
+}
+
+void AddDiverged(const v1::DiffReport& report, Page& page) {
+  Table table({{"step", Align::kRight},
+               {"mb", Align::kRight},
+               {"rank", Align::kRight},
+               {"stage"},
+               {"activation", Align::kLeft, true},
+               {"reason"},
+               {"distance", Align::kRight},
+               {"tolerance", Align::kRight},
+               {"cause"}});
+  for (const v1::Divergence& d : report.diverged()) {
+    table.AddRow({std::to_string(d.step()), std::to_string(d.micro_batch()), std::to_string(d.rank()),
+                  StageText(d), PlaceText(d), ReasonText(d), DistanceText(d),
+                  d.has_tolerance() ? FormatShort(d.tolerance()) : "-",
+                  d.origin() ? "origin" : "propagated"});
+  }
+  const auto shown = static_cast<std::uint64_t>(report.diverged_size());
+  const std::uint64_t total = std::max(report.compared().diverged(), shown);
+  page.AddHeading(total > shown
+                      ? fmt::format("Diverged, in order of execution (first {} of {}; --all lists every one)",
+                                    FormatCount(shown), FormatCount(total))
+                      : "Diverged, in order of execution");
+  page.AddTable(std::move(table));
+}
+
+void AddOtherOrigins(const v1::DiffReport& report, Page& page) {
+  if (report.origins_size() < 2) return;
+  page.AddHeading("Further independent origins");
+  std::vector<std::string> items;
+  for (int i = 1; i < report.origins_size() && i <= kOriginsShown; ++i) {
+    const v1::Divergence& d = report.origins(i);
+    items.push_back(fmt::format("{}: {}, distance {}", WhereText(d), ReasonText(d), DistanceText(d)));
+  }
+  if (report.origins_size() > kOriginsShown + 1) {
+    items.push_back(fmt::format("and {} more", report.origins_size() - kOriginsShown - 1));
+  }
+  page.AddItems(std::move(items));
+}
+
+bool SamePlace(const v1::Divergence& a, const v1::Divergence& b) {
+  return a.step() == b.step() && a.rank() == b.rank() && a.stage() == b.stage() &&
+         a.activation() == b.activation() && a.micro_batch() == b.micro_batch();
+}
+
+void AddCompared(const v1::DiffReport& report, Page& page) {
+  const v1::Compared& c = report.compared();
+  std::vector<std::string> items = {
+      fmt::format("{} records: {} identical, {} within tolerance, {} diverged", FormatCount(c.records()),
+                  FormatCount(c.identical()), FormatCount(c.within_tolerance()), FormatCount(c.diverged()))};
+  if (report.has_steps()) {
+    items.push_back(fmt::format("steps {}..{}, ranks {}", report.steps().first(), report.steps().last(),
+                                FormatRanges({report.ranks().begin(), report.ranks().end()})));
+  }
+  items.push_back(fmt::format("initial weights: {}; batches: {}", Printable(report.inputs().weights()),
+                              Printable(report.inputs().batches())));
+  if (report.verdict() == v1::VERDICT_DIVERGED) {
+    const v1::Spread& spread = report.spread();
+    items.push_back(fmt::format("spread: {} of {} activations, {} step{}, ranks {}",
+                                FormatCount(spread.activations()), FormatCount(spread.activations_total()),
+                                FormatCount(spread.steps()), spread.steps() == 1 ? "" : "s",
+                                FormatRanges({spread.ranks().begin(), spread.ranks().end()})));
+  }
+  if (report.has_first_bitwise() &&
+      !(report.has_first() && SamePlace(report.first(), report.first_bitwise()))) {
+    const v1::Divergence& d = report.first_bitwise();
+    items.push_back(
+        fmt::format("first difference of any size: {}, distance {}", WhereText(d), DistanceText(d)));
+  }
+  page.AddHeading("Compared");
+  page.AddItems(std::move(items));
+}
+
+void AppendOnly(const google::protobuf::RepeatedPtrField<std::string>& names, const std::string& run,
+                std::vector<std::string>& items) {
+  for (int i = 0; i < names.size() && i < kUnmatchedShown; ++i) {
+    items.push_back(fmt::format("only in {}: {}", Printable(run), Printable(names[i])));
+  }
+  if (names.size() > kUnmatchedShown) {
+    items.push_back(
+        fmt::format("only in {}: {} more", Printable(run), FormatCount(names.size() - kUnmatchedShown)));
+  }
+}
+
+void AddNotCompared(const v1::DiffReport& report, Page& page) {
+  std::vector<std::string> items;
+  AppendOnly(report.unmatched().only_a(), report.run_a(), items);
+  AppendOnly(report.unmatched().only_b(), report.run_b(), items);
+  for (const std::string& note : report.notes()) items.push_back(Printable(note, 1000));
+  if (items.empty()) return;
+  page.AddHeading("Not compared, and remarks");
+  page.AddItems(std::move(items));
+}
+
+void AddConfiguration(const v1::DiffReport& report, Page& page) {
+  const auto& differences = report.inputs().config();
+  if (differences.empty()) return;
+  Table table({{"key", Align::kLeft, true},
+               {Printable(report.run_a()), Align::kLeft, true},
+               {Printable(report.run_b()), Align::kLeft, true}});
+  for (int i = 0; i < differences.size() && i < kConfigShown; ++i) {
+    const v1::ConfigDifference& d = differences[i];
+    table.AddRow({d.key(), d.has_a() ? d.a() : "(not set)", d.has_b() ? d.b() : "(not set)"});
+  }
+  page.AddHeading(
+      differences.size() > kConfigShown
+          ? fmt::format("Configuration that differs (first {} of {})", kConfigShown, differences.size())
+          : "Configuration that differs");
+  page.AddTable(std::move(table));
+}
+
+std::string Advice(const v1::Divergence& first) {
+  const std::string place = PlaceText(first);
+  switch (first.stage()) {
+    case v1::STAGE_WEIGHTS:
+      return "the runs begin with different weights; check seed, checkpoint and initialisation before "
+             "anything else";
+    case v1::STAGE_BATCH:
+      return "the runs were fed different data; check the data loader, its seed and its sharding before "
+             "anything else";
+    case v1::STAGE_LOSS:
+      return fmt::format("look at how {} is computed: every activation before it agrees", place);
+    case v1::STAGE_BACKWARD:
+      return fmt::format("look at the backward pass of {}: the forward pass and the loss agree", place);
+    case v1::STAGE_GRAD:
+      return fmt::format(
+          "look at how the gradient of {} comes about (reduction over ranks, accumulation, scaling): forward "
+          "and "
+          "backward agree",
+          place);
+    case v1::STAGE_OPTIMIZER:
+      return fmt::format(
+          "look at the optimizer (learning rate, weight decay, settings): the gradient of {} agrees, its "
+          "update "
+          "does not",
+          place);
+    default:
+      return "look at " + place;
+  }
+}
+
+void AddNextStep(const v1::DiffReport& report, Page& page) {
+  if (report.verdict() != v1::VERDICT_DIVERGED) return;
+  const v1::Divergence& first = report.first();
+  std::string text = Advice(first);
+  if (!first.previous().empty() && first.previous() != first.activation()) {
+    text += fmt::format("; what precedes it, {}, agrees", Printable(first.previous()));
+    if (first.has_previous_distance()) {
+      text += first.previous_distance() > 0 ? " to " + FormatShort(first.previous_distance())
+                                            : std::string(" bit for bit");
+    }
+  }
+  page.AddSentence(text + ".", "Next:");
+}
+
+}  // namespace
+
+Page RenderVerdict(const v1::DiffReport& report) {
+  Page page;
+  AddVerdict(report, page);
+  return page;
+}
+
+Page RenderDiff(const v1::DiffReport& report) {
+  Page page = RenderVerdict(report);
+  if (report.verdict() == v1::VERDICT_DIVERGED) {
+    AddFirst(report, page);
+    AddDiverged(report, page);
+    AddOtherOrigins(report, page);
+  }
+  AddCompared(report, page);
+  AddNotCompared(report, page);
+  AddConfiguration(report, page);
+  AddNextStep(report, page);
+  return page;
+}
+
+}  // namespace statcollect::client
