@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "agent/export/worker_thread.h"
+
 namespace statcollect {
 namespace {
 
@@ -185,7 +187,7 @@ void Batcher::Discard() {
 }
 
 void Batcher::Start() {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = StartWorker("statagent-batch", [this] { Run(); });
 }
 
 void Batcher::Run() {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "agent/export/worker_thread.h"
+
 namespace statcollect {
 
 bool IsFatal(Code code) {
@@ -33,7 +35,7 @@ Exporter::Exporter(SessionInfo session, ExporterOptions options, Transport* tran
 Exporter::~Exporter() { (void)Finish(TimePoint::min()); }
 
 void Exporter::Start() {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = StartWorker("statagent-send", [this] { Run(); });
 }
 
 Status Exporter::WaitForWelcome(TimePoint deadline, bool patient) {

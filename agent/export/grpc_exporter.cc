@@ -10,6 +10,7 @@
 #include <grpcpp/support/sync_stream.h>
 
 #include "agent/export/wire.h"
+#include "agent/export/worker_thread.h"
 
 namespace statcollect {
 namespace {
@@ -91,7 +92,7 @@ class GrpcStream final : public Stream {
 
   bool SendHello(const SessionInfo& session, std::uint64_t first_unacked_seq) override {
     if (!call_->Write(ToBuffer(wire::EncodeHello(session, first_unacked_seq)))) return false;
-    reader_ = std::thread([this] { ReadAll(); });
+    reader_ = StartWorker("statagent-read", [this] { ReadAll(); });
     return true;
   }
 

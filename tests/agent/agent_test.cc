@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +13,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -27,7 +31,10 @@ using statcollect::testing::IngestServer;
 using statcollect::testing::MemoryStore;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using std::chrono::steady_clock;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Key;
 
 constexpr std::array<std::int64_t, 2> kShape = {4, 8};
 
@@ -319,6 +326,46 @@ TEST(Agent, DisabledDoesNothing) {
   EXPECT_EQ(agent->counters().produced, 0u);
   EXPECT_TRUE(agent->Flush(seconds(1)).ok());
   EXPECT_TRUE(agent->Close(seconds(1)).ok());
+}
+
+// Of each thread of the agent's: its name and which signals it blocks. Waits until there are `count`: a
+// thread is named by the one that starts it.
+std::map<std::string, std::uint64_t> AgentThreads(std::size_t count) {
+  std::map<std::string, std::uint64_t> threads;
+  const auto deadline = steady_clock::now() + seconds(30);
+  while (threads.size() < count && steady_clock::now() < deadline) {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream status(entry.path() / "status");
+      std::string line, name;
+      while (std::getline(status, line)) {
+        if (line.starts_with("Name:")) name = line.substr(6);
+        if (line.starts_with("SigBlk:") && name.starts_with("statagent-"))
+          threads[name] = std::stoull(line.substr(8), nullptr, 16);
+      }
+    }
+  }
+  return threads;
+}
+
+TEST(Agent, ItsThreadsLeaveTheSignalsToTheProgram) {
+  MemoryStore store;
+  IngestServer server(&store);
+  sigset_t before, after;
+  pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  auto agent = StartOrDie(For(server.address()));
+  pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (int signal = 1; signal <= SIGRTMAX; ++signal) {
+    EXPECT_EQ(sigismember(&before, signal), sigismember(&after, signal))
+        << "the caller's own mask is as it was: signal " << signal;
+  }
+  const auto threads = AgentThreads(3);
+  EXPECT_THAT(threads, ElementsAre(Key("statagent-batch"), Key("statagent-read"), Key("statagent-send")));
+  for (const auto& [name, blocked] : threads) {
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) {
+      EXPECT_TRUE(blocked >> (signal - 1) & 1) << name << " takes signal " << signal;
+    }
+    EXPECT_FALSE(blocked >> (SIGSEGV - 1) & 1) << name;
+  }
 }
 
 // Runs the function in a forked child; its exit code.
