@@ -155,8 +155,9 @@ class Collector::Impl {
       return {code, fmt::format("no answer from {} within {}; allow more with --timeout", address,
                                 Seconds(options_.timeout))};
     }
-    if (code == Code::kUnavailable) {
-      return {code,
+    // A call that Cancel has not ended was ended by a collector that stops.
+    if (code == Code::kUnavailable || code == Code::kCancelled) {
+      return {Code::kUnavailable,
               fmt::format("lost the collector at {} ({}); is it being stopped? try again", address, message)};
     }
     if (code == Code::kUnimplemented) {

@@ -27,7 +27,8 @@ Examples:
   statctl diff --run-a base --run-b ort
   statctl help diff
 
-Exit codes: 0 success (diff: same within tolerance), 1 diverged, 2 no answer (unknown run, unreachable, incomparable, wrong usage).)";
+Exit codes: 0 success (diff: same within tolerance), 1 diverged, 2 no answer (unknown run, unreachable, incomparable, wrong usage),
+130 interrupted.)";
 
 constexpr char kGlobalHelp[] =
     "\nGlobal options, before or after the command: --collector HOST:PORT, --format, --timeout, --quiet.";
@@ -114,9 +115,13 @@ class Parser {
 
  private:
   bool WantsHelp() const { return app_.get_subcommands().front()->get_name() == "help"; }
+  // App::help would be about the command that was used.
+  std::string TopHelp() const {
+    return app_.get_formatter()->make_help(&app_, app_.get_name(), CLI::AppFormatMode::Normal);
+  }
   int Help() {
     if (arguments_.help_of.empty()) {
-      std::cout << app_.help();
+      std::cout << TopHelp();
       return kExitSame;
     }
     const auto found =
@@ -241,8 +246,9 @@ class Parser {
 int Main(int argc, const char* const* argv) {
   Parser parser;
   if (const auto exit_code = parser.Parse(argc, argv)) return *exit_code;
+  BlockInterrupts();
   const auto collector = std::make_shared<Collector>(parser.collector());
-  HandleInterrupts(collector);
+  WatchInterrupts(collector);
   Session session(parser.global(), DetectTerminal(), *collector);
   const int exit_code = parser.Run(session);
   std::cout.flush();

@@ -1,8 +1,10 @@
 #include "client/session.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <thread>
@@ -11,10 +13,26 @@
 #include "proto/json.h"
 
 namespace statcollect::client {
+namespace {
+
+sigset_t Interrupt() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// What the user did needs no more words.
+int Interrupted() {
+  std::fputs("statctl: interrupted\n", stderr);
+  return kExitInterrupted;
+}
+
+}  // namespace
 
 int Session::Fail(const std::string& attempted, const Status& status) const {
-  std::cerr << "statctl: " << attempted << ": " << status.message() << '\n';
-  return status.code() == Code::kCancelled ? kExitInterrupted : kExitNoAnswer;
+  if (status.code() == Code::kCancelled) return Interrupted();
+  return UsageError(attempted + ": " + status.message());
 }
 
 void Session::PrintJson(const google::protobuf::Message& message) const {
@@ -31,16 +49,20 @@ void Session::Remark(const std::string& sentence) const {
   if (!options_.quiet) std::cerr << sentence << '\n';
 }
 
-// The signal is taken by a thread that waits for it: cancelling a call is nothing for a signal handler.
-void HandleInterrupts(const std::shared_ptr<Collector>& collector) {
-  sigset_t interrupt;
-  sigemptyset(&interrupt);
-  sigaddset(&interrupt, SIGINT);
+void BlockInterrupts() {
+  const sigset_t interrupt = Interrupt();
   pthread_sigmask(SIG_BLOCK, &interrupt, nullptr);
-  std::thread([collector, interrupt] {
+}
+
+// The signal is taken by a thread that waits for it: cancelling a call is nothing for a signal handler.
+void WatchInterrupts(const std::shared_ptr<Collector>& collector) {
+  std::thread([collector] {
+    const sigset_t interrupt = Interrupt();
     int signal = 0;
     while (sigwait(&interrupt, &signal) == 0) {
-      if (!collector->Cancel()) std::_Exit(kExitInterrupted);
+      if (collector->Cancel()) continue;
+      if (isatty(STDERR_FILENO)) std::fputc('\n', stderr);  // from behind the question, or a table's half
+      std::_Exit(Interrupted());
     }
   }).detach();
 }

@@ -40,6 +40,7 @@ class Session {
   Collector& collector() { return collector_; }
 
   // Prints why there is no answer on standard error; returns the exit code. `attempted`: "diff base ort".
+  // kCancelled: the user's Ctrl-C, kExitInterrupted.
   int Fail(const std::string& attempted, const Status& status) const;
 
   // --- answers, on standard output
@@ -55,9 +56,12 @@ class Session {
   Collector& collector_;
 };
 
+// Keeps Ctrl-C from ending the process, until WatchInterrupts. Only before the process has other threads,
+// gRPC's included.
+void BlockInterrupts();
 // The first Ctrl-C cancels the question under way; a second one, or one when nothing is asked, ends the
-// process with 130. Call it before the process has other threads.
-void HandleInterrupts(const std::shared_ptr<Collector>& collector);
+// process with kExitInterrupted. Both say "statctl: interrupted" on standard error.
+void WatchInterrupts(const std::shared_ptr<Collector>& collector);
 
 std::int64_t NowUnixNanos();
 // Prints a message on standard error; returns kExitNoAnswer.

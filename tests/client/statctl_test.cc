@@ -1,0 +1,491 @@
+// The real statctl against the real services on a loopback port.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <sstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <grpcpp/grpcpp.h>
+#include <nlohmann/json.hpp>
+
+#include "statcollect/v1/query.grpc.pb.h"
+#include "tests/client/process.h"
+#include "tests/server/api/query_server.h"
+#include "tests/server/query/run_writer.h"
+
+namespace statcollect {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::Key;
+using ::testing::Not;
+using testing::Process;
+using testing::QueryServer;
+using testing::RunWriter;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+void Write(Store& store, const std::string& run, double wrong_from_step_3 = 0) {
+  RunWriter writer(store, run, 2);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    writer.Config(rank, {{"lr", run == "base" ? "0.1" : "0.2\x1b[31m"}});
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      const double wrong = step >= 3 ? wrong_from_step_3 : 0;
+      writer.Observe(rank, step, Key("embed"), {.values = {1, 2, 3, 4}});
+      writer.Observe(rank, step, Key("blocks.1.ln2", Kind::kOutput, "0"),
+                     {.values = {1, -2, 3 + wrong, 4}, .shape = {2, 2}});
+      writer.Observe(rank, step, Key("head"), {.values = {0, 0, 1 + wrong, 1}});
+      writer.Scalar(rank, step, "loss", 2.0 / (1.0 + static_cast<double>(step)));
+    }
+    writer.Event(rank, 2, "graph_transition", "a module\x1b[31m appeared");
+  }
+  writer.Commit();
+}
+
+// Ends every question on its own, as gRPC does for a collector that stops.
+class CancellingService final : public v1::Query::Service {
+  grpc::Status ListRuns(grpc::ServerContext*, const v1::ListRunsRequest*, v1::ListRunsResponse*) override {
+    return grpc::Status::CANCELLED;
+  }
+};
+
+// A loopback port that takes connections and says nothing.
+class SilentPort {
+ public:
+  SilentPort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    ok_ = bind(fd_, reinterpret_cast<sockaddr*>(&address), size) == 0 && listen(fd_, 4) == 0 &&
+          getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentPort() { close(fd_); }
+  bool ok() const { return ok_; }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  int fd_;
+  bool ok_ = false;
+  int port_ = 0;
+};
+
+class Statctl : public ::testing::Test {
+ protected:
+  Statctl() {
+    Write(server_.store, "base");
+    Write(server_.store, "ort", 0.5);
+    Write(server_.store, "base2");
+  }
+  std::vector<std::string> Command(const std::vector<std::string>& arguments) const {
+    std::vector<std::string> command = {STATCTL, "--collector", server_.address()};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return command;
+  }
+  Finished Run(const std::vector<std::string>& arguments) const { return Process(Command(arguments)).Wait(); }
+  Finished RunOnTerminal(const std::vector<std::string>& arguments,
+                         const std::map<std::string, std::string>& environment = {}) const {
+    return Process(Command(arguments), environment, Process::Input::kTerminal).Wait();
+  }
+  Json RunJson(std::vector<std::string> arguments, int code = 0) const {
+    arguments.insert(arguments.end(), {"--format", "json"});
+    const Finished done = Run(arguments);
+    EXPECT_EQ(done.code, code) << done.err;
+    return Json::parse(done.out);
+  }
+
+  QueryServer server_;
+};
+
+std::vector<std::string> Lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST_F(Statctl, DiffSaysWhereTheRunsPartAndExitsWith1) {
+  const Finished done = Run({"diff", "--run-a", "base", "--run-b", "ort"});
+  EXPECT_EQ(done.code, 1) << done.err;
+  EXPECT_EQ(done.err, "");
+  const auto lines = Lines(done.out);
+  ASSERT_GT(lines.size(), 20u) << done.out;
+  EXPECT_THAT(lines[0],
+              StartsWith("DIVERGED at step 3, rank 0, forward, blocks.1.ln2 (Module): numeric, distance "));
+  EXPECT_THAT(lines[0], HasSubstr("; origin: everything observed before it agrees."));
+  EXPECT_EQ(lines[2], "First origin: blocks.1.ln2, step 3, micro-batch 0, rank 0");
+  const auto line_with = [&](const std::string& text) {
+    return std::find_if(lines.begin(), lines.end(),
+                        [&](const auto& line) { return line.find(text) != std::string::npos; }) -
+           lines.begin();
+  };
+  const auto parts = {line_with("First origin"), line_with("Diverged, in order"), line_with("Compared"),
+                      line_with("Configuration that"), line_with("Next:")};
+  EXPECT_TRUE(std::is_sorted(parts.begin(), parts.end())) << done.out;
+  EXPECT_LT(*std::max_element(parts.begin(), parts.end()), static_cast<long>(lines.size())) << done.out;
+  EXPECT_THAT(done.out,
+              AllOf(HasSubstr("  shape      2x2      2x2"), HasSubstr("origin"), HasSubstr("propagated")));
+  EXPECT_THAT(done.out, HasSubstr("48 records: 36 identical, 0 within tolerance, 12 diverged"));
+  EXPECT_THAT(done.out,
+              HasSubstr("Next: look at blocks.1.ln2; what precedes it, embed, agrees bit for bit."));
+  EXPECT_THAT(done.out, Not(HasSubstr("\x1b"))) << "neither colours nor a stored escape sequence";
+}
+
+TEST_F(Statctl, DiffTakesItsRunsAsPositionsToo) {
+  const Finished done = Run({"diff", "base", "base2"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out,
+              StartsWith("IDENTICAL base and base2: all 48 records compared are equal bit for bit.\n"));
+}
+
+TEST_F(Statctl, DiffWithinToleranceExitsWith0) {
+  const Finished done = Run({"diff", "base", "ort", "--tolerance", "0.9"});
+  EXPECT_EQ(done.code, 0) << done.out << done.err;
+  EXPECT_THAT(done.out, StartsWith("WITHIN TOLERANCE base and ort: 12 of "));
+  EXPECT_THAT(done.out, HasSubstr("first difference of any size: step 3, rank 0, forward, blocks.1.ln2"));
+}
+
+TEST_F(Statctl, DiffAsJsonHasTheContractsFields) {
+  const Json report = RunJson({"diff", "--run-a", "base", "--run-b", "ort"}, 1);
+  EXPECT_EQ(report["verdict"], "diverged");
+  const Json& first = report["first"];
+  EXPECT_EQ(first["step"], 3);
+  EXPECT_EQ(first["stage"], "forward");
+  EXPECT_EQ(first["kind"], "output");
+  EXPECT_EQ(first["activation"], "blocks.1.ln2");
+  EXPECT_EQ(first["output_path"], "0");
+  EXPECT_EQ(first["reason"], "numeric");
+  EXPECT_EQ(first["distance_kind"], "sketch");
+  EXPECT_EQ(first["origin"], true);
+  EXPECT_TRUE(first["times_noise"].is_null());
+  for (const char* key : {"min", "max", "mean", "std", "l2", "nan", "hash"})
+    EXPECT_TRUE(first["a"].contains(key)) << key;
+  EXPECT_EQ(report["ranks"], Json({0, 1}));
+  EXPECT_EQ(report["steps"], Json({{"first", 0}, {"last", 5}}));
+  EXPECT_EQ(report["unmatched"], Json({{"only_a", Json::array()}, {"only_b", Json::array()}}));
+  EXPECT_EQ(report["inputs"]["config"][0]["key"], "lr");
+  EXPECT_TRUE(RunJson({"diff", "base", "base2"})["first"].is_null());
+}
+
+TEST_F(Statctl, DiffHonoursItsSelection) {
+  const Json report =
+      RunJson({"diff", "base", "ort", "--rank", "1", "--steps", "4-", "--kinds", "output", "--top", "1"}, 1);
+  EXPECT_EQ(report["first"]["step"], 4);
+  EXPECT_EQ(report["first"]["rank"], 1);
+  EXPECT_EQ(report["diverged"].size(), 1u);
+  EXPECT_EQ(report["ranks"], Json({1}));
+  EXPECT_EQ(RunJson({"diff", "base", "ort", "--all"}, 1)["diverged"].size(), 12u);
+}
+
+TEST_F(Statctl, DiffAsCsvHasOneLineADivergedObservation) {
+  const Finished done = Run({"--format", "csv", "diff", "base", "ort"});
+  EXPECT_EQ(done.code, 1);
+  EXPECT_THAT(done.out, StartsWith("rank,step,micro_batch,kind,activation,output_path,call,stage,"));
+  EXPECT_EQ(Lines(done.out).size(), 13u) << done.out;
+}
+
+TEST_F(Statctl, QuietDiffPrintsTheVerdictOnly) {
+  EXPECT_EQ(Lines(Run({"diff", "base", "ort", "-q"}).out).size(), 1u);
+}
+
+TEST_F(Statctl, IncomparableRunsExitWith2AndSayWhy) {
+  RunWriter(server_.store, "other").Observe(0, 100, Key("x"), {.values = {1}}).Commit();
+  const Finished done = Run({"diff", "base", "other"});
+  EXPECT_EQ(done.code, 2);
+  EXPECT_THAT(done.out, AllOf(StartsWith("INCOMPARABLE"), HasSubstr("no step in common")));
+  EXPECT_EQ(RunJson({"diff", "base", "other"}, 2)["verdict"], "incomparable");
+}
+
+TEST_F(Statctl, UnknownRunExitsWith2AndNamesThoseThereAre) {
+  const Finished done = Run({"diff", "--run-a", "base", "--run-b", "otr"});
+  EXPECT_EQ(done.code, 2);
+  EXPECT_EQ(done.out, "");
+  EXPECT_THAT(done.err, AllOf(StartsWith("statctl: diff base otr: no run 'otr'"), HasSubstr("ort"),
+                              HasSubstr(server_.address()), HasSubstr("statctl runs")));
+  for (const auto& command : std::vector<std::vector<std::string>>{{"show", "no"},
+                                                                   {"series", "no", "x"},
+                                                                   {"scalars", "no"},
+                                                                   {"events", "no"},
+                                                                   {"rm", "no", "--yes"}}) {
+    const Finished unknown = Run(command);
+    EXPECT_EQ(unknown.code, 2) << command[0];
+    EXPECT_THAT(unknown.err, HasSubstr("no run 'no'")) << command[0];
+  }
+  EXPECT_THAT(Run({"series", "base", "blocks.1.ln"}).err, HasSubstr("blocks.1.ln2")) << "closest names";
+}
+
+TEST_F(Statctl, UnreachableCollectorIsNamedAtOnce) {
+  server_.Stop();
+  const auto begin = std::chrono::steady_clock::now();
+  const Finished done = Run({"runs"});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4));
+  EXPECT_EQ(done.code, 2);
+  EXPECT_THAT(done.err, AllOf(StartsWith("statctl: runs: no collector at " + server_.address()),
+                              HasSubstr("statcollectord"), HasSubstr("--collector")));
+}
+
+TEST_F(Statctl, SilentPortIsGivenUpAfterTheTimeout) {
+  const SilentPort port;
+  ASSERT_TRUE(port.ok());
+  const Finished done = Process({STATCTL, "runs", "--collector", port.address(), "--timeout", "0.2"}).Wait();
+  EXPECT_EQ(done.code, 2);
+  EXPECT_THAT(done.err, HasSubstr("no collector at " + port.address()));
+}
+
+TEST_F(Statctl, SlowAnswerIsGivenUpAfterTheTimeout) {
+  server_.gate.Hold();
+  const Finished done = Run({"diff", "base", "ort", "--timeout", "1"});
+  EXPECT_EQ(done.code, 2);
+  EXPECT_THAT(done.err, AllOf(HasSubstr("within 1 s"), HasSubstr("--timeout")));
+}
+
+TEST_F(Statctl, InterruptCancelsTheQuestionAndExitsWith130) {
+  server_.gate.Hold();
+  Process process(Command({"diff", "base", "ort"}));
+  server_.gate.AwaitScans(1);
+  process.Signal(SIGINT);
+  const Finished done = process.Wait();
+  EXPECT_EQ(done.code, 130);
+  EXPECT_EQ(done.err, "statctl: interrupted\n");
+  EXPECT_EQ(done.out, "");
+}
+
+TEST_F(Statctl, CollectorThatStopsMeanwhileIsNamed) {
+  server_.gate.Hold();
+  Process process(Command({"diff", "base", "ort"}));
+  server_.gate.AwaitScans(1);
+  std::thread stop([this] { server_.Stop(); });  // ends the call, then waits for its work
+  const Finished done = process.Wait();
+  server_.gate.Release();
+  stop.join();
+  EXPECT_EQ(done.code, 2);
+  EXPECT_THAT(done.err,
+              AllOf(StartsWith("statctl: diff base ort: lost the collector at " + server_.address()),
+                    HasSubstr("try again")));
+}
+
+TEST_F(Statctl, QuestionCancelledByTheCollectorIsNoInterrupt) {
+  CancellingService service;
+  int port = 0;
+  const auto server = grpc::ServerBuilder()
+                          .AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port)
+                          .RegisterService(&service)
+                          .BuildAndStart();
+  const std::string address = "127.0.0.1:" + std::to_string(port);
+  const Finished done = Process({STATCTL, "runs", "--collector", address}).Wait();
+  EXPECT_EQ(done.code, 2);
+  EXPECT_THAT(done.err, StartsWith("statctl: runs: lost the collector at " + address));
+}
+
+TEST_F(Statctl, WrongArgumentsExitWith2AndSayWhatToDo) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {"nonsense"},
+      {"diff"},
+      {"diff", "base"},
+      {"diff", "base", "ort", "more"},
+      {"diff", "base", "ort", "--tolerance", "-1"},
+      {"diff", "base", "ort", "--tolerance", "nan"},
+      {"diff", "base", "ort", "--tolerance", "1e-3", "--exact"},
+      {"diff", "base", "ort", "--rank", "x"},
+      {"diff", "base", "ort", "--steps", "nine"},
+      {"diff", "base", "ort", "--kinds", "outputs"},
+      {"diff", "base", "ort", "--top", "0"},
+      {"diff", "../base", "ort"},
+      {"series", "base"},
+      {"series", "base", "embed", "--stat", "median"},
+      {"series", "base", "embed", "--kind", "output,input"},
+      {"scalars"},
+      {"show"},
+      {"rm"},
+      {"runs", "--format", "yaml"},
+      {"runs", "--timeout", "-3"},
+      {"runs", "--timeout", "inf"},
+      {"runs", "--collector", "nowhere"},
+      {"help", "nonsense"},
+      {"runs", "\x1b[31m"},
+  };
+  for (const auto& arguments : wrong) {
+    const Finished done = Run(arguments);
+    const std::string shown = ::testing::PrintToString(arguments);
+    EXPECT_EQ(done.code, 2) << shown;
+    EXPECT_THAT(done.err, StartsWith("statctl: ")) << shown;
+    EXPECT_EQ(Lines(done.err).size(), 1u) << shown << done.err;
+    EXPECT_EQ(done.out, "") << shown;
+    EXPECT_THAT(done.err, Not(HasSubstr("\x1b"))) << shown;
+  }
+  EXPECT_EQ(Process({STATCTL}).Wait().code, 2);
+}
+
+TEST_F(Statctl, HelpExplainsEveryCommandWithExamples) {
+  for (const std::string command : {"runs", "show", "diff", "series", "scalars", "events", "rm", "status"}) {
+    const Finished help = Run({"help", command});
+    EXPECT_EQ(help.code, 0) << command;
+    EXPECT_THAT(help.out, AllOf(HasSubstr("Examples:\n  statctl " + command), HasSubstr("--collector")))
+        << command;
+    EXPECT_EQ(Run({command, "--help"}).out, help.out) << command;
+  }
+  EXPECT_THAT(Run({"--help"}).out, HasSubstr("Exit codes"));
+  EXPECT_THAT(Run({"help"}).out, AllOf(HasSubstr("Exit codes"), HasSubstr("\n  diff ")));
+  EXPECT_EQ(Run({"help"}).out, Run({"--help"}).out);
+  EXPECT_THAT(Run({"--version"}).out, StartsWith("statctl "));
+}
+
+TEST_F(Statctl, GlobalOptionsGoBeforeOrAfterTheCommand) {
+  const Finished before =
+      Process({STATCTL, "--format", "json", "--collector", server_.address(), "runs"}).Wait();
+  const Finished after =
+      Process({STATCTL, "runs", "--collector", server_.address(), "--format", "json"}).Wait();
+  const Finished environment =
+      Process({STATCTL, "runs", "--format", "json"}, {{"STATCTL_COLLECTOR", server_.address()}}).Wait();
+  EXPECT_EQ(before.code, 0) << before.err;
+  EXPECT_EQ(before.out, after.out);
+  EXPECT_EQ(before.out, environment.out);
+}
+
+TEST_F(Statctl, ProxiesOfTheEnvironmentAreNotAsked) {
+  const Finished done =
+      Process(Command({"runs"}), {{"http_proxy", "http://127.0.0.1:1"}, {"grpc_proxy", "http://127.0.0.1:1"}})
+          .Wait();
+  EXPECT_EQ(done.code, 0) << done.err;
+}
+
+TEST_F(Statctl, RunsListsThem) {
+  const Finished done = Run({"runs"});
+  EXPECT_EQ(done.code, 0);
+  const auto lines = Lines(done.out);
+  ASSERT_EQ(lines.size(), 4u) << done.out;
+  EXPECT_THAT(lines[0], HasSubstr("run    state     ranks  steps  records  attempts  dropped  started"));
+  EXPECT_THAT(lines[1], HasSubstr("base   finished      2   0..5"));
+  EXPECT_EQ(RunJson({"runs"})["runs"][2]["run"], "ort");
+  EXPECT_THAT(Run({"runs", "--format", "csv"}).out, StartsWith("run,attempts,world_size,"));
+  EXPECT_THAT(Run({"runs", "--format", "markdown"}).out, StartsWith("| run | state |"));
+}
+
+TEST_F(Statctl, ShowPrintsRanksConfigurationAndEventsWithoutEscapes) {
+  const Finished done = Run({"show", "ort"});
+  EXPECT_EQ(done.code, 0);
+  EXPECT_THAT(done.out, AllOf(StartsWith("ort is finished: 2 of 2 ranks"), HasSubstr("node1"),
+                              HasSubstr("0.2\\x1b[31m"), HasSubstr("a module\\x1b[31m appeared")));
+  EXPECT_THAT(done.out, Not(HasSubstr("\x1b")));
+  EXPECT_EQ(RunJson({"show", "ort"})["config"]["lr"], "0.2\x1b[31m") << "JSON keeps the value, escaped";
+}
+
+TEST_F(Statctl, SeriesPrintsTableAndPlot) {
+  const Finished done = Run({"series", "ort", "blocks.1.ln2", "--stat", "l2", "--rank", "0"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out,
+              AllOf(StartsWith("  step  rank  kind    path       l2\n     0     0  output  0     5.47723\n"),
+                    HasSubstr("l2 of blocks.1.ln2\n"), HasSubstr("\u2580"), HasSubstr("step 0")));
+  EXPECT_THAT(Run({"series", "ort", "embed"}).out, Not(HasSubstr("step 0")))
+      << "no plot of several statistics";
+  EXPECT_EQ(RunJson({"series", "ort", "blocks.1.ln2", "--steps", "5"})["records"][0]["stats"]["max"], 4.0);
+  const Finished csv = Run({"series", "ort", "embed", "--format", "csv"});
+  EXPECT_THAT(
+      csv.out,
+      StartsWith(
+          "rank,step,micro_batch,kind,activation,output_path,call,run,mode,min,max,mean,std,l1,l2,nan,"));
+  EXPECT_EQ(Lines(csv.out).size(), 13u);
+}
+
+TEST_F(Statctl, ScalarsPrintsAColumnANameAndRank) {
+  const Finished done = Run({"scalars", "base"});
+  EXPECT_THAT(done.out,
+              StartsWith("  step  loss (rank 0)  loss (rank 1)\n     0              2              2\n"));
+  const Json json = RunJson({"scalars", "base", "--rank", "1", "--steps", "1"});
+  EXPECT_EQ(
+      json,
+      Json::parse(
+          R"({"records":[{"run":"base","rank":1,"step":1,"micro_batch":0,"name":"loss","value":1.0}]})"));
+  EXPECT_THAT(Run({"scalars", "base", "--format", "csv"}).out,
+              StartsWith("run,rank,step,micro_batch,name,value\r\nbase,0,0,0,loss,2.0\r\n"));
+  EXPECT_EQ(Run({"scalars", "base", "--name", "lass"}).code, 2);
+}
+
+TEST_F(Statctl, EventsPrintsThem) {
+  EXPECT_THAT(Run({"events", "base", "--rank", "1"}).out,
+              AllOf(HasSubstr("graph_transition"), HasSubstr("a module\\x1b[31m")));
+  EXPECT_EQ(RunJson({"events", "base"})["records"].size(), 2u);
+}
+
+TEST_F(Statctl, StatusPrintsHealthInUnitsForPeople) {
+  const Finished done = Run({"status"});
+  EXPECT_EQ(done.code, 0);
+  EXPECT_THAT(done.out, AllOf(HasSubstr("state           ready"), HasSubstr("2 h 5 min"),
+                              HasSubstr("3.0 MiB used, 5.0 GiB free"), HasSubstr("1,234,567")));
+  EXPECT_EQ(RunJson({"status"})["records_total"], 1234567);
+}
+
+TEST_F(Statctl, RmWantsYesWithoutATerminal) {
+  const Finished refused = Run({"rm", "ort"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--yes"));
+  EXPECT_EQ(Run({"rm", "ort", "--yes"}).code, 0);
+  EXPECT_THAT(*server_.store.ListRuns(), ElementsAre("base", "base2"));
+}
+
+TEST_F(Statctl, RmOfARunBeingWrittenWantsForce) {
+  server_.control.open_run = "ort";
+  EXPECT_EQ(Run({"rm", "ort", "--yes"}).code, 2);
+  EXPECT_EQ(Run({"rm", "ort", "--yes", "--force"}).code, 0);
+}
+
+TEST_F(Statctl, RmAsksOnATerminalAndTakesOnlyAYes) {
+  for (const std::string answer : {"n", "", "base2"}) {
+    Process process(Command({"rm", "base2"}), {}, Process::Input::kTerminal);
+    process.AwaitOutput("[y/N]");
+    process.Type(answer + "\n");
+    EXPECT_EQ(process.Wait().code, 2) << answer;
+  }
+  EXPECT_EQ(server_.store.ListRuns()->size(), 3u);
+  Process process(Command({"rm", "base2"}), {}, Process::Input::kTerminal);
+  process.AwaitOutput("[y/N]");
+  process.Type("y\n");
+  EXPECT_EQ(process.Wait().code, 0);
+  EXPECT_THAT(*server_.store.ListRuns(), ElementsAre("base", "ort"));
+}
+
+TEST_F(Statctl, InterruptWhileItAsksRemovesNothing) {
+  Process process(Command({"rm", "base2"}), {}, Process::Input::kTerminal);
+  process.AwaitOutput("[y/N]");
+  process.Signal(SIGINT);
+  const Finished done = process.Wait();
+  EXPECT_EQ(done.code, 130);
+  EXPECT_THAT(done.out, HasSubstr("\nstatctl: interrupted")) << "on a line of its own";
+  EXPECT_EQ(server_.store.ListRuns()->size(), 3u);
+}
+
+TEST_F(Statctl, ColoursOnlyATerminalThatWantsThem) {
+  EXPECT_THAT(RunOnTerminal({"diff", "base", "ort"}).out, HasSubstr("\x1b[1;31mDIVERGED\x1b[0m"));
+  const std::string plain = RunOnTerminal({"diff", "base", "ort", "--quiet"}, {{"NO_COLOR", "1"}}).out;
+  EXPECT_THAT(plain, AllOf(HasSubstr("DIVERGED"), Not(HasSubstr("\x1b"))));
+  EXPECT_THAT(RunOnTerminal({"diff", "base", "ort", "-q"}, {{"TERM", "dumb"}}).out, Not(HasSubstr("\x1b")));
+}
+
+TEST_F(Statctl, FitsATerminalOf100Columns) {
+  RunWriter a(server_.store, "long-a"), b(server_.store, "long-b");
+  const std::string name =
+      "transformer.encoder.layers.11.self_attention.query_key_value.projection_to_heads.with_more.and_more";
+  a.Observe(0, 0, Key(name), {.values = {1, 2}}).Commit();
+  b.Observe(0, 0, Key(name), {.values = {1, 3}}).Commit();
+  for (const std::string& line :
+       Lines(RunOnTerminal({"diff", "long-a", "long-b"}, {{"NO_COLOR", "1"}}).out)) {
+    if (line.find("comparing [") != std::string::npos) continue;  // rewritten in place
+    const std::size_t word = line.find(name);
+    if (word != std::string::npos) continue;  // in a sentence a name stays whole
+    EXPECT_LE(line.size(), 101u) << line;     // and a carriage return
+  }
+  EXPECT_THAT(Run({"diff", "long-a", "long-b"}).out, Not(HasSubstr("..with")))
+      << "never cut where a program may read";
+}
+
+}  // namespace
+}  // namespace statcollect

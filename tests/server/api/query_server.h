@@ -1,0 +1,193 @@
+// The real Query and Admin services on a free loopback port, over a store in memory whose scans can be held.
+#ifndef STATCOLLECT_TESTS_SERVER_API_QUERY_SERVER_H_
+#define STATCOLLECT_TESTS_SERVER_API_QUERY_SERVER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <grpcpp/impl/codegen/service_type.h>
+#include <grpcpp/grpcpp.h>
+
+#include "server/api/services.h"
+#include "server/query/query.h"
+#include "server/runtime/control.h"
+#include "tests/support/fake_store.h"
+
+namespace statcollect::testing {
+
+// Passes everything on; while held, whoever begins a scan waits inside.
+class GatedStore final : public Store {
+ public:
+  explicit GatedStore(Store& store) : store_(store) {}
+
+  void Hold() {
+    Set([this] { held_ = true; });
+  }
+  void Release() {
+    Set([this] { held_ = false; });
+  }
+  // Lets that many more scans pass while held.
+  void Allow(int scans) {
+    Set([&] { allowed_ += scans; });
+  }
+  // Waits until `count` scans have begun since the store was made.
+  void AwaitScans(int count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return scans_ >= count; });
+  }
+  int scans() {
+    std::lock_guard lock(mutex_);
+    return scans_;
+  }
+
+  Result<std::vector<std::string>> ListRuns() override { return store_.ListRuns(); }
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return store_.Attempts(run); }
+  Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
+    return store_.CreateAttempt(wanted);
+  }
+  Status DropAttempts(std::span<const AttemptId> ids) override { return store_.DropAttempts(ids); }
+  Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
+    return store_.Ranks(attempt);
+  }
+  Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
+    return store_.PutRank(attempt, rank, meta);
+  }
+  Result<std::vector<ActivationDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
+    return store_.Activations(attempt, rank);
+  }
+  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
+    return store_.Layouts(attempt, rank);
+  }
+  Status Append(std::span<const AppendItem> items) override { return store_.Append(items); }
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+    {
+      std::unique_lock lock(mutex_);
+      ++scans_;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return !held_ || allowed_ > 0; });
+      if (allowed_ > 0) --allowed_;
+    }
+    return store_.ScanStats(attempt, rank, steps);
+  }
+  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
+                                               StepBounds steps) override {
+    return store_.StatSteps(attempt, rank, steps);
+  }
+  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
+                                            StepBounds steps) override {
+    return store_.Scalars(attempt, rank, steps);
+  }
+  Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
+    return store_.Events(attempt, rank);
+  }
+  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+    return store_.StepEnds(attempt, rank, steps);
+  }
+  Result<StoreUsage> Usage() override { return store_.Usage(); }
+  bool fsync() const override { return store_.fsync(); }
+
+ private:
+  template <typename F>
+  void Set(F&& change) {
+    std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
+
+  Store& store_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool held_ = false;
+  int scans_ = 0;
+  int allowed_ = 0;
+};
+
+// A collector's health, and removal from the store.
+class StoreControl final : public CollectorControl {
+ public:
+  explicit StoreControl(Store& store) : store_(store) {}
+  std::string open_run;  // has a stream open: not removed without force
+
+  CollectorStatus GetStatus() override {
+    return {.version = "9.8.7",
+            .pid = 4321,
+            .start_unix_nanos = 1,
+            .uptime_seconds = 7500,
+            .data_dir = "/var/lib/statcollect",
+            .fsync = true,
+            .state = "ready",
+            .runs = store_.ListRuns()->size(),
+            .records_total = 1234567,
+            .disk_bytes = 3u << 20,
+            .disk_free_bytes = std::uint64_t{5} << 30};
+  }
+  Result<DeletedRun> DeleteRun(const std::string& run, bool force) override {
+    const auto attempts = store_.Attempts(run);
+    if (attempts->empty()) return Status(Code::kNotFound, "no run '" + run + "'");
+    if (run == open_run && !force)
+      return Status(Code::kFailedPrecondition, "run '" + run + "' is being written; --force");
+    DeletedRun deleted;
+    for (const AttemptMeta& attempt : *attempts) {
+      const auto ranks = store_.Ranks(attempt.id);
+      for (const auto& [rank, meta] : *ranks) deleted.records += meta.records;
+      ++deleted.attempts;
+      if (const Status dropped = store_.DropAttempts({&attempt.id, 1}); !dropped.ok()) return dropped;
+    }
+    return deleted;
+  }
+  bool IsStreamOpen(std::uint32_t, std::uint32_t) override { return false; }
+
+ private:
+  Store& store_;
+};
+
+class QueryServer {
+ public:
+  explicit QueryServer(const QueryLimits& limits = {})
+      : gate(store),
+        control(store),
+        engine_(gate),
+        query_(MakeQueryService(engine_, limits)),
+        admin_(MakeAdminService(control)) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(query_.get()).RegisterService(admin_.get());
+    server_ = builder.BuildAndStart();
+    address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  ~QueryServer() {
+    gate.Release();
+    Stop();
+  }
+
+  const std::string& address() const { return address_; }
+  void Stop() {
+    if (server_) server_->Shutdown(std::chrono::system_clock::now());
+    server_.reset();
+  }
+  std::shared_ptr<grpc::Channel> Channel() const {
+    return grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
+  }
+
+  FakeStore store;
+  GatedStore gate;
+  StoreControl control;
+
+ private:
+  query::QueryEngine engine_;
+  std::unique_ptr<grpc::Service> query_, admin_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+}  // namespace statcollect::testing
+
+#endif  // STATCOLLECT_TESTS_SERVER_API_QUERY_SERVER_H_
