@@ -1,5 +1,6 @@
 #include "server/api/services.h"
 
+#include <functional>
 #include <utility>
 
 #include "server/api/calls.h"
@@ -92,7 +93,7 @@ class QueryService final : public v1::Query::CallbackService {
     return UnaryCall::Start(pool_, [this, &request, &response, method](const std::stop_token& stop) {
       const auto wanted = FromWire(request);
       if (!wanted.ok()) return wanted.status();
-      auto rows = (engine_.*method)(*wanted, stop);
+      auto rows = std::invoke(method, engine_, *wanted, stop);
       if (rows.ok()) ToWire(*rows, response);
       return rows.status();
     });
