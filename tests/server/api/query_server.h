@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include <grpcpp/impl/codegen/service_type.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/service_type.h>
 
 #include "server/api/services.h"
 #include "server/query/query.h"
@@ -32,10 +32,6 @@ class GatedStore final : public Store {
   }
   void Release() {
     Set([this] { held_ = false; });
-  }
-  // Lets that many more scans pass while held.
-  void Allow(int scans) {
-    Set([&] { allowed_ += scans; });
   }
   // Waits until `count` scans have begun since the store was made.
   void AwaitScans(int count) {
@@ -71,8 +67,7 @@ class GatedStore final : public Store {
       std::unique_lock lock(mutex_);
       ++scans_;
       changed_.notify_all();
-      changed_.wait(lock, [this] { return !held_ || allowed_ > 0; });
-      if (allowed_ > 0) --allowed_;
+      changed_.wait(lock, [this] { return !held_; });
     }
     return store_.ScanStats(attempt, rank, steps);
   }
@@ -106,7 +101,6 @@ class GatedStore final : public Store {
   std::condition_variable changed_;
   bool held_ = false;
   int scans_ = 0;
-  int allowed_ = 0;
 };
 
 // A collector's health, and removal from the store.
