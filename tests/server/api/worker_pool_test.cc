@@ -108,31 +108,41 @@ TEST(WorkerPool, CancellingARunningItemAsksItToStop) {
   EXPECT_FALSE(ending.timed_out);
 }
 
+// On a busy machine a limit may pass before its item begins, which is not what these two are about: they try
+// again with twice as much.
 TEST(WorkerPool, StopsWhatTakesTooLong) {
-  Patient running;
-  WorkerPool pool({.threads = 1, .time_limit = milliseconds(20)});
-  ASSERT_TRUE(pool.Submit(running.Item()).ok());
-  EXPECT_TRUE(running.ended.Await().timed_out);
+  Ending ending;
+  for (milliseconds limit{20}; !ending.ran; limit *= 2) {
+    Patient running;
+    WorkerPool pool({.threads = 1, .time_limit = limit});
+    ASSERT_TRUE(pool.Submit(running.Item()).ok());
+    ending = running.ended.Await();
+  }
+  EXPECT_TRUE(ending.timed_out);
 }
 
 TEST(WorkerPool, AbandonsWhatWaitedTooLong) {
-  Happening<bool> release, began;
-  Patient waiting;
-  WorkerPool pool({.what = "query", .threads = 1, .time_limit = milliseconds(20)});
-  const auto deaf = std::make_shared<WorkItem>(
-      [&](const WorkItem&) {
-        began.Set(true);
-        release.Await();
-      },
-      [](const Status&) {});
-  ASSERT_TRUE(pool.Submit(deaf).ok());
-  began.Await();
-  ASSERT_TRUE(pool.Submit(waiting.Item()).ok());
-  const Ending ending = waiting.ended.Await();
-  EXPECT_FALSE(ending.ran);
-  EXPECT_EQ(ending.status.code(), Code::kDeadlineExceeded);
-  EXPECT_NE(ending.status.message().find("--steps"), std::string::npos) << ending.status.message();
-  release.Set(true);
+  bool first_ran = false;
+  for (milliseconds limit{20}; !first_ran; limit *= 2) {
+    Happening<bool> release, began;
+    Patient waiting;
+    WorkerPool pool({.what = "query", .threads = 1, .time_limit = limit});
+    const auto deaf = std::make_shared<WorkItem>(
+        [&](const WorkItem&) {
+          began.Set(true);
+          release.Await();
+        },
+        [&](const Status&) { began.Set(false); });
+    ASSERT_TRUE(pool.Submit(deaf).ok());
+    first_ran = began.Await();
+    if (!first_ran) continue;
+    ASSERT_TRUE(pool.Submit(waiting.Item()).ok());
+    const Ending ending = waiting.ended.Await();
+    EXPECT_FALSE(ending.ran);
+    EXPECT_EQ(ending.status.code(), Code::kDeadlineExceeded);
+    EXPECT_NE(ending.status.message().find("--steps"), std::string::npos) << ending.status.message();
+    release.Set(true);
+  }
 }
 
 TEST(WorkerPool, EndsEverythingWhenItIsDestroyed) {
