@@ -155,3 +155,46 @@ def test_scheduler_wrapping_step_changes_nothing(agent: Agent, recording: Record
         update(net, optimizer)
         scheduler.step()
     assert recording.ended_steps == [0, 1]
+
+
+needs_scaler = pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="no GradScaler of the CPU in this torch")
+
+
+def scaled_updates(net: Net, optimizer: torch.optim.Optimizer) -> None:
+    """Two updates: one whose gradients overflow, at scale 8, and one at scale 4."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for overflow in (True, False):
+        loss = net(data()).square().mean() * (float("inf") if overflow else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def plain_gradient_hash(scale: float) -> int:
+    net = seeded(Net)
+    (net(data()).square().mean() * scale).backward()
+    return int(compute(net.head.weight.grad)["hash"])
+
+
+@needs_scaler
+def test_update_that_the_gradient_scaler_skips_does_not_end_the_step(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer)
+    scaled_updates(net, optimizer)
+    assert recording.ended_steps == [0]
+    assert [r.micro_batch for r in recording.of("output", 0) if r.name == "head"] == [0, 1]
+    assert recording.one("head.weight", "weight_grad").hash == plain_gradient_hash(1.0), "without the scale"
+    assert recording.refusals == []
+
+
+@needs_scaler
+def test_fused_optimizer_unscales_and_skips_inside_its_step(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1, fused=True)
+    statagent.watch(net, optimizer)
+    scaled_updates(net, optimizer)
+    assert recording.ended_steps == [0, 1]
+    assert recording.one("head.weight", "weight_grad", step=1).hash == plain_gradient_hash(4.0), "with the scale"
+    assert recording.refusals == []
