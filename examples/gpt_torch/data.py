@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 SUFFIXES = {".md", ".h", ".cc", ".py", ".proto", ".txt", ".rst"}
-IGNORED_FOLDERS = {".git", ".venv", "build", "__pycache__", "node_modules", "tests"}
+IGNORED_FOLDERS = {".git", ".venv", "build", "__pycache__", "node_modules", "tests", "demo-out", "statcollect-data"}
 
 
 class Corpus:

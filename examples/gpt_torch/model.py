@@ -99,17 +99,23 @@ def _initialise(module: nn.Module) -> None:
 # --- mistakes: each takes the model and a layer number and changes what the model computes from then on
 
 
+def _block(model: Gpt, layer: int) -> Block:
+    block = model.blocks[layer]
+    assert isinstance(block, Block)
+    return block
+
+
 def _ln_eps(model: Gpt, layer: int) -> None:
-    model.blocks[layer].ln2.eps = 1e-3
+    _block(model, layer).ln2.eps = 1e-3
 
 
 def _attn_scale(model: Gpt, layer: int) -> None:
-    attention = model.blocks[layer].attn
+    attention = _block(model, layer).attn
     attention.scale = 1.0 / math.sqrt(attention.qkv.in_features)
 
 
 def _bf16_sublayer(model: Gpt, layer: int) -> None:
-    mlp = model.blocks[layer].mlp
+    mlp = _block(model, layer).mlp
     exact = mlp.forward
 
     def in_bfloat16(x: torch.Tensor) -> torch.Tensor:
@@ -120,11 +126,11 @@ def _bf16_sublayer(model: Gpt, layer: int) -> None:
 
 
 def _gelu_tanh(model: Gpt, layer: int) -> None:
-    model.blocks[layer].mlp.act.approximate = "tanh"
+    _block(model, layer).mlp.act.approximate = "tanh"
 
 
 def _causal_mask(model: Gpt, layer: int) -> None:
-    attention = model.blocks[layer].attn
+    attention = _block(model, layer).attn
 
     def sees_one_token_ahead(x: torch.Tensor) -> torch.Tensor:
         batch, time, width = x.shape
@@ -139,8 +145,8 @@ def _causal_mask(model: Gpt, layer: int) -> None:
 def _dropped_bias(model: Gpt, layer: int) -> None:
     # As after a conversion that forgot it: nothing to see while the bias is still zero. Times zero, so that every parameter has a
     # gradient, which DistributedDataParallel insists on.
-    fc1 = model.blocks[layer].mlp.fc1
-    fc1.forward = lambda x: functional.linear(x, fc1.weight, fc1.bias * 0)  # type: ignore[method-assign]
+    fc1 = _block(model, layer).mlp.fc1
+    fc1.forward = lambda x: functional.linear(x, fc1.weight, fc1.bias * 0)  # type: ignore[method-assign, assignment]
 
 
 BUGS: dict[str, tuple[str, Callable[[Gpt, int], None] | None]] = {
