@@ -161,7 +161,7 @@ TEST(ConvertBatch, RefusesDamagedBytesBeforeParsingThem) {
 
 TEST(ConvertBatch, SurvivesAnyBytesUnderAValidChecksum) {
   const google::protobuf::LogSilencer silence;
-  const v1::Batch wire = ToWire(RandomBatch(1, 1, {.activations = 3, .steps = 1}), {});
+  const v1::Batch wire = ToWire(RandomBatch(1, 1, {.activations = 3, .steps = 1, .sketch_width = 0}), {});
   for (std::size_t i = 0; i < wire.records().size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       v1::Batch damaged = wire;

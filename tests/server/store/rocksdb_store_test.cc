@@ -383,7 +383,7 @@ class WriteAheadLogTest : public RocksDbStoreTest {
 TEST_F(WriteAheadLogTest, TornLastWriteIsDroppedAndEarlierOnesStay) {
   const auto size = fs::file_size(directory_ + "/" + log_);
   std::uint64_t last = 0;
-  for (std::uintmax_t cut = size / 2; cut <= size; cut += size / 60) {
+  for (std::uintmax_t cut = size / 2; cut <= size; cut += size / 24) {
     fs::resize_file(FreshCopy(), cut);
     auto opened = OpenRocksDbStore(copy_);
     ASSERT_TRUE(opened.ok()) << cut << ": " << opened.status().message();
@@ -398,7 +398,7 @@ TEST_F(WriteAheadLogTest, TornLastWriteIsDroppedAndEarlierOnesStay) {
 TEST_F(WriteAheadLogTest, FlippedBitNeverRollsBackSilently) {
   const auto size = fs::file_size(directory_ + "/" + log_);
   int refused = 0;
-  for (std::uintmax_t at = 0; at < size; at += size / 40) {
+  for (std::uintmax_t at = 0; at < size; at += size / 30) {
     const std::string path = FreshCopy();
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(static_cast<std::streamoff>(at));
