@@ -1,7 +1,9 @@
 #include "agent/stats/cpu_engine.h"
 
 #include <algorithm>
+#include <array>
 #include <cfenv>
+#include <limits>
 #include <string>
 
 #include "agent/stats/tensor_walk.h"
@@ -122,41 +124,146 @@ class BlockReader {
 };
 
 // Reduces one chunk. `range` has at most kChunkComponents components.
-void ReduceChunk(BlockReader& reader, DType dtype, const Range& range, const CpuKernels& kernels,
-                 ChunkState& chunk) noexcept {
-  const std::uint64_t first_group = (range.first + range.begin) / kLanes;
-  const auto reduce = [&](BlockFunction add) {
-    chunk.lanes = {};
-    for (std::uint32_t sum = 0; sum < chunk.sketch_width; ++sum) std::fill_n(chunk.sketch[sum], kLanes, 0.0);
-    reader.ForEachBlock(range.begin, range.count, first_group,
-                        [&](const void* block, std::size_t components, std::uint64_t group) {
-                          add(block, components, group, chunk);
-                        });
-  };
-  reduce(kernels.add[static_cast<int>(dtype)]);
-  if ((dtype != DType::kF64 && dtype != DType::kC128) || chunk.finite() == 0) return;
-  chunk.level = LevelOf(std::max(std::abs(chunk.min), std::abs(chunk.max)));
-  if (chunk.level != 0) reduce(kernels.add_scaled);
-}
+class ChunkReducer {
+ public:
+  ChunkReducer(BlockReader& reader, DType dtype, const Range& range, const CpuKernels& kernels,
+               ChunkState& chunk) noexcept
+      : reader_(reader), range_(range), kernels_(kernels), dtype_(dtype), chunk_(chunk) {}
 
-void AppendChunk(const ChunkState& chunk, Partial& partial) noexcept {
-  Partial next;
-  next.components = chunk.components;
-  next.nan = chunk.nan;
-  next.pos_inf = chunk.pos_inf;
-  next.neg_inf = chunk.neg_inf;
-  next.zero = chunk.zero;
-  next.neg = chunk.neg;
-  next.hash = chunk.hash;
-  if (chunk.finite() != 0) {
-    next.min = chunk.min;
-    next.max = chunk.max;
-    next.moments = CombineLanes(chunk.lanes, chunk.finite(), chunk.level, chunk.shift * ScaleOf(chunk.level));
-    for (std::uint32_t sum = 0; sum < chunk.sketch_width; ++sum) {
-      for (const double lane : chunk.sketch[sum]) next.sketch[sum] += lane;
+  void Reduce() noexcept {
+    const DTypeKernels& of = kernels_.of[static_cast<int>(dtype_)];
+    if (of.exact == nullptr) {
+      ReduceFloat64(of.add);
+      return;
+    }
+    for (std::uint32_t sum = 0; sum < chunk_.sketch_width; ++sum) {
+      std::fill_n(chunk_.narrow_sketch[sum], kLanes, 0.0f);
+    }
+    Run(of.add);
+    if (FloatsSuffice()) {
+      narrow_ = true;
+      ShiftIfNeeded(of.shifted);
+      return;
+    }
+    ForgetSums();
+    ReduceFloat64(of.exact);
+  }
+
+  Partial Result() noexcept {
+    Partial partial;
+    partial.components = chunk_.components;
+    partial.nan = chunk_.nan;
+    partial.pos_inf = chunk_.pos_inf;
+    partial.neg_inf = chunk_.neg_inf;
+    partial.zero = chunk_.zero;
+    partial.neg = chunk_.neg;
+    partial.hash = chunk_.hash;
+    if (chunk_.finite() == 0) return partial;
+    partial.min = chunk_.min;
+    partial.max = chunk_.max;
+    partial.moments =
+        CombineLanes(chunk_.lanes, chunk_.finite(), chunk_.level, chunk_.shift * ScaleOf(chunk_.level));
+    if (narrow_) {
+      kernels_.finish_narrow_sketch(chunk_, partial.sketch);
+      return partial;
+    }
+    for (std::uint32_t sum = 0; sum < chunk_.sketch_width; ++sum) {
+      for (const double lane : chunk_.sketch[sum]) partial.sketch[sum] += lane;
+    }
+    return partial;
+  }
+
+ private:
+  void Run(BlockFunction add) noexcept {
+    reader_.ForEachBlock(range_.begin, range_.count, (range_.first + range_.begin) / kLanes,
+                         [&](const void* block, std::size_t components, std::uint64_t group) {
+                           add(block, components, group, chunk_);
+                         });
+  }
+
+  // Whether what was summed in float32 is finite, and no square was lost below float32's range.
+  bool FloatsSuffice() const noexcept {
+    double sum = 0;
+    for (int lane = 0; lane < kLanes; ++lane)
+      sum += chunk_.lanes.magnitudes[lane] + chunk_.lanes.squares[lane];
+    const double magnitude = std::max(std::abs(chunk_.min), std::abs(chunk_.max));
+    return sum - sum == 0 && (sum == 0 || magnitude >= kNarrowMagnitudeMin);
+  }
+
+  // Sums of the deviations, about 0 if that loses nothing, else about a value near the mean.
+  void ShiftIfNeeded(BlockFunction shifted) noexcept {
+    ChunkLanes& lanes = chunk_.lanes;
+    double sum = 0, squares = 0;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      sum += lanes.shifted_sum[lane];
+      squares += lanes.squares[lane];
+    }
+    const double mean = sum / static_cast<double>(chunk_.components);
+    if (squares <= kCondition * (squares - sum * mean)) {
+      std::copy_n(lanes.squares, kLanes, lanes.shifted_squares);
+      return;
+    }
+    chunk_.shift = static_cast<double>(static_cast<float>(mean));
+    std::fill_n(lanes.shifted_sum, kLanes, 0.0);
+    std::fill_n(lanes.shifted_squares, kLanes, 0.0);
+    Run(shifted);
+  }
+
+  // As before the first block, but for the hash.
+  void ForgetSums() noexcept {
+    chunk_.components = chunk_.zero = chunk_.neg = 0;
+    chunk_.min = std::numeric_limits<double>::infinity();
+    chunk_.max = -chunk_.min;
+  }
+
+  void ReduceFloat64(BlockFunction add) noexcept {
+    ForgetLanes();
+    Run(add);
+    if ((dtype_ != DType::kF64 && dtype_ != DType::kC128) || chunk_.finite() == 0) return;
+    chunk_.level = LevelOf(std::max(std::abs(chunk_.min), std::abs(chunk_.max)));
+    if (chunk_.level == 0) return;
+    ForgetLanes();
+    Run(kernels_.scaled);
+  }
+
+  void ForgetLanes() noexcept {
+    chunk_.lanes = {};
+    for (std::uint32_t sum = 0; sum < chunk_.sketch_width; ++sum) {
+      std::fill_n(chunk_.sketch[sum], kLanes, 0.0);
     }
   }
-  Append(partial, next, chunk.sketch_width);
+
+  BlockReader& reader_;
+  const Range range_;
+  const CpuKernels& kernels_;
+  const DType dtype_;
+  ChunkState& chunk_;
+  bool narrow_ = false;  // the sketch is in narrow_sketch
+};
+
+constexpr std::size_t kStripesAtOnce = 64;
+
+// On whichever thread: `walk` is copied.
+Partial ReduceStripe(const TensorWalk& walk, DType dtype, const Range& range, std::uint32_t sketch_width,
+                     const CpuKernels& kernels) noexcept {
+  const DefaultFloatEnvironment environment;
+  BlockReader reader(walk, dtype);
+  Partial stripe;
+  for (std::uint64_t done = 0; done < range.count; done += kChunkComponents) {
+    ChunkState chunk;
+    chunk.sketch_width = sketch_width;
+    const std::uint64_t count = std::min(kChunkComponents, range.count - done);
+    ChunkReducer reducer(reader, dtype, {range.begin + done, count, range.first}, kernels, chunk);
+    reducer.Reduce();
+    Partial next = reducer.Result();
+    Append(stripe, next, sketch_width);
+  }
+  return stripe;
+}
+
+void AppendStripe(Partial& partial, Partial& stripe, std::uint32_t sketch_width) noexcept {
+  const DefaultFloatEnvironment environment;
+  Append(partial, stripe, sketch_width);
 }
 
 }  // namespace
@@ -193,15 +300,28 @@ std::uint64_t ComponentCount(const CpuTensor& tensor) noexcept {
 }
 
 void Accumulate(const CpuTensor& tensor, const Range& range, std::uint32_t sketch_width,
-                const CpuKernels& kernels, Partial& partial) noexcept {
-  const DefaultFloatEnvironment environment;
-  BlockReader reader(TensorWalk(tensor), tensor.dtype);
-  for (std::uint64_t done = 0; done < range.count; done += kChunkComponents) {
-    ChunkState chunk;
-    chunk.sketch_width = sketch_width;
-    const std::uint64_t count = std::min(kChunkComponents, range.count - done);
-    ReduceChunk(reader, tensor.dtype, {range.begin + done, count, range.first}, kernels, chunk);
-    AppendChunk(chunk, partial);
+                const CpuKernels& kernels, Partial& partial, CpuWorkers* workers) noexcept {
+  const TensorWalk walk(tensor);
+  const auto stripe_at = [&](std::uint64_t done) {
+    return Range{range.begin + done, std::min(kStripeComponents, range.count - done), range.first};
+  };
+  if (workers == nullptr || workers->threads() < 2) {
+    for (std::uint64_t done = 0; done < range.count; done += kStripeComponents) {
+      Partial stripe = ReduceStripe(walk, tensor.dtype, stripe_at(done), sketch_width, kernels);
+      AppendStripe(partial, stripe, sketch_width);
+    }
+    return;
+  }
+  // As many at a time as have room on the stack.
+  std::array<Partial, kStripesAtOnce> stripes;
+  for (std::uint64_t done = 0; done < range.count; done += kStripesAtOnce * kStripeComponents) {
+    const std::uint64_t left = (range.count - done + kStripeComponents - 1) / kStripeComponents;
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(left, kStripesAtOnce));
+    workers->Run(count, [&](std::size_t i) {
+      stripes[i] =
+          ReduceStripe(walk, tensor.dtype, stripe_at(done + i * kStripeComponents), sketch_width, kernels);
+    });
+    for (std::size_t i = 0; i < count; ++i) AppendStripe(partial, stripes[i], sketch_width);
   }
 }
 
@@ -233,10 +353,11 @@ TensorStats Finished(const Partial& partial, std::uint64_t numel, std::span<doub
 }
 
 TensorStats ComputeCpu(const CpuTensor& tensor, std::span<double> sketch, std::span<double> samples,
-                       std::uint32_t* samples_written) noexcept {
+                       std::uint32_t* samples_written, CpuWorkers* workers) noexcept {
   Partial partial;
   const std::uint64_t components = ComponentCount(tensor);
-  Accumulate(tensor, {0, components, 0}, static_cast<std::uint32_t>(sketch.size()), BestKernels(), partial);
+  Accumulate(tensor, {0, components, 0}, static_cast<std::uint32_t>(sketch.size()), BestKernels(), partial,
+             workers);
   *samples_written = CopySamples(tensor, samples);
   return Finished(partial, IsComplex(tensor.dtype) ? components / 2 : components, sketch);
 }

@@ -8,6 +8,7 @@
 
 #include "agent/stats/accumulate.h"
 #include "agent/stats/cpu_kernels.h"
+#include "agent/stats/cpu_workers.h"
 #include "agent/stats/stats.h"
 
 namespace statcollect::stats {
@@ -22,12 +23,16 @@ struct Range {
   std::uint64_t first = 0;
 };
 
+// Chunks are appended to a stripe of kStripeComponents, stripes to the tensor, both in index order.
+inline constexpr std::uint64_t kStripeComponents = 16 * kChunkComponents;
+
 // Appends the range to `partial`, whose sketch has `sketch_width` sums (0, 16, 32, 64). Preconditions:
 // Validate(tensor) is OK; the range lies in the tensor; begin and first are multiples of 16 (of
-// kChunkComponents, if the moments must equal those of one call over everything bit by bit). Any
-// floating-point environment; it is as before on return. Cost: one read, no allocation.
+// kStripeComponents, if the moments must equal those of one call over everything bit by bit). `workers`, if
+// not null, share the work of several stripes; they change no bit. Any floating-point environment; it is as
+// before on return. Cost: one read, no allocation.
 void Accumulate(const CpuTensor& tensor, const Range& range, std::uint32_t sketch_width,
-                const CpuKernels& kernels, Partial& partial) noexcept;
+                const CpuKernels& kernels, Partial& partial, CpuWorkers* workers = nullptr) noexcept;
 
 // What has been accumulated, for a tensor of `numel` elements. `sketch` is overwritten.
 TensorStats Finished(const Partial& partial, std::uint64_t numel, std::span<double> sketch) noexcept;

@@ -11,9 +11,11 @@ extern const CpuKernels kAvx2Kernels, kAvx512Kernels;
 
 const CpuKernels* KernelsFor(InstructionSet set) {
 #if defined(STATCOLLECT_STATS_X86_KERNELS)
-  if (set == InstructionSet::kAvx2) return __builtin_cpu_supports("avx2") ? &kAvx2Kernels : nullptr;
+  const bool avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (set == InstructionSet::kAvx2) return avx2 ? &kAvx2Kernels : nullptr;
   if (set == InstructionSet::kAvx512) {
-    const bool supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    const bool supported = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return supported ? &kAvx512Kernels : nullptr;
   }

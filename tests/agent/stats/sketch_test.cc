@@ -20,12 +20,14 @@ TEST(Sketch, EqualsTheReferenceForEveryWidth) {
   for (const DType dtype : kAllDTypes) {
     const TestTensor tensor = RandomNumbers(dtype, {50, 411}, random);
     const ReferenceComponents components = ComponentsOf(tensor.View());
-    const auto scale = static_cast<double>(StatsOf(components).l2);
+    // Sums of a chunk are float32 where float32 holds the values (cpu_kernels.h).
+    const bool narrow = BestKernels().of[static_cast<int>(dtype)].exact != nullptr;
+    const double tolerance = static_cast<double>(StatsOf(components).l2) * (narrow ? 1e-7 : 1e-12);
     for (const std::uint32_t width : {16u, 32u, 64u}) {
       const std::vector<double> sketch = Compute(tensor, width).sketch;
       const std::vector<long double> expected = ReferenceSketch(components, width);
       for (std::uint32_t i = 0; i < width; ++i) {
-        EXPECT_NEAR(sketch[i], static_cast<double>(expected[i]), 1e-12 * scale)
+        EXPECT_NEAR(sketch[i], static_cast<double>(expected[i]), tolerance)
             << Name(dtype) << " k = " << width;
       }
     }

@@ -158,15 +158,18 @@ inline std::uint64_t ReferenceSplitMix(std::uint64_t z) {
   z ^= z >> 31;
   return z;
 }
-inline std::uint64_t ReferenceMix(std::uint64_t group) {
-  return ReferenceSplitMix((group + 1) * 0x9e3779b97f4a7c15ull);
+inline std::uint32_t ReferenceGroupBits(std::uint64_t group) {
+  const std::uint64_t mix = ReferenceSplitMix((group / 2 + 1) * 0x9e3779b97f4a7c15ull);
+  return static_cast<std::uint32_t>(group % 2 == 0 ? mix % (1ull << 32) : mix / (1ull << 32));
 }
 
 inline std::uint64_t ReferenceHash(const ReferenceComponents& components, std::uint64_t first = 0) {
   std::uint64_t hash = 0;
   const std::size_t group_bytes = 16 * components.component_bytes;
   for (std::size_t at = 0; at < components.bytes.size(); at += group_bytes) {
-    const std::uint64_t mix = ReferenceMix(first / 16 + at / group_bytes);
+    const std::uint64_t group = first / 16 + at / group_bytes;
+    const std::uint64_t factor =
+        ReferenceSplitMix(0x53544154424c4f43ull + (group / 16 + 1) * 0x9e3779b97f4a7c15ull) | 1;
     for (std::size_t pair = 0; pair < group_bytes / 8; ++pair) {
       std::uint64_t words[2] = {0, 0};
       for (std::size_t b = 0; b < 8; ++b) {
@@ -175,12 +178,11 @@ inline std::uint64_t ReferenceHash(const ReferenceComponents& components, std::u
           words[b / 4] += static_cast<std::uint64_t>(components.bytes[from]) << (8 * (b % 4));
         }
       }
-      std::uint64_t rotated = mix;
-      for (std::size_t i = 0; i < 2 * pair; ++i) rotated = rotated * 2 + (rotated >> 63);
+      const std::uint64_t place = group % 16 * group_bytes / 8 + pair;
       const std::uint64_t key =
-          rotated ^ ReferenceSplitMix(0x5354415448415348ull + (pair + 1) * 0x9e3779b97f4a7c15ull);
+          ReferenceSplitMix(0x5354415448415348ull + (place + 1) * 0x9e3779b97f4a7c15ull);
       const std::uint64_t x = (words[0] + key) % (1ull << 32), y = (words[1] + (key >> 32)) % (1ull << 32);
-      hash += x * y + x + y * (1ull << 32);
+      hash += factor * (x * y + x + y * (1ull << 32));
     }
   }
   return hash;
@@ -191,9 +193,9 @@ inline std::vector<long double> ReferenceSketch(const ReferenceComponents& compo
   std::vector<long double> sums(width, 0);
   for (std::size_t i = 0; i < components.values.size(); ++i) {
     if (!std::isfinite(components.values[i])) continue;
-    const std::uint64_t mix = ReferenceMix((first + i) / 16);
-    const bool minus = ((mix >> (i % 16)) & 1) != 0;
-    sums[(mix >> 16) % width] += minus ? -components.values[i] : components.values[i];
+    const std::uint32_t bits = ReferenceGroupBits((first + i) / 16);
+    const bool minus = ((bits >> (i % 16)) & 1) != 0;
+    sums[(bits >> 16) % width] += minus ? -components.values[i] : components.values[i];
   }
   return sums;
 }
