@@ -37,7 +37,9 @@ class Finished:
         return json.loads(self.out)
 
 
-def run_command(arguments: list[str], env: dict[str, str] | None = None, timeout: float = 120, cwd: Path | None = None) -> Finished:
+def run_command(
+    arguments: list[str], env: dict[str, str] | None = None, timeout: float = 120, cwd: Path | None = None
+) -> Finished:
     """Runs a command to its end; a command that outlives the timeout is killed and fails the test."""
     done = subprocess.run(
         arguments, env=env, timeout=timeout, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
@@ -60,9 +62,8 @@ class Collector:
         listen = self.address or "127.0.0.1:0"
         http = self.http or "127.0.0.1:0"
         arguments = [str(STATCOLLECTORD), "--data-dir", str(self.data_dir), "--listen", listen, "--http", http, *self.extra]
-        self.process = subprocess.Popen(
-            arguments, stdout=subprocess.PIPE, stderr=open(self.data_dir.parent / "collector.err", "a"), text=True
-        )
+        with (self.data_dir.parent / "collector.err").open("a") as errors:  # the process has its own from then on
+            self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self.process.stdout is not None
         self.ready_line = self.process.stdout.readline()
         match = re.search(r"grpc ([\d.]+:\d+), http ([\d.]+:\d+)", self.ready_line)
@@ -103,7 +104,9 @@ class Collector:
     def environment(self, **extra: str) -> dict[str, str]:
         return agent_environment(STATAGENT_COLLECTOR=self.address, STATCTL_COLLECTOR=self.address, **extra)
 
-    def train(self, run: str, *arguments: str, ranks: int = 2, code: int | None = 0, env: dict[str, str] | None = None) -> Finished:
+    def train(
+        self, run: str, *arguments: str, ranks: int = 2, code: int | None = 0, env: dict[str, str] | None = None
+    ) -> Finished:
         """A small training run of the demo's model under torchrun."""
         done = run_command(
             torchrun(ranks, str(TRAIN), "--steps", "4", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32",

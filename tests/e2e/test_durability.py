@@ -60,7 +60,9 @@ def test_killed_collector_loses_and_doubles_nothing(collector: Collector) -> Non
 
 def test_many_ranks_at_once_never_collide(collector: Collector) -> None:
     world = 12
-    trainers = [start(collector, "wide", 10, RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank)) for rank in range(world)]
+    trainers = [
+        start(collector, "wide", 10, RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank)) for rank in range(world)
+    ]
     for trainer in trainers:
         out, err = trainer.communicate(timeout=120)
         assert trainer.returncode == 0, err
@@ -85,7 +87,9 @@ def test_health_and_metrics_answer_over_http(collector: Collector) -> None:
     out, err = start(collector, "metrics", 5).communicate(timeout=60)
     assert out, err
     metrics = collector.get("/metrics")
-    assert any(line.startswith("statcollect_records_total ") and int(float(line.split()[1])) == 260 for line in metrics.splitlines()), metrics
+    assert any(
+        line.startswith("statcollect_records_total ") and int(float(line.split()[1])) == 260 for line in metrics.splitlines()
+    ), metrics
     assert "statcollect" in collector.get("/")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
-from conftest import Collector
+from conftest import TRAIN, Collector, run_command
 
 FIRST_FIELDS = {
     "step", "micro_batch", "rank", "stage", "kind", "activation", "output_path", "call", "reason", "distance", "distance_kind",
@@ -42,9 +44,7 @@ def test_repeated_run_is_identical(runs: Collector) -> None:
         ("dropped_bias", "blocks.1.mlp.fc1", "numeric"),
     ],
 )
-def test_planted_mistake_is_found_at_its_module_and_step(
-    runs: Collector, bug: str, activation: str, reason: str
-) -> None:
+def test_planted_mistake_is_found_at_its_module_and_step(runs: Collector, bug: str, activation: str, reason: str) -> None:
     runs.train(bug, "--bug", bug, "--bug-layer", "1", "--bug-step", "2")
     done = runs.statctl("--format", "json", "diff", "--run-a", "base", "--run-b", bug)
     assert done.code == 1, done.err
@@ -69,7 +69,18 @@ def test_planted_mistake_is_found_at_its_module_and_step(
 
 def test_json_report_has_the_contract_fields(runs: Collector) -> None:
     report = runs.diff("base", "base2")
-    assert {"run_a", "run_b", "verdict", "first", "diverged", "compared", "unmatched", "inputs", "ranks", "steps"} <= report.keys()
+    assert {
+        "run_a",
+        "run_b",
+        "verdict",
+        "first",
+        "diverged",
+        "compared",
+        "unmatched",
+        "inputs",
+        "ranks",
+        "steps",
+    } <= report.keys()
     assert report["compared"].keys() >= {"records", "identical", "within_tolerance", "diverged"}
     assert report["unmatched"] == {"only_a": [], "only_b": []}
     assert report["inputs"]["config"] == [] or {"key", "a", "b"} <= report["inputs"]["config"][0].keys()
@@ -106,9 +117,6 @@ def test_series_and_scalars_hold_every_step(runs: Collector) -> None:
 
 
 def test_single_process_without_torchrun_is_rank_0_of_1(runs: Collector) -> None:
-    from conftest import TRAIN, run_command
-    import sys
-
     done = run_command([sys.executable, str(TRAIN), "--steps", "2", "--layers", "1", "--width", "32", "--heads", "2", "--context",
                         "32", "--batch", "2"], env=runs.environment(STATAGENT_RUN="alone"))  # fmt: skip
     assert done.code == 0, done.err

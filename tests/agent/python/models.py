@@ -30,6 +30,11 @@ class Net(nn.Module):
         self.head = nn.Linear(width, 3)
         self.checkpoints = checkpoints
 
+    def block(self, index: int) -> Block:
+        block = self.blocks[index]
+        assert isinstance(block, Block)
+        return block
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
             if self.checkpoints is None:

@@ -48,7 +48,8 @@ class Recording:
         self.scalars: list[tuple[int, str, float, int]] = []
         self.ended_steps: list[int] = []
         self.config: dict[str, str] = {}
-        self._identities: dict[int, tuple[Any, ...]] = {}
+        # Name to depth of a Record, by handle.
+        self._identities: dict[int, tuple[str, str, str, int, int, str, str, str, int]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)

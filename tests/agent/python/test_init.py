@@ -123,7 +123,7 @@ class Recipe:
 
 
 def test_configuration_is_flattened_with_dots(recording: Recording) -> None:
-    config = {
+    config: dict[Any, Any] = {
         "model": {"layers": 2, "norm": None},
         "recipe": Recipe(0.1, (1, 2)),
         "flag": True,

@@ -23,7 +23,7 @@ def test_inspect_returns_the_same_tensor_and_records_it_and_its_gradient(agent: 
     (y * 3).sum().backward()
     assert recording.one("doubled", "inspect").hash == compute(x * 2)["hash"]
     assert recording.one("doubled", "inspect_grad").hash == compute(torch.full((4, 8), 3.0))["hash"]
-    assert torch.equal(x.grad, torch.full((4, 8), 6.0))
+    assert x.grad is not None and torch.equal(x.grad, torch.full((4, 8), 6.0))
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,9 @@ def test_parameters_without_gradient_are_left_out(agent: Agent, recording: Recor
 
 
 def test_step_ends_with_the_last_of_several_optimizers(agent: Agent, recording: Recording) -> None:
-    model = Calls(lambda self, x: self.b(self.a(x)), a=nn.Linear(8, 8), b=nn.Linear(8, 2))
-    optimizers = [torch.optim.SGD(model.a.parameters(), lr=0.1), torch.optim.SGD(model.b.parameters(), lr=0.1)]
+    a, b = nn.Linear(8, 8), nn.Linear(8, 2)
+    model = Calls(lambda self, x: self.b(self.a(x)), a=a, b=b)
+    optimizers = [torch.optim.SGD(a.parameters(), lr=0.1), torch.optim.SGD(b.parameters(), lr=0.1)]
     statagent.watch(model, optimizers)
     for seed in range(2):
         update(model, *optimizers, seed=seed)
@@ -110,8 +111,9 @@ def test_step_ends_with_the_last_of_several_optimizers(agent: Agent, recording: 
 
 
 def test_optimizer_that_updates_twice_in_a_step_gets_calls(agent: Agent, recording: Recording) -> None:
-    model = Calls(lambda self, x: self.b(self.a(x)), a=nn.Linear(8, 8), b=nn.Linear(8, 2))
-    often, seldom = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model.a, model.b))
+    a, b = nn.Linear(8, 8), nn.Linear(8, 2)
+    model = Calls(lambda self, x: self.b(self.a(x)), a=a, b=b)
+    often, seldom = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (a, b))
     statagent.watch(model, [often, seldom])
     update(model, often)
     update(model, often, seldom)

@@ -70,7 +70,7 @@ def test_values_are_those_of_the_tensors(agent: Agent, recording: Recording, net
         args[0].register_hook(lambda g: seen.update(grad_input=g.clone()))
         output.register_hook(lambda g: seen.update(grad_output=g.clone()))
 
-    net.blocks[1].ln.register_forward_hook(keep)
+    net.block(1).ln.register_forward_hook(keep)
     train(net)
     for kind in ("input", "output"):
         assert recording.one("blocks.1.ln", kind).hash == compute(seen[kind])["hash"]
@@ -175,8 +175,9 @@ def test_shared_module_goes_by_its_first_name(agent: Agent, recording: Recording
 
 
 def test_tied_weights_are_recorded_once(agent: Agent, recording: Recording) -> None:
-    model = Calls(lambda self, x: self.b(self.a(x)), a=nn.Linear(8, 8, bias=False), b=nn.Linear(8, 8, bias=False))
-    model.b.weight = model.a.weight
+    a, b = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+    b.weight = a.weight
+    model = Calls(lambda self, x: self.b(self.a(x)), a=a, b=b)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     statagent.watch(model, optimizer)
     train(model, optimizer=optimizer)
@@ -301,7 +302,7 @@ def test_part_in_eval_mode_inside_a_training_pass_is_recorded(agent: Agent, reco
     statagent.watch(net)
     net.blocks[0].eval()
     with torch.no_grad():
-        frozen = net.blocks[1].ln.weight.clone()
+        frozen = net.block(1).ln.weight.clone()
     net(data()).sum().backward()
     assert frozen.shape == (8,)
     assert recording.one("blocks.0.fc", "output").mode == "train"
@@ -401,6 +402,7 @@ def test_watching_changes_no_bit_of_the_training(agent: Agent, recording: Record
             x = data(seed=step).requires_grad_()
             output = model(x)
             output.square().mean().backward()
+            assert x.grad is not None
             results += [output.detach().clone(), x.grad.clone()] + [p.grad.clone() for p in model.parameters()]
             optimizer.step()
             optimizer.zero_grad()
@@ -421,7 +423,7 @@ def test_graphs_are_freed_as_without_a_watch(agent: Agent, net: Net) -> None:
 
     statagent.watch(net, kinds={"input", "output", "grad_output", "grad_input"})
     kept = []
-    net.blocks[0].fc.register_forward_hook(lambda module, args, output: kept.append(weakref.ref(output)))
+    net.block(0).fc.register_forward_hook(lambda module, args, output: kept.append(weakref.ref(output)))
     loss = net(data().requires_grad_()).sum()
     loss.backward()
     del loss
