@@ -104,6 +104,7 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
                           std::unique_ptr<Transport> own_transport)
     : log(&clock),
       recorder(MakeRecorderOptions(options), &clock, &ledger, &waker),
+      workers(static_cast<int>(options.threads)),
       transport(std::move(own_transport)),
       exporter(MakeSession(options, launch, clock), MakeExporterOptions(options), transport.get(), &ledger,
                &log,
@@ -157,7 +158,8 @@ Status Agent::Impl::Observe(std::uint32_t handle, const TensorView& tensor) {
 
 Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& tensor) {
   if (slot == nullptr) return Status::Ok();
-  slot->stats = statcollect::stats::ComputeCpu(tensor, slot->sketch, slot->samples, &slot->sample_count);
+  slot->stats = statcollect::stats::ComputeCpu(tensor, slot->sketch, slot->samples, &slot->sample_count,
+                                               &parts_->workers);
   parts_->recorder.Commit(slot);
   return Status::Ok();
 }

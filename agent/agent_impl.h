@@ -15,6 +15,7 @@
 #include "agent/option_resolver.h"
 #include "agent/process_guard.h"
 #include "agent/staging/recorder.h"
+#include "agent/stats/cpu_workers.h"
 #include "agent/stats/stats.h"
 #include "common/clock.h"
 #include "statagent/agent.h"
@@ -62,6 +63,7 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
     statcollect::Waker waker;
     statcollect::LogLimiter log;
     statcollect::Recorder recorder;
+    statcollect::stats::CpuWorkers workers;
     const std::unique_ptr<statcollect::Transport> transport;
     statcollect::Exporter exporter;
     statcollect::Batcher batcher;

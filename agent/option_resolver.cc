@@ -1,7 +1,11 @@
 #include "agent/option_resolver.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <charconv>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "common/names.h"
@@ -11,6 +15,7 @@ namespace statcollect {
 namespace {
 
 constexpr std::size_t kBufferRecordsMax = 1u << 24;
+constexpr std::uint32_t kThreadsMax = 64, kDefaultThreadsMax = 4;
 constexpr std::size_t kBufferBytesMax = std::size_t{4} << 30;
 constexpr std::size_t kConfigEntriesMax = 4096;
 constexpr std::size_t kConfigValueBytesMax = 16u << 10;
@@ -76,6 +81,7 @@ Status FillFromEnvironment(const Environment& environment, statagent::Options* o
   STATCOLLECT_RETURN_IF_ERROR(environment.Fill("SKETCH", &options->sketch));
   STATCOLLECT_RETURN_IF_ERROR(environment.Fill("SAMPLES", &options->samples));
   STATCOLLECT_RETURN_IF_ERROR(environment.Fill("BUFFER_RECORDS_MAX", &options->buffer_records_max));
+  STATCOLLECT_RETURN_IF_ERROR(environment.Fill("THREADS", &options->threads));
   return environment.Fill("CONNECT_TIMEOUT_MS", connect_timeout_ms);
 }
 
@@ -135,12 +141,43 @@ Status CheckNumbers(const statagent::Options& options, ResolvedOptions* resolved
                    "1.." + std::to_string(std::min(kBufferRecordsMax, kBufferBytesMax / slot_bytes)) +
                        " (a record takes " + std::to_string(slot_bytes) + " bytes)");
   }
+  resolved->threads = options.threads.value_or(resolved->threads);
+  if (resolved->threads < 1 || resolved->threads > kThreadsMax) {
+    return Invalid("threads", std::to_string(resolved->threads), "1.." + std::to_string(kThreadsMax));
+  }
   resolved->connect_timeout = options.connect_timeout.value_or(resolved->connect_timeout);
   if (resolved->connect_timeout.count() < 0 || resolved->connect_timeout > kConnectTimeoutMax) {
     return Invalid("connect_timeout", std::to_string(resolved->connect_timeout.count()) + " ms",
                    "0 to one hour");
   }
   return Status::Ok();
+}
+
+std::uint32_t UsableProcessors() {
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  const int count = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 0;
+  return count > 0 ? static_cast<std::uint32_t>(count) : std::max(1u, std::thread::hardware_concurrency());
+}
+
+// A positive number in a variable of the launcher or of OpenMP, which may also hold a list: 0 if there is
+// none.
+std::uint32_t LeadingNumber(const GetEnv& getenv, const char* name) {
+  const std::string text = getenv(name).value_or("");
+  std::uint32_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+// Modest: as many as OpenMP was given, else this rank's share of the processors.
+std::uint32_t DefaultThreads(const GetEnv& getenv) {
+  std::uint32_t threads = LeadingNumber(getenv, "OMP_NUM_THREADS");
+  if (threads == 0) {
+    std::uint32_t ranks = LeadingNumber(getenv, "LOCAL_WORLD_SIZE");
+    if (ranks == 0) ranks = LeadingNumber(getenv, "OMPI_COMM_WORLD_LOCAL_SIZE");
+    threads = UsableProcessors() / std::max(ranks, 1u);
+  }
+  return std::clamp(threads, 1u, kDefaultThreadsMax);
 }
 
 Status CheckLaunchId(const std::string& launch) {
@@ -186,6 +223,7 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   auto steps = StepSet::Parse(options.steps);
   if (!steps.ok()) return steps.status();
   resolved.steps = *std::move(steps);
+  resolved.threads = DefaultThreads(getenv);
   STATCOLLECT_RETURN_IF_ERROR(CheckNumbers(options, &resolved));
   return resolved;
 }

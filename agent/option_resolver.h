@@ -29,6 +29,7 @@ struct ResolvedOptions {
   std::uint32_t sketch = 16;
   std::uint32_t samples = 0;
   std::size_t buffer_records_max = 32768;
+  std::uint32_t threads = 1;
   std::chrono::milliseconds connect_timeout{3000};
 };
 

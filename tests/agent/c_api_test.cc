@@ -47,7 +47,7 @@ statagent_options Options() {
   o.collector = "127.0.0.1:1";
   o.required = 0;
   o.rank = 0;
-  o.local_rank = o.world_size = o.sketch = o.samples = o.buffer_records_max = o.connect_timeout_ms = -1;
+  o.local_rank = o.world_size = o.sketch = o.samples = o.buffer_records_max = o.connect_timeout_ms = o.threads = -1;
   o.world_size = 1;
   return o;
 }

@@ -40,6 +40,20 @@ TEST(OptionResolver, HasDefaults) {
   EXPECT_TRUE(r->steps.Contains(123456));
 }
 
+TEST(OptionResolver, TakesOnlyThisRanksShareOfTheProcessors) {
+  using Variables = std::map<std::string, std::string>;
+  const auto threads = [](const Variables& variables) { return Resolve({.run = "r"}, variables)->threads; };
+  EXPECT_EQ(threads({{"OMP_NUM_THREADS", "1"}}), 1u);
+  EXPECT_EQ(threads({{"OMP_NUM_THREADS", "3,2"}}), 3u);
+  EXPECT_EQ(threads({{"OMP_NUM_THREADS", "96"}}), 4u);
+  EXPECT_EQ(threads({{"LOCAL_WORLD_SIZE", "100000"}}), 1u);
+  EXPECT_EQ(threads({{"OMPI_COMM_WORLD_LOCAL_SIZE", "100000"}}), 1u);
+  EXPECT_EQ(threads({{"OMP_NUM_THREADS", "junk"}, {"LOCAL_WORLD_SIZE", "100000"}}), 1u);
+  EXPECT_GE(threads({}), 1u);
+  EXPECT_THAT(Error({.run = "r", .threads = 0}), HasSubstr("threads"));
+  EXPECT_THAT(Error({.run = "r", .threads = 65}), HasSubstr("1..64"));
+}
+
 TEST(OptionResolver, FillsFromTheEnvironmentWhatTheProgramLeavesOpen) {
   const std::map<std::string, std::string> variables = {{"STATAGENT_RUN", "env"},
                                                         {"STATAGENT_COLLECTOR", "[::1]:99"},
@@ -53,6 +67,7 @@ TEST(OptionResolver, FillsFromTheEnvironmentWhatTheProgramLeavesOpen) {
                                                         {"STATAGENT_SKETCH", "64"},
                                                         {"STATAGENT_SAMPLES", "10"},
                                                         {"STATAGENT_BUFFER_RECORDS_MAX", "100"},
+                                                        {"STATAGENT_THREADS", "7"},
                                                         {"STATAGENT_CONNECT_TIMEOUT_MS", "50"}};
   auto r = Resolve({}, variables);
   ASSERT_TRUE(r.ok()) << r.status().message();
@@ -68,6 +83,7 @@ TEST(OptionResolver, FillsFromTheEnvironmentWhatTheProgramLeavesOpen) {
   EXPECT_EQ(r->samples, 10u);
   EXPECT_EQ(r->buffer_records_max, 100u);
   EXPECT_EQ(r->connect_timeout, milliseconds(50));
+  EXPECT_EQ(r->threads, 7u);
   r = Resolve({.run = "program", .required = false, .sketch = 0}, variables);
   ASSERT_TRUE(r.ok());
   EXPECT_EQ(r->run, "program");

@@ -36,6 +36,9 @@ struct Options {
   std::optional<std::uint32_t> samples = {};
   // Observed tensors that may wait for the sender. Default 32768. More than that are dropped and counted.
   std::optional<std::size_t> buffer_records_max = {};
+  // Threads that reduce CPU tensors of more than 256 Ki elements, the observing one included: 1..64. Default: OMP_NUM_THREADS, else the
+  // processors this process may use divided by the ranks on this host (LOCAL_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE); at most 4.
+  std::optional<std::uint32_t> threads = {};
   // How long Start waits for the collector's answer. Default 3 s.
   std::optional<std::chrono::milliseconds> connect_timeout = {};
 };

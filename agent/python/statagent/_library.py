@@ -51,6 +51,7 @@ class Options(_Structure):
         ("samples", c_int64),
         ("buffer_records_max", c_int64),
         ("connect_timeout_ms", c_int64),
+        ("threads", c_int64),
     ]
 
 
