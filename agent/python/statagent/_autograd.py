@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,16 @@ def in_backward() -> bool:
         _graph_task_id = getattr(torch._C, "_current_graph_task_id", None)
         _looked_up = True
     return _graph_task_id is not None and _graph_task_id() != -1
+
+
+def hook_result(tensor: Any, hook: Callable[[Any], None]) -> None:
+    """tensor.register_hook(hook) for a tensor that an operation has computed, without the handle that would remove it again: that
+    handle costs more than all the rest. Precondition: type(tensor) is torch.Tensor and it has a grad_fn."""
+    hooks = tensor._backward_hooks
+    if hooks is None:
+        hooks = tensor._backward_hooks = collections.OrderedDict()
+        tensor.grad_fn._register_hook_dict(tensor)
+    hooks[-1 - len(hooks)] = hook  # the ids of removable handles count from 0 upwards
 
 
 class GradientHook:

@@ -8,10 +8,11 @@ from typing import Any
 
 from . import _library
 from . import agent as _agent
-from ._autograd import GradientHook, in_backward
+from ._autograd import GradientHook, hook_result, in_backward
 from ._log import warn_once
 from ._modules import Named, Selection, name_modules, name_parameters, unwrap
 from ._optimizers import OptimizerHooks
+from ._tensors import Place
 from .agent import Agent
 from .errors import InvalidArgumentError, StatagentError
 from .flatten import flatten
@@ -58,6 +59,7 @@ class Watch:
         self.micro_batch = 0
         self.epoch = 0  # grows when call indices begin anew: with each micro-batch and step
         self.step_epoch = 0
+        self.tensor_type: Any = None if agent is None else _torch().Tensor
 
     def remove(self) -> None:
         """Takes all hooks off. Later calls do nothing."""
@@ -155,7 +157,7 @@ class Watch:
         try:
             for _, tensor in flatten(output):
                 if tensor.requires_grad:
-                    self.hook_gradient(tensor, self.note_backward)
+                    self.hook_gradient(tensor, GradientHook(self.note_backward))
         except Exception as error:
             self._agent.refuse(str(error))
 
@@ -169,8 +171,8 @@ class Watch:
         if self._agent is not None:
             self._agent.backward_seen = True
 
-    def hook_gradient(self, tensor: Any, record: Callable[[Any], None]) -> None:
-        removable = tensor.register_hook(GradientHook(record))
+    def hook_gradient(self, tensor: Any, hook: Callable[[Any], None]) -> None:
+        removable = tensor.register_hook(hook)
         if tensor.is_leaf:  # its hooks live as long as itself, not as long as a graph
             self._leaf_hooks.append(removable)
 
@@ -206,8 +208,8 @@ class _ModuleHook:
         self._tensor_type, self._grad_enabled = _torch().Tensor, _torch().is_grad_enabled
         self._epoch = self._eval_epoch = -1
         self._calls = self._eval_calls = 0
-        # (path, micro-batch, call, mode) -> handles of the value and of its gradient (-1: not interned yet).
-        self._handles: dict[tuple[str, int, int, int], list[int]] = {}
+        # (path, micro-batch, call, mode) -> places of the value and of its gradient.
+        self._places: dict[tuple[str, int, int, int], tuple[Place, Place]] = {}
         # Calls made without gradients within a training pass: reentrant checkpoints compute them again, last first.
         self._unhooked: list[tuple[int, int]] = []
 
@@ -250,10 +252,15 @@ class _ModuleHook:
             hooking = False
             self._unhooked.append((micro_batch, call))
         for path, tensor in found:
+            key = (path, micro_batch, call, state)
+            value, gradient = self._places.get(key) or self._new_places(*key)
             if self._values:
-                self._agent.observe_handle(self._handle(path, micro_batch, call, state, 0), tensor)
+                if type(tensor) is self._tensor_type:
+                    self._agent.observe_at(value, tensor)
+                else:
+                    self._agent.observe_handle(value.handle, tensor)
             if hooking and tensor.requires_grad:
-                self._hook(tensor, path, micro_batch, call)
+                self._watch.hook_gradient(tensor, _GradientOf(self._watch, gradient))
 
     def _hook_recomputed(self, found: list[tuple[str, Any]]) -> None:
         """A checkpoint computes the module again. If its gradients flow through the new tensors (reentrant checkpoints), they
@@ -263,40 +270,74 @@ class _ModuleHook:
         micro_batch, call = self._unhooked.pop()
         for path, tensor in found:
             if tensor.requires_grad:
-                self._hook(tensor, path, micro_batch, call)
+                gradient = self._new_places(path, micro_batch, call, _TRAIN)[1]
+                self._watch.hook_gradient(tensor, _GradientOf(self._watch, gradient))
 
-    def _hook(self, tensor: Any, path: str, micro_batch: int, call: int) -> None:
-        handle = self._handle(path, micro_batch, call, _TRAIN, 1)
-        watch, observe = self._watch, self._agent.observe_handle
-
-        def record(gradient: Any) -> None:
-            watch.note_backward()
-            if watch._resting:
-                observe(handle, gradient)
-
-        watch.hook_gradient(tensor, record)
-
-    def _handle(self, path: str, micro_batch: int, call: int, state: int, gradient: int) -> int:
-        key = (path, micro_batch, call, state)
-        handles = self._handles.get(key)
-        if handles is None:
-            handles = self._handles[key] = [-1, -1]
-        if handles[gradient] < 0:
+    def _new_places(self, path: str, micro_batch: int, call: int, state: int) -> tuple[Place, Place]:
+        def place(wanted: bool, kind: str) -> Place:
             named, mode = self._named, "eval" if state == _EVAL else "train"
-            kind = f"grad_{self._kind}" if gradient else self._kind
-            handles[gradient] = self._agent.intern(
-                named.name, kind, path, micro_batch, call, mode, named.parent, named.class_name, named.depth
+            if not wanted:
+                return Place(-1)
+            return Place(
+                self._agent.intern(named.name, kind, path, micro_batch, call, mode, named.parent, named.class_name, named.depth)
             )
-        return handles[gradient]
+
+        gradients = self._gradients and state == _TRAIN
+        made = place(self._values, self._kind), place(gradients, f"grad_{self._kind}")
+        self._places[(path, micro_batch, call, state)] = made
+        return made
+
+
+class _GradientOf:
+    """Tensor hook that observes one gradient. A second backward pass through the graph is not another observation."""
+
+    __slots__ = ("_fired", "_place", "_watch")
+
+    def __init__(self, watch: Watch, place: Place) -> None:
+        self._watch, self._place, self._fired = watch, place, False
+
+    def __call__(self, gradient: Any) -> None:
+        if self._fired:
+            return
+        self._fired = True
+        watch = self._watch
+        agent = watch._agent
+        assert agent is not None
+        watch._backward_seen = agent.backward_seen = True
+        if watch._resting:
+            if type(gradient) is watch.tensor_type:
+                agent.observe_at(self._place, gradient)
+            else:
+                agent.observe_handle(self._place.handle, gradient)
 
 
 class _OutputHook(_ModuleHook):
     """After a module's forward pass."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
-        state = self._watch._state
-        if state:
-            self._see(state, module, output)
+        watch = self._watch
+        state = watch._state
+        if state != _TRAIN or type(output) is not self._tensor_type or in_backward():
+            if state:
+                self._see(state, module, output)
+            return
+        # What _see does for almost every output, in as few calls as it takes.
+        try:
+            call, micro_batch = self._next_call(), watch.micro_batch
+            key = ("0", micro_batch, call, _TRAIN)
+            value, gradient = self._places.get(key) or self._new_places(*key)
+            if self._values:
+                self._agent.observe_at(value, output)
+            if self._gradients:
+                if not self._grad_enabled():
+                    self._unhooked.append((micro_batch, call))
+                elif output.requires_grad:
+                    if output.grad_fn is None:
+                        watch.hook_gradient(output, _GradientOf(watch, gradient))
+                    else:
+                        hook_result(output, _GradientOf(watch, gradient))
+        except Exception as error:
+            self._agent.refuse(f"{self._kind} of '{self._named.name}': {error}")
 
 
 class _InputHook(_ModuleHook):
