@@ -224,6 +224,12 @@ inline ReferenceStats StatsOf(const ReferenceComponents& components) {
   if (stats.finite == 0) return stats;
   const auto n = static_cast<long double>(stats.finite);
   stats.mean = sum / n;
+  // Again about the rounded mean, whose own error counts where all values are nearly equal.
+  long double correction = 0;
+  for (const long double x : components.values) {
+    if (std::isfinite(x)) correction += x - stats.mean;
+  }
+  stats.mean += correction / n;
   for (const long double x : components.values) {
     if (std::isfinite(x)) deviations += (x - stats.mean) * (x - stats.mean);
   }
