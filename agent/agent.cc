@@ -41,6 +41,15 @@ Status CheckNotForkedAfterStart() {
 
 }  // namespace
 
+Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts) {
+  return Guarded([&]() -> Status {
+    const auto cpu = ToCpuTensor(tensor);
+    if (!cpu.ok()) return cpu.status();
+    statcollect::stats::CountExponents(*cpu, lowest, counts);
+    return Status::Ok();
+  });
+}
+
 Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::uint32_t samples) {
   return Guarded([&]() -> Result<Statistics> {
     if ((sketch != 0 && sketch != 16 && sketch != 32 && sketch != 64) || samples > statcollect::kSamplesMax) {

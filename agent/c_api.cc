@@ -327,6 +327,20 @@ int statagent_compute(const statagent_tensor* tensor, uint32_t sketch, uint32_t 
   });
 }
 
+int statagent_exponents(const statagent_tensor* tensor, int32_t lowest, uint32_t count, uint64_t* counts) {
+  return Guarded([&] {
+    const auto view = ReadTensor("statagent_exponents", tensor);
+    if (!view.ok()) return view.status();
+    if (count > 0 && counts == nullptr) return Null("statagent_exponents", "counts");
+    constexpr int kReach = 4096;
+    if (lowest < -kReach || lowest > kReach || count > 2 * kReach) {
+      return Invalid("statagent_exponents: lowest is " + std::to_string(lowest) + " and count " +
+                     std::to_string(count) + "; expected exponents within -4096..4096");
+    }
+    return statagent::CountExponents(*view, lowest, {counts, count});
+  });
+}
+
 int statagent_steps_parse(const char* text, statagent_steps** steps) {
   return Guarded([&] {
     if (steps == nullptr) return Null("statagent_steps_parse", "steps");

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cfenv>
 #include <limits>
 #include <string>
 
+#include "agent/stats/float_environment.h"
 #include "agent/stats/tensor_walk.h"
 #include "common/names.h"
 
@@ -72,22 +72,6 @@ Status CheckStrides(const CpuTensor& tensor) {
   }
   return Status::Ok();
 }
-
-// Rounding to nearest, subnormals kept, no traps: the trainer may have set anything
-// (torch.set_flush_denormal, -ffast-math).
-class DefaultFloatEnvironment {
- public:
-  DefaultFloatEnvironment() noexcept {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloatEnvironment() { std::fesetenv(&saved_); }
-  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
-  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
-
- private:
-  std::fenv_t saved_;
-};
 
 // Blocks of components in index order, where they lie or gathered into a buffer.
 class BlockReader {

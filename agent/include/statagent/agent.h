@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,6 +73,10 @@ struct Statistics {
 
 // Statistics of one tensor, without a collector. `sketch`: 0, 16, 32, 64. kInvalidArgument says what is wrong with the view.
 STATAGENT_API Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch = 16, std::uint32_t samples = 0);
+
+// Binary exponents floor(log2(|x|)) of the finite elements that are not 0 (complex: of both parts): counts[e - lowest] of
+// exponent e; the first and the last count take what lies beyond. float64 reaches from -1074 to 1023. A pass of its own.
+STATAGENT_API Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts);
 
 class STATAGENT_API Agent {
  public:

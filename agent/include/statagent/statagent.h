@@ -115,6 +115,10 @@ STATAGENT_C_API int statagent_dropped(const statagent_agent* agent, void (*visit
 STATAGENT_C_API int statagent_compute(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples,
                                       statagent_statistics* statistics, double* sketch_out, double* samples_out);
 
+/* Binary exponents floor(log2(|x|)) of the finite elements that are not 0 (complex: of both parts): counts[e - lowest] of
+   exponent e, `count` of them; the first and the last take what lies beyond. float64 reaches from -1074 to 1023. */
+STATAGENT_C_API int statagent_exponents(const statagent_tensor* tensor, int32_t lowest, uint32_t count, uint64_t* counts);
+
 /* A set of steps ("0-9,20,100-", "0-99,every=10"). */
 typedef struct statagent_steps statagent_steps;
 STATAGENT_C_API int statagent_steps_parse(const char* text, statagent_steps** steps);

@@ -126,6 +126,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         c_int,
         [POINTER(Tensor), c_uint32, c_uint32, POINTER(Statistics), POINTER(c_double), POINTER(c_double)],
     ),
+    "statagent_exponents": (c_int, [POINTER(Tensor), c_int32, c_uint32, POINTER(c_uint64)]),
     "statagent_steps_parse": (c_int, [c_char_p, POINTER(c_void_p)]),
     "statagent_steps_contains": (c_int, [c_void_p, c_uint64]),
     "statagent_steps_free": (None, [c_void_p]),

@@ -13,13 +13,15 @@ _COUNTS = ("nan", "pos_inf", "neg_inf", "zero", "neg", "pos")
 _MOMENTS = ("min", "max", "mean", "std", "l1", "l2")
 SKETCHES = (0, 16, 32, 64)
 SAMPLES_MAX = 1024
+_LOWEST_EXPONENT, _HIGHEST_EXPONENT = -1074, 1023  # of float64, which holds every value
 
 
-def compute(tensor: Any, sketch: int = 16, samples: int = 0) -> dict[str, Any]:
+def compute(tensor: Any, sketch: int = 16, samples: int = 0, exponents: bool = False) -> dict[str, Any]:
     """Statistics of a torch tensor, a NumPy array or anything with DLPack or __array_interface__, on the CPU.
 
     Keys: numel, shape, dtype ("f32"), nan, pos_inf, neg_inf, zero, neg, pos; min, max, mean, std, l1, l2 over the finite
-    elements (None if there are none); hash; sketch (a list of `sketch` sums: 0, 16, 32, 64); samples (the first `samples`).
+    elements (None if there are none); hash; sketch (a list of `sketch` sums: 0, 16, 32, 64); samples (the first `samples`). With `exponents`, a pass of its own over the data, also exponents: how many of the finite
+    elements that are not 0 have the binary exponent floor(log2(|x|)), as {exponent: count}, ascending.
 
     >>> import numpy
     >>> compute(numpy.arange(4.0))["mean"]
@@ -37,6 +39,7 @@ def compute(tensor: Any, sketch: int = 16, samples: int = 0) -> dict[str, Any]:
     _library.check(library.statagent_compute(structure, sketch, samples, found, sums, first))
     shape = list((ctypes.c_int64 * structure.ndim).from_address(structure.shape)) if structure.ndim else []
     dtype = dtype_name(structure.dtype)
+    histogram = _exponents(library, structure) if exponents else None
     give_back(borrowed)
     result: dict[str, Any] = {"numel": found.numel, "shape": shape, "dtype": dtype}
     result.update((name, getattr(found, name)) for name in _COUNTS)
@@ -44,4 +47,12 @@ def compute(tensor: Any, sketch: int = 16, samples: int = 0) -> dict[str, Any]:
     result["hash"] = found.hash
     result["sketch"] = list(sums[: found.sketch_count])
     result["samples"] = list(first[: found.sample_count])
+    if histogram is not None:
+        result["exponents"] = histogram
     return result
+
+
+def _exponents(library: Any, structure: Any) -> dict[int, int]:
+    counts = (ctypes.c_uint64 * (_HIGHEST_EXPONENT - _LOWEST_EXPONENT + 1))()
+    _library.check(library.statagent_exponents(structure, _LOWEST_EXPONENT, len(counts), counts))
+    return {exponent: count for exponent, count in enumerate(counts, _LOWEST_EXPONENT) if count}

@@ -339,3 +339,24 @@ def test_content_is_left_as_it_was() -> None:
     compute(tensor)
     assert torch.equal(tensor, before)
     assert tensor._version == version
+
+
+@pytest.mark.parametrize("dtype", NAMES, ids=NAMES.get)
+def test_exponents_equal_frexp(dtype: torch.dtype) -> None:
+    tensor = filled(dtype)[:, ::2]
+    x = torch_components(tensor)
+    x = x[np.isfinite(x) & (x != 0)]
+    exponents, counts = np.unique(np.frexp(x)[1] - 1, return_counts=True)
+    assert compute(tensor, exponents=True)["exponents"] == dict(zip(exponents.tolist(), counts.tolist(), strict=True))
+
+
+def test_exponents_of_subnormal_and_odd_values_and_only_on_request() -> None:
+    tensor = torch.tensor([0.0, -0.0, 1.0, -1.5, 2.0, 1e-45, 2.0**-149, math.inf, math.nan], dtype=torch.float32)
+    torch.set_flush_denormal(True)
+    try:
+        assert compute(tensor, exponents=True)["exponents"] == {-149: 2, 0: 2, 1: 1}
+    finally:
+        torch.set_flush_denormal(False)
+    assert compute(torch.tensor([5e-324, 1e308], dtype=torch.float64), exponents=True)["exponents"] == {-1074: 1, 1023: 1}
+    assert compute(torch.zeros(0), exponents=True)["exponents"] == {}
+    assert "exponents" not in compute(tensor)
