@@ -74,12 +74,14 @@ TimePoint Batcher::Poll() {
     return report_at;
   }
   if (!oldest_) oldest_ = now;
-  if (!IsDue(now)) return std::min(report_at, *oldest_ + kBatchAge);
+  if (const TimePoint due = DueAt(now); now < due) return std::min(report_at, due);
   if (!sink_->HasRoom()) return report_at;
   Builder builder;
   builder.bytes_max = sink_->BatchBytesMax();
   if (!Assemble(&builder)) return now + kRetry;
   oldest_.reset();
+  // What did not fit any more follows at once.
+  last_batch_ = recorder_->side().HasStepEnd() ? std::nullopt : std::optional(now);
   sink_->Submit(std::move(builder.batch), builder.bytes);
   return now;
 }
@@ -89,11 +91,13 @@ bool Batcher::Empty() {
          recorder_->ring().head() == recorder_->ring().tail();
 }
 
-bool Batcher::IsDue(TimePoint now) {
+TimePoint Batcher::DueAt(TimePoint now) {
   const std::uint64_t waiting =
       recorder_->ring().tail() - recorder_->ring().head() + recorder_->side().size();
-  return flushing_ || closing_ || waiting >= kBatchRecords || now - *oldest_ >= kBatchAge ||
-         recorder_->side().HasStepEnd();
+  if (flushing_ || closing_ || waiting >= kBatchRecords) return now;
+  const TimePoint aged = *oldest_ + kBatchAge;
+  if (!recorder_->side().HasStepEnd()) return aged;
+  return last_batch_ ? std::min(aged, *last_batch_ + kStepSpacing) : now;
 }
 
 TimePoint Batcher::ReportLosses(TimePoint now) {

@@ -1,5 +1,6 @@
-// Collects what the recorder holds into batches and gives them to the sink: at a step's end, when
-// kBatchRecords wait, or when the oldest has waited kBatchAge. Nothing is taken out of the recorder before
+// Collects what the recorder holds into batches and gives them to the sink: at a step's end (but short steps
+// share a batch: not within kStepSpacing of the last one), when kBatchRecords wait, or when the oldest has
+// waited kBatchAge. Nothing is taken out of the recorder before
 // the sink has room for it, so that the recorder's bounds are the agent's bounds.
 //
 // Invariants: (1) Records leave in the order in which they were handed over. (2) A definition goes into the
@@ -27,6 +28,8 @@ class Batcher {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   static constexpr std::chrono::milliseconds kBatchAge{200};
+  // A batch wakes half a dozen threads down to the disk of the collector, on cores that train.
+  static constexpr std::chrono::milliseconds kStepSpacing{50};
   static constexpr std::chrono::milliseconds kLossReportInterval{1000};
 
   // `waker` is the one that the recorder wakes. `sketch` as in the recorder's slots.
@@ -48,7 +51,8 @@ class Batcher {
   struct Builder;
 
   bool Empty();
-  bool IsDue(TimePoint now);
+  // When what waits is due.
+  TimePoint DueAt(TimePoint now);
   // Makes an event of the losses not yet reported, if it is time. Returns when it will be.
   TimePoint ReportLosses(TimePoint now);
   bool Assemble(Builder* builder);
@@ -65,6 +69,7 @@ class Batcher {
   const std::uint32_t sketch_;
 
   std::optional<TimePoint> oldest_;  // when the oldest waiting record was noticed
+  std::optional<TimePoint> last_batch_;
   std::uint32_t activations_sent_ = 0, layouts_sent_ = 0;
   std::uint64_t last_step_ = 0;
   std::map<std::string, std::uint64_t> reported_;  // losses, by cause

@@ -86,6 +86,38 @@ TEST_F(BatcherTest, SendsAtTheEndOfAStep) {
   EXPECT_EQ(batch.stats.sketch.size(), 32u);
 }
 
+TEST_F(BatcherTest, ShortStepsShareABatch) {
+  Make();
+  const TimePoint first = clock_.Now();
+  for (int step = 0; step < 3; ++step) {
+    Observe("fc1");
+    recorder_->EndStep();
+    const TimePoint next = batcher_->Poll();
+    if (step == 0) EXPECT_EQ(next, first) << "sent; look again at once";
+    if (step > 0) EXPECT_EQ(next, first + Batcher::kStepSpacing);
+    clock_.Advance(Batcher::kStepSpacing / 5);
+  }
+  ASSERT_EQ(sink_.batches.size(), 1u);
+  clock_.Advance(Batcher::kStepSpacing);
+  PollAll();
+  ASSERT_EQ(sink_.batches.size(), 2u);
+  EXPECT_EQ(sink_.batches[1].steps.size(), 2u);
+  EXPECT_EQ(sink_.batches[1].stats.size(), 2u);
+}
+
+TEST_F(BatcherTest, AFlushDoesNotWaitForTheNextStepsBatch) {
+  Make();
+  for (int step = 0; step < 2; ++step) {
+    Observe("fc1");
+    recorder_->EndStep();
+    PollAll();
+  }
+  ASSERT_EQ(sink_.batches.size(), 1u);
+  batcher_->Flush();
+  PollAll();
+  EXPECT_EQ(sink_.batches.size(), 2u);
+}
+
 TEST_F(BatcherTest, SendsWhatIsOldEnough) {
   Make();
   Observe("fc1");
@@ -112,6 +144,7 @@ TEST_F(BatcherTest, DefinesAnActivationInTheFirstBatchThatUsesIt) {
   Observe("fc1");
   recorder_->EndStep();
   PollAll();
+  clock_.Advance(Batcher::kStepSpacing);
   Observe("fc1");
   Observe("fc2");
   recorder_->EndStep();
@@ -167,6 +200,7 @@ TEST_F(BatcherTest, ReportsLossesAsARecordAtMostOnceASecond) {
   EXPECT_EQ(sink_.batches[0].events[0].fields,
             (std::map<std::string, std::string>{{"cause", "buffer_full"}, {"count", "1"}}));
 
+  clock_.Advance(Batcher::kStepSpacing);
   Observe("kept");
   Observe("lost1");
   Observe("lost2");
