@@ -1,0 +1,65 @@
+"""A real statcollectord on a free port with a folder of its own, for as long as a block runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from machine import BUILD
+
+STOP_SECONDS = 20.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Collector:
+    """Started on entry, stopped and its data removed on exit. `address` is what agents connect to."""
+
+    address: str
+
+    def __init__(self, parent: Path | None = None) -> None:
+        self._parent = parent
+
+    def __enter__(self) -> Collector:
+        binary = BUILD / "bin" / "statcollectord"
+        if not binary.is_file():
+            raise FileNotFoundError(
+                f"start a collector: {binary} is missing; build it (scripts/build.sh), or set STATCOLLECT_BUILD_DIR"
+            )
+        self._folder = Path(tempfile.mkdtemp(prefix="statcollect-bench-", dir=self._parent))
+        self._errors = open(self._folder / "errors.txt", "w", encoding="utf-8")
+        self._process = subprocess.Popen(
+            [str(binary), "--data-dir", str(self._folder / "data"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+            stdout=subprocess.PIPE, stderr=self._errors, stdin=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        ready = self._process.stdout.readline()
+        found = re.search(r"grpc (\S+:\d+)", ready)
+        if found is None:
+            said = (self._folder / "errors.txt").read_text(encoding="utf-8")
+            self._stop()
+            raise RuntimeError(f"start {binary}: found no line saying that it is ready, but: {ready}{said}")
+        self.address = found.group(1)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the collector has used so far."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -1,0 +1,224 @@
+"""Host time of observing, in microseconds, in C++ and in Python: one tensor, one hooked module, one module outside the steps that are
+recorded. A real collector stores everything meanwhile.
+
+    python bench/host_path.py                      # about half a minute; writes results/<date>-host-path.json
+    python bench/host_path.py --rounds 5 --output /tmp/host-path.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import machine
+import report
+from collector import Collector
+
+sys.path.insert(0, str(machine.REPOSITORY / "agent" / "python"))
+CALLS = 500  # observations, or modules, in one timed loop
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200, help=f"timed loops of {CALLS} calls for each row (default 200)")
+    parser.add_argument("--output", type=Path, help="result file (default: bench/results/<date>-host-path.json)")
+    arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error(f"--rounds is {arguments.rounds}; expected 1 or more")
+    import torch
+
+    os.environ.setdefault("STATAGENT_LIBRARY", str(machine.BUILD / "lib" / "libstatagent.so"))
+    import statagent
+
+    torch.set_num_threads(1)
+    facts = machine.facts()
+    with Collector() as collector:
+        agent = statagent.init(run="host-path", collector=collector.address, required=True)
+        rows = [
+            *_native(collector.address, arguments.rounds),
+            *_observations(torch, agent, arguments.rounds),
+            *_modules(torch, agent, arguments.rounds),
+        ]
+        statagent.close(timeout=10)
+        lost = {name: n for name, n in statagent.counters().items() if name.startswith("dropped_") and n}
+    if lost:
+        print(
+            f"host_path: found lost records {lost}; expected none; the figures hold lost records, which cost less",
+            file=sys.stderr,
+        )
+        return 1
+    path = report.write("host_path", {"rounds": arguments.rounds, "calls": CALLS}, facts, rows, arguments.output)
+    print(render({"rows": rows}))
+    print(f"written to {path}", file=sys.stderr)
+    return 0
+
+
+def render(result: dict[str, Any]) -> str:
+    """The table in README.md."""
+    return report.table(
+        ["microseconds a call", "median", "10 %", "90 %", "without the reduction"],
+        [
+            [row["name"], *(f"{row[key]:.2f}" for key in ("median", "low", "high")),
+             f"{row['without_reduction']:.2f}" if row.get("without_reduction") is not None else "-"]
+            for row in result["rows"]
+        ],
+    )  # fmt: skip
+
+
+def _row(name: str, microseconds: list[float], reduction: float | None = None) -> dict[str, Any]:
+    found = sorted(microseconds)
+    median = statistics.median(found)
+    low, high = found[len(found) // 10], found[len(found) * 9 // 10]
+    row: dict[str, Any] = {"name": name, "median": round(median, 3), "low": round(low, 3), "high": round(high, 3)}
+    row["without_reduction"] = None if reduction is None else round(median - reduction, 3)
+    return row
+
+
+def _timed(loop: Callable[[], None]) -> float:
+    """Microseconds a call of a loop over CALLS calls."""
+    started = time.perf_counter_ns()
+    loop()
+    return (time.perf_counter_ns() - started) / CALLS / 1000
+
+
+def _native(address: str, rounds: int) -> list[dict[str, Any]]:
+    """What statagent_host_bench measures, if it is built."""
+    binary = machine.BUILD / "bin" / "statagent_host_bench"
+    if not binary.is_file():
+        print(f"host_path: {binary} is not built; no rows of C++", file=sys.stderr)
+        return []
+    done = subprocess.run([str(binary), address, str(rounds)], capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        raise RuntimeError(f"statagent_host_bench: {done.stderr.strip()}")
+    rows, reduced = [], None
+    for found in json.loads(done.stdout):
+        reduction = "reduction" in found["name"]
+        rows.append(_row(found["name"], [value / 1000 for value in found["nanoseconds"]], None if reduction else reduced))
+        reduced = rows[-1]["median"] if reduction else reduced
+    return rows
+
+
+# --- one tensor -------------------------------------------------------------------------------------------------------------
+
+
+def _observations(torch: Any, agent: Any, rounds: int) -> list[dict[str, Any]]:
+    handles = [agent.intern("tensor", "inspect", call=call) for call in range(CALLS)]
+    names = [f"named.{index}" for index in range(CALLS)]
+
+    def observe(tensor: Any) -> None:
+        observe_handle = agent.observe_handle
+        for handle in handles:
+            observe_handle(handle, tensor)
+
+    def inspect(tensor: Any) -> None:
+        function = agent.inspect
+        for name in names:
+            function(name, tensor)
+
+    def nothing(_: Any) -> None:
+        for _handle in handles:
+            pass
+
+    rows = []
+    for elements in (1, 16, 1024):
+        tensor = torch.ones(elements)
+        empty, reduction, found = [], [], {"observe": list[float](), "inspect": list[float]()}
+        compute = _compute_calls(tensor)
+        for _ in range(rounds):
+            empty.append(_timed(functools.partial(nothing, tensor)))
+            reduction.append(compute())
+            for name, loop in (("observe", observe), ("inspect", inspect)):
+                found[name].append(_timed(functools.partial(loop, tensor)))
+                _end_step(agent)
+        base, reduced = statistics.median(empty), statistics.median(reduction)
+        rows.append(_row(f"Python: reduction through the C interface, {elements} float32", reduction))
+        rows.extend(
+            _row(f"Python: {name}, {elements} float32", [t - base for t in times], reduced) for name, times in found.items()
+        )
+    return rows
+
+
+def _compute_calls(tensor: Any) -> Callable[[], float]:
+    """Microseconds of the reduction alone: the C call, less a C call that does nothing."""
+    from statagent import _library, _tensors
+
+    library = _library.load()
+    structure = _tensors.borrow(tensor)[0]
+    found, sums = _library.Statistics(), (ctypes.c_double * 16)()
+
+    def compute() -> None:
+        function = library.statagent_compute
+        for _ in range(CALLS):
+            function(structure, 16, 0, found, sums, None)
+
+    def nothing() -> None:
+        function = library.statagent_steps_contains
+        for _ in range(CALLS):
+            function(None, 0)
+
+    return lambda: _timed(compute) - _timed(nothing)
+
+
+def _end_step(agent: Any) -> None:
+    agent.end_step()
+    if not agent.flush(timeout=30):
+        raise RuntimeError("flush: records are still pending after 30 s; expected the collector to store them")
+
+
+# --- modules ----------------------------------------------------------------------------------------------------------------
+
+
+def _modules(torch: Any, agent: Any, rounds: int) -> list[dict[str, Any]]:
+    """The same chain of modules three times: never watched, watched, watched in other steps."""
+    import statagent
+
+    class Scale(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return x * 1.0
+
+    def chain() -> Any:
+        return torch.nn.Sequential(*(Scale() for _ in range(CALLS)))
+
+    plain, watched, resting = chain(), chain(), chain()
+    statagent.watch(watched, kinds={"output", "grad_output"}, include=["on.*"], name="on")
+    statagent.watch(resting, kinds={"output", "grad_output"}, include=["off.*"], name="off", steps="999999999-")
+    found: dict[str, list[float]] = {name: [] for name in ("forward", "backward", "forward_resting", "backward_resting")}
+    reduction = _compute_calls(torch.ones(1))
+    reduced = statistics.median(reduction() for _ in range(rounds))
+    for _ in range(rounds):
+        times = {}
+        for name, model in (("plain", plain), ("watched", watched), ("resting", resting)):
+            times[name] = _pass(torch, model)
+        _end_step(agent)
+        found["forward"].append(times["watched"][0] - times["plain"][0])
+        found["backward"].append(times["watched"][1] - times["plain"][1])
+        found["forward_resting"].append(times["resting"][0] - times["plain"][0])
+        found["backward_resting"].append(times["resting"][1] - times["plain"][1])
+    return [
+        _row("Python: module hook, output and a hook for its gradient", found["forward"], reduced),
+        _row("Python: gradient hook", found["backward"], reduced),
+        _row("Python: module outside the recorded steps, forward", found["forward_resting"]),
+        _row("Python: module outside the recorded steps, backward", found["backward_resting"]),
+    ]
+
+
+def _pass(torch: Any, model: Any) -> tuple[float, float]:
+    """Microseconds a module of one forward and one backward pass."""
+    x = torch.ones(1, requires_grad=True)
+    y: list[Any] = []
+    forward = _timed(lambda: y.append(model(x)))
+    return forward, _timed(lambda: y[0].backward())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Runs every benchmark, writes bench/results/<date>-<what>.json and the tables of bench/README.md.
+# Usage: scripts/bench.sh [--quick] [engine] [host_path] [overhead]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+quick=0
+chosen=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --quick) quick=1 ;;
+    engine | host_path | overhead) chosen+=("$1") ;;
+    -h | --help)
+      cat <<'EOF'
+Usage: scripts/bench.sh [--quick] [engine] [host_path] [overhead]
+
+  --quick    seconds each, to see that everything runs; results go to a temporary folder, bench/ stays as it is
+  engine     CPU engine beside a plain read-and-sum (P1, P2)
+  host_path  host time of one observation (P5)
+  overhead   training step with and without the agent, and with other tools (P6)
+
+Without names: all. Needs a build (scripts/build.sh) and .venv; STATCOLLECT_BUILD_DIR names another build folder.
+The machine should do nothing else meanwhile.
+EOF
+      exit 0
+      ;;
+    *) echo "bench.sh: unknown argument '$1'; see scripts/bench.sh --help" >&2; exit 2 ;;
+  esac
+  shift
+done
+[ ${#chosen[@]} -gt 0 ] || chosen=(engine host_path overhead)
+
+python=.venv/bin/python
+if [ ! -x "$python" ]; then
+  echo "bench.sh: run the benchmarks: found no .venv; scripts/setup.sh makes it" >&2
+  exit 1
+fi
+folder=
+if [ "$quick" = 1 ]; then
+  folder="$(mktemp -d)"
+  trap 'rm -rf "$folder"' EXIT
+fi
+for what in "${chosen[@]}"; do
+  arguments=()
+  if [ "$quick" = 1 ]; then
+    arguments=(--output "$folder/$what.json")
+    case "$what" in
+      engine) arguments+=(--mebibytes 16 --rounds 1) ;;
+      host_path) arguments+=(--rounds 2) ;;
+      overhead) arguments+=(--quick) ;;
+    esac
+  fi
+  printf '\n=== %s\n' "$what"
+  "$python" "bench/$what.py" "${arguments[@]}"
+done
+if [ "$quick" = 0 ]; then
+  "$python" bench/report.py
+  echo "bench.sh: tables written to bench/README.md"
+fi
