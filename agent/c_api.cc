@@ -114,7 +114,7 @@ Status ReadOptions(const statagent_options& from, statagent::Options* to) {
   STATCOLLECT_RETURN_IF_ERROR(ReadNumber("samples", from.samples, &to->samples));
   STATCOLLECT_RETURN_IF_ERROR(
       ReadNumber("buffer_records_max", from.buffer_records_max, &to->buffer_records_max));
-  if (from.threads > 0) STATCOLLECT_RETURN_IF_ERROR(ReadNumber("threads", from.threads, &to->threads));
+  STATCOLLECT_RETURN_IF_ERROR(ReadNumber("threads", from.threads, &to->threads));
   if (from.connect_timeout_ms >= 0) to->connect_timeout = std::chrono::milliseconds(from.connect_timeout_ms);
   return Status::Ok();
 }

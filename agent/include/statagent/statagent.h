@@ -37,7 +37,7 @@ typedef struct {
   int64_t samples;            /* 0..1024 */
   int64_t buffer_records_max;
   int64_t connect_timeout_ms;
-  int64_t threads;            /* 1..64; 0 too: not set */
+  int64_t threads;            /* 1..64 */
 } statagent_options;
 
 /* dtype, kind, mode: numeric values of DType, Kind, Mode in statagent/types.h. */

@@ -372,6 +372,7 @@ def init(
     sketch: int | None = None,
     samples: int | None = None,
     buffer_records_max: int | None = None,
+    threads: int | None = None,
     connect_timeout: float | None = None,
 ) -> Agent:
     """Starts this process's agent. What is None comes from STATAGENT_<NAME>, else the default; `config` is merged over
@@ -389,7 +390,7 @@ def init(
         options = _options(
             {"run": run, "collector": collector, "if_exists": if_exists, "launch": launch, "steps": steps},
             {"rank": rank, "local_rank": local_rank, "world_size": world_size, "sketch": sketch, "samples": samples,
-             "buffer_records_max": buffer_records_max},
+             "buffer_records_max": buffer_records_max, "threads": threads},
         )  # fmt: skip
         options.connect_timeout_ms = _connect_timeout(connect_timeout)
         if required is not None and not isinstance(required, (bool, int)):

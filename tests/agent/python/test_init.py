@@ -43,7 +43,7 @@ def test_hostile_run_names_are_refused(run: Any) -> None:
     [
         {"rank": -1}, {"rank": "0"}, {"rank": 2**40}, {"rank": 4, "world_size": 4}, {"sketch": 5}, {"samples": 5000},
         {"if_exists": "overwrite"}, {"steps": "ten"}, {"connect_timeout": -1}, {"connect_timeout": "soon"},
-        {"buffer_records_max": 0}, {"config": ["lr"]}, {"config": "lr=1"}, {"required": "maybe"}, {"collector": "no port"},
+        {"buffer_records_max": 0}, {"threads": 0}, {"threads": 65}, {"config": ["lr"]}, {"config": "lr=1"}, {"required": "maybe"}, {"collector": "no port"},
     ],
     ids=str,
 )  # fmt: skip
