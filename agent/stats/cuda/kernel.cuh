@@ -1,0 +1,207 @@
+// The kernel, and how a warp stages pieces in shared memory. Included by one .cu file a group of dtypes.
+//
+// A launch is a list of tasks of one dtype (one, in the launch's own parameters, or a table in device
+// memory), whose units are numbered through. Warp w of the grid takes units w, w + warps, ...; a warp shares
+// nothing with the others of its block but the block's shared memory. While a warp finishes a piece, its next
+// one is already on the way (cp.async).
+#ifndef STATCOLLECT_AGENT_STATS_CUDA_KERNEL_CUH_
+#define STATCOLLECT_AGENT_STATS_CUDA_KERNEL_CUH_
+
+#include <cstdint>
+
+#include "agent/stats/cuda/launch.h"
+#include "agent/stats/cuda/reduce.h"
+
+namespace statcollect::stats::cuda {
+
+__device__ __forceinline__ void StageVector(Vector* to, const unsigned char* from, int bytes) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
+}
+
+template <typename C>
+__device__ __noinline__ void GatherPiece(const Task& task, std::uint64_t piece, Vector* staged) {
+#pragma unroll 1
+  for (int v = static_cast<int>(threadIdx.x % kWarpLanes); v < kPieceVectors; v += kWarpLanes) {
+    GatherVector<C>(task, piece, v, staged + v);
+  }
+}
+
+// Starts to copy a piece; what the tensor has not got becomes 0. Each lane stages the vectors that it will
+// read.
+template <typename C>
+__device__ __noinline__ void StagePiece(const Task& task, std::uint64_t piece, Vector* staged) {
+  const int lane = static_cast<int>(threadIdx.x % kWarpLanes);
+  if (LiesInVectors(task)) {
+    const unsigned char* from = PieceBytes<C>(task, piece) + lane * kVectorBytes;
+    if ((piece + 1) * kPieceComponents<C> <= task.components) {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        StageVector(staged + row * kWarpLanes + lane, from + row * kWarpLanes * kVectorBytes, kVectorBytes);
+      }
+    } else {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        const int v = row * kWarpLanes + lane;
+        const int bytes = BytesIn<C>(task, piece, v);
+        // An address must be valid even if nothing is read from it.
+        StageVector(staged + v, bytes > 0 ? from + row * kWarpLanes * kVectorBytes : task.data, bytes);
+      }
+    }
+  } else {
+    GatherPiece<C>(task, piece, staged);
+  }
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+__device__ __forceinline__ void AwaitStaged() {
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  __syncwarp();
+}
+
+__device__ __forceinline__ const Task& TaskOf(const Launch& launch, std::uint32_t unit) {
+  if (launch.tasks == nullptr) return launch.only;
+  std::uint32_t low = 0, high = launch.task_count - 1;
+  while (low < high) {
+    const std::uint32_t middle = (low + high + 1) / 2;
+    if (launch.tasks[middle].first_unit <= unit) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return launch.tasks[low];
+}
+
+// Writes the result for the host: everything else, then `ready`.
+__device__ __noinline__ void Publish(const Task& task, UnitSums unit, std::uint32_t width) {
+  const std::uint32_t lane = threadIdx.x % kWarpLanes;
+  for (std::uint32_t i = lane; i < width; i += kWarpLanes) task.record->sums[i] = unit.sums[i];
+  if (lane == 0) task.record->totals = *unit.totals;
+  __threadfence_system();
+  __syncwarp();
+  if (lane == 0) *reinterpret_cast<volatile std::uint64_t*>(&task.record->ready) = task.ticket;
+}
+
+// Hands a finished unit over; whoever brings a node's last child goes on with the node.
+__device__ __noinline__ void FinishUnit(const Task& task, std::uint32_t node, UnitSums unit,
+                                        std::uint32_t width) {
+  const std::uint32_t lane = threadIdx.x % kWarpLanes;
+  std::uint32_t nodes = task.units, first = 0;  // of the node's level
+  while (nodes > 1) {
+    const std::size_t at = first + node;
+    for (std::uint32_t i = lane; i < width; i += kWarpLanes) task.scratch.sums[at * width + i] = unit.sums[i];
+    if (lane == 0) task.scratch.totals[at] = *unit.totals;
+    __threadfence();
+    __syncwarp();
+    const std::uint32_t parent = node / kNodeChildren, oldest = parent * kNodeChildren;
+    const std::uint32_t children = nodes - oldest < kNodeChildren ? nodes - oldest : kNodeChildren;
+    std::uint32_t* ticket = task.scratch.tickets + (first + nodes + parent - task.units);
+    std::uint32_t arrived = 0;
+    if (lane == 0) arrived = atomicAdd(ticket, 1u) + 1;
+    arrived = __shfl_sync(DeviceWarp::kAll, arrived, 0);
+    if (arrived != children) return;
+    __threadfence();
+    if (lane == 0) *ticket = 0;  // for the next launch
+    CombineNodes<DeviceWarp>(task.scratch.totals + first + oldest,
+                             task.scratch.sums + std::size_t{first + oldest} * width, children, width, unit);
+    node = parent;
+    first += nodes;
+    nodes = (nodes + kNodeChildren - 1) / kNodeChildren;
+  }
+  Publish(task, unit, width);
+}
+
+// The pieces that are not the rule: a tensor's last, or out of range.
+template <typename C>
+__device__ __noinline__ void AppendUnusual(Piece piece, const std::uint64_t* all_keys, SketchSlots sketch,
+                                           UnitSums unit) {
+  const DeviceLanes<LaneKeys<C>> keys = {KeysOf<C>(static_cast<int>(threadIdx.x % kWarpLanes), all_keys)};
+  if constexpr (!C::kWide) {
+    if (piece.components < kPieceComponents<C> &&
+        AppendNarrow<C, true, DeviceWarp>(piece, keys, sketch, unit, [] {})) {
+      return;
+    }
+  }
+  if constexpr (!C::kAlwaysInRange) AppendWide<C, DeviceWarp>(piece, keys, sketch, unit);
+}
+
+// The pieces that a warp works on, in order.
+struct Place {
+  const Task* task;
+  std::uint32_t unit;        // in the launch
+  std::uint64_t piece, end;  // the unit's next piece, and behind its last
+
+  __device__ __forceinline__ static Place AtUnit(const Launch& launch, std::uint32_t unit) {
+    Place place;
+    place.unit = unit;
+    place.task = &TaskOf(launch, unit);
+    place.piece = static_cast<std::uint64_t>(unit - place.task->first_unit) * place.task->unit_pieces;
+    const std::uint64_t end = place.piece + place.task->unit_pieces;
+    place.end = end < place.task->pieces ? end : place.task->pieces;
+    return place;
+  }
+};
+
+template <typename C>
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
+    ReduceTensors(const __grid_constant__ Launch launch) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  const std::uint32_t warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const WarpMemory own(shared + warp * WarpBytes(launch.width), launch.width);
+  const DeviceLanes<LaneKeys<C>> keys = {KeysOf<C>(static_cast<int>(lane), launch.keys)};
+  const std::uint32_t warps = gridDim.x * kBlockWarps;
+  const std::uint32_t first_unit = blockIdx.x * kBlockWarps + warp;
+  if (first_unit >= launch.units) return;
+
+  Place now = Place::AtUnit(launch, first_unit);
+  if (now.piece < now.end) StagePiece<C>(*now.task, now.piece, own.staged);
+  while (true) {
+    for (std::uint32_t i = lane; i < launch.width; i += kWarpLanes) own.unit.sums[i] = 0;
+    if (lane == 0) *own.unit.totals = Totals();
+    __syncwarp();
+    const bool last = launch.units - now.unit <= warps;
+    const Place next_unit = last ? now : Place::AtUnit(launch, now.unit + warps);
+    bool staged_ahead = false;
+    while (now.piece < now.end) {
+      AwaitStaged();
+      const Piece piece = PieceOf<C>(*now.task, now.piece, own.staged);
+      const auto stage_next = [&] {
+        ++now.piece;
+        const bool stays = now.piece < now.end;
+        const Task* const task = stays ? now.task : next_unit.task;
+        const std::uint64_t next = stays ? now.piece : next_unit.piece;
+        if (stays || (!last && next < next_unit.end)) StagePiece<C>(*task, next, own.staged);
+        staged_ahead = true;
+      };
+      bool done = false;
+      if constexpr (!C::kWide) {
+        if (piece.components == kPieceComponents<C>) {
+          done = AppendNarrow<C, false, DeviceWarp>(piece, keys, own.sketch, own.unit, stage_next);
+        }
+      }
+      if (!done) {
+        AppendUnusual<C>(piece, launch.keys, own.sketch, own.unit);
+        stage_next();
+      }
+    }
+    if (!staged_ahead && !last && next_unit.piece < next_unit.end) {  // after an empty tensor
+      StagePiece<C>(*next_unit.task, next_unit.piece, own.staged);
+    }
+    FinishUnit(*now.task, now.unit - now.task->first_unit, own.unit, launch.width);
+    __syncwarp();
+    if (last) return;
+    now = next_unit;
+  }
+}
+
+// See kernels.h.
+template <typename C>
+const void* KernelAddress() {
+  return reinterpret_cast<const void*>(&ReduceTensors<C>);
+}
+
+}  // namespace statcollect::stats::cuda
+
+#endif  // STATCOLLECT_AGENT_STATS_CUDA_KERNEL_CUH_

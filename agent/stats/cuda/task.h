@@ -1,0 +1,103 @@
+// What a launch works on: tensors cut into units, units into pieces; and how results of units combine.
+//
+// UNITS. A unit is 1, 2, 4, ... consecutive pieces (the smallest power of two that leaves at most kUnitsMax
+// units), reduced one after the other by one warp. Units are the leaves of a tree in which each node combines
+// up to 32 children in index order: the warp that finishes the last child of a node combines it, so that
+// nobody waits. Which warp does what depends on the launch; what is computed depends on dtype and number of
+// components alone.
+//
+// SCRATCH of a tensor, in device memory: a ticket counter for each inner node, all zero between launches;
+// totals and sketch sums of all nodes but the root.
+#ifndef STATCOLLECT_AGENT_STATS_CUDA_TASK_H_
+#define STATCOLLECT_AGENT_STATS_CUDA_TASK_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "agent/stats/accumulate.h"
+#include "agent/stats/cuda/totals.h"
+
+namespace statcollect::stats::cuda {
+
+inline constexpr std::uint32_t kUnitsMax = 32768;
+inline constexpr std::uint32_t kNodeChildren = 32;
+inline constexpr int kLevelsMax = 4;  // of the tree: 32768, 1024, 32, 1
+inline constexpr int kTaskDims = 12;  // after neighbours that lie behind each other are joined
+
+STATCOLLECT_HD constexpr std::uint64_t DivideUp(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
+
+// Pieces of a unit of a tensor of so many pieces.
+STATCOLLECT_HD constexpr std::uint64_t UnitPieces(std::uint64_t pieces) {
+  std::uint64_t unit = 1;
+  while (DivideUp(pieces, unit) > kUnitsMax) unit *= 2;
+  return unit;
+}
+
+// Nodes of the tree, level by level: level 0 are the units, the last level is the root.
+struct Tree {
+  int levels = 0;
+  std::uint32_t nodes[kLevelsMax] = {};
+  std::uint32_t first[kLevelsMax] = {};  // number of the level's first node, all levels numbered through
+
+  explicit Tree(std::uint32_t units) {
+    std::uint32_t sum = 0;
+    for (std::uint32_t n = units;; n = (n + kNodeChildren - 1) / kNodeChildren) {
+      nodes[levels] = n;
+      first[levels] = sum;
+      sum += n;
+      ++levels;
+      if (n == 1) break;
+    }
+  }
+  std::uint32_t size() const { return first[levels - 1] + 1; }
+};
+
+struct Scratch {
+  std::uint32_t* tickets = nullptr;  // of node i at i - (number of units); none for units
+  Totals* totals = nullptr;          // of node i
+  double* sums = nullptr;            // of node i at i * width
+};
+
+// Bytes of the scratch of a tensor of so many units with sketches of `width` sums. The tickets come first.
+inline std::size_t TicketBytes(const Tree& tree) {
+  return (static_cast<std::size_t>(tree.size() - tree.nodes[0]) * sizeof(std::uint32_t) + 15) / 16 * 16;
+}
+inline std::size_t ScratchBytes(std::uint32_t units, std::uint32_t width) {
+  const Tree tree(units);
+  return TicketBytes(tree) + tree.size() * (sizeof(Totals) + width * sizeof(double));
+}
+inline Scratch ScratchAt(unsigned char* memory, std::uint32_t units) {
+  const Tree tree(units);
+  Scratch scratch;
+  scratch.tickets = reinterpret_cast<std::uint32_t*>(memory);
+  scratch.totals = reinterpret_cast<Totals*>(memory + TicketBytes(tree));
+  scratch.sums = reinterpret_cast<double*>(scratch.totals + tree.size());
+  return scratch;
+}
+
+// Where a result goes: host memory that the device can write. Written once by the device, ready last.
+struct alignas(64) Record {
+  std::uint64_t ready;  // the launch's ticket, once everything else is there
+  std::uint64_t reserved[7];
+  Totals totals;
+  double sums[kSketchSums];  // first `width` hold; of totals.moments.level
+};
+
+// One tensor of a launch.
+struct Task {
+  const unsigned char* data = nullptr;  // component 0
+  std::uint64_t components = 0;
+  std::uint64_t pieces = 0;
+  std::uint32_t units = 0;  // at least 1, also of an empty tensor
+  std::uint32_t unit_pieces = 0;
+  std::uint32_t first_unit = 0;  // of this tensor in the launch
+  std::int32_t dims = 0;         // 0: the components lie one after the other from `data`
+  std::int64_t sizes[kTaskDims] = {}, stride_bytes[kTaskDims] = {};  // of components; outermost first
+  Scratch scratch;                                                   // unused if units == 1
+  Record* record = nullptr;
+  std::uint64_t ticket = 0;  // what `ready` becomes
+};
+
+}  // namespace statcollect::stats::cuda
+
+#endif  // STATCOLLECT_AGENT_STATS_CUDA_TASK_H_
