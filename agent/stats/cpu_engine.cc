@@ -289,7 +289,8 @@ void Accumulate(const CpuTensor& tensor, const Range& range, std::uint32_t sketc
   const auto stripe_at = [&](std::uint64_t done) {
     return Range{range.begin + done, std::min(kStripeComponents, range.count - done), range.first};
   };
-  if (workers == nullptr || workers->threads() < 2) {
+  // One stripe needs no helper, nor 40 KiB of room for many.
+  if (workers == nullptr || workers->threads() < 2 || range.count <= kStripeComponents) {
     for (std::uint64_t done = 0; done < range.count; done += kStripeComponents) {
       Partial stripe = ReduceStripe(walk, tensor.dtype, stripe_at(done), sketch_width, kernels);
       AppendStripe(partial, stripe, sketch_width);
