@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._modules import Named
+from ._tensors import Place, plain_tensor_types
 from .agent import Agent
 from .flatten import flatten
 
@@ -23,6 +24,8 @@ class OptimizerHooks:
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
         ]
+        self._plain = plain_tensor_types()
+        self._places: dict[tuple[int, str, str, int], Place] = {}  # by parameter, kind, path and update within the step
         agent.optimizers.setdefault(id(optimizer), 0)
 
     def remove(self) -> None:
@@ -48,7 +51,9 @@ class OptimizerHooks:
 
     def _record_state(self, named: Named) -> None:
         try:
-            for path, tensor in flatten(self._optimizer.state.get(named.value, {})):
+            state = self._optimizer.state.get(named.value, {})
+            plain = type(state) is dict and all(type(key) is str and type(value) in self._plain for key, value in state.items())
+            for path, tensor in state.items() if plain else flatten(state):
                 if tensor.dim() > 0:  # counters of updates are 0-d
                     self._record(named, "optimizer_state", path, tensor)
         except Exception as error:
@@ -56,13 +61,21 @@ class OptimizerHooks:
 
     def _record(self, named: Named, kind: str, path: str, tensor: Any) -> None:
         agent = self._agent
-        try:
-            call = agent.optimizers.get(id(self._optimizer), 0)
-            handle = agent.intern(named.name, kind, path, 0, call, "train", named.parent, named.class_name, named.depth)
-        except Exception as error:
-            agent.refuse(str(error))
-            return
-        agent.observe_handle(handle, tensor)
+        call = agent.optimizers.get(id(self._optimizer), 0)
+        key = (id(named), kind, path, call)
+        place = self._places.get(key)
+        if place is None:
+            try:
+                place = self._places[key] = Place(
+                    agent.intern(named.name, kind, path, 0, call, "train", named.parent, named.class_name, named.depth)
+                )
+            except Exception as error:
+                agent.refuse(str(error))
+                return
+        if type(tensor) in self._plain:
+            agent.observe_at(place, tensor)
+        else:
+            agent.observe_handle(place.handle, tensor)
 
     def _end_step(self) -> None:
         """The step is over when every watched optimizer has made its update."""

@@ -73,6 +73,13 @@ def give_back(borrowed: Borrowed) -> None:
         _idle[borrowed[1]] = borrowed[0]
 
 
+def plain_tensor_types() -> tuple[type, type]:
+    """Types of torch tensors that are nothing but their memory; subclasses may be anything."""
+    import torch
+
+    return torch.Tensor, torch.nn.Parameter
+
+
 class Place:
     """Where tensors are observed again and again under one identity. Keeps the structure for their layout, so that a torch tensor of
     the same layout as the last one needs nothing but its address. Threads: any; a structure is taken out while it is used."""
@@ -86,7 +93,7 @@ class Place:
 
     def borrow(self, tensor: Any) -> Tensor | None:
         """The tensor's structure if it has the layout of the last one, else None: then it goes the long way, and `learn` keeps what
-        that made. Goes back with `give_back`. Precondition: type(tensor) is torch.Tensor."""
+        that made. Goes back with `give_back`. Precondition: type(tensor) is one of plain_tensor_types()."""
         structure, self._structure = self._structure, None
         if structure is None:
             return None

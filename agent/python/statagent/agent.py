@@ -96,7 +96,7 @@ class Agent:
 
     def observe_at(self, place: Place, tensor: Any) -> None:
         """As observe_handle, for what comes with the same layout in every step: what depends on it is worked out once. Never raises.
-        Precondition: type(tensor) is torch.Tensor."""
+        Precondition: type(tensor) is one of plain_tensor_types()."""
         try:
             structure = place.borrow(tensor)
             if structure is not None:

@@ -133,3 +133,41 @@ def test_a_compiled_model_whose_first_steps_are_not_recorded_is_recorded_later(a
         compiled(data()).sum().backward()
         statagent.step()
     assert [r.step for r in recording.of("output") if r.name == "fc"] == [2, 3]
+
+
+def test_a_parameter_that_changes_its_layout_is_read_right(agent: Agent, recording: Recording) -> None:
+    model = Calls(lambda self, x: self.fc(x), fc=nn.Linear(8, 8, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    statagent.watch(model, optimizer=optimizer, kinds={"weight", "weight_grad", "optimizer_state"})
+    weight = next(model.parameters())
+    wanted = []
+    for change in (lambda: weight.data, lambda: weight.data.t(), lambda: weight.data.double(), lambda: weight.data.float()):
+        weight.data = change()
+        weight.grad = torch.ones_like(weight)
+        optimizer.state.clear()
+        optimizer.step()
+        wanted.append((compute(weight)["dtype"], compute(weight)["hash"]))
+    assert recording.refusals == []
+    assert [(r.dtype, r.hash) for r in recording.of("weight") if r.mode == "train"] == wanted
+    assert [r.dtype for r in recording.of("weight_grad")] == ["f32", "f32", "f64", "f32"]
+    assert [r.path for r in recording.of("optimizer_state")] == ["momentum_buffer"] * 4
+
+
+def test_optimizer_state_of_any_shape_is_recorded(agent: Agent, recording: Recording) -> None:
+    class Odd(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter] = {
+                    "plain": torch.ones(2),
+                    "nested": [torch.ones(3), {"deep": torch.ones(4)}],
+                    7: torch.ones(5),
+                }
+            return super().step(closure)
+
+    model = Calls(lambda self, x: self.fc(x), fc=nn.Linear(8, 2, bias=False))
+    statagent.watch(model, optimizer=(optimizer := Odd(model.parameters(), lr=0.1)), kinds={"optimizer_state"})
+    model(data()).sum().backward()
+    optimizer.step()
+    assert {r.path: r.shape for r in recording.of("optimizer_state")} == {
+        "plain": (2,), "nested.0": (3,), "nested.1.deep": (4,), "7": (5,),
+    }  # fmt: skip
