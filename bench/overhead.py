@@ -1,9 +1,10 @@
 """What observing costs a training step: the demo's model with every module output and its gradient observed in every step, beside
 the same step without, alternating in one process; and the same for other tools that record such statistics.
 
-    python bench/overhead.py                                   # about ten minutes; writes results/<date>-overhead.json
+    python bench/overhead.py                                   # a quarter of an hour; writes results/<date>-overhead.json
     python bench/overhead.py --sizes tiny,small --rivals none  # the agent only
     python bench/overhead.py --seconds 120 --rounds 100        # narrower intervals
+    python bench/overhead.py --device cuda --autocast          # on a GPU; writes results/<date>-overhead-gpu.json
     python bench/overhead.py --quick --output /tmp/quick.json  # seconds; shows that everything works, its figures mean nothing
 
 Each rival gets a Python environment of its own below .cache/bench, made once with pip; it uses this environment's PyTorch. Where ONNX
@@ -32,9 +33,12 @@ from collector import Collector
 SIZES = {
     "quick": ((1, 32, 2, 16, 2), 2),
     "tiny": ((2, 128, 4, 64, 4), 25),
-    "small": ((4, 256, 4, 128, 8), 6),
-    "medium": ((6, 512, 8, 128, 8), 2),
+    "small": ((4, 256, 4, 128, 8), 3),
+    "medium": ((6, 512, 8, 128, 8), 1),
+    "gpt2": ((12, 768, 12, 512, 8), 10),
+    "gpt2-xl": ((48, 1600, 25, 512, 4), 5),
 }
+DEFAULT_SIZES = {"cpu": "tiny,small,medium", "cuda": "gpt2,gpt2-xl"}
 # Observer: name in the table, package that pip installs.
 RIVALS = {
     "ort": ("ONNX Runtime StatisticsSubscriber", "onnxruntime-training"),
@@ -54,10 +58,14 @@ INSTALL_SECONDS = 900
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="tiny,small,medium", help=f"some of {', '.join(SIZES)} (default: all but quick)")
+    parser.add_argument("--device", choices=list(DEFAULT_SIZES), default="cpu", help="where the model trains (default cpu)")
+    parser.add_argument("--autocast", action="store_true", help="train in bfloat16 (autocast)")
+    parser.add_argument(
+        "--sizes", help=f"some of {', '.join(SIZES)} (default: {DEFAULT_SIZES['cpu']}; cuda: {DEFAULT_SIZES['cuda']})"
+    )
     parser.add_argument("--rivals", default="ort,msprobe", help=f"some of {', '.join(RIVALS)}, or none (default: ort,msprobe)")
     parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (default 1, as the demo)")
-    parser.add_argument("--seconds", type=float, default=40, help="for each size and observer, about (default 40)")
+    parser.add_argument("--seconds", type=float, default=45, help="for each size and observer, about (default 45)")
     parser.add_argument("--rounds", type=int, default=40, help="for each size and observer, at most (default 40)")
     parser.add_argument(
         "--cache", type=Path, default=machine.REPOSITORY / ".cache" / "bench", help="where the rivals are installed"
@@ -67,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.sizes, arguments.rivals, arguments.rounds, arguments.seconds = "quick", "torch_calls", 2, 5.0
-    arguments.sizes = arguments.sizes.split(",")
+    arguments.sizes = (arguments.sizes or DEFAULT_SIZES[arguments.device]).split(",")
     arguments.rivals = [] if arguments.rivals == "none" else arguments.rivals.split(",")
     for what, found, expected in (("--sizes", arguments.sizes, SIZES), ("--rivals", arguments.rivals, RIVALS)):
         unknown = [name for name in found if name not in expected]
@@ -115,7 +123,7 @@ def measure(observer: str, size: str, python: Path, arguments: argparse.Namespac
     (layers, width, heads, context, batch), steps = SIZES[size]
     with tempfile.TemporaryDirectory(prefix="statcollect-overhead-") as folder, Collector() as collector:
         work = {"observer": observer, "layers": layers, "width": width, "heads": heads, "context": context, "batch": batch,
-                "threads": arguments.threads, "rounds": arguments.rounds, "block_steps": steps, "seconds": arguments.seconds,
+                "device": arguments.device, "autocast": arguments.autocast, "threads": arguments.threads, "rounds": arguments.rounds, "block_steps": steps, "seconds": arguments.seconds,
                 "collector": collector.address, "folder": folder}  # fmt: skip
         worker = Path(__file__).resolve().parent / "overhead_worker.py"
         environment = {**os.environ, **ALLOCATOR, "OMP_NUM_THREADS": str(arguments.threads), "PYTHONWARNINGS": "ignore"}
@@ -154,8 +162,9 @@ def summarise(observer: str, size: str, found: dict[str, Any], collector_cpu: fl
     row.update(memory_mib=found["memory_mib"], facts=found["observer"])
     if "reduction" in found:
         reduction = found["reduction"]
-        row.update(tensors=reduction["tensors"], bytes=reduction["bytes"], engine_ms=round(reduction["engine_ms"], 4))
-        row["engine_gb_s"] = round(reduction["bytes"] / reduction["engine_ms"] / 1e6, 3)
+        row.update(tensors=reduction["tensors"], bytes=reduction["bytes"], engine_ms=reduction["engine_ms"])
+        if reduction["engine_ms"]:
+            row["engine_gb_s"] = round(reduction["bytes"] / reduction["engine_ms"] / 1e6, 3)
         row["collector_cpu_ms_step"] = round(1000 * collector_cpu / row["steps_observed"], 4)
     return row
 
@@ -188,10 +197,11 @@ def main() -> int:
                 failures[f"{size} {observer}"] = str(error)
     progress("")
     compare(rows)
-    parameters = {"threads": arguments.threads, "rounds_max": arguments.rounds, "seconds": arguments.seconds,
+    parameters = {"device": arguments.device, "autocast": arguments.autocast, "threads": arguments.threads, "rounds_max": arguments.rounds, "seconds": arguments.seconds,
                   "sizes": {size: dict(zip(("layers", "width", "heads", "context", "batch"), SIZES[size][0])) for size in arguments.sizes},
                   "not_run": failures, "load_after": round(os.getloadavg()[0], 2)}  # fmt: skip
-    path = report.write("overhead", parameters, facts, rows, arguments.output)
+    what = "overhead" if arguments.device == "cpu" else "overhead_gpu"
+    path = report.write(what, parameters, facts, rows, arguments.output)
     print(render({"rows": rows, "parameters": parameters}))
     print(f"written to {path}", file=sys.stderr)
     return 0
@@ -233,7 +243,7 @@ def render(result: dict[str, Any]) -> str:
             f"{thread['added_percent']:+.1f} % ({thread['added_low_percent']:+.1f} .. {thread['added_high_percent']:+.1f})",
             f"{thread['times_agent']:.1f}" if thread.get("times_agent") else "-",
             f"{row['tensors']} / {row['bytes'] / 1e6:.1f} MB" if agent else "-",
-            f"{row['engine_ms']:.2f}" if agent else "-",
+            f"{row['engine_ms']:.2f}" if agent and row["engine_ms"] else "-",
         ])  # fmt: skip
     text = report.table(
         ["size: observer", "step, ms", "added, ms", "added (95 % interval)", "thread, ms", "thread (95 % interval)",

@@ -37,6 +37,8 @@ class Work:
     heads: int
     context: int
     batch: int
+    device: str  # "cpu" or "cuda"
+    autocast: bool  # to bfloat16
     threads: int
     rounds: int
     block_steps: int  # measured ones
@@ -51,23 +53,31 @@ class Trainer:
     def __init__(self, work: Work) -> None:
         torch.manual_seed(1)
         self._work = work
-        self.model = Gpt(Config(Corpus.vocabulary, work.layers, work.width, work.heads, work.context))
+        self.model = Gpt(Config(Corpus.vocabulary, work.layers, work.width, work.heads, work.context)).to(work.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self._corpus = Corpus(machine.REPOSITORY, bytes_max=1 << 20)
         self._step = 0
 
     def step(self, observer: observers.Observer) -> tuple[float, float]:
         """Milliseconds of one training step, and processor time of this thread in it; reading the batch is not part of it."""
-        tokens, targets = self._corpus.batch(self._step, 0, self._work.batch, self._work.context, seed=1)
+        work = self._work
+        tokens, targets = (part.to(work.device) for part in self._corpus.batch(self._step, 0, work.batch, work.context, seed=1))
         self._step += 1
+        self._synchronize()
         started, busy = time.perf_counter(), time.thread_time()
         observer.before_step()
-        loss = functional.cross_entropy(self.model(tokens).flatten(0, 1), targets.flatten())
+        with torch.autocast(work.device, dtype=torch.bfloat16, enabled=work.autocast):
+            loss = functional.cross_entropy(self.model(tokens).flatten(0, 1), targets.flatten())
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         observer.after_step()
+        self._synchronize()
         return 1000 * (time.perf_counter() - started), 1000 * (time.thread_time() - busy)
+
+    def _synchronize(self) -> None:
+        if self._work.device == "cuda":
+            torch.cuda.synchronize()
 
 
 def block(trainer: Trainer, observer: observers.Observer, steps: int) -> dict[str, float]:
@@ -120,6 +130,10 @@ def reduction(trainer: Trainer) -> dict[str, Any]:
     for hook in hooks:
         hook.remove()
 
+    size = {"tensors": len(kept), "bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept)}
+    if any(not tensor.is_cpu for tensor in kept):
+        return {**size, "engine_ms": None}  # the engine for them works asynchronously; scripts/gpu_check.sh measures it
+
     from statagent import _library, _tensors
 
     library, found, sums = _library.load(), _library.Statistics(), (ctypes.c_double * 16)()
@@ -130,11 +144,7 @@ def reduction(trainer: Trainer) -> dict[str, Any]:
         for structure, *_ in structures:
             _library.check(library.statagent_compute(structure, 16, 0, found, sums, None))
         times.append(1000 * (time.perf_counter() - started))
-    return {
-        "tensors": len(kept),
-        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),
-        "engine_ms": statistics.median(times),
-    }
+    return {**size, "engine_ms": statistics.median(times)}
 
 
 def run(work: Work) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _renderers() -> dict[str, Callable[[dict[str, Any]], str]]:
     import host_path
     import overhead
 
-    return {"engine": engine.render, "host_path": host_path.render, "overhead": overhead.render}
+    return {"engine": engine.render, "host_path": host_path.render, "overhead": overhead.render, "overhead_gpu": overhead.render}
 
 
 def main() -> int:

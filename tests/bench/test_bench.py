@@ -64,6 +64,9 @@ def test_host_path_measures_every_row_without_losing_records(tmp_path: Path) -> 
     assert [name for name in names if name.startswith("Python: observe")]
     assert "Python: module hook, output and a hook for its gradient" in names
     assert "Python: module outside the recorded steps, forward" in names
+    machine = importlib.import_module("machine")
+    if (machine.BUILD / "bin" / "statagent_host_bench").is_file():
+        assert "C++: Observe by handle, 1 float32" in names
 
 
 def test_a_collector_that_is_not_built_is_named(tmp_path: Path) -> None:

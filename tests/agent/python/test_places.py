@@ -155,7 +155,7 @@ def test_a_parameter_that_changes_its_layout_is_read_right(agent: Agent, recordi
 
 def test_optimizer_state_of_any_shape_is_recorded(agent: Agent, recording: Recording) -> None:
     class Odd(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        def step(self, closure: Any = None) -> Any:
             for parameter in self.param_groups[0]["params"]:
                 self.state[parameter] = {
                     "plain": torch.ones(2),
