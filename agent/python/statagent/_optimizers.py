@@ -25,7 +25,7 @@ class OptimizerHooks:
             optimizer.register_step_post_hook(self._after),
         ]
         self._plain = plain_tensor_types()
-        self._places: dict[tuple[int, str, str, int], Place] = {}  # by parameter, kind, path and update within the step
+        self._places: dict[tuple[int, str, str], Place] = {}  # by parameter, kind and path
         agent.optimizers.setdefault(id(optimizer), 0)
 
     def remove(self) -> None:
@@ -61,21 +61,18 @@ class OptimizerHooks:
 
     def _record(self, named: Named, kind: str, path: str, tensor: Any) -> None:
         agent = self._agent
-        call = agent.optimizers.get(id(self._optimizer), 0)
-        key = (id(named), kind, path, call)
-        place = self._places.get(key)
-        if place is None:
-            try:
-                place = self._places[key] = Place(
-                    agent.intern(named.name, kind, path, 0, call, "train", named.parent, named.class_name, named.depth)
-                )
-            except Exception as error:
-                agent.refuse(str(error))
-                return
-        if type(tensor) in self._plain:
-            agent.observe_at(place, tensor)
-        else:
-            agent.observe_handle(place.handle, tensor)
+        try:
+            call = agent.optimizers.get(id(self._optimizer), 0)
+            handle = agent.intern(named.name, kind, path, 0, call, "train", named.parent, named.class_name, named.depth)
+        except Exception as error:
+            agent.refuse(str(error))
+            return
+        if type(tensor) not in self._plain:
+            agent.observe_handle(handle, tensor)
+            return
+        key = (id(named), kind, path)
+        place = self._places.get(key) or self._places.setdefault(key, Place())
+        agent.observe_at(place, handle, tensor)
 
     def _end_step(self) -> None:
         """The step is over when every watched optimizer has made its update."""

@@ -81,13 +81,12 @@ def plain_tensor_types() -> tuple[type, type]:
 
 
 class Place:
-    """Where tensors are observed again and again under one identity. Keeps the structure for their layout, so that a torch tensor of
-    the same layout as the last one needs nothing but its address. Threads: any; a structure is taken out while it is used."""
+    """Where tensors come along again and again. Keeps the structure for their layout, so that a torch tensor of the same layout as
+    the last one needs nothing but its address. Threads: any; a structure is taken out while it is used."""
 
-    __slots__ = ("_device", "_dtype", "_shape", "_strides", "_structure", "handle")
+    __slots__ = ("_device", "_dtype", "_shape", "_strides", "_structure")
 
-    def __init__(self, handle: int) -> None:
-        self.handle = handle  # of the identity; -1: not interned yet
+    def __init__(self) -> None:
         self._structure: Tensor | None = None
         self._device = self._dtype = self._shape = self._strides = None
 

@@ -94,17 +94,17 @@ class Agent:
         except Exception as error:
             self.refuse(str(error))
 
-    def observe_at(self, place: Place, tensor: Any) -> None:
+    def observe_at(self, place: Place, handle: int, tensor: Any) -> None:
         """As observe_handle, for what comes with the same layout in every step: what depends on it is worked out once. Never raises.
         Precondition: type(tensor) is one of plain_tensor_types()."""
         try:
             structure = place.borrow(tensor)
             if structure is not None:
-                code = self._observe(self._pointer, place.handle, structure, None)
+                code = self._observe(self._pointer, handle, structure, None)
                 place.give_back(structure)
             else:
                 borrowed = borrow(tensor)
-                code = self._observe(self._pointer, place.handle, borrowed[0], None)
+                code = self._observe(self._pointer, handle, borrowed[0], None)
                 place.learn(tensor, borrowed)
             if code:
                 self.refuse(_library.last_error())

@@ -208,8 +208,11 @@ class _ModuleHook:
         self._tensor_type, self._grad_enabled = _torch().Tensor, _torch().is_grad_enabled
         self._epoch = self._eval_epoch = -1
         self._calls = self._eval_calls = 0
-        # (path, micro-batch, call, mode) -> places of the value and of its gradient.
-        self._places: dict[tuple[str, int, int, int], tuple[Place, Place]] = {}
+        # (path, micro-batch, call, mode) -> handles of the value and of its gradient; -1: not recorded.
+        self._handles: dict[tuple[str, int, int, int], tuple[int, int]] = {}
+        # path -> places of the value and of its gradient. The path of a bare tensor has its own.
+        self._places: dict[str, tuple[Place, Place]] = {"0": (Place(), Place())}
+        self._value_place, self._gradient_place = self._places["0"]
         # Calls made without gradients within a training pass: reentrant checkpoints compute them again, last first.
         self._unhooked: list[tuple[int, int]] = []
 
@@ -253,14 +256,15 @@ class _ModuleHook:
             self._unhooked.append((micro_batch, call))
         for path, tensor in found:
             key = (path, micro_batch, call, state)
-            value, gradient = self._places.get(key) or self._new_places(*key)
+            handle, gradient_handle = self._handles.get(key) or self._intern(*key)
+            place, gradient_place = self._places.get(path) or self._places.setdefault(path, (Place(), Place()))
             if self._values:
                 if type(tensor) is self._tensor_type:
-                    self._agent.observe_at(value, tensor)
+                    self._agent.observe_at(place, handle, tensor)
                 else:
-                    self._agent.observe_handle(value.handle, tensor)
+                    self._agent.observe_handle(handle, tensor)
             if hooking and tensor.requires_grad:
-                self._watch.hook_gradient(tensor, _GradientOf(self._watch, gradient))
+                self._watch.hook_gradient(tensor, _GradientOf(self._watch, gradient_place, gradient_handle))
 
     def _hook_recomputed(self, found: list[tuple[str, Any]]) -> None:
         """A checkpoint computes the module again. If its gradients flow through the new tensors (reentrant checkpoints), they
@@ -270,31 +274,33 @@ class _ModuleHook:
         micro_batch, call = self._unhooked.pop()
         for path, tensor in found:
             if tensor.requires_grad:
-                gradient = self._new_places(path, micro_batch, call, _TRAIN)[1]
-                self._watch.hook_gradient(tensor, _GradientOf(self._watch, gradient))
+                key = (path, micro_batch, call, _TRAIN)
+                handle = (self._handles.get(key) or self._intern(*key))[1]
+                place = (self._places.get(path) or self._places.setdefault(path, (Place(), Place())))[1]
+                self._watch.hook_gradient(tensor, _GradientOf(self._watch, place, handle))
 
-    def _new_places(self, path: str, micro_batch: int, call: int, state: int) -> tuple[Place, Place]:
-        def place(wanted: bool, kind: str) -> Place:
-            named, mode = self._named, "eval" if state == _EVAL else "train"
+    def _intern(self, path: str, micro_batch: int, call: int, state: int) -> tuple[int, int]:
+        def handle(wanted: bool, kind: str) -> int:
             if not wanted:
-                return Place(-1)
-            return Place(
-                self._agent.intern(named.name, kind, path, micro_batch, call, mode, named.parent, named.class_name, named.depth)
+                return -1
+            named, mode = self._named, "eval" if state == _EVAL else "train"
+            return self._agent.intern(
+                named.name, kind, path, micro_batch, call, mode, named.parent, named.class_name, named.depth
             )
 
         gradients = self._gradients and state == _TRAIN
-        made = place(self._values, self._kind), place(gradients, f"grad_{self._kind}")
-        self._places[(path, micro_batch, call, state)] = made
+        made = handle(self._values, self._kind), handle(gradients, f"grad_{self._kind}")
+        self._handles[(path, micro_batch, call, state)] = made
         return made
 
 
 class _GradientOf:
     """Tensor hook that observes one gradient. A second backward pass through the graph is not another observation."""
 
-    __slots__ = ("_fired", "_place", "_watch")
+    __slots__ = ("_fired", "_handle", "_place", "_watch")
 
-    def __init__(self, watch: Watch, place: Place) -> None:
-        self._watch, self._place, self._fired = watch, place, False
+    def __init__(self, watch: Watch, place: Place, handle: int) -> None:
+        self._watch, self._place, self._handle, self._fired = watch, place, handle, False
 
     def __call__(self, gradient: Any) -> None:
         if self._fired:
@@ -306,9 +312,9 @@ class _GradientOf:
         watch._backward_seen = agent.backward_seen = True
         if watch._resting:
             if type(gradient) is watch.tensor_type:
-                agent.observe_at(self._place, gradient)
+                agent.observe_at(self._place, self._handle, gradient)
             else:
-                agent.observe_handle(self._place.handle, gradient)
+                agent.observe_handle(self._handle, gradient)
 
 
 class _OutputHook(_ModuleHook):
@@ -325,17 +331,18 @@ class _OutputHook(_ModuleHook):
         try:
             call, micro_batch = self._next_call(), watch.micro_batch
             key = ("0", micro_batch, call, _TRAIN)
-            value, gradient = self._places.get(key) or self._new_places(*key)
+            handle, gradient_handle = self._handles.get(key) or self._intern(*key)
             if self._values:
-                self._agent.observe_at(value, output)
+                self._agent.observe_at(self._value_place, handle, output)
             if self._gradients:
                 if not self._grad_enabled():
                     self._unhooked.append((micro_batch, call))
                 elif output.requires_grad:
+                    hook = _GradientOf(watch, self._gradient_place, gradient_handle)
                     if output.grad_fn is None:
-                        watch.hook_gradient(output, _GradientOf(watch, gradient))
+                        watch.hook_gradient(output, hook)
                     else:
-                        hook_result(output, _GradientOf(watch, gradient))
+                        hook_result(output, hook)
         except Exception as error:
             self._agent.refuse(f"{self._kind} of '{self._named.name}': {error}")
 
