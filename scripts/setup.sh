@@ -36,7 +36,7 @@ apt_packages=(
 )
 pip_packages=(numpy)
 if [ "$purpose" = test ]; then
-  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format)
+  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf)
   pip_packages+=(pytest grpcio protobuf ruff mypy)
 fi
 

@@ -134,13 +134,14 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 
 def candidates() -> list[Path]:
-    """Where the library may lie, best first: STATAGENT_LIBRARY alone if it is set; beside the package; the source tree's
-    build folders, `release` first, then the one built last."""
+    """Where the library may lie, best first: STATAGENT_LIBRARY alone if it is set; beside the package; in the release; the
+    source tree's build folders, `release` first, then the one built last."""
     named = os.environ.get("STATAGENT_LIBRARY")
     if named:
         return [Path(named)]
     package = Path(__file__).resolve().parent
-    places = [package / "lib" / LIBRARY_NAME, package / LIBRARY_NAME]
+    # The last one is the release: python/statagent beside lib/.
+    places = [package / "lib" / LIBRARY_NAME, package / LIBRARY_NAME, package.parents[1] / "lib" / LIBRARY_NAME]
     root = package.parents[2] if len(package.parents) > 2 else package
     if (root / "agent" / "include" / "statagent" / "statagent.h").is_file():
         release = root / "build" / "release" / "lib" / LIBRARY_NAME

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Puts together what runs on a machine without our system packages: programs, libraries found by $ORIGIN, the Python package, headers,
+# benchmarks and examples. The same folder is the release. Needs a built tree.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+preset=release
+output=
+archive=0
+usage() {
+  cat <<'EOT'
+Usage: scripts/bundle.sh [--preset NAME] [--output DIR] [--archive]
+
+  --preset NAME   take build/NAME (default: release)
+  --output DIR    make DIR (replaced if it is a bundle; default: build/bundle/statcollect-VERSION-linux-ARCHITECTURE)
+  --archive       also write DIR.tar.gz
+
+Prints the folder's path. Of the system it needs the C library (the version it needs is in MANIFEST) and, for GPUs, the driver.
+
+Examples:
+  scripts/build.sh && scripts/bundle.sh --archive
+  PYTHONPATH=DIR/python python3 -c 'import statagent, numpy; print(statagent.compute(numpy.arange(9.0)))'
+EOT
+}
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --preset) preset="${2:?--preset needs a name}"; shift 2 ;;
+    --output) output="${2:?--output needs a folder}"; shift 2 ;;
+    --archive) archive=1; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "bundle.sh: unknown argument '$1'; see scripts/bundle.sh --help" >&2; exit 2 ;;
+  esac
+done
+
+build="build/$preset"
+fail() { echo "bundle.sh: $*" >&2; exit 1; }
+[ -x "$build/bin/statcollectord" ] || fail "take programs from '$build': statcollectord is not there; run scripts/build.sh $preset first"
+command -v patchelf >/dev/null || fail "patchelf is not installed; run scripts/setup.sh first"
+
+version=$(sed -n 's/^project(statcollect VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+name="statcollect-$version-linux-$(uname -m)"
+output="${output:-build/bundle/$name}"
+if [ -e "$output" ]; then
+  [ -f "$output/MANIFEST" ] || fail "make '$output': it exists and is no bundle; name another folder"
+  rm -rf "$output"
+fi
+mkdir -p "$output"
+output=$(cd "$output" && pwd)
+
+# --- our own files
+cmake --install "$build" --prefix "$output" >/dev/null
+mkdir -p "$output/python" "$output/bench"
+cp -R agent/python/statagent "$output/python/"
+cp bench/*.py "$output/bench/"
+for program in statagent_bench statagent_host_bench; do
+  [ ! -x "$build/bin/$program" ] || cp "$build/bin/$program" "$output/bin/"
+done
+for program in "$build"/tests/*gpu*_test; do
+  [ ! -x "$program" ] || { mkdir -p "$output/tests" && cp "$program" "$output/tests/"; }
+done
+[ ! -d tests/gpu ] || { mkdir -p "$output/tests" && cp -R tests/gpu "$output/tests/"; }
+cp -R examples "$output/"
+cp README.md CHANGELOG.md LICENSE "$output/"
+find "$output" -name __pycache__ -prune -exec rm -rf {} +
+
+# --- libraries of the system, all but those that must be the machine's own: the C library and the GPU's driver
+elf_files() {
+  find "$output" -type f \( -path '*/bin/*' -o -path '*/lib/*' -o -path '*/tests/*' \) | while read -r file; do
+    if [ "$(head -c 4 "$file" | od -An -tx1 | tr -d ' \n')" = 7f454c46 ]; then echo "$file"; fi
+  done
+}
+own='^(libc|libm|libdl|libpthread|librt|libresolv|libutil|libcuda|libnvidia-.*|ld-linux.*)\.so'
+elf_files | xargs ldd | sed -n 's/^\t\(lib[^ ]*\) => \(\/[^ ]*\).*/\1 \2/p' | sort -u |
+  while read -r soname path; do
+    [[ "$soname" =~ $own ]] || [ -e "$output/lib/$soname" ] || cp -L "$path" "$output/lib/$soname"
+  done
+elf_files | while read -r f; do
+  case "$f" in
+    "$output"/lib/*) rpath='$ORIGIN' ;;
+    *) rpath='$ORIGIN/../lib' ;;
+  esac
+  chmod u+w "$f"
+  patchelf --set-rpath "$rpath" "$f"
+done
+
+# --- what it is and needs
+glibc=$(elf_files | xargs objdump -T | grep -o 'GLIBC_[0-9][0-9.]*' | sort -uV | tail -1)
+{
+  echo "statcollect $version"
+  echo "architecture $(uname -m)"
+  echo "needs ${glibc/_/ } or later"
+  echo "commit $(git rev-parse HEAD 2>/dev/null || echo unknown)"
+} >"$output/MANIFEST"
+
+if [ "$archive" = 1 ]; then
+  tar -C "$(dirname "$output")" -czf "$output.tar.gz" "$(basename "$output")"
+  echo "$output.tar.gz"
+fi
+echo "$output"
