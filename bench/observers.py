@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,6 +83,21 @@ class Statagent:
     def after_step(self) -> None:
         if not self._everything:  # the optimizer ends the step
             self._agent.step()
+
+    def time_calls(self, steps: Callable[[], Any]) -> float:
+        """Milliseconds of this thread inside the library's observe calls while `steps` runs."""
+        observe, inside = self._agent._observe, [0.0]
+
+        def timed(*arguments: Any) -> int:
+            started = time.thread_time()
+            code: int = observe(*arguments)
+            inside[0] += time.thread_time() - started
+            return code
+
+        self._agent._observe = timed
+        steps()
+        self._agent._observe = observe
+        return 1000 * inside[0]
 
     def detach(self) -> None:
         self._watch.remove()

@@ -165,6 +165,7 @@ def summarise(observer: str, size: str, found: dict[str, Any], collector_cpu: fl
         row.update(tensors=reduction["tensors"], bytes=reduction["bytes"], engine_ms=reduction["engine_ms"])
         if reduction["engine_ms"]:
             row["engine_gb_s"] = round(reduction["bytes"] / reduction["engine_ms"] / 1e6, 3)
+        row["calls_ms"] = round(found["calls_ms"], 4)
         row["collector_cpu_ms_step"] = round(1000 * collector_cpu / row["steps_observed"], 4)
     return row
 
@@ -243,11 +244,12 @@ def render(result: dict[str, Any]) -> str:
             f"{thread['added_percent']:+.1f} % ({thread['added_low_percent']:+.1f} .. {thread['added_high_percent']:+.1f})",
             f"{thread['times_agent']:.1f}" if thread.get("times_agent") else "-",
             f"{row['tensors']} / {row['bytes'] / 1e6:.1f} MB" if agent else "-",
+            f"{row['calls_ms']:.2f}" if row.get("calls_ms") else "-",
             f"{row['engine_ms']:.2f}" if agent and row["engine_ms"] else "-",
         ])  # fmt: skip
     text = report.table(
         ["size: observer", "step, ms", "added, ms", "added (95 % interval)", "thread, ms", "thread (95 % interval)",
-         "times statagent (thread)", "tensors / bytes", "reduction alone, ms"],
+         "times statagent (thread)", "tensors / bytes", "in the library, ms", "reduction alone, ms"],
         lines,
     )  # fmt: skip
     failures = result["parameters"].get("not_run", {})

@@ -114,6 +114,15 @@ def alternate(trainer: Trainer, observer: observers.Observer, work: Work) -> lis
     return rounds
 
 
+def calls(trainer: Trainer, observer: observers.Statagent) -> float:
+    """Milliseconds a step inside the library's observe calls, in its place between the model's own work."""
+    observer.attach()
+    trainer.step(observer)
+    times = [observer.time_calls(lambda: trainer.step(observer)) for _ in range(9)]
+    observer.detach()
+    return statistics.median(times)
+
+
 def reduction(trainer: Trainer) -> dict[str, Any]:
     """What there is to observe in one step, and how long the engine takes for exactly these tensors, one after another, when nothing
     else happens: outputs and gradients are kept from one step, and go through the C interface five times."""
@@ -156,6 +165,8 @@ def run(work: Work) -> dict[str, Any]:
         found["reduction"] = reduction(trainer)
     observer = observers.make(work.observer, trainer.model, trainer.optimizer, work.collector, Path(work.folder))
     found["rounds"] = alternate(trainer, observer, work)
+    if isinstance(observer, observers.Statagent):
+        found["calls_ms"] = calls(trainer, observer)
     found["observer"] = observer.close()
     found["memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return found
