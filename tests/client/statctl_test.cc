@@ -433,7 +433,7 @@ TEST_F(Statctl, RmWantsYesWithoutATerminal) {
 }
 
 TEST_F(Statctl, RmOfARunBeingWrittenWantsForce) {
-  server_.control.open_run = "ort";
+  server_.control.SetOpenRun("ort");
   EXPECT_EQ(Run({"rm", "ort", "--yes"}).code, 2);
   EXPECT_EQ(Run({"rm", "ort", "--yes", "--force"}).code, 0);
 }

@@ -107,7 +107,11 @@ class GatedStore final : public Store {
 class StoreControl final : public CollectorControl {
  public:
   explicit StoreControl(Store& store) : store_(store) {}
-  std::string open_run;  // has a stream open: not removed without force
+  // That run has a stream open: it is not removed without force.
+  void SetOpenRun(const std::string& run) {
+    std::lock_guard lock(mutex_);
+    open_run_ = run;
+  }
 
   CollectorStatus GetStatus() override {
     return {.version = "9.8.7",
@@ -125,7 +129,7 @@ class StoreControl final : public CollectorControl {
   Result<DeletedRun> DeleteRun(const std::string& run, bool force) override {
     const auto attempts = store_.Attempts(run);
     if (attempts->empty()) return Status(Code::kNotFound, "no run '" + run + "'");
-    if (run == open_run && !force)
+    if (IsOpenRun(run) && !force)
       return Status(Code::kFailedPrecondition, "run '" + run + "' is being written; --force");
     DeletedRun deleted;
     for (const AttemptMeta& attempt : *attempts) {
@@ -139,7 +143,14 @@ class StoreControl final : public CollectorControl {
   bool IsStreamOpen(std::uint32_t, std::uint32_t) override { return false; }
 
  private:
+  bool IsOpenRun(const std::string& run) {
+    std::lock_guard lock(mutex_);
+    return run == open_run_;
+  }
+
   Store& store_;
+  std::mutex mutex_;
+  std::string open_run_;
 };
 
 class QueryServer {

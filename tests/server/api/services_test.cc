@@ -231,7 +231,7 @@ TEST_F(Services, ListsRunsSeriesScalarsAndEvents) {
 
 TEST_F(Services, DeleteRunRemovesItAndRefusesWhileItIsWritten) {
   Start();
-  server_->control.open_run = "ort";
+  server_->control.SetOpenRun("ort");
   v1::DeleteRunRequest request;
   request.set_run("ort");
   v1::DeleteRunResponse response;
