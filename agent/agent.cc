@@ -9,12 +9,14 @@
 #include "agent/launch_environment.h"
 #include "agent/option_resolver.h"
 #include "agent/process_guard.h"
+#include "agent/stats/cuda/engine.h"
 #include "agent/stats/stats.h"
 
 namespace statagent {
 namespace {
 
 constexpr std::chrono::milliseconds kCloseInDestructor{2000};
+constexpr std::chrono::milliseconds kComputeTimeout = std::chrono::minutes(1);  // for a stream to reach it
 
 // Nothing thrown inside reaches the training code.
 template <typename F>
@@ -51,6 +53,11 @@ Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint6
 }
 
 Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::uint32_t samples) {
+  return Compute(tensor, sketch, samples, nullptr);
+}
+
+Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::uint32_t samples,
+                           void* stream) {
   return Guarded([&]() -> Result<Statistics> {
     if ((sketch != 0 && sketch != 16 && sketch != 32 && sketch != 64) || samples > statcollect::kSamplesMax) {
       return Status(Code::kInvalidArgument,
@@ -58,14 +65,19 @@ Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::
                         std::to_string(samples) +
                         "; expected a sketch of 0, 16, 32 or 64 and at most 1024 samples");
     }
-    const auto cpu = ToCpuTensor(tensor);
-    if (!cpu.ok()) return cpu.status();
+    const auto data = CheckedTensor(tensor);
+    if (!data.ok()) return data.status();
     Statistics out;
     out.sketch.resize(sketch);
     out.samples.resize(samples);
     std::uint32_t written = 0;
-    const statcollect::TensorStats s =
-        statcollect::stats::ComputeCpu(*cpu, out.sketch, out.samples, &written);
+    statcollect::TensorStats s;
+    if (tensor.device == Device::kCuda) {
+      STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::cuda::ComputeCuda(
+          *data, tensor.device_index, stream, {&s, out.sketch, out.samples, &written}, kComputeTimeout));
+    } else {
+      s = statcollect::stats::ComputeCpu(*data, out.sketch, out.samples, &written);
+    }
     out.samples.resize(written);
     out.numel = s.numel;
     out.nan = s.nan;
@@ -116,9 +128,9 @@ Agent::~Agent() {
   if (!impl_->Inert()) (void)Close(kCloseInDestructor);
 }
 
-Status Agent::Observe(const Identity& identity, const TensorView& tensor, void* /*stream*/) noexcept {
+Status Agent::Observe(const Identity& identity, const TensorView& tensor, void* stream) noexcept {
   if (impl_->Inert()) return Status::Ok();
-  return Guarded([&] { return impl_->Observe(identity, tensor); });
+  return Guarded([&] { return impl_->Observe(identity, tensor, stream); });
 }
 
 Result<std::uint32_t> Agent::Intern(const Identity& identity) noexcept {
@@ -126,9 +138,9 @@ Result<std::uint32_t> Agent::Intern(const Identity& identity) noexcept {
   return Guarded([&] { return impl_->Intern(identity); });
 }
 
-Status Agent::Observe(std::uint32_t handle, const TensorView& tensor, void* /*stream*/) noexcept {
+Status Agent::Observe(std::uint32_t handle, const TensorView& tensor, void* stream) noexcept {
   if (impl_->Inert()) return Status::Ok();
-  return Guarded([&] { return impl_->Observe(handle, tensor); });
+  return Guarded([&] { return impl_->Observe(handle, tensor, stream); });
 }
 
 Status Agent::LogScalar(std::string_view name, double value, std::uint32_t micro_batch) noexcept {

@@ -89,11 +89,19 @@ Status CheckCall(const Identity& identity, std::int64_t lowest) {
 
 Result<statcollect::stats::CpuTensor> ToCpuTensor(const TensorView& tensor) {
   if (tensor.device != Device::kCpu) {
-    return Status(Code::kUnimplemented, "compute statistics of a tensor on device " +
+    return Status(Code::kUnimplemented, "histogram of a tensor on device " +
                                             std::to_string(static_cast<int>(tensor.device)) + ":" +
                                             std::to_string(tensor.device_index) +
-                                            ": this build computes on the CPU only; expected device 0 (CPU); "
-                                            "copy the tensor to the CPU first");
+                                            ": expected device 0 (CPU); copy the tensor to the CPU first");
+  }
+  return CheckedTensor(tensor);
+}
+
+Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor) {
+  if (tensor.device != Device::kCpu && tensor.device != Device::kCuda) {
+    return Status(Code::kInvalidArgument, "observe tensor: its device is " +
+                                              std::to_string(static_cast<int>(tensor.device)) +
+                                              "; expected 0 (CPU) or 1 (CUDA)");
   }
   const statcollect::stats::CpuTensor cpu{tensor.data, tensor.dtype, tensor.shape, tensor.strides};
   STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::Validate(cpu));
@@ -112,7 +120,9 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
                  if (exporter.Failed()) recorder.Refuse(kDropRejected);
                  waker.Wake();
                }),
-      batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch) {}
+      cuda({.sketch = options.sketch, .samples = options.samples}, statcollect::stats::cuda::MakeCudaApi(),
+           &recorder, &clock),
+      batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch, &cuda) {}
 
 Agent::Impl::Impl(ResolvedOptions options, Launch launch, std::unique_ptr<Transport> transport)
     : options_(std::move(options)),
@@ -138,27 +148,37 @@ Status Agent::Impl::Start() {
   return Status::Ok();
 }
 
-Status Agent::Impl::Observe(const Identity& identity, const TensorView& tensor) {
+Result<statcollect::stats::CpuTensor> Agent::Impl::Open(const TensorView& tensor) {
+  auto data = CheckedTensor(tensor);
+  if (data.ok() && tensor.device == Device::kCuda) {
+    STATCOLLECT_RETURN_IF_ERROR(parts_->cuda.Check(*data, tensor.device_index));
+  }
+  return data;
+}
+
+Status Agent::Impl::Observe(const Identity& identity, const TensorView& tensor, void* stream) {
   STATCOLLECT_RETURN_IF_ERROR(CheckCall(identity, -1));
-  const auto cpu = ToCpuTensor(tensor);
-  if (!cpu.ok()) return cpu.status();
+  const auto data = Open(tensor);
+  if (!data.ok()) return data.status();
   Slot* slot = nullptr;
   STATCOLLECT_RETURN_IF_ERROR(
       parts_->recorder.Begin(ToIdentityView(identity), identity.call < 0, tensor.dtype, tensor.shape, &slot));
-  return Fill(slot, *cpu);
+  return Fill(slot, *data, tensor, stream);
 }
 
-Status Agent::Impl::Observe(std::uint32_t handle, const TensorView& tensor) {
-  const auto cpu = ToCpuTensor(tensor);
-  if (!cpu.ok()) return cpu.status();
+Status Agent::Impl::Observe(std::uint32_t handle, const TensorView& tensor, void* stream) {
+  const auto data = Open(tensor);
+  if (!data.ok()) return data.status();
   Slot* slot = nullptr;
   STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Begin(handle, tensor.dtype, tensor.shape, &slot));
-  return Fill(slot, *cpu);
+  return Fill(slot, *data, tensor, stream);
 }
 
-Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& tensor) {
+Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
+                         void* stream) {
   if (slot == nullptr) return Status::Ok();
-  slot->stats = statcollect::stats::ComputeCpu(tensor, slot->sketch, slot->samples, &slot->sample_count,
+  if (tensor.device == Device::kCuda) return parts_->cuda.Fill(slot, data, tensor.device_index, stream);
+  slot->stats = statcollect::stats::ComputeCpu(data, slot->sketch, slot->samples, &slot->sample_count,
                                                &parts_->workers);
   parts_->recorder.Commit(slot);
   return Status::Ok();
@@ -189,6 +209,7 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout) {
   parts_->batcher.Stop(deadline);
   close_status_ = parts_->exporter.Finish(deadline);
   parts_->recorder.DropRest(kDropClosed);
+  parts_->cuda.Abandon();
   const std::uint64_t lost = counters().dropped() - before;
   if (lost > 0 && !IsFatal(close_status_.code())) {
     close_status_ = Status(Code::kDeadlineExceeded,

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "agent/cuda_slots.h"
 #include "agent/export/batcher.h"
 #include "agent/export/exporter.h"
 #include "agent/export/log_limiter.h"
@@ -22,7 +23,9 @@
 
 namespace statagent {
 
-// What the engine computes from, or why it cannot.
+// What an engine computes from, on any device, or what is wrong with the view.
+Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor);
+// The same for a tensor that must be on the CPU.
 Result<statcollect::stats::CpuTensor> ToCpuTensor(const TensorView& tensor);
 
 // Threads: as Agent. In a forked child nothing may be called but IsCopy: the threads are gone and the mutexes
@@ -41,8 +44,8 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   bool IsCopy() const noexcept { return generation_ != statcollect::ForkGeneration(); }
   bool Inert() const noexcept { return parts_ == nullptr || IsCopy(); }
 
-  Status Observe(const Identity& identity, const TensorView& tensor);
-  Status Observe(std::uint32_t handle, const TensorView& tensor);
+  Status Observe(const Identity& identity, const TensorView& tensor, void* stream);
+  Status Observe(std::uint32_t handle, const TensorView& tensor, void* stream);
   Result<std::uint32_t> Intern(const Identity& identity);
   Status Flush(std::chrono::milliseconds timeout);
   Status Close(std::chrono::milliseconds timeout);
@@ -66,10 +69,13 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
     statcollect::stats::CpuWorkers workers;
     const std::unique_ptr<statcollect::Transport> transport;
     statcollect::Exporter exporter;
+    statcollect::CudaSlots cuda;
     statcollect::Batcher batcher;
   };
 
-  Status Fill(statcollect::Slot* slot, const statcollect::stats::CpuTensor& tensor);
+  Result<statcollect::stats::CpuTensor> Open(const TensorView& tensor);
+  Status Fill(statcollect::Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
+              void* stream);
 
   const std::uint64_t generation_ = statcollect::ForkGeneration();
   statcollect::ResolvedOptions options_;

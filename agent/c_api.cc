@@ -312,13 +312,18 @@ int statagent_dropped(const statagent_agent* agent,
 
 int statagent_compute(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples,
                       statagent_statistics* statistics, double* sketch_out, double* samples_out) {
+  return statagent_compute_on(tensor, sketch, samples, nullptr, statistics, sketch_out, samples_out);
+}
+
+int statagent_compute_on(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples, void* stream,
+                         statagent_statistics* statistics, double* sketch_out, double* samples_out) {
   return Guarded([&] {
     STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_compute", statistics));
     const auto view = ReadTensor("statagent_compute", tensor);
     if (!view.ok()) return view.status();
     if (sketch > 0 && sketch_out == nullptr) return Null("statagent_compute", "sketch_out");
     if (samples > 0 && samples_out == nullptr) return Null("statagent_compute", "samples_out");
-    const auto computed = statagent::Compute(*view, sketch, samples);
+    const auto computed = statagent::Compute(*view, sketch, samples, stream);
     if (!computed.ok()) return computed.status();
     Write(*computed, statistics);
     std::copy(computed->sketch.begin(), computed->sketch.end(), sketch_out);

@@ -46,8 +46,8 @@ endfunction()
 
 function(statagent_link target)
   set(map ${PROJECT_SOURCE_DIR}/agent/statagent.map)
-  set(archives statcollect_grpc_exporter statcollect_export statcollect_staging statcollect_stats
-               statcollect_common)
+  set(archives statcollect_grpc_exporter statcollect_export statcollect_staging statcollect_cuda statcollect_cuda_plan
+               statcollect_stats statcollect_common)
   set(files)
   foreach(archive ${archives})
     list(APPEND files $<TARGET_FILE:${archive}>)
@@ -58,6 +58,10 @@ function(statagent_link target)
   target_link_options(${target} PRIVATE -Wl,--version-script=${map} -Wl,--gc-sections -Wl,--exclude-libs,ALL
                       -Wl,-z,nodelete)
   target_link_libraries(${target} PRIVATE -Wl,--start-group ${files} -Wl,--end-group)
+  if(STATCOLLECT_HAS_CUDA)
+    # The static runtime looks for the driver itself, when it is first used.
+    target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+  endif()
   if(STATAGENT_STATIC_GRPC)
     statagent_static_grpc_dependencies(dependencies)
     target_link_libraries(${target} PRIVATE ${STATAGENT_GRPC_ARCHIVES} ${dependencies})

@@ -22,7 +22,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "agent/staging": ({"common"}, set()),
     "agent/export": ({"common", "agent/staging"}, set()),
     "agent/export/grpc_exporter.cc": ({"common", "agent/staging", "agent/export", "proto"}, {"grpc", "protobuf"}),
-    "agent": ({"common", "agent/include", "agent/stats", "agent/staging", "agent/export"}, set()),
+    "agent": ({"common", "agent/include", "agent/stats", "agent/stats/cuda", "agent/staging", "agent/export"}, set()),
     "server/store": ({"common"}, {"zstd", "lz4"}),
     "server/store/rocksdb_store.cc": ({"common", "server/store"}, {"rocksdb", "spdlog"}),
     "server/runtime": ({"common"}, {"boost", "spdlog", "json", "cli11"}),

@@ -36,7 +36,10 @@ std::size_t BytesOfAll(const Defs& defs) {
   return bytes;
 }
 
-bool IsReported(const std::string& cause) { return cause == kDropBufferFull || cause == kDropTableFull; }
+bool IsReported(const std::string& cause) {
+  return cause == kDropBufferFull || cause == kDropTableFull || cause == kDropDeviceError ||
+         cause == kDropGraphCapture;
+}
 
 }  // namespace
 
@@ -55,12 +58,24 @@ struct Batcher::Builder {
 };
 
 Batcher::Batcher(Recorder* recorder, BatchSink* sink, Ledger* ledger, Waker* waker, const Clock* clock,
-                 std::uint32_t sketch)
-    : recorder_(recorder), sink_(sink), ledger_(ledger), waker_(waker), clock_(clock), sketch_(sketch) {}
+                 std::uint32_t sketch, SlotFiller* filler)
+    : recorder_(recorder),
+      sink_(sink),
+      ledger_(ledger),
+      waker_(waker),
+      clock_(clock),
+      sketch_(sketch),
+      filler_(filler) {}
 
 Batcher::~Batcher() { Stop(TimePoint::min()); }
 
 TimePoint Batcher::Poll() {
+  filling_ = filler_ != nullptr && filler_->Poll() > 0;
+  const TimePoint next = Round();
+  return filling_ ? std::min(next, clock_->Now() + kFillerInterval) : next;
+}
+
+TimePoint Batcher::Round() {
   if (sink_->Failed()) {
     Discard();
     return Empty() ? TimePoint::max() : clock_->Now() + kBatchAge;  // a slot may still be filled
@@ -81,7 +96,7 @@ TimePoint Batcher::Poll() {
   if (!Assemble(&builder)) return now + kRetry;
   oldest_.reset();
   // What did not fit any more follows at once.
-  last_batch_ = recorder_->side().HasStepEnd() ? std::nullopt : std::optional(now);
+  last_batch_ = !filling_ && recorder_->side().HasStepEnd() ? std::nullopt : std::optional(now);
   sink_->Submit(std::move(builder.batch), builder.bytes);
   return now;
 }
@@ -96,7 +111,7 @@ TimePoint Batcher::DueAt(TimePoint now) {
       recorder_->ring().tail() - recorder_->ring().head() + recorder_->side().size();
   if (flushing_ || closing_ || waiting >= kBatchRecords) return now;
   const TimePoint aged = *oldest_ + kBatchAge;
-  if (!recorder_->side().HasStepEnd()) return aged;
+  if (filling_ || !recorder_->side().HasStepEnd()) return aged;
   return last_batch_ ? std::min(aged, *last_batch_ + kStepSpacing) : now;
 }
 

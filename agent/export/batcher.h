@@ -20,6 +20,7 @@
 
 #include "agent/export/batch_sink.h"
 #include "agent/staging/recorder.h"
+#include "agent/staging/slot_filler.h"
 #include "common/clock.h"
 
 namespace statcollect {
@@ -28,13 +29,16 @@ class Batcher {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   static constexpr std::chrono::milliseconds kBatchAge{200};
+  static constexpr std::chrono::milliseconds kFillerInterval{2};
   // A batch wakes half a dozen threads down to the disk of the collector, on cores that train.
   static constexpr std::chrono::milliseconds kStepSpacing{50};
   static constexpr std::chrono::milliseconds kLossReportInterval{1000};
 
-  // `waker` is the one that the recorder wakes. `sketch` as in the recorder's slots.
+  // `waker` is the one that the recorder wakes. `sketch` as in the recorder's slots. `filler`, if not null,
+  // is polled every kFillerInterval while it has something to come; a step's end is then no reason to send
+  // before kBatchAge.
   Batcher(Recorder* recorder, BatchSink* sink, Ledger* ledger, Waker* waker, const Clock* clock,
-          std::uint32_t sketch);
+          std::uint32_t sketch, SlotFiller* filler = nullptr);
   ~Batcher();
 
   // One round: makes at most one batch. Returns when to call again, at the latest (TimePoint::max(): when
@@ -50,6 +54,7 @@ class Batcher {
  private:
   struct Builder;
 
+  TimePoint Round();
   bool Empty();
   // When what waits is due.
   TimePoint DueAt(TimePoint now);
@@ -67,6 +72,9 @@ class Batcher {
   Waker* const waker_;
   const Clock* const clock_;
   const std::uint32_t sketch_;
+  SlotFiller* const filler_;
+
+  bool filling_ = false;  // the filler has something to come
 
   std::optional<TimePoint> oldest_;  // when the oldest waiting record was noticed
   std::optional<TimePoint> last_batch_;

@@ -20,7 +20,10 @@ namespace statcollect {
 inline constexpr std::string_view kDropBufferFull =
     "buffer_full";  // no free slot: the collector is too slow or away
 inline constexpr std::string_view kDropTableFull = "table_full";  // too many different activations or shapes
-inline constexpr std::string_view kDropRejected = "rejected";     // the collector refused the session
+inline constexpr std::string_view kDropDeviceError = "device_error";  // the GPU has failed
+inline constexpr std::string_view kDropGraphCapture =
+    "graph_capture";                                           // observed while a CUDA graph was captured
+inline constexpr std::string_view kDropRejected = "rejected";  // the collector refused the session
 inline constexpr std::string_view kDropClosed = "closed";  // not durable when the agent was closed, or later
 
 class Ledger {

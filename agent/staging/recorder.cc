@@ -114,6 +114,12 @@ void Recorder::Commit(Slot* slot) {
   if (waiting % kBatchRecords == 0) batcher_->Wake();
 }
 
+void Recorder::GiveUp(Slot* slot, std::string_view cause) {
+  ledger_->Drop(cause);
+  ring_.GiveUp(slot);
+  batcher_->Wake();  // it may be what others wait behind
+}
+
 Status Recorder::LogScalar(std::string_view name, double value, std::uint32_t micro_batch) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("scalar", name));
   bool wake = false;

@@ -1,6 +1,6 @@
 // The training threads' side of the agent: knows the current step, gives each observed tensor its identity,
 // its place in the step's order and a slot, and queues everything else. Whoever computes fills the slot
-// between Begin and Commit.
+// between Begin and Commit, at once or later (slot_filler.h).
 //
 // Invariants: (1) An identity is recorded at most once in a step. (2) Steps never decrease; no tensor of a
 // step is reserved after the step's end. (3) Everything handed over is in the ledger, whether it was kept or
@@ -53,6 +53,8 @@ class Recorder {
   Status Begin(const IdentityView& identity, bool next_call, DType dtype, std::span<const std::int64_t> shape,
                Slot** slot);
   void Commit(Slot* slot);
+  // Instead of Commit: the tensor could not be computed, for this cause.
+  void GiveUp(Slot* slot, std::string_view cause);
 
   Status LogScalar(std::string_view name, double value, std::uint32_t micro_batch);
   Status LogEvent(std::string_view kind, std::string_view text,

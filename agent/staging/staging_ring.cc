@@ -35,11 +35,20 @@ bool StagingRing::Commit(Slot* slot) noexcept {
   return slot->state.compare_exchange_strong(expected, Slot::kReady);
 }
 
+void StagingRing::GiveUp(Slot* slot) noexcept {
+  Slot::State expected = Slot::kReserved;
+  (void)slot->state.compare_exchange_strong(expected, Slot::kGivenUp);
+}
+
 Slot* StagingRing::Front() noexcept {
-  const std::uint64_t ticket = head_.load();
-  if (ticket == tail_.load()) return nullptr;
-  Slot& slot = At(ticket);
-  return slot.state.load() == Slot::kReady ? &slot : nullptr;
+  while (true) {
+    const std::uint64_t ticket = head_.load();
+    if (ticket == tail_.load()) return nullptr;
+    Slot& slot = At(ticket);
+    const Slot::State state = slot.state.load();
+    if (state != Slot::kGivenUp) return state == Slot::kReady ? &slot : nullptr;
+    Release();
+  }
 }
 
 void StagingRing::Release() noexcept {

@@ -1,5 +1,5 @@
 // Fixed set of slots handed from recording threads to the batcher, in the order of reservation.
-// Slot: free -> reserved -> ready -> free.
+// Slot: free -> reserved -> ready or given up -> free.
 // Invariants: (1) A reserved slot has one writer, a ready one only the batcher as reader. (2) Tickets are
 // handed out without gaps; the slot of ticket t is t modulo capacity. (3) head() <= tail() <= head() +
 // capacity(). Threads: TryReserve and Commit from any; Front and Release from the batcher only; Abandon once,
@@ -31,7 +31,7 @@ struct Slot {
 
  private:
   friend class StagingRing;
-  enum State : std::uint8_t { kFree, kReserved, kReady, kAbandoned };
+  enum State : std::uint8_t { kFree, kReserved, kReady, kGivenUp, kAbandoned };
   std::atomic<State> state{kFree};
 };
 
@@ -44,8 +44,11 @@ class StagingRing {
   Slot* TryReserve() noexcept;
   // Hands the slot over. False: it was abandoned meanwhile, and whoever abandoned it did not count it.
   bool Commit(Slot* slot) noexcept;
+  // The slot has nothing to hand over: the batcher will pass it by. Whoever calls counts the loss, here and
+  // after abandoning.
+  void GiveUp(Slot* slot) noexcept;
 
-  // The oldest slot if it is ready, else nullptr.
+  // The oldest slot if it is ready, else nullptr. Frees those given up before it.
   Slot* Front() noexcept;
   // Frees the slot that Front returned.
   void Release() noexcept;

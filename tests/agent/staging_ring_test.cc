@@ -27,6 +27,25 @@ TEST(StagingRing, HandsSlotsOverInTheOrderOfReservation) {
   EXPECT_EQ(ring.Front()->activation, 2u);
 }
 
+TEST(StagingRing, PassesByWhatWasGivenUp) {
+  StagingRing ring(3, 0, 0);
+  Slot* first = ring.TryReserve();
+  Slot* second = ring.TryReserve();
+  Slot* third = ring.TryReserve();
+  ring.GiveUp(second);
+  EXPECT_EQ(ring.Front(), nullptr) << "the first is still to come";
+  ring.GiveUp(first);
+  third->activation = 3;
+  EXPECT_TRUE(ring.Commit(third));
+  ASSERT_NE(ring.Front(), nullptr);
+  EXPECT_EQ(ring.Front()->activation, 3u);
+  EXPECT_EQ(ring.head(), 2u);
+  ring.Release();
+  ring.GiveUp(ring.TryReserve());
+  EXPECT_EQ(ring.Front(), nullptr);
+  EXPECT_EQ(ring.head(), ring.tail()) << "empty";
+}
+
 TEST(StagingRing, RefusesWhenFullAndTakesAgainAfterARelease) {
   StagingRing ring(2, 0, 0);
   Slot* a = ring.TryReserve();

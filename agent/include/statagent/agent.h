@@ -78,6 +78,10 @@ STATAGENT_API Result<Statistics> Compute(const TensorView& tensor, std::uint32_t
 // exponent e; the first and the last count take what lies beyond. float64 reaches from -1074 to 1023. A pass of its own.
 STATAGENT_API Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts);
 
+// The same in the CUDA stream that produced the tensor, whose result it waits for, no longer than a minute. A null stream is
+// the device's default one. kUnimplemented: no CUDA engine in this build, or no driver or device for it.
+STATAGENT_API Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::uint32_t samples, void* stream);
+
 class STATAGENT_API Agent {
  public:
   // Validates the options, says hello to the collector and waits for its answer up to connect_timeout.
@@ -91,7 +95,8 @@ class STATAGENT_API Agent {
 
   // Computes the tensor's statistics and queues them. Returns kOk also if the record had to be dropped (it is counted) or the
   // step is not wanted; kInvalidArgument for a bad view or name. Never blocks on the network. `stream`: the CUDA stream that
-  // produced the tensor, ignored for CPU tensors. Any thread.
+  // produced the tensor, in which it is computed later; ignored for CPU tensors. kUnimplemented: a CUDA tensor, and no engine, driver
+  // or device for it. Any thread.
   Status Observe(const Identity& identity, const TensorView& tensor, void* stream = nullptr) noexcept;
 
   // For callers on a hot path: intern the identity once (call must be >= 0), then observe by handle.

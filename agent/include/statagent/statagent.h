@@ -115,6 +115,9 @@ STATAGENT_C_API int statagent_dropped(const statagent_agent* agent, void (*visit
 STATAGENT_C_API int statagent_compute(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples,
                                       statagent_statistics* statistics, double* sketch_out, double* samples_out);
 
+/* The same in the CUDA stream that produced the tensor; waits for its result, no longer than a minute (4). */
+STATAGENT_C_API int statagent_compute_on(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples, void* stream,
+                                         statagent_statistics* statistics, double* sketch_out, double* samples_out);
 /* Binary exponents floor(log2(|x|)) of the finite elements that are not 0 (complex: of both parts): counts[e - lowest] of
    exponent e, `count` of them; the first and the last take what lies beyond. float64 reaches from -1074 to 1023. */
 STATAGENT_C_API int statagent_exponents(const statagent_tensor* tensor, int32_t lowest, uint32_t count, uint64_t* counts);

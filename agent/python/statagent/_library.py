@@ -71,6 +71,7 @@ class Identity(_Structure):
 
 
 class Tensor(_Structure):
+    stream: int | None = None  # of the CUDA device that computes the tensor; no field of the C structure
     _fields_ = [
         ("struct_size", c_uint32),
         ("dtype", c_uint32),
@@ -125,6 +126,10 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "statagent_compute": (
         c_int,
         [POINTER(Tensor), c_uint32, c_uint32, POINTER(Statistics), POINTER(c_double), POINTER(c_double)],
+    ),
+    "statagent_compute_on": (
+        c_int,
+        [POINTER(Tensor), c_uint32, c_uint32, c_void_p, POINTER(Statistics), POINTER(c_double), POINTER(c_double)],
     ),
     "statagent_exponents": (c_int, [POINTER(Tensor), c_int32, c_uint32, POINTER(c_uint64)]),
     "statagent_steps_parse": (c_int, [c_char_p, POINTER(c_void_p)]),

@@ -87,7 +87,7 @@ class Agent:
         """Statistics of the tensor under an interned identity. Never raises."""
         try:
             borrowed = borrow(tensor)
-            code = self._observe(self._pointer, handle, borrowed[0], None)
+            code = self._observe(self._pointer, handle, borrowed[0], borrowed[0].stream)
             give_back(borrowed)
             if code:
                 self.refuse(_library.last_error())
@@ -100,11 +100,11 @@ class Agent:
         try:
             structure = place.borrow(tensor)
             if structure is not None:
-                code = self._observe(self._pointer, handle, structure, None)
+                code = self._observe(self._pointer, handle, structure, structure.stream)
                 place.give_back(structure)
             else:
                 borrowed = borrow(tensor)
-                code = self._observe(self._pointer, handle, borrowed[0], None)
+                code = self._observe(self._pointer, handle, borrowed[0], borrowed[0].stream)
                 place.learn(tensor, borrowed)
             if code:
                 self.refuse(_library.last_error())

@@ -17,7 +17,7 @@ _LOWEST_EXPONENT, _HIGHEST_EXPONENT = -1074, 1023  # of float64, which holds eve
 
 
 def compute(tensor: Any, sketch: int = 16, samples: int = 0, exponents: bool = False) -> dict[str, Any]:
-    """Statistics of a torch tensor, a NumPy array or anything with DLPack or __array_interface__, on the CPU.
+    """Statistics of a torch tensor, a NumPy array or anything with DLPack or __array_interface__, on the CPU or a CUDA device.
 
     Keys: numel, shape, dtype ("f32"), nan, pos_inf, neg_inf, zero, neg, pos; min, max, mean, std, l1, l2 over the finite
     elements (None if there are none); hash; sketch (a list of `sketch` sums: 0, 16, 32, 64); samples (the first `samples`). With `exponents`, a pass of its own over the data, also exponents: how many of the finite
@@ -36,7 +36,7 @@ def compute(tensor: Any, sketch: int = 16, samples: int = 0, exponents: bool = F
     sums, first = (ctypes.c_double * max(1, sketch))(), (ctypes.c_double * max(1, samples))()
     borrowed = borrow(tensor)
     structure = borrowed[0]
-    _library.check(library.statagent_compute(structure, sketch, samples, found, sums, first))
+    _library.check(library.statagent_compute_on(structure, sketch, samples, structure.stream, found, sums, first))
     shape = list((ctypes.c_int64 * structure.ndim).from_address(structure.shape)) if structure.ndim else []
     dtype = dtype_name(structure.dtype)
     histogram = _exponents(library, structure) if exponents else None

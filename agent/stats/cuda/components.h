@@ -55,7 +55,7 @@ struct PlainRange {
   float min = kFloatInfinity, max = -kFloatInfinity;
 
   STATCOLLECT_WARP void Add(const Vector& vector) {
-#pragma unroll
+    STATCOLLECT_UNROLL
     for (int j = 0; j < kVectorBytes / Component::kBytes; ++j) {
       const float value = Component::Value(vector, j);
       min = MinWithNan(min, value);
@@ -71,7 +71,7 @@ struct PlainSigns {
   std::uint32_t zeros = 0, negatives = 0;
 
   STATCOLLECT_WARP void Add(const Vector& vector) {
-#pragma unroll
+    STATCOLLECT_UNROLL
     for (int j = 0; j < kVectorBytes / Component::kBytes; ++j) {
       const auto value = Component::Value(vector, j);
       zeros += value == 0;
@@ -105,7 +105,7 @@ struct PackedRange {
   std::uint32_t min = Component::kInfinity * 0x10001u, max = (Component::kInfinity | 0x8000u) * 0x10001u;
 
   STATCOLLECT_WARP void Add(const Vector& vector) {
-#pragma unroll
+    STATCOLLECT_UNROLL
     for (const std::uint32_t word : vector.words) {
       min = Component::Min2(min, word);
       max = Component::Max2(max, word);
@@ -120,7 +120,7 @@ struct PackedSigns {
   HalfCounter zeros, negatives;
 
   STATCOLLECT_WARP void Add(const Vector& vector) {
-#pragma unroll
+    STATCOLLECT_UNROLL
     for (const std::uint32_t word : vector.words) {
       zeros.Add(Component::ZeroMask(word));
       negatives.Add(Component::NegativeMask(word));
@@ -316,7 +316,7 @@ struct Bool : U8 {
   using Signs = PlainSigns<Bool>;
   STATCOLLECT_WARP static Vector Clean(const Vector& vector) {
     Vector clean;
-#pragma unroll
+    STATCOLLECT_UNROLL
     for (int i = 0; i < 4; ++i) {
       const std::uint32_t word = vector.words[i];
       clean.words[i] = ((word | ((word & 0x7f7f7f7fu) + 0x7f7f7f7fu)) >> 7) & 0x01010101u;

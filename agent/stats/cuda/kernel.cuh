@@ -22,7 +22,7 @@ __device__ __forceinline__ void StageVector(Vector* to, const unsigned char* fro
 
 template <typename C>
 __device__ __noinline__ void GatherPiece(const Task& task, std::uint64_t piece, Vector* staged) {
-#pragma unroll 1
+  STATCOLLECT_UNROLL_BY(1)
   for (int v = static_cast<int>(threadIdx.x % kWarpLanes); v < kPieceVectors; v += kWarpLanes) {
     GatherVector<C>(task, piece, v, staged + v);
   }
@@ -36,12 +36,12 @@ __device__ __noinline__ void StagePiece(const Task& task, std::uint64_t piece, V
   if (LiesInVectors(task)) {
     const unsigned char* from = PieceBytes<C>(task, piece) + lane * kVectorBytes;
     if ((piece + 1) * kPieceComponents<C> <= task.components) {
-#pragma unroll
+      STATCOLLECT_UNROLL
       for (int row = 0; row < kRows; ++row) {
         StageVector(staged + row * kWarpLanes + lane, from + row * kWarpLanes * kVectorBytes, kVectorBytes);
       }
     } else {
-#pragma unroll
+      STATCOLLECT_UNROLL
       for (int row = 0; row < kRows; ++row) {
         const int v = row * kWarpLanes + lane;
         const int bytes = BytesIn<C>(task, piece, v);
@@ -75,7 +75,7 @@ __device__ __forceinline__ const Task& TaskOf(const Launch& launch, std::uint32_
 }
 
 // Writes the result for the host: everything else, then `ready`.
-__device__ __noinline__ void Publish(const Task& task, UnitSums unit, std::uint32_t width) {
+static __device__ __noinline__ void Publish(const Task& task, UnitSums unit, std::uint32_t width) {
   const std::uint32_t lane = threadIdx.x % kWarpLanes;
   for (std::uint32_t i = lane; i < width; i += kWarpLanes) task.record->sums[i] = unit.sums[i];
   if (lane == 0) task.record->totals = *unit.totals;
@@ -85,7 +85,7 @@ __device__ __noinline__ void Publish(const Task& task, UnitSums unit, std::uint3
 }
 
 // Hands a finished unit over; whoever brings a node's last child goes on with the node.
-__device__ __noinline__ void FinishUnit(const Task& task, std::uint32_t node, UnitSums unit,
+static __device__ __noinline__ void FinishUnit(const Task& task, std::uint32_t node, UnitSums unit,
                                         std::uint32_t width) {
   const std::uint32_t lane = threadIdx.x % kWarpLanes;
   std::uint32_t nodes = task.units, first = 0;  // of the node's level
@@ -111,6 +111,20 @@ __device__ __noinline__ void FinishUnit(const Task& task, std::uint32_t node, Un
     nodes = (nodes + kNodeChildren - 1) / kNodeChildren;
   }
   Publish(task, unit, width);
+}
+
+// The tensor's first components, as float64, from its first piece.
+template <typename C>
+__device__ __noinline__ void CopySamples(const Task& task, const Vector* staged) {
+  constexpr std::uint32_t n = kVectorComponents<C>;
+  for (std::uint32_t v = threadIdx.x % kWarpLanes; v * n < task.sample_count; v += kWarpLanes) {
+    const Vector vector = C::Clean(staged[v]);
+    STATCOLLECT_UNROLL
+    for (std::uint32_t j = 0; j < n; ++j) {
+      if (v * n + j < task.sample_count)
+        task.samples[v * n + j] = static_cast<double>(C::Value(vector, static_cast<int>(j)));
+    }
+  }
 }
 
 // The pieces that are not the rule: a tensor's last, or out of range.
@@ -167,6 +181,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     while (now.piece < now.end) {
       AwaitStaged();
       const Piece piece = PieceOf<C>(*now.task, now.piece, own.staged);
+      if (now.piece == 0 && now.task->sample_count != 0) CopySamples<C>(*now.task, own.staged);
       const auto stage_next = [&] {
         ++now.piece;
         const bool stays = now.piece < now.end;

@@ -75,13 +75,13 @@ STATCOLLECT_WARP Vector FilledUp(const Vector& vector, int valid) {
   Vector out = vector;
   if constexpr (C::kBytes >= 4) {
     constexpr int kWords = C::kBytes / 4;
-#pragma unroll
+    STATCOLLECT_UNROLL
     for (int i = kWords; i < 4; ++i)
       out.words[i] = i / kWords < valid ? vector.words[i] : vector.words[i % kWords];
   } else {
     const std::uint32_t first =
         C::kBytes == 2 ? (vector.words[0] & 0xffffu) * 0x10001u : (vector.words[0] & 0xffu) * 0x01010101u;
-#pragma unroll
+    STATCOLLECT_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int bytes = valid * C::kBytes - 4 * i;  // that hold, in this word
       const std::uint32_t mask = bytes >= 4 ? ~0u : bytes <= 0 ? 0u : (1u << (8 * bytes)) - 1;
@@ -94,9 +94,9 @@ STATCOLLECT_WARP Vector FilledUp(const Vector& vector, int valid) {
 // Adds n numbers as a balanced tree, in place.
 template <int n, typename T>
 STATCOLLECT_WARP T TreeSum(T* values) {
-#pragma unroll
+  STATCOLLECT_UNROLL
   for (int stride = 1; stride < n; stride *= 2) {
-#pragma unroll
+    STATCOLLECT_UNROLL
     for (int i = 0; i + stride < n; i += 2 * stride) values[i] += values[i + stride];
   }
   return values[0];
@@ -162,7 +162,7 @@ struct LaneKeys {
 template <typename C>
 STATCOLLECT_WARP LaneKeys<C> KeysOf(int lane, const std::uint64_t* all) {
   LaneKeys<C> keys;
-#pragma unroll
+  STATCOLLECT_UNROLL
   for (int row = 0; row < Positions<C>::kRowsPerBlock; ++row) {
     const int key = Positions<C>::KeyOf(row, lane);
     keys.keys[row][0] = all[key];
@@ -245,7 +245,7 @@ STATCOLLECT_WARP bool IsHashed(const Piece& piece, int v) {
 template <typename Warp>
 STATCOLLECT_WARP void ClearSlots(const SketchSlots& sketch) {
   Warp::ForEach([&](int lane) {
-#pragma unroll 8
+    STATCOLLECT_UNROLL_BY(8)
     for (std::uint32_t sum = 0; sum < sketch.width; ++sum) sketch.slots[sum * kWarpLanes + lane] = 0;
   });
 }
@@ -263,7 +263,7 @@ STATCOLLECT_WARP void FlushSlots(const T* slots, std::uint32_t width, double* su
       const auto l = static_cast<std::uint32_t>(lane);
       const T* row = slots + (base + (l & (at_once - 1))) * kWarpLanes + (l & ~(at_once - 1));
       double sum = 0;
-#pragma unroll 8
+      STATCOLLECT_UNROLL_BY(8)
       for (std::uint32_t j = 0; j < columns; ++j) sum += static_cast<double>(row[(j + l) & (columns - 1)]);
       total[lane] = sum;
     });
@@ -303,15 +303,15 @@ STATCOLLECT_WARP FirstPass SumAndRange(const Piece& piece) {
   typename Warp::template Lanes<Lane> lanes;
   Warp::ForEach([&](int lane) { lanes[lane] = Lane(); });
   const int rows = RowsOf<C, kPartial>(piece);
-#pragma unroll 1
+  STATCOLLECT_UNROLL_BY(1)
   for (int base = 0; base < rows; base += kRowsAtOnce) {
     Warp::ForEach([&](int lane) {
-#pragma unroll
+      STATCOLLECT_UNROLL
       for (int i = 0; i < kRowsAtOnce; ++i) {
         const int v = (base + i) * kWarpLanes + lane;
         const Vector vector = C::Clean(piece.vectors[v]);
         float values[n];
-#pragma unroll
+        STATCOLLECT_UNROLL
         for (int j = 0; j < n; ++j) values[j] = C::Value(vector, j);
         lanes[lane].sums[i % 2] += TreeSum<n>(values);
         const int valid = ValidIn<C, kPartial>(piece, v);
@@ -355,9 +355,9 @@ STATCOLLECT_WARP void ReduceNarrow(const Piece& piece, float center,
   Warp::ForEach([&](int lane) { lanes[lane] = NarrowLane<C>(); });
   RowState<C, Warp> state(piece);
   const int rows = RowsOf<C, kPartial>(piece);
-#pragma unroll 1
+  STATCOLLECT_UNROLL_BY(1)
   for (int base = 0; base < rows; base += kRowsAtOnce) {
-#pragma unroll
+    STATCOLLECT_UNROLL
     for (int i = 0; i < kRowsAtOnce; ++i) {
       const int row = base + i;
       typename Warp::template Lanes<std::uint32_t> signs, sums;
@@ -370,7 +370,7 @@ STATCOLLECT_WARP void ReduceNarrow(const Piece& piece, float center,
         const int valid = ValidIn<C, kPartial>(piece, v);
         float magnitudes[n], deviations[n], signed_values[n];
         float squares[2] = {0, 0};
-#pragma unroll
+        STATCOLLECT_UNROLL
         for (int j = 0; j < n; ++j) {
           const float value = C::Value(vector, j);
           magnitudes[j] = fabsf(value);
@@ -450,16 +450,16 @@ STATCOLLECT_WARP double SumWide(const Piece& piece, const Term& term) {
   typename Warp::template Lanes<double> even, odd;
   Warp::ForEach([&](int lane) { even[lane] = odd[lane] = 0; });
   const int rows = RowsOf<C, true>(piece);
-#pragma unroll 1
+  STATCOLLECT_UNROLL_BY(1)
   for (int row = 0; row < rows; row += 2) {
     Warp::ForEach([&](int lane) {
-#pragma unroll
+      STATCOLLECT_UNROLL
       for (int i = 0; i < 2; ++i) {
         const int v = (row + i) * kWarpLanes + lane;
         const Vector vector = C::Clean(piece.vectors[v]);
         const int valid = ValidIn<C, true>(piece, v);
         double terms[n];
-#pragma unroll
+        STATCOLLECT_UNROLL
         for (int j = 0; j < n; ++j) {
           const auto value = static_cast<double>(C::Value(vector, j));
           terms[j] = j < valid && IsFinite(value) ? term(value) : 0.0;
@@ -486,9 +486,9 @@ STATCOLLECT_WARP void ClassifyWide(const Piece& piece, const typename Warp::temp
   Warp::ForEach([&](int lane) { lanes[lane] = Lane(); });
   RowState<C, Warp> state(piece);
   const int rows = RowsOf<C, true>(piece);
-#pragma unroll 1
+  STATCOLLECT_UNROLL_BY(1)
   for (int base = 0; base < rows; base += Positions<C>::kRowsPerBlock) {
-#pragma unroll
+    STATCOLLECT_UNROLL
     for (int i = 0; i < Positions<C>::kRowsPerBlock; ++i) {
       const int row = base + i;
       Warp::ForEach([&](int lane) {
@@ -496,7 +496,7 @@ STATCOLLECT_WARP void ClassifyWide(const Piece& piece, const typename Warp::temp
         const int v = row * kWarpLanes + lane;
         const Vector vector = C::Clean(piece.vectors[v]);
         const int valid = ValidIn<C, true>(piece, v);
-#pragma unroll
+        STATCOLLECT_UNROLL
         for (int j = 0; j < n; ++j) {
           if (j >= valid) continue;
           const auto value = static_cast<double>(C::Value(vector, j));
@@ -554,7 +554,7 @@ STATCOLLECT_WARP void SketchWide(const Piece& piece, double scale, const SketchS
         slots[sum * kWarpLanes + static_cast<std::uint32_t>(lane)] = 0;
     });
     RowState<C, Warp> state(piece);
-#pragma unroll 1
+    STATCOLLECT_UNROLL_BY(1)
     for (int row = 0; row < rows; ++row) {
       typename Warp::template Lanes<std::uint32_t> signs, sums;
       state.BeginRow(piece, row);
@@ -565,7 +565,7 @@ STATCOLLECT_WARP void SketchWide(const Piece& piece, double scale, const SketchS
         if (sum >= half) return;
         const Vector vector = C::Clean(piece.vectors[v]);
         double values[n];
-#pragma unroll
+        STATCOLLECT_UNROLL
         for (int j = 0; j < n; ++j) {
           const auto value = static_cast<double>(C::Value(vector, j));
           values[j] = IsFinite(value) ? Signed(value * scale, signs[lane], j) : 0.0;

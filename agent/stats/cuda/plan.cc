@@ -11,6 +11,8 @@
 namespace statcollect::stats::cuda {
 namespace {
 
+static_assert(kSamplesMax <= kPieceComponents<F64>);  // samples come from the first piece
+
 struct Dim {
   std::int64_t size = 0, stride_bytes = 0;
 };

@@ -98,21 +98,22 @@ template <typename C>
 STATCOLLECT_WARP void GatherVector(const Task& task, std::uint64_t piece, int v, Vector* to) {
   using Unsigned = typename UnsignedOf<C::kBytes>::Type;
   *to = {{0, 0, 0, 0}};
-  auto* const out = reinterpret_cast<Unsigned*>(to);
+  auto* const out = reinterpret_cast<unsigned char*>(to);  // read as words later
+  const auto put = [&](int j, Unsigned bits) { memcpy(out + j * C::kBytes, &bits, C::kBytes); };
   const int valid = BytesIn<C>(task, piece, v) / C::kBytes;
   const std::uint64_t first =
       piece * kPieceComponents<C> + static_cast<std::uint64_t>(v) * kVectorComponents<C>;
   if (task.dims == 0) {
     const auto* from = reinterpret_cast<const Unsigned*>(task.data) + first;
-#pragma unroll 4
-    for (int j = 0; j < valid; ++j) out[j] = from[j];
+    STATCOLLECT_UNROLL_BY(4)
+    for (int j = 0; j < valid; ++j) put(j, from[j]);
     return;
   }
   if (valid == 0) return;
   ComponentWalk walk(task, first);
-#pragma unroll 1
+  STATCOLLECT_UNROLL_BY(1)
   for (int j = 0; j < valid; ++j) {
-    out[j] = *reinterpret_cast<const Unsigned*>(walk.at());
+    put(j, *reinterpret_cast<const Unsigned*>(walk.at()));
     if (j + 1 < valid) walk.Next();
   }
 }
@@ -145,7 +146,7 @@ STATCOLLECT_WARP Totals LoadTotals(const Totals* from) {
   static_assert(sizeof(Totals) % sizeof(unsigned long long) == 0);
   constexpr int kWords = sizeof(Totals) / sizeof(unsigned long long);
   unsigned long long words[kWords];
-#pragma unroll
+  STATCOLLECT_UNROLL
   for (int i = 0; i < kWords; ++i)
     words[i] = LoadFresh(reinterpret_cast<const unsigned long long*>(from) + i);
   Totals totals;

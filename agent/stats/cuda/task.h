@@ -58,20 +58,18 @@ struct Scratch {
   double* sums = nullptr;            // of node i at i * width
 };
 
-// Bytes of the scratch of a tensor of so many units with sketches of `width` sums. The tickets come first.
-inline std::size_t TicketBytes(const Tree& tree) {
-  return (static_cast<std::size_t>(tree.size() - tree.nodes[0]) * sizeof(std::uint32_t) + 15) / 16 * 16;
-}
+// Bytes of scratch for tensors of up to so many units with sketches of `width` sums. Tickets come first, in a
+// place of their own: they are 0 for every tensor that uses the scratch.
+inline constexpr std::size_t kTicketBytes =
+    (kUnitsMax / (kNodeChildren - 1) + kLevelsMax + 63) / 64 * 64 * sizeof(std::uint32_t);
 inline std::size_t ScratchBytes(std::uint32_t units, std::uint32_t width) {
-  const Tree tree(units);
-  return TicketBytes(tree) + tree.size() * (sizeof(Totals) + width * sizeof(double));
+  return kTicketBytes + Tree(units).size() * (sizeof(Totals) + width * sizeof(double));
 }
 inline Scratch ScratchAt(unsigned char* memory, std::uint32_t units) {
-  const Tree tree(units);
   Scratch scratch;
   scratch.tickets = reinterpret_cast<std::uint32_t*>(memory);
-  scratch.totals = reinterpret_cast<Totals*>(memory + TicketBytes(tree));
-  scratch.sums = reinterpret_cast<double*>(scratch.totals + tree.size());
+  scratch.totals = reinterpret_cast<Totals*>(memory + kTicketBytes);
+  scratch.sums = reinterpret_cast<double*>(scratch.totals + Tree(units).size());
   return scratch;
 }
 
@@ -95,7 +93,9 @@ struct Task {
   std::int64_t sizes[kTaskDims] = {}, stride_bytes[kTaskDims] = {};  // of components; outermost first
   Scratch scratch;                                                   // unused if units == 1
   Record* record = nullptr;
-  std::uint64_t ticket = 0;  // what `ready` becomes
+  std::uint64_t ticket = 0;        // what `ready` becomes
+  double* samples = nullptr;       // where the first components go, host memory too
+  std::uint32_t sample_count = 0;  // at most as many as the tensor has
 };
 
 }  // namespace statcollect::stats::cuda

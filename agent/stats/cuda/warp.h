@@ -5,12 +5,18 @@
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_WARP_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_WARP_H_
 
+#include <atomic>
 #include <cstdint>
 
 #if defined(__CUDACC__)
 #define STATCOLLECT_WARP __device__ __forceinline__
+#define STATCOLLECT_PRAGMA(text) _Pragma(#text)
+#define STATCOLLECT_UNROLL STATCOLLECT_PRAGMA(unroll)
+#define STATCOLLECT_UNROLL_BY(count) STATCOLLECT_PRAGMA(unroll count)
 #else
 #define STATCOLLECT_WARP inline
+#define STATCOLLECT_UNROLL
+#define STATCOLLECT_UNROLL_BY(count)
 #endif
 
 namespace statcollect::stats::cuda {
@@ -108,7 +114,7 @@ struct HostWarp {
     for (const std::int32_t value : values.values) max = value > max ? value : max;
     return max;
   }
-  static void Sync() {}
+  static void Sync() { std::atomic_signal_fence(std::memory_order_seq_cst); }
   template <typename T>
   static T Any(const Lanes<T>& values) {
     return values[kWarpLanes - 1];
@@ -120,7 +126,7 @@ struct HostWarp {
 // Sum over the lanes, in the order of a butterfly; every lane gets the same bits, as a + b is b + a.
 template <typename Warp, typename T>
 STATCOLLECT_WARP void SumOverLanes(typename Warp::template Lanes<T>& values) {
-#pragma unroll
+  STATCOLLECT_UNROLL
   for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) {
     const auto other = Warp::template Exchange<T>(values, mask);
     Warp::ForEach([&](int lane) { values[lane] += other[lane]; });
@@ -129,7 +135,7 @@ STATCOLLECT_WARP void SumOverLanes(typename Warp::template Lanes<T>& values) {
 
 template <typename Warp>
 STATCOLLECT_WARP double MinOverLanes(typename Warp::template Lanes<double>& values) {
-#pragma unroll
+  STATCOLLECT_UNROLL
   for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) {
     const auto other = Warp::template Exchange<double>(values, mask);
     Warp::ForEach([&](int lane) { values[lane] = other[lane] < values[lane] ? other[lane] : values[lane]; });

@@ -1,0 +1,62 @@
+// One tensor at a time, through an engine of the process's own.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "agent/stats/cuda/engine.h"
+
+namespace statcollect::stats::cuda {
+
+Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Output& output,
+                   std::chrono::milliseconds timeout) {
+  // Lives as long as the process: at its end CUDA may be gone before it.
+  static CudaEngine* const engine = new CudaEngine(
+      {.sketch = kSketchSums, .samples = kSamplesMax, .records = 16, .lanes = 1}, MakeCudaApi());
+  static std::mutex one_at_a_time;
+  std::lock_guard lock(one_at_a_time);
+  STATCOLLECT_RETURN_IF_ERROR(engine->Check(tensor, device));
+  // The engine's own memory, as a result may come after the deadline.
+  struct Waited {
+    TensorStats stats;
+    std::array<double, kSketchSums> sketch;
+    std::array<double, kSamplesMax> samples;
+    std::uint32_t sample_count = 0;
+    bool done = false;
+    Status status;
+  };
+  static Waited* const result = new Waited;
+  const auto done = [](void* cookie, const Status& status) {
+    if (cookie == nullptr) return;
+    static_cast<Waited*>(cookie)->done = true;
+    static_cast<Waited*>(cookie)->status = status;
+  };
+  *result = Waited();
+  const Output own = {&result->stats, std::span(result->sketch).first(output.sketch.size()),
+                      std::span(result->samples).first(output.samples.size()), &result->sample_count};
+  STATCOLLECT_RETURN_IF_ERROR(engine->Enqueue(tensor, device, stream, own, result));
+  const CudaEngine::TimePoint deadline = std::chrono::steady_clock::now() + timeout;
+  for (int round = 0; !result->done; ++round) {
+    const CudaEngine::TimePoint now = std::chrono::steady_clock::now();
+    (void)engine->Poll(now, done);
+    if (result->done) break;
+    if (now >= deadline) {
+      engine->Abandon(false, done);
+      return {Code::kDeadlineExceeded, "statistics of a CUDA tensor: not there after " +
+                                           std::to_string(timeout.count()) +
+                                           " ms; expected the stream to reach it; see "
+                                           "what the device is doing"};
+    }
+    if (round > 100) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  STATCOLLECT_RETURN_IF_ERROR(result->status);
+  *output.stats = result->stats;
+  std::copy_n(result->sketch.begin(), output.sketch.size(), output.sketch.begin());
+  std::copy_n(result->samples.begin(), result->sample_count, output.samples.begin());
+  if (output.sample_count != nullptr) *output.sample_count = result->sample_count;
+  return Status::Ok();
+}
+
+}  // namespace statcollect::stats::cuda

@@ -1,0 +1,295 @@
+#include "agent/stats/cuda/engine.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "agent/stats/cuda/plan.h"
+#include "common/names.h"
+
+namespace statcollect::stats::cuda {
+namespace {
+
+using TimePoint = CudaEngine::TimePoint;
+
+constexpr std::chrono::milliseconds kWaitAtEnd{500};
+constexpr std::size_t kPollBatch = 64;  // results taken between two locks
+
+// CUDA's handle of "this thread's default stream" means another stream in each thread.
+void* LaneKey(void* stream) {
+  thread_local char own;
+  return stream == reinterpret_cast<void*>(std::uintptr_t{2}) ? &own : stream;
+}
+
+Status NotBuilt() {
+  return {Code::kUnimplemented,
+          "statistics of a CUDA tensor: this build of the library has no CUDA engine; expected one "
+          "configured with "
+          "STATCOLLECT_CUDA=ON; copy the tensor to the CPU first"};
+}
+
+}  // namespace
+
+struct CudaEngine::Flight {
+  std::uint32_t record = 0;
+  std::uint64_t ticket = 0;
+  std::uint64_t numel = 0;
+  std::uint32_t samples = 0;
+  Output output;
+  void* cookie = nullptr;
+};
+
+struct CudaEngine::Lane {
+  void* key = nullptr;
+  unsigned char* scratch = nullptr;
+  std::vector<Flight> ring;  // flights [head, tail), at their number modulo the size
+  std::uint64_t head = 0, tail = 0;
+
+  bool empty() const { return head == tail; }
+  Flight& At(std::uint64_t number) { return ring[number % ring.size()]; }
+};
+
+struct CudaEngine::Pool {
+  std::mutex mutex;
+  int device = 0;
+  Status status;   // of opening it
+  Status failure;  // what has stopped the device for good
+  bool stopped = false;
+  unsigned char* keys = nullptr;
+  unsigned char* scratch = nullptr;
+  Record* records = nullptr;
+  double* samples = nullptr;
+  std::vector<std::uint32_t> free;
+  std::vector<Lane> lanes;
+  std::uint64_t next_ticket = 1;
+  TimePoint asked;  // about its health
+};
+
+CudaEngine::CudaEngine(const EngineOptions& options, std::unique_ptr<CudaApi> api)
+    : options_(options), width_(LaunchWidth(options.sketch)), api_(std::move(api)) {}
+
+CudaEngine::~CudaEngine() {
+  const TimePoint deadline = std::chrono::steady_clock::now() + kWaitAtEnd;
+  for (auto& [device, pool] : pools_) {
+    const auto in_flight = [&pool = *pool, this] {
+      return std::any_of(pool.lanes.begin(), pool.lanes.end(),
+                         [&](Lane& lane) { return IsBusy(pool, lane); });
+    };
+    while (pool->failure.ok() && in_flight() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (!pool->failure.ok() || in_flight()) continue;
+    Free(*pool);
+  }
+}
+
+void CudaEngine::Free(Pool& pool) {
+  if (pool.keys != nullptr) api_->FreeOnDevice(pool.device, pool.keys);
+  if (pool.scratch != nullptr) api_->FreeOnDevice(pool.device, pool.scratch);
+  if (pool.records != nullptr) api_->FreeOnHost(pool.device, pool.records);
+  if (pool.samples != nullptr) api_->FreeOnHost(pool.device, pool.samples);
+}
+
+Status CudaEngine::Open(int device) {
+  if (api_ == nullptr) return NotBuilt();
+  std::lock_guard lock(mutex_);
+  const auto found = pools_.find(device);
+  if (found != pools_.end()) return found->second->status;
+  auto pool = std::make_unique<Pool>();
+  pool->device = device;
+  pool->stopped = stopped_;
+  pool->status = Fill(*pool);
+  if (!pool->status.ok()) {
+    Free(*pool);
+    if (pool->status.code() == Code::kInvalidArgument)
+      return pool->status;  // no such device: nothing to remember
+    const Status refused = pool->status;
+    pool = std::make_unique<Pool>();
+    pool->status = refused;
+  }
+  return (pools_[device] = std::move(pool))->status;
+}
+
+Status CudaEngine::Check(const CpuTensor& tensor, int device) {
+  STATCOLLECT_RETURN_IF_ERROR(Open(device));
+  return tensor.data == nullptr ? Status::Ok() : api_->CheckMemory(device, tensor.data);
+}
+
+Status CudaEngine::Fill(Pool& pool) {
+  const int device = pool.device;
+  STATCOLLECT_RETURN_IF_ERROR(api_->Open(device));
+  const auto allocate = [&](bool on_device, std::size_t bytes, auto** out) -> Status {
+    const auto memory =
+        on_device ? api_->AllocateOnDevice(device, bytes) : api_->AllocateOnHost(device, bytes);
+    if (memory.ok()) *out = static_cast<std::remove_reference_t<decltype(*out)>>(*memory);
+    return memory.status();
+  };
+  const std::size_t scratch_bytes = (ScratchBytes(kUnitsMax, width_) + 255) / 256 * 256;
+  STATCOLLECT_RETURN_IF_ERROR(allocate(true, sizeof(kHashKeys.pairs), &pool.keys));
+  STATCOLLECT_RETURN_IF_ERROR(
+      api_->CopyToDevice(device, pool.keys, kHashKeys.pairs, sizeof(kHashKeys.pairs)));
+  STATCOLLECT_RETURN_IF_ERROR(allocate(true, scratch_bytes * options_.lanes, &pool.scratch));
+  STATCOLLECT_RETURN_IF_ERROR(allocate(false, sizeof(Record) * options_.records, &pool.records));
+  if (options_.samples > 0) {
+    STATCOLLECT_RETURN_IF_ERROR(
+        allocate(false, sizeof(double) * options_.samples * options_.records, &pool.samples));
+  }
+  for (std::uint32_t i = options_.records; i-- > 0;) {
+    pool.records[i].ready = 0;
+    pool.free.push_back(i);
+  }
+  pool.lanes.resize(options_.lanes);
+  for (std::uint32_t i = 0; i < options_.lanes; ++i) {
+    pool.lanes[i].scratch = pool.scratch + i * scratch_bytes;
+    pool.lanes[i].ring.resize(options_.records);
+  }
+  return Status::Ok();
+}
+
+bool CudaEngine::IsReady(const Pool& pool, const Flight& flight) const {
+  std::uint64_t& ready = pool.records[flight.record].ready;
+  return std::atomic_ref(ready).load(std::memory_order_acquire) >= flight.ticket;  // or of a later flight
+}
+
+// Whether a kernel may still use the lane's scratch.
+bool CudaEngine::IsBusy(const Pool& pool, Lane& lane) const {
+  return lane.tail != 0 && !IsReady(pool, lane.At(lane.tail - 1));
+}
+
+// The stream's own lane, or one that no kernel uses. Null if there is none.
+CudaEngine::Lane* CudaEngine::LaneFor(Pool& pool, void* stream) {
+  void* const key = LaneKey(stream);
+  Lane* idle = nullptr;
+  for (Lane& lane : pool.lanes) {
+    const bool busy = IsBusy(pool, lane);
+    if (lane.key == key && lane.tail != 0) return &lane;
+    if (!busy && (idle == nullptr || lane.tail < idle->tail)) idle = &lane;
+  }
+  if (idle != nullptr) idle->key = key;
+  return idle;
+}
+
+Status CudaEngine::Enqueue(const CpuTensor& tensor, int device, void* stream, const Output& output,
+                           void* cookie) {
+  Task task;
+  STATCOLLECT_RETURN_IF_ERROR(MakeTask(tensor, &task));
+  Pool* pool = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    pool = pools_.at(device).get();
+  }
+  if (api_->IsCapturing(device, stream)) {
+    return {Code::kFailedPrecondition, "observe a CUDA tensor: its stream is being captured into a graph"};
+  }
+  std::lock_guard lock(pool->mutex);
+  if (pool->stopped) return {Code::kAborted, "observe a CUDA tensor: the agent is closed"};
+  if (!pool->failure.ok()) return pool->failure;
+  Lane* const lane = LaneFor(*pool, stream);
+  if (lane == nullptr || pool->free.empty()) {
+    return {Code::kResourceExhausted, "observe a CUDA tensor: too many are in flight"};
+  }
+  const std::uint32_t record = pool->free.back();
+  task.scratch = ScratchAt(lane->scratch, task.units);
+  task.record = &pool->records[record];
+  task.ticket = pool->next_ticket++;
+  if (!output.samples.empty()) {
+    task.samples = pool->samples + std::size_t{record} * options_.samples;
+    task.sample_count = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>({output.samples.size(), options_.samples, task.components}));
+  }
+  Launch launch;
+  launch.keys = reinterpret_cast<const std::uint64_t*>(pool->keys);
+  launch.units = task.units;
+  launch.width = LaunchWidth(static_cast<std::uint32_t>(output.sketch.size()));
+  launch.only = task;
+  const Status launched = api_->Enqueue(device, tensor.dtype, launch, stream);
+  if (!launched.ok()) {
+    pool->failure = launched;
+    return launched;
+  }
+  pool->free.pop_back();
+  const std::uint64_t numel = IsComplex(tensor.dtype) ? task.components / 2 : task.components;
+  lane->At(lane->tail) = {record, task.ticket, numel, task.sample_count, output, cookie};
+  ++lane->tail;
+  return Status::Ok();
+}
+
+// Copies a ready result to where it belongs.
+void CudaEngine::Land(const Pool& pool, const Flight& flight) const {
+  const Record& record = pool.records[flight.record];
+  *flight.output.stats = FinishRecord(record.totals, record.sums, flight.numel, flight.output.sketch);
+  if (flight.output.sample_count != nullptr) *flight.output.sample_count = flight.samples;
+  if (flight.samples > 0) {
+    std::copy_n(pool.samples + std::size_t{flight.record} * options_.samples, flight.samples,
+                flight.output.samples.begin());
+  }
+}
+
+std::size_t CudaEngine::Poll(TimePoint now, const std::function<void(void*, const Status&)>& done) {
+  std::vector<Pool*> pools;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [device, pool] : pools_) pools.push_back(pool.get());
+  }
+  std::size_t in_flight = 0;
+  for (Pool* pool : pools) in_flight += PollPool(*pool, now, done);
+  return in_flight;
+}
+
+std::size_t CudaEngine::PollPool(Pool& pool, TimePoint now,
+                                 const std::function<void(void*, const Status&)>& done) {
+  std::array<Flight, kPollBatch> ready;
+  while (true) {
+    std::size_t count = 0, waiting = 0;
+    Status failure;
+    {
+      std::lock_guard lock(pool.mutex);
+      for (Lane& lane : pool.lanes) {
+        while (!lane.empty() && count < kPollBatch && IsReady(pool, lane.At(lane.head))) {
+          ready[count++] = lane.At(lane.head++);
+        }
+        waiting += lane.tail - lane.head;
+      }
+      if (count == 0 && waiting > 0) {
+        if (pool.failure.ok() && now - pool.asked >= kHealthInterval) {
+          pool.asked = now;
+          pool.failure = api_->Health(pool.device);
+        }
+        failure = pool.failure;
+        // Their records and scratch are lost: the device may still write them.
+        for (Lane& lane : pool.lanes) {
+          while (!failure.ok() && !lane.empty() && count < kPollBatch) ready[count++] = lane.At(lane.head++);
+        }
+      }
+    }
+    if (count == 0) return waiting;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (failure.ok()) Land(pool, ready[i]);
+      done(ready[i].cookie, failure);
+    }
+    if (!failure.ok()) continue;
+    std::lock_guard lock(pool.mutex);
+    for (std::size_t i = 0; i < count; ++i) pool.free.push_back(ready[i].record);
+  }
+}
+
+void CudaEngine::Abandon(bool for_good, const std::function<void(void*, const Status&)>& done) {
+  std::lock_guard lock(mutex_);
+  stopped_ = stopped_ || for_good;
+  for (auto& [device, pool] : pools_) {
+    std::lock_guard pool_lock(pool->mutex);
+    pool->stopped = stopped_;
+    for (Lane& lane : pool->lanes) {
+      for (; !lane.empty(); ++lane.head) {
+        done(lane.At(lane.head).cookie, Status(Code::kAborted, "statistics of a CUDA tensor: given up"));
+      }
+    }
+  }
+}
+
+}  // namespace statcollect::stats::cuda

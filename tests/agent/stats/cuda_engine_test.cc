@@ -1,0 +1,213 @@
+// The books of the CUDA engine, over a device made of host code.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <vector>
+
+#include "agent/stats/cuda/engine.h"
+#include "tests/agent/stats/fake_cuda.h"
+#include "tests/agent/stats/test_tensor.h"
+
+namespace statcollect::stats::cuda {
+namespace {
+
+using std::chrono::milliseconds;
+
+void* const kStreamA = reinterpret_cast<void*>(0x100);
+void* const kStreamB = reinterpret_cast<void*>(0x200);
+void* const kStreamC = reinterpret_cast<void*>(0x300);
+
+class CudaEngineTest : public ::testing::Test {
+ protected:
+  struct Answer {
+    TensorStats stats;
+    std::vector<double> sketch = std::vector<double>(16);
+    std::vector<double> samples = std::vector<double>(8);
+    std::uint32_t sample_count = 0;
+    int ended = 0;
+    Status status;
+  };
+
+  void Make(std::uint32_t records = 8, std::uint32_t lanes = 2) {
+    engine_ = std::make_unique<CudaEngine>(
+        EngineOptions{.sketch = 16, .samples = 8, .records = records, .lanes = lanes},
+        std::make_unique<FakeCudaApi>(device_));
+    ASSERT_TRUE(engine_->Open(0).ok());
+  }
+  Status Enqueue(const TestTensor& tensor, void* stream, Answer& answer) {
+    return engine_->Enqueue(tensor.View(), 0, stream,
+                            {&answer.stats, answer.sketch, answer.samples, &answer.sample_count}, &answer);
+  }
+  std::size_t Poll() {
+    now_ += milliseconds(1);
+    return engine_->Poll(now_, End);
+  }
+  static void End(void* cookie, const Status& status) {
+    ++static_cast<Answer*>(cookie)->ended;
+    static_cast<Answer*>(cookie)->status = status;
+  }
+
+  const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
+  std::unique_ptr<CudaEngine> engine_;
+  CudaEngine::TimePoint now_{};
+  std::mt19937_64 random_{1};
+};
+
+TEST_F(CudaEngineTest, GivesEachTensorItsOwnResult) {
+  Make(64);
+  std::vector<TestTensor> tensors;
+  for (const DType dtype : kAllDTypes) tensors.push_back(RandomNumbers(dtype, {5, 1000}, random_));
+  tensors.push_back(RandomNumbers(DType::kF32, {2048 * 40 + 1}, random_));  // two levels of nodes
+  tensors.push_back(RandomNumbers(DType::kF32, {0}, random_));
+  std::vector<Answer> answers(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    ASSERT_TRUE(Enqueue(tensors[i], i % 2 == 0 ? kStreamA : kStreamB, answers[i]).ok());
+  }
+  EXPECT_EQ(Poll(), tensors.size());
+  device_->RunAll();
+  EXPECT_EQ(Poll(), 0u);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(answers[i].ended, 1);
+    const Emulated expected = Emulate(tensors[i].View(), 16);
+    EXPECT_EQ(answers[i].stats, expected.stats);
+    EXPECT_EQ(answers[i].sketch, expected.sketch);
+    const Computed cpu = Compute(tensors[i], 0, 8);
+    answers[i].samples.resize(answers[i].sample_count);
+    EXPECT_EQ(answers[i].samples, cpu.samples);
+  }
+}
+
+TEST_F(CudaEngineTest, HandsOverWhatIsThereAndKeepsTheRest) {
+  Make();
+  const TestTensor tensor = RandomNumbers(DType::kF32, {100}, random_);
+  std::vector<Answer> answers(4);
+  for (Answer& answer : answers) ASSERT_TRUE(Enqueue(tensor, kStreamA, answer).ok());
+  ASSERT_TRUE(device_->RunOne(kStreamA));
+  ASSERT_TRUE(device_->RunOne(kStreamA));
+  EXPECT_EQ(Poll(), 2u);
+  EXPECT_EQ(answers[1].ended, 1);
+  EXPECT_EQ(answers[2].ended, 0);
+}
+
+TEST_F(CudaEngineTest, RefusesWhatItHasNoRecordFor) {
+  Make(3);
+  const TestTensor tensor = RandomNumbers(DType::kF32, {100}, random_);
+  std::vector<Answer> answers(4);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Enqueue(tensor, kStreamA, answers[i]).ok());
+  EXPECT_EQ(Enqueue(tensor, kStreamA, answers[3]).code(), Code::kResourceExhausted);
+  EXPECT_EQ(device_->launches, 3u);
+  for (int round = 0; round < 20; ++round) {
+    device_->RunAll();
+    Poll();
+    Answer answer;
+    ASSERT_TRUE(Enqueue(tensor, kStreamA, answer).ok()) << round;
+    device_->RunAll();
+    Poll();
+    EXPECT_EQ(answer.ended, 1);
+  }
+}
+
+TEST_F(CudaEngineTest, NeverSharesScratchBetweenStreams) {
+  Make(16, 2);
+  const TestTensor tensor = RandomNumbers(DType::kF32, {5000}, random_);
+  std::vector<Answer> answers(5);
+  ASSERT_TRUE(Enqueue(tensor, kStreamA, answers[0]).ok());
+  ASSERT_TRUE(Enqueue(tensor, kStreamB, answers[1]).ok());
+  EXPECT_EQ(Enqueue(tensor, kStreamC, answers[2]).code(), Code::kResourceExhausted)
+      << "both lanes are in use";
+  ASSERT_TRUE(device_->RunOne(kStreamA));
+  EXPECT_TRUE(Enqueue(tensor, kStreamC, answers[2]).ok())
+      << "a lane whose kernels have run is free, polled or not";
+  EXPECT_EQ(Enqueue(tensor, kStreamA, answers[3]).code(), Code::kResourceExhausted);
+  EXPECT_FALSE(device_->scratch_shared);
+  device_->RunAll();
+  EXPECT_EQ(Poll(), 0u);
+  for (const int i : {0, 1, 2}) EXPECT_EQ(answers[i].ended, 1) << i;
+  EXPECT_EQ(answers[3].ended, 0);
+}
+
+TEST_F(CudaEngineTest, EnqueuesNothingWhileItsStreamIsCaptured) {
+  Make();
+  device_->capturing = {kStreamA};
+  Answer answer;
+  EXPECT_EQ(Enqueue(RandomNumbers(DType::kF32, {10}, random_), kStreamA, answer).code(),
+            Code::kFailedPrecondition);
+  EXPECT_EQ(device_->launches, 0u);
+}
+
+TEST_F(CudaEngineTest, EndsEveryFlightOnceWhenTheDeviceFails) {
+  Make();
+  const TestTensor tensor = RandomNumbers(DType::kF32, {100}, random_);
+  std::vector<Answer> answers(3);
+  for (Answer& answer : answers) ASSERT_TRUE(Enqueue(tensor, kStreamA, answer).ok());
+  ASSERT_TRUE(device_->RunOne(kStreamA));
+  device_->health = Status(Code::kInternal, "an illegal memory access");
+  now_ += CudaEngine::kHealthInterval;
+  EXPECT_EQ(Poll(), 0u);
+  EXPECT_TRUE(answers[0].status.ok()) << "it was there";
+  for (const int i : {0, 1, 2}) EXPECT_EQ(answers[i].ended, 1);
+  EXPECT_EQ(answers[2].status.code(), Code::kInternal);
+  Answer late;
+  EXPECT_EQ(Enqueue(tensor, kStreamA, late).code(), Code::kInternal);
+  EXPECT_EQ(Poll(), 0u);
+  EXPECT_EQ(late.ended, 0);
+}
+
+TEST_F(CudaEngineTest, StopsWhenALaunchFails) {
+  Make();
+  const TestTensor tensor = RandomNumbers(DType::kF32, {100}, random_);
+  Answer before, failed;
+  ASSERT_TRUE(Enqueue(tensor, kStreamA, before).ok());
+  device_->launch = Status(Code::kInternal, "an illegal memory access");
+  EXPECT_EQ(Enqueue(tensor, kStreamA, failed).code(), Code::kInternal);
+  EXPECT_EQ(Poll(), 0u);
+  EXPECT_EQ(before.ended, 1);
+  EXPECT_EQ(before.status.code(), Code::kInternal);
+  EXPECT_EQ(failed.ended, 0);
+}
+
+TEST_F(CudaEngineTest, AbandonsWhatIsInFlight) {
+  Make();
+  const TestTensor tensor = RandomNumbers(DType::kF32, {100}, random_);
+  Answer answer, late;
+  ASSERT_TRUE(Enqueue(tensor, kStreamA, answer).ok());
+  engine_->Abandon(true, End);
+  EXPECT_EQ(answer.status.code(), Code::kAborted);
+  EXPECT_EQ(Enqueue(tensor, kStreamA, late).code(), Code::kAborted);
+  device_->RunAll();
+  EXPECT_EQ(Poll(), 0u);
+  EXPECT_EQ(answer.ended, 1);
+}
+
+TEST_F(CudaEngineTest, GivesItsMemoryBackUnlessADeviceMayStillWriteIt) {
+  Make();
+  Answer answer;
+  ASSERT_TRUE(Enqueue(RandomNumbers(DType::kF32, {100}, random_), kStreamA, answer).ok());
+  device_->RunAll();
+  engine_.reset();
+  EXPECT_EQ(device_->allocations, 0u);
+  Make();
+  ASSERT_TRUE(Enqueue(RandomNumbers(DType::kF32, {100}, random_), kStreamA, answer).ok());
+  engine_.reset();
+  EXPECT_GT(device_->allocations, 0u);
+  device_->RunAll();  // writes memory that is still there
+}
+
+TEST(CudaEngine, SaysWhyADeviceCannotBeUsed) {
+  CudaEngine none({}, nullptr);
+  EXPECT_EQ(none.Open(0).code(), Code::kUnimplemented);
+  EXPECT_NE(none.Open(0).message().find("STATCOLLECT_CUDA"), std::string::npos);
+
+  const auto device = std::make_shared<FakeDevice>();
+  device->open = Status(Code::kUnimplemented, "no driver");
+  CudaEngine refused({}, std::make_unique<FakeCudaApi>(device));
+  EXPECT_EQ(refused.Open(0).message(), "no driver");
+  device->open = Status::Ok();
+  EXPECT_EQ(refused.Open(0).message(), "no driver") << "remembered: asking is slow";
+  EXPECT_EQ(refused.Open(7).code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace statcollect::stats::cuda
