@@ -49,10 +49,11 @@ output=$(cd "$output" && pwd)
 
 # --- our own files
 cmake --install "$build" --prefix "$output" >/dev/null
-mkdir -p "$output/python" "$output/bench"
+mkdir -p "$output/python" "$output/bench" "$output/scripts"
 cp -R agent/python/statagent "$output/python/"
 cp bench/*.py "$output/bench/"
-for program in statagent_bench statagent_host_bench; do
+cp scripts/gpu_check.sh "$output/scripts/"
+for program in statagent_bench statagent_host_bench statagent_gpu_bench; do
   [ ! -x "$build/bin/$program" ] || cp "$build/bin/$program" "$output/bin/"
 done
 for program in "$build"/tests/*gpu*_test; do

@@ -40,6 +40,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16, help="sequences a rank and step (default 16)")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="where the model trains: cpu (default), cuda, cuda:1, ...")
     parser.add_argument("--corpus", type=Path, default=REPOSITORY, help="folder with text (default: this repository)")
     parser.add_argument("--bug", choices=list(BUGS), default="none", help="plant a mistake, see below")
     parser.add_argument("--bug-layer", type=int, default=1, help="in which layer (default 1)")
@@ -84,7 +85,7 @@ def main() -> None:
 
     corpus = Corpus(arguments.corpus)
     config = Config(Corpus.vocabulary, arguments.layers, arguments.width, arguments.heads, arguments.context)
-    model = Gpt(config)
+    model = Gpt(config).to(arguments.device)
     trained: torch.nn.Module = model
     if world > 1:
         distributed.init_process_group("gloo")
@@ -108,7 +109,8 @@ def main() -> None:
     for step in range(arguments.steps):
         if step == arguments.bug_step:
             plant(arguments, model, optimizer)
-        tokens, targets = corpus.batch(step, rank, arguments.batch, arguments.context, arguments.seed)
+        batch = corpus.batch(step, rank, arguments.batch, arguments.context, arguments.seed)
+        tokens, targets = (part.to(arguments.device) for part in batch)
         if agent:
             statagent.log_batch(tokens=tokens, targets=targets)
         # Skipping the all-reduce is itself one of the mistakes.

@@ -91,6 +91,15 @@ class RuntimeApi final : public CudaApi {
                                         std::to_string(minor) +
                                         "; expected 8.0 or newer; copy the tensor to the CPU first"};
     }
+    // Kernels are loaded here, as loading may wait for the device.
+    for (int dtype = 1; dtype < kDTypeCount; ++dtype) {
+      cudaFuncAttributes attributes{};
+      const cudaError_t loaded = cudaFuncGetAttributes(&attributes, KernelOf(static_cast<DType>(dtype)));
+      if (loaded != cudaSuccess) {
+        (void)cudaGetLastError();
+        return Failure("load the kernels on CUDA device " + std::to_string(device), loaded);
+      }
+    }
     cudaStream_t probe = nullptr;
     const cudaError_t created = cudaStreamCreateWithFlags(&probe, cudaStreamNonBlocking);
     if (created != cudaSuccess) return Failure("open CUDA device " + std::to_string(device), created);

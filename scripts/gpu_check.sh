@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Checks the CUDA engine on a machine with a GPU: correctness, compute-sanitizer where it exists, speed beside the device's limits
+# (P3 to P6), a short training through to `statctl diff`. Prints a table, writes gpu-<name>-<date>.json.
+#
+# Runs in the source tree after a build with CUDA, and in the folder that scripts/bundle.sh makes, where nothing is needed but python3
+# with torch for CUDA, and a driver.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+usage() {
+  cat <<'EOT'
+Usage: scripts/gpu_check.sh [--quick] [--python PROGRAM] [--output FILE]
+
+  --quick            correctness and a minute of measurements
+  --python PROGRAM   a Python with torch (default: .venv/bin/python if it is there, else python3)
+  --output FILE      where the result goes (default: bench/results/gpu-<name>-<date>.json)
+
+Exit codes: 0 every check passed; 1 one failed; 3 there is no GPU, so nothing was checked on one.
+
+Examples:
+  scripts/build.sh cuda && STATCOLLECT_BUILD_DIR=build/cuda scripts/gpu_check.sh
+  scripts/bundle.sh --preset cuda --output /tmp/statcollect      # then, on the other machine:
+  /tmp/statcollect/scripts/gpu_check.sh
+EOT
+}
+
+python=
+if [ -x "$here/.venv/bin/python" ]; then python="$here/.venv/bin/python"; fi
+arguments=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --quick) arguments+=(--quick); shift ;;
+    --python) python="${2:?--python needs a program}"; shift 2 ;;
+    --output) arguments+=(--output "${2:?--output needs a file}"); shift 2 ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "gpu_check.sh: unknown argument '$1'; see scripts/gpu_check.sh --help" >&2; exit 2 ;;
+  esac
+done
+exec "${python:-python3}" "$here/bench/gpu_check.py" "${arguments[@]}"

@@ -1,0 +1,295 @@
+// The CUDA engine on a device, against the same code on the host (bit by bit) and the CPU engine.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/stats/cuda/engine.h"
+#include "tests/agent/stats/cuda_emulation.h"
+#include "tests/agent/stats/test_tensor.h"
+
+namespace statcollect::stats::cuda {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+bool HasDevice() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
+#define NEEDS_A_GPU() \
+  if (!HasDevice()) GTEST_SKIP() << "no CUDA device or driver here"
+
+// A copy of a tensor's whole storage on the device, as far from a vector's boundary as the original.
+class OnDevice {
+ public:
+  explicit OnDevice(const TestTensor& tensor) : view_(tensor.View()) {
+    const std::size_t bytes = tensor.storage.size() * sizeof(std::uint64_t);
+    EXPECT_EQ(cudaMalloc(&memory_, bytes + 1), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(memory_, tensor.storage.data(), bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    view_.data = static_cast<unsigned char*>(memory_) +
+                 (static_cast<const unsigned char*>(view_.data) -
+                  reinterpret_cast<const unsigned char*>(tensor.storage.data()));
+  }
+  ~OnDevice() { cudaFree(memory_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  const CpuTensor& View() const { return view_; }
+
+ private:
+  void* memory_ = nullptr;
+  CpuTensor view_;
+};
+
+struct Answer {
+  TensorStats stats;
+  std::vector<double> sketch, samples;
+  std::uint32_t sample_count = 0;
+  bool done = false;
+  Status status;
+
+  Output To(std::uint32_t width, std::uint32_t sample_max = 0) {
+    sketch.assign(width, -1);
+    samples.assign(sample_max, -1);
+    return {&stats, sketch, samples, &sample_count};
+  }
+};
+
+void End(void* cookie, const Status& status) {
+  static_cast<Answer*>(cookie)->done = true;
+  static_cast<Answer*>(cookie)->status = status;
+}
+
+class GpuEngineTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    NEEDS_A_GPU();
+    engine_ = std::make_unique<CudaEngine>(
+        EngineOptions{.sketch = 64, .samples = 8, .records = 512, .lanes = 4}, MakeCudaApi());
+    const Status opened = engine_->Open(0);
+    ASSERT_TRUE(opened.ok()) << opened.message();
+  }
+  // Waits for everything in flight.
+  void Finish(std::chrono::milliseconds patience = seconds(60)) {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (engine_->Poll(std::chrono::steady_clock::now(), End) > 0) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+  // Computes on the device, and compares with the host.
+  void Check(const TestTensor& tensor, std::uint32_t width = 16, void* stream = nullptr) {
+    const OnDevice device(tensor);
+    Answer answer;
+    ASSERT_TRUE(engine_->Check(device.View(), 0).ok());
+    ASSERT_TRUE(engine_->Enqueue(device.View(), 0, stream, answer.To(width), &answer).ok());
+    Finish();
+    Compare(answer, tensor, width);
+  }
+  void Compare(const Answer& answer, const TestTensor& tensor, std::uint32_t width) {
+    ASSERT_TRUE(answer.done);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.message();
+    const Emulated expected = Emulate(tensor.View(), width);
+    EXPECT_EQ(answer.stats.hash, expected.stats.hash);
+    EXPECT_TRUE(answer.stats == expected.stats) << "the host's emulation has other bits";
+    EXPECT_EQ(answer.sketch, expected.sketch);
+    const Computed cpu = Compute(tensor, width);
+    EXPECT_EQ(answer.stats.hash, cpu.stats.hash);
+    EXPECT_EQ(answer.stats.nan, cpu.stats.nan);
+    EXPECT_EQ(answer.stats.zero, cpu.stats.zero);
+    EXPECT_EQ(answer.stats.neg, cpu.stats.neg);
+    if (!cpu.stats.has_finite) return;
+    EXPECT_EQ(answer.stats.min, cpu.stats.min);
+    EXPECT_EQ(answer.stats.max, cpu.stats.max);
+    if (std::isfinite(cpu.stats.l2)) {
+      EXPECT_NEAR(answer.stats.l2, cpu.stats.l2, 1e-6 * cpu.stats.l2);
+      EXPECT_NEAR(answer.stats.std, cpu.stats.std, 1e-6 * cpu.stats.l2);
+    }
+  }
+
+  std::unique_ptr<CudaEngine> engine_;
+  std::mt19937_64 random_{11};
+};
+
+TEST_F(GpuEngineTest, AgreesForEveryDTypeAndSize) {
+  for (const DType dtype : kAllDTypes) {
+    const auto piece = static_cast<std::int64_t>(kPieceBytes / DTypeBytes(dtype));
+    for (const std::int64_t size :
+         {std::int64_t{0}, std::int64_t{1}, std::int64_t{15}, std::int64_t{17}, std::int64_t{257}, piece - 1,
+          piece, piece + 1, 7 * piece, 33 * piece + 5, 1100 * piece + 3}) {
+      SCOPED_TRACE(std::string(Name(dtype)) + " x " + std::to_string(size));
+      Check(RandomNumbers(dtype, {size}, random_));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(GpuEngineTest, AgreesForAnyBitsAndWidth) {
+  for (const DType dtype : kAllDTypes) {
+    for (const std::uint32_t width : {0u, 16u, 32u, 64u}) {
+      SCOPED_TRACE(std::string(Name(dtype)) + ", sketch " + std::to_string(width));
+      Check(RandomBits(dtype, {70001}, random_), width);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(GpuEngineTest, AgreesForAnyStridesAndAlignment) {
+  for (const DType dtype : kAllDTypes) {
+    for (int round = 0; round < 6; ++round) {
+      TestTensor tensor = RandomNumbers(dtype, {60000}, random_);
+      const std::size_t dims = 1 + random_() % 4;
+      tensor.shape.clear();
+      std::int64_t least = 0;
+      for (std::size_t d = 0; d < dims; ++d) {
+        tensor.shape.push_back(1 + static_cast<std::int64_t>(random_() % (dims == 1 ? 9000 : 20)));
+        tensor.strides.push_back(static_cast<std::int64_t>(random_() % 9) - 4);
+        least += std::min<std::int64_t>(0, (tensor.shape[d] - 1) * tensor.strides[d]);
+      }
+      tensor.origin = -least + static_cast<std::int64_t>(random_() % 7);
+      SCOPED_TRACE(std::string(Name(dtype)) + ", round " + std::to_string(round));
+      Check(tensor);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(GpuEngineTest, KeepsStreamsApart) {
+  cudaStream_t streams[3];
+  for (cudaStream_t& stream : streams)
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  std::vector<TestTensor> tensors;
+  std::vector<std::unique_ptr<OnDevice>> devices;
+  for (int i = 0; i < 60; ++i) {
+    tensors.push_back(RandomNumbers(i % 2 == 0 ? DType::kF32 : DType::kBf16, {100000 + 1000 * i}, random_));
+    devices.push_back(std::make_unique<OnDevice>(tensors.back()));
+  }
+  std::vector<Answer> answers(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    ASSERT_TRUE(engine_->Enqueue(devices[i]->View(), 0, streams[i % 3], answers[i].To(16), &answers[i]).ok());
+  }
+  Finish();
+  for (std::size_t i = 0; i < tensors.size(); ++i) Compare(answers[i], tensors[i], 16);
+  for (cudaStream_t stream : streams) cudaStreamDestroy(stream);
+}
+
+TEST_F(GpuEngineTest, GivesTheSameBitsEveryTime) {
+  const TestTensor tensor = RandomNumbers(DType::kBf16, {9'000'001}, random_);
+  const OnDevice device(tensor);
+  std::vector<Answer> answers(20);
+  for (Answer& answer : answers) {
+    ASSERT_TRUE(engine_->Enqueue(device.View(), 0, nullptr, answer.To(16), &answer).ok());
+  }
+  Finish();
+  for (const Answer& answer : answers) {
+    EXPECT_TRUE(answer.stats == answers[0].stats);
+    EXPECT_EQ(answer.sketch, answers[0].sketch);
+  }
+}
+
+// Stream order protects what is freed, and overwritten by the next owner, right after Enqueue.
+TEST_F(GpuEngineTest, ReadsATensorThatIsFreedRightAfter) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  const TestTensor tensor = RandomNumbers(DType::kF32, {4'000'000}, random_);
+  const std::size_t bytes = 16'000'000;
+  for (int round = 0; round < 5; ++round) {
+    void* memory = nullptr;
+    ASSERT_EQ(cudaMallocAsync(&memory, bytes, stream), cudaSuccess);
+    ASSERT_EQ(cudaMemcpyAsync(memory, tensor.storage.data(), bytes, cudaMemcpyHostToDevice, stream),
+              cudaSuccess);
+    CpuTensor view = tensor.View();
+    view.data = memory;
+    Answer answer;
+    ASSERT_TRUE(engine_->Enqueue(view, 0, stream, answer.To(16), &answer).ok());
+    ASSERT_EQ(cudaFreeAsync(memory, stream), cudaSuccess);
+    void* next = nullptr;
+    ASSERT_EQ(cudaMallocAsync(&next, bytes, stream), cudaSuccess);
+    ASSERT_EQ(cudaMemsetAsync(next, 0xff, bytes, stream), cudaSuccess);
+    ASSERT_EQ(cudaFreeAsync(next, stream), cudaSuccess);
+    Finish();
+    Compare(answer, tensor, 16);
+  }
+  cudaStreamDestroy(stream);
+}
+
+TEST_F(GpuEngineTest, CopiesSamples) {
+  for (const DType dtype : kAllDTypes) {
+    const TestTensor tensor = RandomNumbers(dtype, {3, 50}, random_);
+    const OnDevice device(tensor);
+    Answer answer;
+    ASSERT_TRUE(engine_->Enqueue(device.View(), 0, nullptr, answer.To(16, 8), &answer).ok());
+    Finish();
+    EXPECT_EQ(answer.sample_count, 8u);
+    EXPECT_EQ(answer.samples, Compute(tensor, 0, 8).samples) << Name(dtype);
+  }
+}
+
+// A launch during capture would be replayed with a record that is no longer its own: it is refused, and the
+// capture lives.
+TEST_F(GpuEngineTest, LeavesACaptureAlone) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  const TestTensor tensor = RandomNumbers(DType::kF32, {1000}, random_);
+  const OnDevice device(tensor);
+  Answer answer;
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  EXPECT_EQ(engine_->Enqueue(device.View(), 0, stream, answer.To(16), &answer).code(),
+            Code::kFailedPrecondition);
+  (void)engine_->Poll(std::chrono::steady_clock::now() + seconds(10), End);  // asks for the device's health
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  Check(tensor, 16, stream);
+  cudaStreamDestroy(stream);
+}
+
+TEST_F(GpuEngineTest, RefusesMemoryOfTheHostAndDevicesThatAreNotThere) {
+  const TestTensor tensor = RandomNumbers(DType::kF32, {1000}, random_);
+  EXPECT_EQ(engine_->Check(tensor.View(), 0).code(), Code::kInvalidArgument);
+  EXPECT_EQ(engine_->Check(tensor.View(), 77).code(), Code::kInvalidArgument);
+  EXPECT_EQ(engine_->Check(tensor.View(), -1).code(), Code::kInvalidArgument);
+  Check(tensor);
+}
+
+TEST_F(GpuEngineTest, CountsMoreThanTwoToThe31Elements) {
+  const std::int64_t size = (std::int64_t{1} << 31) + 12345;
+  std::size_t free_bytes = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total), cudaSuccess);
+  if (free_bytes < static_cast<std::size_t>(size) + (1u << 30))
+    GTEST_SKIP() << "not enough memory on the device";
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, static_cast<std::size_t>(size)), cudaSuccess);
+  ASSERT_EQ(cudaMemset(memory, 3, static_cast<std::size_t>(size)), cudaSuccess);
+  const std::int64_t shape[] = {size};
+  Answer answer;
+  ASSERT_TRUE(engine_->Enqueue({memory, DType::kU8, shape, {}}, 0, nullptr, answer.To(16), &answer).ok());
+  Finish();
+  EXPECT_EQ(answer.stats.pos, static_cast<std::uint64_t>(size));
+  EXPECT_EQ(answer.stats.l1, 3.0 * static_cast<double>(size));
+  EXPECT_EQ(answer.stats.std, 0);
+  cudaFree(memory);
+}
+
+TEST(GpuCompute, WaitsForItsOwnResult) {
+  NEEDS_A_GPU();
+  std::mt19937_64 random(3);
+  const TestTensor tensor = RandomNumbers(DType::kF16, {100000}, random);
+  const OnDevice device(tensor);
+  Answer answer;
+  const Status computed = ComputeCuda(device.View(), 0, nullptr, answer.To(32, 8), seconds(30));
+  ASSERT_TRUE(computed.ok()) << computed.message();
+  EXPECT_TRUE(answer.stats == Emulate(tensor.View(), 32).stats);
+  EXPECT_EQ(answer.sample_count, 8u);
+}
+
+}  // namespace
+}  // namespace statcollect::stats::cuda
