@@ -35,7 +35,7 @@ struct EngineOptions {
   std::uint32_t sketch = 16;  // sums: 0, 16, 32, 64
   std::uint32_t samples = 0;  // at most kSamplesMax
   std::uint32_t records = 4096;
-  std::uint32_t lanes = 4;  // about 9 MiB each of the device's memory, 22 MiB if sketch is 64
+  std::uint32_t lanes = 4;  // about 4 MiB each of the device's memory, 10 MiB if sketch is 64
 };
 
 // Where a result goes; must stay valid until `done`. The sketch has at most EngineOptions::sketch sums (16,

@@ -86,7 +86,7 @@ static __device__ __noinline__ void Publish(const Task& task, UnitSums unit, std
 
 // Hands a finished unit over; whoever brings a node's last child goes on with the node.
 static __device__ __noinline__ void FinishUnit(const Task& task, std::uint32_t node, UnitSums unit,
-                                        std::uint32_t width) {
+                                               std::uint32_t width) {
   const std::uint32_t lane = threadIdx.x % kWarpLanes;
   std::uint32_t nodes = task.units, first = 0;  // of the node's level
   while (nodes > 1) {
@@ -127,6 +127,10 @@ __device__ __noinline__ void CopySamples(const Task& task, const Vector* staged)
   }
 }
 
+static __device__ __noinline__ void FlushHeld(SketchSlots sketch, UnitSums unit) {
+  FlushSlots<DeviceWarp>(sketch.slots, sketch.width, unit.sums);
+}
+
 // The pieces that are not the rule: a tensor's last, or out of range.
 template <typename C>
 __device__ __noinline__ void AppendUnusual(Piece piece, const std::uint64_t* all_keys, SketchSlots sketch,
@@ -134,8 +138,8 @@ __device__ __noinline__ void AppendUnusual(Piece piece, const std::uint64_t* all
   const DeviceLanes<LaneKeys<C>> keys = {KeysOf<C>(static_cast<int>(threadIdx.x % kWarpLanes), all_keys)};
   if constexpr (!C::kWide) {
     if (piece.components < kPieceComponents<C> &&
-        AppendNarrow<C, true, DeviceWarp>(piece, keys, sketch, unit, [] {})) {
-      return;
+        AppendNarrow<C, true, DeviceWarp>(piece, keys, sketch, 0, unit, [] {})) {
+      return FlushHeld(sketch, unit);
     }
   }
   if constexpr (!C::kAlwaysInRange) AppendWide<C, DeviceWarp>(piece, keys, sketch, unit);
@@ -178,6 +182,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     const bool last = launch.units - now.unit <= warps;
     const Place next_unit = last ? now : Place::AtUnit(launch, now.unit + warps);
     bool staged_ahead = false;
+    std::uint32_t held = 0;
     while (now.piece < now.end) {
       AwaitStaged();
       const Piece piece = PieceOf<C>(*now.task, now.piece, own.staged);
@@ -193,8 +198,13 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
       bool done = false;
       if constexpr (!C::kWide) {
         if (piece.components == kPieceComponents<C>) {
-          done = AppendNarrow<C, false, DeviceWarp>(piece, keys, own.sketch, own.unit, stage_next);
+          done = AppendNarrow<C, false, DeviceWarp>(piece, keys, own.sketch, held, own.unit, stage_next);
+          held += done ? 1 : 0;
         }
+      }
+      if (held != 0 && (!done || held == kHeldMax || now.piece == now.end)) {
+        FlushHeld(own.sketch, own.unit);
+        held = 0;
       }
       if (!done) {
         AppendUnusual<C>(piece, launch.keys, own.sketch, own.unit);

@@ -5,11 +5,11 @@
 //
 // ORDER OF SUMMATION. A lane adds the components of a vector as a balanced tree, its vectors alternately to
 // two sums in float32 (float64 for kWide), in row order, and the two in the end; lanes are added as a
-// butterfly (of 16, 8, 4, 2, 1) in float64. No sum of more than 16 + 8 + 1 terms is ever rounded to float32,
-// so that the relative error of a sum of positive terms stays below 17 * 2^-24 in the worst case. Deviations
-// are taken from the piece's own mean, rounded to a component's type, in a second pass over shared memory:
-// nothing cancels when |mean| >> std. If sums are not exact (kExactSums), the deviations' own sum corrects
-// the mean. Sums of squares follow from both (totals.h).
+// butterfly (of 16, 8, 4, 2, 1) in float64. On its way there a component's part is rounded to float32 at most
+// 4 + 8 + 1 times, its square's 8 + 1 + 8 + 1 times (8-bit types; fewer for wider ones). Deviations are taken
+// from the piece's own mean, rounded to float32, in a second pass over shared memory: nothing cancels when
+// |mean| >> std. If sums are not exact (kExactSums), the deviations' own sum corrects the mean. Sums of
+// squares follow from both (totals.h).
 //
 // RANGE. A piece with components that are not finite, or whose squares or deviations would leave float32's
 // range, is reduced by ReduceWide: the same in float64, component by component.
@@ -649,20 +649,24 @@ STATCOLLECT_WARP void AppendWide(const Piece& piece, const typename Warp::templa
   AppendTotals<Warp>(unit, next);
 }
 
+// Pieces whose sketch the slots may hold before it goes to the sums.
+inline constexpr std::uint32_t kHeldMax = 8;
+
 // Appends a piece of narrow components, if it is in range; else returns false. `released` is called once the
-// vectors are no longer needed.
+// vectors are no longer needed. What it adds to the sketch stays in the slots, beside that of `held` pieces
+// before: the caller counts them and calls FlushSlots after kHeldMax at most, before AppendWide, and at the
+// unit's end.
 template <typename C, bool kPartial, typename Warp, typename Released>
 STATCOLLECT_WARP bool AppendNarrow(const Piece& piece, const typename Warp::template Lanes<LaneKeys<C>>& keys,
-                                   const SketchSlots& sketch, const UnitSums& unit,
+                                   const SketchSlots& sketch, std::uint32_t held, const UnitSums& unit,
                                    const Released& released) {
   const FirstPass first = SumAndRange<C, kPartial, Warp>(piece);
   if (!C::kAlwaysInRange && !first.InRange()) return false;
-  ClearSlots<Warp>(sketch);
+  if (held == 0) ClearSlots<Warp>(sketch);
   const float center = CenterOf(piece, first);
   typename Warp::template Lanes<NarrowLane<C>> lanes;
   ReduceNarrow<C, kPartial, Warp>(piece, center, keys, sketch, lanes);
   released();
-  FlushSlots<Warp>(sketch.slots, sketch.width, unit.sums);
   AppendTotals<Warp>(unit, FinishNarrow<C, Warp>(piece, first, center, lanes));
   return true;
 }

@@ -19,9 +19,9 @@
 
 namespace statcollect::stats::cuda {
 
-inline constexpr std::uint32_t kUnitsMax = 32768;
+inline constexpr std::uint32_t kUnitsMax = 16384;
 inline constexpr std::uint32_t kNodeChildren = 32;
-inline constexpr int kLevelsMax = 4;  // of the tree: 32768, 1024, 32, 1
+inline constexpr int kLevelsMax = 4;  // of the tree: 16384, 512, 16, 1
 inline constexpr int kTaskDims = 12;  // after neighbours that lie behind each other are joined
 
 STATCOLLECT_HD constexpr std::uint64_t DivideUp(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }

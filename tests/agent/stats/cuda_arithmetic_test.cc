@@ -29,10 +29,10 @@ void ExpectNear(double actual, double expected, double scale, const char* what) 
 }
 
 // Against the float64 reference of the definitions.
-void ExpectAgrees(const CpuTensor& tensor, std::uint32_t width = 16) {
+void ExpectAgrees(const CpuTensor& tensor, std::uint32_t width = 16, std::uint32_t unit_pieces = 0) {
   const ReferenceComponents components = ComponentsOf(tensor);
   const ReferenceStats expected = StatsOf(components);
-  const Emulated actual = Emulate(tensor, width);
+  const Emulated actual = Emulate(tensor, width, {}, unit_pieces);
   const TensorStats& s = actual.stats;
   EXPECT_EQ(s.numel, components.values.size() / (IsComplex(tensor.dtype) ? 2 : 1));
   EXPECT_EQ(s.nan, expected.nan);
@@ -236,6 +236,32 @@ TEST(CudaArithmetic, GivesTheSameBitsWhateverUnitFinishesLast) {
     EXPECT_EQ(shuffled.sketch, forward.sketch);
   }
   ExpectAgrees(tensor.View());
+}
+
+// As in large tensors: a unit's pieces share the sketch's slots, until one of them needs float64.
+TEST(CudaArithmetic, AgreesForUnitsOfSeveralPieces) {
+  std::mt19937_64 random(10);
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kU8, DType::kF64}) {
+    const auto piece = static_cast<std::int64_t>(cuda::kPieceBytes / DTypeBytes(dtype));
+    for (const std::uint32_t unit_pieces : {2u, 8u, 16u, 64u}) {
+      SCOPED_TRACE(Describe(dtype, unit_pieces));
+      ExpectAgrees(RandomNumbers(dtype, {40 * piece + 7}, random).View(), 16, unit_pieces);
+    }
+  }
+  std::vector<float> values(30 * 2048 + 100);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 11) - 4.5f;
+  for (const std::size_t wide : {std::size_t{0}, std::size_t{5}, std::size_t{17}, std::size_t{29}}) {
+    values[2048 * wide + 3] = NAN;
+    ExpectAgrees(TensorOf(values).View(), 32, 16);
+  }
+  // Levels of float64 that rise and fall within a unit.
+  std::vector<double> scaled(20 * 1024);
+  for (std::size_t i = 0; i < scaled.size(); ++i) {
+    scaled[i] = static_cast<double>(i % 7 + 1) * (i / 1024 % 3 == 0   ? 1e-200
+                                                  : i / 1024 % 3 == 1 ? 1.0
+                                                                      : 1e200);
+  }
+  ExpectAgrees(TensorOf(scaled).View(), 16, 8);
 }
 
 TEST(CudaArithmetic, AgreesWithTheCpuEngine) {

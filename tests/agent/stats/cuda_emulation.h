@@ -34,6 +34,7 @@ class WarpEmulation {
     for (std::uint64_t number = begin; number < end; ++number) {
       Stage(task, number);
       Append(PieceOf<C>(task, number, own_.staged));
+      if (number + 1 == end || held_ == kHeldMax) Flush();
     }
   }
 
@@ -85,17 +86,29 @@ class WarpEmulation {
     if constexpr (!C::kWide) {
       const auto released = [this] { std::memset(static_cast<void*>(own_.staged), 0xa5, kPieceBytes); };
       if (piece.components == kPieceComponents<C>) {
-        done = AppendNarrow<C, false, HostWarp>(piece, keys_, own_.sketch, own_.unit, released);
+        done = AppendNarrow<C, false, HostWarp>(piece, keys_, own_.sketch, held_, own_.unit, released);
+        held_ += done ? 1 : 0;
       } else {
-        done = AppendNarrow<C, true, HostWarp>(piece, keys_, own_.sketch, own_.unit, released);
+        Flush();
+        done = AppendNarrow<C, true, HostWarp>(piece, keys_, own_.sketch, 0, own_.unit, released);
+        held_ = done ? 1 : 0;
+        Flush();
       }
     }
-    if (!done) AppendWide<C, HostWarp>(piece, keys_, own_.sketch, own_.unit);
+    if (done) return;
+    Flush();
+    AppendWide<C, HostWarp>(piece, keys_, own_.sketch, own_.unit);
+  }
+
+  void Flush() {
+    if (held_ != 0) FlushSlots<HostWarp>(own_.sketch.slots, own_.sketch.width, own_.unit.sums);
+    held_ = 0;
   }
 
   const std::unique_ptr<unsigned char[], Free> memory_;
   WarpMemory own_;
   HostLanes<LaneKeys<C>> keys_;
+  std::uint32_t held_ = 0;  // pieces in the slots
 };
 
 struct Emulated {
@@ -103,12 +116,17 @@ struct Emulated {
   std::vector<double> sketch;
 };
 
-// `order`: the units' order of completion; empty: as numbered.
+// `order`: the units' order of completion; empty: as numbered. `unit_pieces`: as large tensors have them; 0:
+// as this one has.
 inline Emulated Emulate(const CpuTensor& tensor, std::uint32_t sketch_width,
-                        std::span<const std::uint32_t> order = {}) {
+                        std::span<const std::uint32_t> order = {}, std::uint32_t unit_pieces = 0) {
   Emulated result;
   Task task;
   if (!MakeTask(tensor, &task).ok()) std::abort();
+  if (unit_pieces != 0) {
+    task.unit_pieces = unit_pieces;
+    task.units = static_cast<std::uint32_t>(DivideUp(task.pieces, unit_pieces));
+  }
   const std::uint32_t width = LaunchWidth(sketch_width);
   std::vector<double> scratch(ScratchBytes(task.units, width) / sizeof(double) + 2);
   task.scratch = ScratchAt(reinterpret_cast<unsigned char*>(scratch.data()), task.units);
