@@ -71,7 +71,7 @@ elf_files() {
   done
 }
 own='^(libc|libm|libdl|libpthread|librt|libresolv|libutil|libcuda|libnvidia-.*|ld-linux.*)\.so'
-elf_files | xargs ldd | sed -n 's/^\t\(lib[^ ]*\) => \(\/[^ ]*\).*/\1 \2/p' | sort -u |
+elf_files | xargs -d '\n' ldd | sed -n 's/^\t\(lib[^ ]*\) => \(\/[^ ]*\).*/\1 \2/p' | sort -u |
   while read -r soname path; do
     [[ "$soname" =~ $own ]] || [ -e "$output/lib/$soname" ] || cp -L "$path" "$output/lib/$soname"
   done
@@ -85,7 +85,7 @@ elf_files | while read -r f; do
 done
 
 # --- what it is and needs
-glibc=$(elf_files | xargs objdump -T | grep -o 'GLIBC_[0-9][0-9.]*' | sort -uV | tail -1)
+glibc=$(elf_files | xargs -d '\n' objdump -T | grep -o 'GLIBC_[0-9][0-9.]*' | sort -uV | tail -1)
 {
   echo "statcollect $version"
   echo "architecture $(uname -m)"

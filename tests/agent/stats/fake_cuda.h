@@ -19,12 +19,20 @@ namespace statcollect::stats::cuda {
 
 // What a test holds on to while the engine owns the api.
 struct FakeDevice {
+  FakeDevice() = default;
+  FakeDevice(const FakeDevice&) = delete;
+  FakeDevice& operator=(const FakeDevice&) = delete;
+  ~FakeDevice() {
+    for (void* memory : allocations) std::free(memory);
+  }
+
   std::mutex mutex;
   Status open, launch, health;
   std::set<void*> capturing;
   std::map<void*, std::deque<std::pair<DType, Launch>>> streams;
   std::map<const void*, std::uint64_t> scratch_in_use;  // by launches that have not run
-  std::size_t allocations = 0, launches = 0;
+  std::set<void*> allocations;
+  std::size_t launches = 0;
   bool scratch_shared = false;  // by two streams at once
 
   // Runs the oldest launch of the stream; false if there is none.
@@ -119,13 +127,13 @@ class FakeCudaApi final : public CudaApi {
 
  private:
   Result<void*> Allocate(std::size_t bytes) {
-    ++device_->allocations;
     void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     std::memset(memory, 0, bytes);
+    device_->allocations.insert(memory);
     return memory;
   }
   void Free(void* memory) {
-    --device_->allocations;
+    device_->allocations.erase(memory);
     std::free(memory);
   }
 
