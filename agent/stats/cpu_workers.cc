@@ -1,7 +1,8 @@
 #include "agent/stats/cpu_workers.h"
 
-#include <csignal>
-#include <system_error>
+#include <exception>
+
+#include "common/signals_blocked.h"
 
 namespace statcollect::stats {
 
@@ -40,14 +41,11 @@ void CpuWorkers::RunErased(std::size_t parts, Function function, const void* wor
 // What cannot be started is done without.
 void CpuWorkers::StartLocked() noexcept {
   started_ = true;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked inherited;
   try {
     for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { Serve(); });
   } catch (const std::exception&) {
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void CpuWorkers::TakeParts(std::size_t parts, Function function, const void* work) noexcept {

@@ -11,8 +11,9 @@
 
 namespace statcollect::stats {
 
-// Threads start at the first Run with more than one part, sleep between runs, and leave all signals to the
-// program. One run at a time: a second caller meanwhile does its parts alone. Threads: any.
+// Threads start at the first Run with more than one part, sleep between runs, and leave signals to the
+// program (signals_blocked.h). One run at a time: a second caller meanwhile does its parts alone. Threads:
+// any.
 class CpuWorkers {
  public:
   // `threads`, the caller's included; 1 or less: nothing is ever started.

@@ -93,8 +93,12 @@ TEST_F(BatcherTest, ShortStepsShareABatch) {
     Observe("fc1");
     recorder_->EndStep();
     const TimePoint next = batcher_->Poll();
-    if (step == 0) EXPECT_EQ(next, first) << "sent; look again at once";
-    if (step > 0) EXPECT_EQ(next, first + Batcher::kStepSpacing);
+    if (step == 0) {
+      EXPECT_EQ(next, first) << "sent; look again at once";
+    }
+    if (step > 0) {
+      EXPECT_EQ(next, first + Batcher::kStepSpacing);
+    }
     clock_.Advance(Batcher::kStepSpacing / 5);
   }
   ASSERT_EQ(sink_.batches.size(), 1u);
