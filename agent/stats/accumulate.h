@@ -266,12 +266,31 @@ STATCOLLECT_HD void Append(Moments& a, Moments b) {
 
 // --- everything about a range of components
 
-struct Partial {
+// All but the sketch.
+struct Totals {
   std::uint64_t components = 0;
   std::uint64_t nan = 0, pos_inf = 0, neg_inf = 0, zero = 0, neg = 0;
+  std::uint64_t hash = 0;
   double min = 0, max = 0;  // finite components; meaningless if moments.count == 0
   Moments moments;
-  std::uint64_t hash = 0;
+};
+
+// Appends what comes after `a` in index order. An empty Totals changes nothing, on either side.
+STATCOLLECT_HD void Append(Totals& a, const Totals& b) {
+  a.components += b.components;
+  a.nan += b.nan;
+  a.pos_inf += b.pos_inf;
+  a.neg_inf += b.neg_inf;
+  a.zero += b.zero;
+  a.neg += b.neg;
+  a.hash += b.hash;
+  if (b.moments.count == 0) return;
+  a.min = a.moments.count == 0 || b.min < a.min ? b.min : a.min;
+  a.max = a.moments.count == 0 || b.max > a.max ? b.max : a.max;
+  Append(a.moments, b.moments);
+}
+
+struct Partial : Totals {
   double sketch[kSketchSums] = {};  // first `width` used; of moments.level
 };
 
@@ -284,25 +303,13 @@ STATCOLLECT_HD void RaiseLevel(Partial& partial, int level, std::uint32_t width)
 
 // Appends the next range in index order, both with sketches of `width` sums. `b` may be rewritten.
 STATCOLLECT_HD void Append(Partial& a, Partial& b, std::uint32_t width) {
-  a.components += b.components;
-  a.nan += b.nan;
-  a.pos_inf += b.pos_inf;
-  a.neg_inf += b.neg_inf;
-  a.zero += b.zero;
-  a.neg += b.neg;
-  a.hash += b.hash;
-  if (b.moments.count == 0) return;
-  if (a.moments.count == 0) {
-    a.moments.level = b.moments.level;
-    a.min = b.min;
-    a.max = b.max;
+  if (b.moments.count != 0) {
+    if (a.moments.count == 0) a.moments.level = b.moments.level;
+    RaiseLevel(a, b.moments.level, width);
+    RaiseLevel(b, a.moments.level, width);
+    for (std::uint32_t i = 0; i < width; ++i) a.sketch[i] += b.sketch[i];
   }
-  RaiseLevel(a, b.moments.level, width);
-  RaiseLevel(b, a.moments.level, width);
-  for (std::uint32_t i = 0; i < width; ++i) a.sketch[i] += b.sketch[i];
-  a.min = b.min < a.min ? b.min : a.min;
-  a.max = b.max > a.max ? b.max : a.max;
-  Append(a.moments, b.moments);
+  Append(static_cast<Totals&>(a), b);
 }
 
 // A stored value of `level` as a plain number; infinite if there is no such number.

@@ -71,16 +71,7 @@ Status MakeTask(const CpuTensor& tensor, Task* task) {
 TensorStats FinishRecord(const Totals& totals, std::span<const double> sums, std::uint64_t numel,
                          std::span<double> sketch) noexcept {
   Partial partial;
-  partial.components = totals.components;
-  partial.nan = totals.nan;
-  partial.pos_inf = totals.pos_inf;
-  partial.neg_inf = totals.neg_inf;
-  partial.zero = totals.zero;
-  partial.neg = totals.neg;
-  partial.hash = totals.hash;
-  partial.min = totals.min;
-  partial.max = totals.max;
-  partial.moments = totals.moments;
+  static_cast<Totals&>(partial) = totals;
   partial.moments.squares = Squares(totals.moments);
   std::copy_n(sums.begin(), std::min(sums.size(), sketch.size()), partial.sketch);
   return Finished(partial, numel, sketch);
