@@ -240,6 +240,11 @@ Result<v1::DeleteRunResponse> Collector::DeleteRun(const v1::DeleteRunRequest& r
       [&](auto& context, auto& response) { return impl_->admin().DeleteRun(&context, request, &response); });
 }
 
+Result<v1::CheckpointResponse> Collector::Checkpoint(const v1::CheckpointRequest& request) {
+  return impl_->Ask<v1::CheckpointResponse>(
+      [&](auto& context, auto& response) { return impl_->admin().Checkpoint(&context, request, &response); });
+}
+
 bool Collector::Cancel() { return impl_->Cancel(); }
 const std::string& Collector::address() const { return impl_->address(); }
 

@@ -39,6 +39,7 @@ int Scalars(Session& session, const ScalarsOptions& options);
 
 int Events(Session& session, const std::string& run, const std::string& ranks);
 int RemoveRun(Session& session, const std::string& run, bool yes, bool force);
+int MakeCheckpoint(Session& session, const std::string& directory);
 int ShowStatus(Session& session);
 
 // --- shared by several

@@ -45,7 +45,7 @@ struct Arguments {
   DiffOptions diff;
   SeriesOptions series;
   ScalarsOptions scalars;
-  std::string run, ranks, help_of;
+  std::string run, ranks, directory, help_of;
   bool yes = false, force = false;
 };
 
@@ -231,6 +231,15 @@ class Parser {
             [this](Session& session) { return Events(session, arguments_.run, arguments_.ranks); });
     events->add_option("run", arguments_.run, "Name of the run")->required();
     events->add_option("--rank", arguments_.ranks, "Only these ranks");
+    CLI::App* checkpoint =
+        Add("checkpoint", "Writes a consistent copy of the store, while the collector goes on",
+            "  statctl checkpoint /backup/monday          # the collector writes it, on its machine\n"
+            "  statcollectord --restore-from /backup/monday --data-dir /var/lib/statcollect-new\n",
+            [this](Session& session) { return MakeCheckpoint(session, arguments_.directory); });
+    checkpoint
+        ->add_option("directory", arguments_.directory,
+                     "Absolute path on the collector's machine, absent or an empty folder")
+        ->required();
     Add("status", "The collector's own health and loss counters", "  statctl status\n",
         [](Session& session) { return ShowStatus(session); });
     CLI::App* help = app_.add_subcommand("help", "Explains a command, with examples");

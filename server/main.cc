@@ -101,9 +101,13 @@ void WaitForSignal(boost::asio::io_context& io) {
 int Run(const DaemonConfig& config) {
   SetUpLog(config);
   std::signal(SIGPIPE, SIG_IGN);
-  auto store = OpenRocksDbStore(config.data_dir, {.fsync = config.fsync, .log = [](const std::string& line) {
-                                                    spdlog::info("store: {}", line);
-                                                  }});
+  const RocksDbStoreOptions store_options{
+      .fsync = config.fsync, .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
+  if (!config.restore_from.empty()) {
+    const Status restored = RestoreCheckpoint(config.restore_from, config.data_dir, store_options);
+    if (!restored.ok()) return Fail(restored.message());
+  }
+  auto store = OpenRocksDbStore(config.data_dir, store_options);
   if (!store.ok()) return Fail(store.status().message());
   SystemClock clock;
   Collector collector(**store, clock,

@@ -104,10 +104,14 @@ class QueryService final : public v1::Query::CallbackService {
   WorkerPool pool_;
 };
 
+constexpr std::size_t kPathBytesMax = 4096;
+
 class AdminService final : public v1::Admin::CallbackService {
  public:
   explicit AdminService(CollectorControl& control)
-      : control_(control), pool_({.what = "administration", .threads = 1, .waiting_max = 64}) {}
+      : control_(control),
+        pool_({.what = "administration", .threads = 1, .waiting_max = 64}),
+        slow_({.what = "checkpoint", .threads = 1, .waiting_max = 4}) {}
 
   ServerUnaryReactor* GetStatus(CallbackServerContext*, const v1::GetStatusRequest*,
                                 v1::GetStatusResponse* response) override {
@@ -129,9 +133,28 @@ class AdminService final : public v1::Admin::CallbackService {
     });
   }
 
+  ServerUnaryReactor* Checkpoint(CallbackServerContext*, const v1::CheckpointRequest* request,
+                                 v1::CheckpointResponse* response) override {
+    return UnaryCall::Start(slow_, [this, request, response](const std::stop_token&) {
+      if (request->directory().empty() || request->directory().size() > kPathBytesMax) {
+        return Status(Code::kInvalidArgument, "checkpoint: found a path of " +
+                                                  std::to_string(request->directory().size()) +
+                                                  " bytes; expected 1.." + std::to_string(kPathBytesMax));
+      }
+      const auto made = control_.Checkpoint(request->directory());
+      if (!made.ok()) return made.status();
+      response->set_directory(made->directory);
+      response->set_files(made->files);
+      response->set_bytes(made->bytes);
+      response->set_linked(made->linked);
+      return Status::Ok();
+    });
+  }
+
  private:
   CollectorControl& control_;
   WorkerPool pool_;
+  WorkerPool slow_;  // what copies much
 };
 
 }  // namespace

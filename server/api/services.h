@@ -2,7 +2,7 @@
 //
 // Threads: both use gRPC's callback API and never work on gRPC's threads. Queries run on a small pool of
 // their own, so that they never hold up ingest; administration has one thread of its own, so that status is
-// answered while every query thread is busy.
+// answered while every query thread is busy, and checkpoints another.
 #ifndef STATCOLLECT_SERVER_API_SERVICES_H_
 #define STATCOLLECT_SERVER_API_SERVICES_H_
 

@@ -78,6 +78,13 @@ Result<DeletedRun> Collector::DeleteRun(const std::string& run, bool force) {
   return registry_.DeleteRun(run, force);
 }
 
+Result<MadeCheckpoint> Collector::Checkpoint(const std::string& directory) {
+  auto made = store_.Checkpoint(directory);
+  if (!made.ok()) return made.status();
+  return MadeCheckpoint{
+      .directory = made->directory, .files = made->files, .bytes = made->bytes, .linked = made->linked};
+}
+
 bool Collector::IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) {
   return registry_.IsOpen(attempt, rank);
 }

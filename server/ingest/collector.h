@@ -44,6 +44,7 @@ class Collector final : public CollectorControl {
 
   CollectorStatus GetStatus() override;
   Result<DeletedRun> DeleteRun(const std::string& run, bool force) override;
+  Result<MadeCheckpoint> Checkpoint(const std::string& directory) override;
   bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) override;
 
  private:

@@ -17,6 +17,7 @@ Examples:
   statcollectord                                     data in ./statcollect-data, gRPC on 127.0.0.1:7433
   statcollectord --data-dir /var/lib/statcollect --config /etc/statcollect/statcollectord.toml
   statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line says which
+  statcollectord --restore-from /backup/monday --data-dir ./restored   begins with what statctl checkpoint saved
 
 Prints one line when it is ready. SIGTERM: stops accepting, writes what was received, exits with 0. Exit code 2: it could not
 start; the message says why.)";
@@ -66,6 +67,11 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std:
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.add_option("--data-dir", config.data_dir, "Folder of the store; made if it is not there")
       ->capture_default_str();
+  app.add_option(
+         "--restore-from", config.restore_from,
+         "Checkpoint to copy into --data-dir, verified, before the start; --data-dir must be absent or "
+         "empty")
+      ->configurable(false);
   app.add_option("--listen", raw.listen, "gRPC address, HOST:PORT; port 0: any free one")
       ->capture_default_str();
   app.add_option("--http", raw.http, "Address of health, metrics and pages, or off")->capture_default_str();

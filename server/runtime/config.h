@@ -20,6 +20,7 @@ struct DaemonConfig {
   std::uint64_t disk_free_min_mib = 64;  // below it ingest is refused
   unsigned query_threads = 2;
   std::string log_level = "info";
+  std::string restore_from;  // checkpoint to begin with; empty: none
 };
 
 // What the command line asked for: to run, or to print something and exit with a code.

@@ -39,6 +39,13 @@ struct DeletedRun {
   std::uint32_t attempts = 0;
 };
 
+struct MadeCheckpoint {
+  std::string directory;  // as it was resolved
+  std::uint64_t files = 0;
+  std::uint64_t bytes = 0;
+  bool linked = false;  // shares the space of its tables with the store
+};
+
 // Thread-safe.
 class CollectorControl {
  public:
@@ -47,6 +54,9 @@ class CollectorControl {
   // kNotFound; kFailedPrecondition while a stream of the run is open and not `force` (force closes the
   // streams first).
   virtual Result<DeletedRun> DeleteRun(const std::string& run, bool force) = 0;
+  // A consistent copy of the store, with all that was acknowledged before the call. Takes as long as it
+  // takes.
+  virtual Result<MadeCheckpoint> Checkpoint(const std::string& directory) = 0;
   // Whether a stream of that rank is open now. `attempt` is the store's attempt id.
   virtual bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) = 0;
 };

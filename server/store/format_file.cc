@@ -16,8 +16,11 @@ Status CannotWrite(const std::string& path) {
                                   "; expected a disk with space and a folder this user may write"};
 }
 
-// Flushes a file or directory to disk.
-bool Sync(const std::string& path) {
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+}  // namespace
+
+bool SyncPath(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
   const bool synced = fsync(fd) == 0;
@@ -32,14 +35,12 @@ Status WriteFormatFile(const std::string& directory, int version) {
   std::ofstream out(temporary, std::ios::trunc);
   out << "statcollect store " << version << "\n";
   out.close();
-  if (!out || !Sync(temporary)) return CannotWrite(temporary);
-  if (std::rename(temporary.c_str(), path.c_str()) != 0 || !Sync(directory)) return CannotWrite(path);
+  if (!out || !SyncPath(temporary)) return CannotWrite(temporary);
+  if (std::rename(temporary.c_str(), path.c_str()) != 0 || !SyncPath(directory)) return CannotWrite(path);
   return Status::Ok();
 }
 
-bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
-
-}  // namespace
+bool HasFormatFile(const std::string& directory) { return Exists(directory + "/FORMAT"); }
 
 Status CheckFormatFile(const std::string& directory, int version) {
   const std::string path = directory + "/FORMAT";

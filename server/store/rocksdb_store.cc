@@ -17,8 +17,10 @@
 #include <rocksdb/experimental.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
+#include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
 
+#include "server/store/checkpoint_files.h"
 #include "server/store/codec/catalogue.h"
 #include "server/store/codec/stat_block.h"
 #include "server/store/directory_lock.h"
@@ -342,6 +344,29 @@ class RocksDbStore final : public Store {
   }
   bool fsync() const override { return fsync_; }
 
+  Result<CheckpointReport> Checkpoint(const std::string& directory) override {
+    const std::string attempted = "checkpoint to '" + directory + "'";
+    auto target = ParseTarget(attempted, directory, directory_);
+    if (!target.ok()) return target.status();
+    auto usage = Usage();
+    if (!usage.ok()) return usage.status();
+    const bool links = SameFileSystem(*target, directory_);
+    STATCOLLECT_RETURN_IF_ERROR(CheckFreeSpace(attempted, *target, links ? 0 : usage->disk_bytes));
+
+    std::lock_guard one_at_a_time(checkpoint_mutex_);
+    StagedDirectory staged(*target);
+    rocksdb::Checkpoint* made = nullptr;
+    STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, rocksdb::Checkpoint::Create(db_.get(), &made)));
+    const std::unique_ptr<rocksdb::Checkpoint> checkpoint(made);
+    STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, checkpoint->CreateCheckpoint(staged.path())));
+    STATCOLLECT_RETURN_IF_ERROR(WriteFormatFile(staged.path(), kStoreFormatVersion));
+    auto report = MeasureCheckpoint(staged.path());
+    if (!report.ok()) return report.status();
+    report->directory = *target;
+    STATCOLLECT_RETURN_IF_ERROR(staged.Publish());
+    return report;
+  }
+
  private:
   static std::string AttemptPrefix(const std::string& run) {
     return KeyBuilder('r').Text(run).Text({"\0", 1}).Take();
@@ -496,6 +521,7 @@ class RocksDbStore final : public Store {
   const std::unique_ptr<rocksdb::DB> db_;
   const std::vector<rocksdb::ColumnFamilyHandle*> families_;  // by Family
   std::mutex catalogue_mutex_;                                // one attempt is created or dropped at a time
+  std::mutex checkpoint_mutex_;
   std::mutex failure_mutex_;
   Status failure_;
   std::mutex with_info_mutex_;
@@ -510,7 +536,56 @@ std::string AfterOpen(Code code) {
   return "; expected a disk with space and a folder this user may write";
 }
 
+std::vector<rocksdb::ColumnFamilyDescriptor> Descriptors() {
+  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
+  for (int family = 0; family < kFamilyCount; ++family) {
+    descriptors.emplace_back(kFamilies[family], MakeFamilyOptions(family == kStats));
+  }
+  return descriptors;
+}
+
+// Reads every block of every table.
+Status VerifyTables(const std::string& directory, const RocksDbStoreOptions& options) {
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* opened = nullptr;
+  rocksdb::Status status = rocksdb::DB::OpenForReadOnly(
+      MakeDbOptions(std::make_shared<WarningLog>(options.log)), directory, Descriptors(), &handles, &opened);
+  const std::unique_ptr<rocksdb::DB> db(opened);
+  if (status.ok()) status = db->VerifyChecksum();
+  for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
+  return FromRocks("verify '" + directory + "'", status);
+}
+
 }  // namespace
+
+Status RestoreCheckpoint(const std::string& checkpoint, const std::string& data_dir,
+                         const RocksDbStoreOptions& options) {
+  const std::string attempted = "restore '" + checkpoint + "' into '" + data_dir + "'";
+  if (!HasFormatFile(checkpoint)) {
+    return {Code::kInvalidArgument, attempted + ": '" + checkpoint +
+                                        "' has no file FORMAT; expected a checkpoint that statctl checkpoint "
+                                        "made, or a copy of one"};
+  }
+  STATCOLLECT_RETURN_IF_ERROR(CheckFormatFile(checkpoint, kStoreFormatVersion));
+  std::error_code error;
+  const fs::path absolute = fs::absolute(data_dir, error);
+  fs::create_directories(absolute.lexically_normal().parent_path(), error);
+  auto target = ParseTarget(attempted, absolute, "");
+  if (!target.ok()) return target.status();
+  auto found = MeasureCheckpoint(checkpoint);
+  if (!found.ok()) return found.status();
+  STATCOLLECT_RETURN_IF_ERROR(CheckFreeSpace(attempted, *target, found->bytes));
+  StagedDirectory staged(*target);
+  STATCOLLECT_RETURN_IF_ERROR(CopyFiles(checkpoint, staged.path()));
+  if (Status verified = VerifyTables(staged.path(), options); !verified.ok()) {
+    return {verified.code(), attempted + ": " + verified.message() +
+                                 "; the data directory is left as it was; use another checkpoint"};
+  }
+  STATCOLLECT_RETURN_IF_ERROR(staged.Publish());
+  options.log("restored '" + checkpoint + "' into '" + *target + "': " + std::to_string(found->files) +
+              " files, " + std::to_string(found->bytes) + " bytes, verified");
+  return Status::Ok();
+}
 
 Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
                                                 const RocksDbStoreOptions& options) {
@@ -526,14 +601,11 @@ Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
   if (!lock.ok()) return lock.status();
   STATCOLLECT_RETURN_IF_ERROR(CheckFormatFile(directory, kStoreFormatVersion));
 
-  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-  for (int family = 0; family < kFamilyCount; ++family) {
-    descriptors.emplace_back(kFamilies[family], MakeFamilyOptions(family == kStats));
-  }
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
   const auto log = std::make_shared<WarningLog>(options.log);
-  const rocksdb::Status opened = rocksdb::DB::Open(MakeDbOptions(log), directory, descriptors, &handles, &db);
+  const rocksdb::Status opened =
+      rocksdb::DB::Open(MakeDbOptions(log), directory, Descriptors(), &handles, &db);
   if (!opened.ok()) {
     const std::string hint = log->about_logs().empty() ? "" : " (" + log->about_logs() + ")";
     const Status status = FromRocks("open store '" + directory + "'", opened);

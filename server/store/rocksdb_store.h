@@ -25,6 +25,11 @@ struct RocksDbStoreOptions {
 Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
                                                 const RocksDbStoreOptions& options = {});
 
+// Copies a checkpoint into a new data directory, absent or empty, and verifies every table of the copy. The
+// checkpoint is only read. kDataLoss names the damaged file; the data directory is then left as it was.
+Status RestoreCheckpoint(const std::string& checkpoint, const std::string& data_dir,
+                         const RocksDbStoreOptions& options = {});
+
 }  // namespace statcollect
 
 #endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_STORE_H_

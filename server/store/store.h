@@ -80,6 +80,13 @@ struct StoreUsage {
   std::uint64_t disk_free_bytes = 0;  // of its file system
 };
 
+struct CheckpointReport {
+  std::string directory;  // as it was resolved
+  std::uint64_t files = 0;
+  std::uint64_t bytes = 0;  // of the files
+  bool linked = false;      // its tables share their space with the store: same file system
+};
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -116,6 +123,11 @@ class Store {
                                                    StepBounds steps) = 0;  // by step
 
   // --- itself
+  // Writes a consistent copy into an absent or empty directory (absolute path, not in the store): a store of
+  // its own, with everything that was appended before the call. It appears whole or not at all. May take as
+  // long as copying the store, where the directory is on another file system. kInvalidArgument: the
+  // directory; kResourceExhausted: no space.
+  virtual Result<CheckpointReport> Checkpoint(const std::string& directory) = 0;
   virtual Result<StoreUsage> Usage() = 0;
   virtual bool fsync() const = 0;  // whether Append syncs
 };

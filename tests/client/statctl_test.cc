@@ -326,7 +326,8 @@ TEST_F(Statctl, WrongArgumentsExitWith2AndSayWhatToDo) {
 }
 
 TEST_F(Statctl, HelpExplainsEveryCommandWithExamples) {
-  for (const std::string command : {"runs", "show", "diff", "series", "scalars", "events", "rm", "status"}) {
+  for (const std::string command :
+       {"runs", "show", "diff", "series", "scalars", "events", "rm", "checkpoint", "status"}) {
     const Finished help = Run({"help", command});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, AllOf(HasSubstr("Examples:\n  statctl " + command), HasSubstr("--collector")))
@@ -422,6 +423,17 @@ TEST_F(Statctl, StatusPrintsHealthInUnitsForPeople) {
   EXPECT_THAT(done.out, AllOf(HasSubstr("state           ready"), HasSubstr("2 h 5 min"),
                               HasSubstr("3.0 MiB used, 5.0 GiB free"), HasSubstr("1,234,567")));
   EXPECT_EQ(RunJson({"status"})["records_total"], 1234567);
+}
+
+TEST_F(Statctl, CheckpointSaysWhereItIsAndHowToRestoreIt) {
+  const Finished done = Run({"checkpoint", "/backup"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out, AllOf(HasSubstr("/backup on its machine: 12 files, 3.0 MiB"),
+                              HasSubstr("statcollectord --restore-from /backup --data-dir NEW")));
+  EXPECT_EQ(RunJson({"checkpoint", "/backup"})["files"], 12);
+  const Finished relative = Run({"checkpoint", "backup"});
+  EXPECT_EQ(relative.code, 2);
+  EXPECT_THAT(relative.err, HasSubstr("relative"));
 }
 
 TEST_F(Statctl, RmWantsYesWithoutATerminal) {

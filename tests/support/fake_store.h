@@ -168,6 +168,9 @@ class FakeStore final : public Store {
     });
   }
   bool fsync() const override { return true; }
+  Result<CheckpointReport> Checkpoint(const std::string& directory) override {
+    return Status(Code::kUnimplemented, "checkpoint to '" + directory + "' of a store in memory");
+  }
 
  private:
   using Place = std::pair<AttemptId, std::uint32_t>;

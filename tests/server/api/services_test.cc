@@ -229,6 +229,23 @@ TEST_F(Services, ListsRunsSeriesScalarsAndEvents) {
   }
 }
 
+TEST_F(Services, CheckpointSaysWhereItIsAndRefusesBadPaths) {
+  Start();
+  v1::CheckpointRequest request;
+  v1::CheckpointResponse response;
+  const auto ask = [&](const std::string& directory) {
+    grpc::ClientContext context;
+    request.set_directory(directory);
+    return admin_->Checkpoint(&context, request, &response).error_code();
+  };
+  ASSERT_EQ(ask("/backup"), grpc::StatusCode::OK);
+  EXPECT_EQ(response.directory(), "/backup");
+  EXPECT_EQ(response.files(), 12u);
+  EXPECT_TRUE(response.linked());
+  EXPECT_EQ(ask(""), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ask(std::string(5000, '/')), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
 TEST_F(Services, DeleteRunRemovesItAndRefusesWhileItIsWritten) {
   Start();
   server_->control.SetOpenRun("ort");

@@ -331,6 +331,9 @@ class GrowingStore final : public Store {
   }
   Result<StoreUsage> Usage() override { return inner_.Usage(); }
   bool fsync() const override { return inner_.fsync(); }
+  Result<CheckpointReport> Checkpoint(const std::string& directory) override {
+    return inner_.Checkpoint(directory);
+  }
 
  private:
   Store& inner_;

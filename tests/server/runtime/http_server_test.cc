@@ -25,6 +25,7 @@ class FakeControl : public CollectorControl {
  public:
   CollectorStatus GetStatus() override { return status; }
   Result<DeletedRun> DeleteRun(const std::string&, bool) override { return DeletedRun{}; }
+  Result<MadeCheckpoint> Checkpoint(const std::string&) override { return MadeCheckpoint{}; }
   bool IsStreamOpen(std::uint32_t, std::uint32_t) override { return false; }
   CollectorStatus status{.version = "9.9", .data_dir = "<d&ir>", .state = "ready", .records_total = 41};
 };

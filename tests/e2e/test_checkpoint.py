@@ -1,0 +1,48 @@
+"""A checkpoint of a running collector, restored, holds what was acknowledged before it began."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import STATCOLLECTORD, Collector, run_command, wait_until
+from test_durability import start
+
+
+def records(collector: Collector, run: str) -> int:
+    return next((int(r["records"]) for r in collector.json("runs")["runs"] if r["run"] == run), 0)
+
+
+def test_restored_checkpoint_taken_under_load_is_a_prefix_with_all_that_was_durable(collector: Collector, tmp_path: Path) -> None:
+    steps, runs = 60, ("left", "right")
+    trainers = [start(collector, run, steps) for run in runs]
+    for run in runs:
+        wait_until(lambda run=run: records(collector, run) > 300, what=f"records of {run}")
+    before = {run: records(collector, run) for run in runs}
+    done = collector.statctl("checkpoint", str(tmp_path / "saved"))
+    assert done.code == 0, done.err
+    assert f"--restore-from {tmp_path / 'saved'}" in done.out
+    for trainer in trainers:
+        out, err = trainer.communicate(timeout=60)
+        assert out.split() == [str(steps * 52), str(steps * 52), "0"], err
+
+    restored = Collector(tmp_path / "restored", extra=["--restore-from", str(tmp_path / "saved")]).start()
+    try:
+        for run in runs:
+            assert before[run] <= records(restored, run) <= steps * 52
+            points = restored.json("series", run, "layer.7")["records"]
+            assert [(p["step"], p["stats"]["max"]) for p in points] == [(s, s * 100 + 7) for s in range(len(points))]
+            assert len(points) >= before[run] // 52
+    finally:
+        assert restored.stop() == 0
+    again = run_command(
+        [str(STATCOLLECTORD), "--restore-from", str(tmp_path / "saved"), "--data-dir", str(tmp_path / "restored")]
+    )
+    assert again.code == 2 and "is not empty" in again.err
+
+
+def test_checkpoint_refuses_places_that_are_not_empty(collector: Collector, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    for place, word in ((str(tmp_path / "mine"), "not empty"), ("relative", "relative"), (str(collector.data_dir / "x"), "data")):
+        done = collector.statctl("checkpoint", place)
+        assert done.code == 2 and word in done.err, done.err
