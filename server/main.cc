@@ -85,9 +85,9 @@ void PrintReady(const DaemonConfig& config, const Endpoint& grpc, const HttpServ
   std::fflush(stdout);
 }
 
-// Returns after SIGTERM or SIGINT; a second signal ends the process at once.
-void WaitForSignal(boost::asio::io_context& io) {
-  boost::asio::signal_set signals(io, SIGTERM, SIGINT);
+// Returns after SIGTERM or SIGINT; a second signal ends the process at once. `signals` exists from before the
+// ready line on: who reads that line may send one at once.
+void WaitForSignal(boost::asio::io_context& io, boost::asio::signal_set& signals) {
   signals.async_wait([&](const boost::system::error_code&, int first) {
     spdlog::info("signal {}: draining; a second one ends at once", first);
     signals.async_wait([](const boost::system::error_code& error, int second) {
@@ -128,8 +128,9 @@ int Run(const DaemonConfig& config) {
   auto grpc = StartGrpc(config, {collector.service(), query_service.get(), admin_service.get()});
   if (!grpc.ok()) return Fail(grpc.status().message());
 
+  boost::asio::signal_set signals(io, SIGTERM, SIGINT);
   PrintReady(config, grpc->endpoint, http.get());
-  WaitForSignal(io);
+  WaitForSignal(io, signals);
   collector.Drain();
   grpc->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
   grpc->server->Wait();

@@ -81,6 +81,12 @@ def test_sigterm_drains_and_exits_0(collector: Collector) -> None:
     assert out.split() == [str(30 * 52), str(30 * 52), "0"]
 
 
+def test_sigterm_right_after_the_ready_line_is_a_clean_stop(collector: Collector) -> None:
+    for _ in range(8):
+        assert collector.stop() == 0
+        collector.start()
+
+
 def test_health_and_metrics_answer_over_http(collector: Collector) -> None:
     assert "ok" in collector.get("/healthz").lower()
     assert collector.get("/readyz")
