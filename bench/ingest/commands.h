@@ -14,6 +14,8 @@ namespace statcollect::bench {
 using Command = std::function<int()>;
 
 Command AddIngest(CLI::App& app);
+Command AddLimits(CLI::App& app);
+Command AddAcknowledge(CLI::App& app);
 
 }  // namespace statcollect::bench
 
