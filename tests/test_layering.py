@@ -23,8 +23,9 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "agent/export": ({"common", "agent/staging"}, set()),
     "agent/export/grpc_exporter.cc": ({"common", "agent/staging", "agent/export", "proto"}, {"grpc", "protobuf"}),
     "agent": ({"common", "agent/include", "agent/stats", "agent/stats/cuda", "agent/staging", "agent/export"}, set()),
-    "server/store": ({"common"}, {"zstd", "lz4"}),
-    "server/store/rocksdb_store.cc": ({"common", "server/store"}, {"rocksdb", "spdlog"}),
+    "server/store": ({"common"}, {"xxhash"}),
+    "server/store/rocksdb": ({"common", "server/store"}, {"rocksdb"}),
+    "server/store/rocksdb_store.cc": ({"common", "server/store", "server/store/rocksdb"}, {"rocksdb", "spdlog"}),
     "server/runtime": ({"common"}, {"boost", "spdlog", "json", "cli11"}),
     "server/ingest": ({"common", "proto", "server/store", "server/runtime"}, {"grpc", "protobuf", "spdlog"}),
     "server/query": ({"common", "server/store"}, set()),
@@ -46,8 +47,7 @@ THIRD_PARTY = [
     (r"nlohmann/", "json"),
     (r"CLI/", "cli11"),
     (r"(cuda|cuda_\w+\.h|cub/)", "cuda"),
-    (r"zstd\.h", "zstd"),
-    (r"lz4\.h", "lz4"),
+    (r"xxhash\.h", "xxhash"),
     (r"hwy/", "highway"),
 ]
 

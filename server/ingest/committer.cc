@@ -94,7 +94,11 @@ void Committer::CommitGroup(Group group) {
     std::vector<AppendItem> items;
     items.reserve(kept.size());
     for (const CommitItem& item : kept) {
-      items.push_back({.attempt = item.attempt, .rank = item.rank, .batch = &item.batch, .meta = &item.meta});
+      items.push_back({.attempt = item.attempt,
+                       .rank = item.rank,
+                       .batch = &item.batch,
+                       .meta = &item.meta,
+                       .prepared = item.prepared.get()});
     }
     status = store_.Append(items);
     if (status.ok()) commits_.fetch_add(1, std::memory_order_relaxed);

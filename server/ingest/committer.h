@@ -41,12 +41,13 @@ struct CommitLane {
   bool appending = false;  // the group being written holds an item of the lane
 };
 
-// `batch` may be without records: then only `meta` is written.
+// `batch` may be without records: then only `meta` is written. It is not looked at if `prepared` is there.
 struct CommitItem {
   std::shared_ptr<CommitLane> lane;
   AttemptId attempt = 0;
   std::uint32_t rank = 0;
   RecordBatch batch;
+  std::unique_ptr<PreparedBatch> prepared;
   RankMeta meta;
   std::size_t bytes = 0;
   std::function<void(const Status&)> done;

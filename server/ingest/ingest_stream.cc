@@ -151,6 +151,7 @@ void IngestStream::Welcome(Admission admission, std::unique_ptr<IngestSession> s
   durable_seq_ = admission.meta.durable_seq;
   lane_ = std::move(admission.lane);
   session_ = std::move(session);
+  writer_ = context_.store.NewWriter(attempt, rank_);
   welcome_due_ = true;
   context_.counters.streams.fetch_add(1, std::memory_order_relaxed);
   Advance(std::move(lock));
@@ -195,11 +196,11 @@ void IngestStream::Submit(IngestSession::Accepted accepted, std::size_t bytes, b
     item.rank = rank_;
   }
   item.lane = lane_;
-  if (accepted.batch) item.batch = *std::move(accepted.batch);
+  if (accepted.batch) item.prepared = writer_->Prepare(*accepted.batch);
   item.meta = std::move(accepted.meta);
   item.bytes = bytes;
   const Tally tally{.seq = item.meta.durable_seq,
-                    .records = item.batch.records(),
+                    .records = accepted.batch ? accepted.batch->records() : 0,
                     .dropped = accepted.dropped,
                     .goodbye = goodbye};
   item.done = [self = shared_from_this(), tally](const Status& status) { self->OnCommitted(status, tally); };

@@ -96,6 +96,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
 
   // Set by Welcome before the first batch is read, then used by OnMessage only.
   std::unique_ptr<IngestSession> session_;
+  std::unique_ptr<StreamWriter> writer_;
   std::shared_ptr<CommitLane> lane_;
 
   std::mutex mutex_;

@@ -11,6 +11,8 @@
 namespace statcollect {
 namespace {
 
+constexpr int kOldestRead = 2;
+
 Status CannotWrite(const std::string& path) {
   return {Code::kUnavailable, "write '" + path + "': " + std::strerror(errno) +
                                   "; expected a disk with space and a folder this user may write"};
@@ -62,8 +64,15 @@ Status CheckFormatFile(const std::string& directory, int version) {
   }
   if (found > version) {
     return {Code::kFailedPrecondition, "open store '" + directory + "': format version is " +
-                                           std::to_string(found) + "; this build reads 1.." +
-                                           std::to_string(version) + "; upgrade statcollectord"};
+                                           std::to_string(found) + "; this build reads " +
+                                           std::to_string(kOldestRead) + ".." + std::to_string(version) +
+                                           "; upgrade statcollectord"};
+  }
+  if (found < kOldestRead) {
+    return {Code::kFailedPrecondition,
+            "open store '" + directory + "': format version is " + std::to_string(found) +
+                ", from before the first release; this build reads " + std::to_string(kOldestRead) + ".." +
+                std::to_string(version) + "; choose another folder with --data-dir and record again"};
   }
   return Status::Ok();
 }

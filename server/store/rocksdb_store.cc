@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <cstdarg>
 #include <cstdio>
@@ -9,12 +10,14 @@
 #include <functional>
 #include <mutex>
 #include <set>
+#include <shared_mutex>
 #include <utility>
 
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/experimental.h>
+#include <rocksdb/filter_policy.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/checkpoint.h>
@@ -22,10 +25,15 @@
 
 #include "server/store/checkpoint_files.h"
 #include "server/store/codec/catalogue.h"
-#include "server/store/codec/stat_block.h"
 #include "server/store/directory_lock.h"
 #include "server/store/format_file.h"
 #include "server/store/key.h"
+#include "server/store/live_attempts.h"
+#include "server/store/rocksdb/block_source.h"
+#include "server/store/rocksdb/contents_filter.h"
+#include "server/store/rocksdb/stat_scan.h"
+#include "server/store/rocksdb/util.h"
+#include "server/store/stat_encoder.h"
 
 namespace statcollect {
 namespace {
@@ -36,21 +44,11 @@ constexpr char kNextAttemptKey[] = "next_attempt";
 constexpr std::size_t kRankAt = 5;  // in catalogue keys of ranks
 
 // Column families, in the order of kFamilies.
-enum Family { kDefault, kCatalogue, kStats, kScalars, kEvents, kSteps, kFamilyCount };
-const std::array<std::string, kFamilyCount> kFamilies = {"default", "catalogue", "stats",
-                                                         "scalars", "events",    "steps"};
-
-Status FromRocks(const std::string& attempted, const rocksdb::Status& status) {
-  if (status.ok()) return Status::Ok();
-  Code code = Code::kInternal;
-  if (status.IsCorruption()) code = Code::kDataLoss;
-  if (status.IsIOError()) code = Code::kUnavailable;
-  if (status.IsNoSpace()) code = Code::kResourceExhausted;
-  if (status.IsNotFound()) code = Code::kNotFound;
-  return {code, attempted + ": " + status.ToString()};
-}
-
-std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+enum Family { kDefault, kCatalogue, kStats, kScalars, kEvents, kSteps, kSketches, kContents, kFamilyCount };
+const std::array<std::string, kFamilyCount> kFamilies = {"default", "catalogue", "stats",    "scalars",
+                                                         "events",  "steps",     "sketches", "contents"};
+// Families whose keys begin with the attempt.
+constexpr std::array kOfAttempts = {kStats, kScalars, kEvents, kSteps, kSketches};
 
 rocksdb::CompressionType FastCompression() {
   for (const auto type : rocksdb::GetSupportedCompressions()) {
@@ -102,96 +100,104 @@ rocksdb::DBOptions MakeDbOptions(std::shared_ptr<rocksdb::Logger> log) {
   return options;
 }
 
-rocksdb::ColumnFamilyOptions MakeFamilyOptions(bool bulk) {
+// Blocks and sketches: written once, in files that are merged seldom and many at a time, so that a byte is
+// rewritten about log32(size / 64 MiB) times. They are encoded by us and hardly shrink further.
+void TuneBulk(rocksdb::ColumnFamilyOptions& options, rocksdb::BlockBasedTableOptions& table) {
+  options.compression = rocksdb::kNoCompression;
+  options.write_buffer_size = 64 << 20;
+  options.compaction_style = rocksdb::kCompactionStyleUniversal;
+  options.level0_file_num_compaction_trigger = 32;
+  options.level0_slowdown_writes_trigger = 96;
+  options.level0_stop_writes_trigger = 128;
+  options.compaction_options_universal.min_merge_width = 16;
+  options.compaction_options_universal.size_ratio = 50;
+  // Nothing is overwritten: merging everything to reclaim space would reclaim none.
+  options.compaction_options_universal.max_size_amplification_percent = 1'000'000;
+  table.block_size = 4 << 10;  // a value is mostly a block of its own
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+}
+
+rocksdb::ColumnFamilyOptions MakeFamilyOptions(Family family, const std::shared_ptr<LiveAttempts>& live) {
   rocksdb::ColumnFamilyOptions options;
-  options.compression = FastCompression();
-  options.write_buffer_size = bulk ? 64 << 20 : 8 << 20;
-  // Keys of a stream only grow: files hardly overlap, so merging whole files seldom beats leaving them.
-  options.compaction_style = bulk ? rocksdb::kCompactionStyleUniversal : rocksdb::kCompactionStyleLevel;
   rocksdb::BlockBasedTableOptions table;
-  table.block_size = bulk ? 64 << 10 : 8 << 10;
+  options.compression = FastCompression();
+  options.write_buffer_size = 8 << 20;
+  table.block_size = 8 << 10;
   table.format_version = 5;
+  if (family == kStats || family == kSketches) TuneBulk(options, table);
+  if (family == kContents) {
+    table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+    if (live) options.compaction_filter_factory = std::make_shared<ContentsFilterFactory>(live);
+  }
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return options;
 }
 
-// Keys [begin, end); an iterator keeps views of both, so they live as long as it does.
-struct KeyRange {
-  std::string begin, end;
-  rocksdb::Slice end_slice;
-  KeyRange(std::string b, std::string e) : begin(std::move(b)), end(std::move(e)), end_slice(end) {}
-  KeyRange(const KeyRange&) = delete;
+// What a StreamWriter made of a batch: all that is to be put but the rank's state.
+class RocksPreparedBatch final : public PreparedBatch {
+ public:
+  struct Entry {
+    Family family;
+    std::string key, value;
+  };
+  std::vector<Entry> entries;
+  std::vector<EncodedStatBlock> blocks;
 };
 
-KeyRange RankRange(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
-  std::string end = steps.last == ~std::uint64_t{0} ? PrefixEnd(KeyBuilder().U32(attempt).U32(rank).Take())
-                                                    : StepPrefix(attempt, rank, steps.last + 1);
-  return KeyRange(StepPrefix(attempt, rank, steps.first), std::move(end));
-}
-
-// `scan`: reads much and once, so it must not push what others need out of the cache.
-std::unique_ptr<rocksdb::Iterator> Iterate(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family,
-                                           const KeyRange& range, bool scan = false) {
-  rocksdb::ReadOptions options;
-  options.fill_cache = !scan;
-  if (!range.end.empty()) options.iterate_upper_bound = &range.end_slice;
-  std::unique_ptr<rocksdb::Iterator> it(db.NewIterator(options, family));
-  it->Seek(range.begin);
-  return it;
-}
-
-class RocksStatScan final : public StatScan {
- public:
-  RocksStatScan(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, AttemptId attempt, std::uint32_t rank,
-                StepBounds steps)
-      : range_(RankRange(attempt, rank, steps)), it_(Iterate(db, family, range_, /*scan=*/true)) {}
-
-  bool Next() override {
-    if (!status_.ok()) return false;
-    if (started_) it_->Next();
-    started_ = true;
-    if (!it_->Valid()) {
-      status_ = FromRocks("scan statistics", it_->status());
-      return false;
-    }
-    return Read();
+void PutDefinitions(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
+                    RocksPreparedBatch* to) {
+  for (const ActivationDef& def : records.activations) {
+    to->entries.push_back(
+        {kCatalogue, KeyBuilder('a').U32(attempt).U32(rank).U32(def.id).Take(), Encode(def)});
   }
-  const StatBlock& block() const override { return block_; }
-  const Status& status() const override { return status_; }
-  std::uint64_t bytes_read() const override { return bytes_read_; }
+  for (const Layout& layout : records.layouts) {
+    to->entries.push_back(
+        {kCatalogue, KeyBuilder('l').U32(attempt).U32(rank).U32(layout.id).Take(), Encode(layout)});
+  }
+}
+
+// Sequence numbers make keys of scalars and events unique, in the order in which they were recorded.
+void PutSmallRecords(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
+                     RocksPreparedBatch* to) {
+  std::uint64_t seq = records.first_seq + records.stats.size();
+  const auto numbered = [&](std::uint64_t step) {
+    return KeyBuilder().U32(attempt).U32(rank).U64(step).U64(seq++).Take();
+  };
+  for (const ScalarRecord& scalar : records.scalars)
+    to->entries.push_back({kScalars, numbered(scalar.step), Encode(scalar)});
+  for (const EventRecord& event : records.events)
+    to->entries.push_back({kEvents, numbered(event.step), Encode(event)});
+  for (const StepRecord& step : records.steps)
+    to->entries.push_back({kSteps, StepPrefix(attempt, rank, step.step), Encode(step)});
+}
+
+class RocksStreamWriter final : public StreamWriter {
+ public:
+  RocksStreamWriter(AttemptId attempt, std::uint32_t rank, StatEncoder::Options options)
+      : attempt_(attempt), rank_(rank), encoder_(attempt, rank, std::move(options)) {}
+
+  std::unique_ptr<PreparedBatch> Prepare(const RecordBatch& records) override {
+    auto prepared = std::make_unique<RocksPreparedBatch>();
+    PutDefinitions(attempt_, rank_, records, prepared.get());
+    encoder_.Encode(records.stats, &prepared->blocks);
+    PutSmallRecords(attempt_, rank_, records, prepared.get());
+    return prepared;
+  }
 
  private:
-  bool Read() {
-    bytes_read_ += it_->value().size();
-    const auto key = DecodeStatKey(View(it_->key()));
-    if (!key) {
-      status_ = Status(Code::kDataLoss, "scan statistics: found a key of " +
-                                            std::to_string(it_->key().size()) + " bytes; expected 20");
-      return false;
-    }
-    auto columns = DecodeStatBlock("block of " + Describe(*key), View(it_->value()), key->step);
-    if (!columns.ok()) {
-      status_ = columns.status();
-      return false;
-    }
-    block_ = StatBlock{key->step, *std::move(columns)};
-    return true;
-  }
-
-  KeyRange range_;
-  std::unique_ptr<rocksdb::Iterator> it_;
-  bool started_ = false;
-  StatBlock block_;
-  Status status_;
-  std::uint64_t bytes_read_ = 0;
+  const AttemptId attempt_;
+  const std::uint32_t rank_;
+  StatEncoder encoder_;
 };
 
 class RocksDbStore final : public Store {
  public:
-  RocksDbStore(std::string directory, bool fsync, std::unique_ptr<DirectoryLock> lock,
-               std::unique_ptr<rocksdb::DB> db, std::vector<rocksdb::ColumnFamilyHandle*> families)
+  RocksDbStore(std::string directory, bool fsync, std::shared_ptr<LiveAttempts> live,
+               std::unique_ptr<DirectoryLock> lock, std::unique_ptr<rocksdb::DB> db,
+               std::vector<rocksdb::ColumnFamilyHandle*> families)
       : directory_(std::move(directory)),
         fsync_(fsync),
+        live_(std::move(live)),
         lock_(std::move(lock)),
         db_(std::move(db)),
         families_(std::move(families)) {}
@@ -199,6 +205,17 @@ class RocksDbStore final : public Store {
   ~RocksDbStore() override {
     for (auto* family : families_) (void)db_->DestroyColumnFamilyHandle(family);
     (void)db_->Close();
+  }
+
+  // Once, before anything else.
+  Status LoadAttempts() {
+    auto attempts = ReadAll<AttemptMeta>("attempts", kCatalogue, KeyRange("r", "s"));
+    if (!attempts.ok()) return attempts.status();
+    for (const AttemptMeta& attempt : *attempts) live_->Add(attempt.id);
+    auto next = NextAttemptId();
+    if (!next.ok()) return next.status();
+    live_->SetNext(*next);
+    return Status::Ok();
   }
 
   Result<std::vector<std::string>> ListRuns() override {
@@ -231,6 +248,7 @@ class RocksDbStore final : public Store {
     (void)batch.Put(families_[kDefault], kNextAttemptKey, std::to_string(attempt.id + 1));
     (void)batch.Put(families_[kCatalogue], AttemptKey(attempt), Encode(attempt));
     STATCOLLECT_RETURN_IF_ERROR(Write("create attempt of run '" + wanted.run + "'", batch, true));
+    live_->Add(attempt.id);
     return attempt;
   }
 
@@ -238,14 +256,23 @@ class RocksDbStore final : public Store {
     std::lock_guard lock(catalogue_mutex_);
     auto attempts = ReadAll<AttemptMeta>("attempts", kCatalogue, KeyRange("r", "s"));
     if (!attempts.ok()) return attempts.status();
+    {
+      std::unique_lock aliases(alias_mutex_);  // from here on, no block becomes an alias of one of theirs
+      for (const AttemptId id : ids) live_->Remove(id);
+    }
+    if (Status taken = TakeOver(ids); !taken.ok()) {
+      for (const AttemptMeta& attempt : *attempts) {
+        if (std::find(ids.begin(), ids.end(), attempt.id) != ids.end()) live_->Add(attempt.id);
+      }
+      return taken;
+    }
     rocksdb::WriteBatch batch;
     for (const AttemptMeta& attempt : *attempts) {
       if (std::find(ids.begin(), ids.end(), attempt.id) == ids.end()) continue;
       (void)batch.Delete(families_[kCatalogue], AttemptKey(attempt));
-      for (const char prefix : {'m', 'i', 'a', 'l'})
+      for (const char prefix : {'m', 'i', 'a', 'l', 'x'})
         DeleteAttempt(batch, kCatalogue, std::string(1, prefix), attempt.id);
-      for (const Family family : {kStats, kScalars, kEvents, kSteps})
-        DeleteAttempt(batch, family, "", attempt.id);
+      for (const Family family : kOfAttempts) DeleteAttempt(batch, family, "", attempt.id);
     }
     STATCOLLECT_RETURN_IF_ERROR(Write("drop attempts", batch, true));
     for (const AttemptId id : ids) FreeFiles(id);
@@ -288,8 +315,17 @@ class RocksDbStore final : public Store {
     return ReadAll<Layout>("layouts" + Of(attempt, rank), kCatalogue, KeyRange(prefix, PrefixEnd(prefix)));
   }
 
+  std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {
+    return std::make_unique<RocksStreamWriter>(
+        attempt, rank,
+        StatEncoder::Options{.find_twin = [this](const BlockDigest& digest) { return FindTwin(digest); },
+                             .key_frame_bytes = &key_frame_bytes_});
+  }
+
   Status Append(std::span<const AppendItem> items) override {
-    rocksdb::WriteBatch batch;
+    // Held over the write: whoever removes an attempt knows all aliases of its blocks.
+    std::shared_lock aliases(alias_mutex_);
+    rocksdb::WriteBatch batch(BytesOf(items));
     for (const AppendItem& item : items) {
       Add(batch, item);
       STATCOLLECT_RETURN_IF_ERROR(AddInfo(batch, item));
@@ -298,7 +334,12 @@ class RocksDbStore final : public Store {
   }
 
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return std::make_unique<RocksStatScan>(*db_, families_[kStats], attempt, rank, steps);
+    return ScanBlocks(*db_, stat_families(), attempt, rank, steps);
+  }
+
+  Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
+                                                  std::uint32_t activation, StepBounds steps) override {
+    return ReadSeries(*db_, stat_families(), attempt, rank, activation, steps);
   }
 
   Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
@@ -419,29 +460,123 @@ class RocksDbStore final : public Store {
     return values;
   }
 
+  StatFamilies stat_families() const {
+    return {.stats = families_[kStats], .sketches = families_[kSketches]};
+  }
+
+  static std::size_t BytesOf(std::span<const AppendItem> items) {
+    std::size_t bytes = 4096 * items.size();
+    for (const AppendItem& item : items) {
+      if (item.prepared == nullptr) continue;
+      const auto& prepared = static_cast<const RocksPreparedBatch&>(*item.prepared);
+      for (const EncodedStatBlock& block : prepared.blocks)
+        bytes += 128 + block.own.stats.size() + block.own.sums.size();
+      for (const auto& entry : prepared.entries) bytes += 16 + entry.key.size() + entry.value.size();
+    }
+    return bytes;
+  }
+
   void Add(rocksdb::WriteBatch& batch, const AppendItem& item) {
-    const RecordBatch& records = *item.batch;
-    for (const ActivationDef& def : records.activations) {
-      (void)batch.Put(families_[kCatalogue],
-                      KeyBuilder('a').U32(item.attempt).U32(item.rank).U32(def.id).Take(), Encode(def));
-    }
-    for (const Layout& layout : records.layouts) {
-      (void)batch.Put(families_[kCatalogue],
-                      KeyBuilder('l').U32(item.attempt).U32(item.rank).U32(layout.id).Take(), Encode(layout));
-    }
-    AddStats(batch, item);
-    // Sequence numbers make keys of scalars and events unique, in the order in which they were recorded.
-    std::uint64_t seq = records.first_seq + records.stats.size();
-    for (const ScalarRecord& scalar : records.scalars) {
-      (void)batch.Put(families_[kScalars], SequenceKey(item, scalar.step, seq++), Encode(scalar));
-    }
-    for (const EventRecord& event : records.events) {
-      (void)batch.Put(families_[kEvents], SequenceKey(item, event.step, seq++), Encode(event));
-    }
-    for (const StepRecord& step : records.steps) {
-      (void)batch.Put(families_[kSteps], StepPrefix(item.attempt, item.rank, step.step), Encode(step));
+    if (item.prepared != nullptr) {
+      AddPrepared(batch, item, static_cast<const RocksPreparedBatch&>(*item.prepared));
+    } else {
+      const auto prepared = NewWriter(item.attempt, item.rank)->Prepare(*item.batch);
+      AddPrepared(batch, item, static_cast<const RocksPreparedBatch&>(*prepared));
     }
     (void)batch.Put(families_[kCatalogue], RankKey('m', item.attempt, item.rank), Encode(*item.meta));
+  }
+
+  void AddPrepared(rocksdb::WriteBatch& batch, const AppendItem& item, const RocksPreparedBatch& prepared) {
+    for (const auto& entry : prepared.entries)
+      (void)batch.Put(families_[entry.family], entry.key, entry.value);
+    for (const EncodedStatBlock& block : prepared.blocks) {
+      if (block.twin && live_->Contains(block.twin->attempt)) {
+        (void)batch.Put(families_[kStats], EncodeStatKey(block.key), block.alias);
+        NoteAlias(batch, block.twin->attempt, item.attempt);
+      } else {
+        AddBlock(batch, block.key, block.own, block.worth_listing ? &block.digest : nullptr);
+      }
+    }
+  }
+
+  // `listed_as`: so that equal blocks can be aliases of this one; null: not listed.
+  void AddBlock(rocksdb::WriteBatch& batch, const StatKey& key, const EncodedBlock& block,
+                const BlockDigest* listed_as) {
+    const std::string encoded_key = EncodeStatKey(key);
+    (void)batch.Put(families_[kStats], encoded_key, block.stats);
+    if (!block.sums.empty()) (void)batch.Put(families_[kSketches], encoded_key, block.sums);
+    if (listed_as != nullptr) (void)batch.Put(families_[kContents], KeyOf(*listed_as), encoded_key);
+  }
+
+  static rocksdb::Slice KeyOf(const BlockDigest& digest) {
+    return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+  }
+
+  std::optional<StatKey> FindTwin(const BlockDigest& digest) {
+    rocksdb::PinnableSlice value;
+    if (!db_->Get({}, families_[kContents], KeyOf(digest), &value).ok()) return std::nullopt;
+    const auto key = DecodeStatKey(View(value));
+    return key && live_->Contains(key->attempt) ? key : std::nullopt;
+  }
+
+  // Remembers in the catalogue, once, that blocks of `user` stand for blocks of `owner`.
+  void NoteAlias(rocksdb::WriteBatch& batch, AttemptId owner, AttemptId user) {
+    if (owner == user) return;
+    {
+      std::lock_guard lock(noted_mutex_);
+      if (!noted_.emplace(owner, user).second) return;
+    }
+    (void)batch.Put(families_[kCatalogue], KeyBuilder('x').U32(owner).U32(user).Take(), "");
+  }
+
+  Result<std::vector<AttemptId>> UsersOf(AttemptId owner) {
+    std::vector<AttemptId> users;
+    const KeyRange range = AttemptRange('x', owner);
+    auto it = Iterate(*db_, families_[kCatalogue], range);
+    for (; it->Valid(); it->Next()) {
+      if (it->key().size() == 9) users.push_back(ReadU32(View(it->key()).substr(5)));
+    }
+    STATCOLLECT_RETURN_IF_ERROR(
+        FromRocks("list the runs that share blocks with attempt " + std::to_string(owner), it->status()));
+    return users;
+  }
+
+  // Blocks of attempts that stay and stand for blocks of attempts that go get their content themselves.
+  Status TakeOver(std::span<const AttemptId> going) {
+    for (const AttemptId owner : going) {
+      auto users = UsersOf(owner);
+      if (!users.ok()) return users.status();
+      for (const AttemptId user : *users) {
+        if (!live_->Contains(user)) continue;
+        STATCOLLECT_RETURN_IF_ERROR(TakeOverFrom(owner, user));
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status TakeOverFrom(AttemptId owner, AttemptId user) {
+    constexpr std::size_t kBatchBytes = 4 << 20;
+    const std::string attempted = "take over shared blocks of attempt " + std::to_string(owner);
+    const std::string prefix = KeyBuilder().U32(user).Take();
+    const KeyRange range(prefix, PrefixEnd(prefix));
+    BlockSource source(*db_, stat_families());
+    rocksdb::WriteBatch batch;
+    auto it = Iterate(*db_, families_[kStats], range, /*scan=*/true);
+    for (; it->Valid(); it->Next()) {
+      const auto key = DecodeStatKey(View(it->key()));
+      if (!key) continue;
+      auto reader = BlockReader::Open("block of " + Describe(*key), View(it->value()));
+      if (!reader.ok()) return reader.status();
+      if (reader->kind() != BlockReader::Kind::kAlias || reader->target().attempt != owner) continue;
+      BlockColumns block;
+      STATCOLLECT_RETURN_IF_ERROR(source.Read(*key, View(it->value()), /*sketches=*/true, &block));
+      AddBlock(batch, *key, EncodeBlock(block, reader->digest()), &reader->digest());
+      if (batch.GetDataSize() < kBatchBytes) continue;
+      STATCOLLECT_RETURN_IF_ERROR(Write(attempted, batch, true));
+      batch.Clear();
+    }
+    STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, it->status()));
+    return Write(attempted, batch, true);
   }
 
   // What the hello told is large and does not change: written once, not with each append.
@@ -458,22 +593,6 @@ class RocksDbStore final : public Store {
     return Status::Ok();
   }
 
-  void AddStats(rocksdb::WriteBatch& batch, const AppendItem& item) {
-    const StatColumns& stats = item.batch->stats;
-    for (std::size_t first = 0; first < stats.size();) {
-      std::size_t end = first + 1;
-      while (end < stats.size() && end - first < kBlockRecordsMax && stats.step[end] == stats.step[first])
-        ++end;
-      const StatKey key{item.attempt, item.rank, stats.step[first], stats.activation[first]};
-      (void)batch.Put(families_[kStats], EncodeStatKey(key), EncodeStatBlock(stats, first, end - first));
-      first = end;
-    }
-  }
-
-  static std::string SequenceKey(const AppendItem& item, std::uint64_t step, std::uint64_t seq) {
-    return KeyBuilder().U32(item.attempt).U32(item.rank).U64(step).U64(seq).Take();
-  }
-
   void DeleteAttempt(rocksdb::WriteBatch& batch, Family family, const std::string& prefix, AttemptId id) {
     const std::string begin = prefix + KeyBuilder().U32(id).Take();
     (void)batch.DeleteRange(families_[family], begin, PrefixEnd(begin));
@@ -484,7 +603,7 @@ class RocksDbStore final : public Store {
   void FreeFiles(AttemptId id) {
     const KeyRange range(KeyBuilder().U32(id).Take(), PrefixEnd(KeyBuilder().U32(id).Take()));
     const rocksdb::Slice begin = range.begin;
-    for (const Family family : {kStats, kScalars, kEvents, kSteps}) {
+    for (const Family family : kOfAttempts) {
       (void)rocksdb::DeleteFilesInRange(db_.get(), families_[family], &begin, &range.end_slice,
                                         /*include_end=*/false);
       (void)rocksdb::experimental::SuggestCompactRange(db_.get(), families_[family], &begin,
@@ -517,6 +636,7 @@ class RocksDbStore final : public Store {
 
   const std::string directory_;
   const bool fsync_;
+  const std::shared_ptr<LiveAttempts> live_;
   const std::unique_ptr<DirectoryLock> lock_;
   const std::unique_ptr<rocksdb::DB> db_;
   const std::vector<rocksdb::ColumnFamilyHandle*> families_;  // by Family
@@ -524,6 +644,11 @@ class RocksDbStore final : public Store {
   std::mutex checkpoint_mutex_;
   std::mutex failure_mutex_;
   Status failure_;
+  std::atomic<std::size_t> key_frame_bytes_{0};
+  // Shared: an Append, which may write aliases; unique: attempts cease to be targets of aliases.
+  std::shared_mutex alias_mutex_;
+  std::mutex noted_mutex_;
+  std::set<std::pair<AttemptId, AttemptId>> noted_;  // owner and user of aliases known to be in the catalogue
   std::mutex with_info_mutex_;
   std::set<std::pair<AttemptId, std::uint32_t>> with_info_;  // ranks known to have what the hello told
 };
@@ -536,10 +661,11 @@ std::string AfterOpen(Code code) {
   return "; expected a disk with space and a folder this user may write";
 }
 
-std::vector<rocksdb::ColumnFamilyDescriptor> Descriptors() {
+std::vector<rocksdb::ColumnFamilyDescriptor> Descriptors(const std::shared_ptr<LiveAttempts>& live) {
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
   for (int family = 0; family < kFamilyCount; ++family) {
-    descriptors.emplace_back(kFamilies[family], MakeFamilyOptions(family == kStats));
+    descriptors.emplace_back(kFamilies[static_cast<std::size_t>(family)],
+                             MakeFamilyOptions(static_cast<Family>(family), live));
   }
   return descriptors;
 }
@@ -548,8 +674,9 @@ std::vector<rocksdb::ColumnFamilyDescriptor> Descriptors() {
 Status VerifyTables(const std::string& directory, const RocksDbStoreOptions& options) {
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* opened = nullptr;
-  rocksdb::Status status = rocksdb::DB::OpenForReadOnly(
-      MakeDbOptions(std::make_shared<WarningLog>(options.log)), directory, Descriptors(), &handles, &opened);
+  rocksdb::Status status =
+      rocksdb::DB::OpenForReadOnly(MakeDbOptions(std::make_shared<WarningLog>(options.log)), directory,
+                                   Descriptors(nullptr), &handles, &opened);
   const std::unique_ptr<rocksdb::DB> db(opened);
   if (status.ok()) status = db->VerifyChecksum();
   for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
@@ -604,16 +731,19 @@ Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
   const auto log = std::make_shared<WarningLog>(options.log);
+  const auto live = std::make_shared<LiveAttempts>();
   const rocksdb::Status opened =
-      rocksdb::DB::Open(MakeDbOptions(log), directory, Descriptors(), &handles, &db);
+      rocksdb::DB::Open(MakeDbOptions(log), directory, Descriptors(live), &handles, &db);
   if (!opened.ok()) {
     const std::string hint = log->about_logs().empty() ? "" : " (" + log->about_logs() + ")";
     const Status status = FromRocks("open store '" + directory + "'", opened);
     return Status(status.code(), status.message() + hint + AfterOpen(status.code()));
   }
   options.log("opened '" + directory + "', format version " + std::to_string(kStoreFormatVersion));
-  return std::unique_ptr<Store>(std::make_unique<RocksDbStore>(
-      directory, options.fsync, *std::move(lock), std::unique_ptr<rocksdb::DB>(db), std::move(handles)));
+  auto store = std::make_unique<RocksDbStore>(directory, options.fsync, live, *std::move(lock),
+                                              std::unique_ptr<rocksdb::DB>(db), std::move(handles));
+  STATCOLLECT_RETURN_IF_ERROR(store->LoadAttempts());
+  return std::unique_ptr<Store>(std::move(store));
 }
 
 }  // namespace statcollect

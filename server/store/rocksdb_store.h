@@ -11,7 +11,7 @@
 
 namespace statcollect {
 
-inline constexpr int kStoreFormatVersion = 1;
+inline constexpr int kStoreFormatVersion = 2;
 
 struct RocksDbStoreOptions {
   bool fsync = true;  // false: an append is done once the operating system has it

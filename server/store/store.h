@@ -45,13 +45,30 @@ struct RankMeta {
   bool finished = false;  // said goodbye
 };
 
+// A batch in the form in which the store will keep it.
+class PreparedBatch {
+ public:
+  virtual ~PreparedBatch() = default;
+};
+
+// Prepares the batches of one stream, in order: the part of storing that needs the processor, so that many
+// streams can do it side by side. Not thread-safe. What it made is appended in that order, and nothing beyond
+// a batch that could not be appended: later ones may refer to it.
+class StreamWriter {
+ public:
+  virtual ~StreamWriter() = default;
+  virtual std::unique_ptr<PreparedBatch> Prepare(const RecordBatch& batch) = 0;
+};
+
 // A batch that has been validated, trimmed to what is new, and may be stored: `meta` is the rank's state
 // after it. `meta->info` changes by PutRank only: Append stores it where the rank has none yet.
 struct AppendItem {
   AttemptId attempt = 0;
   std::uint32_t rank = 0;
-  const RecordBatch* batch = nullptr;
+  const RecordBatch* batch = nullptr;  // not looked at if `prepared` is there
   const RankMeta* meta = nullptr;
+  const PreparedBatch* prepared =
+      nullptr;  // null: Append prepares `batch`, without reference to earlier ones
 };
 
 // A block of one step: consecutive activations, in execution order.
@@ -73,6 +90,14 @@ class StatScan {
 struct StepBounds {
   std::uint64_t first = 0;
   std::uint64_t last = ~std::uint64_t{0};  // inclusive
+};
+
+// One activation in one step, without its sketch.
+struct StatPoint {
+  std::uint64_t step = 0;
+  std::uint32_t layout = 0;
+  std::uint32_t order = 0;
+  TensorStats stats;
 };
 
 struct StoreUsage {
@@ -107,12 +132,18 @@ class Store {
   virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;             // by id
 
   // --- records
+  // For the batches of one stream. Must not outlive the store.
+  virtual std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) = 0;
   // One atomic write of all items: definitions, records and rank metas; synced if the store was opened with
   // fsync durability. After a failed sync every later Append fails too, until the store is opened again.
   virtual Status Append(std::span<const AppendItem> items) = 0;
 
   // Blocks of a rank by (step, first activation).
   virtual std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;
+  // One activation over steps, ascending, without reading the others. Cost: one point read a step, about 5
+  // us.
+  virtual Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
+                                                          std::uint32_t activation, StepBounds steps) = 0;
   // Distinct steps that have statistics, ascending. Cost: one seek a step.
   virtual Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
                                                        StepBounds steps) = 0;

@@ -116,6 +116,10 @@ class FakeStore final : public Store {
     return Get([&] { return Values(data_[{attempt, rank}].layouts); });
   }
 
+  std::unique_ptr<StreamWriter> NewWriter(AttemptId, std::uint32_t) override {
+    return std::make_unique<Writer>();
+  }
+
   Status Append(std::span<const AppendItem> items) override {
     std::unique_lock lock(mutex_);
     ++inside_;
@@ -138,6 +142,22 @@ class FakeStore final : public Store {
       }
     }
     return scan;
+  }
+  Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
+                                                  std::uint32_t activation, StepBounds steps) override {
+    std::vector<StatPoint> points;
+    const auto scan = ScanStats(attempt, rank, steps);
+    while (scan->Next()) {
+      const StatColumns& columns = scan->block().columns;
+      for (std::size_t i = 0; i < columns.size(); ++i) {
+        if (columns.activation[i] != activation) continue;
+        points.push_back({.step = columns.step[i],
+                          .layout = columns.layout[i],
+                          .order = columns.order[i],
+                          .stats = columns.stats[i]});
+      }
+    }
+    return points;
   }
   Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
                                                StepBounds bounds) override {
@@ -173,6 +193,22 @@ class FakeStore final : public Store {
   }
 
  private:
+  class Prepared final : public PreparedBatch {
+   public:
+    RecordBatch batch;
+  };
+  class Writer final : public StreamWriter {
+   public:
+    std::unique_ptr<PreparedBatch> Prepare(const RecordBatch& batch) override {
+      auto prepared = std::make_unique<Prepared>();
+      prepared->batch = batch;
+      return prepared;
+    }
+  };
+  static const RecordBatch& BatchOf(const AppendItem& item) {
+    return item.prepared != nullptr ? static_cast<const Prepared&>(*item.prepared).batch : *item.batch;
+  }
+
   using Place = std::pair<AttemptId, std::uint32_t>;
   struct RankData {
     RankMeta meta;
@@ -241,7 +277,7 @@ class FakeStore final : public Store {
     const Place place{item.attempt, item.rank};
     if (!attempts_.contains(item.attempt)) return Violate("Append to a dropped attempt");
     RankData& data = data_[place];
-    const RecordBatch& batch = *item.batch;
+    const RecordBatch& batch = BatchOf(item);
     if (batch.records() > 0 && batch.first_seq != data.meta.durable_seq + 1)
       Violate("Append with a gap or an overlap");
     for (const ActivationDef& def : batch.activations) data.activations[def.id] = def;

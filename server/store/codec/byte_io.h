@@ -6,8 +6,11 @@
 
 #include <bit>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 namespace statcollect {
 
@@ -18,6 +21,14 @@ class ByteWriter {
   void U64(std::uint64_t value) { Fixed(value); }
   void F32(float value) { Fixed(std::bit_cast<std::uint32_t>(value)); }
   void F64(double value) { Fixed(std::bit_cast<std::uint64_t>(value)); }
+  template <typename T>  // fixed-width numbers, one after another
+  void Array(std::span<const T> values) {
+    if constexpr (std::endian::native == std::endian::little) {
+      bytes_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+    } else {
+      for (const T value : values) Fixed(std::bit_cast<Bits<T>>(value));
+    }
+  }
   void Varint(std::uint64_t value) {
     while (value >= 0x80) {
       U8(static_cast<std::uint8_t>(value | 0x80));
@@ -32,13 +43,20 @@ class ByteWriter {
     Varint(text.size());
     bytes_ += text;
   }
+  void Raw(std::string_view bytes) { bytes_ += bytes; }
+  void Reserve(std::size_t bytes) { bytes_.reserve(bytes); }
   const std::string& bytes() const { return bytes_; }
   std::string Take() { return std::move(bytes_); }
 
  private:
   template <typename T>
+  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+
+  template <typename T>
   void Fixed(T value) {
-    for (std::size_t i = 0; i < sizeof(T); ++i) bytes_.push_back(static_cast<char>(value >> (8 * i)));
+    char bytes[sizeof(T)];
+    for (std::size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+    bytes_.append(bytes, sizeof(T));
   }
 
   std::string bytes_;
@@ -79,14 +97,15 @@ class ByteReader {
     const std::uint64_t value = Varint();
     return static_cast<std::int64_t>((value >> 1) ^ (~(value & 1) + 1));
   }
-  std::string Text() {
-    const std::uint64_t size = Varint();
+  // A view into the bytes that are read.
+  std::string_view Raw(std::uint64_t size) {
     if (size > bytes_.size()) ok_ = false;
     if (!ok_) return {};
-    std::string text(bytes_.substr(0, size));
+    const std::string_view raw = bytes_.substr(0, size);
     bytes_.remove_prefix(size);
-    return text;
+    return raw;
   }
+  std::string Text() { return std::string(Raw(Varint())); }
   // Number of entries that follow, each of at least `entry_bytes_min` bytes: refuses what cannot be there, so
   // that a damaged count never makes a large allocation.
   std::size_t Count(std::size_t entry_bytes_min) {

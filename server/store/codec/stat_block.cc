@@ -1,153 +1,562 @@
 #include "server/store/codec/stat_block.h"
 
-#include <array>
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+#include <span>
 
 #include "server/store/codec/byte_io.h"
 #include "server/store/codec/sealed.h"
+#include "server/store/codec/wide_loops.h"
 
 namespace statcollect {
 namespace {
 
-constexpr std::uint8_t kHasFinite = 1;   // min..l2 follow
-constexpr std::uint8_t kWideSketch = 2;  // sketch in float64: some sum is no float32
+using Numbers = std::array<std::uint64_t, kBlockRecordsMax>;
 
-using CountField = std::uint64_t TensorStats::*;
-constexpr std::array<CountField, 7> kCounts = {
-    &TensorStats::numel, &TensorStats::nan, &TensorStats::pos_inf, &TensorStats::neg_inf,
-    &TensorStats::zero,  &TensorStats::neg, &TensorStats::pos};
-using RealField = double TensorStats::*;
-constexpr std::array<RealField, 6> kReals = {&TensorStats::min, &TensorStats::max, &TensorStats::mean,
-                                             &TensorStats::std, &TensorStats::l1,  &TensorStats::l2};
+// How a column's stored numbers say its values.
+enum Mode : std::uint8_t {
+  kPlain = 0,
+  kNeighbour = 1,    // zigzag difference to the record before, 0 before the first
+  kKeyFrame = 2,     // zigzag difference to the key frame's record
+  kExclusiveOr = 3,  // with the key frame's record
+  kPredicted = 4,    // zigzag difference to what the columns before it lead one to expect
+  kStoredModes
+};
 
-bool IsFloat(double value) { return static_cast<double>(static_cast<float>(value)) == value; }
-
-bool NeedsWideSketch(std::span<const double> sketch) {
-  for (const double sum : sketch) {
-    if (!IsFloat(sum)) return true;
-  }
-  return false;
+// Integers that may be predicted by their neighbour.
+constexpr bool RunsAlong(Column column) { return column <= kOrder || column == kNumel || column == kSamples; }
+constexpr bool IsPredicted(Column column) { return column == kPos || column == kL1 || column == kL2; }
+constexpr bool IsReal(Column column) { return column >= kMean && column <= kMax; }
+constexpr std::uint64_t LimitOf(Column column) {
+  return column <= kOrder || column == kSamples ? 0xffffffffu : ~std::uint64_t{0};
 }
 
-// Differences to the predecessor; the first value counts as a difference to 0.
-void WriteDeltas(ByteWriter& out, std::span<const std::uint32_t> values) {
-  std::int64_t previous = 0;
-  for (const std::uint32_t value : values) {
-    out.Signed(static_cast<std::int64_t>(value) - previous);
-    previous = value;
-  }
+inline std::uint64_t ZigZag(std::uint64_t difference) {
+  return (difference << 1) ^ (~(difference >> 63) + 1);
+}
+inline std::uint64_t UnZigZag(std::uint64_t code) { return (code >> 1) ^ (~(code & 1) + 1); }
+
+double Real(std::uint64_t magnitude) { return std::bit_cast<double>(magnitude); }
+
+// A prediction must come out the same wherever it is made: IEEE arithmetic in a fixed order (this file is
+// compiled without contraction of a * b + c), and 0 for what is no number.
+std::uint64_t Prediction(double value) {
+  return value >= 0 && std::isfinite(value) ? std::bit_cast<std::uint64_t>(value) : 0;
 }
 
-std::vector<std::uint32_t> ReadDeltas(ByteReader& in, std::size_t count) {
-  std::vector<std::uint32_t> values(count);
-  std::uint64_t previous = 0;
-  for (std::uint32_t& value : values) {
-    previous += static_cast<std::uint64_t>(in.Signed());  // wraps; checked below
-    if (previous > 0xffffffffu) in.Fail();
-    value = static_cast<std::uint32_t>(previous);
-  }
-  return values;
+// What ReadOne and the encoder need of a record and of its counterpart in the key frame.
+struct Known {
+  std::uint64_t numel, nan, pos_inf, neg_inf, zero, neg, pos, mean, std, l2;
+  std::uint64_t key_l1, key_l2;  // 0 without a key frame
+};
+
+// l2^2 = n (mean^2 + std^2). l1 = n |mean| if no element has the other sign; else its ratio to l2 is the key
+// frame's, nearly, or that of a normal distribution, sqrt(2 n / pi).
+std::uint64_t Predict(Column column, const Known& r) {
+  if (column == kPos) return r.numel - (r.nan + r.pos_inf + r.neg_inf + r.zero + r.neg);
+  const double n = static_cast<double>(r.zero + r.neg + r.pos);
+  if (column == kL2)
+    return Prediction(std::sqrt(n * (Real(r.mean) * Real(r.mean) + Real(r.std) * Real(r.std))));
+  if (r.neg == 0 || r.pos == 0) return Prediction(n * Real(r.mean));
+  if (r.key_l1 != 0 && r.key_l2 != 0) return Prediction(Real(r.l2) * (Real(r.key_l1) / Real(r.key_l2)));
+  return Prediction(Real(r.l2) * (0.7978845608028654 * std::sqrt(n)));
 }
 
-void WriteSketches(ByteWriter& out, const StatColumns& columns, std::size_t first, std::string_view flags) {
-  for (std::size_t i = 0; i < flags.size(); ++i) {
-    const bool wide = (flags[i] & kWideSketch) != 0;
-    for (const double sum : columns.SketchOf(first + i))
-      wide ? out.F64(sum) : out.F32(static_cast<float>(sum));
-  }
+// Of column-wise blocks: record `i` of `block`, and of the key frame if there is one.
+Known KnownAt(const BlockColumns& block, std::size_t i, const BlockColumns* key_frame) {
+  return {.numel = block.of(kNumel)[i],
+          .nan = block.of(kNan)[i],
+          .pos_inf = block.of(kPosInf)[i],
+          .neg_inf = block.of(kNegInf)[i],
+          .zero = block.of(kZero)[i],
+          .neg = block.of(kNeg)[i],
+          .pos = block.of(kPos)[i],
+          .mean = block.of(kMean)[i],
+          .std = block.of(kStd)[i],
+          .l2 = block.of(kL2)[i],
+          .key_l1 = key_frame != nullptr ? key_frame->of(kL1)[i] : 0,
+          .key_l2 = key_frame != nullptr ? key_frame->of(kL2)[i] : 0};
 }
 
-void WriteSamples(ByteWriter& out, const StatColumns& columns, std::size_t first, std::size_t count) {
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < first; ++i) at += columns.sample_count[i];
-  std::size_t total = 0;
-  for (std::size_t i = first; i < first + count; ++i) {
-    out.Varint(columns.sample_count[i]);
-    total += columns.sample_count[i];
-  }
-  for (std::size_t i = at; i < at + total; ++i) out.F64(columns.samples[i]);
+Known KnownOf(const ColumnRecord& record, const ColumnRecord* key) {
+  return {.numel = record[kNumel],
+          .nan = record[kNan],
+          .pos_inf = record[kPosInf],
+          .neg_inf = record[kNegInf],
+          .zero = record[kZero],
+          .neg = record[kNeg],
+          .pos = record[kPos],
+          .mean = record[kMean],
+          .std = record[kStd],
+          .l2 = record[kL2],
+          .key_l1 = key != nullptr ? (*key)[kL1] : 0,
+          .key_l2 = key != nullptr ? (*key)[kL2] : 0};
 }
 
-void ReadSamples(ByteReader& in, std::size_t count, StatColumns& columns) {
-  std::uint64_t total = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    columns.sample_count.push_back(in.Varint32());
-    total += columns.sample_count.back();
+// --- encoding
+
+// The records of a block that are stored: all, or those that are not as in the key frame.
+struct Own {
+  std::array<std::uint16_t, kBlockRecordsMax> index;
+  std::size_t count = 0;
+  std::span<const std::uint16_t> indexes() const { return std::span(index).first(count); }
+};
+
+STATCOLLECT_WIDE_LOOPS void Differences(const std::uint64_t* values, const std::uint64_t* from,
+                                        std::size_t count, std::uint64_t* to) {
+  for (std::size_t i = 0; i < count; ++i) to[i] = ZigZag(values[i] - from[i]);
+}
+STATCOLLECT_WIDE_LOOPS void NeighbourDifferences(const std::uint64_t* values, std::size_t count,
+                                                 std::uint64_t* to) {
+  to[0] = ZigZag(values[0]);
+  for (std::size_t i = 1; i < count; ++i) to[i] = ZigZag(values[i] - values[i - 1]);
+}
+
+class ColumnEncoder {
+ public:
+  ColumnEncoder(const BlockColumns& block, const BlockColumns* key_frame, const Own& own)
+      : block_(block), key_frame_(key_frame), own_(own) {
+    for (const std::size_t i : own.indexes())
+      all_finite_ = all_finite_ && (block.of(kFlags)[i] & kHasFinite) != 0;
   }
-  if (total > in.remaining() / sizeof(double)) return in.Fail();
-  for (std::uint64_t i = 0; i < total; ++i) columns.samples.push_back(in.F64());
+
+  void Write(Column column, ByteWriter& out) {
+    const std::uint64_t* const values = OwnOf(block_, column, gathered_);
+    Mode mode = kPlain;
+    if (IsPredicted(column)) {
+      Predictions(column);
+      mode = kPredicted;
+      Differences(values, predictions_.data(), own_.count, other_.data());
+    }
+    std::span<const std::uint64_t> best(mode == kPlain ? values : other_.data(), own_.count);
+    best = Quietened(column, best, quiet_);
+    Packing packing = PackingOf(best);
+    // Takes the other mode's numbers if they are fewer bytes.
+    const auto consider = [&](Mode other, Numbers& numbers) {
+      const auto found = Quietened(column, std::span(numbers).first(own_.count), quiet_other_);
+      const Packing its = PackingOf(found);
+      if (its.bytes >= packing.bytes) return;
+      packing = its;
+      best = found;
+      mode = other;
+    };
+    if (RunsAlong(column) && packing.shift != kAllEqual) {
+      NeighbourDifferences(values, own_.count, other_.data());
+      consider(kNeighbour, other_);
+    }
+    if (key_frame_ != nullptr && !IsPredicted(column) && packing.shift != kAllEqual) {
+      const std::uint64_t* const keys = OwnOf(*key_frame_, column, gathered_keys_);
+      if (column == kFlags) {
+        for (std::size_t i = 0; i < own_.count; ++i) keyed_[i] = values[i] ^ keys[i];
+        consider(kExclusiveOr, keyed_);
+      } else {
+        Differences(values, keys, own_.count, keyed_.data());
+        consider(kKeyFrame, keyed_);
+      }
+    }
+    out.U8(mode);
+    WritePacked(out, best, packing);
+  }
+
+ private:
+  static constexpr unsigned kAllEqual = 64;  // Packing::shift
+
+  // The column's numbers of the own records, one after another.
+  const std::uint64_t* OwnOf(const BlockColumns& block, Column column, Numbers& gathered) const {
+    const auto values = block.of(column);
+    if (own_.count == block.size()) return values.data();
+    for (std::size_t j = 0; j < own_.count; ++j) gathered[j] = values[own_.index[j]];
+    return gathered.data();
+  }
+
+  void Predictions(Column column) {
+    for (std::size_t j = 0; j < own_.count; ++j) {
+      predictions_[j] = Predict(column, KnownAt(block_, own_.index[j], key_frame_));
+    }
+  }
+
+  // Records without finite elements have no real numbers: whatever is cheapest stands for them.
+  std::span<const std::uint64_t> Quietened(Column column, std::span<const std::uint64_t> numbers,
+                                           Numbers& to) const {
+    if (all_finite_ || !IsReal(column)) return numbers;
+    const auto flags = block_.of(kFlags);
+    std::uint64_t least = ~std::uint64_t{0};
+    for (std::size_t j = 0; j < own_.count; ++j) {
+      if ((flags[own_.index[j]] & kHasFinite) != 0) least = std::min(least, numbers[j]);
+    }
+    for (std::size_t j = 0; j < own_.count; ++j) {
+      to[j] = (flags[own_.index[j]] & kHasFinite) != 0 ? numbers[j] : least;
+    }
+    return std::span(to).first(own_.count);
+  }
+
+  const BlockColumns& block_;
+  const BlockColumns* key_frame_;
+  const Own& own_;
+  bool all_finite_ = true;
+  Numbers gathered_, gathered_keys_, predictions_, other_, keyed_, quiet_, quiet_other_;
+};
+
+void WriteHashes(std::span<const std::uint64_t> hashes, const Own& own, ByteWriter& out) {
+  if (own.count == hashes.size()) return out.Array(hashes);
+  for (const std::size_t i : own.indexes()) out.U64(hashes[i]);
+}
+
+std::string EncodeSums(const BlockColumns& block, const Own& own) {
+  ByteWriter out;
+  const auto flags = block.of(kFlags), counts = block.of(kSamples);
+  for (const std::size_t i : own.indexes()) {
+    if ((flags[i] & kWideSketch) != 0) {
+      out.Array(block.sketch_of(i));
+    } else {
+      std::array<float, kSketchMax> narrow;
+      const auto sums = block.sketch_of(i);
+      std::transform(sums.begin(), sums.end(), narrow.begin(),
+                     [](double sum) { return static_cast<float>(sum); });
+      out.Array(std::span<const float>(narrow).first(sums.size()));
+    }
+  }
+  std::size_t at = 0, next = 0;
+  for (std::size_t i = 0; i < block.size() && !block.samples.empty(); ++i) {
+    const bool mine = next < own.count && own.index[next] == i;
+    for (std::uint64_t s = 0; mine && s < counts[i]; ++s) out.F64(block.samples[at + s]);
+    at += counts[i];
+    next += mine ? 1 : 0;
+  }
+  return out.bytes().empty() ? std::string() : Seal(kStatBlockVersion, out.bytes());
+}
+
+void WriteHeader(BlockReader::Kind kind, const BlockDigest& digest, std::size_t size,
+                 std::uint32_t sketch_width, ByteWriter& out) {
+  out.U8(static_cast<std::uint8_t>(kind));
+  out.Raw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+  out.Varint(size);
+  out.Varint(sketch_width);
+}
+
+void WriteColumns(const BlockColumns& block, const BlockColumns* key_frame, const Own& own, ByteWriter& out) {
+  if (own.count == 0) return;
+  ColumnEncoder encoder(block, key_frame, own);
+  for (std::size_t column = 0; column < kColumnCount; ++column) {
+    if (column == kHash || (column == kActivation && key_frame != nullptr)) continue;
+    encoder.Write(static_cast<Column>(column), out);
+  }
+  WriteHashes(block.of(kHash), own, out);
+}
+
+// The records that are not as in the key frame.
+Own FindOwn(const BlockColumns& block, const BlockColumns& key_frame) {
+  Numbers differs{};
+  for (std::size_t column = 0; column < kColumnCount; ++column) {
+    const auto a = block.of(static_cast<Column>(column)), b = key_frame.of(static_cast<Column>(column));
+    for (std::size_t i = 0; i < a.size(); ++i) differs[i] |= a[i] ^ b[i];
+  }
+  const auto counts = block.of(kSamples), key_counts = key_frame.of(kSamples);
+  Own own;
+  std::size_t at = 0, key_at = 0;
+  const auto bits_equal = [](std::span<const double> a, std::span<const double> b) {
+    return std::equal(a.begin(), a.end(), b.begin(), [](double x, double y) {
+      return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y);
+    });
+  };
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    const bool same = differs[i] == 0 && bits_equal(block.sketch_of(i), key_frame.sketch_of(i)) &&
+                      bits_equal(std::span(block.samples).subspan(at, counts[i]),
+                                 std::span(key_frame.samples).subspan(key_at, counts[i]));
+    if (!same) own.index[own.count++] = static_cast<std::uint16_t>(i);
+    at += counts[i];
+    key_at += key_counts[i];
+  }
+  return own;
+}
+
+// 0: none is as in the key frame; 1: a bit a record says; 2: all are.
+void WriteSame(const Own& own, std::size_t size, ByteWriter& out) {
+  if (own.count == size || own.count == 0) return out.U8(own.count == 0 ? 2 : 0);
+  out.U8(1);
+  std::array<std::uint8_t, kBlockRecordsMax / 8> bits;
+  bits.fill(0xff);
+  for (const std::size_t i : own.indexes())
+    bits[i / 8] = static_cast<std::uint8_t>(bits[i / 8] & ~(1u << (i % 8)));
+  if (size % 8 != 0) bits[size / 8] = static_cast<std::uint8_t>(bits[size / 8] & ((1u << (size % 8)) - 1));
+  for (std::size_t byte = 0; byte < (size + 7) / 8; ++byte) out.U8(bits[byte]);
 }
 
 }  // namespace
 
-std::string EncodeStatBlock(const StatColumns& columns, std::size_t first, std::size_t count) {
+bool IsKeyFrameFor(const BlockColumns& key_frame, const BlockColumns& block) {
+  return key_frame.size() == block.size() && key_frame.sketch_width() == block.sketch_width() &&
+         std::ranges::equal(key_frame.of(kActivation), block.of(kActivation));
+}
+
+EncodedBlock EncodeBlock(const BlockColumns& block, const BlockDigest& digest) {
+  Own own{.index = {}, .count = block.size()};
+  for (std::size_t i = 0; i < own.count; ++i) own.index[i] = static_cast<std::uint16_t>(i);
   ByteWriter out;
-  out.Varint(count);
-  out.Varint(columns.sketch_width);
-  WriteDeltas(out, std::span(columns.activation).subspan(first, count));
-  WriteDeltas(out, std::span(columns.layout).subspan(first, count));
-  WriteDeltas(out, std::span(columns.order).subspan(first, count));
-  const auto stats = std::span(columns.stats).subspan(first, count);
-  std::string flags;
-  for (std::size_t i = 0; i < count; ++i) {
-    const bool wide = NeedsWideSketch(columns.SketchOf(first + i));
-    flags.push_back(static_cast<char>((stats[i].has_finite ? kHasFinite : 0) | (wide ? kWideSketch : 0)));
-  }
-  for (const char flag : flags) out.U8(static_cast<std::uint8_t>(flag));
-  for (const CountField field : kCounts) {
-    for (const TensorStats& s : stats) out.Varint(s.*field);
-  }
-  for (const RealField field : kReals) {
-    for (const TensorStats& s : stats) {
-      if (s.has_finite) out.F64(s.*field);
-    }
-  }
-  for (const TensorStats& s : stats) out.U64(s.hash);
-  WriteSketches(out, columns, first, flags);
-  WriteSamples(out, columns, first, count);
+  out.Reserve(64 + 64 * block.size());
+  WriteHeader(BlockReader::Kind::kWhole, digest, block.size(), block.sketch_width(), out);
+  WriteColumns(block, nullptr, own, out);
+  return {.stats = Seal(kStatBlockVersion, out.bytes()), .sums = EncodeSums(block, own)};
+}
+
+EncodedBlock EncodeBlock(const BlockColumns& block, const BlockDigest& digest, const BlockColumns& key_frame,
+                         std::uint64_t steps_back) {
+  assert(IsKeyFrameFor(key_frame, block) && steps_back >= 1);
+  const Own own = FindOwn(block, key_frame);
+  ByteWriter out;
+  out.Reserve(64 + 64 * own.count);
+  WriteHeader(BlockReader::Kind::kRelative, digest, block.size(), block.sketch_width(), out);
+  out.Varint(steps_back);
+  WriteSame(own, block.size(), out);
+  WriteColumns(block, &key_frame, own, out);
+  return {.stats = Seal(kStatBlockVersion, out.bytes()), .sums = EncodeSums(block, own)};
+}
+
+std::string EncodeAlias(const BlockDigest& digest, std::size_t size, std::uint32_t sketch_width,
+                        const StatKey& target) {
+  ByteWriter out;
+  WriteHeader(BlockReader::Kind::kAlias, digest, size, sketch_width, out);
+  out.Varint(target.attempt);
+  out.Varint(target.rank);
+  out.Varint(target.step);
+  out.Varint(target.activation);
   return Seal(kStatBlockVersion, out.bytes());
 }
 
-Result<StatColumns> DecodeStatBlock(std::string_view what, std::string_view bytes, std::uint64_t step) {
-  auto payload = Unseal(what, bytes, kStatBlockVersion);
+// --- reading
+
+namespace {
+
+// Stored numbers of the own records, at `own` in the block, to values.
+void Restore(Column column, std::uint8_t mode, std::span<std::uint64_t> numbers,
+             std::span<const std::uint16_t> own, const BlockColumns* key_frame, const BlockColumns& block) {
+  if (mode == kNeighbour) {
+    std::uint64_t previous = 0;
+    for (std::uint64_t& number : numbers) number = previous += UnZigZag(number);
+  } else if (mode == kKeyFrame) {
+    const auto keys = key_frame->of(column);
+    for (std::size_t j = 0; j < own.size(); ++j) numbers[j] = keys[own[j]] + UnZigZag(numbers[j]);
+  } else if (mode == kExclusiveOr) {
+    const auto keys = key_frame->of(column);
+    for (std::size_t j = 0; j < own.size(); ++j) numbers[j] ^= keys[own[j]];
+  } else if (mode == kPredicted) {
+    for (std::size_t j = 0; j < own.size(); ++j) {
+      numbers[j] = UnZigZag(numbers[j]) + Predict(column, KnownAt(block, own[j], key_frame));
+    }
+  }
+}
+
+}  // namespace
+
+Result<BlockReader> BlockReader::Open(std::string_view what, std::string_view stats) {
+  auto payload = Unseal(what, stats, kStatBlockVersion);
   if (!payload.ok()) return payload.status();
-  ByteReader in(*payload);
-  StatColumns columns;
-  // A record takes at least 3 varints of ids, a flag, 7 counts, 8 bytes of hash and a sample count.
-  const std::size_t count = in.Count(20);
-  columns.sketch_width = in.Varint32();
-  if (count == 0 || count > kBlockRecordsMax || columns.sketch_width > kSketchMax) in.Fail();
-  if (in.ok()) {
-    columns.activation = ReadDeltas(in, count);
-    columns.layout = ReadDeltas(in, count);
-    columns.order = ReadDeltas(in, count);
-    columns.step.assign(count, step);
-    columns.stats.resize(count);
-    std::string flags;
-    for (std::size_t i = 0; i < count; ++i) flags.push_back(static_cast<char>(in.U8()));
-    for (std::size_t i = 0; i < count; ++i) columns.stats[i].has_finite = (flags[i] & kHasFinite) != 0;
-    for (const CountField field : kCounts) {
-      for (TensorStats& s : columns.stats) s.*field = in.Varint();
-    }
-    for (const RealField field : kReals) {
-      for (TensorStats& s : columns.stats) {
-        if (s.has_finite) s.*field = in.F64();
-      }
-    }
-    for (TensorStats& s : columns.stats) s.hash = in.U64();
-    columns.sketch.reserve(count * columns.sketch_width);
-    for (std::size_t i = 0; i < count * columns.sketch_width; ++i) {
-      const bool wide = (flags[i / columns.sketch_width] & kWideSketch) != 0;
-      columns.sketch.push_back(wide ? in.F64() : static_cast<double>(in.F32()));
-    }
-    ReadSamples(in, count, columns);
+  BlockReader reader;
+  reader.what_ = what;
+  if (!reader.Parse(*payload)) return reader.Damaged("its content does not parse");
+  return reader;
+}
+
+Status BlockReader::Damaged(std::string_view found) const {
+  return {Code::kDataLoss, "read " + what_ + ": the checksum matches but " + std::string(found) +
+                               "; it was written wrongly; remove the run and report this"};
+}
+
+bool BlockReader::Parse(std::string_view payload) {
+  ByteReader in(payload);
+  const std::uint8_t kind = in.U8();
+  const std::string_view digest = in.Raw(digest_.size());
+  std::copy(digest.begin(), digest.end(), digest_.begin());
+  size_ = in.Varint();
+  sketch_width_ = in.Varint32();
+  if (kind > 2 || size_ == 0 || size_ > kBlockRecordsMax || sketch_width_ > kSketchMax) in.Fail();
+  if (!in.ok()) return false;
+  kind_ = static_cast<Kind>(kind);
+  if (kind_ == Kind::kAlias) {
+    target_ = {
+        .attempt = in.Varint32(), .rank = in.Varint32(), .step = in.Varint(), .activation = in.Varint32()};
+    return in.done();
   }
-  if (!in.done()) {
-    return Status(Code::kDataLoss,
-                  "read " + std::string(what) +
-                      ": the checksum matches but the content does not parse; it was written wrongly; "
-                      "remove the run and report this");
+  own_ = size_;
+  if (kind_ == Kind::kRelative) {
+    steps_back_ = in.Varint();
+    if (steps_back_ == 0) in.Fail();
+    ParseSame(in);
   }
-  return columns;
+  if (own_ == 0) return in.done();
+  for (std::size_t column = 0; column < kColumnCount && in.ok(); ++column) {
+    if (column == kHash || (column == kActivation && kind_ == Kind::kRelative)) continue;
+    const std::uint8_t mode = in.U8();
+    const bool needs_key = mode == kKeyFrame || mode == kExclusiveOr;
+    const bool predicted = mode == kPredicted;
+    if (mode >= kStoredModes || (needs_key && kind_ != Kind::kRelative) ||
+        predicted != IsPredicted(static_cast<Column>(column)))
+      in.Fail();
+    columns_[column] = {mode, PackedColumn(in, own_)};
+  }
+  hashes_ = in.Raw(own_ * sizeof(std::uint64_t));
+  return in.done();
+}
+
+void BlockReader::ParseSame(ByteReader& in) {
+  const std::uint8_t how = in.U8();
+  if (how > 2) in.Fail();
+  all_same_ = how == 2;
+  if (all_same_) own_ = 0;
+  if (how != 1) return;
+  same_ = in.Raw((size_ + 7) / 8);
+  std::size_t same = 0;
+  for (const char byte : same_)
+    same += static_cast<std::size_t>(std::popcount(static_cast<unsigned char>(byte)));
+  if (same >= size_ || same == 0) return in.Fail();
+  if (size_ % 8 != 0 && static_cast<unsigned char>(same_.back()) >> (size_ % 8) != 0) in.Fail();
+  own_ = size_ - same;
+}
+
+bool BlockReader::IsSame(std::size_t index) const {
+  if (same_.empty()) return all_same_;
+  return (static_cast<unsigned char>(same_[index / 8]) >> (index % 8) & 1) != 0;
+}
+
+std::size_t BlockReader::OwnIndex(std::size_t index) const {
+  if (same_.empty()) return index;
+  std::size_t same = 0;
+  for (std::size_t byte = 0; byte < index / 8; ++byte) {
+    same += static_cast<std::size_t>(std::popcount(static_cast<unsigned char>(same_[byte])));
+  }
+  for (std::size_t i = index / 8 * 8; i < index; ++i) same += IsSame(i) ? 1 : 0;
+  return index - same;
+}
+
+std::uint64_t BlockReader::HashAt(std::size_t own_index) const {
+  return ByteReader(hashes_.substr(own_index * sizeof(std::uint64_t))).U64();
+}
+
+Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* block) const {
+  assert(kind_ != Kind::kAlias && (kind_ == Kind::kRelative) == (key_frame != nullptr));
+  if (key_frame != nullptr && (key_frame->size() != size_ || key_frame->sketch_width() != sketch_width_)) {
+    return Damaged("its key frame is of another size");
+  }
+  block->Resize(size_, sketch_width_);
+  std::array<std::uint16_t, kBlockRecordsMax> own_index;  // of own record j
+  for (std::size_t i = 0, j = 0; i < size_; ++i) {
+    if (!IsSame(i)) own_index[j++] = static_cast<std::uint16_t>(i);
+  }
+  const auto own = std::span(own_index).first(own_);
+  Numbers numbers;
+  bool all_finite = true;  // of the records that are stored here
+  for (std::size_t c = 0; c < kColumnCount; ++c) {
+    const auto column = static_cast<Column>(c);
+    const auto to = block->of(column);
+    if (key_frame != nullptr && own_ < size_) std::ranges::copy(key_frame->of(column), to.begin());
+    if (own_ == 0) continue;
+    if (column == kHash) {
+      for (std::size_t j = 0; j < own_; ++j) to[own[j]] = HashAt(j);
+      continue;
+    }
+    if (column == kActivation && key_frame != nullptr) {
+      std::ranges::copy(key_frame->of(column), to.begin());
+      continue;
+    }
+    const StoredColumn& stored = columns_[c];
+    stored.numbers.ReadAll(std::span(numbers).first(own_));
+    Restore(column, stored.mode, std::span(numbers).first(own_), own, key_frame, *block);
+    if (IsReal(column) && !all_finite) {
+      for (std::size_t j = 0; j < own_; ++j)
+        numbers[j] = (block->of(kFlags)[own[j]] & kHasFinite) != 0 ? numbers[j] : 0;
+    }
+    std::uint64_t bits = 0;
+    for (std::size_t j = 0; j < own_; ++j) bits |= to[own[j]] = numbers[j];
+    if (bits > LimitOf(column)) return Damaged("a number in it is too large");
+    if (column == kFlags) {
+      for (std::size_t j = 0; j < own_; ++j) all_finite = all_finite && (numbers[j] & kHasFinite) != 0;
+    }
+  }
+  return Status::Ok();
+}
+
+Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockColumns* key_frame,
+                             BlockColumns* block) const {
+  ByteReader in("");
+  if (sums) {
+    auto payload = Unseal("sketches of " + what_, *sums, kStatBlockVersion);
+    if (!payload.ok()) return payload.status();
+    in = ByteReader(*payload);
+  }
+  const auto flags = block->of(kFlags);
+  for (std::size_t i = 0; i < size_; ++i) {
+    const auto to = block->sketch_of(i);
+    if (IsSame(i)) {
+      std::ranges::copy(key_frame->sketch_of(i), to.begin());
+    } else if ((flags[i] & kWideSketch) != 0) {
+      for (double& sum : to) sum = in.F64();
+    } else {
+      for (double& sum : to) sum = static_cast<double>(in.F32());
+    }
+  }
+  block->samples.clear();
+  std::size_t key_at = 0;
+  for (std::size_t i = 0; i < size_; ++i) {
+    const std::uint64_t count = block->of(kSamples)[i];
+    const std::uint64_t there =
+        IsSame(i) ? key_frame->samples.size() - key_at : in.remaining() / sizeof(double);
+    if (count > there) in.Fail();
+    if (!in.ok()) break;
+    for (std::uint64_t s = 0; s < count; ++s) {
+      block->samples.push_back(IsSame(i) ? key_frame->samples[key_at + s] : in.F64());
+    }
+    if (key_frame != nullptr)
+      key_at = std::min<std::size_t>(key_at + key_frame->of(kSamples)[i], key_frame->samples.size());
+  }
+  return in.done() ? Status::Ok() : Damaged("its sketches or samples are missing or too many");
+}
+
+std::optional<std::size_t> BlockReader::Find(std::uint32_t activation) const {
+  if (kind_ != Kind::kWhole) return std::nullopt;
+  const StoredColumn& stored = columns_[kActivation];
+  Numbers numbers;
+  stored.numbers.ReadAll(std::span(numbers).first(size_));
+  std::uint64_t previous = 0;
+  for (std::size_t i = 0; i < size_; ++i) {
+    previous = stored.mode == kNeighbour ? previous + UnZigZag(numbers[i]) : numbers[i];
+    if (previous == activation) return i;
+  }
+  return std::nullopt;
+}
+
+std::uint64_t BlockReader::ReadOne(Column column, std::size_t own_index, const ColumnRecord& before,
+                                   const ColumnRecord* key) const {
+  const StoredColumn& stored = columns_[column];
+  if (stored.mode == kNeighbour) {
+    std::uint64_t value = 0;
+    for (std::size_t j = 0; j <= own_index; ++j) value += UnZigZag(stored.numbers.At(j));
+    return value;
+  }
+  const std::uint64_t number = stored.numbers.At(own_index);
+  if (stored.mode == kKeyFrame) return (*key)[column] + UnZigZag(number);
+  if (stored.mode == kExclusiveOr) return (*key)[column] ^ number;
+  if (stored.mode == kPredicted) return UnZigZag(number) + Predict(column, KnownOf(before, key));
+  return number;
+}
+
+ColumnRecord BlockReader::ReadRecord(std::size_t index, const ColumnRecord* key) const {
+  assert(index < size_ && kind_ != Kind::kAlias && (kind_ == Kind::kRelative) == (key != nullptr));
+  if (IsSame(index)) return *key;
+  const std::size_t own = OwnIndex(index);
+  ColumnRecord record{};
+  for (std::size_t c = 0; c < kColumnCount; ++c) {
+    const auto column = static_cast<Column>(c);
+    if (column == kActivation && key != nullptr) {
+      record[c] = (*key)[c];
+    } else if (column == kHash) {
+      record[c] = HashAt(own);
+    } else if (!IsReal(column) || (record[kFlags] & kHasFinite) != 0) {
+      record[c] = ReadOne(column, own, record, key);
+    }
+  }
+  return record;
 }
 
 }  // namespace statcollect

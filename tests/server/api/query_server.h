@@ -61,7 +61,14 @@ class GatedStore final : public Store {
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
     return store_.Layouts(attempt, rank);
   }
+  std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {
+    return store_.NewWriter(attempt, rank);
+  }
   Status Append(std::span<const AppendItem> items) override { return store_.Append(items); }
+  Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
+                                                  std::uint32_t activation, StepBounds steps) override {
+    return store_.ActivationSeries(attempt, rank, activation, steps);
+  }
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     {
       std::unique_lock lock(mutex_);

@@ -312,7 +312,14 @@ class GrowingStore final : public Store {
     return inner_.Activations(a, r);
   }
   Result<std::vector<Layout>> Layouts(AttemptId a, std::uint32_t r) override { return inner_.Layouts(a, r); }
+  std::unique_ptr<StreamWriter> NewWriter(AttemptId a, std::uint32_t r) override {
+    return inner_.NewWriter(a, r);
+  }
   Status Append(std::span<const AppendItem> items) override { return inner_.Append(items); }
+  Result<std::vector<StatPoint>> ActivationSeries(AttemptId a, std::uint32_t r, std::uint32_t id,
+                                                  StepBounds steps) override {
+    return inner_.ActivationSeries(a, r, id, steps);
+  }
   std::unique_ptr<StatScan> ScanStats(AttemptId a, std::uint32_t r, StepBounds steps) override {
     if (before_first_scan) std::exchange(before_first_scan, nullptr)();
     return inner_.ScanStats(a, r, steps);

@@ -1,12 +1,19 @@
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <optional>
 #include <random>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "server/store/codec/byte_io.h"
 #include "server/store/codec/catalogue.h"
+#include "server/store/codec/packed_column.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/codec/stat_block.h"
 
@@ -24,46 +31,147 @@ std::string Hex(std::string_view bytes) {
   return hex;
 }
 
-StatColumns RandomColumns(std::mt19937_64& random, std::size_t count, std::uint32_t width) {
-  std::normal_distribution<double> normal;
-  StatColumns columns;
-  columns.sketch_width = width;
-  for (std::size_t i = 0; i < count; ++i) {
-    columns.activation.push_back(static_cast<std::uint32_t>(random()));
-    columns.layout.push_back(static_cast<std::uint32_t>(random() % 5));
-    columns.order.push_back(static_cast<std::uint32_t>(i));
-    columns.step.push_back(7);
-    TensorStats s{.numel = random() % 1000, .nan = random() % 3, .zero = random(), .hash = random()};
-    s.has_finite = random() % 4 != 0;
-    if (s.has_finite) {
-      s.min = normal(random);
-      s.max = normal(random) * 1e300;
-      s.mean = -0.0;
-      s.std = std::numeric_limits<double>::denorm_min();
-      s.l1 = std::numeric_limits<double>::infinity();
-      s.l2 = normal(random);
-    }
-    columns.stats.push_back(s);
-    const bool wide = random() % 2 == 0;
-    for (std::uint32_t k = 0; k < width; ++k) {
-      columns.sketch.push_back(wide ? normal(random) : static_cast<float>(normal(random)));
-    }
-    columns.sample_count.push_back(static_cast<std::uint32_t>(random() % 3));
-    for (std::uint32_t k = 0; k < columns.sample_count.back(); ++k) columns.samples.push_back(normal(random));
+// Anything that 64 bits can hold, and records like real ones.
+class Blocks {
+ public:
+  explicit Blocks(unsigned seed) : random_(seed) {}
+  std::mt19937_64& random() { return random_; }
+
+  BlockColumns Any(std::size_t count, std::uint32_t width) {
+    StatColumns columns = Columns(count, width);
+    return Block(columns);
   }
-  return columns;
+
+  static BlockColumns Block(const StatColumns& columns) {
+    std::vector<std::uint32_t> indexes(columns.size());
+    std::iota(indexes.begin(), indexes.end(), 0u);
+    std::vector<std::size_t> sample_at(columns.size());
+    std::exclusive_scan(columns.sample_count.begin(), columns.sample_count.end(), sample_at.begin(),
+                        std::size_t{0});
+    BlockColumns block;
+    block.Take(columns, indexes, sample_at);
+    return block;
+  }
+
+  StatColumns Columns(std::size_t count, std::uint32_t width) {
+    StatColumns columns;
+    columns.sketch_width = width;
+    const bool wild = random_() % 2 == 0;
+    for (std::size_t i = 0; i < count; ++i) Add(&columns, i, wild);
+    return columns;
+  }
+
+  // As `columns` in another step: some records the same, most of them changed a little.
+  StatColumns Later(StatColumns columns) {
+    columns.samples.clear();
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      columns.sample_count[i] = 0;
+      if (random_() % 4 == 0) continue;
+      TensorStats& s = columns.stats[i];
+      s.hash = random_();
+      s.zero += random_() % 3;
+      if (s.has_finite) {
+        s.mean *= -1.01;
+        s.std *= 1.001;
+        s.l2 = std::nextafter(s.l2, 1e9);
+      }
+      if (random_() % 8 == 0) s = Stats(random_() % 2 == 0);
+      for (double& sum : std::span(columns.sketch).subspan(i * columns.sketch_width, columns.sketch_width))
+        sum *= 0.5;
+    }
+    return columns;
+  }
+
+ private:
+  double Real() {
+    switch (random_() % 6) {
+      case 0:
+        return std::bit_cast<double>(random_());  // infinities, NaNs, denormals
+      case 1:
+        return -0.0;
+      case 2:
+        return std::numeric_limits<double>::infinity();
+      default:
+        return std::normal_distribution<double>()(random_);
+    }
+  }
+
+  TensorStats Stats(bool wild) {
+    TensorStats s{.numel = random_() % 100000, .hash = random_()};
+    s.has_finite = random_() % 5 != 0;
+    if (wild) {
+      s.nan = random_() >> (random_() % 64);
+      s.zero = random_();
+      s.neg = random_() % 7;
+      s.pos = random_();
+    } else {
+      s.neg = s.has_finite ? s.numel / 3 : 0;
+      s.pos = s.has_finite ? s.numel - s.neg : 0;
+      s.nan = s.has_finite ? 0 : s.numel;
+    }
+    if (!s.has_finite) return s;
+    s.min = wild ? Real() : -1.5;
+    s.max = wild ? Real() : 2.25;
+    s.mean = wild ? Real() : 0.1 * static_cast<double>(random_() % 100);
+    s.std = wild ? Real() : 0.5;
+    s.l1 = wild ? Real() : static_cast<double>(s.numel) * 0.4;
+    s.l2 = wild ? Real() : std::sqrt(static_cast<double>(s.numel) * (s.mean * s.mean + s.std * s.std));
+    return s;
+  }
+
+  void Add(StatColumns* columns, std::size_t i, bool wild) {
+    columns->activation.push_back(wild ? static_cast<std::uint32_t>(random_())
+                                       : static_cast<std::uint32_t>(7 + i));
+    columns->layout.push_back(static_cast<std::uint32_t>(random_() % 5));
+    columns->order.push_back(static_cast<std::uint32_t>(i));
+    columns->step.push_back(7);
+    columns->stats.push_back(Stats(wild));
+    const bool wide = random_() % 2 == 0;
+    for (std::uint32_t k = 0; k < columns->sketch_width; ++k) {
+      columns->sketch.push_back(wide ? Real()
+                                     : static_cast<float>(std::normal_distribution<double>()(random_)));
+    }
+    columns->sample_count.push_back(static_cast<std::uint32_t>(random_() % 3));
+    for (std::uint32_t k = 0; k < columns->sample_count.back(); ++k) columns->samples.push_back(Real());
+  }
+
+  std::mt19937_64 random_;
+};
+
+std::vector<std::uint64_t> BitsOf(const std::vector<double>& values) {
+  std::vector<std::uint64_t> bits;
+  for (const double value : values) bits.push_back(std::bit_cast<std::uint64_t>(value));
+  return bits;
 }
 
-void ExpectEqual(const StatColumns& a, const StatColumns& b) {
-  EXPECT_EQ(a.activation, b.activation);
-  EXPECT_EQ(a.layout, b.layout);
-  EXPECT_EQ(a.step, b.step);
-  EXPECT_EQ(a.order, b.order);
-  EXPECT_EQ(a.stats, b.stats);
-  EXPECT_EQ(a.sketch_width, b.sketch_width);
-  EXPECT_EQ(a.sketch, b.sketch);
-  EXPECT_EQ(a.sample_count, b.sample_count);
-  EXPECT_EQ(a.samples, b.samples);
+void ExpectEqual(const BlockColumns& a, const BlockColumns& b) {
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(a.sketch_width(), b.sketch_width());
+  for (std::size_t column = 0; column < kColumnCount; ++column) {
+    EXPECT_TRUE(std::ranges::equal(a.of(static_cast<Column>(column)), b.of(static_cast<Column>(column))))
+        << column;
+  }
+  EXPECT_EQ(BitsOf(a.sketch), BitsOf(b.sketch));
+  EXPECT_EQ(BitsOf(a.samples), BitsOf(b.samples));
+  EXPECT_EQ(a.Digest(), b.Digest());
+}
+
+// What the encoded block says; also record by record.
+Status Read(const EncodedBlock& encoded, const BlockColumns* key_frame, BlockColumns* block) {
+  auto reader = BlockReader::Open("block of step 7", encoded.stats);
+  if (!reader.ok()) return reader.status();
+  if (reader->kind() == BlockReader::Kind::kAlias) return {Code::kInvalidArgument, "an alias"};
+  if ((reader->kind() == BlockReader::Kind::kRelative) != (key_frame != nullptr))
+    return {Code::kInvalidArgument, "of another kind"};
+  STATCOLLECT_RETURN_IF_ERROR(reader->ReadNumbers(key_frame, block));
+  STATCOLLECT_RETURN_IF_ERROR(reader->ReadSums(
+      encoded.sums.empty() ? std::nullopt : std::optional<std::string_view>(encoded.sums), key_frame, block));
+  for (std::size_t i = 0; i < block->size(); ++i) {
+    ColumnRecord key;
+    if (key_frame != nullptr) key = key_frame->Record(i);
+    EXPECT_EQ(reader->ReadRecord(i, key_frame != nullptr ? &key : nullptr), block->Record(i)) << i;
+  }
+  return Status::Ok();
 }
 
 StatColumns GoldenColumns() {
@@ -90,107 +198,214 @@ StatColumns GoldenColumns() {
   return columns;
 }
 
+BlockDigest GoldenDigest() {
+  BlockDigest digest;
+  std::iota(digest.begin(), digest.end(), std::uint8_t{0xd0});
+  return digest;
+}
+
 // Changing these bytes makes every store unreadable: raise kStatBlockVersion and read both.
 TEST(StatBlock, GoldenBytes) {
-  EXPECT_EQ(Hex(EncodeStatBlock(GoldenColumns(), 0, 2)),
-            "01"    // version
-            "0200"  // 2 records, no sketch
-            "0603"
-            "0002"
-            "0a02"  // activation, layout, order: zigzag differences
-            "0100"  // has_finite
-            "ac0201"
-            "0001"
-            "0000"
-            "0000"
-            "0000"
-            "6400"
-            "c80100"  // numel nan +inf -inf zero neg pos
-            "000000000000f0bf"
-            "000000000000f03f"
-            "000000000000e03f"
-            "000000000000d03f"
-            "0000000000c06240"
-            "0000000000002440"
-            "efcdab8967452301"
-            "0100000000000000"  // hashes
-            "0100"
-            "0000000000000040"  // one sample
-            "cf1dbf26");        // CRC-32C
+  const BlockColumns block = Blocks::Block(GoldenColumns());
+  const EncodedBlock whole = EncodeBlock(block, GoldenDigest());
+  EXPECT_EQ(Hex(whole.stats),
+            "0200d0d1d2d3d4d5d6d7d8d9dadbdcdddedf0200"  // version 2, whole, digest, 2 records, no sketch;
+                                                        // then mode, base, shift, width, bits of each column
+            "0001010101"                                // activation
+            "0000000102"                                // layout
+            "0005000102"                                // order
+            "0000010305"                                // flags
+            "01d504000203"                              // numel
+            "0000000102"                                // nan
+            "000040"                                    // +inf
+            "000040"                                    // -inf
+            "000040"                                    // zero
+            "000002051900"                              // neg
+            "040040"                                    // pos
+            "0080808080808080f03f40"                    // mean
+            "0080808080808080e83f40"                    // std
+            "04f0baf3929aa55140"                        // l2
+            "04b8c188d698ebbc0140"                      // l1
+            "0080808080808080f83f40"                    // min
+            "0080808080808080f83f40"                    // max
+            "0000000101"                                // samples
+            "efcdab89674523010100000000000000"          // hashes
+            "ea9b59ae"                                  // CRC-32C
+  );
+  EXPECT_EQ(Hex(whole.sums), "0200000000000000407eaf0f17");
+  StatColumns later = GoldenColumns();
+  later.stats[0].zero = 2;
+  later.stats[0].pos = 198;
+  later.stats[0].mean = 0.25;
+  const EncodedBlock relative = EncodeBlock(Blocks::Block(later), GoldenDigest(), block, 3);
+  EXPECT_EQ(Hex(relative.stats),
+            "0201d0d1d2d3d4d5d6d7d8d9dadbdcdddedf0200030102"  // relative, 3 steps back, the second record is
+                                                              // the key frame's
+            "000040"                                          // layout
+            "000540"                                          // order
+            "000a40"                                          // flags
+            "00ac0240"                                        // numel
+            "000040"                                          // nan
+            "000040"                                          // +inf
+            "000040"                                          // -inf
+            "000240"                                          // zero
+            "006440"                                          // neg
+            "040040"                                          // pos
+            "0080808080808080e83f40"                          // mean
+            "0080808080808080e83f40"                          // std
+            "048cdaa4efccd3c00b40"                            // l2
+            "040040"                                          // l1
+            "0080808080808080f83f40"                          // min
+            "0080808080808080f83f40"                          // max
+            "000140"                                          // samples
+            "efcdab8967452301"                                // hashes
+            "de05c389"                                        // CRC-32C
+  );
+  EXPECT_EQ(
+      Hex(EncodeAlias(GoldenDigest(), 200, 16, {.attempt = 1, .rank = 2, .step = 300, .activation = 4})),
+      "0202d0d1d2d3d4d5d6d7d8d9dadbdcdddedfc801100102ac02047cf0d926");
 }
 
-TEST(StatBlock, RoundTripsRandomColumns) {
+TEST(StatBlock, RoundTripsWholeAndRelative) {
   const unsigned seed = 7;
-  std::mt19937_64 random(seed);
-  for (int i = 0; i < 200; ++i) {
-    const StatColumns columns =
-        RandomColumns(random, 1 + random() % 40, std::array{0u, 16u, 32u, 64u}[random() % 4]);
-    auto decoded = DecodeStatBlock("block", EncodeStatBlock(columns, 0, columns.size()), 7);
-    ASSERT_TRUE(decoded.ok()) << decoded.status().message() << ", seed " << seed;
-    ExpectEqual(*decoded, columns);
+  Blocks blocks(seed);
+  for (int i = 0; i < 400; ++i) {
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", block " + std::to_string(i));
+    const std::size_t count = i % 8 == 0 ? kBlockRecordsMax : 1 + blocks.random()() % 70;
+    const StatColumns columns = blocks.Columns(count, std::array{0u, 16u, 32u, 64u}[blocks.random()() % 4]);
+    const BlockColumns block = Blocks::Block(columns);
+    BlockColumns read;
+    ASSERT_TRUE(Read(EncodeBlock(block, block.Digest()), nullptr, &read).ok());
+    ExpectEqual(read, block);
+
+    const BlockColumns later = Blocks::Block(blocks.Later(columns));
+    ASSERT_TRUE(IsKeyFrameFor(block, later));
+    const Status status = Read(EncodeBlock(later, later.Digest(), block, 1), &block, &read);
+    ASSERT_TRUE(status.ok()) << status.message();
+    ExpectEqual(read, later);
   }
 }
 
-TEST(StatBlock, EncodesAPartOfTheColumns) {
-  std::mt19937_64 random(8);
-  const StatColumns columns = RandomColumns(random, 10, 16);
-  auto decoded = DecodeStatBlock("block", EncodeStatBlock(columns, 4, 3), 7);
-  ASSERT_TRUE(decoded.ok());
-  ASSERT_EQ(decoded->size(), 3u);
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(decoded->stats[i], columns.stats[4 + i]);
-    EXPECT_TRUE(std::ranges::equal(decoded->SketchOf(i), columns.SketchOf(4 + i)));
-  }
+TEST(StatBlock, WhatIsAsInTheKeyFrameTakesNoRoom) {
+  Blocks blocks(8);
+  const BlockColumns block = blocks.Any(kBlockRecordsMax, 16);
+  const EncodedBlock same = EncodeBlock(block, block.Digest(), block, 1);
+  EXPECT_LT(same.stats.size(), 64u);
+  EXPECT_TRUE(same.sums.empty());
+  BlockColumns read;
+  ASSERT_TRUE(Read(same, &block, &read).ok());
+  ExpectEqual(read, block);
+}
+
+TEST(StatBlock, AliasSaysItsTarget) {
+  const StatKey target{.attempt = 1, .rank = 0xffffffff, .step = ~std::uint64_t{0}, .activation = 5};
+  const auto reader = BlockReader::Open("block", EncodeAlias(GoldenDigest(), 200, 16, target));
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ(reader->kind(), BlockReader::Kind::kAlias);
+  EXPECT_EQ(reader->target(), target);
+  EXPECT_EQ(reader->digest(), GoldenDigest());
+  EXPECT_EQ(reader->size(), 200u);
+}
+
+TEST(StatBlock, DigestTellsContentsApart) {
+  const StatColumns columns = GoldenColumns();
+  const BlockDigest digest = Blocks::Block(columns).Digest();
+  EXPECT_EQ(Blocks::Block(columns).Digest(), digest);
+  StatColumns other = columns;
+  other.stats[1].hash ^= 1;
+  EXPECT_NE(Blocks::Block(other).Digest(), digest);
+  other = columns;
+  other.samples[0] = -2;
+  EXPECT_NE(Blocks::Block(other).Digest(), digest);
+  other = columns;
+  other.order[1] = 7;
+  EXPECT_NE(Blocks::Block(other).Digest(), digest);
+  other = columns;
+  other.step = {10, 10};
+  EXPECT_EQ(Blocks::Block(other).Digest(), digest) << "the step is the key's";
 }
 
 TEST(StatBlock, EveryTruncationAndEveryFlippedBitIsSeen) {
-  std::mt19937_64 random(9);
-  const StatColumns columns = RandomColumns(random, 5, 16);
-  const std::string good = EncodeStatBlock(columns, 0, columns.size());
-  for (std::size_t size = 0; size < good.size(); ++size) {
-    EXPECT_FALSE(DecodeStatBlock("block", std::string_view(good).substr(0, size), 7).ok()) << size;
+  Blocks blocks(9);
+  const BlockColumns block = blocks.Any(5, 16);
+  const EncodedBlock good = EncodeBlock(block, block.Digest());
+  BlockColumns read;
+  for (std::size_t size = 0; size < good.stats.size(); ++size) {
+    EXPECT_FALSE(Read({good.stats.substr(0, size), good.sums}, nullptr, &read).ok()) << size;
   }
-  for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
-    std::string bad = good;
-    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
-    const auto decoded = DecodeStatBlock("block of step 7", bad, 7);
-    ASSERT_FALSE(decoded.ok()) << bit;
-    EXPECT_EQ(decoded.status().code(), Code::kDataLoss);
-    EXPECT_THAT(decoded.status().message(), HasSubstr("block of step 7"));
+  for (std::size_t size = 0; size < good.sums.size(); ++size) {
+    EXPECT_FALSE(Read({good.stats, good.sums.substr(0, size)}, nullptr, &read).ok()) << size;
+  }
+  for (std::size_t bit = 0; bit < (good.stats.size() + good.sums.size()) * 8; ++bit) {
+    EncodedBlock bad = good;
+    char& byte = bit / 8 < bad.stats.size() ? bad.stats[bit / 8] : bad.sums[bit / 8 - bad.stats.size()];
+    byte = static_cast<char>(byte ^ (1 << (bit % 8)));
+    const Status status = Read(bad, nullptr, &read);
+    ASSERT_FALSE(status.ok()) << bit;
+    EXPECT_EQ(status.code(), Code::kDataLoss);
+    EXPECT_THAT(status.message(), HasSubstr("block of step 7"));
   }
 }
 
 // Behind a correct checksum the content is still not trusted.
 TEST(StatBlock, DamagedContentUnderACorrectChecksumNeverCrashes) {
-  const unsigned seed = 10;
-  std::mt19937_64 random(seed);
-  const StatColumns columns = RandomColumns(random, 5, 16);
-  const std::string good = EncodeStatBlock(columns, 0, columns.size());
-  const std::string payload = good.substr(1, good.size() - 5);
-  for (int i = 0; i < 20000; ++i) {
-    std::string bad = payload.substr(0, random() % 3 == 0 ? random() % payload.size() : payload.size());
+  Blocks blocks(10);
+  std::mt19937_64& random = blocks.random();
+  for (int i = 0; i < 4000; ++i) {
+    const StatColumns columns = blocks.Columns(1 + random() % 40, 16);
+    const BlockColumns block = Blocks::Block(columns);
+    const BlockColumns later = Blocks::Block(blocks.Later(columns));
+    const bool relative = random() % 2 == 0;
+    const EncodedBlock good =
+        relative ? EncodeBlock(later, later.Digest(), block, 1) : EncodeBlock(block, block.Digest());
+    std::string bad = good.stats.substr(1, good.stats.size() - 5);
+    if (random() % 3 == 0) bad.resize(random() % bad.size());
     for (std::size_t flips = random() % 8; flips > 0 && !bad.empty(); --flips) {
-      bad[random() % std::min<std::size_t>(bad.size(), 60)] = static_cast<char>(random());
+      const std::size_t at =
+          random() % 2 == 0 ? random() % std::min<std::size_t>(bad.size(), 40) : random() % bad.size();
+      bad[at] = static_cast<char>(random());
     }
-    const auto decoded = DecodeStatBlock("block", Seal(kStatBlockVersion, bad), 7);
-    if (decoded.ok()) {
-      EXPECT_EQ(decoded->sketch.size(), decoded->size() * decoded->sketch_width);
-      EXPECT_EQ(decoded->stats.size(), decoded->size());
+    BlockColumns read;
+    const Status status = Read({Seal(kStatBlockVersion, bad), good.sums}, relative ? &block : nullptr, &read);
+    if (status.ok()) {
+      EXPECT_EQ(read.sketch.size(), read.size() * read.sketch_width());
     }
-  }
-  for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1001}, ~std::uint64_t{0}}) {
-    ByteWriter out;
-    out.Varint(count);
-    out.Varint(16);
-    EXPECT_FALSE(DecodeStatBlock("block", Seal(kStatBlockVersion, out.bytes()), 7).ok());
   }
 }
 
 TEST(StatBlock, NewerVersionIsNamed) {
-  const auto decoded = DecodeStatBlock("block", Seal(2, "anything"), 7);
-  ASSERT_FALSE(decoded.ok());
-  EXPECT_EQ(decoded.status().code(), Code::kFailedPrecondition);
-  EXPECT_THAT(decoded.status().message(), HasSubstr("format version is 2; this build reads 1..1"));
+  const auto reader = BlockReader::Open("block", Seal(3, "anything"));
+  ASSERT_FALSE(reader.ok());
+  EXPECT_EQ(reader.status().code(), Code::kFailedPrecondition);
+  EXPECT_THAT(reader.status().message(), HasSubstr("format version is 3; this build reads 1..2"));
+}
+
+TEST(PackedColumn, RoundTripsEveryWidthShiftAndLength) {
+  std::mt19937_64 random(11);
+  for (unsigned width = 0; width <= 64; ++width) {
+    for (const std::size_t count : {1u, 2u, 31u, 32u, 33u, 64u, 255u, 256u}) {
+      const unsigned shift = width == 64 ? 0 : static_cast<unsigned>(random() % (65 - width));
+      const std::uint64_t base = random() >> (random() % 64);
+      std::vector<std::uint64_t> numbers(count);
+      for (std::uint64_t& number : numbers) {
+        const std::uint64_t bits = width == 0 ? 0 : random() >> (64 - width);
+        number = base + (shift == 64 ? 0 : bits << shift);
+      }
+      ByteWriter out;
+      WritePacked(out, numbers, PackingOf(numbers));
+      for (const bool followed : {false, true}) {
+        const std::string bytes = out.bytes() + (followed ? "12345678" : "");
+        ByteReader in(bytes);
+        const PackedColumn column(in, count);
+        ASSERT_TRUE(in.ok());
+        EXPECT_EQ(in.remaining(), followed ? 8u : 0u);
+        std::vector<std::uint64_t> read(count);
+        column.ReadAll(read);
+        ASSERT_EQ(read, numbers) << "width " << width << ", count " << count;
+        for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(column.At(i), numbers[i]);
+      }
+    }
+  }
 }
 
 RankMeta SomeRank() {

@@ -1,4 +1,5 @@
 #include "server/store/rocksdb_store.h"
+#include <cmath>
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -216,6 +217,202 @@ TEST_F(RocksDbStoreTest, DroppedAttemptIsGoneAndOthersStay) {
   EXPECT_EQ(store_->Ranks(stays)->size(), 1u);
 }
 
+// A stream's batches as ingest stores them: prepared one after another.
+class Stream {
+ public:
+  Stream(Store& store, AttemptId attempt, std::uint32_t rank)
+      : store_(store), attempt_(attempt), rank_(rank), writer_(store.NewWriter(attempt, rank)) {}
+
+  void Append(const RecordBatch& batch) {
+    const auto prepared = writer_->Prepare(batch);
+    const RankMeta meta = MetaOf(rank_, batch.last_seq());
+    const AppendItem item{.attempt = attempt_, .rank = rank_, .meta = &meta, .prepared = prepared.get()};
+    const Status appended = store_.Append({&item, 1});
+    ASSERT_TRUE(appended.ok()) << appended.message();
+  }
+
+ private:
+  Store& store_;
+  const AttemptId attempt_;
+  const std::uint32_t rank_;
+  std::unique_ptr<StreamWriter> writer_;
+};
+
+// 600 activations over `steps` steps; every third is the same in all of them.
+void WriteRun(Store& store, AttemptId attempt, std::uint32_t rank, std::uint64_t steps, double scale = 1) {
+  Stream stream(store, attempt, rank);
+  std::uint64_t seq = 1;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    RecordBatch batch = MakeBatch(seq, step, 0, 600);
+    for (std::uint32_t i = 0; i < 600; ++i) {
+      TensorStats& s = batch.stats.stats[i];
+      s.mean = scale * (i % 3 == 0 ? 1.0 : std::sin(static_cast<double>(step * 600 + i)));
+      s.std = std::abs(s.mean) / 2;
+      s.l2 = std::sqrt(2 * (s.mean * s.mean + s.std * s.std));
+      if (i % 3 == 0) s.hash = i;
+    }
+    stream.Append(batch);
+    seq = batch.last_seq() + 1;
+  }
+}
+
+// Everything of a rank, for comparison.
+struct Content {
+  std::vector<std::uint64_t> step;
+  std::vector<std::uint32_t> activation;
+  std::vector<TensorStats> stats;
+  std::vector<double> sketch;
+  bool operator==(const Content&) const = default;
+};
+
+Content ReadAll(Store& store, AttemptId attempt, std::uint32_t rank, StepBounds steps = {}) {
+  Content content;
+  const auto scan = store.ScanStats(attempt, rank, steps);
+  while (scan->Next()) {
+    const StatColumns& columns = scan->block().columns;
+    content.step.insert(content.step.end(), columns.step.begin(), columns.step.end());
+    content.activation.insert(content.activation.end(), columns.activation.begin(), columns.activation.end());
+    content.stats.insert(content.stats.end(), columns.stats.begin(), columns.stats.end());
+    content.sketch.insert(content.sketch.end(), columns.sketch.begin(), columns.sketch.end());
+  }
+  EXPECT_TRUE(scan->status().ok()) << scan->status().message();
+  return content;
+}
+
+// Encoded bytes that a scan of the rank goes through.
+std::uint64_t BytesRead(Store& store, AttemptId attempt) {
+  const auto scan = store.ScanStats(attempt, 0, {});
+  while (scan->Next()) {
+  }
+  return scan->bytes_read();
+}
+
+TEST_F(RocksDbStoreTest, ScanMayBeginAtAnyStepOfAStream) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  WriteRun(*store_, attempt, 0, 40);
+  for (const bool reopened : {false, true}) {
+    if (reopened) Open();
+    const Content all = ReadAll(*store_, attempt, 0);
+    ASSERT_EQ(all.step.size(), 40u * 600);
+    for (const std::uint64_t first : {1u, 15u, 16u, 17u, 31u, 39u}) {
+      const Content part = ReadAll(*store_, attempt, 0, {.first = first});
+      ASSERT_EQ(part.step.size(), (40 - first) * 600);
+      EXPECT_TRUE(
+          std::equal(part.stats.begin(), part.stats.end(), all.stats.begin() + std::ptrdiff_t(first * 600)));
+      EXPECT_TRUE(std::equal(part.sketch.begin(), part.sketch.end(),
+                             all.sketch.begin() + std::ptrdiff_t(first * 600 * 16)));
+    }
+  }
+}
+
+TEST_F(RocksDbStoreTest, SeriesOfAnActivationEqualsTheScan) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  WriteRun(*store_, attempt, 0, 40);
+  // A gap, a step that arrives in parts and in another order, and one that lacks the activation.
+  Stream more(*store_, attempt, 0);
+  RecordBatch batch = MakeBatch(40 * 603 + 1, 50, 300, 10);
+  more.Append(batch);
+  RecordBatch rest = MakeBatch(batch.last_seq() + 1, 50, 0, 300);
+  std::ranges::reverse(rest.stats.activation);
+  for (std::uint32_t i = 0; i < 300; ++i) rest.stats.stats[i].hash = 50 * 1000 + rest.stats.activation[i];
+  more.Append(rest);
+  more.Append(MakeBatch(rest.last_seq() + 1, 51, 0, 5));
+  const Content all = ReadAll(*store_, attempt, 0);
+  for (const std::uint32_t activation : {0u, 3u, 255u, 256u, 305u, 599u}) {
+    for (const StepBounds steps :
+         {StepBounds{}, StepBounds{.first = 5, .last = 36}, StepBounds{.first = 38}}) {
+      const auto series = store_->ActivationSeries(attempt, 0, activation, steps);
+      ASSERT_TRUE(series.ok()) << series.status().message();
+      std::size_t at = 0;
+      for (std::size_t i = 0; i < all.step.size(); ++i) {
+        if (all.activation[i] != activation || all.step[i] < steps.first || all.step[i] > steps.last)
+          continue;
+        ASSERT_LT(at, series->size());
+        EXPECT_EQ((*series)[at].step, all.step[i]);
+        EXPECT_EQ((*series)[at].stats, all.stats[i])
+            << "activation " << activation << ", step " << all.step[i];
+        ++at;
+      }
+      EXPECT_EQ(at, series->size());
+    }
+  }
+  EXPECT_THAT(*store_->ActivationSeries(attempt, 0, 600, {}), IsEmpty());
+  EXPECT_THAT(*store_->ActivationSeries(attempt, 1, 0, {}), IsEmpty());
+}
+
+TEST_F(RocksDbStoreTest, EqualRunsShareTheirBlocks) {
+  Open();
+  const AttemptId base = Create("base").id, again = Create("again").id, other = Create("other").id;
+  WriteRun(*store_, base, 0, 20);
+  WriteRun(*store_, again, 0, 20);
+  WriteRun(*store_, other, 0, 20, 1.5);
+  EXPECT_EQ(ReadAll(*store_, again, 0), ReadAll(*store_, base, 0));
+  EXPECT_NE(ReadAll(*store_, other, 0), ReadAll(*store_, base, 0));
+}
+
+TEST_F(RocksDbStoreTest, RunThatSharedBlocksStaysWholeWhenTheirOwnerGoes) {
+  Open();
+  const AttemptId base = Create("base").id, again = Create("again").id, third = Create("third").id;
+  WriteRun(*store_, base, 0, 20);
+  const Content content = ReadAll(*store_, base, 0);
+  WriteRun(*store_, again, 0, 20);
+  WriteRun(*store_, third, 0, 20);
+  auto running = store_->ScanStats(again, 0, {});
+  ASSERT_TRUE(running->Next());
+  ASSERT_TRUE(store_->DropAttempts({&base, 1}).ok());
+  std::size_t seen = running->block().columns.size();
+  while (running->Next()) seen += running->block().columns.size();
+  EXPECT_EQ(seen, 20u * 600) << running->status().message();
+  running.reset();
+  EXPECT_EQ(ReadAll(*store_, again, 0), content);
+  ASSERT_TRUE(store_->DropAttempts({&again, 1}).ok());
+  EXPECT_EQ(ReadAll(*store_, third, 0), content);
+  Open();
+  EXPECT_EQ(ReadAll(*store_, third, 0), content);
+  const AttemptId fourth = Create("fourth").id;
+  WriteRun(*store_, fourth, 0, 20);
+  EXPECT_EQ(ReadAll(*store_, fourth, 0), content);
+}
+
+// Its writer chose the alias before the owner went, and appends after.
+TEST_F(RocksDbStoreTest, BatchPreparedBeforeADropHoldsItsOwnContent) {
+  Open();
+  const AttemptId base = Create("base").id, again = Create("again").id;
+  const RecordBatch batch = MakeBatch(1, 0, 0, 300);
+  Append(*store_, base, 0, batch);
+  const auto writer = store_->NewWriter(again, 0);
+  const auto prepared = writer->Prepare(batch);
+  ASSERT_TRUE(store_->DropAttempts({&base, 1}).ok());
+  const RankMeta meta = MetaOf(0, batch.last_seq());
+  const AppendItem item{.attempt = again, .rank = 0, .meta = &meta, .prepared = prepared.get()};
+  ASSERT_TRUE(store_->Append({&item, 1}).ok());
+  EXPECT_EQ(Scan(*store_, again, 0).size(), 300u);
+}
+
+TEST_F(RocksDbStoreTest, WhatRepeatsTakesFewBytes) {
+  Open();
+  const AttemptId base = Create("base").id, again = Create("again").id, frozen = Create("frozen").id;
+  WriteRun(*store_, base, 0, 20);
+  WriteRun(*store_, again, 0, 20);
+  Stream stream(*store_, frozen, 0);
+  RecordBatch batch = MakeBatch(1, 0, 0, 256);
+  for (std::uint64_t step = 0; step < 16; ++step) {
+    batch.first_seq = step * 259 + 1;
+    for (std::uint64_t& s : batch.stats.step) s = step;
+    stream.Append(batch);
+  }
+  store_.reset();
+  std::uint64_t aliases = 0;
+  {
+    // Nothing but block values count here; what a scan reads follows aliases, so it is not the measure.
+    Open();
+    aliases = BytesRead(*store_, frozen);
+  }
+  EXPECT_LT(aliases, 256u * 150 + 15u * 100) << "one whole block, and 15 that say: as before";
+}
+
 TEST_F(RocksDbStoreTest, SecondHolderIsRefusedWithThePid) {
   Open();
   const auto second = OpenRocksDbStore(directory_);
@@ -231,7 +428,16 @@ TEST_F(RocksDbStoreTest, NewerFormatIsRefused) {
   const auto opened = OpenRocksDbStore(directory_);
   ASSERT_FALSE(opened.ok());
   EXPECT_THAT(opened.status().message(),
-              HasSubstr("format version is 3; this build reads 1..1; upgrade statcollectord"));
+              HasSubstr("format version is 3; this build reads 2..2; upgrade statcollectord"));
+}
+
+TEST_F(RocksDbStoreTest, FormatOfBeforeTheFirstReleaseIsRefused) {
+  Open();
+  store_.reset();
+  std::ofstream(directory_ + "/FORMAT") << "statcollect store 1\n";
+  const auto opened = OpenRocksDbStore(directory_);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_THAT(opened.status().message(), HasSubstr("format version is 1, from before the first release"));
 }
 
 TEST_F(RocksDbStoreTest, DamagedFormatFileIsRefused) {

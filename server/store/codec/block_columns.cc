@@ -1,0 +1,148 @@
+#include "server/store/codec/block_columns.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cstring>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace statcollect {
+namespace {
+
+constexpr std::uint64_t kMagnitude = ~std::uint64_t{0} >> 1;
+
+std::uint64_t BitsOf(double value) { return std::bit_cast<std::uint64_t>(value); }
+
+std::uint64_t SignFlag(double value, Flag flag) {
+  return BitsOf(value) > kMagnitude ? std::uint64_t{flag} : 0;
+}
+
+std::uint64_t FlagsOf(const TensorStats& s, bool wide) {
+  return SignFlag(s.mean, kNegativeMean) | SignFlag(s.min, kNegativeMin) | SignFlag(s.max, kNegativeMax) |
+         (s.has_finite ? std::uint64_t{kHasFinite} : 0) | (wide ? std::uint64_t{kWideSketch} : 0) |
+         SignFlag(s.std, kNegativeStd) | SignFlag(s.l1, kNegativeL1) | SignFlag(s.l2, kNegativeL2);
+}
+
+double RealOf(const ColumnRecord& record, Column column, Flag negative) {
+  const std::uint64_t sign = (record[kFlags] & negative) != 0 ? kMagnitude + 1 : 0;
+  return std::bit_cast<double>(record[column] | sign);
+}
+
+bool NeedsWide(std::span<const double> sketch) {
+  std::uint64_t differences = 0;
+  for (const double sum : sketch)
+    differences |= BitsOf(static_cast<double>(static_cast<float>(sum))) ^ BitsOf(sum);
+  return differences != 0;
+}
+
+}  // namespace
+
+void BlockColumns::Resize(std::size_t size, std::uint32_t sketch_width) {
+  size_ = size;
+  sketch_width_ = sketch_width;
+  numbers_.resize(size * kColumnCount);
+  sketch.resize(size * sketch_width);
+  samples.clear();
+}
+
+void BlockColumns::Take(const StatColumns& columns, std::span<const std::uint32_t> indexes,
+                        std::span<const std::size_t> sample_at) {
+  assert(!indexes.empty() && indexes.size() <= kBlockRecordsMax);
+  Resize(indexes.size(), columns.sketch_width);
+  std::uint64_t* const to = numbers_.data();
+  for (std::size_t i = 0; i < size_; ++i) {
+    const std::size_t from = indexes[i];
+    const auto sums = columns.SketchOf(from);
+    std::ranges::copy(sums, sketch.begin() + static_cast<std::ptrdiff_t>(i * sketch_width_));
+    const TensorStats& s = columns.stats[from];
+    const std::uint32_t sample_count = columns.sample_count[from];
+    const ColumnRecord record = {columns.activation[from],
+                                 columns.layout[from],
+                                 columns.order[from],
+                                 FlagsOf(s, NeedsWide(sums)),
+                                 s.numel,
+                                 s.nan,
+                                 s.pos_inf,
+                                 s.neg_inf,
+                                 s.zero,
+                                 s.neg,
+                                 s.pos,
+                                 BitsOf(s.mean) & kMagnitude,
+                                 BitsOf(s.std) & kMagnitude,
+                                 BitsOf(s.l2) & kMagnitude,
+                                 BitsOf(s.l1) & kMagnitude,
+                                 BitsOf(s.min) & kMagnitude,
+                                 BitsOf(s.max) & kMagnitude,
+                                 s.hash,
+                                 sample_count};
+    for (std::size_t column = 0; column < kColumnCount; ++column) to[column * size_ + i] = record[column];
+    if (sample_count == 0) continue;
+    const auto first = columns.samples.begin() + static_cast<std::ptrdiff_t>(sample_at[from]);
+    samples.insert(samples.end(), first, first + sample_count);
+  }
+}
+
+ColumnRecord BlockColumns::Record(std::size_t index) const {
+  ColumnRecord record;
+  for (std::size_t column = 0; column < kColumnCount; ++column)
+    record[column] = numbers_[column * size_ + index];
+  return record;
+}
+
+void BlockColumns::AppendTo(std::uint64_t step, StatColumns* columns) const {
+  columns->sketch_width = sketch_width_;
+  for (std::size_t i = 0; i < size_; ++i) {
+    const ColumnRecord record = Record(i);
+    columns->activation.push_back(static_cast<std::uint32_t>(record[kActivation]));
+    columns->layout.push_back(static_cast<std::uint32_t>(record[kLayout]));
+    columns->order.push_back(static_cast<std::uint32_t>(record[kOrder]));
+    columns->stats.push_back(StatsOf(record));
+    columns->sample_count.push_back(static_cast<std::uint32_t>(record[kSamples]));
+  }
+  columns->step.insert(columns->step.end(), size_, step);
+  columns->sketch.insert(columns->sketch.end(), sketch.begin(), sketch.end());
+  columns->samples.insert(columns->samples.end(), samples.begin(), samples.end());
+}
+
+BlockDigest BlockColumns::Digest() const {
+  XXH3_state_t state;
+  XXH3_128bits_reset(&state);
+  const std::uint64_t shape[] = {size_, sketch_width_};
+  XXH3_128bits_update(&state, shape, sizeof shape);
+  XXH3_128bits_update(&state, numbers_.data(), numbers_.size() * sizeof(std::uint64_t));
+  XXH3_128bits_update(&state, sketch.data(), sketch.size() * sizeof(double));
+  XXH3_128bits_update(&state, samples.data(), samples.size() * sizeof(double));
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&state));
+  BlockDigest digest;
+  static_assert(sizeof digest == sizeof canonical.digest);
+  std::memcpy(digest.data(), canonical.digest, sizeof digest);
+  return digest;
+}
+
+std::size_t BlockColumns::memory_bytes() const {
+  return sizeof(*this) + sizeof(std::uint64_t) * numbers_.capacity() +
+         sizeof(double) * (sketch.capacity() + samples.capacity());
+}
+
+TensorStats StatsOf(const ColumnRecord& record) {
+  return {.numel = record[kNumel],
+          .nan = record[kNan],
+          .pos_inf = record[kPosInf],
+          .neg_inf = record[kNegInf],
+          .zero = record[kZero],
+          .neg = record[kNeg],
+          .pos = record[kPos],
+          .has_finite = (record[kFlags] & kHasFinite) != 0,
+          .min = RealOf(record, kMin, kNegativeMin),
+          .max = RealOf(record, kMax, kNegativeMax),
+          .mean = RealOf(record, kMean, kNegativeMean),
+          .std = RealOf(record, kStd, kNegativeStd),
+          .l1 = RealOf(record, kL1, kNegativeL1),
+          .l2 = RealOf(record, kL2, kNegativeL2),
+          .hash = record[kHash]};
+}
+
+}  // namespace statcollect

@@ -1,0 +1,15 @@
+// STATCOLLECT_WIDE_LOOPS before a function: it is compiled for wide vector registers too, and the best
+// version that the processor has is chosen when the program starts. For loops over integers, whose results do
+// not depend on it.
+#ifndef STATCOLLECT_SERVER_STORE_CODEC_WIDE_LOOPS_H_
+#define STATCOLLECT_SERVER_STORE_CODEC_WIDE_LOOPS_H_
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(__SANITIZE_ADDRESS__)
+#define STATCOLLECT_WIDE_LOOPS \
+  __attribute__((target_clones("arch=x86-64-v4", "avx2", "default"), optimize("O3")))
+#else
+#define STATCOLLECT_WIDE_LOOPS
+#endif
+
+#endif  // STATCOLLECT_SERVER_STORE_CODEC_WIDE_LOOPS_H_

@@ -1,0 +1,154 @@
+#include "server/store/rocksdb/block_source.h"
+
+#include <utility>
+
+namespace statcollect {
+namespace {
+
+// Key frames kept by one source: of 256 k activations, about 50 MB at 16 sums a sketch.
+constexpr std::size_t kKeyFramesMax = 1024;
+
+std::string What(const StatKey& key) { return "block of " + Describe(key); }
+
+Status Dangling(const StatKey& key, const std::string& why) {
+  return {Code::kDataLoss, "read " + why + ": " + What(key) +
+                               " is not there; the store is damaged; restore a checkpoint or remove the run"};
+}
+
+}  // namespace
+
+Cursor::Cursor(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family) {
+  rocksdb::ReadOptions options;
+  options.fill_cache = false;
+  it_.reset(db.NewIterator(options, family));
+}
+
+std::optional<std::string_view> Cursor::Get(const std::string& key) {
+  if (it_->Valid() && it_->key().compare(key) < 0) it_->Next();
+  if (!it_->Valid() || it_->key() != rocksdb::Slice(key)) it_->Seek(key);
+  if (!it_->Valid() || it_->key() != rocksdb::Slice(key)) return std::nullopt;
+  return View(it_->value());
+}
+
+BlockSource::BlockSource(rocksdb::DB& db, const StatFamilies& families)
+    : db_(db), families_(families), stats_(db, families.stats), sketches_(db, families.sketches) {}
+
+Result<std::string> BlockSource::Fetch(const StatKey& key, const std::string& for_what) {
+  const auto found = stats_.Get(EncodeStatKey(key));
+  if (!found && stats_.status().ok()) return Dangling(key, for_what);
+  if (!found) return FromRocks("read " + What(key), stats_.status());
+  bytes_read_ += found->size();
+  return std::string(*found);
+}
+
+Result<BlockSource::Resolved> BlockSource::Resolve(const StatKey& key, std::string_view stats) {
+  auto reader = BlockReader::Open(What(key), stats);
+  if (!reader.ok()) return reader.status();
+  if (reader->kind() != BlockReader::Kind::kAlias) return Resolved{key, {}, *std::move(reader)};
+  const StatKey target = reader->target();
+  const BlockDigest digest = reader->digest();
+  auto bytes = Fetch(target, "the target of " + What(key));
+  if (!bytes.ok()) return Reread(key, bytes.status());
+  Resolved resolved{target, std::make_unique<std::string>(*std::move(bytes)), {}};
+  auto at_target = BlockReader::Open(What(target), *resolved.bytes);
+  if (!at_target.ok()) return at_target.status();
+  if (at_target->kind() == BlockReader::Kind::kAlias || at_target->digest() != digest) {
+    return Status(Code::kDataLoss,
+                  "read " + What(key) + ": it stands for " + What(target) +
+                      ", which has another content; the store is damaged; restore a checkpoint "
+                      "or remove the run");
+  }
+  resolved.reader = *std::move(at_target);
+  return resolved;
+}
+
+// The target is gone: if its run was removed meanwhile, the block holds its content itself by now.
+Result<BlockSource::Resolved> BlockSource::Reread(const StatKey& key, const Status& why) {
+  auto now = std::make_unique<std::string>();
+  const rocksdb::Status read = db_.Get({}, families_.stats, EncodeStatKey(key), now.get());
+  if (!read.ok()) return why;
+  auto reader = BlockReader::Open(What(key), *now);
+  if (!reader.ok()) return reader.status();
+  if (reader->kind() != BlockReader::Kind::kWhole) return why;
+  stats_ = Cursor(db_, families_.stats);
+  sketches_ = Cursor(db_, families_.sketches);
+  return Resolved{key, std::move(now), *std::move(reader)};
+}
+
+Status BlockSource::Read(const StatKey& key, std::string_view stats, bool sketches, BlockColumns* block) {
+  auto resolved = Resolve(key, stats);
+  return resolved.ok() ? ReadResolved(*resolved, sketches, block) : resolved.status();
+}
+
+Status BlockSource::ReadResolved(const Resolved& resolved, bool sketches, BlockColumns* block) {
+  const BlockReader& reader = resolved.reader;
+  const BlockColumns* key_frame = nullptr;
+  if (reader.kind() == BlockReader::Kind::kRelative) {
+    auto found = FindKeyFrame(resolved.key, reader, sketches);
+    if (!found.ok()) return found.status();
+    key_frame = &(*found)->block;
+  }
+  STATCOLLECT_RETURN_IF_ERROR(reader.ReadNumbers(key_frame, block));
+  if (!sketches) return Status::Ok();
+  const auto sums = sketches_.Get(EncodeStatKey(resolved.key));
+  if (!sums)
+    STATCOLLECT_RETURN_IF_ERROR(FromRocks("read sketches of " + What(resolved.key), sketches_.status()));
+  bytes_read_ += sums ? sums->size() : 0;
+  return reader.ReadSums(sums, key_frame, block);
+}
+
+Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key, const BlockReader& reader,
+                                                         bool sketches) {
+  StatKey at = key;
+  at.step = key.step - reader.steps_back();  // wraps only if damaged: then nothing is there
+  const auto place = std::tuple(key.attempt, key.rank, key.activation);
+  if (const auto kept = key_frames_.find(place);
+      kept != key_frames_.end() && kept->second.step == at.step && (kept->second.sketches || !sketches)) {
+    return &kept->second;
+  }
+  auto bytes = Fetch(at, "the key frame of " + What(key));
+  if (!bytes.ok()) return bytes.status();
+  auto whole = BlockReader::Open(What(at), *bytes);
+  if (!whole.ok()) return whole.status();
+  if (whole->kind() != BlockReader::Kind::kWhole) {
+    return Status(Code::kDataLoss,
+                  "read " + What(key) + ": its key frame, " + What(at) +
+                      ", does not stand alone; the store is damaged; restore a checkpoint or "
+                      "remove the run");
+  }
+  if (key_frames_.size() >= kKeyFramesMax) key_frames_.clear();
+  KeyFrame frame{.step = at.step, .sketches = sketches, .block = {}, .places = {}};
+  STATCOLLECT_RETURN_IF_ERROR(ReadResolved({at, {}, *std::move(whole)}, sketches, &frame.block));
+  return &key_frames_.insert_or_assign(place, std::move(frame)).first->second;
+}
+
+Result<std::optional<ColumnRecord>> BlockSource::ReadRecord(const StatKey& key, std::string_view stats,
+                                                            std::uint32_t activation) {
+  auto resolved = Resolve(key, stats);
+  if (!resolved.ok()) return resolved.status();
+  const BlockReader& reader = resolved->reader;
+  if (reader.kind() == BlockReader::Kind::kWhole) {
+    const auto place = reader.Find(activation);
+    if (!place) return std::optional<ColumnRecord>();
+    return std::optional(reader.ReadRecord(*place, nullptr));
+  }
+  auto found = FindKeyFrame(resolved->key, reader, /*sketches=*/false);
+  if (!found.ok()) return found.status();
+  KeyFrame& frame = **found;
+  if (frame.places.empty()) {
+    const auto activations = frame.block.of(kActivation);
+    for (std::size_t i = 0; i < activations.size(); ++i) {
+      frame.places.emplace(static_cast<std::uint32_t>(activations[i]), i);
+    }
+  }
+  const auto place = frame.places.find(activation);
+  if (place == frame.places.end()) return std::optional<ColumnRecord>();
+  if (frame.block.size() != reader.size()) {
+    return Status(Code::kDataLoss,
+                  "read " + What(key) + ": its key frame is of another size; the store is damaged");
+  }
+  const ColumnRecord at_key = frame.block.Record(place->second);
+  return std::optional(reader.ReadRecord(place->second, &at_key));
+}
+
+}  // namespace statcollect

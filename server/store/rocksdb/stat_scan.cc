@@ -1,0 +1,162 @@
+#include "server/store/rocksdb/stat_scan.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "server/store/rocksdb/block_source.h"
+#include "server/store/stat_encoder.h"
+
+namespace statcollect {
+namespace {
+
+constexpr std::uint64_t kLastStep = ~std::uint64_t{0};
+
+Status ForeignKey(std::size_t bytes) {
+  return {Code::kDataLoss,
+          "scan statistics: found a key of " + std::to_string(bytes) + " bytes; expected 20"};
+}
+
+class BlockScan final : public StatScan {
+ public:
+  BlockScan(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
+            StepBounds steps)
+      : source_(db, families),
+        range_(RankRange(attempt, rank, steps)),
+        it_(Iterate(db, families.stats, range_, /*scan=*/true)) {}
+
+  bool Next() override {
+    if (!status_.ok()) return false;
+    if (started_) it_->Next();
+    started_ = true;
+    if (!it_->Valid()) {
+      status_ = FromRocks("scan statistics", it_->status());
+      return false;
+    }
+    status_ = Read();
+    return status_.ok();
+  }
+  const StatBlock& block() const override { return block_; }
+  const Status& status() const override { return status_; }
+  std::uint64_t bytes_read() const override { return bytes_read_ + source_.bytes_read(); }
+
+ private:
+  Status Read() {
+    bytes_read_ += it_->value().size();
+    const auto key = DecodeStatKey(View(it_->key()));
+    if (!key) return ForeignKey(it_->key().size());
+    STATCOLLECT_RETURN_IF_ERROR(source_.Read(*key, View(it_->value()), /*sketches=*/true, &columns_));
+    block_ = StatBlock{.step = key->step, .columns = {}};
+    columns_.AppendTo(key->step, &block_.columns);
+    return Status::Ok();
+  }
+
+  BlockSource source_;
+  KeyRange range_;
+  std::unique_ptr<rocksdb::Iterator> it_;
+  bool started_ = false;
+  BlockColumns columns_;
+  StatBlock block_;
+  Status status_;
+  std::uint64_t bytes_read_ = 0;
+};
+
+// Walks from step to step. The block that an activation was in is nearly always where it is in the next step:
+// one point read. Where it is not, the blocks of the activation's group are looked through.
+class SeriesWalk {
+ public:
+  SeriesWalk(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
+             std::uint32_t activation, StepBounds steps)
+      : db_(db),
+        families_(families),
+        source_(db, families),
+        range_(RankRange(attempt, rank, steps)),
+        steps_(steps),
+        activation_(activation),
+        key_{.attempt = attempt, .rank = rank, .step = steps.first, .activation = activation} {}
+
+  Result<std::vector<StatPoint>> Run() {
+    it_ = Iterate(db_, families_.stats, range_);
+    while (it_->Valid()) {
+      const auto at = DecodeStatKey(View(it_->key()));
+      if (!at) return ForeignKey(it_->key().size());
+      STATCOLLECT_RETURN_IF_ERROR(ReadStep(at->step));
+      // Steps that follow each other are read without the iterator.
+      std::uint64_t step = at->step;
+      for (; step < steps_.last && step < kLastStep; ++step) {
+        auto there = TryStep(step + 1);
+        if (!there.ok()) return there.status();
+        if (!*there) break;
+      }
+      if (step == kLastStep) break;
+      it_->Seek(StepPrefix(key_.attempt, key_.rank, step + 1));
+    }
+    STATCOLLECT_RETURN_IF_ERROR(FromRocks("read a series", it_->status()));
+    return std::move(points_);
+  }
+
+ private:
+  // Where the last point was found. False if the step has no such block, or it lacks the activation.
+  Result<bool> TryStep(std::uint64_t step) {
+    key_.step = step;
+    rocksdb::PinnableSlice value;
+    const rocksdb::Status read = db_.Get({}, families_.stats, EncodeStatKey(key_), &value);
+    if (read.IsNotFound()) return false;
+    STATCOLLECT_RETURN_IF_ERROR(FromRocks("read a series", read));
+    return Take(key_, View(value));
+  }
+
+  Result<bool> Take(const StatKey& key, std::string_view value) {
+    auto record = source_.ReadRecord(key, value, activation_);
+    if (!record.ok()) return record.status();
+    if (!*record) return false;
+    points_.push_back({.step = key.step,
+                       .layout = static_cast<std::uint32_t>((**record)[kLayout]),
+                       .order = static_cast<std::uint32_t>((**record)[kOrder]),
+                       .stats = StatsOf(**record)});
+    return true;
+  }
+
+  // Blocks whose lowest activation lies in the activation's group, not above it, from the nearest on.
+  Status ReadStep(std::uint64_t step) {
+    const std::uint32_t group = activation_ >> kActivationsShift << kActivationsShift;
+    StatKey key = key_;
+    key.step = step;
+    key.activation = activation_;
+    for (it_->SeekForPrev(EncodeStatKey(key)); it_->Valid(); it_->Prev()) {
+      const auto at = DecodeStatKey(View(it_->key()));
+      if (!at) return ForeignKey(it_->key().size());
+      if (at->step != step || at->activation < group) break;
+      auto taken = Take(*at, View(it_->value()));
+      if (!taken.ok()) return taken.status();
+      if (!*taken) continue;
+      key_.activation = at->activation;
+      break;
+    }
+    return FromRocks("read a series", it_->status());
+  }
+
+  rocksdb::DB& db_;
+  const StatFamilies families_;
+  BlockSource source_;
+  KeyRange range_;
+  const StepBounds steps_;
+  const std::uint32_t activation_;
+  StatKey key_;  // of the last block that had it
+  std::unique_ptr<rocksdb::Iterator> it_;
+  std::vector<StatPoint> points_;
+};
+
+}  // namespace
+
+std::unique_ptr<StatScan> ScanBlocks(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
+                                     std::uint32_t rank, StepBounds steps) {
+  return std::make_unique<BlockScan>(db, families, attempt, rank, steps);
+}
+
+Result<std::vector<StatPoint>> ReadSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
+                                          std::uint32_t rank, std::uint32_t activation, StepBounds steps) {
+  return SeriesWalk(db, families, attempt, rank, activation, steps).Run();
+}
+
+}  // namespace statcollect

@@ -1,0 +1,23 @@
+// Ordered scans over blocks of statistics.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_STAT_SCAN_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_STAT_SCAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "server/store/rocksdb/util.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+std::unique_ptr<StatScan> ScanBlocks(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
+                                     std::uint32_t rank, StepBounds steps);
+
+// See Store::ActivationSeries.
+Result<std::vector<StatPoint>> ReadSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
+                                          std::uint32_t rank, std::uint32_t activation, StepBounds steps);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_STAT_SCAN_H_

@@ -1,0 +1,44 @@
+// What the parts of the RocksDB store share: statuses, key ranges, iterators.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_UTIL_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_UTIL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <rocksdb/db.h>
+
+#include "common/status.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+// The column families of statistics: blocks, and the sketches and samples of each under the same key.
+struct StatFamilies {
+  rocksdb::ColumnFamilyHandle* stats = nullptr;
+  rocksdb::ColumnFamilyHandle* sketches = nullptr;
+};
+
+Status FromRocks(const std::string& attempted, const rocksdb::Status& status);
+
+inline std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+// Keys [begin, end); an iterator keeps views of both, so they live as long as it does.
+struct KeyRange {
+  std::string begin, end;
+  rocksdb::Slice end_slice;
+  KeyRange(std::string b, std::string e) : begin(std::move(b)), end(std::move(e)), end_slice(end) {}
+  KeyRange(const KeyRange&) = delete;
+};
+
+KeyRange RankRange(AttemptId attempt, std::uint32_t rank, StepBounds steps);
+
+// `scan`: reads much and once, so it must not push what others need out of the cache.
+std::unique_ptr<rocksdb::Iterator> Iterate(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family,
+                                           const KeyRange& range, bool scan = false);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_UTIL_H_
