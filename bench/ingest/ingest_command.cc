@@ -1,24 +1,21 @@
 // statcollect-bench ingest
 #include <unistd.h>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
+#include <limits>
 #include <memory>
-#include <optional>
 #include <string>
-#include <thread>
 
-#include <grpcpp/grpcpp.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "bench/ingest/commands.h"
-#include "bench/ingest/daemon.h"
+#include "bench/ingest/measures.h"
 #include "bench/ingest/network.h"
 #include "bench/ingest/record_maker.h"
 #include "bench/ingest/sender.h"
-#include "statcollect/v1/admin.grpc.pb.h"
+#include "bench/ingest/target.h"
 
 namespace statcollect::bench {
 namespace {
@@ -31,81 +28,15 @@ struct Options {
   std::uint32_t activations = 1000;
   double repeat = 0;
   double seconds = 0;
-  std::string spawn, data_dir, durability = "fsync", if_exists = "error";
+  Target target;
+  std::string if_exists = "error";
   bool reopen = false;
 };
-
-Result<v1::GetStatusResponse> GetStatus(const std::string& collector) {
-  const auto stub = v1::Admin::NewStub(grpc::CreateChannel(collector, grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-  v1::GetStatusResponse response;
-  const grpc::Status status = stub->GetStatus(&context, {}, &response);
-  if (status.ok()) return response;
-  return Status(static_cast<Code>(status.error_code()),
-                "ask the collector's status: " + status.error_message());
-}
-
-int Fail(const Status& status) {
-  std::cerr << "statcollect-bench: " << status.message() << '\n';
-  return 1;
-}
-
-double At(const std::vector<float>& sorted, double quantile) {
-  if (sorted.empty()) return 0;
-  const auto last = static_cast<double>(sorted.size() - 1);
-  return 1e3 * static_cast<double>(sorted[static_cast<std::size_t>(quantile * last)]);
-}
-
-json UseJson(const ProcessUse& before, const ProcessUse& after, std::uint64_t records) {
-  const double cpu = after.cpu_seconds - before.cpu_seconds;
-  return {{"cpu_seconds", cpu},
-          {"cpu_ns_per_record", records > 0 ? 1e9 * cpu / static_cast<double>(records) : 0},
-          {"rss_peak_bytes", after.rss_peak_bytes}};
-}
-
-json StoredJson(const StoredBytes& stored, std::uint64_t records) {
-  const double per_record =
-      records > 0 ? static_cast<double>(stored.total()) / static_cast<double>(records) : 0;
-  return {{"bytes", stored.total()},
-          {"tables", stored.tables},
-          {"log", stored.log},
-          {"other", stored.other},
-          {"bytes_per_record", per_record}};
-}
-
-json ResultJson(const SendResult& sent) {
-  double first = sent.seconds, last = 0;
-  for (const StreamResult& stream : sent.streams) {
-    first = std::min(first, stream.done_seconds);
-    last = std::max(last, stream.done_seconds);
-  }
-  const auto [fewest, most] = std::minmax_element(
-      sent.streams.begin(), sent.streams.end(),
-      [](const StreamResult& a, const StreamResult& b) { return a.stat_records < b.stat_records; });
-  return {{"seconds", sent.seconds},
-          {"records", sent.records},
-          {"stat_records", sent.stat_records},
-          {"records_per_second", static_cast<double>(sent.stat_records) / sent.seconds},
-          {"batches", sent.batches},
-          {"wire_bytes", sent.bytes},
-          {"wire_bytes_per_record", static_cast<double>(sent.bytes) / static_cast<double>(sent.stat_records)},
-          {"fsync", sent.fsync},
-          {"ack_ms",
-           {{"p50", At(sent.ack_seconds, 0.5)},
-            {"p99", At(sent.ack_seconds, 0.99)},
-            {"max", At(sent.ack_seconds, 1)}}},
-          {"streams",
-           {{"first_done_seconds", first},
-            {"last_done_seconds", last},
-            {"fewest_records", fewest->stat_records},
-            {"most_records", most->stat_records}}}};
-}
 
 json ParametersJson(const Options& o) {
   return {{"streams", o.send.streams}, {"steps", o.send.steps}, {"activations", o.activations},
           {"sketch", o.maker.sketch},  {"repeat", o.repeat},    {"batch_records", o.send.batch_records},
-          {"seconds", o.seconds},      {"seed", o.maker.seed},  {"durability", o.durability}};
+          {"seconds", o.seconds},      {"seed", o.maker.seed},  {"durability", o.target.durability()}};
 }
 
 void PrintTable(const json& r) {
@@ -136,23 +67,22 @@ void PrintTable(const json& r) {
 }
 
 // Stops the daemon; with --reopen starts it once more, which writes its log into tables.
-Status Settle(const Options& o, SpawnedServer& server, const ProcessUse& before, std::uint64_t records,
+Status Settle(Options& o, const ProcessUse& before, const StoredBytes& stored, std::uint64_t records,
               json* out) {
   ProcessUse use;
-  STATCOLLECT_RETURN_IF_ERROR(server.Stop(&use));
+  STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(&use));
   (*out)["daemon_stopped"] = UseJson(before, use, records);
-  (*out)["stored_stopped"] = StoredJson(MeasureStored(o.data_dir), records);
+  (*out)["stored_stopped"] = StoredJson(stored, o.target.Stored(), records);
   if (!o.reopen) return Status::Ok();
   const auto begin = std::chrono::steady_clock::now();
-  auto again = SpawnedServer::Start(o.spawn, DaemonArguments(o.data_dir, o.durability));
-  if (!again.ok()) return again.status();
+  STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
   (*out)["reopen_seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  STATCOLLECT_RETURN_IF_ERROR(again->Stop(nullptr));
-  (*out)["stored_reopened"] = StoredJson(MeasureStored(o.data_dir), records);
+  STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(nullptr));
+  (*out)["stored_reopened"] = StoredJson(stored, o.target.Stored(), records);
   return Status::Ok();
 }
 
-int Ingest(Options o) {
+int Ingest(Options& o) {
   o.send.if_exists = o.if_exists == "replace"  ? IfExists::kReplace
                      : o.if_exists == "append" ? IfExists::kAppend
                                                : IfExists::kError;
@@ -160,26 +90,23 @@ int Ingest(Options o) {
   if (o.seconds > 0) o.send.steps = std::numeric_limits<std::uint64_t>::max();
   const Network network(o.activations, o.repeat);
   const RecordMaker maker(network, o.maker);
-  std::optional<SpawnedServer> server;
-  if (!o.spawn.empty()) {
-    auto started = SpawnedServer::Start(o.spawn, DaemonArguments(o.data_dir, o.durability));
-    if (!started.ok()) return Fail(started.status());
-    server.emplace(*std::move(started));
-    o.send.collector = server->address();
-  }
-  const auto status_before = GetStatus(o.send.collector);
+  const StoredBytes stored = o.target.Stored();
+  if (Status started = o.target.Start(); !started.ok()) return Fail(started);
+  o.send.collector = o.target.address();
+  const auto status_before = o.target.GetStatus();
   if (!status_before.ok()) return Fail(status_before.status());
-  const pid_t daemon = server ? server->pid() : static_cast<pid_t>(status_before->pid());
-  const auto daemon_before = ReadUse(daemon), sender_before = ReadUse(getpid());
+  const auto daemon_before = o.target.Use();
+  const auto sender_before = ReadUse(getpid());
 
   Progress progress(o.send.streams);
   const auto sent = Send(o.send, maker, &progress);
   if (!sent.ok()) return Fail(sent.status());
 
-  const auto sender_after = ReadUse(getpid()), daemon_after = ReadUse(daemon);
-  const auto status_after = GetStatus(o.send.collector);
+  const auto sender_after = ReadUse(getpid());
+  const auto daemon_after = o.target.Use();
+  const auto status_after = o.target.GetStatus();
   if (!status_after.ok()) return Fail(status_after.status());
-  json out = ResultJson(*sent);
+  json out = SendJson(*sent);
   out["parameters"] = ParametersJson(o);
   out["run"] = o.send.run;
   out["collector"] = status_after->version();
@@ -188,11 +115,10 @@ int Ingest(Options o) {
   const std::uint64_t records = sent->stat_records;
   if (sender_before.ok() && sender_after.ok())
     out["sender"] = UseJson(*sender_before, *sender_after, records);
-  if (daemon_before.ok() && daemon_after.ok())
-    out["daemon"] = UseJson(*daemon_before, *daemon_after, records);
-  if (!o.data_dir.empty()) out["stored_running"] = StoredJson(MeasureStored(o.data_dir), records);
-  if (server) {
-    if (Status settled = Settle(o, *server, *daemon_before, records, &out); !settled.ok())
+  if (daemon_before && daemon_after) out["daemon"] = UseJson(*daemon_before, *daemon_after, records);
+  if (o.target.has_data_dir()) out["stored_running"] = StoredJson(stored, o.target.Stored(), records);
+  if (o.target.spawns()) {
+    if (Status settled = Settle(o, *daemon_before, stored, records, &out); !settled.ok())
       return Fail(settled);
   }
   PrintTable(out);
@@ -206,16 +132,7 @@ Command AddIngest(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("ingest", "Send records of N ranks as fast as the collector takes them");
-  auto* collector =
-      command->add_option("--collector", o->send.collector, "Address of a running statcollectord, HOST:PORT");
-  auto* spawn = command->add_option("--spawn", o->spawn, "A statcollectord to start, and to stop in the end")
-                    ->excludes(collector);
-  auto* data_dir =
-      command->add_option("--data-dir", o->data_dir, "Its data folder; with --collector: measured only");
-  spawn->needs(data_dir);
-  command->add_option("--durability", o->durability, "Of the spawned daemon: fsync or process")
-      ->check(CLI::IsMember({"fsync", "process"}))
-      ->capture_default_str();
+  o->target.AddFlags(command);
   command->add_flag("--reopen", o->reopen,
                     "Start and stop the spawned daemon once more, so that no log is left, and measure again");
   command->add_option("--run", o->send.run, "Name of the run")->capture_default_str();
@@ -248,13 +165,7 @@ Command AddIngest(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--differ-from", o->maker.differ_from,
                       "From this step on all records differ from those without this flag");
-  return [o, collector, spawn] {
-    if (collector->count() + spawn->count() != 1) {
-      std::cerr << "statcollect-bench ingest: found neither --collector nor --spawn; expected one of them\n";
-      return 2;
-    }
-    return Ingest(*o);
-  };
+  return [o] { return Ingest(*o); };
 }
 
 }  // namespace statcollect::bench

@@ -1,0 +1,182 @@
+// statcollect-bench queries: a pair of runs of many ranks, steps and activations, asked through the real
+// service.
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "bench/ingest/asker.h"
+#include "bench/ingest/commands.h"
+#include "bench/ingest/measures.h"
+#include "bench/ingest/network.h"
+#include "bench/ingest/record_maker.h"
+#include "bench/ingest/sender.h"
+#include "bench/ingest/target.h"
+
+namespace statcollect::bench {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kBase[] = "queries-base", kSame[] = "queries-same", kOther[] = "queries-other";
+
+struct Options {
+  Target target;
+  SendOptions send;
+  MakerOptions maker;
+  std::uint32_t activations = 1000;
+  double repeat = 0;
+  int rounds = 5;
+  bool load = true;
+};
+
+// One run; leaves the daemon stopped, with all of it in tables, so that its size counts.
+Result<json> Load(Options& o, const Network& network, const char* run, bool differs) {
+  const StoredBytes before = o.target.Stored();
+  if (o.target.spawns()) STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
+  MakerOptions maker_options = o.maker;
+  if (differs) maker_options.differ_from = 0;
+  const RecordMaker maker(network, maker_options);
+  SendOptions send = o.send;
+  send.collector = o.target.address();
+  send.run = run;
+  Progress progress(send.streams);
+  const auto sent = Send(send, maker, &progress);
+  if (!sent.ok()) return sent.status();
+  if (o.target.spawns()) {
+    STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(nullptr));
+    STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
+    STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(nullptr));
+  }
+  std::fprintf(stderr, "loaded %s: %.0f records/s\n", run,
+               static_cast<double>(sent->stat_records) / sent->seconds);
+  return json{{"run", run},
+              {"records_per_second", static_cast<double>(sent->stat_records) / sent->seconds},
+              {"stored", StoredJson(before, o.target.Stored(), sent->stat_records)}};
+}
+
+struct Question {
+  std::string name;
+  std::function<Result<Answer>()> ask;
+  std::uint64_t expected_records;
+};
+
+// Cold: the first time it is asked of the process; the operating system may have the files in memory.
+Result<json> Time(const Question& question, int rounds) {
+  std::vector<double> seconds;
+  for (int i = 0; i <= rounds; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto answer = question.ask();
+    if (!answer.ok()) return answer.status();
+    if (answer->records != question.expected_records) {
+      return Status(Code::kInternal, question.name + ": the answer is about " +
+                                         std::to_string(answer->records) + " records; expected " +
+                                         std::to_string(question.expected_records));
+    }
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  const double cold = seconds.front();
+  seconds.erase(seconds.begin());
+  const double warm = Median(seconds);
+  std::fprintf(stderr, "%-44s %10.1f ms cold %10.1f ms warm %12lu records\n", question.name.c_str(),
+               1e3 * cold, 1e3 * warm, static_cast<unsigned long>(question.expected_records));
+  return json{{"name", question.name},
+              {"cold_seconds", cold},
+              {"warm_seconds", warm},
+              {"all_warm_seconds", seconds},
+              {"records", question.expected_records}};
+}
+
+// Asked in an order in which none warms what the next one reads.
+std::vector<Question> Questions(const Options& o, const Network& network, const Asker& asker) {
+  // A diff compares the losses, too: one a rank and step.
+  const std::uint64_t per_step = std::uint64_t{o.send.streams} * (o.activations + 1);
+  const std::uint64_t all = per_step * o.send.steps;
+  const ActivationDef& middle = network.activations()[o.activations / 2];
+  return {
+      {"series of one activation (P11)", [&, middle] { return asker.Series(kBase, middle); },
+       o.send.streams * o.send.steps},
+      {"diff of step 0, all differ (P10)", [&] { return asker.Diff(kBase, kOther, "0", Expect::kDiverged); },
+       per_step},
+      {"diff of all steps, identical (P9)", [&] { return asker.Diff(kBase, kSame, "", Expect::kIdentical); },
+       all},
+      {"diff of all steps, all differ (P9)", [&] { return asker.Diff(kBase, kOther, "", Expect::kDiverged); },
+       all},
+  };
+}
+
+Result<json> Measure(Options& o) {
+  const Network network(o.activations, o.repeat);
+  json out = {{"parameters",
+               {{"ranks", o.send.streams},
+                {"steps", o.send.steps},
+                {"activations", o.activations},
+                {"sketch", o.maker.sketch},
+                {"repeat", o.repeat},
+                {"rounds", o.rounds}}}};
+  if (!o.target.spawns()) STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
+  if (o.load) {
+    for (const auto& [run, differs] : {std::pair{kBase, false}, {kSame, false}, {kOther, true}}) {
+      auto loaded = Load(o, network, run, differs);
+      if (!loaded.ok()) return loaded.status();
+      out["loads"].push_back(*loaded);
+    }
+  }
+  if (o.target.spawns()) STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
+  const auto before = o.target.Use();
+  const Asker asker(o.target.address());
+  for (const Question& question : Questions(o, network, asker)) {
+    auto row = Time(question, o.rounds);
+    if (!row.ok()) return row.status();
+    out["rows"].push_back(*row);
+  }
+  if (const auto after = o.target.Use(); before && after) out["daemon"] = UseJson(*before, *after, 0);
+  if (o.target.has_data_dir()) out["stored_bytes"] = o.target.Stored().total();
+  if (o.target.spawns()) STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(nullptr));
+  return out;
+}
+
+}  // namespace
+
+Command AddQueries(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  o->send.streams = 8;
+  o->send.steps = 1000;
+  CLI::App* command = app.add_subcommand(
+      "queries",
+      "Load three runs (one, the same again, one that differs everywhere), then time series and diffs");
+  o->target.AddFlags(command);
+  command->add_flag("!--no-load", o->load, "The runs are there from an earlier call with the same sizes");
+  command->add_option("--ranks", o->send.streams, "Ranks of a run")
+      ->check(CLI::Range(1u, 4096u))
+      ->capture_default_str();
+  command->add_option("--steps", o->send.steps, "Steps of a rank")
+      ->check(CLI::Range(1u, 100'000'000u))
+      ->capture_default_str();
+  command->add_option("--activations", o->activations, "Records of a rank and step")
+      ->check(CLI::Range(1u, 20000u))
+      ->capture_default_str();
+  command->add_option("--sketch", o->maker.sketch, "Sums in a sketch")
+      ->check(CLI::IsMember({0, 16, 32, 64}))
+      ->capture_default_str();
+  command->add_option("--repeat", o->repeat, "Share of activations that are bit-identical in every step")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--rounds", o->rounds, "Warm calls of each question")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  return [o] {
+    const auto out = Measure(*o);
+    if (!out.ok()) return Fail(out.status());
+    std::cout << out->dump(1) << '\n';
+    return 0;
+  };
+}
+
+}  // namespace statcollect::bench
