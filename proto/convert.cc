@@ -167,6 +167,13 @@ Status DefinitionsFromWire(const v1::Records& wire, KnownLayouts known, RecordBa
   return Status::Ok();
 }
 
+// Of a shape that has been checked.
+std::uint64_t Elements(const Layout& layout) {
+  std::uint64_t count = 1;
+  for (const std::int64_t size : layout.shape) count *= static_cast<std::uint64_t>(size);
+  return count;
+}
+
 // Layouts of the session as they are with a batch's own definitions.
 class LayoutTable {
  public:
@@ -273,6 +280,7 @@ TensorStats StatsAt(const v1::StatColumns& w, int i) {
 
 Status RecordsFromWire(const v1::StatColumns& wire, const LayoutTable& layouts, StatColumns* out) {
   const int n = wire.activation_size();
+  out->stats.reserve(static_cast<std::size_t>(n));
   for (int i = 0; i < n; ++i) {
     const auto index = static_cast<std::size_t>(i);
     const Layout* layout = layouts.Find(wire.layout(i));
@@ -285,7 +293,7 @@ Status RecordsFromWire(const v1::StatColumns& wire, const LayoutTable& layouts, 
                           "at least " + std::to_string(wire.step(i - 1)) + " (steps do not decrease)");
     }
     TensorStats stats = StatsAt(wire, i);
-    stats.numel = ElementCount(layout->shape, 0).value();
+    stats.numel = Elements(*layout);
     const std::uint64_t components = stats.numel * (IsComplex(layout->dtype) ? 2 : 1);
     STATCOLLECT_RETURN_IF_ERROR(CheckCounts(stats, components, index));
     STATCOLLECT_RETURN_IF_ERROR(CheckMoments(stats, components, index));
@@ -311,9 +319,13 @@ Status SketchesFromWire(const v1::StatColumns& wire, const LayoutTable& layouts,
   STATCOLLECT_RETURN_IF_ERROR(Within("sums of " + std::to_string(narrow) + " narrow records",
                                      CheckLength("sketch_f32", wire.sketch_f32_size(), narrow * k)));
   out->sketch_width = k;
-  out->sketch.reserve(out->size() * k);
   const float* f32 = wire.sketch_f32().data();
   const double* f64 = wire.sketch_f64().data();
+  if (wide == 0) {
+    out->sketch.assign(f32, f32 + narrow * k);
+    return Status::Ok();
+  }
+  out->sketch.reserve(out->size() * k);
   for (const std::uint32_t id : out->layout) {
     if (HasWideSketch(layouts.Find(id)->dtype)) {
       out->sketch.insert(out->sketch.end(), f64, f64 + k);

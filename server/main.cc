@@ -9,6 +9,8 @@
 #include <memory>
 #include <string>
 
+#include <malloc.h>
+
 #include <grpcpp/impl/codegen/service_type.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
@@ -98,7 +100,17 @@ void WaitForSignal(boost::asio::io_context& io, boost::asio::signal_set& signals
   io.run();
 }
 
+// Batches come and go at hundreds of megabytes a second: memory that goes back to the kernel in between has
+// to be cleared by it again, which took an eighth of the processor's time.
+void KeepFreedMemory() {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+#endif
+}
+
 int Run(const DaemonConfig& config) {
+  KeepFreedMemory();
   SetUpLog(config);
   std::signal(SIGPIPE, SIG_IGN);
   const RocksDbStoreOptions store_options{

@@ -132,7 +132,7 @@ Status IngestSession::ReloadLastStep(Store& store, AttemptId attempt) {
   const auto scan = store.ScanStats(attempt, meta_.info.rank, {.first = *stat_step_, .last = *stat_step_});
   while (scan->Next()) {
     const StatColumns& columns = scan->block().columns;
-    seen_.insert(columns.activation.begin(), columns.activation.end());
+    for (const std::uint32_t activation : columns.activation) seen_.Insert(activation);
   }
   return scan->status();
 }
@@ -220,7 +220,7 @@ Status IngestSession::CheckStats(const RecordBatch& batch) const {
   const std::size_t activations = defined(activations_.size(), batch.activations);
   const std::size_t layouts = defined(layouts_.size(), batch.layouts);
   std::optional<std::uint64_t> step = stat_step_;
-  std::unordered_set<std::uint32_t> seen;  // in this batch, of `step`
+  in_batch_.Clear();
   for (std::size_t i = 0; i < stats.size(); ++i) {
     const std::string place = "[" + std::to_string(i) + "] ";
     if (stats.activation[i] >= activations || stats.layout[i] >= layouts) {
@@ -234,10 +234,10 @@ Status IngestSession::CheckStats(const RecordBatch& batch) const {
       return Invalid("stats.step" + place + "is " + std::to_string(stats.step[i]) + "; expected at least " +
                      std::to_string(*step) + " (steps do not decrease within a session)");
     }
-    if (stats.step[i] != step) seen.clear();
+    if (stats.step[i] != step) in_batch_.Clear();
     step = stats.step[i];
-    const bool before = step == stat_step_ && seen_.contains(stats.activation[i]);
-    if (before || !seen.insert(stats.activation[i]).second) {
+    const bool before = step == stat_step_ && seen_.Contains(stats.activation[i]);
+    if (before || !in_batch_.Insert(stats.activation[i])) {
       return Invalid("stats.activation" + place + "is " + std::to_string(stats.activation[i]) +
                      " again in step " + std::to_string(*step) +
                      "; expected an activation at most once a step");
@@ -261,11 +261,11 @@ void IngestSession::AddStats(const StatColumns& stats) {
   for (std::size_t i = 0; i < stats.size(); ++i) {
     if (stats.step[i] != stat_step_) {
       stat_step_ = stats.step[i];
-      seen_.clear();
+      seen_.Clear();
       ++meta_.steps;
       Extend(&meta_, *stat_step_);
     }
-    seen_.insert(stats.activation[i]);
+    seen_.Insert(stats.activation[i]);
   }
   meta_.stat_records += stats.size();
 }

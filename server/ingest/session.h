@@ -5,6 +5,7 @@
 #ifndef STATCOLLECT_SERVER_INGEST_SESSION_H_
 #define STATCOLLECT_SERVER_INGEST_SESSION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,7 +13,7 @@
 #include <set>
 #include <span>
 #include <string>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "common/records.h"
@@ -26,6 +27,22 @@ inline constexpr std::size_t kDefinitionsMax = std::size_t{1} << 20;  // of each
 // Adds what the records_dropped events tell, by their fields `cause` and `count`. Returns the records added.
 std::uint64_t CountDropEvents(std::span<const EventRecord> events,
                               std::map<std::string, std::uint64_t>* dropped);
+
+// A set of small ids that is cheap to empty.
+class IdSet {
+ public:
+  void Clear() { ++generation_; }
+  bool Contains(std::uint32_t id) const { return id < stamps_.size() && stamps_[id] == generation_; }
+  // False if it was there.
+  bool Insert(std::uint32_t id) {
+    if (id >= stamps_.size()) stamps_.resize(std::max<std::size_t>(std::size_t{id} + 1, 2 * stamps_.size()));
+    return std::exchange(stamps_[id], generation_) != generation_;
+  }
+
+ private:
+  std::vector<std::uint64_t> stamps_;  // by id: the generation that it was inserted in
+  std::uint64_t generation_ = 1;
+};
 
 class IngestSession {
  public:
@@ -83,7 +100,8 @@ class IngestSession {
   std::set<std::uint32_t, KeyLess> by_key_;  // ids, by identity
   std::vector<Layout> layouts_;
   std::optional<std::uint64_t> stat_step_;  // last one with statistics
-  std::unordered_set<std::uint32_t> seen_;  // activations of stat_step_
+  IdSet seen_;                              // activations of stat_step_
+  mutable IdSet in_batch_;                  // scratch of CheckStats: of the batch's step at hand
 };
 
 }  // namespace statcollect

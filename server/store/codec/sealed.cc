@@ -11,13 +11,18 @@ constexpr std::size_t kFrameBytes = 5;
 }  // namespace
 
 std::string Seal(std::uint8_t version, std::string_view payload) {
-  std::string sealed;
-  sealed.reserve(payload.size() + kFrameBytes);
-  sealed.push_back(static_cast<char>(version));
-  sealed += payload;
+  std::string versioned;
+  versioned.reserve(payload.size() + kFrameBytes);
+  versioned.push_back(static_cast<char>(version));
+  versioned += payload;
+  return SealInPlace(std::move(versioned));
+}
+
+std::string SealInPlace(std::string versioned_payload) {
   ByteWriter crc;
-  crc.U32(Crc32c(sealed));
-  return sealed + crc.bytes();
+  crc.U32(Crc32c(versioned_payload));
+  versioned_payload += crc.bytes();
+  return versioned_payload;
 }
 
 Result<std::string_view> Unseal(std::string_view what, std::string_view sealed, std::uint8_t version_max) {

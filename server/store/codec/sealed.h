@@ -12,6 +12,9 @@ namespace statcollect {
 
 std::string Seal(std::uint8_t version, std::string_view payload);
 
+// The same for a payload that is written behind its version byte, which spares a copy.
+std::string SealInPlace(std::string versioned_payload);
+
 // The payload of a sealed value of a version from 1 to `version_max`. kDataLoss: too short or wrong checksum;
 // kFailedPrecondition: a newer version. `what` names the value in the message.
 Result<std::string_view> Unseal(std::string_view what, std::string_view sealed, std::uint8_t version_max);

@@ -206,6 +206,8 @@ void WriteHashes(std::span<const std::uint64_t> hashes, const Own& own, ByteWrit
 
 std::string EncodeSums(const BlockColumns& block, const Own& own) {
   ByteWriter out;
+  out.Reserve(16 + own.count * block.sketch_width() * sizeof(float));
+  out.U8(kStatBlockVersion);
   const auto flags = block.of(kFlags), counts = block.of(kSamples);
   for (const std::size_t i : own.indexes()) {
     if ((flags[i] & kWideSketch) != 0) {
@@ -225,11 +227,12 @@ std::string EncodeSums(const BlockColumns& block, const Own& own) {
     at += counts[i];
     next += mine ? 1 : 0;
   }
-  return out.bytes().empty() ? std::string() : Seal(kStatBlockVersion, out.bytes());
+  return out.bytes().size() == 1 ? std::string() : SealInPlace(out.Take());
 }
 
 void WriteHeader(BlockReader::Kind kind, const BlockDigest& digest, std::size_t size,
                  std::uint32_t sketch_width, ByteWriter& out) {
+  out.U8(kStatBlockVersion);
   out.U8(static_cast<std::uint8_t>(kind));
   out.Raw({reinterpret_cast<const char*>(digest.data()), digest.size()});
   out.Varint(size);
@@ -298,7 +301,7 @@ EncodedBlock EncodeBlock(const BlockColumns& block, const BlockDigest& digest) {
   out.Reserve(64 + 64 * block.size());
   WriteHeader(BlockReader::Kind::kWhole, digest, block.size(), block.sketch_width(), out);
   WriteColumns(block, nullptr, own, out);
-  return {.stats = Seal(kStatBlockVersion, out.bytes()), .sums = EncodeSums(block, own)};
+  return {.stats = SealInPlace(out.Take()), .sums = EncodeSums(block, own)};
 }
 
 EncodedBlock EncodeBlock(const BlockColumns& block, const BlockDigest& digest, const BlockColumns& key_frame,
@@ -311,7 +314,7 @@ EncodedBlock EncodeBlock(const BlockColumns& block, const BlockDigest& digest, c
   out.Varint(steps_back);
   WriteSame(own, block.size(), out);
   WriteColumns(block, &key_frame, own, out);
-  return {.stats = Seal(kStatBlockVersion, out.bytes()), .sums = EncodeSums(block, own)};
+  return {.stats = SealInPlace(out.Take()), .sums = EncodeSums(block, own)};
 }
 
 std::string EncodeAlias(const BlockDigest& digest, std::size_t size, std::uint32_t sketch_width,
@@ -322,7 +325,7 @@ std::string EncodeAlias(const BlockDigest& digest, std::size_t size, std::uint32
   out.Varint(target.rank);
   out.Varint(target.step);
   out.Varint(target.activation);
-  return Seal(kStatBlockVersion, out.bytes());
+  return SealInPlace(out.Take());
 }
 
 // --- reading
