@@ -112,6 +112,20 @@ bool Matches(const SeriesRequest& request, const ActivationKey& key) {
          (!request.output_path || key.output_path == *request.output_path);
 }
 
+SeriesPoint MakePoint(const std::string& run, std::uint32_t rank, const ActivationKey& key,
+                      const StatPoint& point, const Layout& layout) {
+  return {.run = run,
+          .rank = rank,
+          .step = point.step,
+          .micro_batch = key.micro_batch,
+          .kind = key.kind,
+          .activation = key.name,
+          .output_path = key.output_path,
+          .call = key.call,
+          .mode = std::string(Name(key.mode)),
+          .stats = MakeSide(point.stats, layout)};
+}
+
 // OK if the run ever defined the activation.
 Status FindActivation(RunView& view, const SeriesRequest& request) {
   std::set<std::string> names;
@@ -204,29 +218,35 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
   auto wanted = StepSet::Parse(request.steps);
   if (!wanted.ok()) return wanted.status();
   STATCOLLECT_RETURN_IF_ERROR(FindActivation(*view, request));
-  auto steps = view->Steps(*wanted);
-  if (!steps.ok()) return steps.status();
   std::vector<SeriesPoint> points;
-  for (const auto& [step, attempt] : *steps) {
+  std::map<std::uint64_t, std::size_t> owners;  // of steps, where a run has several attempts
+  if (view->attempts().size() > 1) {
+    auto steps = view->Steps(*wanted);
+    if (!steps.ok()) return steps.status();
+    owners = *std::move(steps);
+  }
+  for (std::size_t attempt = 0; attempt < view->attempts().size(); ++attempt) {
+    const auto is_wanted = [&](std::uint64_t step) {
+      if (!wanted->Contains(step)) return false;
+      const auto owner = owners.find(step);
+      return owner == owners.end() || owner->second == attempt;
+    };
     for (const auto& [rank, meta] : view->ranks(attempt)) {
       if (!WantedRank(request.ranks, rank)) continue;
-      if (stop.stop_requested()) return Cancelled();
-      auto data = view->Read(attempt, rank, step);
-      if (!data.ok()) return data.status();
-      for (const Observation& observation : data->observations) {
-        const ActivationKey& key = observation.def->key;
-        if (!Matches(request, key)) continue;
-        if (points.size() >= kRowsMax) return TooMany("series");
-        points.push_back({.run = request.run,
-                          .rank = rank,
-                          .step = step,
-                          .micro_batch = key.micro_batch,
-                          .kind = key.kind,
-                          .activation = key.name,
-                          .output_path = key.output_path,
-                          .call = key.call,
-                          .mode = std::string(Name(key.mode)),
-                          .stats = MakeSide(observation)});
+      auto defined = view->Catalogue(attempt, rank);
+      if (!defined.ok()) return defined.status();
+      for (const ActivationDef& def : (*defined)->activations) {
+        if (!Matches(request, def.key)) continue;
+        if (stop.stop_requested()) return Cancelled();
+        auto series = view->Series(attempt, rank, def.id, {.first = wanted->first(), .last = wanted->last()});
+        if (!series.ok()) return series.status();
+        auto catalogue = view->Catalogue(attempt, rank);  // may have grown
+        if (!catalogue.ok()) return catalogue.status();
+        for (const StatPoint& point : *series) {
+          if (!is_wanted(point.step)) continue;
+          if (points.size() >= kRowsMax) return TooMany("series");
+          points.push_back(MakePoint(request.run, rank, def.key, point, (*catalogue)->layouts[point.layout]));
+        }
       }
     }
   }

@@ -111,21 +111,43 @@ Result<StepData> RunView::ReadBlocks(std::size_t attempt, std::uint32_t rank, st
   return data;
 }
 
+// Definitions are stored with or before what uses them.
+Result<const RankCatalogue*> RunView::ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank) {
+  outgrown_.push_back(std::move(catalogues_[{attempt, rank}]));
+  return Catalogue(attempt, rank);
+}
+
+Status RunView::Undefined(std::uint32_t rank, std::uint64_t step) const {
+  return {Code::kDataLoss, "read step " + std::to_string(step) + " of rank " + std::to_string(rank) +
+                               " of run '" + run_ +
+                               "': a record has no definition; the store is damaged; restore a checkpoint"};
+}
+
+Result<std::vector<StatPoint>> RunView::Series(std::size_t attempt, std::uint32_t rank,
+                                               std::uint32_t activation, StepBounds steps) {
+  auto points = store_->ActivationSeries(attempts_[attempt].id, rank, activation, steps);
+  if (!points.ok()) return points.status();
+  const auto highest =
+      std::max_element(points->begin(), points->end(),
+                       [](const StatPoint& a, const StatPoint& b) { return a.layout < b.layout; });
+  if (highest == points->end()) return points;
+  auto catalogue = Catalogue(attempt, rank);
+  if (catalogue.ok() && highest->layout >= (*catalogue)->layouts.size())
+    catalogue = ReadCatalogueAgain(attempt, rank);
+  if (!catalogue.ok()) return catalogue.status();
+  if (highest->layout >= (*catalogue)->layouts.size()) return Undefined(rank, highest->step);
+  return points;
+}
+
 Result<StepData> RunView::Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step) {
   auto data = ReadBlocks(attempt, rank, step);
   if (!data.ok()) return data.status();
   auto catalogue = Catalogue(attempt, rank);
   if (!catalogue.ok()) return catalogue.status();
   if (!IsDefined(*data, **catalogue)) {
-    // The run is live and has defined more since. Definitions are stored with or before what uses them.
-    outgrown_.push_back(std::move(catalogues_[{attempt, rank}]));
-    catalogue = Catalogue(attempt, rank);
+    catalogue = ReadCatalogueAgain(attempt, rank);
     if (!catalogue.ok()) return catalogue.status();
-    if (!IsDefined(*data, **catalogue)) {
-      return Status(Code::kDataLoss,
-                    "read step " + std::to_string(step) + " of rank " + std::to_string(rank) + " of run '" +
-                        run_ + "': a record has no definition; the store is damaged; restore a checkpoint");
-    }
+    if (!IsDefined(*data, **catalogue)) return Undefined(rank, step);
   }
   for (const StatColumns& block : data->blocks) {
     for (std::size_t i = 0; i < block.size(); ++i) {
@@ -146,8 +168,7 @@ Result<std::vector<ScalarRecord>> RunView::Scalars(std::size_t attempt, std::uin
   return store_->Scalars(attempts_[attempt].id, rank, steps);
 }
 
-ObservationSide MakeSide(const Observation& observation) {
-  const TensorStats& s = *observation.stats;
+ObservationSide MakeSide(const TensorStats& s, const Layout& layout) {
   ObservationSide side;
   if (s.has_finite) {
     side.min = s.min;
@@ -162,8 +183,8 @@ ObservationSide MakeSide(const Observation& observation) {
   side.neg_inf = s.neg_inf;
   side.zero = s.zero;
   side.numel = s.numel;
-  side.dtype = Name(observation.layout->dtype);
-  side.shape = observation.layout->shape;
+  side.dtype = Name(layout.dtype);
+  side.shape = layout.shape;
   side.hash = s.hash;
   return side;
 }

@@ -61,9 +61,15 @@ class RunView {
   // died in it, or is in it.
   Result<bool> IsComplete(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step);
+  // One activation over steps, ascending. The catalogue has the points' layouts afterwards.
+  Result<std::vector<StatPoint>> Series(std::size_t attempt, std::uint32_t rank, std::uint32_t activation,
+                                        StepBounds steps);
   Result<std::vector<ScalarRecord>> Scalars(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
 
  private:
+  // Reads the catalogue again: the run is live and has defined more since.
+  Result<const RankCatalogue*> ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank);
+  Status Undefined(std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> ReadBlocks(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   RunView(Store& store, std::string run) : store_(&store), run_(std::move(run)) {}
 
@@ -76,7 +82,10 @@ class RunView {
 };
 
 // For output.
-ObservationSide MakeSide(const Observation& observation);
+ObservationSide MakeSide(const TensorStats& stats, const Layout& layout);
+inline ObservationSide MakeSide(const Observation& observation) {
+  return MakeSide(*observation.stats, *observation.layout);
+}
 
 }  // namespace statcollect::query
 
