@@ -16,6 +16,7 @@ using Command = std::function<int()>;
 Command AddIngest(CLI::App& app);
 Command AddLimits(CLI::App& app);
 Command AddQueries(CLI::App& app);
+Command AddCrowd(CLI::App& app);
 Command AddAcknowledge(CLI::App& app);
 
 }  // namespace statcollect::bench

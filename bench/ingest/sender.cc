@@ -1,6 +1,7 @@
 #include "bench/ingest/sender.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -57,7 +58,7 @@ struct Shared {
   }
 };
 
-enum class Event : std::uintptr_t { kStarted, kRead, kWritten, kFinished, kGo };
+enum class Event : std::uintptr_t { kStarted, kRead, kWritten, kFinished, kGo, kDue };
 
 // One rank. Used by its thread only.
 class Rank {
@@ -69,7 +70,11 @@ class Rank {
   };
 
   Rank(Shared* shared, BatchEncoder* encoder, grpc::CompletionQueue* queue, std::uint32_t rank)
-      : shared_(*shared), encoder_(*encoder), rank_(rank), stub_(MakeChannel(shared->options.collector)) {
+      : shared_(*shared),
+        encoder_(*encoder),
+        queue_(queue),
+        rank_(rank),
+        stub_(MakeChannel(shared->options.collector)) {
     for (std::size_t i = 0; i < tags_.size(); ++i) tags_[i] = {this, static_cast<Event>(i)};
     context_.set_wait_for_ready(true);
     call_ = stub_.PrepareCall(&context_, kMethod, queue);
@@ -98,6 +103,9 @@ class Rank {
         return;  // a broken stream ends its read, too
       case Event::kGo:
         go_ = true;
+        return Pump();
+      case Event::kDue:
+        timing_ = false;
         return Pump();
       case Event::kFinished:
         finished_ = true;
@@ -177,6 +185,7 @@ class Rank {
     if (sent_.size() >= limits_.window_batches_max()) return;
     const std::size_t bytes_max = BatchBytesMax(NextRecordsMax(), shared_.maker.sketch());
     if (!sent_.empty() && in_flight_bytes_ + bytes_max > limits_.window_bytes_max()) return;
+    if (WaitsForItsTime()) return;
     const std::vector<Segment> segments = NextSegments();
     BatchEncoder::Encoded batch = encoder_.Encode(rank_, next_seq_, segments, /*define=*/next_seq_ == 1);
     next_seq_ += batch.records;
@@ -188,6 +197,23 @@ class Rank {
     ++batches;
     writing_ = true;
     call_->Write(buffer, tag(Event::kWritten));
+  }
+
+  // With a rate: whether the next batch is not due yet; then an alarm comes when it is. A stream that was
+  // held up catches up, as training would not: the rate is of the whole run.
+  bool WaitsForItsTime() {
+    const double rate = shared_.options.records_per_second / shared_.options.streams;
+    if (rate <= 0) return false;
+    const double due = static_cast<double>(next_seq_) / rate;
+    const double wait = due - Seconds(shared_.begin, std::chrono::steady_clock::now());
+    if (wait <= 0) return false;
+    if (!timing_) {
+      timing_ = true;
+      const auto nanos = std::chrono::nanoseconds(static_cast<std::int64_t>(1e9 * wait));
+      alarm_ = std::make_unique<grpc::Alarm>();
+      alarm_->Set(queue_, std::chrono::system_clock::now() + nanos, tag(Event::kDue));
+    }
+    return true;
   }
 
   bool Exhausted() const {
@@ -242,14 +268,17 @@ class Rank {
 
   Shared& shared_;
   BatchEncoder& encoder_;
+  grpc::CompletionQueue* const queue_;
   const std::uint32_t rank_;
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
-  std::array<Tag, 5> tags_;
+  std::array<Tag, 6> tags_;
   grpc::ByteBuffer incoming_;
   grpc::Status status_;
   v1::Limits limits_;
+  std::unique_ptr<grpc::Alarm> alarm_;
+  bool timing_ = false;  // the alarm is on its way
   bool writing_ = false, go_ = false, said_goodbye_ = false, finished_ = false;
 
   std::uint64_t step_ = 0, next_seq_ = 1;
