@@ -80,7 +80,8 @@ EncodedStatBlock StatEncoder::EncodeOne(BlockColumns block, std::uint64_t step) 
     encoded.twin = options_.find_twin(encoded.digest);
     if (encoded.twin) encoded.alias = EncodeAlias(encoded.digest, size, width, *encoded.twin);
   }
-  if (!relative) Keep(lowest, step, std::move(block));
+  // A block that is to be an alias holds nothing itself, so nothing may lean on it.
+  if (!relative && !encoded.twin) Keep(lowest, step, std::move(block));
   return encoded;
 }
 

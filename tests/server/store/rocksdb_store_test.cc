@@ -352,6 +352,34 @@ TEST_F(RocksDbStoreTest, EqualRunsShareTheirBlocks) {
   EXPECT_NE(ReadAll(*store_, other, 0), ReadAll(*store_, base, 0));
 }
 
+// Blocks beyond those that share an older one's content do not lean on them.
+TEST_F(RocksDbStoreTest, WhatFollowsSharedBlocksReadsBack) {
+  Open();
+  const AttemptId base = Create("base").id, branch = Create("branch").id;
+  const auto write = [&](AttemptId attempt, std::uint64_t differs_from) {
+    Stream stream(*store_, attempt, 0);
+    for (std::uint64_t step = 0; step < 70; ++step) {
+      RecordBatch batch = MakeBatch(step * 303 + 1, step, 0, 300);
+      for (std::uint32_t i = 0; i < 256; ++i) {  // a block that repeats for 40 steps
+        batch.stats.stats[i].hash = step < 40 ? i : step * 1000 + i;
+        if (step >= differs_from) batch.stats.stats[i].mean = static_cast<double>(step);
+      }
+      stream.Append(batch);
+    }
+  };
+  write(base, ~std::uint64_t{0});
+  write(branch, 5);
+  const Content of_base = ReadAll(*store_, base, 0), of_branch = ReadAll(*store_, branch, 0);
+  ASSERT_EQ(of_base.stats.size(), 70u * 300);
+  ASSERT_EQ(of_branch.stats.size(), 70u * 300);
+  for (std::size_t i = 0; i < of_branch.stats.size(); ++i) {
+    const std::uint64_t step = of_branch.step[i], activation = of_branch.activation[i];
+    ASSERT_EQ(of_base.stats[i].hash, of_branch.stats[i].hash);
+    ASSERT_EQ(of_branch.stats[i].hash, activation < 256 && step < 40 ? activation : step * 1000 + activation);
+    ASSERT_EQ(of_branch.stats[i].mean, activation < 256 && step >= 5 ? static_cast<double>(step) : 0.0);
+  }
+}
+
 TEST_F(RocksDbStoreTest, RunThatSharedBlocksStaysWholeWhenTheirOwnerGoes) {
   Open();
   const AttemptId base = Create("base").id, again = Create("again").id, third = Create("third").id;
