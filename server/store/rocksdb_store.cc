@@ -569,7 +569,7 @@ class RocksDbStore final : public Store {
     for (; it->Valid(); it->Next()) {
       const auto key = DecodeStatKey(View(it->key()));
       if (!key) continue;
-      auto reader = BlockReader::Open("block of " + Describe(*key), View(it->value()));
+      auto reader = BlockReader::Open(*key, View(it->value()));
       if (!reader.ok()) return reader.status();
       if (reader->kind() != BlockReader::Kind::kAlias || reader->target().attempt != owner) continue;
       BlockColumns block;

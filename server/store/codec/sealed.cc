@@ -26,9 +26,14 @@ std::string SealInPlace(std::string versioned_payload) {
 }
 
 Result<std::string_view> Unseal(std::string_view what, std::string_view sealed, std::uint8_t version_max) {
+  return UnsealAs([&] { return std::string(what); }, sealed, version_max);
+}
+
+Result<std::string_view> UnsealAs(const std::function<std::string()>& what, std::string_view sealed,
+                                  std::uint8_t version_max) {
   const auto damaged = [&](const std::string& found) {
     return Status(Code::kDataLoss,
-                  "read " + std::string(what) + ": " + found +
+                  "read " + what() + ": " + found +
                       "; the stored value is damaged; restore a checkpoint or remove the run");
   };
   if (sealed.size() < kFrameBytes) {
@@ -40,7 +45,7 @@ Result<std::string_view> Unseal(std::string_view what, std::string_view sealed, 
     return damaged("the checksum does not match");
   const auto version = static_cast<std::uint8_t>(body[0]);
   if (version < 1 || version > version_max) {
-    return Status(Code::kFailedPrecondition, "read " + std::string(what) + ": format version is " +
+    return Status(Code::kFailedPrecondition, "read " + what() + ": format version is " +
                                                  std::to_string(version) + "; this build reads 1.." +
                                                  std::to_string(version_max) + "; upgrade statcollectord");
   }

@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_STORE_CODEC_SEALED_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,9 @@ std::string SealInPlace(std::string versioned_payload);
 // The payload of a sealed value of a version from 1 to `version_max`. kDataLoss: too short or wrong checksum;
 // kFailedPrecondition: a newer version. `what` names the value in the message.
 Result<std::string_view> Unseal(std::string_view what, std::string_view sealed, std::uint8_t version_max);
+// The same for values whose name is made only if it is needed: what() gives it.
+Result<std::string_view> UnsealAs(const std::function<std::string()>& what, std::string_view sealed,
+                                  std::uint8_t version_max);
 
 }  // namespace statcollect
 

@@ -353,17 +353,18 @@ void Restore(Column column, std::uint8_t mode, std::span<std::uint64_t> numbers,
 
 }  // namespace
 
-Result<BlockReader> BlockReader::Open(std::string_view what, std::string_view stats) {
-  auto payload = Unseal(what, stats, kStatBlockVersion);
+Result<BlockReader> BlockReader::Open(const StatKey& key, std::string_view stats) {
+  auto payload = UnsealAs([&] { return "block of " + Describe(key); }, stats, kStatBlockVersion);
   if (!payload.ok()) return payload.status();
   BlockReader reader;
-  reader.what_ = what;
+  reader.key_ = key;
   if (!reader.Parse(*payload)) return reader.Damaged("its content does not parse");
   return reader;
 }
 
 Status BlockReader::Damaged(std::string_view found) const {
-  return {Code::kDataLoss, "read " + what_ + ": the checksum matches but " + std::string(found) +
+  return {Code::kDataLoss, "read block of " + Describe(key_) + ": the checksum matches but " +
+                               std::string(found) +
                                "; it was written wrongly; remove the run and report this"};
 }
 
@@ -484,7 +485,8 @@ Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockCo
                              BlockColumns* block) const {
   ByteReader in("");
   if (sums) {
-    auto payload = Unseal("sketches of " + what_, *sums, kStatBlockVersion);
+    auto payload =
+        UnsealAs([&] { return "sketches of block of " + Describe(key_); }, *sums, kStatBlockVersion);
     if (!payload.ok()) return payload.status();
     in = ByteReader(*payload);
   }

@@ -44,9 +44,9 @@ class BlockReader {
  public:
   enum class Kind : std::uint8_t { kWhole = 0, kRelative = 1, kAlias = 2 };
 
-  // kDataLoss: wrong checksum, or content that does not parse; kFailedPrecondition: a newer version. `what`
+  // kDataLoss: wrong checksum, or content that does not parse; kFailedPrecondition: a newer version. `key`
   // names the block in messages.
-  static Result<BlockReader> Open(std::string_view what, std::string_view stats);
+  static Result<BlockReader> Open(const StatKey& key, std::string_view stats);
 
   Kind kind() const { return kind_; }
   const BlockDigest& digest() const { return digest_; }
@@ -82,7 +82,7 @@ class BlockReader {
                         const ColumnRecord* key) const;
   Status Damaged(std::string_view found) const;
 
-  std::string what_;
+  StatKey key_;
   Kind kind_ = Kind::kWhole;
   BlockDigest digest_{};
   std::size_t size_ = 0, own_ = 0;  // records; those that are not as in the key frame

@@ -1,5 +1,6 @@
 #include "server/store/rocksdb/block_source.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace statcollect {
@@ -42,7 +43,7 @@ Result<std::string> BlockSource::Fetch(const StatKey& key, const std::string& fo
 }
 
 Result<BlockSource::Resolved> BlockSource::Resolve(const StatKey& key, std::string_view stats) {
-  auto reader = BlockReader::Open(What(key), stats);
+  auto reader = BlockReader::Open(key, stats);
   if (!reader.ok()) return reader.status();
   if (reader->kind() != BlockReader::Kind::kAlias) return Resolved{key, {}, *std::move(reader)};
   const StatKey target = reader->target();
@@ -50,7 +51,7 @@ Result<BlockSource::Resolved> BlockSource::Resolve(const StatKey& key, std::stri
   auto bytes = Fetch(target, "the target of " + What(key));
   if (!bytes.ok()) return Reread(key, bytes.status());
   Resolved resolved{target, std::make_unique<std::string>(*std::move(bytes)), {}};
-  auto at_target = BlockReader::Open(What(target), *resolved.bytes);
+  auto at_target = BlockReader::Open(target, *resolved.bytes);
   if (!at_target.ok()) return at_target.status();
   if (at_target->kind() == BlockReader::Kind::kAlias || at_target->digest() != digest) {
     return Status(Code::kDataLoss,
@@ -67,7 +68,7 @@ Result<BlockSource::Resolved> BlockSource::Reread(const StatKey& key, const Stat
   auto now = std::make_unique<std::string>();
   const rocksdb::Status read = db_.Get({}, families_.stats, EncodeStatKey(key), now.get());
   if (!read.ok()) return why;
-  auto reader = BlockReader::Open(What(key), *now);
+  auto reader = BlockReader::Open(key, *now);
   if (!reader.ok()) return reader.status();
   if (reader->kind() != BlockReader::Kind::kWhole) return why;
   stats_ = Cursor(db_, families_.stats);
@@ -108,7 +109,7 @@ Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key, con
   }
   auto bytes = Fetch(at, "the key frame of " + What(key));
   if (!bytes.ok()) return bytes.status();
-  auto whole = BlockReader::Open(What(at), *bytes);
+  auto whole = BlockReader::Open(at, *bytes);
   if (!whole.ok()) return whole.status();
   if (whole->kind() != BlockReader::Kind::kWhole) {
     return Status(Code::kDataLoss,
@@ -117,7 +118,7 @@ Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key, con
                       "remove the run");
   }
   if (key_frames_.size() >= kKeyFramesMax) key_frames_.clear();
-  KeyFrame frame{.step = at.step, .sketches = sketches, .block = {}, .places = {}};
+  KeyFrame frame{.step = at.step, .sketches = sketches, .block = {}};
   STATCOLLECT_RETURN_IF_ERROR(ReadResolved({at, {}, *std::move(whole)}, sketches, &frame.block));
   return &key_frames_.insert_or_assign(place, std::move(frame)).first->second;
 }
@@ -134,21 +135,17 @@ Result<std::optional<ColumnRecord>> BlockSource::ReadRecord(const StatKey& key, 
   }
   auto found = FindKeyFrame(resolved->key, reader, /*sketches=*/false);
   if (!found.ok()) return found.status();
-  KeyFrame& frame = **found;
-  if (frame.places.empty()) {
-    const auto activations = frame.block.of(kActivation);
-    for (std::size_t i = 0; i < activations.size(); ++i) {
-      frame.places.emplace(static_cast<std::uint32_t>(activations[i]), i);
-    }
-  }
-  const auto place = frame.places.find(activation);
-  if (place == frame.places.end()) return std::optional<ColumnRecord>();
+  const KeyFrame& frame = **found;
+  const auto activations = frame.block.of(kActivation);
+  const auto place = std::find(activations.begin(), activations.end(), activation);
+  if (place == activations.end()) return std::optional<ColumnRecord>();
+  const auto index = static_cast<std::size_t>(place - activations.begin());
   if (frame.block.size() != reader.size()) {
     return Status(Code::kDataLoss,
                   "read " + What(key) + ": its key frame is of another size; the store is damaged");
   }
-  const ColumnRecord at_key = frame.block.Record(place->second);
-  return std::optional(reader.ReadRecord(place->second, &at_key));
+  const ColumnRecord at_key = frame.block.Record(index);
+  return std::optional(reader.ReadRecord(index, &at_key));
 }
 
 }  // namespace statcollect

@@ -49,7 +49,6 @@ class BlockSource {
     std::uint64_t step = 0;
     bool sketches = false;
     BlockColumns block;
-    std::map<std::uint32_t, std::size_t> places;  // of activations; filled on demand
   };
   // A block that is no alias.
   struct Resolved {

@@ -158,7 +158,7 @@ void ExpectEqual(const BlockColumns& a, const BlockColumns& b) {
 
 // What the encoded block says; also record by record.
 Status Read(const EncodedBlock& encoded, const BlockColumns* key_frame, BlockColumns* block) {
-  auto reader = BlockReader::Open("block of step 7", encoded.stats);
+  auto reader = BlockReader::Open({.step = 7}, encoded.stats);
   if (!reader.ok()) return reader.status();
   if (reader->kind() == BlockReader::Kind::kAlias) return {Code::kInvalidArgument, "an alias"};
   if ((reader->kind() == BlockReader::Kind::kRelative) != (key_frame != nullptr))
@@ -299,7 +299,7 @@ TEST(StatBlock, WhatIsAsInTheKeyFrameTakesNoRoom) {
 
 TEST(StatBlock, AliasSaysItsTarget) {
   const StatKey target{.attempt = 1, .rank = 0xffffffff, .step = ~std::uint64_t{0}, .activation = 5};
-  const auto reader = BlockReader::Open("block", EncodeAlias(GoldenDigest(), 200, 16, target));
+  const auto reader = BlockReader::Open({.step = 7}, EncodeAlias(GoldenDigest(), 200, 16, target));
   ASSERT_TRUE(reader.ok());
   EXPECT_EQ(reader->kind(), BlockReader::Kind::kAlias);
   EXPECT_EQ(reader->target(), target);
@@ -343,7 +343,7 @@ TEST(StatBlock, EveryTruncationAndEveryFlippedBitIsSeen) {
     const Status status = Read(bad, nullptr, &read);
     ASSERT_FALSE(status.ok()) << bit;
     EXPECT_EQ(status.code(), Code::kDataLoss);
-    EXPECT_THAT(status.message(), HasSubstr("block of step 7"));
+    EXPECT_THAT(status.message(), HasSubstr("block of attempt 0, rank 0, step 7"));
   }
 }
 
@@ -374,7 +374,7 @@ TEST(StatBlock, DamagedContentUnderACorrectChecksumNeverCrashes) {
 }
 
 TEST(StatBlock, NewerVersionIsNamed) {
-  const auto reader = BlockReader::Open("block", Seal(3, "anything"));
+  const auto reader = BlockReader::Open({.step = 7}, Seal(3, "anything"));
   ASSERT_FALSE(reader.ok());
   EXPECT_EQ(reader.status().code(), Code::kFailedPrecondition);
   EXPECT_THAT(reader.status().message(), HasSubstr("format version is 3; this build reads 1..2"));
