@@ -92,6 +92,7 @@ rocksdb::DBOptions MakeDbOptions(const std::string& directory, std::shared_ptr<r
   options.info_log = std::move(log);
   options.create_if_missing = true;
   options.create_missing_column_families = true;
+  options.db_host_id = "";  // a checkpoint may be handed on: it says nothing of the machine
   options.max_background_jobs = 2;
   options.max_total_wal_size = 256 << 20;
   // Tables are written once and read much later, if at all: copying them through the page cache costs more

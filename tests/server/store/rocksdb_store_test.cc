@@ -1,5 +1,6 @@
 #include "server/store/rocksdb_store.h"
 #include <cmath>
+#include <cstdlib>
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -439,6 +440,70 @@ TEST_F(RocksDbStoreTest, WhatRepeatsTakesFewBytes) {
     aliases = BytesRead(*store_, frozen);
   }
   EXPECT_LT(aliases, 256u * 150 + 15u * 100) << "one whole block, and 15 that say: as before";
+}
+
+// What the stores under fixtures/ hold: two equal runs and, in the first, a second rank. Numbers that every
+// machine computes alike.
+void WriteFixture(Store& store) {
+  for (const char* run : {"base", "again"}) {
+    const AttemptId attempt = store.CreateAttempt({.run = run, .world_size = 2})->id;
+    for (std::uint32_t rank = 0; rank < (run[0] == 'b' ? 2u : 1u); ++rank) {
+      Stream stream(store, attempt, rank);
+      std::uint64_t seq = 1;
+      for (std::uint64_t step = 0; step < 18; ++step) {
+        RecordBatch batch = MakeBatch(seq, step, 0, 12);
+        for (std::uint32_t i = 0; i < 12; ++i) {
+          TensorStats& s = batch.stats.stats[i];
+          s.mean = 0.375 * static_cast<double>((step * 7 + i * 5 + rank) % 11) - 1;
+          s.std = 0.5 + 0.125 * static_cast<double>(i);
+          s.l1 = 3.5 * s.std;
+          s.l2 = 1.5 * s.std;
+          batch.stats.sketch[i * 16] += 1.0 / static_cast<double>(1 + step % 3);
+        }
+        batch.stats.sample_count[3] = 2;
+        batch.stats.samples = {static_cast<double>(step), -0.0};
+        stream.Append(batch);
+        seq = batch.last_seq() + 1;
+      }
+    }
+  }
+}
+
+// A store of this format, written by the build that introduced it, is part of the sources: it must open for
+// ever. A new format adds a folder (run this test with STATCOLLECT_WRITE_FIXTURE=DIR) and keeps this one.
+TEST_F(RocksDbStoreTest, StoreOfFormat2OpensAndReadsAsWritten) {
+  if (const char* to = std::getenv("STATCOLLECT_WRITE_FIXTURE"); to != nullptr) {
+    Open();
+    WriteFixture(*store_);
+    Open();  // from the log into tables
+    store_.reset();
+    fs::copy(directory_, to, fs::copy_options::recursive);
+    return;
+  }
+  const std::string expected_directory = directory_;
+  Open();
+  WriteFixture(*store_);
+  const std::unique_ptr<Store> expected = std::move(store_);
+  directory_ += "_fixture";
+  fs::copy(STORE_FIXTURES "/format-2", directory_, fs::copy_options::recursive);
+  Open();
+  ASSERT_THAT(*store_->ListRuns(), ElementsAre("again", "base"));
+  for (const auto& [attempt, rank] :
+       std::vector<std::pair<AttemptId, std::uint32_t>>{{1, 0}, {1, 1}, {2, 0}}) {
+    const Content content = ReadAll(*store_, attempt, rank);
+    EXPECT_EQ(content.step.size(), 18u * 12);
+    EXPECT_EQ(content, ReadAll(*expected, attempt, rank));
+    EXPECT_EQ(*store_->Scalars(attempt, rank, {}), *expected->Scalars(attempt, rank, {}));
+    EXPECT_EQ(*store_->Events(attempt, rank), *expected->Events(attempt, rank));
+    EXPECT_EQ(*store_->StepEnds(attempt, rank, {}), *expected->StepEnds(attempt, rank, {}));
+    EXPECT_EQ(*store_->Activations(attempt, rank), *expected->Activations(attempt, rank));
+    EXPECT_EQ(*store_->Layouts(attempt, rank), *expected->Layouts(attempt, rank));
+    EXPECT_EQ(store_->Ranks(attempt)->at(rank).durable_seq, 18u * 15);
+  }
+  const AttemptId more = Create("more").id;
+  Append(*store_, more, 0, MakeBatch(1, 0, 0, 3));
+  EXPECT_EQ(Scan(*store_, more, 0).size(), 3u);
+  fs::remove_all(expected_directory);
 }
 
 TEST_F(RocksDbStoreTest, SecondHolderIsRefusedWithThePid) {
