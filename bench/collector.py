@@ -21,8 +21,10 @@ class Collector:
 
     address: str
 
-    def __init__(self, parent: Path | None = None) -> None:
+    def __init__(self, parent: Path | None = None, data_dir: Path | None = None) -> None:
+        """`data_dir`: one that is there already, and stays; otherwise one in a new folder in `parent`."""
         self._parent = parent
+        self._data_dir = data_dir
 
     def __enter__(self) -> Collector:
         binary = BUILD / "bin" / "statcollectord"
@@ -33,7 +35,7 @@ class Collector:
         self._folder = Path(tempfile.mkdtemp(prefix="statcollect-bench-", dir=self._parent))
         self._errors = open(self._folder / "errors.txt", "w", encoding="utf-8")
         self._process = subprocess.Popen(
-            [str(binary), "--data-dir", str(self._folder / "data"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+            [str(binary), "--data-dir", str(self._data_dir or self._folder / "data"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
             stdout=subprocess.PIPE, stderr=self._errors, stdin=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         assert self._process.stdout is not None

@@ -75,9 +75,16 @@ def fill(text: str, tables: dict[str, str]) -> str:
 def _renderers() -> dict[str, Callable[[dict[str, Any]], str]]:
     import engine
     import host_path
+    import ingest
     import overhead
 
-    return {"engine": engine.render, "host_path": host_path.render, "overhead": overhead.render, "overhead_gpu": overhead.render}
+    return {
+        "engine": engine.render,
+        "host_path": host_path.render,
+        "overhead": overhead.render,
+        "overhead_gpu": overhead.render,
+        "ingest": ingest.render,
+    }
 
 
 def main() -> int:

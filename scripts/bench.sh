@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every benchmark, writes bench/results/<date>-<what>.json and the tables of bench/README.md.
-# Usage: scripts/bench.sh [--quick] [engine] [host_path] [overhead]
+# Usage: scripts/bench.sh [--quick] [engine] [host_path] [overhead] [ingest]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -9,15 +9,16 @@ chosen=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --quick) quick=1 ;;
-    engine | host_path | overhead) chosen+=("$1") ;;
+    engine | host_path | overhead | ingest) chosen+=("$1") ;;
     -h | --help)
       cat <<'EOF'
-Usage: scripts/bench.sh [--quick] [engine] [host_path] [overhead]
+Usage: scripts/bench.sh [--quick] [engine] [host_path] [overhead] [ingest]
 
   --quick    seconds each, to see that everything runs; results go to a temporary folder, bench/ stays as it is
   engine     CPU engine beside a plain read-and-sum (P1, P2)
   host_path  host time of one observation (P5)
   overhead   training step with and without the agent, and with other tools (P6)
+  ingest     collector under load, its limits, queries (P7 to P12)
 
 Without names: all. Needs a build (scripts/build.sh) and .venv; STATCOLLECT_BUILD_DIR names another build folder.
 The machine should do nothing else meanwhile.
@@ -28,7 +29,7 @@ EOF
   esac
   shift
 done
-[ ${#chosen[@]} -gt 0 ] || chosen=(engine host_path overhead)
+[ ${#chosen[@]} -gt 0 ] || chosen=(engine host_path overhead ingest)
 
 python=.venv/bin/python
 if [ ! -x "$python" ]; then
@@ -47,7 +48,7 @@ for what in "${chosen[@]}"; do
     case "$what" in
       engine) arguments+=(--mebibytes 16 --rounds 1) ;;
       host_path) arguments+=(--rounds 2) ;;
-      overhead) arguments+=(--quick) ;;
+      overhead | ingest) arguments+=(--quick) ;;
     esac
   fi
   printf '\n=== %s\n' "$what"

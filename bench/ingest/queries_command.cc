@@ -130,11 +130,14 @@ Result<json> Measure(Options& o) {
   }
   if (o.target.spawns()) STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
   const auto before = o.target.Use();
-  const Asker asker(o.target.address());
-  for (const Question& question : Questions(o, network, asker)) {
-    auto row = Time(question, o.rounds);
-    if (!row.ok()) return row.status();
-    out["rows"].push_back(*row);
+  {
+    const Asker asker(
+        o.target.address());  // gone before the daemon stops, which would wait for its connection
+    for (const Question& question : Questions(o, network, asker)) {
+      auto row = Time(question, o.rounds);
+      if (!row.ok()) return row.status();
+      out["rows"].push_back(*row);
+    }
   }
   if (const auto after = o.target.Use(); before && after) out["daemon"] = UseJson(*before, *after, 0);
   if (o.target.has_data_dir()) out["stored_bytes"] = o.target.Stored().total();

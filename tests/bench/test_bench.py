@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "bench"
 sys.path.insert(0, str(BENCH))
 
+collector: Any = importlib.import_module("collector")
+machine: Any = importlib.import_module("machine")
 overhead: Any = importlib.import_module("overhead")
 report: Any = importlib.import_module("report")
 
@@ -65,9 +67,105 @@ def test_host_path_measures_every_row_without_losing_records(tmp_path: Path) -> 
     assert [name for name in names if name.startswith("Python: observe")]
     assert "Python: module hook, output and a hook for its gradient" in names
     assert "Python: module outside the recorded steps, forward" in names
-    machine = importlib.import_module("machine")
     if (machine.BUILD / "bin" / "statagent_host_bench").is_file():
         assert "C++: Observe by handle, 1 float32" in names
+
+
+def statcollect_bench(command: str, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    binary = machine.BUILD / "bin" / "statcollect-bench"
+    done = subprocess.run([str(binary), command, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, f"{command} {arguments} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def stored_records(address: str, run: str) -> int:
+    """What the collector's query service counts."""
+    statctl = machine.BUILD / "bin" / "statctl"
+    done = subprocess.run(
+        [str(statctl), "--collector", address, "--format", "json", "show", run],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return int(json.loads(done.stdout)["summary"]["records"])
+
+
+def test_every_record_that_the_load_says_was_acknowledged_is_in_the_store(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    daemon = machine.BUILD / "bin" / "statcollectord"
+    sizes = ("--streams", 3, "--activations", 70, "--sketch", 16, "--repeat", 0.5)
+    done = statcollect_bench(
+        "ingest", "--spawn", daemon, "--data-dir", data, *sizes, "--seconds", 0.5, "--reopen", "--run", "timed"
+    )
+    found = json.loads(done.stdout)
+    assert found["stat_records"] > 0 and found["seconds"] > 0 and found["fsync"]
+    assert found["durable_records"] == found["records"] > found["stat_records"]
+    assert found["stored_reopened"]["log"] == 0 < found["stored_reopened"]["tables"]
+    assert 0 < found["streams"]["fewest_records"] <= found["streams"]["most_records"]
+    assert 3 * found["streams"]["fewest_records"] <= found["stat_records"] <= 3 * found["streams"]["most_records"]
+    for side in ("sender", "daemon_stopped"):
+        assert found[side]["rss_peak_bytes"] > 0 and found[side]["cpu_seconds"] > 0
+    # The daemon is gone, the folder holds what was acknowledged.
+    with collector.Collector(data_dir=data) as again:
+        assert stored_records(again.address, "timed") == found["records"]
+        sized = json.loads(
+            statcollect_bench(
+                "ingest", "--collector", again.address, *sizes, "--steps", 5, "--batch-records", 33, "--run", "s"
+            ).stdout
+        )
+        assert sized["stat_records"] == 3 * 5 * 70 and sized["records"] == 3 * 5 * (70 + 2)  # a loss and an end a step
+        assert stored_records(again.address, "s") == sized["records"]
+        assert sized["batches"] == 3 * -(-5 * 70 // 33)
+        wrong = statcollect_bench("ingest", "--collector", again.address, *sizes, "--steps", 1, "--run", "s", code=1)
+        assert "run" in wrong.stderr and not wrong.stdout
+
+
+def test_same_seed_gives_the_same_records_and_another_step_on_differs(tmp_path: Path) -> None:
+    statctl = machine.BUILD / "bin" / "statctl"
+    with collector.Collector() as running:
+
+        def load(run: str, *arguments: object) -> None:
+            statcollect_bench(
+                "ingest", "--collector", running.address, "--streams", 2, "--activations", 300, "--steps", 40, "--repeat", 0.9,
+                "--run", run, *arguments,
+            )  # fmt: skip
+
+        def diff(a: str, b: str, code: int) -> dict[str, Any]:
+            done = subprocess.run(
+                [str(statctl), "--collector", running.address, "--format", "json", "diff", "--run-a", a, "--run-b", b, "--exact"],
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            assert done.returncode == code, done.stdout + done.stderr
+            found: dict[str, Any] = json.loads(done.stdout)
+            return found
+
+        load("base")
+        load("same", "--batch-records", 100)  # cut otherwise, the records are the same
+        load("later", "--differ-from", 7)
+        load("seed", "--seed", 2)
+        assert diff("base", "same", 0)["compared"]["identical"] == 2 * 40 * (300 + 1)  # and the losses
+        later = diff("base", "later", 1)
+        assert later["first"]["step"] == 7
+        assert later["compared"]["identical"] == 2 * 7 * 300 + 2 * 40
+        assert diff("base", "seed", 1)["compared"]["identical"] == 2 * 40  # the losses only
+
+
+def test_ingest_writes_every_section_and_its_tables(tmp_path: Path) -> None:
+    output = tmp_path / "ingest.json"
+    run("ingest.py", "--quick", "--only", "grow,crowd", "--output", str(output))
+    done = run("ingest.py", "--quick", "--only", "queries", "--output", str(output))
+    found = result(output)
+    sections = [row["section"] for row in found["rows"]]
+    assert sections == ["grow", "grow", "crowd", "queries"], "earlier sections stay"
+    crowd = found["rows"][2]
+    assert crowd["with_queries"]["queries"]["failed"] == 0 < crowd["with_queries"]["queries"]["answered"]
+    assert len(crowd["alone"]["samples"]) >= 3
+    names = [row["name"] for row in found["rows"][3]["rows"]]
+    assert len(names) == 4 and all("(P" in name for name in names)
+    assert "| question |" in done.stdout and "| 256 ranks |" in done.stdout
+    same = found["rows"][3]["loads"][1]
+    assert same["run"] == "queries-same" and same["stored"]["bytes_per_record"] < 20
 
 
 def test_a_collector_that_is_not_built_is_named(tmp_path: Path) -> None:

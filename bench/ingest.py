@@ -1,0 +1,257 @@
+"""Ingest, store and queries beside their limits (targets P7 to P12): runs statcollect-bench against a real collector.
+
+python bench/ingest.py                                  # ten minutes and 10 GB of disk; writes results/<date>-ingest.json
+python bench/ingest.py --only ingest,limits             # some of the measurements; the others are kept from the newest results
+python bench/ingest.py --quick --output /tmp/ingest.json
+
+scripts/bench_rivals.sh adds ClickHouse and VictoriaMetrics with the same records to the newest results."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import machine
+import report
+
+SECTIONS = ("limits", "ingest", "grow", "queries", "crowd")
+MEBIBYTE = 2**20
+
+
+@dataclass
+class Sizes:
+    """How much of everything; records are statistics records."""
+
+    records: int  # of one measurement of ingest and of each limit
+    grow: list[int]  # records added in each stage
+    query_steps: int  # 8 ranks, 1,000 activations, three runs
+    crowd_seconds: float
+    crowd_query_steps: int
+    repeats: tuple[float, ...]  # of the runs that are queried
+    paces: tuple[int, ...]  # of the crowd, records a second; 0: as many as are taken
+
+
+FULL = Sizes(8_000_000, [2_000_000, 8_000_000, 40_000_000], 1000, 15, 100, (0.0, 0.5), (0, 300_000))
+QUICK = Sizes(200_000, [50_000, 100_000], 5, 0.5, 2, (0.5,), (300_000,))
+
+
+class Bench:
+    """Calls statcollect-bench, each time with a data folder of its own that is removed afterwards."""
+
+    def __init__(self, parent: Path | None) -> None:
+        self.bench = machine.BUILD / "bin" / "statcollect-bench"
+        self.daemon = machine.BUILD / "bin" / "statcollectord"
+        for binary in (self.bench, self.daemon):
+            if not binary.is_file():
+                raise FileNotFoundError(f"{binary} is missing; build it (scripts/build.sh), or set STATCOLLECT_BUILD_DIR")
+        self.folder = Path(tempfile.mkdtemp(prefix="statcollect-bench-", dir=parent))
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def call(self, command: str, *arguments: object) -> dict[str, Any]:
+        """The JSON that a subcommand prints; its table goes to our standard error."""
+        words = [str(self.bench), command, *map(str, arguments)]
+        print("==", command, *arguments, file=sys.stderr, flush=True)
+        done = subprocess.run(words, stdout=subprocess.PIPE, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(words)}: exit code {done.returncode}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def spawned(self, command: str, *arguments: object, keep: bool = False) -> dict[str, Any]:
+        """A subcommand with a daemon of its own; `keep`: the data folder stays for the next call."""
+        data = self.folder / "data"
+        try:
+            return self.call(command, "--spawn", self.daemon, "--data-dir", data, *arguments)
+        finally:
+            if not keep:
+                shutil.rmtree(data, ignore_errors=True)
+
+    def limits(self, sizes: Sizes) -> list[dict[str, Any]]:
+        return list(self.call("limits", "--dir", self.folder / "limits", "--records", sizes.records)["rows"])
+
+    def ingest(self, sizes: Sizes) -> list[dict[str, Any]]:
+        rows = []
+        for sketch, repeat in ((16, 0.0), (0, 0.0), (16, 0.9)):
+            for streams in (1, 8, 256) if repeat == 0 else (8,):
+                steps = max(1, sizes.records // 1000 // streams)
+                rows.append(
+                    self.spawned(
+                        "ingest", "--streams", streams, "--steps", steps, "--sketch", sketch, "--repeat", repeat, "--reopen"
+                    )
+                )
+        return rows
+
+    def grow(self, sizes: Sizes) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        stored = 0
+        for stage, records in enumerate(sizes.grow):
+            last = stage == len(sizes.grow) - 1
+            row = self.spawned(
+                "ingest", "--run", f"stage-{stage}", "--seed", stage + 1, "--streams", 8, "--sketch", 0, "--reopen",
+                "--steps", max(1, records // 8000), keep=not last,
+            )  # fmt: skip
+            rows.append({**row, "stored_before": stored})
+            stored += row["stat_records"]
+        return rows
+
+    def queries(self, sizes: Sizes) -> list[dict[str, Any]]:
+        return [self.spawned("queries", "--steps", sizes.query_steps, "--repeat", repeat) for repeat in sizes.repeats]
+
+    def crowd(self, sizes: Sizes) -> list[dict[str, Any]]:
+        sizing = ("--seconds", sizes.crowd_seconds, "--query-steps", sizes.crowd_query_steps)
+        # Smaller batches at a pace: as agents make them.
+        return [
+            self.spawned("crowd", *sizing, "--records-per-second", pace, "--batch-records", 1000 if pace else 4096)
+            for pace in sizes.paces
+        ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="seconds each, to see that everything runs")
+    parser.add_argument(
+        "--only", default=",".join(SECTIONS), help=f"measurements to make, of {','.join(SECTIONS)} (default: all)"
+    )
+    parser.add_argument(
+        "--dir", type=Path, help="where the data folders go: the disk that is measured (default: the temporary folder)"
+    )
+    parser.add_argument("--output", type=Path, help="result file (default: bench/results/<date>-ingest.json)")
+    arguments = parser.parse_args()
+    chosen = arguments.only.split(",")
+    if unknown := [name for name in chosen if name not in SECTIONS]:
+        parser.error(f"--only {','.join(unknown)}: expected some of {','.join(SECTIONS)}")
+    sizes = QUICK if arguments.quick else FULL
+    facts = machine.facts()
+    rows = [row for row in _rows_before(arguments.output) if row["section"] not in chosen]
+    try:
+        with Bench(arguments.dir) as bench:
+            for name in chosen:
+                measure: Callable[[Sizes], list[dict[str, Any]]] = getattr(bench, name)
+                rows += [{"section": name, **row} for row in measure(sizes)]
+    except (FileNotFoundError, RuntimeError) as failure:
+        print(f"ingest: {failure}", file=sys.stderr)
+        return 2 if isinstance(failure, FileNotFoundError) else 1
+    path = report.write("ingest", {"quick": arguments.quick}, facts, rows, arguments.output)
+    print(render({"rows": rows}))
+    print(f"written to {path}", file=sys.stderr)
+    return 0
+
+
+def _rows_before(output: Path | None) -> list[dict[str, Any]]:
+    """Of the file that is written to, or of the newest results."""
+    if output:
+        found = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else None
+    else:
+        found = report.newest("ingest")
+    return list(found["rows"]) if found else []
+
+
+def render(result: dict[str, Any]) -> str:
+    """The tables in README.md."""
+    by_section: dict[str, list[dict[str, Any]]] = {}
+    for row in result["rows"]:
+        by_section.setdefault(row["section"], []).append(row)
+    renderers = {"ingest": _ingest, "grow": _grow, "limits": _limits, "queries": _queries, "crowd": _crowd, "rivals": _rivals}
+    tables = [renderer(by_section[name]) for name, renderer in renderers.items() if name in by_section]
+    return "\n\n".join(tables)
+
+
+def _millions(value: float) -> str:
+    return f"{value / 1e6:.2f}"
+
+
+def _ingest(rows: list[dict[str, Any]]) -> str:
+    header = ["collector: streams, sketch, repeated", "M records/s", "bytes/record", "daemon, CPU ns/record", "senders, CPU ns/record",
+              "daemon, MiB", "ack p50 / p99, ms", "first / last stream done, s", "commits"]  # fmt: skip
+    cells = []
+    for row in rows:
+        p = row["parameters"]
+        cells.append([
+            f"{p['streams']}, {p['sketch']}, {p['repeat']:.0%}", _millions(row["records_per_second"]),
+            f"{row['stored_reopened']['bytes_per_record']:.1f}", f"{row['daemon']['cpu_ns_per_record']:.0f}",
+            f"{row['sender']['cpu_ns_per_record']:.0f}", f"{row['daemon']['rss_peak_bytes'] / MEBIBYTE:.0f}",
+            f"{row['ack_ms']['p50']:.0f} / {row['ack_ms']['p99']:.0f}",
+            f"{row['streams']['first_done_seconds']:.2f} / {row['streams']['last_done_seconds']:.2f}", str(row["commits"]),
+        ])  # fmt: skip
+    return report.table(header, cells)
+
+
+def _grow(rows: list[dict[str, Any]]) -> str:
+    header = ["collector, 8 streams, no sketch: M records stored before", "M records added", "M records/s", "daemon, CPU ns/record",
+              "bytes/record"]  # fmt: skip
+    return report.table(header, [
+        [f"{row['stored_before'] / 1e6:.2f}", _millions(row["stat_records"]), _millions(row["records_per_second"]),
+         f"{row['daemon_stopped']['cpu_ns_per_record']:.0f}", f"{row['stored_reopened']['bytes_per_record']:.1f}"]
+        for row in rows
+    ])  # fmt: skip
+
+
+def _limits(rows: list[dict[str, Any]]) -> str:
+    header = ["limit", "M records/s", "M records/s, all in tables", "MB/s", "CPU ns/record"]
+    return report.table(header, [
+        [row["name"], _millions(row["records_per_second"]), _millions(row["settled_records_per_second"]),
+         f"{row['megabytes_per_second']:.0f}", f"{row['cpu_ns_per_record']:.0f}"]
+        for row in rows
+    ])  # fmt: skip
+
+
+def _queries(rows: list[dict[str, Any]]) -> str:
+    cells = []
+    for result in rows:
+        p = result["parameters"]
+        what = f"{p['ranks']} ranks x {p['steps']} steps x {p['activations']}, {p['repeat']:.0%} repeated"
+        for load in result["loads"]:
+            cells.append([f"{what}: load {load['run'].removeprefix('queries-')}, bytes/record",
+                          "-", f"{load['stored']['bytes_per_record']:.1f}", "-"])  # fmt: skip
+        for row in result["rows"]:
+            cells.append([f"{what}: {row['name']}", f"{1e3 * row['cold_seconds']:.0f}", f"{1e3 * row['warm_seconds']:.0f}",
+                          str(row["records"])])  # fmt: skip
+    return report.table(["question", "first call, ms", "warm, ms (or bytes)", "records"], cells)
+
+
+def _crowd(rows: list[dict[str, Any]]) -> str:
+    header = ["256 ranks", "M records/s", "ack p50 / p99, ms", "fewest / most records of a rank", "longest wait of a rank, s",
+              "daemon, MiB, at most", "diffs meanwhile"]  # fmt: skip
+    cells = []
+    for result in rows:
+        rate = result["parameters"]["records_per_second"]
+        pace = f"{rate / 1e6:.1f} M/s wanted" if rate else "as fast as possible"
+        for phase in ("alone", "with_queries"):
+            row = result[phase]
+            cells.append([
+                f"{pace}, {phase.replace('_', ' ')}", _millions(row["records_per_second"]),
+                f"{row['ack_ms']['p50']:.0f} / {row['ack_ms']['p99']:.0f}",
+                f"{row['streams']['fewest_records']} / {row['streams']['most_records']}", f"{row['longest_stall_seconds']:.2f}",
+                f"{row['rss_peak_in_phase_bytes'] / MEBIBYTE:.0f}", str(row["queries"]["answered"]),
+            ])  # fmt: skip
+    return report.table(header, cells)
+
+
+def _rivals(rows: list[dict[str, Any]]) -> str:
+    header = ["rival", "M records/s", "bytes/record", "diff, identical, s", "diff, all differ, s", "records"]
+
+    def number(value: float | None, digits: int) -> str:
+        return "-" if value is None else f"{value:.{digits}f}"
+
+    return report.table(header, [
+        [row["name"], _millions(row["records_per_second"]), f"{row['bytes_per_record']:.1f}",
+         number(row.get("diff_identical_seconds"), 2), number(row.get("diff_differing_seconds"), 2), str(row["records"])]
+        for row in rows
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
