@@ -29,8 +29,10 @@ Collector::Collector(Store& store, const Clock& clock, const CollectorOptions& o
                              .committer = committer_,
                              .counters = counters_,
                              .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); }})),
-      worker_(std::clamp(options.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax),
-              [this] { service_->CheckHellos(options_.hello_timeout); }) {}
+      worker_(std::clamp(options.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax), [this] {
+        service_->CheckHellos(options_.hello_timeout);
+        (void)committer_.Admission();  // a store that can recover does, also when nobody asks
+      }) {}
 
 Collector::~Collector() { Drain(); }
 

@@ -12,6 +12,14 @@ Status Draining() {
   return Status(Code::kUnavailable, "store records: the collector is shutting down; try again");
 }
 
+// What agents are told of a store that takes no writes. Without space they keep trying, and it recovers.
+Status ReadOnly(const Status& failure) {
+  if (failure.code() == Code::kResourceExhausted)
+    return Status(Code::kResourceExhausted, "store records: " + failure.message());
+  return Status(Code::kUnavailable, "store records: writing failed: " + failure.message() +
+                                        "; nothing more is taken; repair the disk and restart the collector");
+}
+
 std::string Mebibytes(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 std::function<void()> Bind(CommitItem item, Status status) {
@@ -55,9 +63,13 @@ void Committer::Abandon(const std::shared_ptr<CommitLane>& lane, const Status& w
 Status Committer::Admission() {
   {
     std::lock_guard lock(mutex_);
-    if (Status refusal = RefusalLocked({}); !refusal.ok()) return refusal;
+    if (draining_) return Draining();
   }
-  return CheckDisk();
+  if (Status disk = CheckDisk(); !disk.ok()) return disk;
+  const Status writable = store_.Recover();
+  std::lock_guard lock(mutex_);
+  read_only_ = writable.ok() ? Status::Ok() : ReadOnly(writable);
+  return RefusalLocked({});
 }
 
 void Committer::Drain() {
@@ -126,16 +138,13 @@ Committer::Group Committer::TakeWritable(Group& group, const Status& refusal, Ca
 
 void Committer::FinishGroup(Group& group, const Status& status, Callbacks* callbacks) {
   std::lock_guard lock(mutex_);
-  if (!status.ok() && read_only_.ok()) {
-    read_only_ =
-        Status(Code::kUnavailable, "store records: writing failed: " + status.message() +
-                                       "; nothing more is taken; repair the disk and restart the collector");
-  }
+  const Status failure = status.ok() ? Status::Ok() : ReadOnly(status);
+  if (!failure.ok()) read_only_ = failure;
   for (CommitItem& item : group) {
     item.lane->appending = false;
     bytes_ -= item.bytes;
-    if (!status.ok() && item.lane->failure.ok()) item.lane->failure = read_only_;
-    callbacks->push_back(Bind(std::move(item), status.ok() ? Status::Ok() : read_only_));
+    if (!failure.ok() && item.lane->failure.ok()) item.lane->failure = failure;
+    callbacks->push_back(Bind(std::move(item), failure));
   }
   AdmitWaitingLocked(callbacks);
   append_done_.notify_all();
@@ -168,10 +177,12 @@ Status Committer::CheckDisk() {
   disk_checked_ = now;
   const auto usage = store_.Usage();
   // A file system that cannot be asked refuses nothing: if it cannot be written either, Append says so.
-  if (!usage.ok() || usage->disk_free_bytes >= options_.disk_free_bytes_min) return disk_ = Status::Ok();
+  // What is in memory will need its space too.
+  const std::uint64_t needed = options_.disk_free_bytes_min + (usage.ok() ? usage->unflushed_bytes : 0);
+  if (!usage.ok() || usage->disk_free_bytes >= needed) return disk_ = Status::Ok();
   return disk_ = Status(Code::kResourceExhausted,
                         "store records: disk nearly full: " + Mebibytes(usage->disk_free_bytes) +
-                            " free; at least " + Mebibytes(options_.disk_free_bytes_min) +
+                            " free; at least " + Mebibytes(needed) +
                             " are needed; free space or remove runs (statctl rm); the collector "
                             "then goes on by itself");
 }

@@ -4,8 +4,9 @@
 // Invariants: (1) An item's `done` is called exactly once, with OK only after its Append has returned OK. (2)
 // Items of a lane are written in the order of Submit, and none after one that failed. (3) Bytes queued and
 // being written stay at or below `queue_bytes_max`, unless a single item is larger. (4) After a failed Append
-// nothing is written again. Threads: any may call; `done` and `accepted` are called without locks held, by
-// the committer's thread or, where an item is refused at once, by the caller of Submit.
+// nothing is written until the store has recovered; whoever had something in it has failed. Threads: any may
+// call; `done` and `accepted` are called without locks held, by the committer's thread or, where an item is
+// refused at once, by the caller of Submit.
 #ifndef STATCOLLECT_SERVER_INGEST_COMMITTER_H_
 #define STATCOLLECT_SERVER_INGEST_COMMITTER_H_
 
@@ -70,7 +71,8 @@ class Committer {
   void Abandon(const std::shared_ptr<CommitLane>& lane, const Status& why);
 
   // OK while records are taken; otherwise why not (kUnavailable, kResourceExhausted). Looks at the disk at
-  // most once a second.
+  // most once a second; where there is space again, lets the store recover, which may take as long as a
+  // start.
   Status Admission();
 
   // Writes what is queued, refuses what comes later, ends the thread. Idempotent.
@@ -109,7 +111,7 @@ class Committer {
   std::deque<CommitItem> queue_;
   std::deque<Waiting> waiting_;
   std::size_t bytes_ = 0;  // queued and being written
-  Status read_only_;       // set by a failed Append, for good
+  Status read_only_;       // set by a failed Append, until the store has recovered
   bool draining_ = false;
 
   std::mutex disk_mutex_;  // may be held over Store::Usage; never together with mutex_

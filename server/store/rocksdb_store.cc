@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <charconv>
+#include <chrono>
 #include <cstdarg>
 #include <cstdio>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/experimental.h>
+#include <rocksdb/file_system.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
@@ -32,8 +34,11 @@
 #include "server/store/live_attempts.h"
 #include "server/store/rocksdb/block_source.h"
 #include "server/store/rocksdb/contents_filter.h"
+#include "server/store/rocksdb/database.h"
 #include "server/store/rocksdb/stat_scan.h"
 #include "server/store/rocksdb/util.h"
+#include "server/store/rocksdb/write_health.h"
+#include "server/store/rocksdb/zero_tail.h"
 #include "server/store/stat_encoder.h"
 
 namespace statcollect {
@@ -87,8 +92,11 @@ class WarningLog final : public rocksdb::Logger {
   std::string about_logs_;
 };
 
-rocksdb::DBOptions MakeDbOptions(const std::string& directory, std::shared_ptr<rocksdb::Logger> log) {
+rocksdb::DBOptions MakeDbOptions(const std::string& directory, rocksdb::Env* env,
+                                 std::shared_ptr<rocksdb::Logger> log, std::shared_ptr<WriteHealth> health) {
   rocksdb::DBOptions options;
+  if (env != nullptr) options.env = env;
+  options.listeners.push_back(std::make_shared<BackgroundErrors>(std::move(health)));
   options.info_log = std::move(log);
   options.create_if_missing = true;
   options.create_missing_column_families = true;
@@ -97,7 +105,7 @@ rocksdb::DBOptions MakeDbOptions(const std::string& directory, std::shared_ptr<r
   options.max_total_wal_size = 256 << 20;
   // Tables are written once and read much later, if at all: copying them through the page cache costs more
   // than the rest of a flush. Where the file system cannot do without (tmpfs), it is used.
-  options.use_direct_io_for_flush_and_compaction = SupportsDirectIo(directory);
+  options.use_direct_io_for_flush_and_compaction = env == nullptr && SupportsDirectIo(directory);
   // A crash may tear the log's last record; nothing in it was acknowledged, so it is dropped. Damage anywhere
   // else could hide acknowledged records: then opening fails, where point-in-time recovery would silently
   // roll back.
@@ -107,9 +115,10 @@ rocksdb::DBOptions MakeDbOptions(const std::string& directory, std::shared_ptr<r
 
 // Blocks and sketches: written once, in files that are merged seldom and many at a time, so that a byte is
 // rewritten about log32(size / 64 MiB) times. They are encoded by us and hardly shrink further.
-void TuneBulk(rocksdb::ColumnFamilyOptions& options, rocksdb::BlockBasedTableOptions& table) {
+void TuneBulk(rocksdb::ColumnFamilyOptions& options, rocksdb::BlockBasedTableOptions& table,
+              std::size_t memtable_bytes) {
   options.compression = rocksdb::kNoCompression;
-  options.write_buffer_size = 64 << 20;
+  options.write_buffer_size = memtable_bytes;
   options.compaction_style = rocksdb::kCompactionStyleUniversal;
   options.level0_file_num_compaction_trigger = 32;
   options.level0_slowdown_writes_trigger = 96;
@@ -122,14 +131,15 @@ void TuneBulk(rocksdb::ColumnFamilyOptions& options, rocksdb::BlockBasedTableOpt
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
 }
 
-rocksdb::ColumnFamilyOptions MakeFamilyOptions(Family family, const std::shared_ptr<LiveAttempts>& live) {
+rocksdb::ColumnFamilyOptions MakeFamilyOptions(Family family, const std::shared_ptr<LiveAttempts>& live,
+                                               std::size_t memtable_bytes) {
   rocksdb::ColumnFamilyOptions options;
   rocksdb::BlockBasedTableOptions table;
   options.compression = FastCompression();
-  options.write_buffer_size = 8 << 20;
+  options.write_buffer_size = memtable_bytes / 8;
   table.block_size = 8 << 10;
   table.format_version = 5;
-  if (family == kStats || family == kSketches) TuneBulk(options, table);
+  if (family == kStats || family == kSketches) TuneBulk(options, table, memtable_bytes);
   if (family == kContents) {
     table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
     if (live) options.compaction_filter_factory = std::make_shared<ContentsFilterFactory>(live);
@@ -137,6 +147,61 @@ rocksdb::ColumnFamilyOptions MakeFamilyOptions(Family family, const std::shared_
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return options;
 }
+
+// What to do when the store does not open.
+std::string AfterOpen(Code code) {
+  if (code == Code::kDataLoss) {
+    return "; expected files as they were written; restore a checkpoint, or start with another --data-dir";
+  }
+  return "; expected a disk with space and a folder this user may write";
+}
+
+// Opens the RocksDB of one directory, as often as it is asked to. The caller holds the directory's lock.
+class DatabaseOpener {
+ public:
+  DatabaseOpener(std::string directory, const RocksDbStoreOptions& options,
+                 std::shared_ptr<LiveAttempts> live)
+      : directory_(std::move(directory)),
+        log_(options.log),
+        memtable_bytes_(options.memtable_bytes),
+        env_(options.env),
+        live_(std::move(live)) {}
+
+  // `read_only`: changes no file, takes no writes.
+  Result<std::shared_ptr<Database>> Open(bool read_only, const std::shared_ptr<WriteHealth>& health) const {
+    const auto log = std::make_shared<WarningLog>(log_);
+    const rocksdb::DBOptions options = MakeDbOptions(directory_, env_.get(), log, health);
+    const auto database = std::make_shared<Database>();
+    rocksdb::Status opened = TryOpen(read_only, options, *database);
+    if (opened.IsCorruption() && !read_only && CutZeroTails(*options.env->GetFileSystem(), directory_, log_))
+      opened = TryOpen(read_only, options, *database);
+    if (opened.ok()) return database;
+    const std::string hint = log->about_logs().empty() ? "" : " (" + log->about_logs() + ")";
+    const Status status = FromRocks("open store '" + directory_ + "'", opened);
+    return Status(status.code(), status.message() + hint + AfterOpen(status.code()));
+  }
+
+ private:
+  rocksdb::Status TryOpen(bool read_only, const rocksdb::DBOptions& options, Database& database) const {
+    std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
+    for (int family = 0; family < kFamilyCount; ++family) {
+      descriptors.emplace_back(kFamilies[static_cast<std::size_t>(family)],
+                               MakeFamilyOptions(static_cast<Family>(family), live_, memtable_bytes_));
+    }
+    rocksdb::DB* db = nullptr;
+    const rocksdb::Status opened =
+        read_only ? rocksdb::DB::OpenForReadOnly(options, directory_, descriptors, &database.families, &db)
+                  : rocksdb::DB::Open(options, directory_, descriptors, &database.families, &db);
+    database.db.reset(db);
+    return opened;
+  }
+
+  const std::string directory_;
+  const std::function<void(const std::string&)> log_;
+  const std::size_t memtable_bytes_;
+  const std::shared_ptr<rocksdb::Env> env_;
+  const std::shared_ptr<LiveAttempts> live_;
+};
 
 // What a StreamWriter made of a batch: all that is to be put but the rank's state.
 class RocksPreparedBatch final : public PreparedBatch {
@@ -195,32 +260,25 @@ class RocksStreamWriter final : public StreamWriter {
   StatEncoder encoder_;
 };
 
+// A scan that another thread forgets about delays opening the store anew for this long.
+constexpr std::chrono::seconds kScanPatience{3};
+
+// Every use of RocksDB goes over Pin(), so that Recover() can tell when nobody uses it.
 class RocksDbStore final : public Store {
  public:
-  RocksDbStore(std::string directory, bool fsync, std::shared_ptr<LiveAttempts> live,
-               std::unique_ptr<DirectoryLock> lock, std::unique_ptr<rocksdb::DB> db,
-               std::vector<rocksdb::ColumnFamilyHandle*> families)
-      : directory_(std::move(directory)),
-        fsync_(fsync),
-        live_(std::move(live)),
+  RocksDbStore(std::string directory, const RocksDbStoreOptions& options, std::unique_ptr<DirectoryLock> lock)
+      : directory_(directory),
+        fsync_(options.fsync),
+        log_(options.log),
         lock_(std::move(lock)),
-        db_(std::move(db)),
-        families_(std::move(families)) {}
-
-  ~RocksDbStore() override {
-    for (auto* family : families_) (void)db_->DestroyColumnFamilyHandle(family);
-    (void)db_->Close();
-  }
+        opener_(std::move(directory), options, live_) {}
 
   // Once, before anything else.
-  Status LoadAttempts() {
-    auto attempts = ReadAll<AttemptMeta>("attempts", kCatalogue, KeyRange("r", "s"));
-    if (!attempts.ok()) return attempts.status();
-    for (const AttemptMeta& attempt : *attempts) live_->Add(attempt.id);
-    auto next = NextAttemptId();
-    if (!next.ok()) return next.status();
-    live_->SetNext(*next);
-    return Status::Ok();
+  Status Open() {
+    auto opened = opener_.Open(/*read_only=*/false, health_);
+    if (!opened.ok()) return opened.status();
+    database_ = *std::move(opened);
+    return LoadAttempts(*database_);
   }
 
   Result<std::vector<std::string>> ListRuns() override {
@@ -244,15 +302,17 @@ class RocksDbStore final : public Store {
     std::lock_guard lock(catalogue_mutex_);
     auto existing = Attempts(wanted.run);
     if (!existing.ok()) return existing.status();
-    auto next = NextAttemptId();
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
+    auto next = NextAttemptId(*database);
     if (!next.ok()) return next.status();
     AttemptMeta attempt = wanted;
     attempt.id = *next;
     attempt.number = existing->empty() ? 1 : existing->back().number + 1;
     rocksdb::WriteBatch batch;
-    (void)batch.Put(families_[kDefault], kNextAttemptKey, std::to_string(attempt.id + 1));
-    (void)batch.Put(families_[kCatalogue], AttemptKey(attempt), Encode(attempt));
-    STATCOLLECT_RETURN_IF_ERROR(Write("create attempt of run '" + wanted.run + "'", batch, true));
+    (void)batch.Put(database->families[kDefault], kNextAttemptKey, std::to_string(attempt.id + 1));
+    (void)batch.Put(database->families[kCatalogue], AttemptKey(attempt), Encode(attempt));
+    STATCOLLECT_RETURN_IF_ERROR(Write("create attempt of run '" + wanted.run + "'", *database, batch, true));
     live_->Add(attempt.id);
     return attempt;
   }
@@ -261,11 +321,13 @@ class RocksDbStore final : public Store {
     std::lock_guard lock(catalogue_mutex_);
     auto attempts = ReadAll<AttemptMeta>("attempts", kCatalogue, KeyRange("r", "s"));
     if (!attempts.ok()) return attempts.status();
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
     {
       std::unique_lock aliases(alias_mutex_);  // from here on, no block becomes an alias of one of theirs
       for (const AttemptId id : ids) live_->Remove(id);
     }
-    if (Status taken = TakeOver(ids); !taken.ok()) {
+    if (Status taken = TakeOver(*database, ids); !taken.ok()) {
       for (const AttemptMeta& attempt : *attempts) {
         if (std::find(ids.begin(), ids.end(), attempt.id) != ids.end()) live_->Add(attempt.id);
       }
@@ -274,13 +336,14 @@ class RocksDbStore final : public Store {
     rocksdb::WriteBatch batch;
     for (const AttemptMeta& attempt : *attempts) {
       if (std::find(ids.begin(), ids.end(), attempt.id) == ids.end()) continue;
-      (void)batch.Delete(families_[kCatalogue], AttemptKey(attempt));
+      (void)batch.Delete(database->families[kCatalogue], AttemptKey(attempt));
       for (const char prefix : {'m', 'i', 'a', 'l', 'x'})
-        DeleteAttempt(batch, kCatalogue, std::string(1, prefix), attempt.id);
-      for (const Family family : kOfAttempts) DeleteAttempt(batch, family, "", attempt.id);
+        DeleteAttempt(batch, database->families[kCatalogue], std::string(1, prefix), attempt.id);
+      for (const Family family : kOfAttempts)
+        DeleteAttempt(batch, database->families[family], "", attempt.id);
     }
-    STATCOLLECT_RETURN_IF_ERROR(Write("drop attempts", batch, true));
-    for (const AttemptId id : ids) FreeFiles(id);
+    STATCOLLECT_RETURN_IF_ERROR(Write("drop attempts", *database, batch, true));
+    for (const AttemptId id : ids) FreeFiles(*database, id);
     return Status::Ok();
   }
 
@@ -300,10 +363,12 @@ class RocksDbStore final : public Store {
   }
 
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
     rocksdb::WriteBatch batch;
-    (void)batch.Put(families_[kCatalogue], RankKey('i', attempt, rank), Encode(meta.info));
-    (void)batch.Put(families_[kCatalogue], RankKey('m', attempt, rank), Encode(meta));
-    STATCOLLECT_RETURN_IF_ERROR(Write("write rank " + std::to_string(rank), batch, true));
+    (void)batch.Put(database->families[kCatalogue], RankKey('i', attempt, rank), Encode(meta.info));
+    (void)batch.Put(database->families[kCatalogue], RankKey('m', attempt, rank), Encode(meta));
+    STATCOLLECT_RETURN_IF_ERROR(Write("write rank " + std::to_string(rank), *database, batch, true));
     std::lock_guard lock(with_info_mutex_);
     with_info_.emplace(attempt, rank);
     return Status::Ok();
@@ -330,28 +395,52 @@ class RocksDbStore final : public Store {
   Status Append(std::span<const AppendItem> items) override {
     // Held over the write: whoever removes an attempt knows all aliases of its blocks.
     std::shared_lock aliases(alias_mutex_);
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
     rocksdb::WriteBatch batch(BytesOf(items));
     for (const AppendItem& item : items) {
-      Add(batch, item);
-      STATCOLLECT_RETURN_IF_ERROR(AddInfo(batch, item));
+      Add(*database, batch, item);
+      STATCOLLECT_RETURN_IF_ERROR(AddInfo(*database, batch, item));
     }
-    return Write("append " + std::to_string(items.size()) + " batches", batch, fsync_);
+    return Write("append " + std::to_string(items.size()) + " batches", *database, batch, fsync_);
+  }
+
+  Status Recover() override {
+    const Status failure = health_->status();
+    if (failure.code() != Code::kResourceExhausted) return failure;
+    std::lock_guard lock(database_mutex_);
+    if (health_->status().ok()) return Status::Ok();  // another thread was here first
+    if (database_.use_count() > 1) {
+      const auto now = std::chrono::steady_clock::now();
+      if (!waiting_since_) waiting_since_ = now;
+      if (now - *waiting_since_ >= kScanPatience) database_->closing = true;
+      return failure;
+    }
+    waiting_since_.reset();
+    return Reopen(failure);
   }
 
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return ScanBlocks(*db_, stat_families(), attempt, rank, steps);
+    auto database = Pin();
+    if (database == nullptr) return std::make_unique<PinnedScan>(Closed());
+    auto scan = ScanBlocks(*database->db, StatFamiliesOf(*database), attempt, rank, steps);
+    return std::make_unique<PinnedScan>(std::move(database), std::move(scan));
   }
 
   Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
                                                   std::uint32_t activation, StepBounds steps) override {
-    return ReadSeries(*db_, stat_families(), attempt, rank, activation, steps);
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
+    return ReadSeries(*database->db, StatFamiliesOf(*database), attempt, rank, activation, steps);
   }
 
   Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
                                                StepBounds bounds) override {
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
     std::vector<std::uint64_t> steps;
     const KeyRange range = RankRange(attempt, rank, bounds);
-    auto it = Iterate(*db_, families_[kStats], range);
+    auto it = Iterate(*database->db, database->families[kStats], range);
     while (it->Valid()) {
       const auto key = DecodeStatKey(View(it->key()));
       if (!key) return Status(Code::kDataLoss, "list steps: found a key of another length than 20 bytes");
@@ -380,6 +469,13 @@ class RocksDbStore final : public Store {
     const fs::space_info space = fs::space(directory_, error);
     if (error) return Status(Code::kUnavailable, "measure '" + directory_ + "': " + error.message());
     usage.disk_free_bytes = space.available;
+    if (const auto database = Pin()) {
+      for (auto* family : database->families) {
+        std::uint64_t bytes = 0;
+        (void)database->db->GetIntProperty(family, rocksdb::DB::Properties::kCurSizeAllMemTables, &bytes);
+        usage.unflushed_bytes += bytes;
+      }
+    }
     for (fs::directory_iterator entry(directory_, error), end; !error && entry != end;
          entry.increment(error)) {
       std::error_code gone;  // RocksDB removes files at any time
@@ -400,9 +496,11 @@ class RocksDbStore final : public Store {
     STATCOLLECT_RETURN_IF_ERROR(CheckFreeSpace(attempted, *target, links ? 0 : usage->disk_bytes));
 
     std::lock_guard one_at_a_time(checkpoint_mutex_);
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
     StagedDirectory staged(*target);
     rocksdb::Checkpoint* made = nullptr;
-    STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, rocksdb::Checkpoint::Create(db_.get(), &made)));
+    STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, rocksdb::Checkpoint::Create(database->db.get(), &made)));
     const std::unique_ptr<rocksdb::Checkpoint> checkpoint(made);
     STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, checkpoint->CreateCheckpoint(staged.path())));
     STATCOLLECT_RETURN_IF_ERROR(WriteFormatFile(staged.path(), kStoreFormatVersion));
@@ -432,9 +530,25 @@ class RocksDbStore final : public Store {
     return " of attempt " + std::to_string(attempt) + ", rank " + std::to_string(rank);
   }
 
-  Result<AttemptId> NextAttemptId() {
+  // Which attempts there are, as the catalogue says: after a write that failed it may not be what was wanted.
+  Status LoadAttempts(const Database& database) {
+    std::set<AttemptId> found;
+    STATCOLLECT_RETURN_IF_ERROR(ForEach<AttemptMeta>(
+        database, "attempts", kCatalogue, KeyRange("r", "s"),
+        [&](std::string_view, const AttemptMeta& attempt) { found.insert(attempt.id); }));
+    auto next = NextAttemptId(database);
+    if (!next.ok()) return next.status();
+    for (const AttemptId id : live_->snapshot().live) {
+      if (!found.contains(id)) live_->Remove(id);
+    }
+    for (const AttemptId id : found) live_->Add(id);
+    live_->SetNext(*next);
+    return Status::Ok();
+  }
+
+  static Result<AttemptId> NextAttemptId(const Database& database) {
     std::string text;
-    const rocksdb::Status read = db_->Get({}, families_[kDefault], kNextAttemptKey, &text);
+    const rocksdb::Status read = database.db->Get({}, database.families[kDefault], kNextAttemptKey, &text);
     if (read.IsNotFound()) return AttemptId{1};
     STATCOLLECT_RETURN_IF_ERROR(FromRocks("read the next attempt's number", read));
     AttemptId id = 0;
@@ -448,7 +562,14 @@ class RocksDbStore final : public Store {
   // Calls visit(key, value) for each value of the range, in key order.
   template <typename T, typename Visit>
   Status ForEach(const std::string& what, Family family, const KeyRange& range, Visit visit) {
-    auto it = Iterate(*db_, families_[family], range);
+    const auto database = Pin();
+    return database == nullptr ? Closed() : ForEach<T>(*database, what, family, range, std::move(visit));
+  }
+
+  template <typename T, typename Visit>
+  static Status ForEach(const Database& database, const std::string& what, Family family,
+                        const KeyRange& range, Visit visit) {
+    auto it = Iterate(*database.db, database.families[family], range);
     for (; it->Valid(); it->Next()) {
       auto value = Decode<T>(what + ", key " + it->key().ToString(/*hex=*/true), View(it->value()));
       if (!value.ok()) return value.status();
@@ -465,8 +586,8 @@ class RocksDbStore final : public Store {
     return values;
   }
 
-  StatFamilies stat_families() const {
-    return {.stats = families_[kStats], .sketches = families_[kSketches]};
+  static StatFamilies StatFamiliesOf(const Database& database) {
+    return {.stats = database.families[kStats], .sketches = database.families[kSketches]};
   }
 
   static std::size_t BytesOf(std::span<const AppendItem> items) {
@@ -481,36 +602,37 @@ class RocksDbStore final : public Store {
     return bytes;
   }
 
-  void Add(rocksdb::WriteBatch& batch, const AppendItem& item) {
+  void Add(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item) {
     if (item.prepared != nullptr) {
-      AddPrepared(batch, item, static_cast<const RocksPreparedBatch&>(*item.prepared));
+      AddPrepared(database, batch, item, static_cast<const RocksPreparedBatch&>(*item.prepared));
     } else {
       const auto prepared = NewWriter(item.attempt, item.rank)->Prepare(*item.batch);
-      AddPrepared(batch, item, static_cast<const RocksPreparedBatch&>(*prepared));
+      AddPrepared(database, batch, item, static_cast<const RocksPreparedBatch&>(*prepared));
     }
-    (void)batch.Put(families_[kCatalogue], RankKey('m', item.attempt, item.rank), Encode(*item.meta));
+    (void)batch.Put(database.families[kCatalogue], RankKey('m', item.attempt, item.rank), Encode(*item.meta));
   }
 
-  void AddPrepared(rocksdb::WriteBatch& batch, const AppendItem& item, const RocksPreparedBatch& prepared) {
+  void AddPrepared(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item,
+                   const RocksPreparedBatch& prepared) {
     for (const auto& entry : prepared.entries)
-      (void)batch.Put(families_[entry.family], entry.key, entry.value);
+      (void)batch.Put(database.families[entry.family], entry.key, entry.value);
     for (const EncodedStatBlock& block : prepared.blocks) {
       if (block.twin && live_->Contains(block.twin->attempt)) {
-        (void)batch.Put(families_[kStats], EncodeStatKey(block.key), block.alias);
-        NoteAlias(batch, block.twin->attempt, item.attempt);
+        (void)batch.Put(database.families[kStats], EncodeStatKey(block.key), block.alias);
+        NoteAlias(database, batch, block.twin->attempt, item.attempt);
       } else {
-        AddBlock(batch, block.key, block.own, block.worth_listing ? &block.digest : nullptr);
+        AddBlock(database, batch, block.key, block.own, block.worth_listing ? &block.digest : nullptr);
       }
     }
   }
 
   // `listed_as`: so that equal blocks can be aliases of this one; null: not listed.
-  void AddBlock(rocksdb::WriteBatch& batch, const StatKey& key, const EncodedBlock& block,
-                const BlockDigest* listed_as) {
+  static void AddBlock(const Database& database, rocksdb::WriteBatch& batch, const StatKey& key,
+                       const EncodedBlock& block, const BlockDigest* listed_as) {
     const std::string encoded_key = EncodeStatKey(key);
-    (void)batch.Put(families_[kStats], encoded_key, block.stats);
-    if (!block.sums.empty()) (void)batch.Put(families_[kSketches], encoded_key, block.sums);
-    if (listed_as != nullptr) (void)batch.Put(families_[kContents], KeyOf(*listed_as), encoded_key);
+    (void)batch.Put(database.families[kStats], encoded_key, block.stats);
+    if (!block.sums.empty()) (void)batch.Put(database.families[kSketches], encoded_key, block.sums);
+    if (listed_as != nullptr) (void)batch.Put(database.families[kContents], KeyOf(*listed_as), encoded_key);
   }
 
   static rocksdb::Slice KeyOf(const BlockDigest& digest) {
@@ -518,26 +640,29 @@ class RocksDbStore final : public Store {
   }
 
   std::optional<StatKey> FindTwin(const BlockDigest& digest) {
+    const auto database = Pin();
+    if (database == nullptr) return std::nullopt;
     rocksdb::PinnableSlice value;
-    if (!db_->Get({}, families_[kContents], KeyOf(digest), &value).ok()) return std::nullopt;
+    if (!database->db->Get({}, database->families[kContents], KeyOf(digest), &value).ok())
+      return std::nullopt;
     const auto key = DecodeStatKey(View(value));
     return key && live_->Contains(key->attempt) ? key : std::nullopt;
   }
 
   // Remembers in the catalogue, once, that blocks of `user` stand for blocks of `owner`.
-  void NoteAlias(rocksdb::WriteBatch& batch, AttemptId owner, AttemptId user) {
+  void NoteAlias(const Database& database, rocksdb::WriteBatch& batch, AttemptId owner, AttemptId user) {
     if (owner == user) return;
     {
       std::lock_guard lock(noted_mutex_);
       if (!noted_.emplace(owner, user).second) return;
     }
-    (void)batch.Put(families_[kCatalogue], KeyBuilder('x').U32(owner).U32(user).Take(), "");
+    (void)batch.Put(database.families[kCatalogue], KeyBuilder('x').U32(owner).U32(user).Take(), "");
   }
 
-  Result<std::vector<AttemptId>> UsersOf(AttemptId owner) {
+  static Result<std::vector<AttemptId>> UsersOf(const Database& database, AttemptId owner) {
     std::vector<AttemptId> users;
     const KeyRange range = AttemptRange('x', owner);
-    auto it = Iterate(*db_, families_[kCatalogue], range);
+    auto it = Iterate(*database.db, database.families[kCatalogue], range);
     for (; it->Valid(); it->Next()) {
       if (it->key().size() == 9) users.push_back(ReadU32(View(it->key()).substr(5)));
     }
@@ -547,26 +672,26 @@ class RocksDbStore final : public Store {
   }
 
   // Blocks of attempts that stay and stand for blocks of attempts that go get their content themselves.
-  Status TakeOver(std::span<const AttemptId> going) {
+  Status TakeOver(const Database& database, std::span<const AttemptId> going) {
     for (const AttemptId owner : going) {
-      auto users = UsersOf(owner);
+      auto users = UsersOf(database, owner);
       if (!users.ok()) return users.status();
       for (const AttemptId user : *users) {
         if (!live_->Contains(user)) continue;
-        STATCOLLECT_RETURN_IF_ERROR(TakeOverFrom(owner, user));
+        STATCOLLECT_RETURN_IF_ERROR(TakeOverFrom(database, owner, user));
       }
     }
     return Status::Ok();
   }
 
-  Status TakeOverFrom(AttemptId owner, AttemptId user) {
+  Status TakeOverFrom(const Database& database, AttemptId owner, AttemptId user) {
     constexpr std::size_t kBatchBytes = 4 << 20;
     const std::string attempted = "take over shared blocks of attempt " + std::to_string(owner);
     const std::string prefix = KeyBuilder().U32(user).Take();
     const KeyRange range(prefix, PrefixEnd(prefix));
-    BlockSource source(*db_, stat_families());
+    BlockSource source(*database.db, StatFamiliesOf(database));
     rocksdb::WriteBatch batch;
-    auto it = Iterate(*db_, families_[kStats], range, /*scan=*/true);
+    auto it = Iterate(*database.db, database.families[kStats], range, /*scan=*/true);
     for (; it->Valid(); it->Next()) {
       const auto key = DecodeStatKey(View(it->key()));
       if (!key) continue;
@@ -575,80 +700,109 @@ class RocksDbStore final : public Store {
       if (reader->kind() != BlockReader::Kind::kAlias || reader->target().attempt != owner) continue;
       BlockColumns block;
       STATCOLLECT_RETURN_IF_ERROR(source.Read(*key, View(it->value()), /*sketches=*/true, &block));
-      AddBlock(batch, *key, EncodeBlock(block, reader->digest()), &reader->digest());
+      AddBlock(database, batch, *key, EncodeBlock(block, reader->digest()), &reader->digest());
       if (batch.GetDataSize() < kBatchBytes) continue;
-      STATCOLLECT_RETURN_IF_ERROR(Write(attempted, batch, true));
+      STATCOLLECT_RETURN_IF_ERROR(Write(attempted, database, batch, true));
       batch.Clear();
     }
     STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, it->status()));
-    return Write(attempted, batch, true);
+    return Write(attempted, database, batch, true);
   }
 
   // What the hello told is large and does not change: written once, not with each append.
-  Status AddInfo(rocksdb::WriteBatch& batch, const AppendItem& item) {
+  Status AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item) {
     {
       std::lock_guard lock(with_info_mutex_);
       if (!with_info_.emplace(item.attempt, item.rank).second) return Status::Ok();
     }
     std::string stored;
     const std::string key = RankKey('i', item.attempt, item.rank);
-    const rocksdb::Status read = db_->Get({}, families_[kCatalogue], key, &stored);
+    const rocksdb::Status read = database.db->Get({}, database.families[kCatalogue], key, &stored);
     if (!read.IsNotFound()) return FromRocks("read what the hello told" + Of(item.attempt, item.rank), read);
-    (void)batch.Put(families_[kCatalogue], key, Encode(item.meta->info));
+    (void)batch.Put(database.families[kCatalogue], key, Encode(item.meta->info));
     return Status::Ok();
   }
 
-  void DeleteAttempt(rocksdb::WriteBatch& batch, Family family, const std::string& prefix, AttemptId id) {
+  static void DeleteAttempt(rocksdb::WriteBatch& batch, rocksdb::ColumnFamilyHandle* family,
+                            const std::string& prefix, AttemptId id) {
     const std::string begin = prefix + KeyBuilder().U32(id).Take();
-    (void)batch.DeleteRange(families_[family], begin, PrefixEnd(begin));
+    (void)batch.DeleteRange(family, begin, PrefixEnd(begin));
   }
 
   // Gives back whole files of a dropped attempt at once, and asks for a compaction of files that hold other
   // attempts too. Both are only about space: a dropped attempt's id is never asked for again.
-  void FreeFiles(AttemptId id) {
+  static void FreeFiles(const Database& database, AttemptId id) {
     const KeyRange range(KeyBuilder().U32(id).Take(), PrefixEnd(KeyBuilder().U32(id).Take()));
     const rocksdb::Slice begin = range.begin;
     for (const Family family : kOfAttempts) {
-      (void)rocksdb::DeleteFilesInRange(db_.get(), families_[family], &begin, &range.end_slice,
+      (void)rocksdb::DeleteFilesInRange(database.db.get(), database.families[family], &begin,
+                                        &range.end_slice,
                                         /*include_end=*/false);
-      (void)rocksdb::experimental::SuggestCompactRange(db_.get(), families_[family], &begin,
+      (void)rocksdb::experimental::SuggestCompactRange(database.db.get(), database.families[family], &begin,
                                                        &range.end_slice);
     }
   }
 
   // A failed write may have reached the disk in part: nothing is written after it, until the store is opened
   // again.
-  Status Write(const std::string& attempted, rocksdb::WriteBatch& batch, bool sync) {
-    {
-      std::lock_guard lock(failure_mutex_);
-      if (!failure_.ok()) return failure_;
-    }
+  Status Write(const std::string& attempted, const Database& database, rocksdb::WriteBatch& batch,
+               bool sync) {
+    if (Status failure = health_->status(); !failure.ok()) return failure;
     rocksdb::WriteOptions options;
     options.sync = sync;
-    Status written = FromRocks(attempted, db_->Write(options, &batch));
-    if (!written.ok()) {
-      std::lock_guard lock(failure_mutex_);
-      if (failure_.ok()) {
-        failure_ =
-            Status(written.code(), written.message() +
-                                       "; the store takes no more writes until statcollectord is started "
-                                       "again");
-      }
-      return failure_;
+    const Status written = FromRocks(attempted, database.db->Write(options, &batch));
+    return written.ok() ? written : health_->Fail(written);
+  }
+
+  // Keeps RocksDB open until the pointer is gone; null: it could not be opened again. Never held while
+  // waiting for something that needs Recover.
+  std::shared_ptr<Database> Pin() {
+    std::lock_guard lock(database_mutex_);
+    return database_;
+  }
+  static Status Closed() {
+    return Status(Code::kUnavailable,
+                  "use the store: it could not be opened again after its disk was full; free space, and it "
+                  "opens by itself");
+  }
+
+  // As a restart does: RocksDB replays its log and makes durable what it found before Open returns, so what
+  // is read from then on is durable whatever became of the write that failed. Readers wait meanwhile, and
+  // have a read-only RocksDB if there is still no space.
+  Status Reopen(const Status& failure) {
+    database_.reset();
+    health_->Clear();
+    {
+      std::scoped_lock lock(with_info_mutex_, noted_mutex_);
+      with_info_.clear();
+      noted_.clear();
     }
-    return written;
+    auto opened = opener_.Open(/*read_only=*/false, health_);
+    if (opened.ok()) {
+      database_ = *std::move(opened);
+      if (const Status loaded = LoadAttempts(*database_); !loaded.ok()) return health_->Fail(loaded);
+      log_("opened '" + directory_ + "' again: there is space");
+      return health_->status();
+    }
+    log_("open '" + directory_ + "' again: " + opened.status().message());
+    (void)health_->Fail(Status(Code::kResourceExhausted, opened.status().message()));
+    auto readable = opener_.Open(/*read_only=*/true, health_);
+    if (readable.ok()) database_ = *std::move(readable);
+    return failure;
   }
 
   const std::string directory_;
   const bool fsync_;
-  const std::shared_ptr<LiveAttempts> live_;
+  const std::function<void(const std::string&)> log_;
+  const std::shared_ptr<LiveAttempts> live_ = std::make_shared<LiveAttempts>();
   const std::unique_ptr<DirectoryLock> lock_;
-  const std::unique_ptr<rocksdb::DB> db_;
-  const std::vector<rocksdb::ColumnFamilyHandle*> families_;  // by Family
-  std::mutex catalogue_mutex_;                                // one attempt is created or dropped at a time
+  const DatabaseOpener opener_;
+  const std::shared_ptr<WriteHealth> health_ = std::make_shared<WriteHealth>();
+  std::mutex database_mutex_;  // held while RocksDB is opened again
+  std::shared_ptr<Database> database_;
+  std::optional<std::chrono::steady_clock::time_point> waiting_since_;  // Recover found scans under way
+  std::mutex catalogue_mutex_;  // one attempt is created or dropped at a time
   std::mutex checkpoint_mutex_;
-  std::mutex failure_mutex_;
-  Status failure_;
   std::atomic<std::size_t> key_frame_bytes_{0};
   // Shared: an Append, which may write aliases; unique: attempts cease to be targets of aliases.
   std::shared_mutex alias_mutex_;
@@ -658,34 +812,12 @@ class RocksDbStore final : public Store {
   std::set<std::pair<AttemptId, std::uint32_t>> with_info_;  // ranks known to have what the hello told
 };
 
-// What to do when the store does not open.
-std::string AfterOpen(Code code) {
-  if (code == Code::kDataLoss) {
-    return "; expected files as they were written; restore a checkpoint, or start with another --data-dir";
-  }
-  return "; expected a disk with space and a folder this user may write";
-}
-
-std::vector<rocksdb::ColumnFamilyDescriptor> Descriptors(const std::shared_ptr<LiveAttempts>& live) {
-  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-  for (int family = 0; family < kFamilyCount; ++family) {
-    descriptors.emplace_back(kFamilies[static_cast<std::size_t>(family)],
-                             MakeFamilyOptions(static_cast<Family>(family), live));
-  }
-  return descriptors;
-}
-
 // Reads every block of every table.
 Status VerifyTables(const std::string& directory, const RocksDbStoreOptions& options) {
-  std::vector<rocksdb::ColumnFamilyHandle*> handles;
-  rocksdb::DB* opened = nullptr;
-  rocksdb::Status status =
-      rocksdb::DB::OpenForReadOnly(MakeDbOptions(directory, std::make_shared<WarningLog>(options.log)),
-                                   directory, Descriptors(nullptr), &handles, &opened);
-  const std::unique_ptr<rocksdb::DB> db(opened);
-  if (status.ok()) status = db->VerifyChecksum();
-  for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
-  return FromRocks("verify '" + directory + "'", status);
+  const auto database =
+      DatabaseOpener(directory, options, nullptr).Open(/*read_only=*/true, std::make_shared<WriteHealth>());
+  if (!database.ok()) return database.status();
+  return FromRocks("verify '" + directory + "'", (*database)->db->VerifyChecksum());
 }
 
 }  // namespace
@@ -733,21 +865,9 @@ Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
   if (!lock.ok()) return lock.status();
   STATCOLLECT_RETURN_IF_ERROR(CheckFormatFile(directory, kStoreFormatVersion));
 
-  std::vector<rocksdb::ColumnFamilyHandle*> handles;
-  rocksdb::DB* db = nullptr;
-  const auto log = std::make_shared<WarningLog>(options.log);
-  const auto live = std::make_shared<LiveAttempts>();
-  const rocksdb::Status opened =
-      rocksdb::DB::Open(MakeDbOptions(directory, log), directory, Descriptors(live), &handles, &db);
-  if (!opened.ok()) {
-    const std::string hint = log->about_logs().empty() ? "" : " (" + log->about_logs() + ")";
-    const Status status = FromRocks("open store '" + directory + "'", opened);
-    return Status(status.code(), status.message() + hint + AfterOpen(status.code()));
-  }
+  auto store = std::make_unique<RocksDbStore>(directory, options, *std::move(lock));
+  STATCOLLECT_RETURN_IF_ERROR(store->Open());
   options.log("opened '" + directory + "', format version " + std::to_string(kStoreFormatVersion));
-  auto store = std::make_unique<RocksDbStore>(directory, options.fsync, live, *std::move(lock),
-                                              std::unique_ptr<rocksdb::DB>(db), std::move(handles));
-  STATCOLLECT_RETURN_IF_ERROR(store->LoadAttempts());
   return std::unique_ptr<Store>(std::move(store));
 }
 

@@ -9,14 +9,21 @@
 #include "common/status.h"
 #include "server/store/store.h"
 
+namespace rocksdb {
+class Env;
+}
+
 namespace statcollect {
 
 inline constexpr int kStoreFormatVersion = 2;
 
 struct RocksDbStoreOptions {
   bool fsync = true;  // false: an append is done once the operating system has it
+  std::size_t memtable_bytes = std::size_t{64} << 20;  // statistics kept in memory before they go to a table
   // Called from any thread, RocksDB's own included.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
+  // Files (but FORMAT and the lock), clock and threads of RocksDB; empty: the operating system's. For tests.
+  std::shared_ptr<rocksdb::Env> env = nullptr;
 };
 
 // Opens or creates the store in a directory. Holds the directory until destroyed: kFailedPrecondition names

@@ -103,6 +103,7 @@ struct StatPoint {
 struct StoreUsage {
   std::uint64_t disk_bytes = 0;       // of the store's files
   std::uint64_t disk_free_bytes = 0;  // of its file system
+  std::uint64_t unflushed_bytes = 0;  // in memory and in the log, still to be written into tables
 };
 
 struct CheckpointReport {
@@ -135,8 +136,13 @@ class Store {
   // For the batches of one stream. Must not outlive the store.
   virtual std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) = 0;
   // One atomic write of all items: definitions, records and rank metas; synced if the store was opened with
-  // fsync durability. After a failed sync every later Append fails too, until the store is opened again.
+  // fsync durability. After a failed write every later one fails too, until Recover says otherwise.
   virtual Status Append(std::span<const AppendItem> items) = 0;
+  // OK: writes are taken. After a write that failed for want of space (kResourceExhausted) it opens the store
+  // anew, which takes as long as a start and makes readers wait: call it when there is space again. From OK
+  // on, ranks and records are durable as read; the write that failed may be among them. Any other failure is
+  // for good.
+  virtual Status Recover() = 0;
 
   // Blocks of a rank by (step, first activation).
   virtual std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;

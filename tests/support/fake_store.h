@@ -127,9 +127,16 @@ class FakeStore final : public Store {
     changed_.wait(lock, [this] { return !blocked_; });
     --inside_;
     appends_.push_back(items.size());
-    if (!append_failure_.ok()) return append_failure_;
+    if (!append_failure_.ok()) return failed_ = append_failure_;
     for (const AppendItem& item : items) AppendOne(item);
     return Status::Ok();
+  }
+
+  // A want of space passes, once FailAppends has ended it; any other failure is for good.
+  Status Recover() override {
+    std::lock_guard lock(mutex_);
+    if (failed_.code() == Code::kResourceExhausted && append_failure_.ok()) failed_ = Status::Ok();
+    return failed_;
   }
 
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
@@ -313,7 +320,7 @@ class FakeStore final : public Store {
   std::map<Place, RankData> data_;
   AttemptId next_id_ = 1;
   StoreUsage usage_{.disk_bytes = 0, .disk_free_bytes = std::uint64_t{1} << 40};
-  Status append_failure_;
+  Status append_failure_, failed_;
   bool blocked_ = false;
   int inside_ = 0;
   mutable int usage_calls_ = 0;

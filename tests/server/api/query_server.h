@@ -65,6 +65,7 @@ class GatedStore final : public Store {
     return store_.NewWriter(attempt, rank);
   }
   Status Append(std::span<const AppendItem> items) override { return store_.Append(items); }
+  Status Recover() override { return store_.Recover(); }
   Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
                                                   std::uint32_t activation, StepBounds steps) override {
     return store_.ActivationSeries(attempt, rank, activation, steps);

@@ -130,6 +130,23 @@ TEST_F(CommitterTest, AFailedWriteFailsEverythingAndIsNeverTriedAgain) {
   EXPECT_EQ(committer_->commits(), 0u);
 }
 
+TEST_F(CommitterTest, AWriteThatFoundNoSpaceFailsItsLanesAndLaterOnesAreTakenOnceTheStoreHasRecovered) {
+  Writer lost{.rank = 0}, bystander{.rank = 1}, other{.rank = 2}, later{.rank = 3};
+  ASSERT_TRUE(Submit(bystander).get().ok());
+  store_.FailAppends(Status(Code::kResourceExhausted, "no space left"));
+  const Status failed = Submit(lost).get();
+  EXPECT_EQ(failed.code(), Code::kResourceExhausted) << "agents try again";
+  EXPECT_THAT(failed.message(), HasSubstr("no space left"));
+  EXPECT_EQ(committer_->Admission().code(), Code::kResourceExhausted);
+  EXPECT_EQ(Submit(other).get().code(), Code::kResourceExhausted);
+  EXPECT_THAT(store_.appends(), ElementsAre(1, 1)) << "nothing is written before the store has recovered";
+  store_.FailAppends(Status::Ok());
+  EXPECT_TRUE(committer_->Admission().ok());
+  EXPECT_EQ(Submit(lost).get().code(), Code::kResourceExhausted) << "its stream has to begin again";
+  EXPECT_TRUE(Submit(bystander).get().ok()) << "it has lost nothing";
+  EXPECT_TRUE(Submit(later).get().ok());
+}
+
 TEST_F(CommitterTest, RefusesWhileTheDiskIsNearlyFullAndRecoversByItself) {
   Writer a{.rank = 0}, b{.rank = 1};
   store_.SetDiskFree(1000);

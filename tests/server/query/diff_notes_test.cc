@@ -316,6 +316,7 @@ class GrowingStore final : public Store {
     return inner_.NewWriter(a, r);
   }
   Status Append(std::span<const AppendItem> items) override { return inner_.Append(items); }
+  Status Recover() override { return inner_.Recover(); }
   Result<std::vector<StatPoint>> ActivationSeries(AttemptId a, std::uint32_t r, std::uint32_t id,
                                                   StepBounds steps) override {
     return inner_.ActivationSeries(a, r, id, steps);

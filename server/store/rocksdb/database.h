@@ -1,0 +1,59 @@
+// RocksDB while it is open, shared by those who use it.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_H_
+
+#include <atomic>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <rocksdb/db.h>
+
+#include "server/store/store.h"
+
+namespace statcollect {
+
+// Closes when its last user lets go of it.
+struct Database {
+  std::unique_ptr<rocksdb::DB> db;
+  std::vector<rocksdb::ColumnFamilyHandle*> families;  // by Family
+  std::atomic<bool> closing{false};                    // scans under way end early
+
+  Database() = default;
+  Database(const Database&) = delete;
+  ~Database() {
+    if (db == nullptr) return;
+    for (auto* family : families) (void)db->DestroyColumnFamilyHandle(family);
+    (void)db->Close();
+  }
+};
+
+// A scan that keeps RocksDB open, and ends with kUnavailable where that would keep it open too long.
+class PinnedScan final : public StatScan {
+ public:
+  PinnedScan(std::shared_ptr<Database> database, std::unique_ptr<StatScan> scan)
+      : database_(std::move(database)), scan_(std::move(scan)) {}
+  explicit PinnedScan(Status failure) : status_(std::move(failure)) {}
+
+  bool Next() override {
+    if (!status_.ok()) return false;
+    if (database_->closing) {
+      status_ = Status(Code::kUnavailable,
+                       "scan statistics: the store is being opened again after its disk was full; ask again");
+      return false;
+    }
+    return scan_->Next();
+  }
+  const StatBlock& block() const override { return scan_->block(); }
+  const Status& status() const override { return status_.ok() ? scan_->status() : status_; }
+  std::uint64_t bytes_read() const override { return scan_ == nullptr ? 0 : scan_->bytes_read(); }
+
+ private:
+  std::shared_ptr<Database> database_;  // outlives the scan
+  std::unique_ptr<StatScan> scan_;
+  Status status_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_H_

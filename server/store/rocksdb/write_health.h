@@ -1,0 +1,69 @@
+// Whether the store takes writes, as RocksDB's own threads see it too.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_WRITE_HEALTH_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_WRITE_HEALTH_H_
+
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <rocksdb/listener.h>
+
+#include "common/status.h"
+#include "server/store/rocksdb/util.h"
+
+namespace statcollect {
+
+// Thread-safe.
+class WriteHealth {
+ public:
+  Status status() const {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+  // The first failure counts, until Clear.
+  Status Fail(const Status& why) {
+    std::lock_guard lock(mutex_);
+    if (failure_.ok()) failure_ = Explain(why);
+    return failure_;
+  }
+  void Clear() {
+    std::lock_guard lock(mutex_);
+    failure_ = Status::Ok();
+  }
+
+ private:
+  static Status Explain(const Status& why) {
+    return {why.code(),
+            why.message() + (why.code() == Code::kResourceExhausted
+                                 ? "; expected space on the store's file system; free some, and the store "
+                                   "takes writes again by itself"
+                                 : "; the store takes no more writes until statcollectord is started again")};
+  }
+
+  mutable std::mutex mutex_;
+  Status failure_;
+};
+
+// Tells WriteHealth about failed flushes and compactions, and keeps RocksDB from going on by itself after a
+// write that failed: part of it may be in the log, to be found by the next start after agents were told
+// otherwise (docs/decisions/0012). A compaction that lacks space loses nothing and is tried again.
+class BackgroundErrors final : public rocksdb::EventListener {
+ public:
+  explicit BackgroundErrors(std::shared_ptr<WriteHealth> health) : health_(std::move(health)) {}
+
+  void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status* error) override {
+    if (error->severity() > rocksdb::Status::Severity::kSoftError)
+      (void)health_->Fail(FromRocks("write the store's files", *error));
+  }
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason reason, rocksdb::Status /*error*/,
+                            bool* automatic) override {
+    *automatic = reason == rocksdb::BackgroundErrorReason::kCompaction;
+  }
+
+ private:
+  const std::shared_ptr<WriteHealth> health_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_WRITE_HEALTH_H_
