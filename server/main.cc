@@ -65,6 +65,10 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, std::initializer_list<g
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  // What a stream may send ahead of what is read from it, whatever the line could carry: with hundreds of
+  // streams, gRPC's own estimate made for a gigabyte of buffers here and seconds of waiting in them.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 256 << 10);
   builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
   builder.AddListeningPort(config.listen.ToString(), grpc::InsecureServerCredentials(), &port);
   for (grpc::Service* service : services) builder.RegisterService(service);

@@ -32,7 +32,7 @@
 namespace statcollect {
 
 struct CommitterOptions {
-  std::size_t queue_bytes_max = std::size_t{64} << 20;
+  std::size_t queue_bytes_max = std::size_t{32} << 20;
   std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: nothing is taken
 };
 

@@ -64,7 +64,7 @@ class Reactor final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::Colle
     if (!streams_.Add(stream_)) stream_->Drain();
   }
 
-  void OnReadDone(bool ok) override { ok ? stream_->OnMessage(request_) : stream_->OnReadsDone(); }
+  void OnReadDone(bool ok) override { ok ? stream_->OnMessage(&request_) : stream_->OnReadsDone(); }
   void OnWriteDone(bool ok) override { stream_->OnWriteDone(ok); }
   void OnCancel() override { stream_->OnCancel(); }
   void OnDone() override {

@@ -40,26 +40,26 @@ IngestStream::IngestStream(const StreamContext& context, StreamTransport* transp
 
 void IngestStream::Start() { ReadNext(); }
 
-void IngestStream::OnMessage(const v1::AgentMessage& message) {
+void IngestStream::OnMessage(v1::AgentMessage* message) {
   Phase phase;
   {
     std::lock_guard lock(mutex_);
     if (end_) return;
     phase = phase_;
   }
-  switch (message.body_case()) {
+  switch (message->body_case()) {
     case v1::AgentMessage::kHello:
       if (phase != Phase::kAwaitingHello)
         return End(OutOfOrder("a second hello", "one, first"), How::kGracefully);
-      return TakeHello(message.hello());
+      return TakeHello(message->hello());
     case v1::AgentMessage::kBatch:
       if (phase != Phase::kOpen)
         return End(OutOfOrder("a batch before the hello", "a hello first"), How::kAtOnce);
-      return TakeBatch(message.batch());
+      return TakeBatch(message->mutable_batch());
     case v1::AgentMessage::kGoodbye:
       if (phase != Phase::kOpen)
         return End(OutOfOrder("a goodbye before the hello", "a hello first"), How::kAtOnce);
-      return TakeGoodbye(message.goodbye());
+      return TakeGoodbye(message->goodbye());
     case v1::AgentMessage::BODY_NOT_SET:
       break;
   }
@@ -158,8 +158,10 @@ void IngestStream::Welcome(Admission admission, std::unique_ptr<IngestSession> s
   ReadNext();
 }
 
-void IngestStream::TakeBatch(const v1::Batch& wire) {
-  auto batch = FromWire(wire, session_->layouts());
+void IngestStream::TakeBatch(v1::Batch* wire) {
+  const std::size_t bytes = wire->ByteSizeLong();
+  auto batch = FromWire(*wire, session_->layouts());
+  delete wire->release_records();  // not kept while the batch waits for its turn
   auto accepted = batch.ok() ? session_->Accept(*std::move(batch), context_.clock.UnixNanos())
                              : Result<IngestSession::Accepted>(batch.status());
   if (!accepted.ok()) {
@@ -169,8 +171,8 @@ void IngestStream::TakeBatch(const v1::Batch& wire) {
   context_.counters.duplicate_records.fetch_add(accepted->duplicates, std::memory_order_relaxed);
   if (accepted->batch) {
     context_.counters.batches.fetch_add(1, std::memory_order_relaxed);
-    context_.counters.bytes.fetch_add(wire.ByteSizeLong(), std::memory_order_relaxed);
-    return Submit(*std::move(accepted), wire.ByteSizeLong(), /*goodbye=*/false);
+    context_.counters.bytes.fetch_add(bytes, std::memory_order_relaxed);
+    return Submit(*std::move(accepted), bytes, /*goodbye=*/false);
   }
   std::unique_lock lock(mutex_);
   ack_due_ = true;  // of what is durable: the acknowledgement that the agent missed, if it is

@@ -55,7 +55,9 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
 
   // --- from the transport
   void Start();
-  void OnMessage(const v1::AgentMessage& message);
+  // Takes the records out of the message: it may be read into again as soon as the transport is asked to
+  // read.
+  void OnMessage(v1::AgentMessage* message);
   void OnReadsDone();  // the agent closed its side, or the stream broke
   void OnWriteDone(bool ok);
   void OnCancel();
@@ -79,7 +81,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   void TakeHello(const v1::Hello& hello);
   void Admit(const SessionInfo& info);
   void Welcome(Admission admission, std::unique_ptr<IngestSession> session);
-  void TakeBatch(const v1::Batch& wire);
+  void TakeBatch(v1::Batch* wire);
   void TakeGoodbye(const v1::Goodbye& goodbye);
   void Submit(IngestSession::Accepted accepted, std::size_t bytes, bool goodbye);
   void OnCommitted(const Status& status, const Tally& tally);

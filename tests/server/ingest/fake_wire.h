@@ -142,7 +142,8 @@ class FakeWire final : public StreamTransport {
   void DeliverLocked() {
     if (!reading_ || inbox_.empty()) return;
     reading_ = false;
-    pool_.Post([stream = stream_, message = std::move(inbox_.front())] { stream->OnMessage(message); });
+    pool_.Post(
+        [stream = stream_, message = std::move(inbox_.front())]() mutable { stream->OnMessage(&message); });
     inbox_.pop_front();
   }
   void CompleteWriteLocked() {
