@@ -32,7 +32,7 @@ int Run(int argc, char** argv) {
   app.footer(kFooter);
   app.require_subcommand(1);
   std::vector<std::pair<CLI::App*, Command>> commands;
-  for (Command (*add)(CLI::App&) : {AddIngest, AddLimits, AddQueries, AddCrowd, AddAcknowledge}) {
+  for (Command (*add)(CLI::App&) : {AddIngest, AddLimits, AddQueries, AddCrowd, AddDump, AddAcknowledge}) {
     Command command = add(app);
     commands.emplace_back(app.get_subcommands({}).back(), std::move(command));
   }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +150,62 @@ def test_same_seed_gives_the_same_records_and_another_step_on_differs(tmp_path: 
         assert later["first"]["step"] == 7
         assert later["compared"]["identical"] == 2 * 7 * 300 + 2 * 40
         assert diff("base", "seed", 1)["compared"]["identical"] == 2 * 40  # the losses only
+
+
+def test_rivals_are_given_the_records_that_the_collector_gets() -> None:
+    sizes = ("--activations", 12, "--steps", 3, "--sketch", 16, "--repeat", 0.5)
+    lines = statcollect_bench("dump", *sizes, "--ranks", 2, "--format", "influx").stdout.splitlines()
+    assert len(lines) == 2 * 3 * 12
+    dumped = {}
+    for line in lines:
+        place, fields, nanos = line.split(" ")
+        rank, activation = (int(tag.partition("=")[2]) for tag in place.split(",")[2:])
+        values = {name: float(value) for name, value in (field.split("=") for field in fields.split(","))}
+        dumped[rank, (int(nanos) - 1_700_000_000 * 10**9) // 10**9, activation] = values
+    with collector.Collector() as running:
+        statcollect_bench("ingest", "--collector", running.address, "--streams", 2, *sizes, "--run", "r")
+        statctl = [str(machine.BUILD / "bin" / "statctl"), "--collector", running.address, "--format", "json"]
+        # With 12 activations the first three are the outputs of the first three modules.
+        for activation, name in enumerate(("norm1", "attn.q_proj", "attn.k_proj")):
+            asked = [*statctl, "series", "r", f"model.layers.0.{name}", "--kind", "output"]
+            found = json.loads(subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout)["records"]
+            assert len(found) == 2 * 3
+            for record in found:
+                given, stats = dumped[record["rank"], record["step"], activation], record["stats"]
+                assert all(stats[field] == given[field] for field in ("min", "max", "mean", "std", "l1", "l2", "zero"))
+                assert stats["numel"] == given["zero"] + given["neg"] + given["pos"]
+    raw = subprocess.run(
+        [str(machine.BUILD / "bin" / "statcollect-bench"), "dump", *map(str, sizes)], capture_output=True, timeout=60, check=True
+    ).stdout
+    assert len(raw) == 8 * 3 * 12 * (5 * 4 + 13 * 8 + 1 + 16 * 4)
+
+
+def test_rivals_take_the_place_of_their_earlier_figures_only(tmp_path: Path) -> None:
+    rivals: Any = importlib.import_module("rivals")
+    path = tmp_path / "ingest.json"
+    row = {"section": "rivals", "records": 10, "records_per_second": 1e6, "bytes_per_record": 50.0}
+    report.write(
+        "ingest", {}, {"cpu": "x", "cores": 2}, [{"section": "limits"}, {**row, "source": "victoria", "name": "V"}], path
+    )
+    added = [{**row, "source": "clickhouse", "name": "C", "diff_identical_seconds": 1.5}]
+    assert rivals._add(added, ["clickhouse"], {}, path) == path
+    assert [r.get("name") for r in result(path)["rows"]] == [None, "V", "C"]
+    rivals._add([{**added[0], "name": "C2"}], ["clickhouse"], {}, path)
+    rows = result(path)["rows"]
+    assert [r.get("name") for r in rows] == [None, "V", "C2"]
+    table = importlib.import_module("ingest").render({"rows": rows[1:]})
+    assert "| V | 1.00 | 50.0 | - | - | 10 |" in table and "| C2 | 1.00 | 50.0 | 1.50 | - | 10 |" in table
+
+
+def test_rivals_that_are_not_installed_are_named(tmp_path: Path) -> None:
+    for tool in ("bash", "dirname"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts" / "bench_rivals.sh"), "--no-install"],
+        env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "found no clickhouse-server clickhouse-client victoria-metrics curl" in done.stderr
 
 
 def test_ingest_writes_every_section_and_its_tables(tmp_path: Path) -> None:
