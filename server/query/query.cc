@@ -225,29 +225,30 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
     if (!steps.ok()) return steps.status();
     owners = *std::move(steps);
   }
+  std::vector<RunView::Series> series;
   for (std::size_t attempt = 0; attempt < view->attempts().size(); ++attempt) {
-    const auto is_wanted = [&](std::uint64_t step) {
-      if (!wanted->Contains(step)) return false;
-      const auto owner = owners.find(step);
-      return owner == owners.end() || owner->second == attempt;
-    };
     for (const auto& [rank, meta] : view->ranks(attempt)) {
       if (!WantedRank(request.ranks, rank)) continue;
-      auto defined = view->Catalogue(attempt, rank);
-      if (!defined.ok()) return defined.status();
-      for (const ActivationDef& def : (*defined)->activations) {
-        if (!Matches(request, def.key)) continue;
-        if (stop.stop_requested()) return Cancelled();
-        auto series = view->Series(attempt, rank, def.id, {.first = wanted->first(), .last = wanted->last()});
-        if (!series.ok()) return series.status();
-        auto catalogue = view->Catalogue(attempt, rank);  // may have grown
-        if (!catalogue.ok()) return catalogue.status();
-        for (const StatPoint& point : *series) {
-          if (!is_wanted(point.step)) continue;
-          if (points.size() >= kRowsMax) return TooMany("series");
-          points.push_back(MakePoint(request.run, rank, def.key, point, (*catalogue)->layouts[point.layout]));
-        }
+      auto catalogue = view->Catalogue(attempt, rank);
+      if (!catalogue.ok()) return catalogue.status();
+      for (const ActivationDef& def : (*catalogue)->activations) {
+        if (Matches(request, def.key))
+          series.push_back({.attempt = attempt, .rank = rank, .activation = def.id, .points = {}});
       }
+    }
+  }
+  STATCOLLECT_RETURN_IF_ERROR(
+      view->ReadSeries(series, {.first = wanted->first(), .last = wanted->last()}, stop));
+  if (stop.stop_requested()) return Cancelled();
+  for (const RunView::Series& one : series) {
+    auto catalogue = view->Catalogue(one.attempt, one.rank);
+    if (!catalogue.ok()) return catalogue.status();
+    const ActivationKey& key = (*catalogue)->activations[one.activation].key;
+    for (const StatPoint& point : one.points) {
+      const auto owner = owners.find(point.step);
+      if (!wanted->Contains(point.step) || (owner != owners.end() && owner->second != one.attempt)) continue;
+      if (points.size() >= kRowsMax) return TooMany("series");
+      points.push_back(MakePoint(request.run, one.rank, key, point, (*catalogue)->layouts[point.layout]));
     }
   }
   const auto key = [](const SeriesPoint& p) {

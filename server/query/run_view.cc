@@ -1,12 +1,19 @@
 #include "server/query/run_view.h"
 
 #include <algorithm>
+#include <atomic>
 #include <set>
+#include <thread>
 
 #include "common/names.h"
 #include "server/query/suggest.h"
 
 namespace statcollect::query {
+namespace {
+
+constexpr std::size_t kSeriesThreadsMax = 4;
+
+}  // namespace
 
 Result<RunView> RunView::Open(Store& store, const std::string& run) {
   RunView view(store, run);
@@ -123,20 +130,42 @@ Status RunView::Undefined(std::uint32_t rank, std::uint64_t step) const {
                                "': a record has no definition; the store is damaged; restore a checkpoint"};
 }
 
-Result<std::vector<StatPoint>> RunView::Series(std::size_t attempt, std::uint32_t rank,
-                                               std::uint32_t activation, StepBounds steps) {
-  auto points = store_->ActivationSeries(attempts_[attempt].id, rank, activation, steps);
-  if (!points.ok()) return points.status();
+Status RunView::ReadSeries(std::span<Series> series, StepBounds steps, const std::stop_token& stop) {
+  std::vector<Status> statuses(series.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < series.size() && !stop.stop_requested(); i = next++) {
+      Series& one = series[i];
+      auto points = store_->ActivationSeries(attempts_[one.attempt].id, one.rank, one.activation, steps);
+      statuses[i] = points.ok() ? Status::Ok() : points.status();
+      if (points.ok()) one.points = *std::move(points);
+    }
+  };
+  {
+    const std::size_t processors = std::max(1u, std::thread::hardware_concurrency());
+    std::vector<std::jthread> helpers;
+    for (std::size_t n = std::min({series.size(), processors, kSeriesThreadsMax}); n > 1; --n)
+      helpers.emplace_back(work);
+    work();
+  }
+  for (std::size_t i = 0; i < series.size(); ++i) {
+    STATCOLLECT_RETURN_IF_ERROR(statuses[i]);
+    STATCOLLECT_RETURN_IF_ERROR(DefineLayouts(series[i]));
+  }
+  return Status::Ok();
+}
+
+Status RunView::DefineLayouts(const Series& series) {
   const auto highest =
-      std::max_element(points->begin(), points->end(),
+      std::max_element(series.points.begin(), series.points.end(),
                        [](const StatPoint& a, const StatPoint& b) { return a.layout < b.layout; });
-  if (highest == points->end()) return points;
-  auto catalogue = Catalogue(attempt, rank);
+  if (highest == series.points.end()) return Status::Ok();
+  auto catalogue = Catalogue(series.attempt, series.rank);
   if (catalogue.ok() && highest->layout >= (*catalogue)->layouts.size())
-    catalogue = ReadCatalogueAgain(attempt, rank);
+    catalogue = ReadCatalogueAgain(series.attempt, series.rank);
   if (!catalogue.ok()) return catalogue.status();
-  if (highest->layout >= (*catalogue)->layouts.size()) return Undefined(rank, highest->step);
-  return points;
+  return highest->layout < (*catalogue)->layouts.size() ? Status::Ok()
+                                                        : Undefined(series.rank, highest->step);
 }
 
 Result<StepData> RunView::Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,14 +62,21 @@ class RunView {
   // died in it, or is in it.
   Result<bool> IsComplete(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step);
-  // One activation over steps, ascending. The catalogue has the points' layouts afterwards.
-  Result<std::vector<StatPoint>> Series(std::size_t attempt, std::uint32_t rank, std::uint32_t activation,
-                                        StepBounds steps);
+  // One activation of a rank over steps.
+  struct Series {
+    std::size_t attempt = 0;
+    std::uint32_t rank = 0;
+    std::uint32_t activation = 0;
+    std::vector<StatPoint> points;  // ascending
+  };
+  // Fills in the points, several series at a time. The catalogues have their layouts afterwards.
+  Status ReadSeries(std::span<Series> series, StepBounds steps, const std::stop_token& stop);
   Result<std::vector<ScalarRecord>> Scalars(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
 
  private:
   // Reads the catalogue again: the run is live and has defined more since.
   Result<const RankCatalogue*> ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank);
+  Status DefineLayouts(const Series& series);
   Status Undefined(std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> ReadBlocks(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   RunView(Store& store, std::string run) : store_(&store), run_(std::move(run)) {}

@@ -14,6 +14,7 @@
 #include <shared_mutex>
 #include <utility>
 
+#include <rocksdb/cache.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
@@ -47,6 +48,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kNextAttemptKey[] = "next_attempt";
+constexpr std::size_t kBlockCacheBytes = 128 << 20;
 constexpr std::size_t kRankAt = 5;  // in catalogue keys of ranks
 
 // Column families, in the order of kFamilies.
@@ -132,13 +134,15 @@ void TuneBulk(rocksdb::ColumnFamilyOptions& options, rocksdb::BlockBasedTableOpt
 }
 
 rocksdb::ColumnFamilyOptions MakeFamilyOptions(Family family, const std::shared_ptr<LiveAttempts>& live,
-                                               std::size_t memtable_bytes) {
+                                               std::size_t memtable_bytes,
+                                               const std::shared_ptr<rocksdb::Cache>& cache) {
   rocksdb::ColumnFamilyOptions options;
   rocksdb::BlockBasedTableOptions table;
   options.compression = FastCompression();
   options.write_buffer_size = memtable_bytes / 8;
   table.block_size = 8 << 10;
   table.format_version = 5;
+  table.block_cache = cache;
   if (family == kStats || family == kSketches) TuneBulk(options, table, memtable_bytes);
   if (family == kContents) {
     table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
@@ -185,8 +189,9 @@ class DatabaseOpener {
   rocksdb::Status TryOpen(bool read_only, const rocksdb::DBOptions& options, Database& database) const {
     std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
     for (int family = 0; family < kFamilyCount; ++family) {
-      descriptors.emplace_back(kFamilies[static_cast<std::size_t>(family)],
-                               MakeFamilyOptions(static_cast<Family>(family), live_, memtable_bytes_));
+      descriptors.emplace_back(
+          kFamilies[static_cast<std::size_t>(family)],
+          MakeFamilyOptions(static_cast<Family>(family), live_, memtable_bytes_, cache_));
     }
     rocksdb::DB* db = nullptr;
     const rocksdb::Status opened =
@@ -201,6 +206,8 @@ class DatabaseOpener {
   const std::size_t memtable_bytes_;
   const std::shared_ptr<rocksdb::Env> env_;
   const std::shared_ptr<LiveAttempts> live_;
+  const std::shared_ptr<rocksdb::Cache> cache_ =
+      rocksdb::NewLRUCache(kBlockCacheBytes);  // filled by point reads
 };
 
 // What a StreamWriter made of a batch: all that is to be put but the rank's state.
