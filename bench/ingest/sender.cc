@@ -235,6 +235,8 @@ class Rank {
     const std::uint32_t activations = shared_.maker.network().size();
     for (std::size_t room = NextRecordsMax(); room > 0 && step_ < shared_.options.steps;) {
       const auto n = static_cast<std::uint32_t>(std::min<std::size_t>(room, activations - activation_));
+      // As an agent does it, a batch ends with a step, unless it cannot hold one.
+      if (!segments.empty() && n < activations - activation_) break;
       segments.push_back({step_, activation_, n});
       room -= n;
       activation_ += n;

@@ -10,6 +10,7 @@ namespace {
 // How many blocks lean on one key frame: reading a block takes at most one more, and damage to one value
 // spoils at most so many.
 constexpr int kKeyFrameUsesMax = 15;
+constexpr int kKeyFrameMissesMax = 3;
 // Below, an alias and its entry in the list of contents take about as much as the block.
 constexpr std::size_t kListedBytesMin = 256;
 
@@ -65,10 +66,15 @@ EncodedStatBlock StatEncoder::EncodeOne(BlockColumns block, std::uint64_t step) 
   EncodedStatBlock encoded{.key = {.attempt = attempt_, .rank = rank_, .step = step, .activation = lowest},
                            .digest = block.Digest()};
   const auto found = key_frames_.find(lowest);
-  const bool relative = found != key_frames_.end() && found->second.uses < kKeyFrameUsesMax &&
-                        found->second.step < step && IsKeyFrameFor(found->second.block, block);
+  const bool fits =
+      found != key_frames_.end() && found->second.step < step && IsKeyFrameFor(found->second.block, block);
+  const bool relative = fits && found->second.uses < kKeyFrameUsesMax;
+  // A step that arrives in parts, as seldom happens, has blocks of other sizes: they do not drive out the
+  // frame that fits the usual ones.
+  const bool unusual = found != key_frames_.end() && !fits && ++found->second.misses < kKeyFrameMissesMax;
   if (relative) {
     ++found->second.uses;
+    found->second.misses = 0;
     encoded.own = EncodeBlock(block, encoded.digest, found->second.block, step - found->second.step);
   } else {
     encoded.own = EncodeBlock(block, encoded.digest);
@@ -81,7 +87,7 @@ EncodedStatBlock StatEncoder::EncodeOne(BlockColumns block, std::uint64_t step) 
     if (encoded.twin) encoded.alias = EncodeAlias(encoded.digest, size, width, *encoded.twin);
   }
   // A block that is to be an alias holds nothing itself, so nothing may lean on it.
-  if (!relative && !encoded.twin) Keep(lowest, step, std::move(block));
+  if (!relative && !unusual && !encoded.twin) Keep(lowest, step, std::move(block));
   return encoded;
 }
 

@@ -55,6 +55,7 @@ class StatEncoder {
   struct KeyFrame {
     std::uint64_t step = 0;
     int uses = 0;
+    int misses = 0;  // blocks in a row that it did not fit
     BlockColumns block;
   };
 

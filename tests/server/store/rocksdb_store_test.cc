@@ -442,6 +442,29 @@ TEST_F(RocksDbStoreTest, WhatRepeatsTakesFewBytes) {
   EXPECT_LT(aliases, 256u * 150 + 15u * 100) << "one whole block, and 15 that say: as before";
 }
 
+// One step in parts, now and then, costs its own blocks and no others'.
+TEST_F(RocksDbStoreTest, StepInPartsLeavesTheKeyFrame) {
+  Open();
+  const AttemptId whole = Create("whole").id, parts = Create("parts").id;
+  for (const AttemptId attempt : {whole, parts}) {
+    Stream stream(*store_, attempt, 0);
+    std::uint64_t seq = 1;
+    for (std::uint64_t step = 0; step < 16; ++step) {
+      const std::uint32_t cut = attempt == parts && step % 4 == 2 ? 100 : 0;
+      for (const auto& [first, count] : {std::pair(0u, cut), std::pair(cut, 256u - cut)}) {
+        if (count == 0) continue;
+        RecordBatch batch = MakeBatch(seq, step, first, count);
+        for (std::uint32_t i = 0; i < count; ++i) batch.stats.stats[i].hash = attempt * 1000 + first + i;
+        stream.Append(batch);
+        seq = batch.last_seq() + 1;
+      }
+    }
+  }
+  const std::uint64_t usual = BytesRead(*store_, whole);
+  EXPECT_GT(usual, 20'000u);
+  EXPECT_LT(BytesRead(*store_, parts), 5 * usual) << "4 steps of 16 in whole blocks, the others as they were";
+}
+
 // What the stores under fixtures/ hold: two equal runs and, in the first, a second rank. Numbers that every
 // machine computes alike.
 void WriteFixture(Store& store) {
