@@ -21,6 +21,7 @@
 #include <boost/asio/signal_set.hpp>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "proto/convert.h"
 #include "server/api/services.h"
 #include "server/ingest/collector.h"
@@ -118,13 +119,17 @@ int Run(const DaemonConfig& config) {
   SetUpLog(config);
   std::signal(SIGPIPE, SIG_IGN);
   const RocksDbStoreOptions store_options{
-      .fsync = config.fsync, .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
+      .fsync = config.fsync,
+      .memtable_bytes =
+          STATCOLLECT_TEST_SETTING("STATCOLLECT_MEMTABLE_BYTES", RocksDbStoreOptions().memtable_bytes),
+      .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
   if (!config.restore_from.empty()) {
     const Status restored = RestoreCheckpoint(config.restore_from, config.data_dir, store_options);
     if (!restored.ok()) return Fail(restored.message());
   }
   auto store = OpenRocksDbStore(config.data_dir, store_options);
   if (!store.ok()) return Fail(store.status().message());
+  STATCOLLECT_FAILPOINT("start.store_opened");
   SystemClock clock;
   Collector collector(**store, clock,
                       {.version = STATCOLLECT_VERSION,
@@ -147,7 +152,9 @@ int Run(const DaemonConfig& config) {
   boost::asio::signal_set signals(io, SIGTERM, SIGINT);
   PrintReady(config, grpc->endpoint, http.get());
   WaitForSignal(io, signals);
+  STATCOLLECT_FAILPOINT("stop.before_drain");
   collector.Drain();
+  STATCOLLECT_FAILPOINT("stop.drained");
   grpc->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
   grpc->server->Wait();
   spdlog::info("drained; bye");

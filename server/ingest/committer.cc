@@ -3,6 +3,8 @@
 #include <iterator>
 #include <utility>
 
+#include "common/failpoint.h"
+
 namespace statcollect {
 namespace {
 
@@ -112,11 +114,14 @@ void Committer::CommitGroup(Group group) {
                        .meta = &item.meta,
                        .prepared = item.prepared.get()});
     }
+    STATCOLLECT_FAILPOINT("commit.before_write");
     status = store_.Append(items);
+    STATCOLLECT_FAILPOINT("commit.after_write");
     if (status.ok()) commits_.fetch_add(1, std::memory_order_relaxed);
   }
   FinishGroup(kept, status, &callbacks);
   for (const auto& callback : callbacks) callback();
+  STATCOLLECT_FAILPOINT("commit.after_acks");
 }
 
 Committer::Group Committer::TakeWritable(Group& group, const Status& refusal, Callbacks* callbacks) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/failpoint.h"
 #include "proto/convert.h"
 
 namespace statcollect {
@@ -85,6 +86,7 @@ void IngestStream::OnReadsDone() {
 void IngestStream::OnWriteDone(bool ok) {
   std::unique_lock lock(mutex_);
   writing_ = false;
+  STATCOLLECT_FAILPOINT("ack.sent");
   if (!ok) EndLocked(Status(Code::kCancelled, "stream: the agent is gone"), How::kAtOnce);
   Advance(std::move(lock));
 }
@@ -128,7 +130,9 @@ void IngestStream::Admit(const SessionInfo& info) {
     if (end_) return;
   }
   if (Status refusal = context_.committer.Admission(); !refusal.ok()) return End(refusal, How::kAtOnce);
+  STATCOLLECT_FAILPOINT("admission.before");
   auto admission = context_.registry.Open(info, shared_from_this());
+  STATCOLLECT_FAILPOINT("admission.decided");
   if (!admission.ok()) return End(admission.status(), How::kAtOnce);
   auto session = IngestSession::Load(context_.store, admission->attempt.id, admission->meta);
   if (!session.ok()) {
@@ -252,6 +256,7 @@ void IngestStream::WriteLocked() {
     welcome_due_ = ack_due_ = false;  // the welcome says the watermark too
     writing_ = true;
   } else if (ack_due_) {
+    STATCOLLECT_FAILPOINT("ack.before_send");
     transport_->StartWrite(MakeAck(durable_seq_));
     ack_due_ = false;
     writing_ = true;

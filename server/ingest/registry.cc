@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "common/failpoint.h"
 #include "common/names.h"
 
 namespace statcollect {
@@ -155,6 +156,7 @@ Result<Admission> SessionRegistry::JoinLocked(const SessionInfo& info, const Att
   meta.info = info;
   meta.last_write_unix_nanos = clock_.UnixNanos();
   STATCOLLECT_RETURN_IF_ERROR(store_.PutRank(attempt.id, info.rank, meta));
+  STATCOLLECT_FAILPOINT("admission.rank_stored");
   return Admission{.attempt = attempt, .meta = std::move(meta), .lane = nullptr, .resumed = false};
 }
 
@@ -166,6 +168,7 @@ Result<Admission> SessionRegistry::CreateLocked(const SessionInfo& info) {
   wanted.start_unix_nanos = clock_.UnixNanos();
   auto attempt = store_.CreateAttempt(wanted);
   if (!attempt.ok()) return attempt.status();
+  STATCOLLECT_FAILPOINT("admission.attempt_created");
   return JoinLocked(info, *attempt);
 }
 
@@ -226,7 +229,9 @@ Status SessionRegistry::DropLocked(const std::vector<AttemptMeta>& attempts, con
       RetireLocked(it->first, why, endings);
     }
   }
+  STATCOLLECT_FAILPOINT("drop.before");
   STATCOLLECT_RETURN_IF_ERROR(store_.DropAttempts(ids));
+  STATCOLLECT_FAILPOINT("drop.after");
   for (const AttemptId id : ids)
     writers_.erase(writers_.lower_bound({id, 0}), writers_.lower_bound({id + 1, 0}));
   return Status::Ok();

@@ -26,6 +26,7 @@
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
 
+#include "common/failpoint.h"
 #include "server/store/checkpoint_files.h"
 #include "server/store/codec/catalogue.h"
 #include "server/store/direct_io.h"
@@ -349,7 +350,9 @@ class RocksDbStore final : public Store {
       for (const Family family : kOfAttempts)
         DeleteAttempt(batch, database->families[family], "", attempt.id);
     }
+    STATCOLLECT_FAILPOINT("drop.shared_blocks_taken_over");
     STATCOLLECT_RETURN_IF_ERROR(Write("drop attempts", *database, batch, true));
+    STATCOLLECT_FAILPOINT("drop.written");
     for (const AttemptId id : ids) FreeFiles(*database, id);
     return Status::Ok();
   }

@@ -8,6 +8,7 @@
 
 #include <rocksdb/listener.h>
 
+#include "common/failpoint.h"
 #include "common/status.h"
 #include "server/store/rocksdb/util.h"
 
@@ -59,6 +60,20 @@ class BackgroundErrors final : public rocksdb::EventListener {
                             bool* automatic) override {
     *automatic = reason == rocksdb::BackgroundErrorReason::kCompaction;
   }
+#ifdef STATCOLLECT_FAILPOINTS
+  void OnFlushBegin(rocksdb::DB*, const rocksdb::FlushJobInfo&) override {
+    STATCOLLECT_FAILPOINT("flush.begin");
+  }
+  void OnTableFileCreated(const rocksdb::TableFileCreationInfo&) override {
+    STATCOLLECT_FAILPOINT("flush.table_written");
+  }
+  void OnFlushCompleted(rocksdb::DB*, const rocksdb::FlushJobInfo&) override {
+    STATCOLLECT_FAILPOINT("flush.installed");
+  }
+  void OnCompactionCompleted(rocksdb::DB*, const rocksdb::CompactionJobInfo&) override {
+    STATCOLLECT_FAILPOINT("compaction.installed");
+  }
+#endif
 
  private:
   const std::shared_ptr<WriteHealth> health_;
