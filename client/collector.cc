@@ -240,6 +240,11 @@ Result<v1::DeleteRunResponse> Collector::DeleteRun(const v1::DeleteRunRequest& r
       [&](auto& context, auto& response) { return impl_->admin().DeleteRun(&context, request, &response); });
 }
 
+Result<v1::KeepRunResponse> Collector::KeepRun(const v1::KeepRunRequest& request) {
+  return impl_->Ask<v1::KeepRunResponse>(
+      [&](auto& context, auto& response) { return impl_->admin().KeepRun(&context, request, &response); });
+}
+
 Result<v1::CheckpointResponse> Collector::Checkpoint(const v1::CheckpointRequest& request) {
   return impl_->Ask<v1::CheckpointResponse>(
       [&](auto& context, auto& response) { return impl_->admin().Checkpoint(&context, request, &response); });

@@ -39,6 +39,7 @@ class Collector {
   Result<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
   Result<v1::GetStatusResponse> GetStatus();
   Result<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request);
+  Result<v1::KeepRunResponse> KeepRun(const v1::KeepRunRequest& request);
   Result<v1::CheckpointResponse> Checkpoint(const v1::CheckpointRequest& request);
 
   // Ends the question under way, which then returns kCancelled; questions asked later return it at once.

@@ -39,6 +39,8 @@ int Scalars(Session& session, const ScalarsOptions& options);
 
 int Events(Session& session, const std::string& run, const std::string& ranks);
 int RemoveRun(Session& session, const std::string& run, bool yes, bool force);
+// Exempts the run from retention, or ends that.
+int KeepRun(Session& session, const std::string& run, bool keep);
 int MakeCheckpoint(Session& session, const std::string& directory);
 int ShowStatus(Session& session);
 

@@ -46,7 +46,7 @@ struct Arguments {
   SeriesOptions series;
   ScalarsOptions scalars;
   std::string run, ranks, directory, help_of;
-  bool yes = false, force = false;
+  bool yes = false, force = false, off = false;
 };
 
 constexpr double kTimeoutSecondsMax = 1e6;
@@ -231,6 +231,12 @@ class Parser {
             [this](Session& session) { return Events(session, arguments_.run, arguments_.ranks); });
     events->add_option("run", arguments_.run, "Name of the run")->required();
     events->add_option("--rank", arguments_.ranks, "Only these ranks");
+    CLI::App* keep =
+        Add("keep", "Exempts a run from retention",
+            "  statctl keep base\n  statctl keep base --off     # retention may remove it again\n",
+            [this](Session& session) { return KeepRun(session, arguments_.run, !arguments_.off); });
+    keep->add_option("run", arguments_.run, "Name of the run")->required();
+    keep->add_flag("--off", arguments_.off, "End the exemption");
     CLI::App* checkpoint =
         Add("checkpoint", "Writes a consistent copy of the store, while the collector goes on",
             "  statctl checkpoint /backup/monday          # the collector writes it, on its machine\n"

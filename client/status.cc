@@ -1,3 +1,8 @@
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "client/commands.h"
@@ -6,6 +11,55 @@
 
 namespace statcollect::client {
 namespace {
+
+std::string LostText(const v1::GetStatusResponse& s) {
+  const std::map<std::string, std::uint64_t> causes(s.dropped_by_cause().begin(), s.dropped_by_cause().end());
+  std::uint64_t sum = 0;
+  std::string text;
+  for (const auto& [cause, count] : causes) {
+    sum += count;
+    text += fmt::format("{}{} {}", text.empty() ? ": " : ", ", cause, FormatCount(count));
+  }
+  return fmt::format("{} records, in all runs held{}", FormatCount(sum), text);
+}
+
+std::string LagText(const v1::GetStatusResponse& s) {
+  if (s.backlog_records() == 0) return "none: all that was received is durable";
+  return fmt::format("{} records ({}) received and not yet durable; the oldest for {} ms",
+                     FormatCount(s.backlog_records()), FormatBytes(s.backlog_bytes()),
+                     FormatCount(static_cast<std::uint64_t>(s.backlog_oldest_millis())));
+}
+
+std::string LimitsText(const v1::Retention& r) {
+  const std::string age = r.age_seconds_max() > 0 ? "older than " + FormatDuration(r.age_seconds_max()) : "";
+  const std::string size =
+      r.disk_bytes_max() > 0 ? "the oldest above " + FormatBytes(r.disk_bytes_max()) : "";
+  if (age.empty() && size.empty()) return "off; statcollectord --retention, --max-disk";
+  return fmt::format("removes runs {}{}{}; removed {} ({}) since start", age,
+                     age.empty() || size.empty() ? "" : ", and ", size, FormatCount(r.runs_removed()),
+                     FormatBytes(r.bytes_removed()));
+}
+
+std::string NextText(const v1::RetentionNext& next, std::int64_t now) {
+  const std::int64_t left = (next.due_unix_nanos() - now) / 1'000'000'000;
+  std::string when = "when space is needed";
+  if (next.due_unix_nanos() > 0)
+    when = left > 0 ? "in " + FormatDuration(left) : "at the next look, within a minute";
+  return fmt::format("{} ({}, written {}): {}", Printable(next.run()), FormatBytes(next.bytes()),
+                     FormatAgo(next.last_write_unix_nanos(), now), when);
+}
+
+void AddRetention(const v1::Retention& r, Table* table) {
+  table->AddRow({"retention", LimitsText(r)});
+  if (!r.note().empty()) table->AddRow({"retention note", r.note()});
+  const std::int64_t now = NowUnixNanos();
+  const char* title = "removed next";
+  for (const v1::RetentionNext& next : r.next())
+    table->AddRow({std::exchange(title, ""), NextText(next, now)});
+  std::string kept;
+  for (const std::string& run : r.kept()) kept += (kept.empty() ? "" : ", ") + run;
+  if (!kept.empty()) table->AddRow({"kept", kept});
+}
 
 Page Render(const v1::GetStatusResponse& s, const std::string& address) {
   Table table({{"what"}, {"value", Align::kLeft, true}});
@@ -23,7 +77,9 @@ Page Render(const v1::GetStatusResponse& s, const std::string& address) {
                                        FormatBytes(s.bytes_total()), FormatCount(s.commits_total()))});
   table.AddRow({"received twice", FormatCount(s.duplicate_records_total()) + " records, stored once"});
   table.AddRow({"refused", FormatCount(s.rejected_batches_total()) + " batches"});
-  table.AddRow({"lost by agents", FormatCount(s.agents_dropped_total()) + " records, in all runs held"});
+  table.AddRow({"lag", LagText(s)});
+  table.AddRow({"lost by agents", LostText(s)});
+  AddRetention(s.retention(), &table);
   Page page;
   page.AddTable(std::move(table));
   return page;

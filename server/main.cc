@@ -134,7 +134,11 @@ int Run(const DaemonConfig& config) {
   Collector collector(**store, clock,
                       {.version = STATCOLLECT_VERSION,
                        .data_dir = config.data_dir,
-                       .disk_free_bytes_min = config.disk_free_min_mib << 20});
+                       .disk_free_bytes_min = config.disk_free_min_mib << 20,
+                       .retention = {.age_max = config.retention,
+                                     .disk_bytes_max = config.max_disk.bytes,
+                                     .disk_percent_max = config.max_disk.percent},
+                       .log = [](const std::string& line) { spdlog::info("{}", line); }});
   query::QueryEngine engine(
       **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); });
   const auto query_service = MakeQueryService(engine, {.threads = config.query_threads});

@@ -331,6 +331,25 @@ void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out) {
   out.set_disk_bytes(status.disk_bytes);
   out.set_disk_free_bytes(status.disk_free_bytes);
   out.set_agents_dropped_total(status.agents_dropped_total);
+  out.mutable_dropped_by_cause()->insert(status.dropped_by_cause.begin(), status.dropped_by_cause.end());
+  out.set_backlog_records(status.backlog_records);
+  out.set_backlog_bytes(status.backlog_bytes);
+  out.set_backlog_oldest_millis(status.backlog_oldest_millis);
+  const RetentionStatus& retention = status.retention;
+  v1::Retention& wire = *out.mutable_retention();
+  wire.set_age_seconds_max(retention.age_seconds_max);
+  wire.set_disk_bytes_max(retention.disk_bytes_max);
+  wire.set_note(retention.note);
+  wire.set_runs_removed(retention.runs_removed);
+  wire.set_bytes_removed(retention.bytes_removed);
+  for (const RetentionStatus::Next& next : retention.next) {
+    v1::RetentionNext& added = *wire.add_next();
+    added.set_run(next.run);
+    added.set_last_write_unix_nanos(next.last_write_unix_nanos);
+    added.set_bytes(next.bytes);
+    added.set_due_unix_nanos(next.due_unix_nanos);
+  }
+  for (const std::string& run : retention.kept) wire.add_kept(run);
 }
 
 }  // namespace statcollect::api

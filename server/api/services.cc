@@ -133,6 +133,14 @@ class AdminService final : public v1::Admin::CallbackService {
     });
   }
 
+  ServerUnaryReactor* KeepRun(CallbackServerContext*, const v1::KeepRunRequest* request,
+                              v1::KeepRunResponse*) override {
+    return UnaryCall::Start(pool_, [this, request](const std::stop_token&) {
+      STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
+      return control_.KeepRun(request->run(), request->keep());
+    });
+  }
+
   ServerUnaryReactor* Checkpoint(CallbackServerContext*, const v1::CheckpointRequest* request,
                                  v1::CheckpointResponse* response) override {
     return UnaryCall::Start(slow_, [this, request, response](const std::stop_token&) {

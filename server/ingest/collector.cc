@@ -9,6 +9,8 @@ namespace statcollect {
 namespace {
 
 constexpr std::chrono::milliseconds kTickMax{1000};
+constexpr std::chrono::milliseconds kRetentionTick{2000};
+constexpr std::chrono::seconds kCensusInterval{1};
 
 }  // namespace
 
@@ -29,15 +31,21 @@ Collector::Collector(Store& store, const Clock& clock, const CollectorOptions& o
                              .committer = committer_,
                              .counters = counters_,
                              .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); }})),
+      retention_(store, clock, registry_, options.retention, options.log),
       worker_(std::clamp(options.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax), [this] {
         service_->CheckHellos(options_.hello_timeout);
         (void)committer_.Admission();  // a store that can recover does, also when nobody asks
-      }) {}
+      }) {
+  if (options_.retention.enabled()) {
+    retention_worker_ = std::make_unique<AdmissionWorker>(kRetentionTick, [this] { retention_.Tick(); });
+  }
+}
 
 Collector::~Collector() { Drain(); }
 
 void Collector::Drain() {
   draining_ = true;
+  if (retention_worker_) retention_worker_->Stop();
   service_->BeginDrain();
   worker_.Stop();
   committer_.Drain();
@@ -63,6 +71,12 @@ CollectorStatus Collector::GetStatus() {
   status.rejected_batches_total = counters_.rejected_batches;
   status.commits_total = committer_.commits();
   status.agents_dropped_total = counters_.agents_dropped;
+  status.dropped_by_cause = DroppedByCause();
+  const CommitBacklog backlog = committer_.Backlog();
+  status.backlog_records = backlog.records;
+  status.backlog_bytes = backlog.bytes;
+  status.backlog_oldest_millis = backlog.oldest.count();
+  status.retention = retention_.status();
   if (const auto usage = store_.Usage(); usage.ok()) {
     status.disk_bytes = usage->disk_bytes;
     status.disk_free_bytes = usage->disk_free_bytes;
@@ -79,6 +93,22 @@ std::string Collector::State() {
 Result<DeletedRun> Collector::DeleteRun(const std::string& run, bool force) {
   return registry_.DeleteRun(run, force);
 }
+
+std::map<std::string, std::uint64_t> Collector::DroppedByCause() {
+  std::lock_guard lock(dropped_mutex_);
+  const auto now = clock_.Now();
+  if (dropped_at_ && now - *dropped_at_ < kCensusInterval) return dropped_;
+  const auto census = store_.Census();
+  if (!census.ok()) return dropped_;
+  dropped_at_ = now;
+  dropped_.clear();
+  for (const AttemptTally& tally : *census) {
+    for (const auto& [cause, count] : tally.dropped) dropped_[cause] += count;
+  }
+  return dropped_;
+}
+
+Status Collector::KeepRun(const std::string& run, bool keep) { return store_.KeepRun(run, keep); }
 
 Result<MadeCheckpoint> Collector::Checkpoint(const std::string& directory) {
   auto made = store_.Checkpoint(directory);

@@ -7,7 +7,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include "common/clock.h"
@@ -16,6 +20,7 @@
 #include "server/ingest/counters.h"
 #include "server/ingest/grpc_service.h"
 #include "server/ingest/registry.h"
+#include "server/ingest/retention.h"
 #include "server/runtime/control.h"
 #include "server/store/store.h"
 
@@ -28,6 +33,8 @@ struct CollectorOptions {
   std::size_t queue_bytes_max = std::size_t{32} << 20;          // received and not yet durable
   std::chrono::milliseconds hello_timeout{10'000};
   std::chrono::milliseconds drain_timeout{5'000};  // for agents to take their last answer
+  RetentionOptions retention;
+  std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 
 class Collector final : public CollectorControl {
@@ -44,11 +51,14 @@ class Collector final : public CollectorControl {
 
   CollectorStatus GetStatus() override;
   Result<DeletedRun> DeleteRun(const std::string& run, bool force) override;
+  Status KeepRun(const std::string& run, bool keep) override;
   Result<MadeCheckpoint> Checkpoint(const std::string& directory) override;
   bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) override;
 
  private:
   std::string State();
+  // Of all runs held; at most a second old.
+  std::map<std::string, std::uint64_t> DroppedByCause();
 
   Store& store_;
   const Clock& clock_;
@@ -60,7 +70,12 @@ class Collector final : public CollectorControl {
   Committer committer_;
   SessionRegistry registry_;
   std::unique_ptr<IngestService> service_;
+  Retention retention_;
+  std::mutex dropped_mutex_;
+  std::optional<std::chrono::steady_clock::time_point> dropped_at_;
+  std::map<std::string, std::uint64_t> dropped_;
   AdmissionWorker worker_;
+  std::unique_ptr<AdmissionWorker> retention_worker_;  // if there is anything to do
 };
 
 }  // namespace statcollect

@@ -1,5 +1,6 @@
 #include "server/ingest/committer.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -37,6 +38,7 @@ Committer::~Committer() { Drain(); }
 
 bool Committer::Submit(CommitItem item, std::function<void()> accepted) {
   Status refusal;
+  item.since = clock_.Now();
   {
     std::lock_guard lock(mutex_);
     refusal = RefusalLocked(*item.lane);
@@ -97,7 +99,28 @@ Committer::Group Committer::TakeGroup() {
   work_.wait(lock, [this] { return !queue_.empty() || draining_; });
   Group group(std::make_move_iterator(queue_.begin()), std::make_move_iterator(queue_.end()));
   queue_.clear();
+  for (const CommitItem& item : group) {
+    group_records_ += item.batch.records();
+    group_since_ = std::min(group_since_.value_or(item.since), item.since);
+  }
   return group;
+}
+
+CommitBacklog Committer::Backlog() {
+  std::lock_guard lock(mutex_);
+  CommitBacklog backlog{.records = group_records_, .bytes = bytes_};
+  auto since = group_since_;
+  const auto add = [&](const CommitItem& item) {
+    backlog.records += item.batch.records();
+    since = std::min(since.value_or(item.since), item.since);
+  };
+  for (const CommitItem& item : queue_) add(item);
+  for (const Waiting& waiting : waiting_) {
+    add(waiting.item);
+    backlog.bytes += waiting.item.bytes;
+  }
+  if (since) backlog.oldest = std::chrono::duration_cast<std::chrono::milliseconds>(clock_.Now() - *since);
+  return backlog;
 }
 
 void Committer::CommitGroup(Group group) {
@@ -143,6 +166,8 @@ Committer::Group Committer::TakeWritable(Group& group, const Status& refusal, Ca
 
 void Committer::FinishGroup(Group& group, const Status& status, Callbacks* callbacks) {
   std::lock_guard lock(mutex_);
+  group_records_ = 0;
+  group_since_.reset();
   const Status failure = status.ok() ? Status::Ok() : ReadOnly(status);
   if (!failure.ok()) read_only_ = failure;
   for (CommitItem& item : group) {

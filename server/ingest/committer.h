@@ -52,6 +52,13 @@ struct CommitItem {
   RankMeta meta;
   std::size_t bytes = 0;
   std::function<void(const Status&)> done;
+  std::chrono::steady_clock::time_point since;  // set by Submit
+};
+
+// What was received and is not durable yet.
+struct CommitBacklog {
+  std::uint64_t records = 0, bytes = 0;
+  std::chrono::milliseconds oldest{0};
 };
 
 class Committer {
@@ -77,6 +84,8 @@ class Committer {
 
   // Writes what is queued, refuses what comes later, ends the thread. Idempotent.
   void Drain();
+
+  CommitBacklog Backlog();
 
   std::uint64_t commits() const { return commits_.load(std::memory_order_relaxed); }
 
@@ -112,6 +121,9 @@ class Committer {
   std::deque<Waiting> waiting_;
   std::size_t bytes_ = 0;  // queued and being written
   Status read_only_;       // set by a failed Append, until the store has recovered
+  // Of the group being written.
+  std::uint64_t group_records_ = 0;
+  std::optional<std::chrono::steady_clock::time_point> group_since_;
   bool draining_ = false;
 
   std::mutex disk_mutex_;  // may be held over Store::Usage; never together with mutex_

@@ -84,7 +84,27 @@ std::uint32_t SessionRegistry::OpenStreams() {
       writers_.begin(), writers_.end(), [](const auto& entry) { return entry.second.stream != nullptr; }));
 }
 
-Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force) {
+bool SessionRegistry::HasOpenStream(const std::string& run) {
+  std::lock_guard lock(mutex_);
+  return OpenStreamsLocked(run) > 0;
+}
+
+Status SessionRegistry::CheckUnchanged(const std::vector<AttemptMeta>& attempts,
+                                       std::int64_t last_write_unix_nanos) {
+  for (const AttemptMeta& attempt : attempts) {
+    auto ranks = store_.Ranks(attempt.id);
+    if (!ranks.ok()) return ranks.status();
+    std::int64_t newest = attempt.start_unix_nanos;
+    for (const auto& [rank, meta] : *ranks) newest = std::max(newest, meta.last_write_unix_nanos);
+    if (newest <= last_write_unix_nanos) continue;
+    return {Code::kFailedPrecondition,
+            "delete run '" + attempt.run + "': it was written meanwhile; nothing was removed"};
+  }
+  return Status::Ok();
+}
+
+Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force,
+                                              std::optional<std::int64_t> last_write_unix_nanos) {
   Endings endings;
   auto deleted = [&]() -> Result<DeletedRun> {
     std::lock_guard lock(mutex_);
@@ -100,6 +120,7 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
                         " still sending; wait until the training ends, or use force, which "
                         "ends the streams first");
     }
+    if (last_write_unix_nanos) STATCOLLECT_RETURN_IF_ERROR(CheckUnchanged(*attempts, *last_write_unix_nanos));
     const Status why(Code::kAborted,
                      "run '" + run + "' was deleted while this rank was sending; start again to record");
     DeletedRun result{.records = 0, .attempts = static_cast<std::uint32_t>(attempts->size())};

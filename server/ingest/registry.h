@@ -60,7 +60,10 @@ class SessionRegistry {
 
   bool IsOpen(AttemptId attempt, std::uint32_t rank);
   std::uint32_t OpenStreams();
-  Result<DeletedRun> DeleteRun(const std::string& run, bool force);
+  bool HasOpenStream(const std::string& run);
+  // `last_write_unix_nanos`, if given: kFailedPrecondition if something was written after it.
+  Result<DeletedRun> DeleteRun(const std::string& run, bool force,
+                               std::optional<std::int64_t> last_write_unix_nanos = std::nullopt);
 
  private:
   using Place = std::pair<AttemptId, std::uint32_t>;
@@ -90,6 +93,7 @@ class SessionRegistry {
   // From the return on nothing of the place is written; its stream, if open, joins `endings`.
   void RetireLocked(const Place& place, const Status& why, Endings* endings);
   Status DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings);
+  Status CheckUnchanged(const std::vector<AttemptMeta>& attempts, std::int64_t last_write_unix_nanos);
   std::size_t OpenStreamsLocked(const std::string& run) const;
 
   Store& store_;

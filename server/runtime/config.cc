@@ -24,7 +24,7 @@ start; the message says why.)";
 
 // Text as the flags give it, before it is checked.
 struct RawFlags {
-  std::string listen, http, durability = "fsync";
+  std::string listen, http, durability = "fsync", retention = "off", max_disk = "off";
 };
 
 Status Check(const RawFlags& raw, DaemonConfig& config) {
@@ -38,6 +38,12 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
     config.http = *http;
   }
   config.fsync = raw.durability == "fsync";
+  auto retention = ParseDuration("--retention", raw.retention);
+  if (!retention.ok()) return retention.status();
+  config.retention = *retention;
+  auto max_disk = ParseDiskLimit("--max-disk", raw.max_disk);
+  if (!max_disk.ok()) return max_disk.status();
+  config.max_disk = *max_disk;
   if (config.insecure) return Status::Ok();
   for (const auto& [flag, endpoint] :
        {std::pair{"--listen", &config.listen}, std::pair{"--http", config.http ? &*config.http : nullptr}}) {
@@ -81,6 +87,13 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std:
       ->capture_default_str();
   app.add_option("--disk-free-min", config.disk_free_min_mib,
                  "MiB of free disk below which ingest is refused")
+      ->capture_default_str();
+  app.add_option("--retention", raw.retention,
+                 "Remove runs whose last write is older, such as 30d; off: never")
+      ->capture_default_str();
+  app.add_option("--max-disk", raw.max_disk,
+                 "Remove the oldest runs while the store is larger, such as 200GiB, or 80% of its disk; off: "
+                 "never")
       ->capture_default_str();
   app.add_option("--query-threads", config.query_threads, "Threads that answer queries")
       ->check(CLI::Range(1, 256))

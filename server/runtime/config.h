@@ -2,12 +2,14 @@
 #ifndef STATCOLLECT_SERVER_RUNTIME_CONFIG_H_
 #define STATCOLLECT_SERVER_RUNTIME_CONFIG_H_
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "common/status.h"
 #include "server/runtime/endpoint.h"
+#include "server/runtime/units.h"
 
 namespace statcollect {
 
@@ -20,7 +22,9 @@ struct DaemonConfig {
   std::uint64_t disk_free_min_mib = 64;  // below it ingest is refused
   unsigned query_threads = 2;
   std::string log_level = "info";
-  std::string restore_from;  // checkpoint to begin with; empty: none
+  std::chrono::seconds retention{0};  // age of a run's last write; 0: off
+  DiskLimit max_disk;                 // of the store
+  std::string restore_from;           // checkpoint to begin with; empty: none
 };
 
 // What the command line asked for: to run, or to print something and exit with a code.

@@ -4,11 +4,31 @@
 #define STATCOLLECT_SERVER_RUNTIME_CONTROL_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "common/status.h"
 
 namespace statcollect {
+
+// What retention does (docs/metrics.md), as of its last look.
+struct RetentionStatus {
+  std::int64_t age_seconds_max = 0;  // 0: no limit
+  std::uint64_t disk_bytes_max = 0;  // 0: no limit
+  std::string note;                  // why it removes less than the limits say; empty: it does not
+  std::uint64_t runs_removed = 0;    // since start
+  std::uint64_t bytes_removed = 0;   // about, since start
+  struct Next {
+    std::string run;
+    std::int64_t last_write_unix_nanos = 0;
+    std::uint64_t bytes = 0;          // about
+    std::int64_t due_unix_nanos = 0;  // by age; 0: only when space is needed
+  };
+  std::vector<Next> next;         // the first few, in the order in which they would go
+  std::vector<std::string> kept;  // runs that are exempt
+  bool enabled() const { return age_seconds_max > 0 || disk_bytes_max > 0; }
+};
 
 struct CollectorStatus {
   std::string version;
@@ -31,6 +51,13 @@ struct CollectorStatus {
   std::uint64_t disk_bytes = 0;
   std::uint64_t disk_free_bytes = 0;
   std::uint64_t agents_dropped_total = 0;  // reported by agents
+  // Reported by agents, by cause, of all runs held:
+  std::map<std::string, std::uint64_t> dropped_by_cause;
+  // Received and not yet durable:
+  std::uint64_t backlog_records = 0;
+  std::uint64_t backlog_bytes = 0;
+  std::int64_t backlog_oldest_millis = 0;  // since the oldest of them was received
+  RetentionStatus retention;
   bool ready() const { return state == "ready"; }
 };
 
@@ -54,6 +81,8 @@ class CollectorControl {
   // kNotFound; kFailedPrecondition while a stream of the run is open and not `force` (force closes the
   // streams first).
   virtual Result<DeletedRun> DeleteRun(const std::string& run, bool force) = 0;
+  // Exempts a run from retention, or ends that. kNotFound.
+  virtual Status KeepRun(const std::string& run, bool keep) = 0;
   // A consistent copy of the store, with all that was acknowledged before the call. Takes as long as it
   // takes.
   virtual Result<MadeCheckpoint> Checkpoint(const std::string& directory) = 0;

@@ -94,8 +94,24 @@ std::string RenderMetrics(const CollectorStatus& s) {
       {"statcollect_disk_bytes", "gauge", "Bytes of the store's files.", number(s.disk_bytes)},
       {"statcollect_disk_free_bytes", "gauge", "Free bytes of the store's file system.",
        number(s.disk_free_bytes)},
-      {"statcollect_agents_dropped_total", "counter",
-       "Records that agents reported as lost, of all runs held.", number(s.agents_dropped_total)},
+      {"statcollect_agents_dropped_total", "counter", "Records that agents reported as lost.",
+       number(s.agents_dropped_total)},
+      {"statcollect_backlog_records", "gauge", "Records received and not yet durable.",
+       number(s.backlog_records)},
+      {"statcollect_backlog_bytes", "gauge", "Bytes received and not yet durable.", number(s.backlog_bytes)},
+      {"statcollect_backlog_oldest_seconds", "gauge", "How long the oldest of them has waited.",
+       number(s.backlog_oldest_millis) / 1000},
+      {"statcollect_retention_age_seconds", "gauge", "Age at which a run is removed; 0: none.",
+       number(s.retention.age_seconds_max)},
+      {"statcollect_retention_disk_bytes", "gauge",
+       "Size of the store above which the oldest runs are removed; 0: none.",
+       number(s.retention.disk_bytes_max)},
+      {"statcollect_retention_held", "gauge", "1 if retention removes less than its limits say.",
+       s.retention.note.empty() ? 0.0 : 1.0},
+      {"statcollect_retention_runs_removed_total", "counter", "Runs that retention removed.",
+       number(s.retention.runs_removed)},
+      {"statcollect_retention_bytes_removed_total", "counter", "Bytes of runs that retention removed, about.",
+       number(s.retention.bytes_removed)},
   };
   std::string text = fmt::format(
       "# HELP statcollect_build_info Version and durability of the collector.\n# TYPE statcollect_build_info "
@@ -104,6 +120,12 @@ std::string RenderMetrics(const CollectorStatus& s) {
       EscapeLabel(s.version), s.fsync ? "fsync" : "process");
   for (const Metric& m : metrics) {
     text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3:.17g}\n", m.name, m.help, m.type, m.value);
+  }
+  text +=
+      "# HELP statcollect_dropped_records Records that agents reported as lost, of all runs held.\n"
+      "# TYPE statcollect_dropped_records gauge\n";
+  for (const auto& [cause, count] : s.dropped_by_cause) {
+    text += fmt::format("statcollect_dropped_records{{cause=\"{}\"}} {}\n", EscapeLabel(cause), count);
   }
   return text;
 }

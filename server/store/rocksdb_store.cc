@@ -12,6 +12,7 @@
 #include <mutex>
 #include <set>
 #include <shared_mutex>
+#include <thread>
 #include <utility>
 
 #include <rocksdb/cache.h>
@@ -29,6 +30,7 @@
 #include "common/failpoint.h"
 #include "server/store/checkpoint_files.h"
 #include "server/store/codec/catalogue.h"
+#include "server/store/codec/sealed.h"
 #include "server/store/direct_io.h"
 #include "server/store/directory_lock.h"
 #include "server/store/format_file.h"
@@ -51,6 +53,9 @@ namespace fs = std::filesystem;
 constexpr char kNextAttemptKey[] = "next_attempt";
 constexpr std::size_t kBlockCacheBytes = 128 << 20;
 constexpr std::size_t kRankAt = 5;  // in catalogue keys of ranks
+constexpr std::uint8_t kKeptVersion = 1;
+// Dropped attempts leave tombstones where the catalogue is scanned; so many at most.
+constexpr std::size_t kDropsPerTidy = 64;
 
 // Column families, in the order of kFamilies.
 enum Family { kDefault, kCatalogue, kStats, kScalars, kEvents, kSteps, kSketches, kContents, kFamilyCount };
@@ -281,6 +286,11 @@ class RocksDbStore final : public Store {
         lock_(std::move(lock)),
         opener_(std::move(directory), options, live_) {}
 
+  ~RocksDbStore() override {
+    if (const auto database = Pin()) database->db->DisableManualCompaction();
+    if (tidy_.joinable()) tidy_.join();
+  }
+
   // Once, before anything else.
   Status Open() {
     auto opened = opener_.Open(/*read_only=*/false, health_);
@@ -341,10 +351,19 @@ class RocksDbStore final : public Store {
       }
       return taken;
     }
+    const auto dropped = [&](const AttemptMeta& a) {
+      return std::find(ids.begin(), ids.end(), a.id) != ids.end();
+    };
+    std::set<std::string> remaining;
+    for (const AttemptMeta& attempt : *attempts) {
+      if (!dropped(attempt)) remaining.insert(attempt.run);
+    }
     rocksdb::WriteBatch batch;
     for (const AttemptMeta& attempt : *attempts) {
-      if (std::find(ids.begin(), ids.end(), attempt.id) == ids.end()) continue;
-      (void)batch.Delete(database->families[kCatalogue], AttemptKey(attempt));
+      if (!dropped(attempt)) continue;
+      auto* catalogue = database->families[kCatalogue];
+      if (!remaining.contains(attempt.run)) (void)batch.Delete(catalogue, KeptKey(attempt.run));
+      (void)batch.Delete(catalogue, AttemptKey(attempt));
       for (const char prefix : {'m', 'i', 'a', 'l', 'x'})
         DeleteAttempt(batch, database->families[kCatalogue], std::string(1, prefix), attempt.id);
       for (const Family family : kOfAttempts)
@@ -354,7 +373,58 @@ class RocksDbStore final : public Store {
     STATCOLLECT_RETURN_IF_ERROR(Write("drop attempts", *database, batch, true));
     STATCOLLECT_FAILPOINT("drop.written");
     for (const AttemptId id : ids) FreeFiles(*database, id);
+    drops_ += ids.size();
+    if (drops_ >= kDropsPerTidy) StartTidyLocked();
     return Status::Ok();
+  }
+
+  Result<std::vector<AttemptTally>> Census() override {
+    auto attempts = ReadAll<AttemptMeta>("attempts", kCatalogue, KeyRange("r", "s"));
+    if (!attempts.ok()) return attempts.status();
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
+    std::set<std::string> kept;
+    const KeyRange kept_range("k", "l");
+    auto it = Iterate(*database->db, database->families[kCatalogue], kept_range);
+    for (; it->Valid(); it->Next()) kept.emplace(View(it->key()).substr(1));
+    STATCOLLECT_RETURN_IF_ERROR(FromRocks("read which runs are kept", it->status()));
+
+    std::vector<AttemptTally> tallies;
+    std::map<AttemptId, std::size_t> places;
+    for (AttemptMeta& attempt : *attempts) {
+      places[attempt.id] = tallies.size();
+      const bool is_kept = kept.contains(attempt.run);
+      tallies.push_back({.meta = std::move(attempt), .finished = true, .kept = is_kept});
+      tallies.back().last_write_unix_nanos = tallies.back().meta.start_unix_nanos;
+    }
+    STATCOLLECT_RETURN_IF_ERROR(ForEach<RankMeta>("ranks", kCatalogue, KeyRange("m", "n"),
+                                                  [&](std::string_view key, const RankMeta& rank) {
+                                                    const auto place = places.find(ReadU32(key.substr(1)));
+                                                    if (place != places.end())
+                                                      Add(rank, &tallies[place->second]);
+                                                  }));
+    for (AttemptTally& tally : tallies)
+      tally.finished = tally.finished && tally.ranks >= tally.meta.world_size;
+    STATCOLLECT_RETURN_IF_ERROR(AddSizes(*database, &tallies));
+    return tallies;
+  }
+
+  Status KeepRun(const std::string& run, bool keep) override {
+    std::lock_guard lock(catalogue_mutex_);
+    const std::string attempted = "keep run '" + run + "'";
+    auto attempts = Attempts(run);
+    if (!attempts.ok()) return attempts.status();
+    if (attempts->empty())
+      return {Code::kNotFound, attempted + ": there is no such run; statctl runs lists them"};
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
+    rocksdb::WriteBatch batch;
+    if (keep) {
+      (void)batch.Put(database->families[kCatalogue], KeptKey(run), Seal(kKeptVersion, ""));
+    } else {
+      (void)batch.Delete(database->families[kCatalogue], KeptKey(run));
+    }
+    return Write(attempted, *database, batch, true);
   }
 
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
@@ -479,6 +549,7 @@ class RocksDbStore final : public Store {
     const fs::space_info space = fs::space(directory_, error);
     if (error) return Status(Code::kUnavailable, "measure '" + directory_ + "': " + error.message());
     usage.disk_free_bytes = space.available;
+    usage.disk_capacity_bytes = space.capacity;
     if (const auto database = Pin()) {
       for (auto* family : database->families) {
         std::uint64_t bytes = 0;
@@ -525,6 +596,7 @@ class RocksDbStore final : public Store {
   static std::string AttemptPrefix(const std::string& run) {
     return KeyBuilder('r').Text(run).Text({"\0", 1}).Take();
   }
+  static std::string KeptKey(const std::string& run) { return "k" + run; }
   static std::string AttemptKey(const AttemptMeta& attempt) {
     return AttemptPrefix(attempt.run) + KeyBuilder().U32(attempt.number).Take();
   }
@@ -739,6 +811,60 @@ class RocksDbStore final : public Store {
     (void)batch.DeleteRange(family, begin, PrefixEnd(begin));
   }
 
+  static void Add(const RankMeta& rank, AttemptTally* tally) {
+    ++tally->ranks;
+    tally->records += rank.records;
+    for (const auto& [cause, count] : rank.dropped) tally->dropped[cause] += count;
+    tally->last_write_unix_nanos = std::max(tally->last_write_unix_nanos, rank.last_write_unix_nanos);
+    tally->finished = tally->finished && rank.finished;
+  }
+
+  static Status AddSizes(const Database& database, std::vector<AttemptTally>* tallies) {
+    std::vector<std::string> bounds;
+    bounds.reserve(2 * tallies->size());
+    for (const AttemptTally& tally : *tallies) {
+      bounds.push_back(KeyBuilder().U32(tally.meta.id).Take());
+      bounds.push_back(PrefixEnd(bounds.back()));
+    }
+    std::vector<rocksdb::Range> ranges;
+    for (std::size_t i = 0; i < tallies->size(); ++i) ranges.emplace_back(bounds[2 * i], bounds[2 * i + 1]);
+    std::vector<std::uint64_t> sizes(ranges.size());
+    rocksdb::SizeApproximationOptions options;
+    options.include_memtables = true;
+    for (const Family family : kOfAttempts) {
+      STATCOLLECT_RETURN_IF_ERROR(
+          FromRocks("measure attempts",
+                    database.db->GetApproximateSizes(options, database.families[family], ranges.data(),
+                                                     static_cast<int>(ranges.size()), sizes.data())));
+      for (std::size_t i = 0; i < sizes.size(); ++i) (*tallies)[i].bytes += sizes[i];
+    }
+    return Status::Ok();
+  }
+
+  // Takes the tombstones out of the parts of the catalogue that are scanned as a whole, in the background.
+  void StartTidyLocked() {
+    if (tidying_.exchange(true)) return;
+    if (tidy_.joinable()) tidy_.join();  // has ended
+    tidy_ = std::thread([this] {
+      while (drops_ >= kDropsPerTidy) {
+        drops_ = 0;  // those that come from here on count for the next tidying
+        Tidy();
+      }
+      tidying_ = false;
+    });
+  }
+  void Tidy() {
+    const auto database = Pin();
+    if (database == nullptr) return;
+    for (const auto& [begin, end] : {std::pair("m", "n"), std::pair("r", "s")}) {
+      const rocksdb::Slice first(begin), last(end);
+      rocksdb::CompactRangeOptions options;
+      options.exclusive_manual_compaction = false;
+      options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+      (void)database->db->CompactRange(options, database->families[kCatalogue], &first, &last);
+    }
+  }
+
   // Gives back whole files of a dropped attempt at once, and asks for a compaction of files that hold other
   // attempts too. Both are only about space: a dropped attempt's id is never asked for again.
   static void FreeFiles(const Database& database, AttemptId id) {
@@ -811,7 +937,10 @@ class RocksDbStore final : public Store {
   std::mutex database_mutex_;  // held while RocksDB is opened again
   std::shared_ptr<Database> database_;
   std::optional<std::chrono::steady_clock::time_point> waiting_since_;  // Recover found scans under way
-  std::mutex catalogue_mutex_;  // one attempt is created or dropped at a time
+  std::mutex catalogue_mutex_;         // one attempt is created or dropped at a time
+  std::atomic<std::size_t> drops_{0};  // since the last tidying
+  std::atomic<bool> tidying_{false};
+  std::thread tidy_;  // started with catalogue_mutex_ held
   std::mutex checkpoint_mutex_;
   std::atomic<std::size_t> key_frame_bytes_{0};
   // Shared: an Append, which may write aliases; unique: attempts cease to be targets of aliases.

@@ -101,9 +101,22 @@ struct StatPoint {
 };
 
 struct StoreUsage {
-  std::uint64_t disk_bytes = 0;       // of the store's files
-  std::uint64_t disk_free_bytes = 0;  // of its file system
-  std::uint64_t unflushed_bytes = 0;  // in memory and in the log, still to be written into tables
+  std::uint64_t disk_bytes = 0;           // of the store's files
+  std::uint64_t disk_free_bytes = 0;      // of its file system
+  std::uint64_t disk_capacity_bytes = 0;  // of its file system
+  std::uint64_t unflushed_bytes = 0;      // in memory and in the log, still to be written into tables
+};
+
+// What is stored of an attempt, for retention and status.
+struct AttemptTally {
+  AttemptMeta meta;
+  std::uint32_t ranks = 0;
+  std::uint64_t records = 0;
+  std::uint64_t bytes = 0;                       // on disk, about
+  std::map<std::string, std::uint64_t> dropped;  // reported by the agents, by cause
+  std::int64_t last_write_unix_nanos = 0;        // the start, if nothing was written
+  bool finished = false;                         // every rank of its world said goodbye
+  bool kept = false;                             // its run is exempt from retention
 };
 
 struct CheckpointReport {
@@ -129,6 +142,11 @@ class Store {
   virtual Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) = 0;
   // Durable when it returns.
   virtual Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) = 0;
+  // Every attempt, by run and number. Reads the catalogue's small values only.
+  virtual Result<std::vector<AttemptTally>> Census() = 0;
+  // Exempts a run from retention, or ends that; durable when it returns. Ends by itself when the run's last
+  // attempt is dropped. kNotFound: no such run.
+  virtual Status KeepRun(const std::string& run, bool keep) = 0;
   virtual Result<std::vector<ActivationDef>> Activations(AttemptId attempt, std::uint32_t rank) = 0;  // by id
   virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;             // by id
 

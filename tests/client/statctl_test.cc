@@ -327,7 +327,7 @@ TEST_F(Statctl, WrongArgumentsExitWith2AndSayWhatToDo) {
 
 TEST_F(Statctl, HelpExplainsEveryCommandWithExamples) {
   for (const std::string command :
-       {"runs", "show", "diff", "series", "scalars", "events", "rm", "checkpoint", "status"}) {
+       {"runs", "show", "diff", "series", "scalars", "events", "rm", "keep", "checkpoint", "status"}) {
     const Finished help = Run({"help", command});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, AllOf(HasSubstr("Examples:\n  statctl " + command), HasSubstr("--collector")))
@@ -423,6 +423,16 @@ TEST_F(Statctl, StatusPrintsHealthInUnitsForPeople) {
   EXPECT_THAT(done.out, AllOf(HasSubstr("state           ready"), HasSubstr("2 h 5 min"),
                               HasSubstr("3.0 MiB used, 5.0 GiB free"), HasSubstr("1,234,567")));
   EXPECT_EQ(RunJson({"status"})["records_total"], 1234567);
+  EXPECT_THAT(
+      done.out,
+      AllOf(HasSubstr("lost by agents  1,203 records, in all runs held: buffer_full 1,200, closed 3"),
+            HasSubstr("lag             4,000 records (1.0 MiB) received and not yet durable"),
+            HasSubstr("retention       removes runs older than 30 d 0 h, and the oldest above 200.0 GiB"),
+            HasSubstr("retention note  the clock moved"), HasSubstr("kept            base"),
+            HasSubstr("removed next    old (1.0 MiB, written "), HasSubstr("older (0 B, written ")));
+  EXPECT_EQ(RunJson({"status"})["dropped_by_cause"]["closed"], 3);
+  EXPECT_EQ(RunJson({"status"})["retention"]["next"][1]["run"], "older");
+  EXPECT_THAT(Run({"status", "--format", "csv"}).out, HasSubstr("retention_runs_removed"));
 }
 
 TEST_F(Statctl, CheckpointSaysWhereItIsAndHowToRestoreIt) {
@@ -434,6 +444,23 @@ TEST_F(Statctl, CheckpointSaysWhereItIsAndHowToRestoreIt) {
   const Finished relative = Run({"checkpoint", "backup"});
   EXPECT_EQ(relative.code, 2);
   EXPECT_THAT(relative.err, HasSubstr("relative"));
+}
+
+TEST_F(Statctl, KeepExemptsARunUntilItIsTurnedOff) {
+  const auto kept = [this](const std::string& run) {
+    const auto census = server_.store.Census();
+    for (const AttemptTally& tally : *census) {
+      if (tally.meta.run == run) return tally.kept;
+    }
+    return false;
+  };
+  const Finished done = Run({"keep", "base"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_TRUE(kept("base"));
+  EXPECT_FALSE(kept("ort"));
+  EXPECT_EQ(Run({"keep", "base", "--off"}).code, 0);
+  EXPECT_FALSE(kept("base"));
+  EXPECT_EQ(Run({"keep", "absent"}).code, 2);
 }
 
 TEST_F(Statctl, RmWantsYesWithoutATerminal) {

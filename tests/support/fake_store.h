@@ -58,6 +58,20 @@ class FakeStore final : public Store {
     });
   }
 
+  // Bytes of an attempt; the store's files grow by them, and shrink by `percent` of them when it is dropped.
+  void SetBytes(AttemptId id, std::uint64_t bytes) {
+    Set([&] {
+      usage_.disk_bytes += bytes - sizes_[id];
+      sizes_[id] = bytes;
+    });
+  }
+  void SetFreedAtOnce(std::uint64_t percent) {
+    Set([&] { frees_ = percent; });
+  }
+  void SetCapacity(std::uint64_t bytes) {
+    Set([&] { usage_.disk_capacity_bytes = bytes; });
+  }
+
   // --- Store
   Result<std::vector<std::string>> ListRuns() override {
     return Get([&] {
@@ -89,7 +103,13 @@ class FakeStore final : public Store {
   Status DropAttempts(std::span<const AttemptId> ids) override {
     std::lock_guard lock(mutex_);
     for (const AttemptId id : ids) {
-      attempts_.erase(id);
+      if (const auto it = attempts_.find(id); it != attempts_.end()) {
+        usage_.disk_bytes -= std::min(usage_.disk_bytes, frees_ * sizes_[id] / 100);
+        const std::string run = it->second.run;
+        attempts_.erase(it);
+        const auto same = [&](const auto& entry) { return entry.second.run == run; };
+        if (std::none_of(attempts_.begin(), attempts_.end(), same)) kept_.erase(run);
+      }
       data_.erase(data_.lower_bound({id, 0}), data_.lower_bound({id + 1, 0}));
     }
     return Status::Ok();
@@ -107,6 +127,41 @@ class FakeStore final : public Store {
     std::lock_guard lock(mutex_);
     if (!attempts_.contains(attempt)) Violate("PutRank of an unknown attempt");
     data_[{attempt, rank}].meta = meta;
+    return Status::Ok();
+  }
+  Result<std::vector<AttemptTally>> Census() override {
+    return Get([&] {
+      std::vector<AttemptTally> tallies;
+      for (const auto& [id, attempt] : attempts_) {
+        AttemptTally tally{.meta = attempt, .finished = true, .kept = kept_.contains(attempt.run)};
+        tally.last_write_unix_nanos = attempt.start_unix_nanos;
+        if (const auto size = sizes_.find(id); size != sizes_.end()) tally.bytes = size->second;
+        for (auto it = data_.lower_bound({id, 0}); it != data_.end() && it->first.first == id; ++it) {
+          const RankMeta& rank = it->second.meta;
+          ++tally.ranks;
+          tally.records += rank.records;
+          for (const auto& [cause, count] : rank.dropped) tally.dropped[cause] += count;
+          tally.last_write_unix_nanos = std::max(tally.last_write_unix_nanos, rank.last_write_unix_nanos);
+          tally.finished = tally.finished && rank.finished;
+        }
+        tally.finished = tally.finished && tally.ranks >= attempt.world_size;
+        tallies.push_back(std::move(tally));
+      }
+      std::stable_sort(tallies.begin(), tallies.end(),
+                       [](const auto& a, const auto& b) { return a.meta.run < b.meta.run; });
+      return tallies;
+    });
+  }
+  Status KeepRun(const std::string& run, bool keep) override {
+    std::lock_guard lock(mutex_);
+    const auto same = [&](const auto& entry) { return entry.second.run == run; };
+    if (std::none_of(attempts_.begin(), attempts_.end(), same))
+      return {Code::kNotFound, "no run '" + run + "'"};
+    if (keep) {
+      kept_.insert(run);
+    } else {
+      kept_.erase(run);
+    }
     return Status::Ok();
   }
   Result<std::vector<ActivationDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
@@ -320,6 +375,9 @@ class FakeStore final : public Store {
   std::map<Place, RankData> data_;
   AttemptId next_id_ = 1;
   StoreUsage usage_{.disk_bytes = 0, .disk_free_bytes = std::uint64_t{1} << 40};
+  std::map<AttemptId, std::uint64_t> sizes_;
+  std::uint64_t frees_ = 100;  // percent of a dropped attempt's bytes
+  std::set<std::string> kept_;
   Status append_failure_, failed_;
   bool blocked_ = false;
   int inside_ = 0;

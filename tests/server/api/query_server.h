@@ -95,6 +95,8 @@ class GatedStore final : public Store {
   }
   Result<StoreUsage> Usage() override { return store_.Usage(); }
   bool fsync() const override { return store_.fsync(); }
+  Result<std::vector<AttemptTally>> Census() override { return store_.Census(); }
+  Status KeepRun(const std::string& run, bool keep) override { return store_.KeepRun(run, keep); }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
     return store_.Checkpoint(directory);
   }
@@ -135,7 +137,20 @@ class StoreControl final : public CollectorControl {
             .runs = store_.ListRuns()->size(),
             .records_total = 1234567,
             .disk_bytes = 3u << 20,
-            .disk_free_bytes = std::uint64_t{5} << 30};
+            .disk_free_bytes = std::uint64_t{5} << 30,
+            .dropped_by_cause = {{"buffer_full", 1200}, {"closed", 3}},
+            .backlog_records = 4000,
+            .backlog_bytes = 1u << 20,
+            .backlog_oldest_millis = 1500,
+            .retention = {
+                .age_seconds_max = 30 * 86400,
+                .disk_bytes_max = std::uint64_t{200} << 30,
+                .note = "the clock moved",
+                .runs_removed = 3,
+                .bytes_removed = 2u << 20,
+                .next = {{.run = "old", .last_write_unix_nanos = 1, .bytes = 1u << 20, .due_unix_nanos = 2},
+                         {.run = "older", .last_write_unix_nanos = 1, .bytes = 0}},
+                .kept = {"base"}}};
   }
   Result<DeletedRun> DeleteRun(const std::string& run, bool force) override {
     const auto attempts = store_.Attempts(run);
@@ -151,6 +166,7 @@ class StoreControl final : public CollectorControl {
     }
     return deleted;
   }
+  Status KeepRun(const std::string& run, bool keep) override { return store_.KeepRun(run, keep); }
   Result<MadeCheckpoint> Checkpoint(const std::string& directory) override {
     if (directory.front() != '/') return Status(Code::kInvalidArgument, "'" + directory + "' is relative");
     return MadeCheckpoint{.directory = directory, .files = 12, .bytes = 3u << 20, .linked = true};

@@ -339,6 +339,8 @@ class GrowingStore final : public Store {
   }
   Result<StoreUsage> Usage() override { return inner_.Usage(); }
   bool fsync() const override { return inner_.fsync(); }
+  Result<std::vector<AttemptTally>> Census() override { return inner_.Census(); }
+  Status KeepRun(const std::string& run, bool keep) override { return inner_.KeepRun(run, keep); }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
     return inner_.Checkpoint(directory);
   }

@@ -42,6 +42,20 @@ TEST(Config, TakesFlags) {
   EXPECT_FALSE(parsed.config.fsync);
 }
 
+TEST(Config, TakesRetentionInUnitsForPeople) {
+  EXPECT_EQ(Parse({}).config.retention.count(), 0);
+  EXPECT_EQ(Parse({"--retention", "30d"}).config.retention, std::chrono::hours(30 * 24));
+  EXPECT_EQ(Parse({"--retention", "90min"}).config.retention, std::chrono::minutes(90));
+  EXPECT_EQ(Parse({"--max-disk", "80%"}).config.max_disk.percent, 80u);
+  EXPECT_EQ(Parse({"--max-disk", "200GiB"}).config.max_disk.bytes, std::uint64_t{200} << 30);
+  for (const char* wrong : {"", "30", "0d", "-1d", "30 d", "30x", "99999999999999999999d", "400000w"}) {
+    EXPECT_THAT(ErrorOf({"--retention", wrong}), HasSubstr("such as 30d, or off")) << wrong;
+  }
+  for (const char* wrong : {"200", "0%", "101%", "200GB", "99999999TiB"}) {
+    EXPECT_THAT(ErrorOf({"--max-disk", wrong}), HasSubstr("such as 80%, or off")) << wrong;
+  }
+}
+
 TEST(Config, SampleConfigurationFileIsValid) {
   const ParsedCommandLine parsed = Parse({"--config", SAMPLE_CONFIG});
   ASSERT_FALSE(parsed.exit_code) << parsed.text;

@@ -25,6 +25,7 @@ class FakeControl : public CollectorControl {
  public:
   CollectorStatus GetStatus() override { return status; }
   Result<DeletedRun> DeleteRun(const std::string&, bool) override { return DeletedRun{}; }
+  Status KeepRun(const std::string&, bool) override { return Status::Ok(); }
   Result<MadeCheckpoint> Checkpoint(const std::string&) override { return MadeCheckpoint{}; }
   bool IsStreamOpen(std::uint32_t, std::uint32_t) override { return false; }
   CollectorStatus status{.version = "9.9", .data_dir = "<d&ir>", .state = "ready", .records_total = 41};
@@ -80,6 +81,20 @@ TEST_F(HttpServerTest, ServesMetricsAndEscapesThePage) {
   EXPECT_THAT(Get("/metrics"), HasSubstr("\nstatcollect_records_total 41\n"));
   EXPECT_THAT(Get("/"), HasSubstr("&lt;d&amp;ir&gt;"));
   EXPECT_THAT(Get("/"), Not(HasSubstr("<d&ir>")));
+}
+
+TEST_F(HttpServerTest, MetricsTellLossesByCauseLagAndRetention) {
+  control_.status.dropped_by_cause = {{"buffer_full", 12}, {"a\"b", 1}};
+  control_.status.backlog_oldest_millis = 1500;
+  control_.status.retention.runs_removed = 3;
+  control_.status.retention.note = "held";
+  const std::string metrics = Get("/metrics");
+  for (const char* line :
+       {"statcollect_dropped_records{cause=\"buffer_full\"} 12",
+        "statcollect_dropped_records{cause=\"a\\\"b\"} 1", "statcollect_backlog_oldest_seconds 1.5",
+        "statcollect_retention_runs_removed_total 3", "statcollect_retention_held 1"}) {
+    EXPECT_THAT(metrics, HasSubstr("\n" + std::string(line) + "\n"));
+  }
 }
 
 TEST_F(HttpServerTest, AnswersHeadWithoutBody) {
