@@ -84,7 +84,7 @@ class Bench:
 
     def ingest(self, sizes: Sizes) -> list[dict[str, Any]]:
         rows = []
-        for sketch, repeat in ((16, 0.0), (0, 0.0), (16, 0.9)):
+        for sketch, repeat in ((16, 0.0), (0, 0.0), (16, 0.9), (16, 1.0)):
             for streams in (1, 8, 256) if repeat == 0 else (8,):
                 steps = max(1, sizes.records // 1000 // streams)
                 rows.append(
