@@ -185,13 +185,33 @@ class DatabaseOpener {
     rocksdb::Status opened = TryOpen(read_only, options, *database);
     if (opened.IsCorruption() && !read_only && CutZeroTails(*options.env->GetFileSystem(), directory_, log_))
       opened = TryOpen(read_only, options, *database);
-    if (opened.ok()) return database;
+    if (opened.ok()) {
+      STATCOLLECT_RETURN_IF_ERROR(CheckProperties(*database));
+      return database;
+    }
     const std::string hint = log->about_logs().empty() ? "" : " (" + log->about_logs() + ")";
     const Status status = FromRocks("open store '" + directory_ + "'", opened);
     return Status(status.code(), status.message() + hint + AfterOpen(status.code()));
   }
 
  private:
+  // RocksDB opens a table whose properties it cannot read with a warning, and then takes its index for one of
+  // another format: keys would be missing without a word.
+  Status CheckProperties(const Database& database) const {
+    const std::string attempted = "open store '" + directory_ + "'";
+    for (auto* family : database.families) {
+      rocksdb::TablePropertiesCollection properties;
+      STATCOLLECT_RETURN_IF_ERROR(
+          FromRocks(attempted, database.db->GetPropertiesOfAllTables(family, &properties)));
+      for (const auto& [path, found] : properties) {
+        if (found != nullptr && found->num_entries > 0) continue;
+        return {Code::kDataLoss, attempted + ": the properties of table '" + path + "' cannot be read" +
+                                     AfterOpen(Code::kDataLoss)};
+      }
+    }
+    return Status::Ok();
+  }
+
   rocksdb::Status TryOpen(bool read_only, const rocksdb::DBOptions& options, Database& database) const {
     std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
     for (int family = 0; family < kFamilyCount; ++family) {

@@ -41,16 +41,15 @@ class Daemon {
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   const std::string& data_dir() const { return data_dir_; }
+  // What it writes to standard error, over all starts.
+  std::string log_path() const { return data_dir_ + ".log"; }
   pid_t pid() const { return pid_; }
-  void AddArguments(std::vector<std::string> more) { more_ = std::move(more); }
 
   // With "NAME=value" variables on top of the environment. True: it is ready; how long that took is in
   // `ready_after`. False: it ended before that.
   bool Start(const std::vector<std::string>& variables = {}) {
-    std::vector<std::string> arguments = {program_,  "--data-dir",      data_dir_, "--listen",
-                                          address(), "--http",          "off",     "--log-level",
-                                          "warn",    "--disk-free-min", "1"};
-    arguments.insert(arguments.end(), more_.begin(), more_.end());
+    std::vector<std::string> arguments = {program_, "--data-dir", data_dir_,         "--listen", address(),
+                                          "--http", "off",        "--disk-free-min", "1"};
     std::vector<char*> argv, environment;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -63,6 +62,8 @@ class Daemon {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log_path().c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
     const auto begin = std::chrono::steady_clock::now();
     const int spawned = posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environment.data());
     posix_spawn_file_actions_destroy(&actions);
@@ -98,7 +99,6 @@ class Daemon {
  private:
   const std::string program_, data_dir_;
   const int port_;
-  std::vector<std::string> more_;
   pid_t pid_ = -1;
 };
 

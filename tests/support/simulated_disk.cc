@@ -200,6 +200,23 @@ void SimulatedDisk::FlipBit(const std::string& path, std::uint64_t bit) {
   byte = static_cast<char>(byte ^ (1 << (bit % 8)));
 }
 
+std::map<std::string, std::string> SimulatedDisk::Save() const {
+  std::lock_guard lock(mutex_);
+  std::map<std::string, std::string> files;
+  for (const auto& [path, file] : names_) files[path] = file->bytes;
+  return files;
+}
+
+void SimulatedDisk::Load(const std::map<std::string, std::string>& files) {
+  std::lock_guard lock(mutex_);
+  names_.clear();
+  for (const auto& [path, bytes] : files)
+    names_[path] = std::make_shared<File>(File{.bytes = bytes, .synced = bytes.size()});
+  durable_names_ = names_;
+  changes_.clear();
+  locks_.clear();
+}
+
 FileKind SimulatedDisk::KindOf(const std::string& path) {
   const std::string name = path.substr(path.rfind('/') + 1);
   if (name.ends_with(".log")) return FileKind::kLog;

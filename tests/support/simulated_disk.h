@@ -56,6 +56,9 @@ class SimulatedDisk final : public rocksdb::FileSystem {
   std::uint64_t used() const;
 
   // --- files as they are
+  // All of them, while nobody has one open.
+  std::map<std::string, std::string> Save() const;
+  void Load(const std::map<std::string, std::string>& files);
   std::vector<std::string> Paths() const;
   std::string Read(const std::string& path) const;
   void FlipBit(const std::string& path, std::uint64_t bit);

@@ -35,7 +35,12 @@ BlockSource::BlockSource(rocksdb::DB& db, const StatFamilies& families)
     : db_(db), families_(families), stats_(db, families.stats), sketches_(db, families.sketches) {}
 
 Result<std::string> BlockSource::Fetch(const StatKey& key, const std::string& for_what) {
-  const auto found = stats_.Get(EncodeStatKey(key));
+  auto found = stats_.Get(EncodeStatKey(key));
+  if (!found && stats_.status().ok()) {  // the block that refers to it may be younger than the cursor
+    stats_ = Cursor(db_, families_.stats);
+    sketches_ = Cursor(db_, families_.sketches);
+    found = stats_.Get(EncodeStatKey(key));
+  }
   if (!found && stats_.status().ok()) return Dangling(key, for_what);
   if (!found) return FromRocks("read " + What(key), stats_.status());
   bytes_read_ += found->size();

@@ -21,9 +21,9 @@ class BlockScan final : public StatScan {
  public:
   BlockScan(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
             StepBounds steps)
-      : source_(db, families),
-        range_(RankRange(attempt, rank, steps)),
-        it_(Iterate(db, families.stats, range_, /*scan=*/true)) {}
+      : range_(RankRange(attempt, rank, steps)),
+        it_(Iterate(db, families.stats, range_, /*scan=*/true)),
+        source_(db, families) {}
 
   bool Next() override {
     if (!status_.ok()) return false;
@@ -51,9 +51,9 @@ class BlockScan final : public StatScan {
     return Status::Ok();
   }
 
-  BlockSource source_;
   KeyRange range_;
   std::unique_ptr<rocksdb::Iterator> it_;
+  BlockSource source_;  // sees all that blocks of the iterator refer to, for it is younger
   bool started_ = false;
   BlockColumns columns_;
   StatBlock block_;

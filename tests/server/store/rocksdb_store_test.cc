@@ -8,9 +8,12 @@
 #include <unistd.h>
 #include <csignal>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -765,6 +768,32 @@ TEST_F(RocksDbStoreTest, WhatWasAppendedSurvivesAKill) {
         << "records and watermark are one write";
     stored = steps.size();
   }
+}
+
+TEST_F(RocksDbStoreTest, ReadersOfAStreamThatIsBeingWrittenFindNothingDamaged) {
+  Open();
+  const AttemptId attempt = Create("live").id;
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    const auto prepare = store_->NewWriter(attempt, 0);  // as a stream: with key frames
+    for (std::uint64_t step = 0; !stop; ++step) {
+      const RecordBatch batch = MakeBatch(1 + step * 13, step, 0, 10);
+      const RankMeta meta = MetaOf(0, batch.last_seq());
+      const auto prepared = prepare->Prepare(batch);
+      const AppendItem item{
+          .attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta, .prepared = prepared.get()};
+      ASSERT_TRUE(store_->Append({&item, 1}).ok());
+    }
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(700);
+  while (std::chrono::steady_clock::now() < deadline && !HasFailure()) {
+    const auto points = store_->ActivationSeries(attempt, 0, 3, {});
+    EXPECT_TRUE(points.ok()) << points.status().message();
+    for (std::size_t i = 0; points.ok() && i < points->size(); ++i) EXPECT_EQ((*points)[i].step, i);
+    EXPECT_EQ(Scan(*store_, attempt, 0).size() % 10, 0u);
+  }
+  stop = true;
+  writer.join();
 }
 
 TEST_F(RocksDbStoreTest, ReportsItsSize) {

@@ -80,6 +80,36 @@ class StreamLedger {
     group_.clear();
   }
 
+  // OK: what is there is what was appended, to the last record. A failure to read is returned; a wrong answer
+  // fails the test.
+  Status ReadExactly(Store& store) const {
+    for (const auto& [place, stream] : streams_) {
+      SCOPED_TRACE("attempt " + std::to_string(place.first) + ", rank " + std::to_string(place.second));
+      const auto ranks = store.Ranks(place.first);
+      if (!ranks.ok()) return ranks.status();
+      const auto meta = ranks->find(place.second);
+      const std::uint64_t watermark = meta == ranks->end() ? 0 : meta->second.durable_seq;
+      EXPECT_EQ(watermark, stream.acknowledged);
+      std::uint64_t records = 0;
+      const auto scan = store.ScanStats(place.first, place.second, {});
+      for (; scan->Next(); records += scan->block().columns.size()) {
+        const StatColumns& columns = scan->block().columns;
+        for (std::size_t i = 0; i < columns.size(); ++i) {
+          EXPECT_EQ(columns.stats[i].hash, HashOf(place.second, scan->block().step, columns.activation[i]));
+        }
+      }
+      if (!scan->status().ok()) return scan->status();
+      const auto scalars = store.Scalars(place.first, place.second, {});
+      if (!scalars.ok()) return scalars.status();
+      const auto events = store.Events(place.first, place.second);
+      if (!events.ok()) return events.status();
+      const auto ends = store.StepEnds(place.first, place.second, {});
+      if (!ends.ok()) return ends.status();
+      EXPECT_EQ(records + scalars->size() + events->size() + ends->size(), watermark);
+    }
+    return Status::Ok();
+  }
+
   // Without going on: all that was acknowledged can be read.
   void CheckReadable(Store& store) const {
     for (auto [place, stream] : streams_) CheckStream(store, place, &stream);
