@@ -46,12 +46,14 @@ SessionInfo MakeSession(const ResolvedOptions& options, const Launch& launch, co
           .config = options.config};
 }
 
-ExporterOptions MakeExporterOptions(const ResolvedOptions& options) {
+ExporterOptions MakeExporterOptions(const ResolvedOptions& options,
+                                    const statcollect::Definitions& definitions) {
   std::random_device random;
   return {.collector = options.collector,
           .backoff = {},
           .seed = random(),
-          .welcome_timeout = std::chrono::seconds(20)};
+          .welcome_timeout = std::chrono::seconds(20),
+          .definitions = &definitions};
 }
 
 Recorder::Options MakeRecorderOptions(const ResolvedOptions& options) {
@@ -114,8 +116,8 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
       recorder(MakeRecorderOptions(options), &clock, &ledger, &waker),
       workers(static_cast<int>(options.threads)),
       transport(std::move(own_transport)),
-      exporter(MakeSession(options, launch, clock), MakeExporterOptions(options), transport.get(), &ledger,
-               &log,
+      exporter(MakeSession(options, launch, clock), MakeExporterOptions(options, recorder.definitions()),
+               transport.get(), &ledger, &log,
                [this] {
                  if (exporter.Failed()) recorder.Refuse(kDropRejected);
                  waker.Wake();

@@ -1,11 +1,24 @@
 #include "agent/export/exporter.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "agent/export/wire.h"
 #include "agent/export/worker_thread.h"
 
 namespace statcollect {
+namespace {
+
+// Definitions in one batch that repeats them; each takes some hundred bytes.
+constexpr std::uint32_t kRepeatedMax = 2048;
+
+template <typename Defs>
+void Extend(Defs* to, Defs from) {
+  std::move(from.begin(), from.end(), std::back_inserter(*to));
+}
+
+}  // namespace
 
 bool IsFatal(Code code) {
   switch (code) {
@@ -59,14 +72,63 @@ std::size_t Exporter::BatchBytesMax() {
   return window_.BatchBytesMax();
 }
 
-void Exporter::Submit(RecordBatch batch, std::size_t bytes) {
+void Exporter::Submit(RecordBatch batch, std::size_t /*bytes*/) {
+  EncodedBatch encoded = Encode(batch);
   Lock lock(mutex_);
   if (!fatal_.ok()) {
-    ledger_->Drop(kDropRejected, batch.records());
+    ledger_->Drop(kDropRejected, encoded.records);
     return;
   }
-  window_.Add(std::move(batch), bytes);
+  if (!batch.steps.empty()) last_step_ = std::max(last_step_, batch.steps.back().step);
+  added_ = encoded.after;
+  window_.Add(std::move(encoded));
   changed_.notify_all();
+}
+
+EncodedBatch Exporter::Encode(const RecordBatch& batch) {
+  for (const Layout& layout : batch.layouts) {
+    if (layout.id == layouts_.size()) layouts_.push_back(layout);
+  }
+  EncodedBatch encoded{.records = static_cast<std::uint32_t>(batch.records()), .before = given_};
+  given_.activations += static_cast<std::uint32_t>(batch.activations.size());
+  given_.layouts += static_cast<std::uint32_t>(batch.layouts.size());
+  encoded.after = given_;
+  encoded.bytes = wire::EncodeRecords(batch, layouts_);
+  return encoded;
+}
+
+std::vector<EncodedBatch> Exporter::Repair(const DefinitionCounts& definitions, std::string_view cause,
+                                           std::uint64_t lost) {
+  std::vector<EncodedBatch> batches;
+  DefinitionCounts from;
+  do {
+    RecordBatch batch;
+    const std::string count = std::to_string(lost);
+    if (lost > 0 && batches.empty()) {
+      batch.events.push_back({.kind = "records_dropped",
+                              .step = last_step_,
+                              .unix_nanos = SystemClock().UnixNanos(),
+                              .text = count + " records were lost on their way: " + std::string(cause),
+                              .fields = {{"cause", std::string(cause)}, {"count", count}}});
+    } else {
+      batch.events.push_back({.kind = "definitions_repeated", .step = last_step_, .text = "after a loss"});
+    }
+    EncodedBatch encoded{.records = 1, .before = from};
+    if (options_.definitions != nullptr) {
+      const std::uint32_t activations = std::min(definitions.activations, from.activations + kRepeatedMax);
+      const std::uint32_t layouts = std::min(definitions.layouts, from.layouts + kRepeatedMax);
+      if (activations > from.activations)
+        Extend(&batch.activations, options_.definitions->Activations(from.activations, activations - 1));
+      if (layouts > from.layouts)
+        Extend(&batch.layouts, options_.definitions->Layouts(from.layouts, layouts - 1));
+      from = {activations, layouts};
+    }
+    encoded.after = from;
+    encoded.bytes = wire::EncodeRecords(batch, {});
+    ledger_->Produce();
+    batches.push_back(std::move(encoded));
+  } while (options_.definitions != nullptr && from != definitions);
+  return batches;
 }
 
 bool Exporter::Failed() { return !failure().ok(); }
@@ -110,18 +172,21 @@ Status Exporter::Finish(TimePoint deadline) {
 }
 
 void Exporter::OnWelcome(const Welcome& welcome) {
-  std::uint64_t lost = 0;
+  SendWindow::Resumed resumed;
   {
     Lock lock(mutex_);
     window_.SetLimits(welcome.limits);
-    const Result<SendWindow::Resumed> resumed = window_.Resume(welcome.durable_seq);
-    if (!resumed.ok()) {
-      protocol_error_ = resumed.status();
+    const Result<SendWindow::Resumed> result = window_.Resume(welcome.durable_seq);
+    if (!result.ok()) {
+      protocol_error_ = result.status();
     } else {
-      ledger_->Ack(resumed->newly_acked);
-      if (resumed->newly_acked > 0) backoff_.Reset();
-      lost = resumed->lost;
-      progress_.lost_after_ack += lost;
+      resumed = *result;
+      ledger_->Ack(resumed.newly_acked);
+      if (resumed.newly_acked > 0) backoff_.Reset();
+      ledger_->Regress(resumed.lost, resumed.gone);
+      if (resumed.gone > 0)
+        window_.Renumber(Repair(window_.DefinedBefore(added_), kDropRegressed, resumed.gone));
+      progress_.lost_after_ack += resumed.lost;
       ++progress_.streams;
       phase_ = Phase::kWelcomed;
       ever_welcomed_ = true;
@@ -129,9 +194,11 @@ void Exporter::OnWelcome(const Welcome& welcome) {
     }
     changed_.notify_all();
   }
-  if (lost > 0) {
-    log_->Log("the collector at " + options_.collector + " lost " + std::to_string(lost) +
-              " records that it had acknowledged; they are sent again");
+  if (resumed.lost > 0) {
+    log_->Log("the collector at " + options_.collector + " lost " + std::to_string(resumed.lost) +
+              " records that it had acknowledged (a restored checkpoint?); " +
+              std::to_string(resumed.lost - resumed.gone) + " are sent again, " +
+              std::to_string(resumed.gone) + " are no longer held and counted as dropped (regressed)");
   }
   on_room_();
 }

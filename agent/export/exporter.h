@@ -16,7 +16,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "agent/export/backoff.h"
 #include "agent/export/batch_sink.h"
@@ -24,6 +26,7 @@
 #include "agent/export/send_window.h"
 #include "agent/export/transport.h"
 #include "agent/staging/ledger.h"
+#include "agent/staging/registry.h"
 
 namespace statcollect {
 
@@ -32,6 +35,7 @@ struct ExporterOptions {
   BackoffOptions backoff;
   std::uint64_t seed = 0;                            // of the backoff's random part
   std::chrono::milliseconds welcome_timeout{20000};  // for one attempt to connect
+  const Definitions* definitions = nullptr;          // of the batches, to give them again after a loss
 };
 
 // Whether another attempt with the same session may succeed.
@@ -66,7 +70,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
 
   struct Progress {
     std::uint64_t streams = 0;         // welcomes received
-    std::uint64_t lost_after_ack = 0;  // records sent again although they had been acknowledged
+    std::uint64_t lost_after_ack = 0;  // records that the collector had acknowledged, and did not have
   };
   Progress progress();
 
@@ -86,8 +90,12 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // What follows from a stream's end: true to try again.
   bool HandleEnd(const Status& end);
   void Fail(const Status& status);
-  bool GoodbyeDueLocked() const { return finishing_ && window_.empty() && !goodbye_sent_; }
+  bool GoodbyeDueLocked() const { return NothingLeftLocked() && !goodbye_sent_; }
   bool NothingLeftLocked() const { return finishing_ && window_.empty(); }
+  EncodedBatch Encode(const RecordBatch& batch);
+  // Batches that tell of `lost` records (0: none) and give the first `definitions` again.
+  std::vector<EncodedBatch> Repair(const DefinitionCounts& definitions, std::string_view cause,
+                                   std::uint64_t lost);
   void WaitBackoff();
   Status Explain(const Status& end) const;
 
@@ -97,6 +105,10 @@ class Exporter final : public BatchSink, private StreamReceiver {
   Ledger* const ledger_;
   LogLimiter* const log_;
   const std::function<void()> on_room_;
+
+  // Of the thread that submits.
+  std::vector<Layout> layouts_;
+  DefinitionCounts given_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -113,6 +125,8 @@ class Exporter final : public BatchSink, private StreamReceiver {
   bool quiet_ = true;  // until WaitForWelcome has returned: its caller tells
   Status result_;      // of Finish
   Progress progress_;
+  DefinitionCounts added_;       // given by the batches that were added to the window
+  std::uint64_t last_step_ = 0;  // submitted
   std::thread thread_;
   std::mutex finish_mutex_;  // one Finish at a time
 };

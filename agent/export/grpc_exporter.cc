@@ -53,16 +53,6 @@ Result<wire::CollectorMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
   return wire::Decode(bytes);
 }
 
-// Layouts that the session's batches have defined, for the encoding of later ones. Used by one stream at a
-// time.
-using LayoutTable = std::vector<Layout>;
-
-void AddLayouts(const RecordBatch& batch, LayoutTable* table) {
-  for (const Layout& layout : batch.layouts) {
-    if (layout.id == table->size()) table->push_back(layout);
-  }
-}
-
 using Call = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // As a generated stub opens a bidirectional stream.
@@ -77,8 +67,8 @@ std::unique_ptr<Call> OpenCall(const std::shared_ptr<grpc::Channel>& channel, gr
 // The reader's thread starts once the hello is on its way.
 class GrpcStream final : public Stream {
  public:
-  GrpcStream(const std::string& address, LayoutTable* layouts, StreamReceiver* receiver)
-      : layouts_(layouts), receiver_(receiver), channel_(MakeChannel(address)) {
+  GrpcStream(const std::string& address, StreamReceiver* receiver)
+      : receiver_(receiver), channel_(MakeChannel(address)) {
     // The call then begins with the hello, so that opening it does not wait for a connection.
     context_.set_initial_metadata_corked(true);
     call_ = OpenCall(channel_, &context_);
@@ -96,10 +86,7 @@ class GrpcStream final : public Stream {
     return true;
   }
 
-  bool Send(const RecordBatch& batch) override {
-    AddLayouts(batch, layouts_);
-    return call_->Write(ToBuffer(wire::EncodeBatch(batch, *layouts_)));
-  }
+  bool Send(const EncodedBatch& batch) override { return call_->Write(ToBuffer(wire::EncodeBatch(batch))); }
 
   bool SendGoodbye(const AgentCounters& counters) override {
     return call_->Write(ToBuffer(wire::EncodeGoodbye(counters))) && call_->WritesDone();
@@ -134,7 +121,6 @@ class GrpcStream final : public Stream {
     receiver_->OnEnd();
   }
 
-  LayoutTable* const layouts_;
   StreamReceiver* const receiver_;
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::ClientContext context_;
@@ -149,12 +135,11 @@ class GrpcTransport final : public Transport {
   explicit GrpcTransport(std::string address) : address_(std::move(address)) {}
 
   std::unique_ptr<Stream> Open(StreamReceiver* receiver) override {
-    return std::make_unique<GrpcStream>(address_, &layouts_, receiver);
+    return std::make_unique<GrpcStream>(address_, receiver);
   }
 
  private:
   const std::string address_;
-  LayoutTable layouts_;
 };
 
 #ifdef STATAGENT_OWN_GRPC

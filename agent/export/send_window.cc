@@ -26,16 +26,16 @@ bool SendWindow::HasRoom() const {
          unacked_bytes_ + BatchBytesMax() <= limits_.window_bytes_max;
 }
 
-void SendWindow::Add(RecordBatch batch, std::size_t bytes) {
-  assert(batch.records() > 0);
+void SendWindow::Add(EncodedBatch batch) {
+  assert(batch.records > 0);
   batch.first_seq = next_seq_;
-  next_seq_ += batch.records();
-  unacked_.push_back({std::make_shared<const RecordBatch>(std::move(batch)), bytes});
-  unacked_bytes_ += bytes;
+  next_seq_ += batch.records;
+  unacked_bytes_ += batch.bytes.size();
+  unacked_.push_back(std::make_shared<EncodedBatch>(std::move(batch)));
 }
 
-std::shared_ptr<const RecordBatch> SendWindow::TakeNext() {
-  return HasUnsent() ? unacked_[next_unsent_++].batch : nullptr;
+std::shared_ptr<const EncodedBatch> SendWindow::TakeNext() {
+  return HasUnsent() ? unacked_[next_unsent_++] : nullptr;
 }
 
 Result<std::uint64_t> SendWindow::Ack(std::uint64_t durable_seq) {
@@ -46,27 +46,43 @@ Result<std::uint64_t> SendWindow::Ack(std::uint64_t durable_seq) {
 
 Result<SendWindow::Resumed> SendWindow::Resume(std::uint64_t durable_seq) {
   STATCOLLECT_RETURN_IF_ERROR(CheckGiven(durable_seq));
-  const Resumed resumed{.newly_acked = CountAcked(durable_seq),
-                        .lost = acked_seq_ > durable_seq ? acked_seq_ - durable_seq : 0};
-  while (!recent_.empty() && recent_.back().batch->last_seq() > durable_seq) {
-    recent_bytes_ -= recent_.back().bytes;
-    unacked_bytes_ += recent_.back().bytes;
+  Resumed resumed{.newly_acked = CountAcked(durable_seq)};
+  while (!recent_.empty() && recent_.back()->last_seq() > durable_seq) {
+    recent_bytes_ -= recent_.back()->bytes.size();
+    unacked_bytes_ += recent_.back()->bytes.size();
     unacked_.push_front(std::move(recent_.back()));
     recent_.pop_back();
   }
   next_unsent_ = 0;
   Free(durable_seq);
+  resumed.lost = acked_seq_ - durable_seq;
+  acked_seq_ = durable_seq;
   const std::uint64_t held = first_unacked_seq();
-  if (held <= durable_seq + 1) return resumed;
-  return Status(Code::kDataLoss, "resume the stream: the collector has records up to " +
-                                     std::to_string(durable_seq) + " although it acknowledged them up to " +
-                                     std::to_string(acked_seq_) + ", and this agent keeps them from " +
-                                     std::to_string(held) +
-                                     "; the records between are lost; check the collector's data directory");
+  if (held > durable_seq + 1) resumed.gone = held - 1 - durable_seq;
+  return resumed;
+}
+
+void SendWindow::Renumber(std::vector<EncodedBatch> first) {
+  recent_.clear();  // nothing of it follows the watermark
+  recent_bytes_ = 0;
+  for (auto batch = first.rbegin(); batch != first.rend(); ++batch) {
+    unacked_bytes_ += batch->bytes.size();
+    unacked_.push_front(std::make_shared<EncodedBatch>(std::move(*batch)));
+  }
+  next_unsent_ = 0;
+  next_seq_ = acked_seq_ + 1;
+  for (const Entry& entry : unacked_) {
+    entry->first_seq = next_seq_;
+    next_seq_ += entry->records;
+  }
+}
+
+DefinitionCounts SendWindow::DefinedBefore(const DefinitionCounts& otherwise) const {
+  return unacked_.empty() ? otherwise : unacked_.front()->before;
 }
 
 std::uint64_t SendWindow::first_unacked_seq() const {
-  return unacked_.empty() ? next_seq_ : unacked_.front().batch->first_seq;
+  return unacked_.empty() ? next_seq_ : unacked_.front()->first_seq;
 }
 
 std::uint64_t SendWindow::Clear() {
@@ -86,16 +102,16 @@ Status SendWindow::CheckGiven(std::uint64_t durable_seq) const {
 }
 
 void SendWindow::Free(std::uint64_t durable_seq) {
-  while (!unacked_.empty() && unacked_.front().batch->last_seq() <= durable_seq) {
+  while (!unacked_.empty() && unacked_.front()->last_seq() <= durable_seq) {
     Entry entry = std::move(unacked_.front());
     unacked_.pop_front();
-    unacked_bytes_ -= entry.bytes;
+    unacked_bytes_ -= entry->bytes.size();
     if (next_unsent_ > 0) --next_unsent_;
-    recent_bytes_ += entry.bytes;
+    recent_bytes_ += entry->bytes.size();
     recent_.push_back(std::move(entry));
   }
   while (recent_.size() > kRecentBatchesMax || recent_bytes_ > kRecentBytesMax) {
-    recent_bytes_ -= recent_.front().bytes;
+    recent_bytes_ -= recent_.front()->bytes.size();
     recent_.pop_front();
   }
 }

@@ -1,9 +1,9 @@
-// Numbered batches between the batcher and the collector: unsent, sent and not acknowledged, and a few
-// already acknowledged ones, kept in case the collector comes back with less than it promised.
+// Numbered batches between the batcher and the collector: unsent, sent and not acknowledged, and the ring of
+// recent ones that were acknowledged, kept in case the collector comes back with less than it promised.
 //
-// Invariants: (1) Sequence numbers are given in Add, from 1, without gaps. (2) Every number is counted as
-// acknowledged at most once, and acknowledged numbers only grow. (3) No batch is forgotten before it was
-// acknowledged. Not thread-safe: guarded by the exporter.
+// Invariants: (1) Sequence numbers are given in Add, from 1, without gaps; Renumber alone changes them. (2)
+// Every number is counted as acknowledged at most once, unless Resume tells that it is so no longer. (3) No
+// batch is forgotten before it was acknowledged. Not thread-safe: guarded by the exporter.
 #ifndef STATCOLLECT_AGENT_EXPORT_SEND_WINDOW_H_
 #define STATCOLLECT_AGENT_EXPORT_SEND_WINDOW_H_
 
@@ -11,8 +11,9 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <vector>
 
-#include "common/records.h"
+#include "agent/export/encoded_batch.h"
 #include "common/status.h"
 
 namespace statcollect {
@@ -26,12 +27,13 @@ struct StreamLimits {
 
 class SendWindow {
  public:
-  static constexpr std::size_t kRecentBatchesMax = 8;
+  static constexpr std::size_t kRecentBatchesMax = 4096;
   static constexpr std::size_t kRecentBytesMax = 8u << 20;
 
   struct Resumed {
     std::uint64_t newly_acked = 0;
-    std::uint64_t lost = 0;  // records that had been acknowledged and must be sent again
+    std::uint64_t lost = 0;  // records that had been acknowledged, and are not stored
+    std::uint64_t gone = 0;  // of these: records that are no longer held; call Renumber next
   };
 
   void SetLimits(const StreamLimits& limits) { limits_ = limits; }
@@ -39,20 +41,24 @@ class SendWindow {
   std::size_t BatchBytesMax() const;
   bool HasRoom() const;
 
-  // Numbers the batch and takes it. `bytes`: at least its encoded size. Precondition: HasRoom(),
-  // batch.records() > 0.
-  void Add(RecordBatch batch, std::size_t bytes);
+  // Numbers the batch and takes it. Precondition: HasRoom(), or the batch repairs what was lost.
+  void Add(EncodedBatch batch);
 
   // The next batch not sent on this stream, nullptr if there is none.
-  std::shared_ptr<const RecordBatch> TakeNext();
+  std::shared_ptr<const EncodedBatch> TakeNext();
   bool HasUnsent() const { return next_unsent_ < unacked_.size(); }
 
   // The collector has everything up to durable_seq. Returns how many records that newly settles. kDataLoss: a
   // number that was never given.
   Result<std::uint64_t> Ack(std::uint64_t durable_seq);
-  // A new stream begins; the collector has everything up to durable_seq. What it lacks becomes unsent again.
-  // kDataLoss: it asks for more than is still kept, or claims a number that was never given.
+  // A new stream begins; the collector has everything up to durable_seq. What it lacks becomes unsent again,
+  // and is no longer counted as acknowledged. kDataLoss: it claims a number that was never given.
   Result<Resumed> Resume(std::uint64_t durable_seq);
+  // After a Resume with records gone: what is held is numbered anew from the collector's watermark on, behind
+  // `first`, which is sent before it.
+  void Renumber(std::vector<EncodedBatch> first);
+  // What batches before the first one held have defined; `otherwise` if none is held.
+  DefinitionCounts DefinedBefore(const DefinitionCounts& otherwise) const;
 
   bool empty() const { return unacked_.empty(); }
   // Lowest number still held for sending.
@@ -61,10 +67,7 @@ class SendWindow {
   std::uint64_t Clear();
 
  private:
-  struct Entry {
-    std::shared_ptr<const RecordBatch> batch;
-    std::size_t bytes = 0;
-  };
+  using Entry = std::shared_ptr<EncodedBatch>;
 
   Status CheckGiven(std::uint64_t durable_seq) const;
   void Free(std::uint64_t durable_seq);
@@ -72,7 +75,7 @@ class SendWindow {
 
   StreamLimits limits_;
   std::uint64_t next_seq_ = 1;
-  std::uint64_t acked_seq_ = 0;  // highest number ever acknowledged
+  std::uint64_t acked_seq_ = 0;  // everything up to it is stored, as far as the collector has told
   std::deque<Entry> unacked_;    // in order of their numbers
   std::size_t next_unsent_ = 0;  // index in unacked_
   std::size_t unacked_bytes_ = 0;

@@ -34,7 +34,7 @@ class Stream {
   // Each may block until the network takes the message, and returns false once the stream is broken. The
   // hello comes first; the goodbye is last and waits for nothing.
   virtual bool SendHello(const SessionInfo& session, std::uint64_t first_unacked_seq) = 0;
-  virtual bool Send(const RecordBatch& batch) = 0;
+  virtual bool Send(const EncodedBatch& batch) = 0;
   virtual bool SendGoodbye(const AgentCounters& counters) = 0;
   // Breaks the stream: every blocked call returns soon. Never blocks.
   virtual void Cancel() = 0;

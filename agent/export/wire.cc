@@ -335,16 +335,25 @@ std::string EncodeHello(const SessionInfo& session, std::uint64_t first_unacked_
   return AgentMessage(1, w);
 }
 
-std::string EncodeBatch(const RecordBatch& batch, std::span<const Layout> known) {
+std::string EncodeRecords(const RecordBatch& batch, std::span<const Layout> known) {
   assert(batch.records() > 0);
-  const std::string records = Records(batch, known);
+  return Records(batch, known);
+}
+
+std::string EncodeBatch(const EncodedBatch& batch) {
   Writer w;
   w.Number(1, batch.first_seq);
-  w.Number(2, batch.records());
+  w.Number(2, batch.records);
   w.Tag(3, kFixed32);
-  w.Fixed(Crc32c(records));
-  w.Bytes(4, records);
+  w.Fixed(Crc32c(batch.bytes));
+  w.Bytes(4, batch.bytes);
   return AgentMessage(2, w);
+}
+
+std::string EncodeBatch(const RecordBatch& batch, std::span<const Layout> known) {
+  return EncodeBatch(EncodedBatch{.first_seq = batch.first_seq,
+                                  .records = static_cast<std::uint32_t>(batch.records()),
+                                  .bytes = EncodeRecords(batch, known)});
 }
 
 std::string EncodeGoodbye(const AgentCounters& counters) {

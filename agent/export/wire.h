@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "agent/export/encoded_batch.h"
 #include "agent/export/transport.h"
 #include "common/records.h"
 #include "common/status.h"
@@ -23,6 +24,8 @@ inline constexpr const char* kStreamMethod = "/statcollect.v1.Ingest/Stream";
 std::string EncodeHello(const SessionInfo& session, std::uint64_t first_unacked_seq);
 // `known`: the layouts of the session by id (known[i].id == i), those of the batch included: the width of a
 // record's sketch follows from its dtype.
+std::string EncodeRecords(const RecordBatch& batch, std::span<const Layout> known);  // the message Records
+std::string EncodeBatch(const EncodedBatch& batch);
 std::string EncodeBatch(const RecordBatch& batch, std::span<const Layout> known);
 std::string EncodeGoodbye(const AgentCounters& counters);
 

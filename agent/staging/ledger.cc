@@ -36,6 +36,16 @@ void Ledger::Ack(std::uint64_t n) {
   Settle(n);
 }
 
+void Ledger::Regress(std::uint64_t n, std::uint64_t gone) {
+  if (n == 0) return;
+  std::lock_guard lock(mutex_);
+  assert(acked_ >= n && n >= gone);
+  acked_ -= n;
+  pending_ += n - gone;
+  settled_ -= n - gone;
+  if (gone > 0) Add(&dropped_, kDropRegressed, gone);
+}
+
 void Ledger::Drop(std::string_view cause, std::uint64_t n) {
   if (n == 0) return;
   std::lock_guard lock(mutex_);

@@ -24,6 +24,8 @@ inline constexpr std::string_view kDropDeviceError = "device_error";  // the GPU
 inline constexpr std::string_view kDropGraphCapture =
     "graph_capture";                                           // observed while a CUDA graph was captured
 inline constexpr std::string_view kDropRejected = "rejected";  // the collector refused the session
+inline constexpr std::string_view kDropRegressed =
+    "regressed";  // acknowledged, lost by the collector, and no longer held
 inline constexpr std::string_view kDropClosed = "closed";  // not durable when the agent was closed, or later
 
 class Ledger {
@@ -34,6 +36,9 @@ class Ledger {
   void ProduceDropped(std::string_view cause, std::uint64_t n = 1);
   // n pending records are durable.
   void Ack(std::uint64_t n);
+  // n acknowledged records are not stored after all: `gone` of them are lost for good, the others are pending
+  // again.
+  void Regress(std::uint64_t n, std::uint64_t gone);
   // n pending records are lost.
   void Drop(std::string_view cause, std::uint64_t n = 1);
 

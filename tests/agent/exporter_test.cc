@@ -48,8 +48,10 @@ class FakeTransport final : public Transport {
       receiver_->OnWelcome({.attempt = 1, .durable_seq = script_.durable_seq, .limits = script_.limits});
       return true;
     }
-    bool Send(const RecordBatch& batch) override {
-      owner_->Note("batch " + std::to_string(batch.first_seq) + ".." + std::to_string(batch.last_seq()));
+    bool Send(const EncodedBatch& batch) override {
+      const bool again = batch.first_seq > 1 && batch.bytes.find("the.first.layer") != std::string::npos;
+      owner_->Note("batch " + std::to_string(batch.first_seq) + ".." + std::to_string(batch.last_seq()) +
+                   (again ? " with the definitions" : ""));
       if (++batches_ == script_.break_after) return End(Status(Code::kUnavailable, "connection reset"));
       if (script_.acknowledge) receiver_->OnAck(batch.last_seq());
       return true;
@@ -130,7 +132,9 @@ class ExporterTest : public ::testing::Test {
   Exporter& Make(std::vector<FakeTransport::Script> scripts) {
     for (auto& script : scripts) transport_.Push(std::move(script));
     exporter_ = std::make_unique<Exporter>(
-        SessionInfo{}, ExporterOptions{.collector = "c:1", .backoff = {milliseconds(1), milliseconds(2)}},
+        SessionInfo{},
+        ExporterOptions{
+            .collector = "c:1", .backoff = {milliseconds(1), milliseconds(2)}, .definitions = definitions_},
         &transport_, &ledger_, &log_, [] {});
     exporter_->Start();
     return *exporter_;
@@ -150,6 +154,7 @@ class ExporterTest : public ::testing::Test {
   LogLimiter log_{&clock_, [this](const std::string& line) { lines_.push_back(line); }};
   Ledger ledger_;
   FakeTransport transport_;
+  const Definitions* definitions_ = nullptr;
   std::unique_ptr<Exporter> exporter_;
 };
 
@@ -207,6 +212,41 @@ TEST_F(ExporterTest, CountsAndLogsWhatTheCollectorLostAfterAcknowledging) {
   EXPECT_EQ(ledger_.Snapshot().acked, 3u);
   const auto log = transport_.log();
   EXPECT_EQ(std::count(log.begin(), log.end(), "batch 2..2"), 2);
+}
+
+// 1 MiB batches: eight of them fill the ring. The definitions were in the first.
+TEST_F(ExporterTest, CountsAsRegressedWhatItNoLongerHoldsAndGivesTheDefinitionsAgain) {
+  Definitions definitions;
+  definitions.Add(ActivationDef{.id = 0, .key = {.name = "the.first.layer", .kind = Kind::kOutput}});
+  definitions.Add(Layout{.id = 0, .dtype = DType::kF32, .shape = {2}});
+  definitions_ = &definitions;
+  Exporter& exporter = Make({{.break_after = 21}, {.durable_seq = 4}});
+  ASSERT_TRUE(exporter.WaitForWelcome(In(seconds(30)), true).ok());
+  for (int i = 0; i < 20; ++i) {
+    RecordBatch batch;
+    if (i == 0) {
+      batch.activations = definitions.Activations(0, 0);
+      batch.layouts = definitions.Layouts(0, 0);
+    }
+    batch.events.resize(1, {.kind = "note", .text = std::string(1u << 20, 'x')});
+    ledger_.Produce();
+    exporter.Submit(std::move(batch), 0);
+    ASSERT_TRUE(ledger_.WaitSettled(In(seconds(30))));
+  }
+  Submit(1);
+  ASSERT_TRUE(exporter.Finish(In(seconds(30))).ok());
+  const AgentCounters c = ledger_.Snapshot();
+  const std::uint64_t gone = c.dropped_by_cause.at("regressed");
+  EXPECT_GE(gone, 8u);
+  EXPECT_LE(gone, 10u);
+  EXPECT_EQ(c.produced, 22u) << "21 and the event that tells of the loss";
+  EXPECT_EQ(c.acked, 22u - gone);
+  EXPECT_EQ(c.pending, 0u);
+  const auto log = transport_.log();
+  const auto repair = std::find(log.begin(), log.end(), "batch 5..5 with the definitions");
+  ASSERT_NE(repair, log.end()) << "the first after the watermark";
+  EXPECT_EQ(*(repair + 1), "batch 6..6");
+  ASSERT_FALSE(lines_.empty());
 }
 
 TEST(IsFatal, SeparatesRefusalsFromBadDays) {

@@ -68,5 +68,20 @@ TEST(Ledger, WaitsOnlyForWhatWasPendingAtTheCall) {
   EXPECT_EQ(ledger.Snapshot().pending, 2u);
 }
 
+TEST(Ledger, RegressTakesBackWhatWasAcknowledged) {
+  Ledger ledger;
+  ledger.Produce(10);
+  ledger.Ack(8);
+  ledger.Regress(6, 2);
+  const AgentCounters c = ledger.Snapshot();
+  EXPECT_EQ(c.acked, 2u);
+  EXPECT_EQ(c.pending, 6u);
+  EXPECT_EQ(c.dropped_by_cause.at("regressed"), 2u);
+  EXPECT_EQ(c.produced, c.acked + c.dropped() + c.pending);
+  EXPECT_FALSE(ledger.WaitSettled(std::chrono::steady_clock::now())) << "pending again";
+  ledger.Ack(6);
+  EXPECT_TRUE(ledger.WaitSettled(std::chrono::steady_clock::now()));
+}
+
 }  // namespace
 }  // namespace statcollect

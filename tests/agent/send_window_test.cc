@@ -1,20 +1,22 @@
 #include "agent/export/send_window.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 namespace statcollect {
 namespace {
 
-RecordBatch Batch(std::size_t records) {
-  RecordBatch batch;
-  batch.scalars.resize(records, {.name = "x"});
-  return batch;
+EncodedBatch Batch(std::uint32_t records, std::size_t bytes = 100) {
+  return {.records = records, .bytes = std::string(bytes, 'x')};
 }
 
 TEST(SendWindow, NumbersRecordsWithoutGapsFromOne) {
   SendWindow window;
-  window.Add(Batch(3), 100);
-  window.Add(Batch(2), 100);
+  window.Add(Batch(3, 100));
+  window.Add(Batch(2, 100));
   const auto first = window.TakeNext();
   const auto second = window.TakeNext();
   EXPECT_EQ(first->first_seq, 1u);
@@ -25,8 +27,8 @@ TEST(SendWindow, NumbersRecordsWithoutGapsFromOne) {
 
 TEST(SendWindow, CountsEachNumberOnceHoweverOftenItIsAcknowledged) {
   SendWindow window;
-  window.Add(Batch(3), 100);
-  window.Add(Batch(2), 100);
+  window.Add(Batch(3, 100));
+  window.Add(Batch(2, 100));
   EXPECT_EQ(*window.Ack(2), 2u) << "in the middle of a batch";
   EXPECT_FALSE(window.empty());
   EXPECT_EQ(window.first_unacked_seq(), 1u) << "the batch is kept whole";
@@ -39,9 +41,9 @@ TEST(SendWindow, CountsEachNumberOnceHoweverOftenItIsAcknowledged) {
 TEST(SendWindow, IsFullAtItsBatchLimitAndAtItsByteLimit) {
   SendWindow window;
   window.SetLimits({.message_bytes_max = 4u << 20, .window_batches_max = 2, .window_bytes_max = 16u << 20});
-  window.Add(Batch(1), 100);
+  window.Add(Batch(1, 100));
   EXPECT_TRUE(window.HasRoom());
-  window.Add(Batch(1), 100);
+  window.Add(Batch(1, 100));
   EXPECT_FALSE(window.HasRoom());
   (void)window.Ack(1);
   EXPECT_TRUE(window.HasRoom());
@@ -49,15 +51,15 @@ TEST(SendWindow, IsFullAtItsBatchLimitAndAtItsByteLimit) {
   SendWindow narrow;
   narrow.SetLimits({.message_bytes_max = 1000, .window_batches_max = 8, .window_bytes_max = 1500});
   EXPECT_LE(narrow.BatchBytesMax(), 1000u);
-  narrow.Add(Batch(1), 900);
+  narrow.Add(Batch(1, 900));
   EXPECT_FALSE(narrow.HasRoom());
 }
 
 TEST(SendWindow, AfterAReconnectSendsOnlyWhatTheCollectorLacks) {
   SendWindow window;
-  window.Add(Batch(3), 100);
-  window.Add(Batch(2), 100);
-  window.Add(Batch(1), 100);
+  window.Add(Batch(3, 100));
+  window.Add(Batch(2, 100));
+  window.Add(Batch(1, 100));
   while (window.TakeNext() != nullptr) {
   }
   const auto resumed = window.Resume(3);  // the first is durable although its acknowledgement was lost
@@ -71,8 +73,8 @@ TEST(SendWindow, AfterAReconnectSendsOnlyWhatTheCollectorLacks) {
 
 TEST(SendWindow, SendsAgainWhatTheCollectorAcknowledgedAndLost) {
   SendWindow window;
-  window.Add(Batch(3), 100);
-  window.Add(Batch(2), 100);
+  window.Add(Batch(3, 100));
+  window.Add(Batch(2, 100));
   while (window.TakeNext() != nullptr) {
   }
   EXPECT_EQ(*window.Ack(5), 5u);
@@ -81,31 +83,49 @@ TEST(SendWindow, SendsAgainWhatTheCollectorAcknowledgedAndLost) {
   EXPECT_EQ(resumed->lost, 2u);
   EXPECT_EQ(resumed->newly_acked, 0u);
   EXPECT_EQ(window.TakeNext()->first_seq, 4u);
-  EXPECT_EQ(*window.Ack(5), 0u) << "counted once";
+  EXPECT_EQ(resumed->gone, 0u);
+  EXPECT_EQ(*window.Ack(5), 2u) << "no longer counted as acknowledged";
+  EXPECT_EQ(*window.Ack(5), 0u);
 }
 
-TEST(SendWindow, SaysSoWhenTheCollectorLostMoreThanIsKept) {
+TEST(SendWindow, NumbersWhatItHoldsAnewWhenTheCollectorLostMoreThanIsKept) {
+  constexpr std::size_t kBytes = SendWindow::kRecentBytesMax / 4;
   SendWindow window;
-  for (std::uint64_t i = 1; i <= 20; ++i) {
-    window.Add(Batch(1), 100);
+  for (std::uint32_t i = 1; i <= 10; ++i) {
+    EncodedBatch batch = Batch(2, kBytes);
+    batch.before = {i, 0};
+    window.Add(std::move(batch));
     (void)window.TakeNext();
-    EXPECT_EQ(*window.Ack(i), 1u);
+    EXPECT_EQ(*window.Ack(2 * i), 2u);
   }
-  const auto resumed = window.Resume(2);
-  EXPECT_EQ(resumed.status().code(), Code::kDataLoss);
+  window.Add(Batch(1));  // 21, never acknowledged
+  const auto resumed = window.Resume(4);
+  ASSERT_TRUE(resumed.ok()) << resumed.status().message();
+  EXPECT_EQ(resumed->lost, 16u);
+  EXPECT_EQ(resumed->gone, 8u) << "5..12; four batches, 13..20, are held";
+  EXPECT_EQ(window.DefinedBefore({99, 99}).activations, 7u);
+  window.Renumber({Batch(1)});
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> sent;
+  while (const auto batch = window.TakeNext()) sent.emplace_back(batch->first_seq, batch->last_seq());
+  using Range = std::pair<std::uint64_t, std::uint64_t>;
+  EXPECT_EQ(sent, (std::vector<Range>{{5, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 13}, {14, 14}}));
+  EXPECT_EQ(*window.Ack(14), 10u);
+  EXPECT_TRUE(window.empty());
+  window.Add(Batch(1));
+  EXPECT_EQ(window.TakeNext()->first_seq, 15u);
 }
 
 TEST(SendWindow, RefusesAcknowledgementsOfNumbersNeverGiven) {
   SendWindow window;
-  window.Add(Batch(1), 100);
+  window.Add(Batch(1, 100));
   EXPECT_EQ(window.Ack(2).status().code(), Code::kDataLoss);
   EXPECT_EQ(window.Resume(7).status().code(), Code::kDataLoss);
 }
 
 TEST(SendWindow, ClearTellsWhatIsLost) {
   SendWindow window;
-  window.Add(Batch(3), 100);
-  window.Add(Batch(2), 100);
+  window.Add(Batch(3, 100));
+  window.Add(Batch(2, 100));
   (void)window.Ack(3);
   EXPECT_EQ(window.Clear(), 2u);
   EXPECT_EQ(window.Clear(), 0u);

@@ -46,3 +46,24 @@ def test_checkpoint_refuses_places_that_are_not_empty(collector: Collector, tmp_
     for place, word in ((str(tmp_path / "mine"), "not empty"), ("relative", "relative"), (str(collector.data_dir / "x"), "data")):
         done = collector.statctl("checkpoint", place)
         assert done.code == 2 and word in done.err, done.err
+
+
+def test_agent_sends_again_what_a_restored_checkpoint_lacks(collector: Collector, tmp_path: Path) -> None:
+    steps = 120
+    trainer = start(collector, "regress", steps)
+    wait_until(lambda: records(collector, "regress") > 300, what="records")
+    done = collector.statctl("checkpoint", str(tmp_path / "saved"))
+    assert done.code == 0, done.err
+    saved = records(collector, "regress")
+    wait_until(lambda: records(collector, "regress") > saved + 500, what="records after the checkpoint")
+    collector.kill()
+    collector.data_dir = tmp_path / "restored"
+    collector.extra = ["--restore-from", str(tmp_path / "saved")]
+    collector.start()
+    out, err = trainer.communicate(timeout=60)
+    assert trainer.returncode == 0, err
+    assert out.split() == [str(steps * 52), str(steps * 52), "0"], err
+    assert records(collector, "regress") == steps * 52
+    for name in ("layer.0", "layer.49"):
+        points = collector.json("series", "regress", name)["records"]
+        assert [p["step"] for p in points] == list(range(steps))
