@@ -428,12 +428,14 @@ TEST_F(RocksDbStoreTest, WhatRepeatsTakesFewBytes) {
   const AttemptId base = Create("base").id, again = Create("again").id, frozen = Create("frozen").id;
   WriteRun(*store_, base, 0, 20);
   WriteRun(*store_, again, 0, 20);
-  Stream stream(*store_, frozen, 0);
-  RecordBatch batch = MakeBatch(1, 0, 0, 256);
-  for (std::uint64_t step = 0; step < 16; ++step) {
-    batch.first_seq = step * 259 + 1;
-    for (std::uint64_t& s : batch.stats.step) s = step;
-    stream.Append(batch);
+  {
+    Stream stream(*store_, frozen, 0);  // its writer must not outlive the store
+    RecordBatch batch = MakeBatch(1, 0, 0, 256);
+    for (std::uint64_t step = 0; step < 16; ++step) {
+      batch.first_seq = step * 259 + 1;
+      for (std::uint64_t& s : batch.stats.step) s = step;
+      stream.Append(batch);
+    }
   }
   store_.reset();
   std::uint64_t aliases = 0;
