@@ -47,13 +47,15 @@ SessionInfo MakeSession(const ResolvedOptions& options, const Launch& launch, co
 }
 
 ExporterOptions MakeExporterOptions(const ResolvedOptions& options,
-                                    const statcollect::Definitions& definitions) {
+                                    const statcollect::Definitions& definitions,
+                                    std::function<void(const Directive&)> on_directive) {
   std::random_device random;
   return {.collector = options.collector,
           .backoff = {},
           .seed = random(),
           .welcome_timeout = std::chrono::seconds(20),
-          .definitions = &definitions};
+          .definitions = &definitions,
+          .on_directive = std::move(on_directive)};
 }
 
 Recorder::Options MakeRecorderOptions(const ResolvedOptions& options) {
@@ -116,7 +118,9 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
       recorder(MakeRecorderOptions(options), &clock, &ledger, &waker),
       workers(static_cast<int>(options.threads)),
       transport(std::move(own_transport)),
-      exporter(MakeSession(options, launch, clock), MakeExporterOptions(options, recorder.definitions()),
+      exporter(MakeSession(options, launch, clock),
+               MakeExporterOptions(options, recorder.definitions(),
+                                   [this](const Directive& directive) { Obey(directive); }),
                transport.get(), &ledger, &log,
                [this] {
                  if (exporter.Failed()) recorder.Refuse(kDropRejected);
@@ -125,6 +129,19 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
       cuda({.sketch = options.sketch, .samples = options.samples}, statcollect::stats::cuda::MakeCudaApi(),
            &recorder, &clock),
       batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch, &cuda) {}
+
+void Agent::Impl::Parts::Obey(const Directive& directive) {
+  if (directive.kind != "steps") return;
+  const auto wanted = directive.arguments.find("steps");
+  if (wanted == directive.arguments.end()) return;
+  auto steps = StepSet::Parse(wanted->second);
+  if (!steps.ok())
+    return log.Log("the collector asked for steps that make no sense: " + steps.status().message());
+  const std::string text = wanted->second.empty() ? "every step" : "steps " + wanted->second;
+  recorder.RecordSteps(*std::move(steps));
+  (void)recorder.LogEvent("recording_changed", "the collector asked for " + text + ", from the next step on",
+                          {{"steps", wanted->second}});
+}
 
 Agent::Impl::Impl(ResolvedOptions options, Launch launch, std::unique_ptr<Transport> transport)
     : options_(std::move(options)),

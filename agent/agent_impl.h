@@ -60,6 +60,8 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   struct Parts {
     Parts(const statcollect::ResolvedOptions& options, const statcollect::Launch& launch,
           std::unique_ptr<statcollect::Transport> own_transport);
+    // What the collector wishes. Kinds that it does not know are let be.
+    void Obey(const statcollect::Directive& directive);
 
     statcollect::SystemClock clock;
     statcollect::Ledger ledger;

@@ -245,6 +245,12 @@ Result<v1::KeepRunResponse> Collector::KeepRun(const v1::KeepRunRequest& request
       [&](auto& context, auto& response) { return impl_->admin().KeepRun(&context, request, &response); });
 }
 
+Result<v1::RecordStepsResponse> Collector::RecordSteps(const v1::RecordStepsRequest& request) {
+  return impl_->Ask<v1::RecordStepsResponse>([&](auto& context, auto& response) {
+    return impl_->admin().RecordSteps(&context, request, &response);
+  });
+}
+
 Result<v1::CheckpointResponse> Collector::Checkpoint(const v1::CheckpointRequest& request) {
   return impl_->Ask<v1::CheckpointResponse>(
       [&](auto& context, auto& response) { return impl_->admin().Checkpoint(&context, request, &response); });

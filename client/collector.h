@@ -40,6 +40,7 @@ class Collector {
   Result<v1::GetStatusResponse> GetStatus();
   Result<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request);
   Result<v1::KeepRunResponse> KeepRun(const v1::KeepRunRequest& request);
+  Result<v1::RecordStepsResponse> RecordSteps(const v1::RecordStepsRequest& request);
   Result<v1::CheckpointResponse> Checkpoint(const v1::CheckpointRequest& request);
 
   // Ends the question under way, which then returns kCancelled; questions asked later return it at once.

@@ -41,6 +41,7 @@ int Events(Session& session, const std::string& run, const std::string& ranks);
 int RemoveRun(Session& session, const std::string& run, bool yes, bool force);
 // Exempts the run from retention, or ends that.
 int KeepRun(Session& session, const std::string& run, bool keep);
+int RecordSteps(Session& session, const std::string& run, const std::string& steps);
 int MakeCheckpoint(Session& session, const std::string& directory);
 int ShowStatus(Session& session);
 

@@ -45,7 +45,7 @@ struct Arguments {
   DiffOptions diff;
   SeriesOptions series;
   ScalarsOptions scalars;
-  std::string run, ranks, directory, help_of;
+  std::string run, ranks, steps, directory, help_of;
   bool yes = false, force = false, off = false;
 };
 
@@ -195,6 +195,16 @@ class Parser {
     rm->add_option("run", arguments_.run, "Name of the run")->required();
     rm->add_flag("--yes,-y", arguments_.yes, "Do not ask");
     rm->add_flag("--force", arguments_.force, "Even while it is being written: its streams are ended first");
+    CLI::App* record =
+        Add("record", "Asks a run in training to record tensors in these steps only",
+            "  statctl record base --steps 5000-5010     # look closely at some steps to come\n"
+            "  statctl record base --steps every=100\n  statctl record base --steps ''             # every "
+            "step again\n",
+            [this](Session& session) { return RecordSteps(session, arguments_.run, arguments_.steps); });
+    record->add_option("run", arguments_.run, "Name of the run")->required();
+    record
+        ->add_option("--steps", arguments_.steps, "Steps, such as 0-9,20,100- or every=10; empty: every step")
+        ->required();
   }
 
   void AddSeries() {

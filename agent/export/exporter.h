@@ -36,6 +36,8 @@ struct ExporterOptions {
   std::uint64_t seed = 0;                            // of the backoff's random part
   std::chrono::milliseconds welcome_timeout{20000};  // for one attempt to connect
   const Definitions* definitions = nullptr;          // of the batches, to give them again after a loss
+  // From the transport's thread, without locks held; must not block. May be empty.
+  std::function<void(const Directive&)> on_directive = {};
 };
 
 // Whether another attempt with the same session may succeed.
@@ -80,6 +82,9 @@ class Exporter final : public BatchSink, private StreamReceiver {
 
   void OnWelcome(const Welcome& welcome) override;
   void OnAck(std::uint64_t durable_seq) override;
+  void OnDirective(const Directive& directive) override {
+    if (options_.on_directive) options_.on_directive(directive);
+  }
   void OnEnd() override;
 
   void Run();

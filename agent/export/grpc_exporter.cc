@@ -117,6 +117,7 @@ class GrpcStream final : public Stream {
       }
       if (message->welcome) receiver_->OnWelcome(*message->welcome);
       if (message->ack) receiver_->OnAck(*message->ack);
+      if (message->directive) receiver_->OnDirective(*message->directive);
     }
     receiver_->OnEnd();
   }

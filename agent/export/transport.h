@@ -3,7 +3,9 @@
 #define STATCOLLECT_AGENT_EXPORT_TRANSPORT_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "agent/export/send_window.h"
 #include "common/records.h"
@@ -17,12 +19,19 @@ struct Welcome {
   StreamLimits limits;
 };
 
+// A wish of the collector's.
+struct Directive {
+  std::string kind;
+  std::map<std::string, std::string> arguments;
+};
+
 // Receives what the collector says on one stream, from a thread of the transport's.
 class StreamReceiver {
  public:
   virtual ~StreamReceiver() = default;
   virtual void OnWelcome(const Welcome& welcome) = 0;
   virtual void OnAck(std::uint64_t durable_seq) = 0;
+  virtual void OnDirective(const Directive&) {}
   // Nothing more will come; the last call. Stream::Finish says why.
   virtual void OnEnd() = 0;
 };

@@ -314,6 +314,27 @@ bool DecodeAck(std::string_view bytes, std::uint64_t* durable_seq) {
   return r.ok();
 }
 
+bool DecodeEntry(std::string_view bytes, std::map<std::string, std::string>* map) {
+  Reader r(bytes);
+  std::string key, value;
+  while (r.Next()) {
+    if (r.field == 1 && r.is_bytes) key = r.bytes;
+    if (r.field == 2 && r.is_bytes) value = r.bytes;
+  }
+  (*map)[key] = value;
+  return r.ok();
+}
+
+bool DecodeDirective(std::string_view bytes, Directive* directive) {
+  Reader r(bytes);
+  bool entries_ok = true;
+  while (r.Next()) {
+    if (r.field == 1 && r.is_bytes) directive->kind = r.bytes;
+    if (r.field == 2 && r.is_bytes) entries_ok = DecodeEntry(r.bytes, &directive->arguments) && entries_ok;
+  }
+  return r.ok() && entries_ok;
+}
+
 }  // namespace
 
 std::string EncodeHello(const SessionInfo& session, std::uint64_t first_unacked_seq) {
@@ -375,12 +396,19 @@ Result<CollectorMessage> Decode(std::string_view bytes) {
     // One of them: the last wins.
     if (r.field == 1 && r.is_bytes) {
       message.ack.reset();
+      message.directive.reset();
       if (!message.welcome) message.welcome.emplace();
       ok = DecodeWelcome(r.bytes, &*message.welcome);
     } else if (r.field == 2 && r.is_bytes) {
       message.welcome.reset();
+      message.directive.reset();
       if (!message.ack) message.ack = 0;
       ok = DecodeAck(r.bytes, &*message.ack);
+    } else if (r.field == 3 && r.is_bytes) {
+      message.welcome.reset();
+      message.ack.reset();
+      if (!message.directive) message.directive.emplace();
+      ok = DecodeDirective(r.bytes, &*message.directive);
     }
   }
   if (ok && r.ok()) return message;

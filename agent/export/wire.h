@@ -29,10 +29,11 @@ std::string EncodeBatch(const EncodedBatch& batch);
 std::string EncodeBatch(const RecordBatch& batch, std::span<const Layout> known);
 std::string EncodeGoodbye(const AgentCounters& counters);
 
-// A CollectorMessage: one of the two, or neither (a directive, or what a later version adds).
+// A CollectorMessage: one of the three, or none (what a later version adds).
 struct CollectorMessage {
   std::optional<Welcome> welcome;
   std::optional<std::uint64_t> ack;  // durable_seq
+  std::optional<Directive> directive;
 };
 // kDataLoss if the bytes are no such message.
 Result<CollectorMessage> Decode(std::string_view bytes);

@@ -20,11 +20,11 @@ Status DuplicateError(const ActivationKey& key, std::uint64_t step) {
 }  // namespace
 
 Recorder::Recorder(const Options& options, const Clock* clock, Ledger* ledger, Waker* batcher)
-    : steps_(options.steps),
-      clock_(clock),
+    : clock_(clock),
       ledger_(ledger),
       batcher_(batcher),
       ring_(options.slots, options.sketch, options.samples),
+      steps_(options.steps),
       registry_(&definitions_) {}
 
 Result<std::uint32_t> Recorder::Intern(const IdentityView& identity) {
@@ -163,9 +163,7 @@ void Recorder::EndStep() {
   {
     std::lock_guard lock(mutex_);
     PushLocked(StepRecord{step_, clock_->UnixNanos(), micro_batches_});
-    ++step_;
-    order_ = 0;
-    micro_batches_ = 0;
+    BeginStepLocked(step_ + 1);
   }
   batcher_->Wake();
 }
@@ -178,10 +176,20 @@ Status Recorder::SetStep(std::uint64_t step) {
                       "; steps never go back within a launch; start a new agent instead");
   }
   if (step == step_) return Status::Ok();
+  BeginStepLocked(step);
+  return Status::Ok();
+}
+
+void Recorder::BeginStepLocked(std::uint64_t step) {
   step_ = step;
   order_ = 0;
   micro_batches_ = 0;
-  return Status::Ok();
+  if (next_steps_) steps_ = *std::exchange(next_steps_, std::nullopt);
+}
+
+void Recorder::RecordSteps(StepSet steps) {
+  std::lock_guard lock(mutex_);
+  next_steps_ = std::move(steps);
 }
 
 std::uint64_t Recorder::step() const {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,6 +64,8 @@ class Recorder {
   Status SetStep(std::uint64_t step);
   std::uint64_t step() const;
   bool StepWanted() const;
+  // In which steps tensors are recorded from the next step on.
+  void RecordSteps(StepSet steps);
 
   // From now on records are counted as dropped for this cause, and nothing is computed. The first cause
   // stays.
@@ -77,12 +80,12 @@ class Recorder {
 
  private:
   Status BeginLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot);
+  void BeginStepLocked(std::uint64_t step);
   bool WantsLocked(Mode mode) const { return mode == Mode::kInit || steps_.Contains(step_); }
   // Takes the record or counts it as lost; tells whether the batcher must be woken.
   bool PushLocked(SideRecord record);
   void NoteMicroBatchLocked(std::uint32_t micro_batch);
 
-  const StepSet steps_;
   const Clock* const clock_;
   Ledger* const ledger_;
   Waker* const batcher_;
@@ -91,6 +94,8 @@ class Recorder {
   SideQueue side_;
 
   mutable std::mutex mutex_;  // guards the rest, and the order of reservations and pushes
+  StepSet steps_;
+  std::optional<StepSet> next_steps_;  // taken over when the step changes
   Registry registry_;
   std::uint64_t step_ = 0;
   std::uint32_t order_ = 0;

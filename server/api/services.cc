@@ -141,6 +141,16 @@ class AdminService final : public v1::Admin::CallbackService {
     });
   }
 
+  ServerUnaryReactor* RecordSteps(CallbackServerContext*, const v1::RecordStepsRequest* request,
+                                  v1::RecordStepsResponse* response) override {
+    return UnaryCall::Start(pool_, [this, request, response](const std::stop_token&) {
+      STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
+      const auto told = control_.RecordSteps(request->run(), request->steps());
+      if (told.ok()) response->set_ranks(*told);
+      return told.status();
+    });
+  }
+
   ServerUnaryReactor* Checkpoint(CallbackServerContext*, const v1::CheckpointRequest* request,
                                  v1::CheckpointResponse* response) override {
     return UnaryCall::Start(slow_, [this, request, response](const std::stop_token&) {

@@ -52,6 +52,9 @@ class Collector final : public CollectorControl {
   CollectorStatus GetStatus() override;
   Result<DeletedRun> DeleteRun(const std::string& run, bool force) override;
   Status KeepRun(const std::string& run, bool keep) override;
+  Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) override {
+    return registry_.RecordSteps(run, steps);
+  }
   Result<MadeCheckpoint> Checkpoint(const std::string& directory) override;
   bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) override;
 

@@ -34,6 +34,13 @@ v1::CollectorMessage MakeAck(std::uint64_t durable_seq) {
   return message;
 }
 
+v1::CollectorMessage MakeStepsDirective(const std::string& steps) {
+  v1::CollectorMessage message;
+  message.mutable_directive()->set_kind("steps");
+  (*message.mutable_directive()->mutable_arguments())["steps"] = steps;
+  return message;
+}
+
 }  // namespace
 
 IngestStream::IngestStream(const StreamContext& context, StreamTransport* transport)
@@ -97,6 +104,12 @@ void IngestStream::OnCancel() {
 
 void IngestStream::EndStream(const Status& why) { End(why, How::kAtOnce); }
 
+void IngestStream::RecordSteps(const std::string& steps) {
+  std::unique_lock lock(mutex_);
+  steps_due_ = steps;
+  Advance(std::move(lock));
+}
+
 void IngestStream::Drain() {
   std::unique_lock lock(mutex_);
   if (phase_ == Phase::kLeaving) return;  // ends by itself when the goodbye is durable
@@ -153,6 +166,7 @@ void IngestStream::Welcome(Admission admission, std::unique_ptr<IngestSession> s
   attempt_ = std::move(admission.attempt);
   rank_ = admission.meta.info.rank;
   durable_seq_ = admission.meta.durable_seq;
+  if (!steps_due_) steps_due_ = std::move(admission.steps);
   lane_ = std::move(admission.lane);
   session_ = std::move(session);
   writer_ = context_.store.NewWriter(attempt, rank_);
@@ -259,6 +273,10 @@ void IngestStream::WriteLocked() {
     STATCOLLECT_FAILPOINT("ack.before_send");
     transport_->StartWrite(MakeAck(durable_seq_));
     ack_due_ = false;
+    writing_ = true;
+  } else if (steps_due_ && phase_ == Phase::kOpen && !end_) {
+    transport_->StartWrite(MakeStepsDirective(*steps_due_));
+    steps_due_.reset();
     writing_ = true;
   }
 }

@@ -64,6 +64,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
 
   // --- from others
   void EndStream(const Status& why) override;  // at once
+  void RecordSteps(const std::string& steps) override;
   // Gracefully: reads nothing more.
   void Drain();
   // Ends the stream if its hello is overdue.
@@ -107,7 +108,8 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   std::optional<AttemptMeta> attempt_;  // set once admitted
   std::uint32_t rank_ = 0;
   std::uint64_t durable_seq_ = 0;
-  std::uint32_t in_flight_ = 0;  // items submitted and not done
+  std::uint32_t in_flight_ = 0;           // items submitted and not done
+  std::optional<std::string> steps_due_;  // to be told; what is due when the stream ends is not
   bool welcome_due_ = false, ack_due_ = false, writing_ = false;
   std::optional<Status> end_;
   bool end_at_once_ = false, finished_ = false;

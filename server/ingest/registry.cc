@@ -7,6 +7,7 @@
 
 #include "common/failpoint.h"
 #include "common/names.h"
+#include "common/step_set.h"
 
 namespace statcollect {
 namespace {
@@ -57,6 +58,8 @@ Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr
     auto decided = DecideLocked(info, &endings);
     if (!decided.ok()) return decided;
     decided->lane = std::make_shared<CommitLane>();
+    if (const auto asked = steps_.find(decided->attempt.id); asked != steps_.end())
+      decided->steps = asked->second;
     writers_[{decided->attempt.id, info.rank}] = {info.run, info.session, decided->lane, std::move(stream)};
     return decided;
   }();
@@ -70,6 +73,33 @@ void SessionRegistry::Close(AttemptId attempt, std::uint32_t rank, const OpenStr
   const auto writer = writers_.find({attempt, rank});
   if (writer != writers_.end() && writer->second.stream.get() == stream)
     closed = std::move(writer->second.stream);
+}
+
+Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const std::string& steps) {
+  const std::string attempted = "record steps '" + Printable(steps) + "' of run '" + Printable(run) + "'";
+  if (auto parsed = StepSet::Parse(steps); !parsed.ok())
+    return Status(parsed.status().code(), attempted + ": " + parsed.status().message());
+  std::vector<std::shared_ptr<OpenStream>> told;
+  {
+    std::lock_guard lock(mutex_);
+    auto attempts = store_.Attempts(run);
+    if (!attempts.ok()) return attempts.status();
+    if (attempts->empty())
+      return Status(Code::kNotFound, attempted + ": there is no such run; statctl runs lists them");
+    const AttemptId newest = attempts->back().id;
+    for (auto it = writers_.lower_bound({newest, 0}); it != writers_.end() && it->first.first == newest;
+         ++it) {
+      if (it->second.stream) told.push_back(it->second.stream);
+    }
+    if (!told.empty()) steps_[newest] = steps;
+  }
+  if (told.empty()) {
+    return Status(
+        Code::kFailedPrecondition,
+        attempted + ": no rank of it is connected; expected a run in training; statctl runs shows which are");
+  }
+  for (const auto& stream : told) stream->RecordSteps(steps);
+  return static_cast<std::uint32_t>(told.size());
 }
 
 bool SessionRegistry::IsOpen(AttemptId attempt, std::uint32_t rank) {

@@ -32,6 +32,8 @@ class OpenStream {
  public:
   virtual ~OpenStream() = default;
   virtual void EndStream(const Status& why) = 0;
+  // Tells the agent to record tensors in these steps only (a StepSet's text).
+  virtual void RecordSteps(const std::string& steps) = 0;
 };
 
 // What a hello got: the stream's place and the rank's state, whose watermark is where to go on.
@@ -40,6 +42,7 @@ struct Admission {
   RankMeta meta;
   std::shared_ptr<CommitLane> lane;
   bool resumed = false;
+  std::optional<std::string> steps;  // what RecordSteps last said for the attempt
 };
 
 // A rank that says hello after all others have said goodbye still belongs to their launch for so long, if the
@@ -57,6 +60,9 @@ class SessionRegistry {
   // The stream takes nothing more; what it has queued is still written. No effect if another stream has
   // replaced it.
   void Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream);
+
+  // Tells the open streams of the run's newest attempt, and those that it will have. See CollectorControl.
+  Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps);
 
   bool IsOpen(AttemptId attempt, std::uint32_t rank);
   std::uint32_t OpenStreams();
@@ -101,6 +107,7 @@ class SessionRegistry {
   Committer& committer_;
   std::mutex mutex_;
   std::map<Place, Writer> writers_;
+  std::map<AttemptId, std::string> steps_;  // asked for by RecordSteps
 };
 
 }  // namespace statcollect

@@ -83,6 +83,10 @@ class CollectorControl {
   virtual Result<DeletedRun> DeleteRun(const std::string& run, bool force) = 0;
   // Exempts a run from retention, or ends that. kNotFound.
   virtual Status KeepRun(const std::string& run, bool keep) = 0;
+  // Asks the run's open streams to record tensors in these steps only, and remembers it for those that
+  // connect later. Returns how many were told. kNotFound; kInvalidArgument: steps that do not parse;
+  // kFailedPrecondition: no stream of the run is open.
+  virtual Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) = 0;
   // A consistent copy of the store, with all that was acknowledged before the call. Takes as long as it
   // takes.
   virtual Result<MadeCheckpoint> Checkpoint(const std::string& directory) = 0;

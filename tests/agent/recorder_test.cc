@@ -103,6 +103,21 @@ TEST_F(RecorderTest, CountsCallsWithinAStepAndMicroBatch) {
   EXPECT_EQ(defs[2].key.micro_batch, 1u);
 }
 
+TEST_F(RecorderTest, OtherStepsAreWantedFromTheNextStepOn) {
+  Recorder& recorder = Make(16);
+  EXPECT_TRUE(recorder.StepWanted());
+  recorder.RecordSteps(*StepSet::Parse("2,7"));
+  EXPECT_TRUE(recorder.StepWanted()) << "the step that has begun stays whole";
+  recorder.EndStep();
+  EXPECT_FALSE(recorder.StepWanted());
+  recorder.EndStep();
+  EXPECT_TRUE(recorder.StepWanted());
+  recorder.RecordSteps(*StepSet::Parse("2"));
+  recorder.RecordSteps(*StepSet::Parse(""));
+  ASSERT_TRUE(recorder.SetStep(9).ok());
+  EXPECT_TRUE(recorder.StepWanted()) << "the last wish counts";
+}
+
 TEST_F(RecorderTest, RecordsWantedStepsOnlyAndInitialWeightsAlways) {
   Recorder& recorder = Make(16, "1");
   const IdentityView initial = {.name = "fc1.weight", .kind = Kind::kWeight, .mode = Mode::kInit};

@@ -147,10 +147,20 @@ TEST(Wire, ReadsWhatTheCollectorSays) {
   EXPECT_EQ(*wire::Decode(ack.SerializeAsString())->ack, 0u);
 
   v1::CollectorMessage directive;
-  directive.mutable_directive()->set_kind("capture");
-  const auto ignored = wire::Decode(directive.SerializeAsString());
-  ASSERT_TRUE(ignored.ok());
-  EXPECT_FALSE(ignored->welcome || ignored->ack);
+  directive.mutable_directive()->set_kind("steps");
+  (*directive.mutable_directive()->mutable_arguments())["steps"] = "5-9";
+  (*directive.mutable_directive()->mutable_arguments())["empty"] = "";
+  const auto told = wire::Decode(directive.SerializeAsString());
+  ASSERT_TRUE(told.ok() && told->directive);
+  EXPECT_FALSE(told->welcome || told->ack);
+  EXPECT_EQ(told->directive->kind, "steps");
+  EXPECT_EQ(told->directive->arguments,
+            (std::map<std::string, std::string>{{"empty", ""}, {"steps", "5-9"}}));
+
+  v1::CollectorMessage unknown;
+  const auto ignored = wire::Decode(unknown.SerializeAsString() + std::string("\x7a\x02hi"));
+  ASSERT_TRUE(ignored.ok()) << "field 15, of a later version";
+  EXPECT_FALSE(ignored->welcome || ignored->ack || ignored->directive);
 }
 
 TEST(Wire, RefusesGarbageWithoutCrashing) {

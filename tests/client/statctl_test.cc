@@ -463,6 +463,19 @@ TEST_F(Statctl, KeepExemptsARunUntilItIsTurnedOff) {
   EXPECT_EQ(Run({"keep", "absent"}).code, 2);
 }
 
+TEST_F(Statctl, RecordSaysWhatWasAskedOfHowMany) {
+  const Finished done = Run({"record", "base", "--steps", "5-9"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out + done.err, HasSubstr("2 ranks of run 'base' record steps 5-9 from the next step on"));
+  EXPECT_EQ(server_.control.recorded_steps, "5-9");
+  EXPECT_EQ(RunJson({"record", "base", "--steps", ""})["ranks"], 2);
+  EXPECT_EQ(server_.control.recorded_steps, "");
+  EXPECT_EQ(Run({"record", "base"}).code, 2) << "--steps is required";
+  const Finished nobody = Run({"record", "nobody", "--steps", "1"});
+  EXPECT_EQ(nobody.code, 2);
+  EXPECT_THAT(nobody.err, HasSubstr("no run 'nobody'"));
+}
+
 TEST_F(Statctl, RmWantsYesWithoutATerminal) {
   const Finished refused = Run({"rm", "ort"});
   EXPECT_EQ(refused.code, 2);

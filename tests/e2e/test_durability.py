@@ -116,3 +116,18 @@ def test_data_of_a_stopped_collector_is_there_again(collector: Collector, tmp_pa
     assert collector.stop() == 0
     collector.start()
     assert collector.json("series", "kept", "layer.7") == before
+
+
+def test_steps_to_record_can_be_changed_while_the_run_goes_on(collector: Collector) -> None:
+    trainer = start(collector, "looked-at", 400)
+    wait_until(lambda: any(r["records"] > 100 for r in collector.json("runs")["runs"]), what="records")
+    told = collector.statctl("record", "looked-at", "--steps", "every=50")
+    assert told.code == 0, told.err
+    _, err = trainer.communicate(timeout=60)
+    assert trainer.returncode == 0, err
+    steps = [p["step"] for p in collector.json("series", "looked-at", "layer.0")["records"]]
+    changed = collector.json("events", "looked-at")["records"]
+    assert [(e["kind"], e["fields"]) for e in changed] == [("recording_changed", {"steps": "every=50"})]
+    at = changed[0]["step"]
+    assert steps[: at + 1] == list(range(at + 1)), "all up to the step in which the wish arrived"
+    assert steps[at + 1 :] == [s for s in range(at + 1, 400) if s % 50 == 0]

@@ -167,6 +167,12 @@ class StoreControl final : public CollectorControl {
     return deleted;
   }
   Status KeepRun(const std::string& run, bool keep) override { return store_.KeepRun(run, keep); }
+  Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) override {
+    if (run != "base") return Status(Code::kNotFound, "no run '" + run + "'");
+    recorded_steps = steps;
+    return 2u;
+  }
+  std::string recorded_steps;
   Result<MadeCheckpoint> Checkpoint(const std::string& directory) override {
     if (directory.front() != '/') return Status(Code::kInvalidArgument, "'" + directory + "' is relative");
     return MadeCheckpoint{.directory = directory, .files = 12, .bytes = 3u << 20, .linked = true};

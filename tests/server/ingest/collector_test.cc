@@ -216,6 +216,38 @@ TEST(CollectorStream, EndsAStreamWithoutAHello) {
   EXPECT_TRUE(good->AwaitAck(NthBatch(0).last_seq()));
 }
 
+TEST(CollectorStream, TellsOpenAndLaterStreamsWhichStepsToRecord) {
+  Harness h;
+  EXPECT_EQ(h.collector->RecordSteps("base", "5-9").status().code(), Code::kNotFound);
+  auto agent = h.Agent();
+  agent->Open();
+  EXPECT_EQ(h.collector->RecordSteps("base", "5-").value(), 1u);
+  const v1::CollectorMessage told = agent->Read();
+  ASSERT_TRUE(told.has_directive());
+  EXPECT_EQ(told.directive().kind(), "steps");
+  EXPECT_EQ(told.directive().arguments().at("steps"), "5-");
+  const Status bad = h.collector->RecordSteps("base", "five").status();
+  EXPECT_EQ(bad.code(), Code::kInvalidArgument);
+  EXPECT_THAT(bad.message(), HasSubstr("five"));
+
+  SessionInfo other_rank = Harness::Session();
+  other_rank.rank = 1;
+  other_rank.session[0] ^= 1;
+  auto later = h.Agent(other_rank);
+  later->Open();
+  EXPECT_EQ(later->Read().directive().arguments().at("steps"), "5-")
+      << "the same for a rank that connects later";
+  agent->WriteBatch(NthBatch(0));
+  EXPECT_TRUE(agent->AwaitAck(NthBatch(0).last_seq())) << "the stream goes on";
+  for (auto* one : {agent.get(), later.get()}) {
+    one->WriteGoodbye();
+    while (one->Read().body_case() != v1::CollectorMessage::BODY_NOT_SET) {
+    }
+    EXPECT_TRUE(one->Finish().ok());
+  }
+  EXPECT_EQ(h.collector->RecordSteps("base", "1").status().code(), Code::kFailedPrecondition);
+}
+
 TEST(CollectorStream, DeleteRunRefusesWhileAStreamIsOpenUnlessForced) {
   Harness h;
   auto agent = h.Agent();

@@ -20,6 +20,7 @@ struct FakeStream final : OpenStream {
     ++ends;
     end = why;
   }
+  void RecordSteps(const std::string&) override {}
   int ends = 0;
   Status end;
 };

@@ -24,6 +24,7 @@ constexpr hours kDay{24};
 
 struct FakeStream final : OpenStream {
   void EndStream(const Status&) override {}
+  void RecordSteps(const std::string&) override {}
 };
 
 class RetentionTest : public ::testing::Test {
