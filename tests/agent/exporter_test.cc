@@ -285,13 +285,18 @@ TEST_F(ExporterTest, DropsTheWindowAndLogsOneLineWhenFencedInTheMiddle) {
   EXPECT_THAT(lines_.back(), HasSubstr("fenced by a newer session"));
 }
 
-TEST_F(ExporterTest, KeepsTryingWhileTheCollectorIsAway) {
-  Exporter& exporter = Make(
-      {{.end = kRefused}, {.end = kRefused}, {.end = Status(Code::kResourceExhausted, "disk full")}, {}});
+TEST_F(ExporterTest, ImpatientCallersHearOfTheFirstFailure) {
+  Exporter& exporter = Make({{.end = kRefused}});  // for ever
   const Status first = exporter.WaitForWelcome(In(seconds(30)), false);
   EXPECT_EQ(first.code(), Code::kUnavailable);
   EXPECT_THAT(first.message(), HasSubstr("c:1"));
   EXPECT_THAT(first.message(), HasSubstr("connection refused"));
+}
+
+TEST_F(ExporterTest, KeepsTryingWhileTheCollectorIsAway) {
+  Exporter& exporter = Make(
+      {{.end = kRefused}, {.end = kRefused}, {.end = Status(Code::kResourceExhausted, "disk full")}, {}});
+  EXPECT_TRUE(exporter.WaitForWelcome(In(seconds(30)), true).ok());
   Submit(1);
   EXPECT_TRUE(ledger_.WaitSettled(In(seconds(30))));
   EXPECT_EQ(ledger_.Snapshot().acked, 1u);
