@@ -22,7 +22,7 @@ struct SendOptions {
   std::uint32_t streams = 1;
   std::uint32_t threads = 2;
   std::uint64_t steps = 100;
-  std::uint32_t batch_records = 4096;        // statistics records in a batch, at most
+  std::uint32_t batch_records = 4096;        // statistics records in a batch, at most; it ends with a step
   std::chrono::duration<double> time_max{};  // 0: until all steps are sent
   double records_per_second = 0;             // of all streams together; 0: as fast as the window lets them
 };
