@@ -390,7 +390,7 @@ class RocksDbStore final : public Store {
         DeleteAttempt(batch, database->families[family], "", attempt.id);
     }
     STATCOLLECT_FAILPOINT("drop.shared_blocks_taken_over");
-    STATCOLLECT_RETURN_IF_ERROR(Write("drop attempts", *database, batch, true));
+    STATCOLLECT_RETURN_IF_ERROR(Write("drop attempts", *database, batch, true, /*frees_space=*/true));
     STATCOLLECT_FAILPOINT("drop.written");
     for (const AttemptId id : ids) FreeFiles(*database, id);
     drops_ += ids.size();
@@ -804,11 +804,11 @@ class RocksDbStore final : public Store {
       STATCOLLECT_RETURN_IF_ERROR(source.Read(*key, View(it->value()), /*sketches=*/true, &block));
       AddBlock(database, batch, *key, EncodeBlock(block, reader->digest()), &reader->digest());
       if (batch.GetDataSize() < kBatchBytes) continue;
-      STATCOLLECT_RETURN_IF_ERROR(Write(attempted, database, batch, true));
+      STATCOLLECT_RETURN_IF_ERROR(Write(attempted, database, batch, true, /*frees_space=*/true));
       batch.Clear();
     }
     STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, it->status()));
-    return Write(attempted, database, batch, true);
+    return Write(attempted, database, batch, true, /*frees_space=*/true);
   }
 
   // What the hello told is large and does not change: written once, not with each append.
@@ -900,10 +900,12 @@ class RocksDbStore final : public Store {
   }
 
   // A failed write may have reached the disk in part: nothing is written after it, until the store is opened
-  // again.
-  Status Write(const std::string& attempted, const Database& database, rocksdb::WriteBatch& batch,
-               bool sync) {
-    if (Status failure = health_->status(); !failure.ok()) return failure;
+  // again. `frees_space`: is left to RocksDB, which refuses it if more than a compaction has failed for want
+  // of space.
+  Status Write(const std::string& attempted, const Database& database, rocksdb::WriteBatch& batch, bool sync,
+               bool frees_space = false) {
+    const Status failure = health_->status();
+    if (!failure.ok() && !(frees_space && failure.code() == Code::kResourceExhausted)) return failure;
     rocksdb::WriteOptions options;
     options.sync = sync;
     const Status written = FromRocks(attempted, database.db->Write(options, &batch));

@@ -45,20 +45,19 @@ class WriteHealth {
   Status failure_;
 };
 
-// Tells WriteHealth about failed flushes and compactions, and keeps RocksDB from going on by itself after a
-// write that failed: part of it may be in the log, to be found by the next start after agents were told
-// otherwise (docs/decisions/0012). A compaction that lacks space loses nothing and is tried again.
+// Tells WriteHealth about failed flushes and compactions, and keeps RocksDB from going on by itself: after a
+// write that failed, part of it may be in the log, to be found by the next start after agents were told
+// otherwise; after a compaction without space, writes would wait inside RocksDB (docs/decisions/0012).
 class BackgroundErrors final : public rocksdb::EventListener {
  public:
   explicit BackgroundErrors(std::shared_ptr<WriteHealth> health) : health_(std::move(health)) {}
 
   void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status* error) override {
-    if (error->severity() > rocksdb::Status::Severity::kSoftError)
+    if (error->severity() > rocksdb::Status::Severity::kSoftError || error->IsNoSpace())
       (void)health_->Fail(FromRocks("write the store's files", *error));
   }
-  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason reason, rocksdb::Status /*error*/,
-                            bool* automatic) override {
-    *automatic = reason == rocksdb::BackgroundErrorReason::kCompaction;
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status, bool* automatic) override {
+    *automatic = false;
   }
 #ifdef STATCOLLECT_FAILPOINTS
   void OnFlushBegin(rocksdb::DB*, const rocksdb::FlushJobInfo&) override {

@@ -147,6 +147,30 @@ TEST(CollectorStream, TwoHundredRanksWriteAtOnce) {
   EXPECT_EQ(status.streams_open, 0u);
 }
 
+TEST(CollectorStream, JumpsOfTheClockChangeTimesAndNothingElse) {
+  Harness h;
+  auto agent = h.Agent();
+  agent->Open();
+  using std::chrono::hours;
+  std::uint64_t n = 0;
+  for (const auto jump : {hours(-24 * 400), hours(24 * 900), hours(-24 * 20'000), hours(1)}) {
+    h.clock.JumpWall(jump);
+    ASSERT_TRUE(agent->WriteBatch(NthBatch(n)));
+    ASSERT_TRUE(agent->AwaitAck(NthBatch(n).last_seq()));
+    EXPECT_EQ(h.Stored().durable_seq, NthBatch(n).last_seq());
+    EXPECT_EQ(h.Stored().last_write_unix_nanos, h.clock.UnixNanos());
+    EXPECT_EQ(h.collector->GetStatus().state, "ready");
+    EXPECT_EQ(h.collector->GetStatus().uptime_seconds, 0);
+    // Another rank of the launch joins, and the same session resumes, whatever time it is.
+    EXPECT_EQ(h.Agent(Harness::Session(1, 1))->Open().attempt(), 1u);
+    auto again = h.Agent();
+    EXPECT_EQ(again->Open(StandardLayouts()).durable_seq(), NthBatch(n).last_seq());
+    agent = std::move(again);
+    ++n;
+  }
+  EXPECT_EQ(h.store.batches(1, 0).size(), n);
+}
+
 TEST(CollectorStream, BackPressureHoldsStreamsUpAndLosesNothing) {
   Harness h({.queue_bytes_max = 4000});
   h.store.BlockAppends();

@@ -83,7 +83,7 @@ class StoreFaultTest : public ::testing::Test {
 
 TEST_F(StoreFaultTest, PowerCutsAtRandomOperationsLoseNothingAcknowledged) {
   Open();
-  const std::uint64_t rounds = FaultRounds(200);
+  const std::uint64_t rounds = FaultRounds(120);
   std::uint64_t cut_while_opening = 0;
   for (std::uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
@@ -219,6 +219,24 @@ TEST_F(StoreFaultTest, AFullDiskRefusesKeepsAnsweringAndRecoversByItself) {
     if (round % 10 == 9) StartAnew();
   }
   EXPECT_GT(could_not_reopen, 0) << "a store that cannot be opened again is read, too";
+}
+
+TEST_F(StoreFaultTest, AFlushOrCompactionWithoutSpaceRefusesWritesUntilTheStoreHasRecovered) {
+  OpenWithStreams();
+  for (int round = 0; round < 4 && !HasFailure(); ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    disk_->Inject({.kind = FileKind::kTable,
+                   .operation = DiskOperation::kAppend,
+                   .passes = random_() % 200,
+                   .no_space = true});
+    Status failure;
+    while ((failure = ledger_.AppendGroup(*store_)).ok()) {
+    }
+    EXPECT_EQ(failure.code(), Code::kResourceExhausted) << failure.message();
+    ledger_.CheckReadable(*store_);
+    EXPECT_TRUE(store_->Recover().ok());
+    ledger_.CheckAndResume(*store_);
+  }
 }
 
 TEST_F(StoreFaultTest, AFlippedBitInAnyFileIsNeverAWrongAnswer) {
