@@ -72,6 +72,37 @@ TEST_F(CommitterTest, WritesWhatGatheredDuringAWriteAsOneGroup) {
   EXPECT_EQ(Durable(a), 2u);
 }
 
+TEST_F(CommitterTest, BacklogCountsWhatIsBeingWrittenQueuedAndWaitingAndTheAgeOfTheOldest) {
+  Writer a{.rank = 0}, b{.rank = 1}, c{.rank = 2};
+  EXPECT_EQ(committer_->Backlog().records, 0u);
+  store_.BlockAppends();
+  auto writing = Submit(a, 100);
+  store_.AwaitBlockedAppend();
+  clock_.Advance(std::chrono::milliseconds(250));
+  auto queued = Submit(b, 200);
+  auto waiting = Submit(c, 900);  // finds no room
+  ASSERT_FALSE(taken_);
+  clock_.Advance(std::chrono::milliseconds(50));
+  const CommitBacklog backlog = committer_->Backlog();
+  EXPECT_EQ(backlog.records, 3u);
+  EXPECT_EQ(backlog.bytes, 1200u);
+  EXPECT_EQ(backlog.oldest, std::chrono::milliseconds(300));
+  store_.ReleaseAppends();
+  for (auto* told : {&writing, &queued, &waiting}) EXPECT_TRUE(told->get().ok());
+  EXPECT_EQ(committer_->Backlog().records, 0u);
+  EXPECT_EQ(committer_->Backlog().bytes, 0u);
+  EXPECT_EQ(committer_->Backlog().oldest.count(), 0);
+}
+
+TEST_F(CommitterTest, BacklogForgetsWhatWasRefused) {
+  Writer a{.rank = 0};
+  store_.SetDiskFree(1);
+  auto refused = Submit(a, 100);
+  EXPECT_FALSE(refused.get().ok());
+  EXPECT_EQ(committer_->Backlog().records, 0u);
+  EXPECT_EQ(committer_->Backlog().bytes, 0u);
+}
+
 TEST_F(CommitterTest, TellsNothingBeforeTheAppendReturned) {
   Writer a;
   store_.BlockAppends();
