@@ -221,7 +221,7 @@ TEST_F(KillTest, NothingAcknowledgedIsLostAndNothingIsThereTwice) {
   for (const auto& point : response.records()) EXPECT_EQ(point.step(), points[point.rank()]++);
   for (const auto& writer : writers) EXPECT_EQ(points[writer->rank()], writer->steps());
   daemon_->Signal(SIGTERM);
-  EXPECT_TRUE(daemon_->WaitFor(10s));
+  EXPECT_TRUE(daemon_->WaitFor(60s));
 
   auto store = OpenRocksDbStore(daemon_->data_dir());
   ASSERT_TRUE(store.ok()) << store.status().message();

@@ -1,0 +1,83 @@
+// Decoders of what is on the disk, with the checksum made right: keys, catalogue values, blocks of
+// statistics. The first byte chooses; an input that decodes must encode to something that decodes to the
+// same.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "common/step_set.h"
+#include "server/store/codec/catalogue.h"
+#include "server/store/codec/sealed.h"
+#include "server/store/codec/stat_block.h"
+#include "server/store/key.h"
+
+namespace {
+
+using namespace statcollect;
+
+template <typename T>
+void Catalogue(std::string_view payload) {
+  const auto value = Decode<T>("value", Seal(1, payload));
+  if (!value.ok()) return;
+  const std::string again = Encode(*value);
+  const auto decoded = Decode<T>("value", again);
+  if (!decoded.ok() || Encode(*decoded) != again) std::abort();
+}
+
+void Block(std::string_view payload, std::uint8_t version) {
+  const std::string stats = Seal(version, payload);
+  const auto reader = BlockReader::Open({}, stats);
+  if (!reader.ok() || reader->kind() != BlockReader::Kind::kWhole) return;
+  BlockColumns block;
+  if (!reader->ReadNumbers(nullptr, &block).ok()) return;
+  for (std::uint32_t activation = 0; activation < 4; ++activation) {
+    if (const auto place = reader->Find(activation)) (void)reader->ReadRecord(*place, nullptr);
+  }
+  const std::string sums = Seal(version, payload.substr(payload.size() / 2));
+  (void)reader->ReadSums(std::string_view(sums), nullptr, &block);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 11) {
+    case 0:
+      Catalogue<AttemptMeta>(rest);
+      break;
+    case 1:
+      Catalogue<SessionInfo>(rest);
+      break;
+    case 2:
+      Catalogue<RankMeta>(rest);
+      break;
+    case 3:
+      Catalogue<ActivationDef>(rest);
+      break;
+    case 4:
+      Catalogue<Layout>(rest);
+      break;
+    case 5:
+      Catalogue<ScalarRecord>(rest);
+      break;
+    case 6:
+      Catalogue<EventRecord>(rest);
+      break;
+    case 7:
+      Catalogue<StepRecord>(rest);
+      break;
+    case 8:
+      if (const auto key = DecodeStatKey(rest); key && EncodeStatKey(*key) != rest) std::abort();
+      break;
+    case 9:
+      if (const auto steps = StepSet::Parse(rest); steps.ok()) (void)steps->Contains(7);
+      break;
+    default:
+      Block(rest, kStatBlockVersion);
+      (void)Unseal("value", rest, kStatBlockVersion);
+  }
+  return 0;
+}
