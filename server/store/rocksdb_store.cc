@@ -5,8 +5,6 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
-#include <cstdarg>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <mutex>
@@ -15,15 +13,10 @@
 #include <thread>
 #include <utility>
 
-#include <rocksdb/cache.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/experimental.h>
-#include <rocksdb/file_system.h>
-#include <rocksdb/filter_policy.h>
-#include <rocksdb/options.h>
-#include <rocksdb/table.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
 
@@ -31,18 +24,18 @@
 #include "server/store/checkpoint_files.h"
 #include "server/store/codec/catalogue.h"
 #include "server/store/codec/sealed.h"
-#include "server/store/direct_io.h"
 #include "server/store/directory_lock.h"
 #include "server/store/format_file.h"
 #include "server/store/key.h"
 #include "server/store/live_attempts.h"
 #include "server/store/rocksdb/block_source.h"
-#include "server/store/rocksdb/contents_filter.h"
 #include "server/store/rocksdb/database.h"
+#include "server/store/rocksdb/database_opener.h"
+#include "server/store/rocksdb/families.h"
 #include "server/store/rocksdb/stat_scan.h"
+#include "server/store/rocksdb/stream_writer.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/rocksdb/write_health.h"
-#include "server/store/rocksdb/zero_tail.h"
 #include "server/store/stat_encoder.h"
 
 namespace statcollect {
@@ -51,247 +44,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kNextAttemptKey[] = "next_attempt";
-constexpr std::size_t kBlockCacheBytes = 128 << 20;
 constexpr std::size_t kRankAt = 5;  // in catalogue keys of ranks
 constexpr std::uint8_t kKeptVersion = 1;
 // Dropped attempts leave tombstones where the catalogue is scanned; so many at most.
 constexpr std::size_t kDropsPerTidy = 64;
-
-// Column families, in the order of kFamilies.
-enum Family { kDefault, kCatalogue, kStats, kScalars, kEvents, kSteps, kSketches, kContents, kFamilyCount };
-const std::array<std::string, kFamilyCount> kFamilies = {"default", "catalogue", "stats",    "scalars",
-                                                         "events",  "steps",     "sketches", "contents"};
-// Families whose keys begin with the attempt.
-constexpr std::array kOfAttempts = {kStats, kScalars, kEvents, kSteps, kSketches};
-
-rocksdb::CompressionType FastCompression() {
-  for (const auto type : rocksdb::GetSupportedCompressions()) {
-    if (type == rocksdb::kLZ4Compression) return type;
-  }
-  return rocksdb::kNoCompression;
-}
-
-// Takes RocksDB's warnings into the daemon's log, in place of LOG files in the data directory, and remembers
-// what it says about damaged logs: its status does not name the file.
-class WarningLog final : public rocksdb::Logger {
- public:
-  explicit WarningLog(std::function<void(const std::string&)> log)
-      : rocksdb::Logger(rocksdb::WARN_LEVEL), log_(std::move(log)) {}
-
-  using rocksdb::Logger::Logv;
-  void Logv(const char*, va_list) override {}  // lines without a level
-  void Logv(rocksdb::InfoLogLevel level, const char* format, va_list arguments) override {
-    if (level < GetInfoLogLevel() || level == rocksdb::HEADER_LEVEL) return;
-    std::array<char, 512> text{};
-    std::vsnprintf(text.data(), text.size(), format, arguments);
-    const std::string line(text.data());
-    log_(line);
-    std::lock_guard lock(mutex_);
-    if (line.find(".log") != std::string::npos) about_logs_ = line;
-  }
-  std::string about_logs() const {
-    std::lock_guard lock(mutex_);
-    return about_logs_;
-  }
-
- private:
-  const std::function<void(const std::string&)> log_;
-  mutable std::mutex mutex_;
-  std::string about_logs_;
-};
-
-rocksdb::DBOptions MakeDbOptions(const std::string& directory, rocksdb::Env* env,
-                                 std::shared_ptr<rocksdb::Logger> log, std::shared_ptr<WriteHealth> health) {
-  rocksdb::DBOptions options;
-  if (env != nullptr) options.env = env;
-  options.listeners.push_back(std::make_shared<BackgroundErrors>(std::move(health)));
-  options.info_log = std::move(log);
-  options.create_if_missing = true;
-  options.create_missing_column_families = true;
-  options.db_host_id = "";  // a checkpoint may be handed on: it says nothing of the machine
-  options.max_background_jobs = 2;
-  options.max_total_wal_size = 256 << 20;
-  // Tables are written once and read much later, if at all: copying them through the page cache costs more
-  // than the rest of a flush. Where the file system cannot do without (tmpfs), it is used.
-  options.use_direct_io_for_flush_and_compaction = env == nullptr && SupportsDirectIo(directory);
-  // A crash may tear the log's last record; nothing in it was acknowledged, so it is dropped. Damage anywhere
-  // else could hide acknowledged records: then opening fails, where point-in-time recovery would silently
-  // roll back.
-  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
-  return options;
-}
-
-// Blocks and sketches: written once, in files that are merged seldom and many at a time, so that a byte is
-// rewritten about log32(size / 64 MiB) times. They are encoded by us and hardly shrink further.
-void TuneBulk(rocksdb::ColumnFamilyOptions& options, rocksdb::BlockBasedTableOptions& table,
-              std::size_t memtable_bytes) {
-  options.compression = rocksdb::kNoCompression;
-  options.write_buffer_size = memtable_bytes;
-  options.compaction_style = rocksdb::kCompactionStyleUniversal;
-  options.level0_file_num_compaction_trigger = 32;
-  options.level0_slowdown_writes_trigger = 96;
-  options.level0_stop_writes_trigger = 128;
-  options.compaction_options_universal.min_merge_width = 16;
-  options.compaction_options_universal.size_ratio = 50;
-  // Nothing is overwritten: merging everything to reclaim space would reclaim none.
-  options.compaction_options_universal.max_size_amplification_percent = 1'000'000;
-  table.block_size = 4 << 10;  // a value is mostly a block of its own
-  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
-}
-
-rocksdb::ColumnFamilyOptions MakeFamilyOptions(Family family, const std::shared_ptr<LiveAttempts>& live,
-                                               std::size_t memtable_bytes,
-                                               const std::shared_ptr<rocksdb::Cache>& cache) {
-  rocksdb::ColumnFamilyOptions options;
-  rocksdb::BlockBasedTableOptions table;
-  options.compression = FastCompression();
-  options.write_buffer_size = memtable_bytes / 8;
-  table.block_size = 8 << 10;
-  table.format_version = 5;
-  table.block_cache = cache;
-  if (family == kStats || family == kSketches) TuneBulk(options, table, memtable_bytes);
-  if (family == kContents) {
-    table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
-    if (live) options.compaction_filter_factory = std::make_shared<ContentsFilterFactory>(live);
-  }
-  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  return options;
-}
-
-// What to do when the store does not open.
-std::string AfterOpen(Code code) {
-  if (code == Code::kDataLoss) {
-    return "; expected files as they were written; restore a checkpoint, or start with another --data-dir";
-  }
-  return "; expected a disk with space and a folder this user may write";
-}
-
-// Opens the RocksDB of one directory, as often as it is asked to. The caller holds the directory's lock.
-class DatabaseOpener {
- public:
-  DatabaseOpener(std::string directory, const RocksDbStoreOptions& options,
-                 std::shared_ptr<LiveAttempts> live)
-      : directory_(std::move(directory)),
-        log_(options.log),
-        memtable_bytes_(options.memtable_bytes),
-        env_(options.env),
-        live_(std::move(live)) {}
-
-  // `read_only`: changes no file, takes no writes.
-  Result<std::shared_ptr<Database>> Open(bool read_only, const std::shared_ptr<WriteHealth>& health) const {
-    const auto log = std::make_shared<WarningLog>(log_);
-    const rocksdb::DBOptions options = MakeDbOptions(directory_, env_.get(), log, health);
-    const auto database = std::make_shared<Database>();
-    rocksdb::Status opened = TryOpen(read_only, options, *database);
-    if (opened.IsCorruption() && !read_only && CutZeroTails(*options.env->GetFileSystem(), directory_, log_))
-      opened = TryOpen(read_only, options, *database);
-    if (opened.ok()) {
-      STATCOLLECT_RETURN_IF_ERROR(CheckProperties(*database));
-      return database;
-    }
-    const std::string hint = log->about_logs().empty() ? "" : " (" + log->about_logs() + ")";
-    const Status status = FromRocks("open store '" + directory_ + "'", opened);
-    return Status(status.code(), status.message() + hint + AfterOpen(status.code()));
-  }
-
- private:
-  // RocksDB opens a table whose properties it cannot read with a warning, and then takes its index for one of
-  // another format: keys would be missing without a word.
-  Status CheckProperties(const Database& database) const {
-    const std::string attempted = "open store '" + directory_ + "'";
-    for (auto* family : database.families) {
-      rocksdb::TablePropertiesCollection properties;
-      STATCOLLECT_RETURN_IF_ERROR(
-          FromRocks(attempted, database.db->GetPropertiesOfAllTables(family, &properties)));
-      for (const auto& [path, found] : properties) {
-        if (found != nullptr && found->num_entries > 0) continue;
-        return {Code::kDataLoss, attempted + ": the properties of table '" + path + "' cannot be read" +
-                                     AfterOpen(Code::kDataLoss)};
-      }
-    }
-    return Status::Ok();
-  }
-
-  rocksdb::Status TryOpen(bool read_only, const rocksdb::DBOptions& options, Database& database) const {
-    std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-    for (int family = 0; family < kFamilyCount; ++family) {
-      descriptors.emplace_back(
-          kFamilies[static_cast<std::size_t>(family)],
-          MakeFamilyOptions(static_cast<Family>(family), live_, memtable_bytes_, cache_));
-    }
-    rocksdb::DB* db = nullptr;
-    const rocksdb::Status opened =
-        read_only ? rocksdb::DB::OpenForReadOnly(options, directory_, descriptors, &database.families, &db)
-                  : rocksdb::DB::Open(options, directory_, descriptors, &database.families, &db);
-    database.db.reset(db);
-    return opened;
-  }
-
-  const std::string directory_;
-  const std::function<void(const std::string&)> log_;
-  const std::size_t memtable_bytes_;
-  const std::shared_ptr<rocksdb::Env> env_;
-  const std::shared_ptr<LiveAttempts> live_;
-  const std::shared_ptr<rocksdb::Cache> cache_ =
-      rocksdb::NewLRUCache(kBlockCacheBytes);  // filled by point reads
-};
-
-// What a StreamWriter made of a batch: all that is to be put but the rank's state.
-class RocksPreparedBatch final : public PreparedBatch {
- public:
-  struct Entry {
-    Family family;
-    std::string key, value;
-  };
-  std::vector<Entry> entries;
-  std::vector<EncodedStatBlock> blocks;
-};
-
-void PutDefinitions(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
-                    RocksPreparedBatch* to) {
-  for (const ActivationDef& def : records.activations) {
-    to->entries.push_back(
-        {kCatalogue, KeyBuilder('a').U32(attempt).U32(rank).U32(def.id).Take(), Encode(def)});
-  }
-  for (const Layout& layout : records.layouts) {
-    to->entries.push_back(
-        {kCatalogue, KeyBuilder('l').U32(attempt).U32(rank).U32(layout.id).Take(), Encode(layout)});
-  }
-}
-
-// Sequence numbers make keys of scalars and events unique, in the order in which they were recorded.
-void PutSmallRecords(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
-                     RocksPreparedBatch* to) {
-  std::uint64_t seq = records.first_seq + records.stats.size();
-  const auto numbered = [&](std::uint64_t step) {
-    return KeyBuilder().U32(attempt).U32(rank).U64(step).U64(seq++).Take();
-  };
-  for (const ScalarRecord& scalar : records.scalars)
-    to->entries.push_back({kScalars, numbered(scalar.step), Encode(scalar)});
-  for (const EventRecord& event : records.events)
-    to->entries.push_back({kEvents, numbered(event.step), Encode(event)});
-  for (const StepRecord& step : records.steps)
-    to->entries.push_back({kSteps, StepPrefix(attempt, rank, step.step), Encode(step)});
-}
-
-class RocksStreamWriter final : public StreamWriter {
- public:
-  RocksStreamWriter(AttemptId attempt, std::uint32_t rank, StatEncoder::Options options)
-      : attempt_(attempt), rank_(rank), encoder_(attempt, rank, std::move(options)) {}
-
-  std::unique_ptr<PreparedBatch> Prepare(const RecordBatch& records) override {
-    auto prepared = std::make_unique<RocksPreparedBatch>();
-    PutDefinitions(attempt_, rank_, records, prepared.get());
-    encoder_.Encode(records.stats, &prepared->blocks);
-    PutSmallRecords(attempt_, rank_, records, prepared.get());
-    return prepared;
-  }
-
- private:
-  const AttemptId attempt_;
-  const std::uint32_t rank_;
-  StatEncoder encoder_;
-};
 
 // A scan that another thread forgets about delays opening the store anew for this long.
 constexpr std::chrono::seconds kScanPatience{3};

@@ -1,0 +1,46 @@
+// How the store's RocksDB is set up and opened.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_OPENER_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_OPENER_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/options.h>
+
+#include "common/status.h"
+#include "server/store/live_attempts.h"
+#include "server/store/rocksdb/database.h"
+#include "server/store/rocksdb/write_health.h"
+#include "server/store/rocksdb_store.h"
+
+namespace statcollect {
+
+// Opens the RocksDB of one directory, as often as it is asked to. The caller holds the directory's lock.
+class DatabaseOpener {
+ public:
+  DatabaseOpener(std::string directory, const RocksDbStoreOptions& options,
+                 std::shared_ptr<LiveAttempts> live);
+
+  // `read_only`: changes no file, takes no writes.
+  Result<std::shared_ptr<Database>> Open(bool read_only, const std::shared_ptr<WriteHealth>& health) const;
+
+ private:
+  Status CheckProperties(const Database& database) const;
+  rocksdb::Status TryOpen(bool read_only, const rocksdb::DBOptions& options, Database& database) const;
+
+  const std::string directory_;
+  const std::function<void(const std::string&)> log_;
+  const std::size_t memtable_bytes_;
+  const std::shared_ptr<rocksdb::Env> env_;
+  const std::shared_ptr<LiveAttempts> live_;
+  const std::shared_ptr<rocksdb::Cache> cache_;  // filled by point reads
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_OPENER_H_

@@ -1,0 +1,46 @@
+#include "server/store/rocksdb/stream_writer.h"
+
+#include "server/store/codec/catalogue.h"
+#include "server/store/key.h"
+
+namespace statcollect {
+namespace {
+
+void PutDefinitions(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
+                    RocksPreparedBatch* to) {
+  for (const ActivationDef& def : records.activations) {
+    to->entries.push_back(
+        {kCatalogue, KeyBuilder('a').U32(attempt).U32(rank).U32(def.id).Take(), Encode(def)});
+  }
+  for (const Layout& layout : records.layouts) {
+    to->entries.push_back(
+        {kCatalogue, KeyBuilder('l').U32(attempt).U32(rank).U32(layout.id).Take(), Encode(layout)});
+  }
+}
+
+// Sequence numbers make keys of scalars and events unique, in the order in which they were recorded.
+void PutSmallRecords(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
+                     RocksPreparedBatch* to) {
+  std::uint64_t seq = records.first_seq + records.stats.size();
+  const auto numbered = [&](std::uint64_t step) {
+    return KeyBuilder().U32(attempt).U32(rank).U64(step).U64(seq++).Take();
+  };
+  for (const ScalarRecord& scalar : records.scalars)
+    to->entries.push_back({kScalars, numbered(scalar.step), Encode(scalar)});
+  for (const EventRecord& event : records.events)
+    to->entries.push_back({kEvents, numbered(event.step), Encode(event)});
+  for (const StepRecord& step : records.steps)
+    to->entries.push_back({kSteps, StepPrefix(attempt, rank, step.step), Encode(step)});
+}
+
+}  // namespace
+
+std::unique_ptr<PreparedBatch> RocksStreamWriter::Prepare(const RecordBatch& records) {
+  auto prepared = std::make_unique<RocksPreparedBatch>();
+  PutDefinitions(attempt_, rank_, records, prepared.get());
+  encoder_.Encode(records.stats, &prepared->blocks);
+  PutSmallRecords(attempt_, rank_, records, prepared.get());
+  return prepared;
+}
+
+}  // namespace statcollect
