@@ -9,6 +9,7 @@
 #include "server/store/codec/catalogue.h"
 #include "server/store/codec/stat_block.h"
 #include "server/store/key.h"
+#include "tests/fuzz/blocks.h"
 #include "tests/support/random_batch.h"
 
 namespace {
@@ -53,7 +54,16 @@ int main(int argc, char** argv) {
   BlockColumns block;
   block.Take(batch.stats, first_step, {});
   const EncodedBlock encoded = EncodeBlock(block, block.Digest());
-  stored("block", 10, Payload(encoded.stats));
+  stored("block", 11, Payload(encoded.stats));
+  const auto with_sums = [&](const char* name, const EncodedBlock& one) {
+    const std::string stats = Payload(one.stats), sums = one.sums.empty() ? "" : Payload(one.sums);
+    const std::string length = {static_cast<char>(stats.size() >> 8), static_cast<char>(stats.size())};
+    stored(name, 10, length + stats + sums);
+  };
+  const BlockColumns frame = fuzz::Block(0), later = fuzz::Block(1);
+  with_sums("whole", EncodeBlock(frame, frame.Digest()));
+  with_sums("relative", EncodeBlock(later, later.Digest(), frame, 1));
+  with_sums("same", EncodeBlock(frame, frame.Digest(), frame, 1));
   write("wire_batch", "batch", ToWire(batch, {}).SerializeAsString());
   write("wire_batch", "hello", ToWire(info, 1).SerializeAsString());
 }

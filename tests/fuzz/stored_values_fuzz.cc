@@ -1,9 +1,11 @@
 // Decoders of what is on the disk, with the checksum made right: keys, catalogue values, blocks of
 // statistics. The first byte chooses; an input that decodes must encode to something that decodes to the
 // same.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,6 +14,7 @@
 #include "server/store/codec/sealed.h"
 #include "server/store/codec/stat_block.h"
 #include "server/store/key.h"
+#include "tests/fuzz/blocks.h"
 
 namespace {
 
@@ -39,12 +42,41 @@ void Block(std::string_view payload, std::uint8_t version) {
   (void)reader->ReadSums(std::string_view(sums), nullptr, &block);
 }
 
+// The statistics' length in two bytes, the statistics, the sketches. What is read can be written again; a
+// record read alone is the block's.
+void BlockWithSums(std::string_view bytes, const BlockColumns& frame) {
+  if (bytes.size() < 2) return;
+  const std::size_t length = static_cast<std::size_t>(static_cast<unsigned char>(bytes[0])) << 8 |
+                             static_cast<unsigned char>(bytes[1]);
+  bytes.remove_prefix(2);
+  const std::string stats = Seal(kStatBlockVersion, bytes.substr(0, length));
+  const std::string sums = Seal(kStatBlockVersion, bytes.substr(std::min(length, bytes.size())));
+  const auto reader = BlockReader::Open({}, stats);
+  if (!reader.ok() || reader->kind() == BlockReader::Kind::kAlias) return;
+  const BlockColumns* key_frame = reader->kind() == BlockReader::Kind::kRelative ? &frame : nullptr;
+  BlockColumns block;
+  if (!reader->ReadNumbers(key_frame, &block).ok()) return;
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    ColumnRecord key;
+    if (key_frame != nullptr) key = key_frame->Record(i);
+    if (reader->ReadRecord(i, key_frame != nullptr ? &key : nullptr) != block.Record(i)) std::abort();
+  }
+  if (!reader->ReadSums(std::string_view(sums), key_frame, &block).ok()) return;
+  const EncodedBlock again = EncodeBlock(block, block.Digest());
+  const auto reread = BlockReader::Open({}, again.stats);
+  BlockColumns back;
+  if (!reread.ok() || !reread->ReadNumbers(nullptr, &back).ok()) std::abort();
+  const auto there = again.sums.empty() ? std::nullopt : std::optional<std::string_view>(again.sums);
+  if (!reread->ReadSums(there, nullptr, &back).ok()) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 11) {
+  static const BlockColumns frame = fuzz::Block(0);
+  switch (data[0] % 12) {
     case 0:
       Catalogue<AttemptMeta>(rest);
       break;
@@ -74,6 +106,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     case 9:
       if (const auto steps = StepSet::Parse(rest); steps.ok()) (void)steps->Contains(7);
+      break;
+    case 10:
+      BlockWithSums(rest, frame);
       break;
     default:
       Block(rest, kStatBlockVersion);
