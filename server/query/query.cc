@@ -126,21 +126,29 @@ SeriesPoint MakePoint(const std::string& run, std::uint32_t rank, const Activati
           .stats = MakeSide(point.stats, layout)};
 }
 
-// OK if the run ever defined the activation.
-Status FindActivation(RunView& view, const SeriesRequest& request) {
-  std::set<std::string> names;
-  bool found = false;
+// Calls visit(rank, definition) for everything that the run ever defined.
+template <typename Visit>
+Status ForEachDefinition(RunView& view, Visit visit) {
   for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
     for (const auto& [rank, meta] : view.ranks(attempt)) {
       auto catalogue = view.Catalogue(attempt, rank);
       if (!catalogue.ok()) return catalogue.status();
-      for (const ActivationDef& def : (*catalogue)->activations) {
-        names.insert(def.key.name);
-        found = found || (Matches(request, def.key) && WantedRank(request.ranks, rank));
-      }
+      for (const ActivationDef& def : (*catalogue)->activations) visit(rank, def);
     }
   }
+  return Status::Ok();
+}
+
+// OK if the run ever defined the activation.
+Status FindActivation(RunView& view, const SeriesRequest& request) {
+  bool found = false;
+  STATCOLLECT_RETURN_IF_ERROR(ForEachDefinition(view, [&](std::uint32_t rank, const ActivationDef& def) {
+    found = found || (Matches(request, def.key) && WantedRank(request.ranks, rank));
+  }));
   if (found) return Status::Ok();
+  std::set<std::string> names;
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachDefinition(view, [&](std::uint32_t, const ActivationDef& def) { names.insert(def.key.name); }));
   if (names.contains(request.activation)) {
     return {Code::kNotFound,
             "series of run '" + view.run() + "': '" + Printable(request.activation) +
@@ -254,8 +262,9 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
   const auto key = [](const SeriesPoint& p) {
     return std::tie(p.kind, p.output_path, p.rank, p.step, p.micro_batch, p.call);
   };
-  std::stable_sort(points.begin(), points.end(),
-                   [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  const auto before = [&](const SeriesPoint& x, const SeriesPoint& y) { return key(x) < key(y); };
+  if (!std::is_sorted(points.begin(), points.end(), before))
+    std::stable_sort(points.begin(), points.end(), before);
   return points;
 }
 
