@@ -31,11 +31,12 @@ std::string LagText(const v1::GetStatusResponse& s) {
 }
 
 std::string LimitsText(const v1::Retention& r) {
-  const std::string age = r.age_seconds_max() > 0 ? "older than " + FormatDuration(r.age_seconds_max()) : "";
+  const std::string age =
+      r.age_seconds_max() > 0 ? "runs older than " + FormatDuration(r.age_seconds_max()) : "";
   const std::string size =
-      r.disk_bytes_max() > 0 ? "the oldest above " + FormatBytes(r.disk_bytes_max()) : "";
+      r.disk_bytes_max() > 0 ? "the oldest runs above " + FormatBytes(r.disk_bytes_max()) : "";
   if (age.empty() && size.empty()) return "off; statcollectord --retention, --max-disk";
-  return fmt::format("removes runs {}{}{}; removed {} ({}) since start", age,
+  return fmt::format("removes {}{}{}; removed {} ({}) since start", age,
                      age.empty() || size.empty() ? "" : ", and ", size, FormatCount(r.runs_removed()),
                      FormatBytes(r.bytes_removed()));
 }

@@ -156,8 +156,8 @@ bool Retention::Remove(const Run& run, const std::string& why) {
     status_.bytes_removed += run.bytes;
   }
   log_("retention: removed run '" + Printable(run.name) + "': " + why + "; " +
-       std::to_string(deleted->attempts) + " attempts, " + std::to_string(deleted->records) +
-       " records, about " + Mebibytes(run.bytes));
+       std::to_string(deleted->attempts) + (deleted->attempts == 1 ? " attempt, " : " attempts, ") +
+       std::to_string(deleted->records) + " records, about " + Mebibytes(run.bytes));
   return true;
 }
 

@@ -7,6 +7,7 @@
 namespace statcollect {
 namespace {
 
+constexpr std::uint64_t kDiskFreeMinMax = std::uint64_t{1} << 24;  // MiB: 16 TiB
 constexpr char kDescription[] =
     "statcollectord: the collector of statcollect. Takes statistics from training ranks over gRPC, keeps "
     "them in an "
@@ -77,6 +78,11 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std:
          "--restore-from", config.restore_from,
          "Checkpoint to copy into --data-dir, verified, before the start; --data-dir must be absent or "
          "empty")
+      ->check([](const std::string& path) {
+        return path.empty()
+                   ? std::string("found an empty path; expected a folder that statctl checkpoint made")
+                   : std::string();
+      })
       ->configurable(false);
   app.add_option("--listen", raw.listen, "gRPC address, HOST:PORT; port 0: any free one")
       ->capture_default_str();
@@ -87,6 +93,7 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std:
       ->capture_default_str();
   app.add_option("--disk-free-min", config.disk_free_min_mib,
                  "MiB of free disk below which ingest is refused")
+      ->check(CLI::Range(std::uint64_t{0}, kDiskFreeMinMax))
       ->capture_default_str();
   app.add_option("--retention", raw.retention,
                  "Remove runs whose last write is older, such as 30d; off: never")

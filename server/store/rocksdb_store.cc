@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <shared_mutex>
 #include <thread>
@@ -48,6 +49,9 @@ constexpr std::size_t kRankAt = 5;  // in catalogue keys of ranks
 constexpr std::uint8_t kKeptVersion = 1;
 // Dropped attempts leave tombstones where the catalogue is scanned; so many at most.
 constexpr std::size_t kDropsPerTidy = 64;
+// Space that is not worth a merge, and space that a merge leaves free beside what it writes.
+constexpr std::uint64_t kReclaimMin = std::uint64_t{16} << 20;
+constexpr std::uint64_t kReclaimSpare = std::uint64_t{256} << 20;
 
 // A scan that another thread forgets about delays opening the store anew for this long.
 constexpr std::chrono::seconds kScanPatience{3};
@@ -150,7 +154,7 @@ class RocksDbStore final : public Store {
     STATCOLLECT_FAILPOINT("drop.written");
     for (const AttemptId id : ids) FreeFiles(*database, id);
     drops_ += ids.size();
-    if (drops_ >= kDropsPerTidy) StartTidyLocked();
+    StartTidyLocked();
     return Status::Ok();
   }
 
@@ -359,7 +363,12 @@ class RocksDbStore final : public Store {
     rocksdb::Checkpoint* made = nullptr;
     STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, rocksdb::Checkpoint::Create(database->db.get(), &made)));
     const std::unique_ptr<rocksdb::Checkpoint> checkpoint(made);
-    STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, checkpoint->CreateCheckpoint(staged.path())));
+    if (Status made_it = FromRocks(attempted, checkpoint->CreateCheckpoint(staged.path())); !made_it.ok()) {
+      if (made_it.code() != Code::kUnavailable) return made_it;
+      return Status(
+          Code::kFailedPrecondition,
+          made_it.message() + "; expected a folder that the collector's user may write; name another");
+    }
     STATCOLLECT_RETURN_IF_ERROR(WriteFormatFile(staged.path(), kStoreFormatVersion));
     auto report = MeasureCheckpoint(staged.path());
     if (!report.ok()) return report.status();
@@ -618,17 +627,66 @@ class RocksDbStore final : public Store {
   }
 
   // Takes the tombstones out of the parts of the catalogue that are scanned as a whole, in the background.
+  // And gives space back.
   void StartTidyLocked() {
+    tidy_wanted_ = true;
     if (tidying_.exchange(true)) return;
     if (tidy_.joinable()) tidy_.join();  // has ended
     tidy_ = std::thread([this] {
-      while (drops_ >= kDropsPerTidy) {
-        drops_ = 0;  // those that come from here on count for the next tidying
-        Tidy();
+      while (tidy_wanted_.exchange(false)) {
+        if (drops_ >= kDropsPerTidy) {
+          drops_ = 0;  // those that come from here on count for the next tidying
+          Tidy();
+        }
+        Reclaim();
       }
       tidying_ = false;
     });
   }
+
+  // Files that hold several attempts keep the space of those that were removed until they are merged, which
+  // by itself happens once there are many. Where more than half of a family's bytes are of no attempt any
+  // more, it is merged as a whole: what is rewritten is less than what was removed.
+  void Reclaim() {
+    auto attempts = ReadAll<AttemptMeta>("attempts", kCatalogue, KeyRange("r", "s"));
+    const auto database = Pin();
+    if (!attempts.ok() || database == nullptr) return;
+    for (const Family family : {kStats, kSketches}) {
+      std::uint64_t held = 0;
+      database->db->GetIntProperty(database->families[family], rocksdb::DB::Properties::kTotalSstFilesSize,
+                                   &held);
+      const std::uint64_t live = TableBytes(*database, family, *attempts);
+      std::error_code error;
+      const fs::space_info space = fs::space(directory_, error);
+      if (held <= 2 * live + kReclaimMin || error || space.available < live + kReclaimSpare) continue;
+      rocksdb::CompactRangeOptions options;
+      options.exclusive_manual_compaction = false;
+      options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+      (void)database->db->CompactRange(options, database->families[family], nullptr, nullptr);
+    }
+  }
+
+  // Of the attempts, in tables.
+  static std::uint64_t TableBytes(const Database& database, Family family,
+                                  const std::vector<AttemptMeta>& attempts) {
+    std::vector<std::string> bounds;
+    bounds.reserve(2 * attempts.size());
+    for (const AttemptMeta& attempt : attempts) {
+      bounds.push_back(KeyBuilder().U32(attempt.id).Take());
+      bounds.push_back(PrefixEnd(bounds.back()));
+    }
+    std::vector<rocksdb::Range> ranges;
+    for (std::size_t i = 0; i < attempts.size(); ++i) ranges.emplace_back(bounds[2 * i], bounds[2 * i + 1]);
+    std::vector<std::uint64_t> sizes(ranges.size());
+    rocksdb::SizeApproximationOptions options;
+    if (!database.db
+             ->GetApproximateSizes(options, database.families[family], ranges.data(),
+                                   static_cast<int>(ranges.size()), sizes.data())
+             .ok())
+      return ~std::uint64_t{0} / 4;  // not known: nothing is done
+    return std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+  }
+
   void Tidy() {
     const auto database = Pin();
     if (database == nullptr) return;
@@ -718,6 +776,7 @@ class RocksDbStore final : public Store {
   std::mutex catalogue_mutex_;         // one attempt is created or dropped at a time
   std::atomic<std::size_t> drops_{0};  // since the last tidying
   std::atomic<bool> tidying_{false};
+  std::atomic<bool> tidy_wanted_{false};
   std::thread tidy_;  // started with catalogue_mutex_ held
   std::mutex checkpoint_mutex_;
   std::atomic<std::size_t> key_frame_bytes_{0};
@@ -753,6 +812,13 @@ Status RestoreCheckpoint(const std::string& checkpoint, const std::string& data_
   fs::create_directories(absolute.lexically_normal().parent_path(), error);
   auto target = ParseTarget(attempted, absolute, "");
   if (!target.ok()) return target.status();
+  const std::string source = fs::weakly_canonical(checkpoint, error).string() + "/";
+  if ((*target + "/").starts_with(source)) {
+    return {Code::kInvalidArgument,
+            attempted +
+                ": the data directory would lie in the checkpoint, which is only read; "
+                "name a folder elsewhere with --data-dir"};
+  }
   auto found = MeasureCheckpoint(checkpoint);
   if (!found.ok()) return found.status();
   STATCOLLECT_RETURN_IF_ERROR(CheckFreeSpace(attempted, *target, found->bytes));

@@ -427,7 +427,7 @@ TEST_F(Statctl, StatusPrintsHealthInUnitsForPeople) {
       done.out,
       AllOf(HasSubstr("lost by agents  1,203 records, in all runs held: buffer_full 1,200, closed 3"),
             HasSubstr("lag             4,000 records (1.0 MiB) received and not yet durable"),
-            HasSubstr("retention       removes runs older than 30 d 0 h, and the oldest above 200.0 GiB"),
+            HasSubstr("retention       removes runs older than 30 d 0 h, and the oldest runs above 200.0 GiB"),
             HasSubstr("retention note  the clock moved"), HasSubstr("kept            base"),
             HasSubstr("removed next    old (1.0 MiB, written "), HasSubstr("older (0 B, written ")));
   EXPECT_EQ(RunJson({"status"})["dropped_by_cause"]["closed"], 3);

@@ -42,6 +42,12 @@ TEST(Config, TakesFlags) {
   EXPECT_FALSE(parsed.config.fsync);
 }
 
+TEST(Config, RefusesWhatCannotBeMeant) {
+  EXPECT_THAT(ErrorOf({"--disk-free-min", "-1"}), HasSubstr("--disk-free-min"));
+  EXPECT_THAT(ErrorOf({"--disk-free-min", "99999999"}), HasSubstr("--disk-free-min"));
+  EXPECT_THAT(ErrorOf({"--restore-from", ""}), HasSubstr("--restore-from"));
+}
+
 TEST(Config, TakesRetentionInUnitsForPeople) {
   EXPECT_EQ(Parse({}).config.retention.count(), 0);
   EXPECT_EQ(Parse({"--retention", "30d"}).config.retention, std::chrono::hours(30 * 24));

@@ -190,6 +190,10 @@ TEST_F(Checkpoint, RestoreWantsACheckpointAndAnEmptyPlace) {
   const Status taken = RestoreCheckpoint(root_ / "copy", data_);
   EXPECT_EQ(taken.code(), Code::kInvalidArgument);
   EXPECT_THAT(taken.message(), HasSubstr("not empty"));
+  const Status inside = RestoreCheckpoint(root_ / "copy", root_ / "copy" / "data");
+  EXPECT_EQ(inside.code(), Code::kInvalidArgument);
+  EXPECT_THAT(inside.message(), HasSubstr("would lie in the checkpoint"));
+  EXPECT_FALSE(fs::exists(root_ / "copy" / "data"));
 }
 
 }  // namespace

@@ -534,6 +534,34 @@ TEST_F(RocksDbStoreTest, StoreOfFormat2OpensAndReadsAsWritten) {
   fs::remove_all(expected_directory);
 }
 
+// Runs that share files with one that stays.
+TEST_F(RocksDbStoreTest, SpaceOfRemovedRunsComesBack) {
+  Open();
+  std::vector<AttemptId> ids;
+  for (int run = 0; run < 6; ++run) ids.push_back(Create("run" + std::to_string(run)).id);
+  std::vector<std::uint64_t> seqs(ids.size(), 1);
+  for (std::uint64_t step = 0; step < 60; ++step) {
+    for (std::size_t run = 0; run < ids.size(); ++run) {
+      RecordBatch batch = MakeBatch(seqs[run], step, 0, 1000);
+      for (std::uint32_t i = 0; i < 1000; ++i)
+        batch.stats.sketch[16 * i] = static_cast<double>(run * 977 + step + i) / 7;
+      Append(*store_, ids[run], 0, batch);
+      seqs[run] = batch.last_seq() + 1;
+    }
+  }
+  Open();  // into tables
+  const std::uint64_t before = store_->Usage()->disk_bytes;
+  ASSERT_GT(before, std::uint64_t{40} << 20);
+  ASSERT_TRUE(store_->DropAttempts(std::span(ids).first(5)).ok());
+  std::uint64_t after = before;
+  for (int wait = 0; wait < 200 && after > before / 2; ++wait) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    after = store_->Usage()->disk_bytes;
+  }
+  EXPECT_LT(after, before / 2);
+  EXPECT_EQ(Scan(*store_, ids[5], 0).size(), 60'000u);
+}
+
 TEST_F(RocksDbStoreTest, SecondHolderIsRefusedWithThePid) {
   Open();
   const auto second = OpenRocksDbStore(directory_);
