@@ -39,6 +39,7 @@ Committer::~Committer() { Drain(); }
 bool Committer::Submit(CommitItem item, std::function<void()> accepted) {
   Status refusal;
   item.since = clock_.Now();
+  if (!item.prepared) item.records = item.batch.records();
   {
     std::lock_guard lock(mutex_);
     refusal = RefusalLocked(*item.lane);
@@ -100,7 +101,7 @@ Committer::Group Committer::TakeGroup() {
   Group group(std::make_move_iterator(queue_.begin()), std::make_move_iterator(queue_.end()));
   queue_.clear();
   for (const CommitItem& item : group) {
-    group_records_ += item.batch.records();
+    group_records_ += item.records;
     group_since_ = std::min(group_since_.value_or(item.since), item.since);
   }
   return group;
@@ -111,7 +112,7 @@ CommitBacklog Committer::Backlog() {
   CommitBacklog backlog{.records = group_records_, .bytes = bytes_};
   auto since = group_since_;
   const auto add = [&](const CommitItem& item) {
-    backlog.records += item.batch.records();
+    backlog.records += item.records;
     since = std::min(since.value_or(item.since), item.since);
   };
   for (const CommitItem& item : queue_) add(item);

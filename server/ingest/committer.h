@@ -51,6 +51,7 @@ struct CommitItem {
   std::unique_ptr<PreparedBatch> prepared;
   RankMeta meta;
   std::size_t bytes = 0;
+  std::uint64_t records = 0;  // of `prepared`; those of `batch` are counted by Submit
   std::function<void(const Status&)> done;
   std::chrono::steady_clock::time_point since;  // set by Submit
 };

@@ -216,11 +216,14 @@ void IngestStream::Submit(IngestSession::Accepted accepted, std::size_t bytes, b
     item.rank = rank_;
   }
   item.lane = lane_;
-  if (accepted.batch) item.prepared = writer_->Prepare(*accepted.batch);
+  if (accepted.batch) {
+    item.records = accepted.batch->records();
+    item.prepared = writer_->Prepare(*accepted.batch);
+  }
   item.meta = std::move(accepted.meta);
   item.bytes = bytes;
   const Tally tally{.seq = item.meta.durable_seq,
-                    .records = accepted.batch ? accepted.batch->records() : 0,
+                    .records = item.records,
                     .dropped = accepted.dropped,
                     .goodbye = goodbye};
   item.done = [self = shared_from_this(), tally](const Status& status) { self->OnCommitted(status, tally); };

@@ -240,6 +240,19 @@ TEST(CollectorStream, EndsAStreamWithoutAHello) {
   EXPECT_TRUE(good->AwaitAck(NthBatch(0).last_seq()));
 }
 
+TEST(CollectorStream, StatusCountsWhatIsReceivedAndNotYetDurable) {
+  Harness h;
+  auto agent = h.Agent();
+  agent->Open();
+  h.store.BlockAppends();
+  agent->WriteBatch(NthBatch(0));
+  h.store.AwaitBlockedAppend();
+  EXPECT_EQ(h.collector->GetStatus().backlog_records, NthBatch(0).records());
+  h.store.ReleaseAppends();
+  ASSERT_TRUE(agent->AwaitAck(NthBatch(0).last_seq()));
+  EXPECT_EQ(h.collector->GetStatus().backlog_records, 0u);
+}
+
 TEST(CollectorStream, TellsOpenAndLaterStreamsWhichStepsToRecord) {
   Harness h;
   EXPECT_EQ(h.collector->RecordSteps("base", "5-9").status().code(), Code::kNotFound);
