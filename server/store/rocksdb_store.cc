@@ -605,25 +605,35 @@ class RocksDbStore final : public Store {
   }
 
   static Status AddSizes(const Database& database, std::vector<AttemptTally>* tallies) {
+    std::vector<AttemptId> ids;
+    for (const AttemptTally& tally : *tallies) ids.push_back(tally.meta.id);
+    for (const Family family : kOfAttempts) {
+      auto sizes = SizesOf(database, family, ids, /*memtables=*/true);
+      if (!sizes.ok()) return sizes.status();
+      for (std::size_t i = 0; i < ids.size(); ++i) (*tallies)[i].bytes += (*sizes)[i];
+    }
+    return Status::Ok();
+  }
+
+  // About what each attempt takes in a family, in tables and, if asked for, in memory.
+  static Result<std::vector<std::uint64_t>> SizesOf(const Database& database, Family family,
+                                                    std::span<const AttemptId> attempts, bool memtables) {
     std::vector<std::string> bounds;
-    bounds.reserve(2 * tallies->size());
-    for (const AttemptTally& tally : *tallies) {
-      bounds.push_back(KeyBuilder().U32(tally.meta.id).Take());
+    bounds.reserve(2 * attempts.size());
+    for (const AttemptId id : attempts) {
+      bounds.push_back(KeyBuilder().U32(id).Take());
       bounds.push_back(PrefixEnd(bounds.back()));
     }
     std::vector<rocksdb::Range> ranges;
-    for (std::size_t i = 0; i < tallies->size(); ++i) ranges.emplace_back(bounds[2 * i], bounds[2 * i + 1]);
+    for (std::size_t i = 0; i < attempts.size(); ++i) ranges.emplace_back(bounds[2 * i], bounds[2 * i + 1]);
     std::vector<std::uint64_t> sizes(ranges.size());
     rocksdb::SizeApproximationOptions options;
-    options.include_memtables = true;
-    for (const Family family : kOfAttempts) {
-      STATCOLLECT_RETURN_IF_ERROR(
-          FromRocks("measure attempts",
-                    database.db->GetApproximateSizes(options, database.families[family], ranges.data(),
-                                                     static_cast<int>(ranges.size()), sizes.data())));
-      for (std::size_t i = 0; i < sizes.size(); ++i) (*tallies)[i].bytes += sizes[i];
-    }
-    return Status::Ok();
+    options.include_memtables = memtables;
+    STATCOLLECT_RETURN_IF_ERROR(
+        FromRocks("measure attempts",
+                  database.db->GetApproximateSizes(options, database.families[family], ranges.data(),
+                                                   static_cast<int>(ranges.size()), sizes.data())));
+    return sizes;
   }
 
   // Takes the tombstones out of the parts of the catalogue that are scanned as a whole, in the background.
@@ -651,11 +661,15 @@ class RocksDbStore final : public Store {
     auto attempts = ReadAll<AttemptMeta>("attempts", kCatalogue, KeyRange("r", "s"));
     const auto database = Pin();
     if (!attempts.ok() || database == nullptr) return;
+    std::vector<AttemptId> ids;
+    for (const AttemptMeta& attempt : *attempts) ids.push_back(attempt.id);
     for (const Family family : {kStats, kSketches}) {
+      const auto sizes = SizesOf(*database, family, ids, /*memtables=*/false);
+      if (!sizes.ok()) continue;
       std::uint64_t held = 0;
       database->db->GetIntProperty(database->families[family], rocksdb::DB::Properties::kTotalSstFilesSize,
                                    &held);
-      const std::uint64_t live = TableBytes(*database, family, *attempts);
+      const std::uint64_t live = std::accumulate(sizes->begin(), sizes->end(), std::uint64_t{0});
       std::error_code error;
       const fs::space_info space = fs::space(directory_, error);
       if (held <= 2 * live + kReclaimMin || error || space.available < live + kReclaimSpare) continue;
@@ -664,27 +678,6 @@ class RocksDbStore final : public Store {
       options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
       (void)database->db->CompactRange(options, database->families[family], nullptr, nullptr);
     }
-  }
-
-  // Of the attempts, in tables.
-  static std::uint64_t TableBytes(const Database& database, Family family,
-                                  const std::vector<AttemptMeta>& attempts) {
-    std::vector<std::string> bounds;
-    bounds.reserve(2 * attempts.size());
-    for (const AttemptMeta& attempt : attempts) {
-      bounds.push_back(KeyBuilder().U32(attempt.id).Take());
-      bounds.push_back(PrefixEnd(bounds.back()));
-    }
-    std::vector<rocksdb::Range> ranges;
-    for (std::size_t i = 0; i < attempts.size(); ++i) ranges.emplace_back(bounds[2 * i], bounds[2 * i + 1]);
-    std::vector<std::uint64_t> sizes(ranges.size());
-    rocksdb::SizeApproximationOptions options;
-    if (!database.db
-             ->GetApproximateSizes(options, database.families[family], ranges.data(),
-                                   static_cast<int>(ranges.size()), sizes.data())
-             .ok())
-      return ~std::uint64_t{0} / 4;  // not known: nothing is done
-    return std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
   }
 
   void Tidy() {
