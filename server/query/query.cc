@@ -126,29 +126,24 @@ SeriesPoint MakePoint(const std::string& run, std::uint32_t rank, const Activati
           .stats = MakeSide(point.stats, layout)};
 }
 
-// Calls visit(rank, definition) for everything that the run ever defined.
+// Calls visit(attempt, rank, definition) for everything that the run ever defined.
 template <typename Visit>
 Status ForEachDefinition(RunView& view, Visit visit) {
   for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
     for (const auto& [rank, meta] : view.ranks(attempt)) {
       auto catalogue = view.Catalogue(attempt, rank);
       if (!catalogue.ok()) return catalogue.status();
-      for (const ActivationDef& def : (*catalogue)->activations) visit(rank, def);
+      for (const ActivationDef& def : (*catalogue)->activations) visit(attempt, rank, def);
     }
   }
   return Status::Ok();
 }
 
-// OK if the run ever defined the activation.
-Status FindActivation(RunView& view, const SeriesRequest& request) {
-  bool found = false;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachDefinition(view, [&](std::uint32_t rank, const ActivationDef& def) {
-    found = found || (Matches(request, def.key) && WantedRank(request.ranks, rank));
-  }));
-  if (found) return Status::Ok();
+// Why no definition of the run is asked for.
+Status NoActivation(RunView& view, const SeriesRequest& request) {
   std::set<std::string> names;
-  STATCOLLECT_RETURN_IF_ERROR(
-      ForEachDefinition(view, [&](std::uint32_t, const ActivationDef& def) { names.insert(def.key.name); }));
+  STATCOLLECT_RETURN_IF_ERROR(ForEachDefinition(
+      view, [&](std::size_t, std::uint32_t, const ActivationDef& def) { names.insert(def.key.name); }));
   if (names.contains(request.activation)) {
     return {Code::kNotFound,
             "series of run '" + view.run() + "': '" + Printable(request.activation) +
@@ -225,25 +220,19 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
   if (!view.ok()) return view.status();
   auto wanted = StepSet::Parse(request.steps);
   if (!wanted.ok()) return wanted.status();
-  STATCOLLECT_RETURN_IF_ERROR(FindActivation(*view, request));
+  std::vector<RunView::Series> series;
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachDefinition(*view, [&](std::size_t attempt, std::uint32_t rank, const ActivationDef& def) {
+        if (Matches(request, def.key) && WantedRank(request.ranks, rank))
+          series.push_back({.attempt = attempt, .rank = rank, .activation = def.id, .points = {}});
+      }));
+  if (series.empty()) return NoActivation(*view, request);
   std::vector<SeriesPoint> points;
   std::map<std::uint64_t, std::size_t> owners;  // of steps, where a run has several attempts
   if (view->attempts().size() > 1) {
     auto steps = view->Steps(*wanted);
     if (!steps.ok()) return steps.status();
     owners = *std::move(steps);
-  }
-  std::vector<RunView::Series> series;
-  for (std::size_t attempt = 0; attempt < view->attempts().size(); ++attempt) {
-    for (const auto& [rank, meta] : view->ranks(attempt)) {
-      if (!WantedRank(request.ranks, rank)) continue;
-      auto catalogue = view->Catalogue(attempt, rank);
-      if (!catalogue.ok()) return catalogue.status();
-      for (const ActivationDef& def : (*catalogue)->activations) {
-        if (Matches(request, def.key))
-          series.push_back({.attempt = attempt, .rank = rank, .activation = def.id, .points = {}});
-      }
-    }
   }
   STATCOLLECT_RETURN_IF_ERROR(
       view->ReadSeries(series, {.first = wanted->first(), .last = wanted->last()}, stop));
