@@ -17,6 +17,7 @@
 #include "bench/ingest/commands.h"
 #include "bench/ingest/measures.h"
 #include "bench/ingest/network.h"
+#include "bench/ingest/record_flags.h"
 #include "bench/ingest/record_maker.h"
 #include "bench/ingest/sender.h"
 #include "bench/ingest/target.h"
@@ -237,17 +238,9 @@ Command AddCrowd(CLI::App& app) {
       ->add_option("--records-per-second", o->send.records_per_second,
                    "Of all ranks together; 0: as many as are taken")
       ->capture_default_str();
-  command->add_option("--activations", o->activations, "Records of a rank and step")
-      ->check(CLI::Range(1u, 20000u))
-      ->capture_default_str();
+  AddRecordFlags(command, &o->activations, &o->maker.sketch, &o->repeat);
   command->add_option("--batch-records", o->send.batch_records, "Records of a batch, at most")
       ->check(CLI::Range(1u, 65000u))
-      ->capture_default_str();
-  command->add_option("--sketch", o->maker.sketch, "Sums in a sketch")
-      ->check(CLI::IsMember({0, 16, 32, 64}))
-      ->capture_default_str();
-  command->add_option("--repeat", o->repeat, "Share of activations that are bit-identical in every step")
-      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command->add_option("--query-ranks", o->query_ranks, "Ranks of the pair that is compared")
       ->check(CLI::Range(1u, 4096u))

@@ -12,6 +12,7 @@
 
 #include "bench/ingest/commands.h"
 #include "bench/ingest/network.h"
+#include "bench/ingest/record_flags.h"
 #include "bench/ingest/record_maker.h"
 
 namespace statcollect::bench {
@@ -159,15 +160,7 @@ Command AddDump(CLI::App& app) {
   command->add_option("--steps", o->steps, "Steps of a rank")
       ->check(CLI::Range(1u, 100'000'000u))
       ->capture_default_str();
-  command->add_option("--activations", o->activations, "Records of a rank and step")
-      ->check(CLI::Range(1u, 20000u))
-      ->capture_default_str();
-  command->add_option("--sketch", o->maker.sketch, "Sums in a sketch")
-      ->check(CLI::IsMember({0, 16, 32, 64}))
-      ->capture_default_str();
-  command->add_option("--repeat", o->repeat, "Share of activations that are bit-identical in every step")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+  AddRecordFlags(command, &o->activations, &o->maker.sketch, &o->repeat);
   command->add_option("--seed", o->maker.seed, "As of ingest")->capture_default_str();
   command->add_option("--differ-from", o->maker.differ_from, "As of ingest");
   return [o] { return Dump(*o); };

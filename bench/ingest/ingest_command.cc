@@ -13,6 +13,7 @@
 #include "bench/ingest/commands.h"
 #include "bench/ingest/measures.h"
 #include "bench/ingest/network.h"
+#include "bench/ingest/record_flags.h"
 #include "bench/ingest/record_maker.h"
 #include "bench/ingest/sender.h"
 #include "bench/ingest/target.h"
@@ -149,15 +150,7 @@ Command AddIngest(CLI::App& app) {
       ->check(CLI::Range(1u, 4'000'000'000u))
       ->capture_default_str();
   command->add_option("--seconds", o->seconds, "Instead of --steps: send for that long");
-  command->add_option("--activations", o->activations, "Records of a rank and step")
-      ->check(CLI::Range(1u, 20000u))
-      ->capture_default_str();
-  command->add_option("--sketch", o->maker.sketch, "Sums in a sketch")
-      ->check(CLI::IsMember({0, 16, 32, 64}))
-      ->capture_default_str();
-  command->add_option("--repeat", o->repeat, "Share of activations that are bit-identical in every step")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+  AddRecordFlags(command, &o->activations, &o->maker.sketch, &o->repeat);
   command->add_option("--batch-records", o->send.batch_records, "Records of a batch, at most")
       ->check(CLI::Range(1u, 65000u))
       ->capture_default_str();

@@ -15,6 +15,7 @@
 #include "bench/ingest/commands.h"
 #include "bench/ingest/measures.h"
 #include "bench/ingest/network.h"
+#include "bench/ingest/record_flags.h"
 #include "bench/ingest/record_maker.h"
 #include "bench/ingest/sender.h"
 #include "bench/ingest/target.h"
@@ -166,15 +167,7 @@ Command AddQueries(CLI::App& app) {
   command->add_option("--steps", o->send.steps, "Steps of a rank")
       ->check(CLI::Range(1u, 100'000'000u))
       ->capture_default_str();
-  command->add_option("--activations", o->activations, "Records of a rank and step")
-      ->check(CLI::Range(1u, 20000u))
-      ->capture_default_str();
-  command->add_option("--sketch", o->maker.sketch, "Sums in a sketch")
-      ->check(CLI::IsMember({0, 16, 32, 64}))
-      ->capture_default_str();
-  command->add_option("--repeat", o->repeat, "Share of activations that are bit-identical in every step")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+  AddRecordFlags(command, &o->activations, &o->maker.sketch, &o->repeat);
   command
       ->add_option("--rounds", o->rounds,
                    "Warm calls of each question; fewer where they take more than 30 s together")
