@@ -1,0 +1,57 @@
+"""Records the catalogue's runs against a collector and asks it about each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conftest import Collector, Finished, run_command, torchrun
+
+from fault_catalogue.clean import CLEAN, Clean
+from fault_catalogue.fault import BASES, FAULTS
+
+RECORD = Path(__file__).with_name("record.py")
+WORLDS = (1, 2)
+
+
+def record(collector: Collector, names: Iterable[str], world: int, timeout: float = 300) -> Finished:
+    """One launch that trains all of them, one after another, as `NAME.WORLD`."""
+    arguments = [str(RECORD), *names]
+    command = [sys.executable, *arguments] if world == 1 else torchrun(world, *arguments)
+    done = run_command(command, env=collector.environment(), timeout=timeout)
+    assert done.code == 0, f"recording on {world} rank(s) exited with {done.code}:\n{done.out}\n{done.err}"
+    return done
+
+
+def names_of(world: int, faults: Iterable[str] | None = None, clean: Iterable[str] | None = None) -> list[str]:
+    """Baselines first, then faults (all that this number of ranks can show) and clean runs."""
+    chosen = [name for name in (FAULTS if faults is None else faults) if world in FAULTS[name].worlds]
+    return [*(f"base-{base}" for base in BASES), *chosen, *(CLEAN if clean is None else clean)]
+
+
+@dataclass
+class Repeat:
+    """What diff says of a clean run: the verdict, and the largest distance of any record to the baseline's."""
+
+    clean: Clean
+    world: int
+    verdict: str
+    identical: int
+    records: int
+    largest: float
+
+
+def ask_clean(collector: Collector, clean: Clean, world: int) -> Repeat:
+    runs = ("--run-a", f"base-{clean.base}.{world}", "--run-b", f"{clean.name}.{world}")
+    report = collector.json("diff", *runs, codes=(0, 1, 2))
+    different = collector.json("diff", *runs, "--exact", "--all", codes=(0, 1))["diverged"]
+    largest = max((_distance(row) for row in different), default=0.0)
+    compared = report["compared"]
+    return Repeat(clean, world, report["verdict"], compared["identical"], compared["records"], largest)
+
+
+def _distance(row: dict[str, Any]) -> float:
+    return float("inf") if row["distance"] is None else float(row["distance"])

@@ -1,0 +1,60 @@
+"""Planted faults in real training runs on 1 and 2 ranks: `statctl diff` names each at its place, and raises no false alarm."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import ROOT, Collector
+from fault_catalogue import faults as _faults  # enters the faults
+from fault_catalogue.catalogue import WORLDS, ask_clean, names_of, record
+from fault_catalogue.check import ask
+from fault_catalogue.clean import CLEAN
+from fault_catalogue.fault import FAULTS
+
+assert _faults
+PLACES = [pytest.param(name, world, id=f"{name}-{world}") for world in WORLDS for name in FAULTS if world in FAULTS[name].worlds]
+
+
+@pytest.fixture(scope="module")
+def recorded(shared_collector: Collector) -> Collector:
+    """Every run of the catalogue: one process for those of one rank, one launch of torchrun for those of two."""
+    for world in WORLDS:
+        record(shared_collector, names_of(world), world)
+    return shared_collector
+
+
+@pytest.mark.parametrize(("name", "world"), PLACES)
+def test_planted_fault_is_found_where_it_was_planted(recorded: Collector, name: str, world: int) -> None:
+    answer = ask(recorded, FAULTS[name], world)
+    assert not answer.wrong, "\n".join([FAULTS[name].change, *answer.wrong, "", answer.table])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", list(CLEAN))
+def test_run_without_a_fault_is_no_alarm(recorded: Collector, name: str, world: int) -> None:
+    repeat = ask_clean(recorded, CLEAN[name], world)
+    assert repeat.verdict == ("identical" if repeat.identical == repeat.records else "within_tolerance")
+    assert repeat.verdict == "identical" or not name.startswith("repeat_")
+    assert repeat.largest < 3e-5, "six steps of Adam must not bring rounding near the tolerance of 1e-4"
+
+
+@pytest.mark.parametrize("name", ["permuted_features", "transposed_weight"])
+def test_what_keeps_every_summary_statistic_is_seen_by_the_sketch(recorded: Collector, name: str) -> None:
+    first = ask(recorded, FAULTS[name], 1).first
+    assert first is not None
+    assert first["distance_kind"] == "sketch" and first["distance"] > 0.5
+    for statistic in ("min", "max", "nan"):
+        assert first["a"][statistic] == first["b"][statistic]
+    for statistic in ("mean", "std", "l2"):
+        assert first["a"][statistic] == pytest.approx(first["b"][statistic], rel=1e-6, abs=1e-8)
+
+
+def test_rounding_noise_differs_in_bits_so_that_its_verdict_means_something(recorded: Collector) -> None:
+    for name in ("two_threads", "summed_in_2_parts", "summed_backwards", "fused_attention"):
+        repeat = ask_clean(recorded, CLEAN[name], 1)
+        assert 0 < repeat.largest and repeat.identical < repeat.records, name
+
+
+def test_documentation_lists_every_fault() -> None:
+    page = (ROOT / "docs" / "fault-catalogue.md").read_text(encoding="utf-8")
+    for name in [*FAULTS, *CLEAN]:
+        assert f"| {name} |" in page, f"{name}: run python tests/e2e/fault_catalogue --write-docs"
