@@ -554,14 +554,18 @@ Result<SessionInfo> FromWire(const v1::Hello& hello) {
   return info;
 }
 
+void ToWire(const RecordBatch& batch, KnownLayouts known, v1::Records* records) {
+  DefinitionsToWire(batch, records);
+  if (!batch.stats.empty()) {
+    StatsToWire(batch.stats, LayoutTable(known, batch.layouts), records->mutable_stats());
+  }
+  SmallRecordsToWire(batch, records);
+}
+
 v1::Batch ToWire(const RecordBatch& batch, KnownLayouts known) {
   assert(batch.records() > 0);
   v1::Records records;
-  DefinitionsToWire(batch, &records);
-  if (!batch.stats.empty()) {
-    StatsToWire(batch.stats, LayoutTable(known, batch.layouts), records.mutable_stats());
-  }
-  SmallRecordsToWire(batch, &records);
+  ToWire(batch, known, &records);
   v1::Batch wire;
   wire.set_first_seq(batch.first_seq);
   wire.set_n(static_cast<std::uint32_t>(batch.records()));
@@ -570,15 +574,21 @@ v1::Batch ToWire(const RecordBatch& batch, KnownLayouts known) {
   return wire;
 }
 
+Result<RecordBatch> FromWire(const v1::Records& records, KnownLayouts known) {
+  RecordBatch batch;
+  STATCOLLECT_RETURN_IF_ERROR(DefinitionsFromWire(records, known, &batch));
+  STATCOLLECT_RETURN_IF_ERROR(
+      StatsFromWire(records.stats(), LayoutTable(known, batch.layouts), &batch.stats));
+  STATCOLLECT_RETURN_IF_ERROR(SmallRecordsFromWire(records, &batch));
+  return batch;
+}
+
 Result<RecordBatch> FromWire(const v1::Batch& wire, KnownLayouts known) {
   STATCOLLECT_RETURN_IF_ERROR(CheckHeader(wire));
   v1::Records records;
   if (!records.ParseFromString(wire.records())) {
     return Invalid("batch: records is not a serialized statcollect.v1.Records");
   }
-  RecordBatch batch;
-  batch.first_seq = wire.first_seq();
-  STATCOLLECT_RETURN_IF_ERROR(DefinitionsFromWire(records, known, &batch));
   const std::uint64_t found = static_cast<std::uint64_t>(records.stats().activation_size()) +
                               static_cast<std::uint64_t>(records.scalars_size()) +
                               static_cast<std::uint64_t>(records.events_size()) +
@@ -587,9 +597,8 @@ Result<RecordBatch> FromWire(const v1::Batch& wire, KnownLayouts known) {
     return Invalid("batch: records holds " + std::to_string(found) +
                    " records; expected n = " + std::to_string(wire.n()));
   }
-  STATCOLLECT_RETURN_IF_ERROR(
-      StatsFromWire(records.stats(), LayoutTable(known, batch.layouts), &batch.stats));
-  STATCOLLECT_RETURN_IF_ERROR(SmallRecordsFromWire(records, &batch));
+  auto batch = FromWire(records, known);
+  if (batch.ok()) batch->first_seq = wire.first_seq();
   return batch;
 }
 

@@ -43,6 +43,10 @@ v1::Batch ToWire(const RecordBatch& batch, KnownLayouts known);
 // up here: the session checks them against what it knows.
 Result<RecordBatch> FromWire(const v1::Batch& batch, KnownLayouts known);
 
+// Records without sequence numbers, as queries answer them; may be empty. Same rules as in a batch.
+void ToWire(const RecordBatch& batch, KnownLayouts known, v1::Records* records);
+Result<RecordBatch> FromWire(const v1::Records& records, KnownLayouts known);
+
 v1::AgentCounters ToWire(const AgentCounters& counters);
 AgentCounters FromWire(const v1::AgentCounters& counters);
 

@@ -1,9 +1,11 @@
-// The two shapes of call, over gRPC's callback API: one answer, or progress and then one answer. A call lives
-// until gRPC is done with it and its work has ended; its work runs on a WorkerPool, never on gRPC's threads.
+// The three shapes of call, over gRPC's callback API: one answer; progress and then one answer; many answers
+// as fast as the caller takes them. A call lives until gRPC is done with it and its work has ended; its work
+// runs on a WorkerPool, never on gRPC's threads.
 #ifndef STATCOLLECT_SERVER_API_CALLS_H_
 #define STATCOLLECT_SERVER_API_CALLS_H_
 
 #include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -13,6 +15,7 @@
 #include <stop_token>
 #include <utility>
 
+#include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 #include <grpcpp/support/status.h>
 
@@ -155,6 +158,85 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   std::optional<std::chrono::steady_clock::time_point> last_write_;
   std::optional<grpc::Status> end_;
   Message message_, last_;  // on their way
+};
+
+// Every message that the work sends, in order, then a status. Back-pressure: at most one message is on its
+// way; Send waits for it, and so the work is as fast as the caller reads. A caller that takes nothing for
+// `patience` is given up, so that it does not hold the pool's thread.
+template <typename Message>
+class FlowCall final : public grpc::ServerWriteReactor<Message>,
+                       public std::enable_shared_from_this<FlowCall<Message>> {
+ public:
+  // Blocks. An error means that nobody takes the message any more: the work is to return it.
+  using Send = std::function<Status(Message)>;
+  using Work = std::function<Status(const std::stop_token&, const Send&)>;
+
+  static grpc::ServerWriteReactor<Message>* Start(WorkerPool& pool, grpc::CallbackServerContext& context,
+                                                  std::chrono::milliseconds patience, Work work) {
+    std::shared_ptr<FlowCall> call(new FlowCall(pool, context, patience));
+    call->self_ = call;
+    auto item = std::make_shared<WorkItem>(
+        [call, work = std::move(work)](const WorkItem& running) {
+          const auto send = [&](Message message) {
+            return call->SendWhenFree(std::move(message), running.stop());
+          };
+          const Status status = Guarded([&] { return work(running.stop(), send); });
+          call->End(ToGrpc(Explained(status, running, call->pool_)));
+        },
+        [call](const Status& why) { call->End(ToGrpc(why)); });
+    call->item_ = item;
+    if (const Status full = pool.Submit(std::move(item)); !full.ok()) call->End(ToGrpc(full));
+    return call.get();
+  }
+
+ private:
+  FlowCall(WorkerPool& pool, grpc::CallbackServerContext& context, std::chrono::milliseconds patience)
+      : pool_(pool), context_(context), patience_(patience) {}
+
+  Status SendWhenFree(Message message, const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    const bool free = free_.wait_for(lock, stop, patience_, [this] { return !writing_; });
+    if (stop.stop_requested() || lost_) return {Code::kCancelled, "query: cancelled"};
+    if (!free) {
+      lock.unlock();
+      context_.TryCancel();  // ends the write that is on its way
+      return {Code::kDeadlineExceeded,
+              "query: the answer was not taken for " + std::to_string(patience_.count()) + " ms; ask again"};
+    }
+    writing_ = true;
+    message_ = std::move(message);
+    this->StartWrite(&message_);
+    return Status::Ok();
+  }
+
+  void End(grpc::Status status) {
+    std::lock_guard lock(mutex_);
+    end_ = std::move(status);
+    if (!writing_) this->Finish(*end_);
+  }
+
+  void OnWriteDone(bool ok) override {  // a failed write means a lost client: OnCancel follows
+    std::lock_guard lock(mutex_);
+    writing_ = false;
+    lost_ = lost_ || !ok;
+    if (end_) this->Finish(*end_);
+    free_.notify_all();
+  }
+  void OnCancel() override {
+    if (const auto item = item_.lock()) pool_.Cancel(item);
+  }
+  void OnDone() override { const auto last_share = std::move(self_); }
+
+  WorkerPool& pool_;
+  grpc::CallbackServerContext& context_;  // gRPC's, until OnDone
+  const std::chrono::milliseconds patience_;
+  std::weak_ptr<WorkItem> item_;    // written once, before gRPC knows the call
+  std::shared_ptr<FlowCall> self_;  // gRPC's share of the ownership
+  std::mutex mutex_;                // guards everything below
+  std::condition_variable_any free_;
+  bool writing_ = false, lost_ = false;
+  std::optional<grpc::Status> end_;
+  Message message_;  // on its way
 };
 
 }  // namespace statcollect::api

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "common/names.h"
+#include "proto/convert.h"
 
 namespace statcollect::api {
 namespace {
@@ -234,6 +235,22 @@ Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request) {
   return query::EventsRequest{.run = request.run(), .ranks = *std::move(ranks)};
 }
 
+Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckSteps(request));
+  auto ranks = Ranks(request);
+  if (!ranks.ok()) return ranks.status();
+  query::RecordsRequest wanted{.run = request.run(), .ranks = *std::move(ranks), .steps = request.steps()};
+  for (const int kind : request.kinds()) {
+    const auto known = KindFromWire(kind);
+    if (!known.ok()) return known.status();
+    if (*known != Kind::kUnspecified) wanted.kinds.push_back(*known);
+  }
+  wanted.sketches = request.sketches();
+  wanted.samples = request.samples();
+  return wanted;
+}
+
 void ToWire(const std::vector<query::RunSummary>& runs, v1::ListRunsResponse& out) {
   for (const query::RunSummary& run : runs) Fill(run, *out.add_runs());
 }
@@ -309,6 +326,14 @@ void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& 
 
 void ToWire(const std::vector<query::EventRow>& rows, v1::ListEventsResponse& out) {
   for (const query::EventRow& row : rows) Fill(row, *out.add_records());
+}
+
+void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out) {
+  out.set_attempt(part.attempt);
+  out.set_rank(part.rank);
+  if (part.records.records() > 0 || !part.records.activations.empty() || !part.records.layouts.empty())
+    statcollect::ToWire(part.records, part.layouts, out.mutable_records());
+  ToWire(part.progress, *out.mutable_progress());
 }
 
 void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out) {

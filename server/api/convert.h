@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/query/records_reader.h"
 #include "server/query/reports.h"
 #include "server/runtime/control.h"
 #include "statcollect/v1/admin.pb.h"
@@ -21,6 +22,7 @@ Result<query::DiffRequest> FromWire(const v1::DiffRequest& request);
 Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request);
 Result<query::ScalarsRequest> FromWire(const v1::ListScalarsRequest& request);
 Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request);
+Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
 
 void ToWire(const std::vector<query::RunSummary>& runs, v1::ListRunsResponse& out);
 void ToWire(const query::RunDetail& detail, v1::GetRunResponse& out);
@@ -29,6 +31,7 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out);
 void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out);
 void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& out);
 void ToWire(const std::vector<query::EventRow>& rows, v1::ListEventsResponse& out);
+void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out);
 void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out);
 
 }  // namespace statcollect::api

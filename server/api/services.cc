@@ -13,6 +13,7 @@
 namespace statcollect {
 namespace {
 
+using api::FlowCall;
 using api::FromWire;
 using api::StreamCall;
 using api::ToWire;
@@ -30,7 +31,8 @@ class QueryService final : public v1::Query::CallbackService {
         pool_({.what = "query",
                .threads = limits.threads,
                .waiting_max = limits.waiting_max,
-               .time_limit = limits.time_limit}) {}
+               .time_limit = limits.time_limit}),
+        streams_({.what = "export", .threads = limits.streams, .waiting_max = limits.waiting_max}) {}
 
   ServerUnaryReactor* ListRuns(CallbackServerContext*, const v1::ListRunsRequest*,
                                v1::ListRunsResponse* response) override {
@@ -86,6 +88,26 @@ class QueryService final : public v1::Query::CallbackService {
     return Answer(*request, *response, &query::QueryEngine::ListEvents);
   }
 
+  grpc::ServerWriteReactor<v1::ReadRecordsResponse>* ReadRecords(
+      CallbackServerContext* context, const v1::ReadRecordsRequest* request) override {
+    using Call = FlowCall<v1::ReadRecordsResponse>;
+    const auto work = [this, request](const std::stop_token& stop, const Call::Send& send) {
+      const auto wanted = FromWire(*request);
+      if (!wanted.ok()) return wanted.status();
+      auto told = std::chrono::steady_clock::now();
+      const auto take = [&](const query::RecordsPart& part) {
+        v1::ReadRecordsResponse message;
+        ToWire(part, message);
+        const auto now = std::chrono::steady_clock::now();
+        if (!message.has_records() && now - told < limits_.progress_interval) return Status::Ok();
+        told = now;
+        return send(std::move(message));
+      };
+      return engine_.ReadRecords(*wanted, take, stop);
+    };
+    return Call::Start(streams_, *context, limits_.stream_patience, work);
+  }
+
  private:
   // A question that FromWire, a method of the engine and ToWire answer.
   template <typename Request, typename Response, typename Method>
@@ -101,7 +123,7 @@ class QueryService final : public v1::Query::CallbackService {
 
   const query::QueryEngine& engine_;
   const QueryLimits limits_;
-  WorkerPool pool_;
+  WorkerPool pool_, streams_;
 };
 
 constexpr std::size_t kPathBytesMax = 4096;

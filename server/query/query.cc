@@ -315,4 +315,9 @@ Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& reque
   return rows;
 }
 
+Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& take,
+                                const std::stop_token& stop) const {
+  return query::ReadRecords(store_, request, take, stop);
+}
+
 }  // namespace statcollect::query

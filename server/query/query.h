@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/query/records_reader.h"
 #include "server/query/reports.h"
 #include "server/store/store.h"
 
@@ -51,6 +52,10 @@ class QueryEngine {
   // Of all attempts (also superseded steps: what happened stays known), by rank, attempt, step.
   Result<std::vector<EventRow>> ListEvents(const EventsRequest& request,
                                            const std::stop_token& stop = {}) const;
+
+  // See records_reader.h.
+  Status ReadRecords(const RecordsRequest& request, const OnRecords& take,
+                     const std::stop_token& stop = {}) const;
 
  private:
   Store& store_;

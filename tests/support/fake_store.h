@@ -293,7 +293,11 @@ class FakeStore final : public Store {
       block.columns.sketch_width = columns.sketch_width;
       const auto sketch = columns.SketchOf(i);
       block.columns.sketch.assign(sketch.begin(), sketch.end());
-      block.columns.sample_count = {0};
+      const std::size_t samples = i < columns.sample_count.size() ? columns.sample_count[i] : 0;
+      block.columns.sample_count = {static_cast<std::uint32_t>(samples)};
+      std::size_t first = 0;
+      for (std::size_t j = 0; samples > 0 && j < i; ++j) first += columns.sample_count[j];
+      for (std::size_t j = 0; j < samples; ++j) block.columns.samples.push_back(columns.samples[first + j]);
       blocks_.push_back(std::move(block));
     }
     bool Next() override {

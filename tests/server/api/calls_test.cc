@@ -1,10 +1,12 @@
 // The shapes of call over a real gRPC server, with work that does what a test needs.
 #include "server/api/calls.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -20,8 +22,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Diff and ListScalars run until they are asked to stop, GetRun throws, ListRuns answers at once. One runs,
-// none waits.
+// ReadRecords sends messages of 64 KiB without end. Diff and ListScalars run until they are asked to stop,
+// GetRun throws, ListRuns answers at once. One runs, none waits.
 class EndlessService final : public v1::Query::CallbackService {
  public:
   grpc::ServerWriteReactor<v1::DiffResponse>* Diff(grpc::CallbackServerContext*,
@@ -45,6 +47,34 @@ class EndlessService final : public v1::Query::CallbackService {
     return UnaryCall::Start(pool_, [](const std::stop_token&) { return Status::Ok(); });
   }
 
+  grpc::ServerWriteReactor<v1::ReadRecordsResponse>* ReadRecords(grpc::CallbackServerContext* context,
+                                                                 const v1::ReadRecordsRequest*) override {
+    using Call = FlowCall<v1::ReadRecordsResponse>;
+    const std::chrono::milliseconds patience(patience_);
+    return Call::Start(pool_, *context, patience, [this](const std::stop_token&, const Call::Send& send) {
+      Status status;
+      for (std::uint32_t i = 0; status.ok(); ++i) {
+        v1::ReadRecordsResponse message;
+        message.set_rank(i);
+        message.mutable_records()->add_scalars()->set_name(std::string(64 << 10, 'x'));
+        status = send(std::move(message));
+        sent_ = i + 1;
+      }
+      std::lock_guard lock(mutex_);
+      flow_ended_ = status;
+      changed_.notify_all();
+      return status;
+    });
+  }
+
+  Status AwaitEndOfFlow() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return flow_ended_.has_value(); });
+    return *flow_ended_;
+  }
+  std::uint32_t sent() const { return sent_; }
+  void SetPatience(int milliseconds) { patience_ = milliseconds; }
+
   void AwaitEndlessWork() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return running_; });
@@ -63,6 +93,9 @@ class EndlessService final : public v1::Query::CallbackService {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   bool running_ = false;
+  std::atomic<int> patience_ = 60'000;
+  std::atomic<std::uint32_t> sent_ = 0;
+  std::optional<Status> flow_ended_;
   WorkerPool pool_{{.threads = 1, .waiting_max = 0}};
 };
 
@@ -119,6 +152,32 @@ TEST_F(Calls, CancelledQuestionStopsItsWorkAndFreesItsPlace) {
   caller.join();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
   AwaitFreePlace();
+}
+
+TEST_F(Calls, FlowKeepsOrderAndIsAsFastAsItsReader) {
+  grpc::ClientContext context;
+  const auto reader = query_->ReadRecords(&context, {});
+  v1::ReadRecordsResponse message;
+  for (std::uint32_t i = 0; i < 200; ++i) {
+    ASSERT_TRUE(reader->Read(&message));
+    ASSERT_EQ(message.rank(), i);
+  }
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(service_.AwaitEndOfFlow().code(), Code::kCancelled);
+  AwaitFreePlace();
+}
+
+TEST_F(Calls, FlowWaitsForAReaderThatTakesNothingAndThenGivesItUp) {
+  service_.SetPatience(300);
+  grpc::ClientContext context;
+  const auto reader = query_->ReadRecords(&context, {});
+  EXPECT_EQ(service_.AwaitEndOfFlow().code(), Code::kDeadlineExceeded);
+  // What the connection itself holds, and no more.
+  EXPECT_LT(service_.sent(), 400u) << "of 64 KiB each";
+  AwaitFreePlace();
+  context.TryCancel();
+  EXPECT_FALSE(reader->Finish().ok());
 }
 
 TEST_F(Calls, ExceptionBecomesTheCallsStatusWithoutEscapes) {

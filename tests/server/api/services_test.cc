@@ -1,6 +1,7 @@
 #include "server/api/services.h"
 
 #include <cmath>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -8,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "proto/convert.h"
 #include "statcollect/v1/admin.grpc.pb.h"
 #include "statcollect/v1/query.grpc.pb.h"
 #include "tests/server/api/query_server.h"
@@ -167,6 +169,85 @@ TEST_F(Services, QueriesPastTheTimeLimitSaySo) {
     EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
     EXPECT_THAT(answer.status.error_message(), HasSubstr("--steps"));
   }
+}
+
+struct Records {
+  std::vector<RecordBatch> batches;
+  std::vector<v1::ReadRecordsResponse> messages;
+  grpc::Status status;
+};
+
+// Every message is valid by the rules of ingest.
+Records ReadRecords(v1::Query::Stub& query, const v1::ReadRecordsRequest& request) {
+  grpc::ClientContext context;
+  Records records;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<Layout>> layouts;
+  const auto reader = query.ReadRecords(&context, request);
+  v1::ReadRecordsResponse message;
+  while (reader->Read(&message)) {
+    auto& known = layouts[{message.attempt(), message.rank()}];
+    auto batch = FromWire(message.records(), known);
+    EXPECT_TRUE(batch.ok()) << batch.status().message();
+    if (!batch.ok()) break;
+    known.insert(known.end(), batch->layouts.begin(), batch->layouts.end());
+    records.batches.push_back(*std::move(batch));
+    records.messages.push_back(message);
+  }
+  records.status = reader->Finish();
+  return records;
+}
+
+TEST_F(Services, ReadRecordsStreamsARunAsItWasRecorded) {
+  Start();
+  v1::ReadRecordsRequest request;
+  request.set_run("base");
+  request.set_sketches(true);
+  const Records all = ReadRecords(*query_, request);
+  ASSERT_TRUE(all.status.ok()) << all.status.error_message();
+  ASSERT_EQ(all.batches.size(), kSteps * 2u) << "one message for each step and rank";
+  const RecordBatch& first = all.batches.front();
+  ASSERT_EQ(first.activations.size(), 2u);
+  EXPECT_EQ(first.activations[1].key.name, "ln");
+  EXPECT_EQ(first.layouts.size(), 1u);
+  EXPECT_EQ(first.stats.size(), 2u);
+  EXPECT_EQ(first.stats.sketch_width, 16u);
+  EXPECT_EQ(first.stats.stats[1].max, 4);
+  EXPECT_EQ(first.scalars, (std::vector<ScalarRecord>{{"loss", 0, 0, 2.0}}));
+  EXPECT_EQ(first.steps, (std::vector<StepRecord>{{0, 0, 1}}));
+  EXPECT_EQ(all.batches[4].events.size(), 1u);
+  EXPECT_EQ(all.messages[5].rank(), 1u);
+  EXPECT_EQ(all.messages[5].attempt(), 1u);
+  EXPECT_EQ(all.messages.back().progress().done(), kSteps * 2u);
+  EXPECT_EQ(all.messages.back().progress().total(), kSteps * 2u);
+}
+
+TEST_F(Services, ReadRecordsSaysWhatIsWrong) {
+  Start();
+  v1::ReadRecordsRequest request;
+  request.set_run("bsae");
+  EXPECT_EQ(ReadRecords(*query_, request).status.error_code(), grpc::StatusCode::NOT_FOUND);
+  request.set_run("../etc");
+  EXPECT_EQ(ReadRecords(*query_, request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_run("base");
+  request.set_steps("9-1");
+  EXPECT_EQ(ReadRecords(*query_, request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.clear_steps();
+  request.add_kinds(static_cast<v1::Kind>(77));
+  EXPECT_EQ(ReadRecords(*query_, request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(Services, StreamsOfRecordsLeaveTheQueriesTheirThreads) {
+  Start({.threads = 1, .streams = 1});
+  server_->gate.Hold();
+  v1::ReadRecordsRequest request;
+  request.set_run("base");
+  std::thread reader([&] { EXPECT_TRUE(ReadRecords(*query_, request).status.ok()); });
+  server_->gate.AwaitScans(1);
+  grpc::ClientContext context;
+  v1::ListRunsResponse runs;
+  EXPECT_TRUE(query_->ListRuns(&context, {}, &runs).ok());
+  server_->gate.Release();
+  reader.join();
 }
 
 TEST_F(Services, ListsRunsSeriesScalarsAndEvents) {

@@ -25,6 +25,7 @@ struct Tensor {
   std::vector<double> values;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;  // empty: one dimension
+  std::uint32_t samples = 0;        // first elements that are kept
 
   std::vector<std::int64_t> Shape() const {
     return shape.empty() ? std::vector<std::int64_t>{static_cast<std::int64_t>(values.size())} : shape;
@@ -113,7 +114,8 @@ class RunWriter {
     c.order.push_back(r.next_order[step]++);
     c.stats.push_back(StatsOf(tensor));
     for (const double sum : SketchOf(tensor, sketch_)) c.sketch.push_back(sum);
-    c.sample_count.push_back(0);
+    c.sample_count.push_back(tensor.samples);
+    c.samples.insert(c.samples.end(), tensor.values.begin(), tensor.values.begin() + tensor.samples);
     r.stat_steps.insert(step);
     Extend(r, step);
     return *this;

@@ -1,0 +1,257 @@
+#include "server/query/records_reader.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "common/step_set.h"
+#include "server/query/run_view.h"
+
+namespace statcollect::query {
+namespace {
+
+constexpr std::size_t kPartBytesMax = 512u << 10;  // of statistics, about; definitions likewise
+constexpr std::size_t kDefinitionsMax = 2048;      // in a part
+
+template <typename T>
+bool IsWanted(const std::vector<T>& wanted, T value) {
+  return wanted.empty() || std::find(wanted.begin(), wanted.end(), value) != wanted.end();
+}
+
+// A record's place in the blocks of its step.
+struct Entry {
+  std::uint32_t order = 0;
+  std::uint32_t index = 0;  // in its block
+  const StatColumns* block = nullptr;
+  std::size_t sample = 0;  // its first one in the block
+};
+
+std::size_t SampleCount(const Entry& entry) {
+  return entry.index < entry.block->sample_count.size() ? entry.block->sample_count[entry.index] : 0;
+}
+
+class Reader {
+ public:
+  Reader(Store& store, RunView& view, const RecordsRequest& request, const OnRecords& take)
+      : store_(store), view_(view), request_(request), take_(take) {}
+
+  Status Run(const std::stop_token& stop);
+
+ private:
+  // What has been sent of the definitions of one rank of one attempt, and its events.
+  struct RankState {
+    std::size_t activations = 0, layouts = 0;
+    std::optional<std::vector<EventRecord>> events;  // by step
+  };
+
+  Status CheckRanks() const;
+  Result<std::map<std::uint64_t, std::size_t>> Steps();
+  Status ReadRankStep(std::uint64_t step, std::size_t attempt, std::uint32_t rank);
+  std::vector<Entry> Wanted(const StepData& data, const RankCatalogue& catalogue) const;
+  Status SendDefinitions(const RankCatalogue& catalogue, RankState& state);
+  Status SendStats(const std::vector<Entry>& entries);
+  void Append(const Entry& entry, StatColumns& out) const;
+  Status AddOthers(std::uint64_t step, std::size_t attempt, std::uint32_t rank);
+  Result<const std::vector<EventRecord>*> Events(std::size_t attempt, std::uint32_t rank);
+  Status Send();
+
+  Store& store_;
+  RunView& view_;
+  const RecordsRequest& request_;
+  const OnRecords& take_;
+  std::map<std::pair<std::size_t, std::uint32_t>, RankState> states_;
+  RecordsPart part_;  // being filled
+};
+
+Status Reader::CheckRanks() const {
+  const std::vector<std::uint32_t> there = view_.AllRanks();
+  if (request_.ranks.empty() || std::any_of(there.begin(), there.end(), [&](std::uint32_t rank) {
+        return IsWanted(request_.ranks, rank);
+      }))
+    return Status::Ok();
+  std::string ranks;
+  for (std::size_t i = 0; i < there.size() && i < 20; ++i)
+    ranks += (i > 0 ? ", " : "") + std::to_string(there[i]);
+  return {Code::kNotFound, "records of run '" + view_.run() + "': none of the ranks asked for; it has " +
+                               (there.size() > 20 ? ranks + " and more" : ranks)};
+}
+
+// Steps of the run's view; then those that have nothing but events or an end, of the newest attempt.
+Result<std::map<std::uint64_t, std::size_t>> Reader::Steps() {
+  const auto wanted = StepSet::Parse(request_.steps);
+  if (!wanted.ok()) return wanted.status();
+  auto steps = view_.Steps(*wanted);
+  if (!steps.ok() || !request_.kinds.empty()) return steps;
+  std::map<std::uint64_t, std::size_t> others;
+  for (std::size_t attempt = 0; attempt < view_.attempts().size(); ++attempt) {
+    for (const auto& [rank, meta] : view_.ranks(attempt)) {
+      const auto ends = store_.StepEnds(view_.attempts()[attempt].id, rank,
+                                        {.first = wanted->first(), .last = wanted->last()});
+      if (!ends.ok()) return ends.status();
+      for (const StepRecord& end : *ends) others[end.step] = attempt;
+      const auto events = Events(attempt, rank);
+      if (!events.ok()) return events.status();
+      for (const EventRecord& event : **events) others[event.step] = attempt;
+    }
+  }
+  std::erase_if(others, [&](const auto& entry) { return !wanted->Contains(entry.first); });
+  steps->merge(others);
+  return steps;
+}
+
+Status Reader::Run(const std::stop_token& stop) {
+  STATCOLLECT_RETURN_IF_ERROR(CheckRanks());
+  const auto steps = Steps();
+  if (!steps.ok()) return steps.status();
+  Progress progress;
+  const auto ranks_of = [&](std::size_t attempt) {
+    std::vector<std::uint32_t> ranks;
+    for (const auto& [rank, meta] : view_.ranks(attempt)) {
+      if (IsWanted(request_.ranks, rank)) ranks.push_back(rank);
+    }
+    return ranks;
+  };
+  for (const auto& [step, attempt] : *steps) progress.total += ranks_of(attempt).size();
+  for (const auto& [step, attempt] : *steps) {
+    for (const std::uint32_t rank : ranks_of(attempt)) {
+      if (stop.stop_requested()) return {Code::kCancelled, "records: cancelled"};
+      ++progress.done;
+      part_ = {.attempt = view_.attempts()[attempt].number, .rank = rank, .progress = progress};
+      STATCOLLECT_RETURN_IF_ERROR(ReadRankStep(step, attempt, rank));
+    }
+  }
+  return Status::Ok();
+}
+
+Status Reader::ReadRankStep(std::uint64_t step, std::size_t attempt, std::uint32_t rank) {
+  const auto data = view_.Read(attempt, rank, step);
+  if (!data.ok()) return data.status();
+  const auto catalogue = view_.Catalogue(attempt, rank);
+  if (!catalogue.ok()) return catalogue.status();
+  part_.layouts = (*catalogue)->layouts;
+  const std::vector<Entry> entries = Wanted(*data, **catalogue);
+  if (!entries.empty()) {
+    STATCOLLECT_RETURN_IF_ERROR(SendDefinitions(**catalogue, states_[{attempt, rank}]));
+    STATCOLLECT_RETURN_IF_ERROR(SendStats(entries));
+  }
+  if (request_.kinds.empty()) STATCOLLECT_RETURN_IF_ERROR(AddOthers(step, attempt, rank));
+  return Send();
+}
+
+std::vector<Entry> Reader::Wanted(const StepData& data, const RankCatalogue& catalogue) const {
+  std::vector<Entry> entries;
+  for (const StatColumns& block : data.blocks) {
+    Entry entry{.block = &block};
+    for (; entry.index < block.size(); ++entry.index) {
+      entry.order = block.order[entry.index];
+      if (IsWanted(request_.kinds, catalogue.activations[block.activation[entry.index]].key.kind))
+        entries.push_back(entry);
+      entry.sample += SampleCount(entry);
+    }
+  }
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const Entry& a, const Entry& b) { return a.order < b.order; });
+  return entries;
+}
+
+Status Reader::SendDefinitions(const RankCatalogue& catalogue, RankState& state) {
+  std::size_t in_part = 0;
+  const auto add = [&](const auto& from, std::size_t& sent, auto& to) -> Status {
+    for (; sent < from.size(); ++sent) {
+      if (in_part++ == kDefinitionsMax) {
+        STATCOLLECT_RETURN_IF_ERROR(Send());
+        in_part = 1;
+      }
+      to.push_back(from[sent]);
+    }
+    return Status::Ok();
+  };
+  STATCOLLECT_RETURN_IF_ERROR(add(catalogue.activations, state.activations, part_.records.activations));
+  return add(catalogue.layouts, state.layouts, part_.records.layouts);
+}
+
+void Reader::Append(const Entry& entry, StatColumns& out) const {
+  const StatColumns& block = *entry.block;
+  const std::size_t i = entry.index;
+  out.activation.push_back(block.activation[i]);
+  out.layout.push_back(block.layout[i]);
+  out.step.push_back(block.step[i]);
+  out.order.push_back(block.order[i]);
+  out.stats.push_back(block.stats[i]);
+  if (request_.sketches) {
+    const auto sketch = block.SketchOf(i);
+    out.sketch.insert(out.sketch.end(), sketch.begin(), sketch.end());
+  }
+  const std::size_t samples = request_.samples ? SampleCount(entry) : 0;
+  out.sample_count.push_back(static_cast<std::uint32_t>(samples));
+  const auto first = block.samples.begin() + static_cast<std::ptrdiff_t>(samples > 0 ? entry.sample : 0);
+  out.samples.insert(out.samples.end(), first, first + static_cast<std::ptrdiff_t>(samples));
+}
+
+// All records of a message have sketches of one width.
+Status Reader::SendStats(const std::vector<Entry>& entries) {
+  constexpr std::size_t kRecordBytes = 120;  // on the wire, about
+  std::size_t bytes = 0;
+  for (const Entry& entry : entries) {
+    StatColumns& out = part_.records.stats;
+    const std::uint32_t width = request_.sketches ? entry.block->sketch_width : 0;
+    if (!out.empty() && (bytes >= kPartBytesMax || out.sketch_width != width)) {
+      STATCOLLECT_RETURN_IF_ERROR(Send());
+      bytes = 0;
+    }
+    out.sketch_width = width;
+    Append(entry, out);
+    bytes += kRecordBytes + 8 * (width + out.sample_count.back());
+  }
+  return Status::Ok();
+}
+
+Result<const std::vector<EventRecord>*> Reader::Events(std::size_t attempt, std::uint32_t rank) {
+  auto& events = states_[{attempt, rank}].events;
+  if (!events) {
+    auto read = store_.Events(view_.attempts()[attempt].id, rank);
+    if (!read.ok()) return read.status();
+    events = *std::move(read);
+  }
+  return static_cast<const std::vector<EventRecord>*>(&*events);
+}
+
+Status Reader::AddOthers(std::uint64_t step, std::size_t attempt, std::uint32_t rank) {
+  const StepBounds only{.first = step, .last = step};
+  auto scalars = view_.Scalars(attempt, rank, only);
+  if (!scalars.ok()) return scalars.status();
+  auto ends = store_.StepEnds(view_.attempts()[attempt].id, rank, only);
+  if (!ends.ok()) return ends.status();
+  const auto events = Events(attempt, rank);
+  if (!events.ok()) return events.status();
+  struct ByStep {
+    bool operator()(const EventRecord& event, std::uint64_t of) const { return event.step < of; }
+    bool operator()(std::uint64_t of, const EventRecord& event) const { return of < event.step; }
+  };
+  const auto [first, last] = std::equal_range((*events)->begin(), (*events)->end(), step, ByStep());
+  part_.records.scalars = *std::move(scalars);
+  part_.records.events.assign(first, last);
+  part_.records.steps = *std::move(ends);
+  return Status::Ok();
+}
+
+Status Reader::Send() {
+  RecordsPart part{.attempt = part_.attempt,
+                   .rank = part_.rank,
+                   .records = std::exchange(part_.records, RecordBatch()),
+                   .layouts = part_.layouts,
+                   .progress = part_.progress};
+  return take_(std::move(part));
+}
+
+}  // namespace
+
+Status ReadRecords(Store& store, const RecordsRequest& request, const OnRecords& take,
+                   const std::stop_token& stop) {
+  auto view = RunView::Open(store, request.run);
+  if (!view.ok()) return view.status();
+  return Reader(store, *view, request, take).Run(stop);
+}
+
+}  // namespace statcollect::query
