@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+from ._log import warn_once
 from ._modules import Named
 from ._tensors import Place, plain_tensor_types
 from .agent import Agent
@@ -12,12 +15,21 @@ from .flatten import flatten
 
 
 class OptimizerHooks:
-    """One watched optimizer. Its second update within a step gets call index 1, and so on."""
+    """One watched optimizer. Its second update within a step gets call index 1, and so on.
+
+    `wanted`: whether this step is recorded; `trained`: whether the model has been run in it."""
 
     def __init__(
-        self, agent: Agent, optimizer: Any, parameters: list[Named], kinds: frozenset[str], wanted: Callable[[], bool]
+        self,
+        agent: Agent,
+        optimizer: Any,
+        parameters: list[Named],
+        kinds: frozenset[str],
+        wanted: Callable[[], bool],
+        trained: Callable[[], bool],
     ) -> None:
-        self._agent, self._optimizer, self._kinds, self._wanted = agent, optimizer, kinds, wanted
+        self._agent, self._optimizer, self._kinds, self._wanted, self._trained = agent, optimizer, kinds, wanted, trained
+        self._updating: FrameType | None = None  # the caller of the hooks while an update runs
         own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         self._parameters = [named for named in parameters if id(named.value) in own]
         self._removables = [
@@ -33,7 +45,20 @@ class OptimizerHooks:
             removable.remove()
         self._agent.optimizers.pop(id(self._optimizer), None)
 
+    def _within_update(self) -> bool:
+        """Whether a hook was called inside another update of the optimizer. torch wraps the step() of each class, so that the hooks run
+        twice where a class's step() calls its base's: that is one update. An update that failed is not on the stack any more."""
+        if self._updating is None:
+            return False
+        frame = sys._getframe(2).f_back  # above the hook's caller
+        while frame is not None and frame is not self._updating:
+            frame = frame.f_back
+        return frame is not None
+
     def _before(self, *_: Any) -> None:
+        if self._within_update():
+            return
+        self._updating = sys._getframe(1)
         if not self._wanted() or "weight_grad" not in self._kinds:
             return
         for named in self._parameters:
@@ -41,6 +66,9 @@ class OptimizerHooks:
                 self._record(named, "weight_grad", "", named.value.grad)
 
     def _after(self, *_: Any) -> None:
+        if self._within_update():
+            return
+        self._updating = None
         if self._wanted():
             for named in self._parameters:
                 if "weight" in self._kinds:
@@ -80,4 +108,10 @@ class OptimizerHooks:
         if id(self._optimizer) in updates:
             updates[id(self._optimizer)] += 1
         if all(updates.values()):
+            if self._wanted() and not self._trained():
+                warn_once(
+                    "untrained step",
+                    f"optimizer.step() ended step {self._agent.current_step()}, in which the watched model was not run; expected a forward "
+                    "pass before each update; if step() is called twice in a row, the second update counts as a step of its own",
+                )
             self._agent.end_step()

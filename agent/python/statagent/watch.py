@@ -56,6 +56,7 @@ class Watch:
         self._resting = _SKIP  # _state while the root is not running
         self._evaluations = False
         self._backward_seen = False
+        self._pass_seen = False
         self.micro_batch = 0
         self.epoch = 0  # grows when call indices begin anew: with each micro-batch and step
         self.step_epoch = 0
@@ -117,6 +118,10 @@ class Watch:
     def wanted(self) -> bool:
         return self._resting != _SKIP
 
+    def trained(self) -> bool:
+        """Whether the model has been run in this step, as far as the hooks can tell."""
+        return self._pass_seen or self._backward_seen
+
     def _step_changed(self) -> None:
         agent = self._agent
         assert agent is not None
@@ -125,13 +130,14 @@ class Watch:
         self.micro_batch = 0
         self.epoch += 1
         self.step_epoch += 1
-        self._backward_seen = False
+        self._backward_seen = self._pass_seen = False
         for removable in self._leaf_hooks:
             removable.remove()
         self._leaf_hooks.clear()
 
     def _enter(self, root: Any, *_: Any) -> None:
         """The root's forward pass begins."""
+        self._pass_seen = True
         if self._resting == _SKIP or self._state != _DECIDE or in_backward():
             return
         agent = self._agent
@@ -399,7 +405,7 @@ def watch(
         for named in parameters:
             made._claim(named, chosen.difference(_FORWARD_KINDS))
         made._attach(unwrap(model), modules, chosen)
-        made._optimizers = [OptimizerHooks(agent, each, parameters, chosen, made.wanted) for each in optimizers]
+        made._optimizers = [OptimizerHooks(agent, each, parameters, chosen, made.wanted, made.trained) for each in optimizers]
         made._begin(eval, recorded_steps)
     except BaseException:
         made.remove()

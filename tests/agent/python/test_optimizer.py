@@ -98,6 +98,48 @@ def test_parameters_without_gradient_are_left_out(agent: Agent, recording: Recor
     assert set(recording.names("optimizer_state")) == {"used.weight", "used.bias"}
 
 
+class Derived(torch.optim.SGD):
+    """Its step() and its base's are both wrapped by torch, so that each update calls the hooks twice."""
+
+    failing = False
+
+    def step(self, closure: Any = None) -> Any:
+        if self.failing:
+            raise RuntimeError("planned")
+        return super().step(closure)
+
+
+def test_derived_optimizer_that_calls_its_base_makes_one_update(agent: Agent, recording: Recording) -> None:
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # torch wraps a class when it is first used
+    net = seeded(Net)
+    optimizer = Derived(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer)
+    update(net, optimizer)
+    optimizer.failing = True
+    with pytest.raises(RuntimeError, match="planned"):
+        update(net, optimizer, seed=1)
+    optimizer.failing = False
+    update(net, optimizer, seed=2)
+    optimizer.zero_grad()
+    optimizer.step(lambda: net(data(seed=3)).square().mean())
+    assert recording.ended_steps == [0, 1, 2]
+    assert len(recording.of("weight", 2)) == len(list(net.parameters()))
+
+
+def test_second_update_without_a_forward_pass_is_told(
+    agent: Agent, recording: Recording, capfd: pytest.CaptureFixture[str]
+) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer)
+    update(net, optimizer)
+    assert capfd.readouterr().err == ""
+    optimizer.step()
+    error = capfd.readouterr().err
+    assert "ended step 1" in error and "twice" in error
+    assert recording.ended_steps == [0, 1]
+
+
 def test_step_ends_with_the_last_of_several_optimizers(agent: Agent, recording: Recording) -> None:
     a, b = nn.Linear(8, 8), nn.Linear(8, 2)
     model = Calls(lambda self, x: self.b(self.a(x)), a=a, b=b)
