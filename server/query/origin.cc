@@ -117,7 +117,13 @@ std::set<Place> ForwardOrigins(const std::vector<ForwardTrace>& traces) {
 // What has diverged so far in the step, in report order.
 class StepState {
  public:
-  explicit StepState(const std::vector<ForwardTrace>& traces) : forward_origins_(ForwardOrigins(traces)) {}
+  explicit StepState(const std::vector<ForwardTrace>& traces) : forward_origins_(ForwardOrigins(traces)) {
+    for (const ForwardTrace& trace : traces) {
+      for (const ForwardPoint& point : trace.points) {
+        if (point.key->mode == Mode::kTrain) passes_.insert({trace.rank, point.key->micro_batch});
+      }
+    }
+  }
 
   bool IsOrigin(const Divergence& row) const {
     const bool fresh = !begun_.contains({row.rank, row.stage});
@@ -134,9 +140,20 @@ class StepState {
       case Stage::kGrad:  // summed over ranks
         return !inputs_ && !compute_ && fresh;
       default:
-        return !inputs_ && !compute_ && !grads_ && fresh;
+        return !inputs_ && !compute_ && !grads_ && fresh &&
+               !grads_missing_.contains({row.rank, row.activation});
     }
   }
+  // What is missing explains no values, as it may just not have been recorded, with two exceptions: a
+  // training pass that only one run made, and a gradient that only one run has.
+  void AddStructural(const Divergence& row) {
+    if (row.stage == Stage::kGrad) grads_missing_.insert({row.rank, row.activation});
+    if (row.stage != Stage::kForward || row.mode != Name(Mode::kTrain)) return;
+    if (passes_.contains({row.rank, row.micro_batch})) return;
+    compute_ = training_ = true;
+    forward_ranks_.insert(row.rank);
+  }
+
   void Add(const Divergence& row) {
     begun_.insert({row.rank, row.stage});
     inputs_ |= row.stage <= Stage::kBatch;
@@ -149,11 +166,13 @@ class StepState {
 
  private:
   const std::set<Place> forward_origins_;
-  bool inputs_ = false;    // weights or batch, on any rank
-  bool compute_ = false;   // forward, loss or backward, on any rank
-  bool training_ = false;  // the same, not in evaluation
+  std::set<std::pair<std::uint32_t, std::uint32_t>> passes_;  // rank and micro-batch of what both runs ran
+  bool inputs_ = false;                                       // weights or batch, on any rank
+  bool compute_ = false;                                      // forward, loss or backward, on any rank
+  bool training_ = false;                                     // the same, not in evaluation
   bool grads_ = false;
-  std::set<std::uint32_t> forward_ranks_;  // with a divergence in forward or loss
+  std::set<std::uint32_t> forward_ranks_;                          // with a divergence in forward or loss
+  std::set<std::pair<std::uint32_t, std::string>> grads_missing_;  // rank and weight
   std::set<std::pair<std::uint32_t, Stage>> begun_;
 };
 
@@ -167,7 +186,10 @@ bool IsStructural(const Divergence& row) {
 void MarkOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces) {
   StepState state(traces);
   for (Divergence& row : rows) {
-    if (IsStructural(row)) continue;
+    if (IsStructural(row)) {
+      state.AddStructural(row);
+      continue;
+    }
     row.origin = state.IsOrigin(row);
     state.Add(row);
   }

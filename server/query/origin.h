@@ -25,8 +25,8 @@ struct ForwardTrace {
   std::vector<ForwardPoint> points;
 };
 
-// Whether only the structure differs (missing, other order), so that nothing later can have been computed
-// from it.
+// Whether only the structure differs (missing, other order). That explains no values, but for two cases: a
+// training pass that only one run made, and the update of a weight whose gradient only one run has.
 bool IsStructural(const Divergence& row);
 
 // Sets `origin` of each divergence of one step, the first step whose values differ. `rows` are in report

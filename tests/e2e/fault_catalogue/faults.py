@@ -106,7 +106,7 @@ def untied_weights(training: Training) -> None:
 # --- the model's structure -------------------------------------------------------------------------------------------------
 
 
-@fault("the second block is left out", Place(0, "weights", "blocks.1.ln1.weight", "missing_in_b", further=("*",)))
+@fault("the second block is left out", Place(0, "weights", "blocks.1.ln1.weight", "missing_in_b", further=("forward ln_f",)))
 def missing_layer(training: Training) -> None:
     def leave_out(model: Gpt) -> None:
         del model.blocks[1]
@@ -115,7 +115,8 @@ def missing_layer(training: Training) -> None:
 
 
 @fault(
-    "the activation function of one mlp is not called", Place(0, "forward", "blocks.1.mlp.act", "missing_in_b", further=("*",))
+    "the activation function of one mlp is not called",
+    Place(0, "forward", "blocks.1.mlp.act", "missing_in_b", further=("forward blocks.1.mlp.fc2",)),
 )
 def missing_activation(training: Training) -> None:
     def leave_out(model: Gpt) -> None:
@@ -125,7 +126,10 @@ def missing_activation(training: Training) -> None:
     training.on_model.append(leave_out)
 
 
-@fault("a layer norm more, behind the second block", Place(0, "weights", "blocks.1.ln3.weight", "missing_in_a", further=("*",)))
+@fault(
+    "a layer norm more, behind the second block",
+    Place(0, "weights", "blocks.1.ln3.weight", "missing_in_a", further=("forward blocks.1",)),
+)
 def added_layer(training: Training) -> None:
     def add(model: Gpt) -> None:
         block = model.block(1)
@@ -138,7 +142,7 @@ def added_layer(training: Training) -> None:
 
 @fault(
     "a function without weights more, at the end of the first mlp",
-    Place(0, "forward", "blocks.0.mlp.extra", "missing_in_a", further=("*",)),
+    Place(0, "forward", "blocks.0.mlp.extra", "missing_in_a", further=("forward blocks.0.mlp",)),
 )
 def added_activation(training: Training) -> None:
     def add(model: Gpt) -> None:
@@ -149,7 +153,16 @@ def added_activation(training: Training) -> None:
     training.on_model.append(add)
 
 
-@fault("the mlp of one layer is 48 wide instead of 64", Place(0, "weights", "blocks.1.mlp.fc1.weight", "shape", further=("*",)))
+@fault(
+    "the mlp of one layer is 48 wide instead of 64",
+    Place(
+        0,
+        "weights",
+        "blocks.1.mlp.fc1.weight",
+        "shape",
+        further=("weights blocks.1.mlp.fc1.bias", "weights blocks.1.mlp.fc2.weight"),
+    ),
+)
 def narrower_layer(training: Training) -> None:
     def narrow(model: Gpt) -> None:
         mlp = model.block(1).mlp
@@ -284,7 +297,7 @@ def gelu_tanh(training: Training) -> None:
     training.at(K, lambda: setattr(training.model.block(1).mlp.act, "approximate", "tanh"))
 
 
-@fault("one mlp under bfloat16 autocast", Place(K, "forward", "blocks.1.mlp.fc1", "dtype", further=("*",)))
+@fault("one mlp under bfloat16 autocast", Place(K, "forward", "blocks.1.mlp.fc1", "dtype"))
 def bf16_sublayer(training: Training) -> None:
     def autocast() -> None:
         mlp = training.model.block(1).mlp
@@ -386,7 +399,7 @@ def dropout_in_evaluation(training: Training) -> None:
 
 @fault(
     "the model is not set back to training after an evaluation",
-    Place(K, "forward", "tok", "missing_in_b", further=("*",)),
+    Place(K, "forward", "tok", "missing_in_b"),
     base="dropout",
 )
 def evaluation_mode_left_on(training: Training) -> None:
@@ -500,7 +513,7 @@ def gradient_hook(training: Training) -> None:
 
 @fault(
     "the second micro-batch of one step is left out",
-    Place(K, "batch", "tokens", "missing_in_b", micro_batch=1, further=("*",)),
+    Place(K, "batch", "tokens", "missing_in_b", micro_batch=1),
     base="accumulating",
 )
 def missing_micro_batch(training: Training) -> None:
@@ -533,7 +546,7 @@ def other_max_norm(training: Training) -> None:
     training.finish_gradients = lambda: training.clip(0.5 if training.step < K else 0.6)
 
 
-@fault("one weight is frozen", Place(0, "grad", "blocks.0.mlp.fc1.weight", "missing_in_b", further=("*",)))
+@fault("one weight is frozen", Place(0, "grad", "blocks.0.mlp.fc1.weight", "missing_in_b"))
 def frozen_weight(training: Training) -> None:
     training.on_model.append(lambda model: model.block(0).mlp.fc1.weight.requires_grad_(False))
 
@@ -609,7 +622,7 @@ def stale_weight(training: Training) -> None:
 
 @fault(
     "the optimizer makes its update twice in step 3",
-    Place(K + 1, "batch", "tokens", "missing_in_b", further=("*",)),
+    Place(K + 1, "batch", "tokens", "missing_in_b"),
     why="an update ends its step, so the second one is a step of its own, without a batch",
 )
 def double_step(training: Training) -> None:

@@ -24,6 +24,7 @@ struct Point {
   bool differs = false;
   std::uint32_t rank = 0;
   std::uint64_t step = 0;
+  bool only_a = false;
 };
 
 Tensor Values(double scale) {
@@ -44,7 +45,7 @@ DiffReport DiffOf(const std::vector<Point>& points) {
   RunWriter a(store, "a", 4), b(store, "b", 4);
   for (const Point& p : points) {
     a.Observe(p.rank, p.step, p.key, Values(1));
-    b.Observe(p.rank, p.step, p.key, Values(p.differs ? 1.5 : 1));
+    if (!p.only_a) b.Observe(p.rank, p.step, p.key, Values(p.differs ? 1.5 : 1));
   }
   a.Commit();
   b.Commit();
@@ -165,6 +166,33 @@ TEST(Origin, OptimizerIsPropagatedFromGradientsAndElseItsOwnOrigin) {
               ElementsAre("weight_grad w"));
   EXPECT_THAT(Origins({{Key("w", Kind::kWeightGrad)}, {Key("w", Kind::kWeight), kDiffers}}),
               ElementsAre("weight w"));
+}
+
+Point OnlyInA(ActivationKey key) { return {.key = std::move(key), .only_a = true}; }
+
+TEST(Origin, AMissingGradientExplainsTheUpdateOfItsOwnWeight) {
+  EXPECT_THAT(Origins({{Key("v", Kind::kWeightGrad)},
+                       OnlyInA(Key("w", Kind::kWeightGrad)),
+                       {Key("v", Kind::kWeight)},
+                       {Key("w", Kind::kWeight), kDiffers}}),
+              ElementsAre("weight_grad w"));
+  EXPECT_THAT(Origins({{Key("v", Kind::kWeightGrad)},
+                       OnlyInA(Key("w", Kind::kWeightGrad)),
+                       {Key("v", Kind::kWeight), kDiffers}}),
+              ElementsAre("weight_grad w", "weight v"));
+}
+
+TEST(Origin, ATrainingPassOfOneRunOnlyExplainsGradients) {
+  EXPECT_THAT(Origins({{Key("h.0")},
+                       OnlyInA(Key("h.0", Kind::kOutput, "", 1)),
+                       {Key("w", Kind::kWeightGrad), kDiffers},
+                       {Key("w", Kind::kWeight), kDiffers}}),
+              ElementsAre("output h.0"));
+}
+
+TEST(Origin, AMissingModuleExplainsNoValuesAsItMayNotHaveBeenRecorded) {
+  EXPECT_THAT(Origins({{Key("h.0")}, OnlyInA(Key("h.1")), {Key("h.2"), kDiffers}}),
+              ElementsAre("output h.1", "output h.2"));
 }
 
 TEST(Origin, LaterStepsArePropagatedOnEveryRank) {
