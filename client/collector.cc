@@ -230,6 +230,17 @@ Result<v1::ListEventsResponse> Collector::ListEvents(const v1::ListEventsRequest
       [&](auto& context, auto& response) { return impl_->query().ListEvents(&context, request, &response); });
 }
 
+Result<v1::GetTopResponse> Collector::GetTop(const v1::GetTopRequest& request) {
+  return impl_->Ask<v1::GetTopResponse>(
+      [&](auto& context, auto& response) { return impl_->query().GetTop(&context, request, &response); });
+}
+
+Result<v1::ConfigReport> Collector::CompareConfig(const v1::CompareConfigRequest& request) {
+  return impl_->Ask<v1::ConfigReport>([&](auto& context, auto& response) {
+    return impl_->query().CompareConfig(&context, request, &response);
+  });
+}
+
 Result<v1::GetStatusResponse> Collector::GetStatus() {
   return impl_->Ask<v1::GetStatusResponse>(
       [&](auto& context, auto& response) { return impl_->admin().GetStatus(&context, {}, &response); });

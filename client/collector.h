@@ -37,6 +37,8 @@ class Collector {
   Result<v1::GetSeriesResponse> GetSeries(const v1::GetSeriesRequest& request);
   Result<v1::ListScalarsResponse> ListScalars(const v1::ListScalarsRequest& request);
   Result<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
+  Result<v1::GetTopResponse> GetTop(const v1::GetTopRequest& request);
+  Result<v1::ConfigReport> CompareConfig(const v1::CompareConfigRequest& request);
   Result<v1::GetStatusResponse> GetStatus();
   Result<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request);
   Result<v1::KeepRunResponse> KeepRun(const v1::KeepRunRequest& request);

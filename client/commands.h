@@ -37,6 +37,19 @@ struct ScalarsOptions {
 };
 int Scalars(Session& session, const ScalarsOptions& options);
 
+struct TopOptions {
+  std::string run, by = "l2", ranks, kinds;
+  std::optional<std::uint64_t> step;  // absent: the newest
+  std::uint32_t count = 20;
+};
+int Top(Session& session, const TopOptions& options);
+
+struct ConfigOptions {
+  std::string run_a, run_b;  // b empty: a alone
+  bool all = false;
+};
+int Config(Session& session, const ConfigOptions& options);
+
 int Events(Session& session, const std::string& run, const std::string& ranks);
 int RemoveRun(Session& session, const std::string& run, bool yes, bool force);
 // Exempts the run from retention, or ends that.

@@ -45,6 +45,8 @@ struct Arguments {
   DiffOptions diff;
   SeriesOptions series;
   ScalarsOptions scalars;
+  TopOptions top;
+  ConfigOptions config;
   std::string run, ranks, steps, directory, help_of;
   bool yes = false, force = false, off = false;
 };
@@ -75,6 +77,8 @@ class Parser {
     AddDiff();
     AddRuns();
     AddSeries();
+    AddTop();
+    AddConfig();
     AddOthers();
   }
 
@@ -224,6 +228,37 @@ class Parser {
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
     app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100-");
     app->add_option("--path", o.output_path, "Only this place in a nested output, such as 0");
+  }
+
+  void AddTop() {
+    TopOptions& o = arguments_.top;
+    CLI::App* app =
+        Add("top", "The extreme activations of a step",
+            "  statctl top base                                  # the largest norms of the newest step\n"
+            "  statctl top base --by nan --step 120              # where the NaN are\n"
+            "  statctl top base --by absmax --kinds output --rank 0 --count 5\n",
+            [&o](Session& session) { return Top(session, o); });
+    app->add_option("run", o.run, "Name of the run")->required();
+    app->add_option("--by", o.by,
+                    "What to order by: l2, l1, absmax, rms, std, mean (largest |mean|), max, min (smallest "
+                    "first), nan, inf, zero_fraction, numel")
+        ->capture_default_str();
+    app->add_option("--step", o.step, "Which step (default: the newest)");
+    app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
+    app->add_option("--kinds", o.kinds, "Only these kinds, such as output,grad_output");
+    app->add_option("--count", o.count, "Rows")->check(CLI::Range(1, 10'000))->capture_default_str();
+  }
+
+  void AddConfig() {
+    ConfigOptions& o = arguments_.config;
+    CLI::App* app = Add("config", "What two runs were told differently: configuration, versions, environment",
+                        "  statctl config base ort                # exit code: 0 same, 1 something differs\n"
+                        "  statctl config base ort --all          # also what is the same\n"
+                        "  statctl config base                    # everything about one run\n",
+                        [&o](Session& session) { return Config(session, o); });
+    app->add_option("run_a", o.run_a, "Name of the run")->required();
+    app->add_option("run_b", o.run_b, "The run to compare it with");
+    app->add_flag("--all", o.all, "Also what is the same in both");
   }
 
   void AddOthers() {

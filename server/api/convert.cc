@@ -26,19 +26,12 @@ Status Invalid(std::string message) { return {Code::kInvalidArgument, std::move(
 
 template <typename Request>
 Result<std::vector<std::uint32_t>> Ranks(const Request& request) {
-  if (request.ranks_size() > kRanksMax) {
-    return Invalid("query: " + std::to_string(request.ranks_size()) + " ranks named; expected at most " +
-                   std::to_string(kRanksMax) + "; name none to mean all");
-  }
-  return std::vector<std::uint32_t>(request.ranks().begin(), request.ranks().end());
+  return RanksFromWire(request.ranks());
 }
 
 template <typename Request>
 Status CheckSteps(const Request& request) {
-  if (request.steps().size() <= kStepsTextBytesMax) return Status::Ok();
-  return Invalid("query: the set of steps takes " + std::to_string(request.steps().size()) +
-                 " bytes; expected at most " + std::to_string(kStepsTextBytesMax) +
-                 "; use ranges such as 0-99,every=10");
+  return CheckStepsFromWire(request.steps());
 }
 
 Result<Kind> KindFromWire(int kind) {
@@ -171,6 +164,34 @@ void Fill(const query::Spread& from, v1::Spread& to) {
 }
 
 }  // namespace
+
+Result<std::vector<std::uint32_t>> RanksFromWire(
+    const google::protobuf::RepeatedField<std::uint32_t>& ranks) {
+  if (ranks.size() > kRanksMax) {
+    return Invalid("query: " + std::to_string(ranks.size()) + " ranks named; expected at most " +
+                   std::to_string(kRanksMax) + "; name none to mean all");
+  }
+  return std::vector<std::uint32_t>(ranks.begin(), ranks.end());
+}
+
+Result<std::vector<Kind>> KindsFromWire(const google::protobuf::RepeatedField<int>& kinds) {
+  std::vector<Kind> wanted;
+  for (const int kind : kinds) {
+    auto known = KindFromWire(kind);
+    if (!known.ok()) return known.status();
+    if (*known != Kind::kUnspecified) wanted.push_back(*known);
+  }
+  return wanted;
+}
+
+Status CheckStepsFromWire(const std::string& steps) {
+  if (steps.size() <= kStepsTextBytesMax) return Status::Ok();
+  return Invalid("query: the set of steps takes " + std::to_string(steps.size()) +
+                 " bytes; expected at most " + std::to_string(kStepsTextBytesMax) +
+                 "; use ranges such as 0-99,every=10");
+}
+
+void ToWire(const query::ObservationSide& side, v1::ObservationSide& out) { Fill(side, out); }
 
 Result<std::string> FromWire(const v1::GetRunRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));

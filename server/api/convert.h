@@ -3,6 +3,7 @@
 #ifndef STATCOLLECT_SERVER_API_CONVERT_H_
 #define STATCOLLECT_SERVER_API_CONVERT_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,12 @@ Result<query::ScalarsRequest> FromWire(const v1::ListScalarsRequest& request);
 Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request);
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
 
+// Parts of questions. kInvalidArgument: more ranks than a run can have, kinds that this build does not know.
+Result<std::vector<std::uint32_t>> RanksFromWire(const google::protobuf::RepeatedField<std::uint32_t>& ranks);
+Result<std::vector<Kind>> KindsFromWire(const google::protobuf::RepeatedField<int>& kinds);
+Status CheckStepsFromWire(const std::string& steps);
+
+void ToWire(const query::ObservationSide& side, v1::ObservationSide& out);
 void ToWire(const std::vector<query::RunSummary>& runs, v1::ListRunsResponse& out);
 void ToWire(const query::RunDetail& detail, v1::GetRunResponse& out);
 void ToWire(const query::Progress& progress, v1::Progress& out);

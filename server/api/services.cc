@@ -5,6 +5,7 @@
 
 #include "server/api/calls.h"
 #include "server/api/convert.h"
+#include "server/api/convert_checks.h"
 #include "server/query/query.h"
 #include "server/runtime/control.h"
 #include "statcollect/v1/admin.grpc.pb.h"
@@ -106,6 +107,16 @@ class QueryService final : public v1::Query::CallbackService {
       return engine_.ReadRecords(*wanted, take, stop);
     };
     return Call::Start(streams_, *context, limits_.stream_patience, work);
+  }
+
+  ServerUnaryReactor* GetTop(CallbackServerContext*, const v1::GetTopRequest* request,
+                             v1::GetTopResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::GetTop);
+  }
+
+  ServerUnaryReactor* CompareConfig(CallbackServerContext*, const v1::CompareConfigRequest* request,
+                                    v1::ConfigReport* response) override {
+    return Answer(*request, *response, &query::QueryEngine::CompareConfig);
   }
 
  private:

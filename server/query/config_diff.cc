@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -25,14 +27,33 @@ constexpr std::array<std::string_view, 14> kVolatile = {"pid",
                                                         "torchelastic_run_id",
                                                         "statagent_run"};
 
-bool IsVolatile(const std::string& key) {
-  std::string leaf = key.substr(key.rfind('.') + 1);
-  std::transform(leaf.begin(), leaf.end(), leaf.begin(),
+std::string Lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return std::find(kVolatile.begin(), kVolatile.end(), leaf) != kVolatile.end();
+  return text;
+}
+
+// Plain numbers only: no blanks, no hexadecimal commits.
+std::optional<double> NumberOf(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
+
+bool IsVolatileSetting(const std::string& key) {
+  const std::string leaf = Lower(key.substr(key.rfind('.') + 1));
+  return std::find(kVolatile.begin(), kVolatile.end(), leaf) != kVolatile.end();
+}
+
+bool SameSetting(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  const auto number_a = NumberOf(a), number_b = NumberOf(b);
+  if (number_a && number_b) return *number_a == *number_b;
+  const std::string lower = Lower(a);
+  return (lower == "true" || lower == "false") && lower == Lower(b);
+}
 
 std::vector<ConfigDifference> CompareConfig(const std::map<std::string, std::string>& a,
                                             const std::map<std::string, std::string>& b) {
@@ -41,11 +62,12 @@ std::vector<ConfigDifference> CompareConfig(const std::map<std::string, std::str
   for (const auto& [key, value] : b) keys.insert(key);
   std::vector<ConfigDifference> differences;
   for (const std::string& key : keys) {
-    if (IsVolatile(key)) continue;
+    if (IsVolatileSetting(key)) continue;
     ConfigDifference difference{.key = key, .a = {}, .b = {}};
     if (const auto found = a.find(key); found != a.end()) difference.a = found->second;
     if (const auto found = b.find(key); found != b.end()) difference.b = found->second;
-    if (difference.a != difference.b) differences.push_back(std::move(difference));
+    if (!difference.a || !difference.b || !SameSetting(*difference.a, *difference.b))
+      differences.push_back(std::move(difference));
   }
   return differences;
 }

@@ -15,6 +15,11 @@ namespace statcollect::query {
 std::vector<ConfigDifference> CompareConfig(const std::map<std::string, std::string>& a,
                                             const std::map<std::string, std::string>& b);
 
+// Whether a key is left out by that.
+bool IsVolatileSetting(const std::string& key);
+// Equal text, or numbers of equal value ("1e-3", "0.001"), or the same of "true" and "false" in any case.
+bool SameSetting(const std::string& a, const std::string& b);
+
 }  // namespace statcollect::query
 
 #endif  // STATCOLLECT_SERVER_QUERY_CONFIG_DIFF_H_

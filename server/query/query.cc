@@ -320,4 +320,19 @@ Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& 
   return query::ReadRecords(store_, request, take, stop);
 }
 
+Result<TopReport> QueryEngine::GetTop(const TopRequest& request, const std::stop_token& stop) const {
+  auto view = RunView::Open(store_, request.run);
+  if (!view.ok()) return view.status();
+  return FindTop(*view, request, stop);
+}
+
+Result<ConfigReport> QueryEngine::CompareConfig(const ConfigRequest& request, const std::stop_token&) const {
+  auto a = RunView::Open(store_, request.run_a);
+  if (!a.ok()) return a.status();
+  if (request.run_b.empty()) return ReportConfig(*a, nullptr, request.all);
+  auto b = RunView::Open(store_, request.run_b);
+  if (!b.ok()) return b.status();
+  return ReportConfig(*a, &*b, request.all);
+}
+
 }  // namespace statcollect::query

@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/query/config_report.h"
 #include "server/query/records_reader.h"
 #include "server/query/reports.h"
+#include "server/query/top.h"
 #include "server/store/store.h"
 
 namespace statcollect::query {
@@ -56,6 +58,10 @@ class QueryEngine {
   // See records_reader.h.
   Status ReadRecords(const RecordsRequest& request, const OnRecords& take,
                      const std::stop_token& stop = {}) const;
+  // See top.h.
+  Result<TopReport> GetTop(const TopRequest& request, const std::stop_token& stop = {}) const;
+  // See config_report.h.
+  Result<ConfigReport> CompareConfig(const ConfigRequest& request, const std::stop_token& stop = {}) const;
 
  private:
   Store& store_;

@@ -71,6 +71,25 @@ Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wante
   return steps;
 }
 
+Result<std::optional<std::uint64_t>> RunView::NewestStepWithStats() const {
+  std::optional<std::uint64_t> newest;
+  for (std::size_t attempt = 0; attempt < attempts_.size(); ++attempt) {
+    for (const auto& [rank, meta] : ranks_[attempt]) {
+      if (!meta.last_step || (newest && *meta.last_step <= *newest)) continue;
+      // Ordinarily the last step has some; otherwise the window grows.
+      for (std::uint64_t width = 0;; width = 4 * width + 16) {
+        const std::uint64_t first = *meta.last_step > width ? *meta.last_step - width : 0;
+        auto steps =
+            store_->StatSteps(attempts_[attempt].id, rank, {.first = first, .last = *meta.last_step});
+        if (!steps.ok()) return steps.status();
+        if (!steps->empty()) newest = std::max(newest.value_or(0), steps->back());
+        if (!steps->empty() || first == 0) break;
+      }
+    }
+  }
+  return newest;
+}
+
 Result<const RankCatalogue*> RunView::Catalogue(std::size_t attempt, std::uint32_t rank) {
   auto& cached = catalogues_[{attempt, rank}];
   if (cached) return static_cast<const RankCatalogue*>(cached.get());

@@ -56,6 +56,8 @@ class RunView {
 
   // Steps that have records, each with the index of its attempt.
   Result<std::map<std::uint64_t, std::size_t>> Steps(const StepSet& wanted) const;
+  // Of any attempt; absent if nothing was recorded. Cost: a seek for each step behind the newest statistics.
+  Result<std::optional<std::uint64_t>> NewestStepWithStats() const;
   // As known by now; a Read may make it grow. What it pointed to stays valid as long as the view.
   Result<const RankCatalogue*> Catalogue(std::size_t attempt, std::uint32_t rank);
   // Whether everything of the rank's step is stored. Not if it is the rank's last and has no end: the rank

@@ -186,6 +186,37 @@ TEST_F(Statctl, DiffHonoursItsSelection) {
   EXPECT_EQ(RunJson({"diff", "base", "ort", "--all"}, 1)["diverged"].size(), 12u);
 }
 
+TEST_F(Statctl, TopListsTheExtremeActivationsOfAStep) {
+  const Finished done = Run({"top", "ort", "--rank", "1", "--count", "2"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out, StartsWith("Step 5 of ort: 2 of 3 by l2\n"));
+  const Json top = RunJson({"top", "ort", "--by", "zero_fraction", "--step", "2"});
+  EXPECT_EQ(top["step"], 2);
+  EXPECT_EQ(top["by"], "zero_fraction");
+  ASSERT_EQ(top["records"].size(), 2u);
+  EXPECT_EQ(top["records"][0]["activation"], "head");
+  EXPECT_EQ(top["records"][0]["value"], 0.5);
+  EXPECT_EQ(top["records"][0]["stats"]["zero"], 2);
+  EXPECT_THAT(Run({"top", "ort", "--by", "nan"}).out, HasSubstr("Nothing in step 5 of ort has a NaN"));
+  EXPECT_THAT(Run({"top", "ort", "--step", "99"}).err, HasSubstr("0..5"));
+  EXPECT_THAT(Lines(Run({"top", "base", "--format", "csv"}).out)[0],
+              StartsWith("rank,step,micro_batch,kind,activation,output_path,call,value,"));
+}
+
+TEST_F(Statctl, ConfigIsAChecklistOfWhatDiffers) {
+  const Finished done = Run({"config", "base", "ort"});
+  EXPECT_EQ(done.code, 1) << done.err;
+  EXPECT_THAT(done.out, StartsWith("DIFFERENT base and ort: 1 of 3 settings"));
+  EXPECT_THAT(done.out, AllOf(HasSubstr("optimizer\n"), HasSubstr("[ ]  lr"), Not(HasSubstr("\x1b"))));
+  EXPECT_EQ(Run({"config", "ort", "base2"}).code, 0);
+  EXPECT_EQ(Run({"config", "base"}).code, 0);
+  EXPECT_EQ(Run({"config", "base", "gone"}).code, 2);
+  const Json report = RunJson({"config", "base", "ort"}, 1);
+  EXPECT_EQ(report["same"], false);
+  EXPECT_EQ(report["items"][0]["category"], "optimizer");
+  EXPECT_EQ(report["items"][0]["a"], "0.1");
+}
+
 TEST_F(Statctl, DiffAsCsvHasOneLineADivergedObservation) {
   const Finished done = Run({"--format", "csv", "diff", "base", "ort"});
   EXPECT_EQ(done.code, 1);
@@ -215,6 +246,8 @@ TEST_F(Statctl, UnknownRunExitsWith2AndNamesThoseThereAre) {
                                                                    {"series", "no", "x"},
                                                                    {"scalars", "no"},
                                                                    {"events", "no"},
+                                                                   {"top", "no"},
+                                                                   {"config", "no"},
                                                                    {"rm", "no", "--yes"}}) {
     const Finished unknown = Run(command);
     EXPECT_EQ(unknown.code, 2) << command[0];
@@ -304,6 +337,10 @@ TEST_F(Statctl, WrongArgumentsExitWith2AndSayWhatToDo) {
       {"series", "base", "embed", "--stat", "median"},
       {"series", "base", "embed", "--kind", "output,input"},
       {"scalars"},
+      {"top", "base", "--by", "median"},
+      {"top", "base", "--count", "0"},
+      {"top", "base", "--step", "-1"},
+      {"config"},
       {"show"},
       {"rm"},
       {"runs", "--format", "yaml"},
@@ -327,7 +364,7 @@ TEST_F(Statctl, WrongArgumentsExitWith2AndSayWhatToDo) {
 
 TEST_F(Statctl, HelpExplainsEveryCommandWithExamples) {
   for (const std::string command :
-       {"runs", "show", "diff", "series", "scalars", "events", "rm", "keep", "checkpoint", "status"}) {
+       {"runs", "show", "diff", "series", "scalars", "events", "top", "config", "rm", "keep", "checkpoint", "status"}) {
     const Finished help = Run({"help", command});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, AllOf(HasSubstr("Examples:\n  statctl " + command), HasSubstr("--collector")))

@@ -1,0 +1,20 @@
+// As convert.h, for the questions about one step (top), about settings (config) and about ranks.
+#ifndef STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
+#define STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
+
+#include "common/status.h"
+#include "server/query/config_report.h"
+#include "server/query/top.h"
+#include "statcollect/v1/query.pb.h"
+
+namespace statcollect::api {
+
+Result<query::TopRequest> FromWire(const v1::GetTopRequest& request);
+Result<query::ConfigRequest> FromWire(const v1::CompareConfigRequest& request);
+
+void ToWire(const query::TopReport& report, v1::GetTopResponse& out);
+void ToWire(const query::ConfigReport& report, v1::ConfigReport& out);
+
+}  // namespace statcollect::api
+
+#endif  // STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_

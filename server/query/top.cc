@@ -1,0 +1,204 @@
+#include "server/query/top.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+#include <tuple>
+
+#include "common/names.h"
+#include "common/step_set.h"
+
+namespace statcollect::query {
+namespace {
+
+// What the rows are ordered by, the most extreme first.
+bool IsMoreExtreme(TopBy by, double a, double b) {
+  switch (by) {
+    case TopBy::kMin:
+      return a < b;
+    case TopBy::kMean:
+      return std::abs(a) > std::abs(b);
+    default:
+      return a > b;
+  }
+}
+
+std::optional<double> Nonzero(double value) { return value > 0 ? std::optional(value) : std::nullopt; }
+
+struct Candidate {
+  double value = 0;
+  std::uint32_t rank = 0, order = 0;
+};
+
+// The `count` most extreme ones, in order, while they come.
+class Best {
+ public:
+  Best(TopBy by, std::size_t count) : by_(by), count_(count) {}
+
+  // Whether it would be among them.
+  bool Takes(const Candidate& candidate) const {
+    return kept_.size() < count_ || Before(candidate, kept_.back().first);
+  }
+  void Add(const Candidate& candidate, TopRow row) {
+    const auto place =
+        std::upper_bound(kept_.begin(), kept_.end(), candidate,
+                         [&](const Candidate& c, const auto& k) { return Before(c, k.first); });
+    kept_.emplace(place, candidate, std::move(row));
+    if (kept_.size() > count_) kept_.pop_back();
+  }
+  std::vector<TopRow> Take() && {
+    std::vector<TopRow> rows;
+    for (auto& [candidate, row] : kept_) rows.push_back(std::move(row));
+    return rows;
+  }
+
+ private:
+  bool Before(const Candidate& a, const Candidate& b) const {
+    if (a.value != b.value) return IsMoreExtreme(by_, a.value, b.value);
+    return std::tie(a.rank, a.order) < std::tie(b.rank, b.order);
+  }
+  const TopBy by_;
+  const std::size_t count_;
+  std::vector<std::pair<Candidate, TopRow>> kept_;
+};
+
+TopRow MakeRow(const std::string& run, std::uint32_t rank, std::uint64_t step, double value,
+               const Observation& o, ObservationSide side) {
+  const ActivationKey& key = o.def->key;
+  return {.value = value,
+          .point = {.run = run,
+                    .rank = rank,
+                    .step = step,
+                    .micro_batch = key.micro_batch,
+                    .kind = key.kind,
+                    .activation = key.name,
+                    .output_path = key.output_path,
+                    .call = key.call,
+                    .mode = std::string(Name(key.mode)),
+                    .stats = std::move(side)},
+          .class_name = o.def->class_name};
+}
+
+template <typename T>
+bool IsAmong(const std::vector<T>& wanted, T value) {
+  return wanted.empty() || std::find(wanted.begin(), wanted.end(), value) != wanted.end();
+}
+
+Status NoSuchStep(const RunView& view, std::uint64_t step) {
+  std::optional<std::uint64_t> first, last;
+  for (std::size_t i = 0; i < view.attempts().size(); ++i) {
+    for (const auto& [rank, meta] : view.ranks(i)) {
+      if (!meta.first_step || !meta.last_step) continue;
+      first = std::min(first.value_or(*meta.first_step), *meta.first_step);
+      last = std::max(last.value_or(*meta.last_step), *meta.last_step);
+    }
+  }
+  return {Code::kNotFound, "top of run '" + view.run() + "': no statistics in step " + std::to_string(step) +
+                               "; the run has " +
+                               (first ? "steps " + std::to_string(*first) + ".." + std::to_string(*last)
+                                      : std::string("no steps yet")) +
+                               ", of which some may not have been recorded; leave --step out for the newest"};
+}
+
+}  // namespace
+
+std::string_view Name(TopBy by) {
+  static constexpr std::array<std::string_view, 13> kNames = {
+      "unspecified", "l2",  "l1",  "absmax", "rms",           "std",  "mean",
+      "max",         "min", "nan", "inf",    "zero_fraction", "numel"};
+  const auto index = static_cast<std::size_t>(by);
+  return index < kNames.size() ? kNames[index] : kNames[0];
+}
+
+std::optional<double> ValueOf(TopBy by, const ObservationSide& side, bool complex) {
+  const double elements = static_cast<double>(side.numel) * (complex ? 2 : 1);
+  const double infinite = static_cast<double>(side.pos_inf) + static_cast<double>(side.neg_inf);
+  switch (by) {
+    case TopBy::kL1:
+      return side.l1;
+    case TopBy::kAbsMax:
+      if (!side.min || !side.max) return std::nullopt;
+      return std::max(std::abs(*side.min), std::abs(*side.max));
+    case TopBy::kRms: {
+      const double finite = elements - infinite - static_cast<double>(side.nan);
+      if (!side.l2 || finite <= 0) return std::nullopt;
+      return *side.l2 / std::sqrt(finite);
+    }
+    case TopBy::kStd:
+      return side.std;
+    case TopBy::kMean:
+      return side.mean;
+    case TopBy::kMax:
+      return side.max;
+    case TopBy::kMin:
+      return side.min;
+    case TopBy::kNan:
+      return Nonzero(static_cast<double>(side.nan));
+    case TopBy::kInf:
+      return Nonzero(infinite);
+    case TopBy::kZeroFraction:
+      return elements > 0 ? Nonzero(static_cast<double>(side.zero) / elements) : std::nullopt;
+    case TopBy::kNumel:
+      return static_cast<double>(side.numel);
+    default:
+      return side.l2;
+  }
+}
+
+Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::stop_token& stop) {
+  if (request.count > kTopCountMax) {
+    return Status(Code::kInvalidArgument, "top: " + std::to_string(request.count) +
+                                              " rows asked for; expected at most " +
+                                              std::to_string(kTopCountMax));
+  }
+  TopReport report{.run = view.run(), .by = request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by};
+  std::optional<std::uint64_t> step = request.step;
+  if (!step) {
+    auto newest = view.NewestStepWithStats();
+    if (!newest.ok()) return newest.status();
+    if (!*newest) return Status(Code::kNotFound, "top of run '" + view.run() + "': it has no statistics yet");
+    step = **newest;
+  }
+  report.step = *step;
+  const auto only = StepSet::Parse(std::to_string(*step));
+  if (!only.ok()) return only.status();
+  auto owner = view.Steps(*only);
+  if (!owner.ok()) return owner.status();
+  if (owner->empty()) return NoSuchStep(view, *step);
+  const std::size_t attempt = owner->begin()->second;
+  Best best(report.by, request.count == 0 ? kTopDefault : request.count);
+  bool any = false;
+  for (const auto& [rank, meta] : view.ranks(attempt)) {
+    if (stop.stop_requested()) return Status(Code::kCancelled, "top: cancelled");
+    if (!IsAmong(request.ranks, rank)) continue;
+    auto data = view.Read(attempt, rank, *step);
+    if (!data.ok()) return data.status();
+    for (const Observation& o : data->observations) {
+      any = true;
+      if (!IsAmong(request.kinds, o.def->key.kind)) continue;
+      ObservationSide side = MakeSide(o);
+      const auto value = ValueOf(report.by, side, IsComplex(o.layout->dtype));
+      if (!value) continue;
+      ++report.considered;
+      const Candidate candidate{.value = *value, .rank = rank, .order = o.order};
+      if (best.Takes(candidate))
+        best.Add(candidate, MakeRow(view.run(), rank, *step, *value, o, std::move(side)));
+    }
+    auto complete = view.IsComplete(attempt, rank, *step);
+    if (!complete.ok()) return complete.status();
+    if (!*complete && !data->observations.empty()) {
+      report.notes.push_back("step " + std::to_string(*step) + " of rank " + std::to_string(rank) +
+                             " has no end: the rank died in it, or is in it");
+    }
+  }
+  for (const std::uint32_t rank : std::set(request.ranks.begin(), request.ranks.end())) {
+    if (!view.ranks(attempt).contains(rank))
+      report.notes.push_back("rank " + std::to_string(rank) + " was asked for; the run does not have it");
+  }
+  if (!any && request.ranks.empty()) return NoSuchStep(view, *step);
+  report.rows = std::move(best).Take();
+  return report;
+}
+
+}  // namespace statcollect::query

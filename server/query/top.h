@@ -1,0 +1,72 @@
+// The extreme activations of one step: where the largest norm, the first NaN, the most zeros are.
+#ifndef STATCOLLECT_SERVER_QUERY_TOP_H_
+#define STATCOLLECT_SERVER_QUERY_TOP_H_
+
+#include <cstdint>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+#include "server/query/reports.h"
+#include "server/query/run_view.h"
+
+namespace statcollect::query {
+
+// As TopBy of proto/statcollect/v1/query.proto, which says what each one means.
+enum class TopBy : std::uint8_t {
+  kUnspecified = 0,  // l2
+  kL2 = 1,
+  kL1 = 2,
+  kAbsMax = 3,
+  kRms = 4,
+  kStd = 5,
+  kMean = 6,
+  kMax = 7,
+  kMin = 8,
+  kNan = 9,
+  kInf = 10,
+  kZeroFraction = 11,
+  kNumel = 12,
+};
+std::string_view Name(TopBy by);  // "zero_fraction"; "unspecified" for values out of range
+
+inline constexpr std::uint32_t kTopCountMax = 10'000;
+
+struct TopRequest {
+  std::string run;
+  TopBy by = TopBy::kUnspecified;
+  std::optional<std::uint64_t> step;  // absent: the newest one with statistics
+  std::vector<std::uint32_t> ranks;   // empty: all
+  std::vector<Kind> kinds;            // empty: all
+  std::uint32_t count = 0;            // rows; 0: kTopDefault
+};
+
+struct TopRow {
+  double value = 0;
+  SeriesPoint point;
+  std::string class_name;
+};
+
+struct TopReport {
+  std::string run;
+  std::uint64_t step = 0;
+  TopBy by = TopBy::kL2;
+  std::vector<TopRow> rows;  // most extreme first
+  std::uint64_t considered = 0;
+  std::vector<std::string> notes;
+};
+
+// The number of an observation; absent if it has none (no finite element, not recorded), or if it says
+// nothing (no NaN, no zero).
+std::optional<double> ValueOf(TopBy by, const ObservationSide& side, bool complex);
+
+// Memory: one step of one rank, and the rows. kInvalidArgument: count; kNotFound: the step (names the
+// nearest); kCancelled.
+Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::stop_token& stop);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_TOP_H_

@@ -1,0 +1,122 @@
+#include "server/query/config_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/query/query.h"
+#include "tests/server/query/run_writer.h"
+#include "tests/support/fake_store.h"
+
+namespace statcollect::query {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FakeStore;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::Key;
+using testing::RunWriter;
+
+class ConfigReportTest : public ::testing::Test {
+ protected:
+  ConfigReportTest() : engine_(store_) {}
+  void Write(const std::string& run, std::map<std::string, std::string> config,
+             std::map<std::string, std::string> of_rank_1) {
+    RunWriter writer(store_, run, 2);
+    writer.Observe(0, 0, Key("x"), {.values = {1}}).Observe(1, 0, Key("x"), {.values = {1}});
+    writer.Config(0, std::move(config)).Config(1, std::move(of_rank_1)).Commit();
+  }
+  void Write(const std::string& run, const std::map<std::string, std::string>& config) {
+    Write(run, config, config);
+  }
+  std::vector<std::string> Keys(const ConfigReport& report) {
+    std::vector<std::string> keys;
+    for (const ConfigItem& item : report.items)
+      keys.push_back(std::string(Name(item.category)) + " " + item.key);
+    return keys;
+  }
+  FakeStore store_;
+  QueryEngine engine_;
+};
+
+TEST_F(ConfigReportTest, ListsWhatDiffersMostLikelyCulpritsFirst) {
+  const std::map<std::string, std::string> base = {
+      {"model.ln_eps", "1e-5"},       {"lr", "0.1"},          {"seed", "1"},    {"torch.version", "2.5"},
+      {"torch.default_dtype", "f32"}, {"env.HOME", "/a"},     {"tp_size", "1"}, {"note", "x"},
+      {"torch.cudnn.benchmark", "0"}, {"same.for_all", "yes"}};
+  auto other = base;
+  for (auto& [key, value] : other) value = key == "same.for_all" ? value : value + "9";
+  Write("a", base);
+  Write("b", other);
+  auto report = engine_.CompareConfig({.run_a = "a", .run_b = "b"});
+  ASSERT_TRUE(report.ok());
+  EXPECT_FALSE(report->same);
+  EXPECT_THAT(Keys(*report),
+              ElementsAre("model model.ln_eps", "data seed", "optimizer lr", "precision torch.default_dtype",
+                          "determinism torch.cudnn.benchmark", "parallel tp_size", "versions torch.version",
+                          "environment env.HOME", "other note"));
+  EXPECT_EQ(report->differ, 9u);
+  EXPECT_EQ(report->compared, 12u) << "with world size and host";
+  EXPECT_EQ(engine_.CompareConfig({.run_a = "a", .run_b = "b", .all = true})->items.size(), 12u);
+}
+
+TEST_F(ConfigReportTest, ComparesNumbersByValueAndLeavesOutWhatAlwaysDiffers) {
+  Write("base", {{"lr", "1e-3"}, {"fused", "True"}, {"pid", "7"}, {"command_line", "t.py --name base"}});
+  Write("ort", {{"lr", "0.001"}, {"fused", "true"}, {"pid", "8"}, {"command_line", "t.py --name ort"}});
+  const auto report = engine_.CompareConfig({.run_a = "base", .run_b = "ort"});
+  EXPECT_TRUE(report->same);
+  EXPECT_THAT(report->items, IsEmpty());
+  Write("baseline", {{"command_line", "t.py --name baseline --bug"}});
+  EXPECT_FALSE(engine_.CompareConfig({.run_a = "base", .run_b = "baseline"})->same);
+}
+
+TEST_F(ConfigReportTest, SettingOfOneRunAloneDiffers) {
+  Write("a", {{"lr", "1"}});
+  Write("b", {{"momentum", "0"}});
+  const auto report = engine_.CompareConfig({.run_a = "a", .run_b = "b"});
+  ASSERT_EQ(report->items.size(), 2u);
+  EXPECT_EQ(report->items[0].b, std::nullopt);
+  EXPECT_EQ(report->items[1].a, std::nullopt);
+}
+
+TEST_F(ConfigReportTest, OneRunIsPrintedWithEverythingStored) {
+  Write("a", {{"lr", "1"}, {"pid", "7"}});
+  const auto report = engine_.CompareConfig({.run_a = "a", .run_b = ""});
+  EXPECT_TRUE(report->same);
+  EXPECT_THAT(Keys(*report),
+              ElementsAre("optimizer lr", "parallel world_size", "environment host", "other pid"));
+}
+
+TEST_F(ConfigReportTest, RanksThatWereToldDifferentThingsAreRemarked) {
+  Write("a", {{"lr", "0.1"}, {"local_rank", "0"}, {"x", "1"}}, {{"lr", "0.2"}, {"local_rank", "1"}});
+  const auto report = engine_.CompareConfig({.run_a = "a", .run_b = ""});
+  ASSERT_EQ(report->notes.size(), 2u);
+  EXPECT_THAT(report->notes[0], HasSubstr("lr is '0.1' on rank 0, '0.2' on rank 1"));
+  EXPECT_THAT(report->notes[1], HasSubstr("x is '1' on rank 0, not set on 1"));
+}
+
+TEST(CategoryOf, JudgesByTheWordsOfTheKey) {
+  const std::map<std::string_view, ConfigCategory> expected = {
+      {"model.dtype", ConfigCategory::kPrecision},
+      {"model.width", ConfigCategory::kModel},
+      {"numHiddenLayers", ConfigCategory::kModel},
+      {"optimizer.eps", ConfigCategory::kOptimizer},
+      {"layer_norm_eps", ConfigCategory::kModel},
+      {"gradient_accumulation_steps", ConfigCategory::kOptimizer},
+      {"train.batch_size", ConfigCategory::kData},
+      {"env.PYTHONHASHSEED", ConfigCategory::kDeterminism},
+      {"env.OMP_NUM_THREADS", ConfigCategory::kEnvironment},
+      {"env.CUBLAS_WORKSPACE_CONFIG", ConfigCategory::kDeterminism},
+      {"env.NVIDIA_TF32_OVERRIDE", ConfigCategory::kPrecision},
+      {"torch.float32_matmul_precision", ConfigCategory::kPrecision},
+      {"torch.deterministic_algorithms", ConfigCategory::kDeterminism},
+      {"tensor_model_parallel_size", ConfigCategory::kParallel},
+      {"git.commit", ConfigCategory::kVersions},
+      {"command_line", ConfigCategory::kEnvironment},
+      {"", ConfigCategory::kOther},
+  };
+  for (const auto& [key, category] : expected) EXPECT_EQ(CategoryOf(key), category) << key;
+}
+
+}  // namespace
+}  // namespace statcollect::query
