@@ -133,9 +133,9 @@ class SidesTable {
     Value("mean", a.has_mean(), b.has_mean(), a.mean(), b.mean());
     Value("std", a.has_std(), b.has_std(), a.std(), b.std());
     Value("l2", a.has_l2(), b.has_l2(), a.l2(), b.l2());
-    Count("nan", a.nan(), b.nan());
-    Count("inf", a.pos_inf() + a.neg_inf(), b.pos_inf() + b.neg_inf());
-    Count("zero", a.zero(), b.zero());
+    Count("nan", a.has_nan(), b.has_nan(), a.nan(), b.nan());
+    Count("inf", KnowsInfinities(a), KnowsInfinities(b), Infinities(a), Infinities(b));
+    Count("zero", a.has_zero(), b.has_zero(), a.zero(), b.zero());
     return std::move(table_);
   }
 
@@ -147,8 +147,14 @@ class SidesTable {
     table_.AddRow({name, has_a ? FormatNumber(a) : "-", has_b ? FormatNumber(b) : "-",
                    has_a && has_b ? ChangeText(a, b) : ""});
   }
-  void Count(const std::string& name, std::uint64_t a, std::uint64_t b) {
-    Text(name, FormatCount(a), FormatCount(b));
+  static bool KnowsInfinities(const v1::ObservationSide& side) {
+    return side.has_inf() || side.has_pos_inf();
+  }
+  static std::uint64_t Infinities(const v1::ObservationSide& side) {
+    return side.inf() + side.pos_inf() + side.neg_inf();
+  }
+  void Count(const std::string& name, bool has_a, bool has_b, std::uint64_t a, std::uint64_t b) {
+    Text(name, has_a ? FormatCount(a) : "-", has_b ? FormatCount(b) : "-");
   }
 
   const v1::Divergence& first_;

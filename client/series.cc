@@ -36,11 +36,11 @@ constexpr Statistic kStatistics[] = {
     {"std", [](const Side& s) { return If(s.has_std(), s.std()); }, Statistic::kAlways},
     {"l1", [](const Side& s) { return If(s.has_l1(), s.l1()); }, Statistic::kOnRequest},
     {"l2", [](const Side& s) { return If(s.has_l2(), s.l2()); }, Statistic::kAlways},
-    {"nan", [](const Side& s) { return If(true, s.nan()); }, Statistic::kIfNonzero},
-    {"pos_inf", [](const Side& s) { return If(true, s.pos_inf()); }, Statistic::kIfNonzero},
-    {"neg_inf", [](const Side& s) { return If(true, s.neg_inf()); }, Statistic::kIfNonzero},
-    {"zero", [](const Side& s) { return If(true, s.zero()); }, Statistic::kOnRequest},
-    {"numel", [](const Side& s) { return If(true, s.numel()); }, Statistic::kOnRequest},
+    {"nan", [](const Side& s) { return If(s.has_nan(), s.nan()); }, Statistic::kIfNonzero},
+    {"pos_inf", [](const Side& s) { return If(s.has_pos_inf(), s.pos_inf()); }, Statistic::kIfNonzero},
+    {"neg_inf", [](const Side& s) { return If(s.has_neg_inf(), s.neg_inf()); }, Statistic::kIfNonzero},
+    {"zero", [](const Side& s) { return If(s.has_zero(), s.zero()); }, Statistic::kOnRequest},
+    {"numel", [](const Side& s) { return If(s.has_numel(), s.numel()); }, Statistic::kOnRequest},
 };
 
 using Chosen = std::vector<const Statistic*>;

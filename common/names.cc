@@ -88,6 +88,10 @@ constexpr std::array<std::string_view, kKindCount> kKindNames = {
     "unspecified", "output",          "input",   "grad_output",  "grad_input", "weight",
     "weight_grad", "optimizer_state", "inspect", "inspect_grad", "batch"};
 constexpr std::array<std::string_view, kModeCount> kModeNames = {"unspecified", "train", "eval", "init"};
+constexpr std::array<std::string_view, kStatisticCount> kStatisticNames = {
+    "min", "max", "mean", "std", "l1", "l2", "nan", "inf", "inf_sign", "zero", "neg", "pos", "hash", "shape"};
+constexpr std::array<std::string_view, kHashKindCount> kHashKindNames = {"content", "crc32", "xor64", "md5",
+                                                                         "sha1"};
 constexpr std::array<std::string_view, kIfExistsCount> kIfExistsNames = {"unspecified", "error", "replace",
                                                                          "append"};
 
@@ -160,6 +164,8 @@ std::string Printable(std::string_view text, std::size_t bytes_max) {
 std::string_view Name(DType dtype) { return NameIn(kDTypeNames, dtype); }
 std::string_view Name(Kind kind) { return NameIn(kKindNames, kind); }
 std::string_view Name(Mode mode) { return NameIn(kModeNames, mode); }
+std::string_view Name(Statistic statistic) { return NameIn(kStatisticNames, statistic); }
+std::string_view Name(HashKind kind) { return NameIn(kHashKindNames, kind); }
 std::string_view Name(IfExists policy) { return NameIn(kIfExistsNames, policy); }
 
 std::optional<DType> ParseDType(std::string_view name) { return ParseIn<DType>(kDTypeNames, name); }

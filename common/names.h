@@ -15,20 +15,26 @@ namespace statcollect {
 inline constexpr std::size_t kRunNameBytesMax = 128;
 inline constexpr std::size_t kTensorNameBytesMax = 1024;
 
-// Run names: [A-Za-z0-9][A-Za-z0-9._-]{0,127}. kInvalidArgument, with the offending part made printable, otherwise.
+// Run names: [A-Za-z0-9][A-Za-z0-9._-]{0,127}. kInvalidArgument, with the offending part made printable,
+// otherwise.
 Status ValidateRunName(std::string_view name);
 
-// Names of tensors, scalars, modules, configuration keys: 1..1024 bytes of valid UTF-8 without control characters (C0, DEL, C1)
-// and without bidirectional controls. `what` names the thing in the message ("activation", "scalar").
+// Names of tensors, scalars, modules, configuration keys: 1..1024 bytes of valid UTF-8 without control
+// characters (C0, DEL, C1) and without bidirectional controls. `what` names the thing in the message
+// ("activation", "scalar").
 Status ValidateTensorName(std::string_view what, std::string_view name);
 
-// For logs and messages: control characters, invalid UTF-8 and bidi controls as \xNN; cut after `bytes_max` with "...".
+// For logs and messages: control characters, invalid UTF-8 and bidi controls as \xNN; cut after `bytes_max`
+// with "...".
 std::string Printable(std::string_view text, std::size_t bytes_max = 200);
 
-// Names as in the data model ("f32", "grad_output", "train", "replace"); "unspecified" for values out of range.
+// Names as in the data model ("f32", "grad_output", "train", "replace"); "unspecified" for values out of
+// range.
 std::string_view Name(DType dtype);
 std::string_view Name(Kind kind);
 std::string_view Name(Mode mode);
+std::string_view Name(Statistic statistic);
+std::string_view Name(HashKind kind);
 std::string_view Name(IfExists policy);
 std::optional<DType> ParseDType(std::string_view name);
 std::optional<Kind> ParseKind(std::string_view name);

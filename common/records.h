@@ -22,12 +22,18 @@ inline constexpr std::uint32_t kDimsMax = 64;
 // 128-bit random id of one agent process's stream.
 using SessionId = std::array<std::uint8_t, 16>;
 
-// Shape and dtype of a tensor, interned per session (ids from 0, dense).
+// What the records of a tensor look like, interned per session (ids from 0, dense): shape, dtype, and, of records that
+// another tool wrote, which statistics there are.
 struct Layout {
   std::uint32_t id = 0;
   DType dtype = DType::kUnspecified;
   std::vector<std::int64_t> shape;
+  std::uint32_t absent = 0;     // BitOf(Statistic) of what was not recorded; such numbers are 0
+  std::uint32_t untrusted = 0;  // of what is stored to be looked at, never compared; nothing that is absent
+  HashKind hash_kind = HashKind::kContent;
   bool operator==(const Layout&) const = default;
+  bool Has(Statistic statistic) const { return (absent & BitOf(statistic)) == 0; }
+  bool Trusts(Statistic statistic) const { return ((absent | untrusted) & BitOf(statistic)) == 0; }
 };
 
 // Identity of an observed tensor. Two observations of one step never share an identity.

@@ -50,6 +50,39 @@ inline constexpr int kKindCount = 11;
 enum class Mode : std::uint8_t { kUnspecified = 0, kTrain = 1, kEval = 2, kInit = 3 };
 inline constexpr int kModeCount = 4;
 
+// What may be missing from a record that another tool wrote: bit n of Layout::absent and Layout::untrusted.
+enum class Statistic : std::uint8_t {
+  kMin = 0,
+  kMax = 1,
+  kMean = 2,
+  kStd = 3,
+  kL1 = 4,
+  kL2 = 5,
+  kNan = 6,
+  kInf = 7,      // neither infinity was counted
+  kInfSign = 8,  // infinities were counted together: the number is in pos_inf
+  kZero = 9,
+  kNeg = 10,
+  kPos = 11,
+  kHash = 12,
+  kShape = 13,  // nor the number of elements
+};
+inline constexpr int kStatisticCount = 14;
+
+constexpr std::uint32_t BitOf(Statistic statistic) {
+  return std::uint32_t{1} << static_cast<unsigned>(statistic);
+}
+
+// What a record's hash is. Only hashes of one kind are comparable.
+enum class HashKind : std::uint8_t {
+  kContent = 0,  // ours: agent/stats/stats.h
+  kCrc32 = 1,    // of the tensor's bytes
+  kXor64 = 2,    // exclusive-or of the tensor's 64-bit words
+  kMd5 = 3,      // first 64 bits, big endian
+  kSha1 = 4,     // first 64 bits, big endian
+};
+inline constexpr int kHashKindCount = 5;
+
 // What to do with a run name that already has data.
 enum class IfExists : std::uint8_t { kUnspecified = 0, kError = 1, kReplace = 2, kAppend = 3 };
 inline constexpr int kIfExistsCount = 4;

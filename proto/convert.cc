@@ -82,6 +82,26 @@ Result<std::uint64_t> ElementCount(std::span<const std::int64_t> shape, std::siz
   return empty ? 0 : count;
 }
 
+Status CheckStatistics(const Layout& layout, std::size_t index) {
+  constexpr std::uint32_t kAll = (1u << kStatisticCount) - 1;
+  if (((layout.absent | layout.untrusted) & ~kAll) != 0) {
+    return InvalidValue("layouts", index, "without statistics of unknown numbers",
+                        "bits 0.." + std::to_string(kStatisticCount - 1) + " in absent and untrusted");
+  }
+  if ((layout.absent & layout.untrusted) != 0) {
+    return InvalidValue("layouts", index, "with statistics both absent and untrusted", "one of the two");
+  }
+  if (!layout.Has(Statistic::kShape) && !layout.shape.empty()) {
+    return InvalidValue("layouts", index,
+                        "of unknown shape with " + std::to_string(layout.shape.size()) + " dimensions",
+                        "none");
+  }
+  const int kind = static_cast<int>(layout.hash_kind);
+  if (kind >= 0 && kind < kHashKindCount) return Status::Ok();
+  return InvalidValue("layouts", index, "of hash kind " + std::to_string(kind),
+                      "0.." + std::to_string(kHashKindCount - 1));
+}
+
 Result<Layout> LayoutFromWire(const v1::Layout& wire, std::size_t index) {
   if (!InRange(wire.dtype(), kDTypeCount)) {
     return InvalidValue("layouts", index, "of dtype " + std::to_string(wire.dtype()),
@@ -91,8 +111,13 @@ Result<Layout> LayoutFromWire(const v1::Layout& wire, std::size_t index) {
     return InvalidValue("layouts", index, "of " + std::to_string(wire.shape_size()) + " dimensions",
                         "at most " + std::to_string(kDimsMax));
   }
-  Layout layout{.id = wire.id(), .dtype = static_cast<DType>(wire.dtype()), .shape = {}};
-  layout.shape.assign(wire.shape().begin(), wire.shape().end());
+  Layout layout{.id = wire.id(),
+                .dtype = static_cast<DType>(wire.dtype()),
+                .shape = {wire.shape().begin(), wire.shape().end()},
+                .absent = wire.absent(),
+                .untrusted = wire.untrusted(),
+                .hash_kind = static_cast<HashKind>(wire.hash_kind())};
+  STATCOLLECT_RETURN_IF_ERROR(CheckStatistics(layout, index));
   if (auto count = ElementCount(layout.shape, index); !count.ok()) return count.status();
   return layout;
 }
@@ -167,8 +192,9 @@ Status DefinitionsFromWire(const v1::Records& wire, KnownLayouts known, RecordBa
   return Status::Ok();
 }
 
-// Of a shape that has been checked.
+// Of a shape that has been checked; 0 if it is not known.
 std::uint64_t Elements(const Layout& layout) {
+  if (!layout.Has(Statistic::kShape)) return 0;
   std::uint64_t count = 1;
   for (const std::int64_t size : layout.shape) count *= static_cast<std::uint64_t>(size);
   return count;
@@ -218,7 +244,12 @@ Status CheckColumnLengths(const v1::StatColumns& wire, std::size_t n) {
                                      : CheckLength("sample_count", wire.sample_count_size(), n);
 }
 
-Status CheckCounts(const TensorStats& s, std::uint64_t components, std::size_t index) {
+constexpr std::uint32_t kCounts = BitOf(Statistic::kNan) | BitOf(Statistic::kInf) | BitOf(Statistic::kZero) |
+                                  BitOf(Statistic::kNeg) | BitOf(Statistic::kPos) | BitOf(Statistic::kShape);
+
+// With every count there they make up the tensor; with some of them they fit into it.
+Status CheckCounts(const TensorStats& s, const Layout& layout, std::uint64_t components, std::size_t index) {
+  if (!layout.Has(Statistic::kShape)) return Status::Ok();
   const std::pair<const char*, std::uint64_t> counts[] = {
       {"stats.nan", s.nan},   {"stats.pos_inf", s.pos_inf}, {"stats.neg_inf", s.neg_inf},
       {"stats.zero", s.zero}, {"stats.neg", s.neg},         {"stats.pos", s.pos}};
@@ -230,31 +261,52 @@ Status CheckCounts(const TensorStats& s, std::uint64_t components, std::size_t i
     }
     left -= count;
   }
-  if (left == 0) return Status::Ok();
+  if (left == 0 || (layout.absent & kCounts) != 0) return Status::Ok();
   return InvalidValue("stats", index, std::to_string(left) + " components short in its counts",
                       "counts that add up to the layout's " + std::to_string(components) + " components");
 }
 
 // mean, std, l1 and l2 may overflow for float64 input near its limits; min and max are elements.
-Status CheckMoments(const TensorStats& s, std::uint64_t components, std::size_t index) {
+Status CheckMoments(const TensorStats& s, const Layout& layout, std::uint64_t components, std::size_t index) {
+  constexpr std::uint32_t kTells = BitOf(Statistic::kNan) | BitOf(Statistic::kInf) | BitOf(Statistic::kShape);
   const bool has_finite = s.nan + s.pos_inf + s.neg_inf < components;
-  if (s.has_finite != has_finite) {
+  if ((layout.absent & kTells) == 0 && s.has_finite != has_finite) {
     return InvalidValue("stats.has_finite", index, s.has_finite ? "true" : "false",
                         "what nan, pos_inf and neg_inf leave");
   }
-  if (!has_finite) {
+  if (!s.has_finite) {
     const bool zero = s.min == 0 && s.max == 0 && s.mean == 0 && s.std == 0 && s.l1 == 0 && s.l2 == 0;
     return zero ? Status::Ok()
                 : InvalidValue("stats", index,
                                "without finite elements but with a min, max, mean, std, l1 or l2",
                                "0 in each");
   }
-  if (!std::isfinite(s.min) || !std::isfinite(s.max) || s.min > s.max) {
+  const bool both = layout.Has(Statistic::kMin) && layout.Has(Statistic::kMax);
+  if (!std::isfinite(s.min) || !std::isfinite(s.max) || (both && s.min > s.max)) {
     return InvalidValue("stats.min", index, std::to_string(s.min) + " with max " + std::to_string(s.max),
                         "finite, min <= max");
   }
   if (s.std < 0 || s.l1 < 0 || s.l2 < 0) {
     return InvalidValue("stats", index, "of negative std, l1 or l2", "0 or more");
+  }
+  return Status::Ok();
+}
+
+// What a layout calls absent is 0, so that nothing takes it for a value.
+Status CheckAbsent(const TensorStats& s, const Layout& layout, std::size_t index) {
+  if (layout.absent == 0) return Status::Ok();
+  const std::pair<Statistic, bool> numbers[] = {
+      {Statistic::kMin, s.min == 0},   {Statistic::kMax, s.max == 0},
+      {Statistic::kMean, s.mean == 0}, {Statistic::kStd, s.std == 0},
+      {Statistic::kL1, s.l1 == 0},     {Statistic::kL2, s.l2 == 0},
+      {Statistic::kNan, s.nan == 0},   {Statistic::kInf, s.pos_inf == 0 && s.neg_inf == 0},
+      {Statistic::kZero, s.zero == 0}, {Statistic::kNeg, s.neg == 0},
+      {Statistic::kPos, s.pos == 0},   {Statistic::kInfSign, s.neg_inf == 0},
+      {Statistic::kHash, s.hash == 0}};
+  for (const auto& [statistic, is_zero] : numbers) {
+    if (layout.Has(statistic) || is_zero) continue;
+    return InvalidValue("stats", index,
+                        "with a " + std::string(Name(statistic)) + ", which its layout calls absent", "0");
   }
   return Status::Ok();
 }
@@ -295,8 +347,9 @@ Status RecordsFromWire(const v1::StatColumns& wire, const LayoutTable& layouts, 
     TensorStats stats = StatsAt(wire, i);
     stats.numel = Elements(*layout);
     const std::uint64_t components = stats.numel * (IsComplex(layout->dtype) ? 2 : 1);
-    STATCOLLECT_RETURN_IF_ERROR(CheckCounts(stats, components, index));
-    STATCOLLECT_RETURN_IF_ERROR(CheckMoments(stats, components, index));
+    STATCOLLECT_RETURN_IF_ERROR(CheckAbsent(stats, *layout, index));
+    STATCOLLECT_RETURN_IF_ERROR(CheckCounts(stats, *layout, components, index));
+    STATCOLLECT_RETURN_IF_ERROR(CheckMoments(stats, *layout, components, index));
     out->stats.push_back(stats);
   }
   out->activation.assign(wire.activation().begin(), wire.activation().end());
@@ -468,6 +521,9 @@ void DefinitionsToWire(const RecordBatch& batch, v1::Records* wire) {
     l->set_id(layout.id);
     l->set_dtype(static_cast<v1::DType>(layout.dtype));
     l->mutable_shape()->Assign(layout.shape.begin(), layout.shape.end());
+    l->set_absent(layout.absent);
+    l->set_untrusted(layout.untrusted);
+    l->set_hash_kind(static_cast<v1::HashKind>(layout.hash_kind));
   }
 }
 

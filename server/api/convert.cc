@@ -102,15 +102,20 @@ void Fill(const query::ObservationSide& from, v1::ObservationSide& to) {
   Copy(from.std, [&](double value) { to.set_std(value); });
   Copy(from.l1, [&](double value) { to.set_l1(value); });
   Copy(from.l2, [&](double value) { to.set_l2(value); });
-  to.set_nan(from.nan);
-  to.set_pos_inf(from.pos_inf);
-  to.set_neg_inf(from.neg_inf);
-  to.set_zero(from.zero);
-  to.set_numel(from.numel);
+  Copy(from.nan, [&](std::uint64_t value) { to.set_nan(value); });
+  Copy(from.pos_inf, [&](std::uint64_t value) { to.set_pos_inf(value); });
+  Copy(from.neg_inf, [&](std::uint64_t value) { to.set_neg_inf(value); });
+  Copy(from.inf, [&](std::uint64_t value) { to.set_inf(value); });
+  Copy(from.zero, [&](std::uint64_t value) { to.set_zero(value); });
+  Copy(from.neg, [&](std::uint64_t value) { to.set_neg(value); });
+  Copy(from.pos, [&](std::uint64_t value) { to.set_pos(value); });
+  Copy(from.numel, [&](std::uint64_t value) { to.set_numel(value); });
+  Copy(from.hash, [&](std::uint64_t value) { to.set_hash(value); });
+  Copy(from.value, [&](double value) { to.set_value(value); });
   to.set_dtype(from.dtype);
   to.mutable_shape()->Add(from.shape.begin(), from.shape.end());
-  to.set_hash(from.hash);
-  Copy(from.value, [&](double value) { to.set_value(value); });
+  to.set_hash_kind(from.hash_kind);
+  to.mutable_untrusted()->Add(from.untrusted.begin(), from.untrusted.end());
 }
 
 void Fill(const query::Divergence& from, v1::Divergence& to) {

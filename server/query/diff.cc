@@ -133,6 +133,8 @@ class Diff {
   KindPresence kinds_;
   std::map<std::tuple<std::size_t, std::size_t, std::uint32_t>, Matching> matchings_;
   std::uint64_t pairs_ = 0;
+  std::uint64_t incomparable_ = 0;  // pairs without a statistic in common
+  std::uint64_t without_hash_ = 0;  // identical as far as was recorded
   std::set<std::string> unmatched_a_, unmatched_b_;
   std::unordered_set<std::string> missing_counted_;  // side, rank and label
   std::unordered_set<const ActivationDef*> compared_defs_;
@@ -343,7 +345,12 @@ Status Diff::CompareMatched(const StepData& a, const StepData& b, const Matching
 Pair Diff::ComparePair(const Observation& a, const Observation& b, RankStep& at) {
   const ActivationKey& key = a.def->key;
   Pair pair{.a = &a, .b = &b, .comparison = Compare(a, b, request_.tolerance, request_.exact)};
+  if (pair.comparison.agreement == Agreement::kIncomparable) {
+    ++incomparable_;
+    return pair;
+  }
   const bool identical = pair.comparison.agreement == Agreement::kIdentical;
+  without_hash_ += pair.comparison.without_hash ? 1 : 0;
   ++pairs_;
   ++report_.compared.records;
   if (compared_defs_.insert(a.def).second) {
@@ -630,6 +637,16 @@ void Diff::Conclude() {
   if (uncertain_missing_) {
     report_.notes.push_back(
         "records missing on a rank that lost some are listed as unmatched and not counted as diverged");
+  }
+  if (incomparable_ > 0) {
+    report_.notes.push_back(std::to_string(incomparable_) +
+                            " pairs of records have no statistic in common and were not compared");
+  }
+  if (without_hash_ > 0) {
+    report_.notes.push_back(
+        std::to_string(without_hash_) +
+        " records count as identical because every recorded statistic is equal; no content "
+        "hash tells about their bits");
   }
   if (cut_)
     report_.notes.push_back("some lists were cut; narrow the question with --steps, --rank or --kinds");

@@ -31,6 +31,11 @@ double FiniteCount(const Observation& o) {
          static_cast<double>(o.stats->neg_inf);
 }
 
+// Whether both sides have the statistic and may be compared in it.
+bool Comparable(const Observation& a, const Observation& b, Statistic statistic) {
+  return a.layout->Trusts(statistic) && b.layout->Trusts(statistic);
+}
+
 // What norms and means alone prove about ||A - B|| / max(||A||, ||B||); 0 below their own accuracy. A sketch
 // of few groups can miss a difference by cancellation; this cannot.
 double ProvenDistance(const Observation& a, const Observation& b) {
@@ -75,26 +80,49 @@ Distance MeasureSketch(const Observation& a, const Observation& b) {
   return distance;
 }
 
-Distance MeasureStatistics(const TensorStats& a, const TensorStats& b) {
+// Of what the side has; 0 where it does not tell.
+double AbsMax(const Observation& o) {
+  return std::max(o.layout->Trusts(Statistic::kMin) ? std::abs(o.stats->min) : 0,
+                  o.layout->Trusts(Statistic::kMax) ? std::abs(o.stats->max) : 0);
+}
+
+double Rms(const Observation& o) {
+  if (o.layout->Trusts(Statistic::kMean) && o.layout->Trusts(Statistic::kStd))
+    return std::hypot(o.stats->mean, o.stats->std);
+  const double count = FiniteCount(o);
+  return o.layout->Trusts(Statistic::kL2) && count > 0 ? o.stats->l2 / std::sqrt(count) : 0;
+}
+
+Distance MeasureStatistics(const Observation& of_a, const Observation& of_b) {
+  const TensorStats &a = *of_a.stats, &b = *of_b.stats;
   Distance distance{.kind = DistanceKind::kStatistics};
   if (a.has_finite != b.has_finite) {
     distance.value = kInfinite;
     return distance;
   }
   if (!a.has_finite) return distance;
-  const auto absmax = [](const TensorStats& s) { return std::max(std::abs(s.min), std::abs(s.max)); };
-  const double largest = std::max(absmax(a), absmax(b));
-  const double rms = std::max(std::hypot(a.mean, a.std), std::hypot(b.mean, b.std));
+  const auto both = [&](Statistic statistic) { return Comparable(of_a, of_b, statistic); };
+  const auto take = [&](double value) { distance.value = std::max(distance.value, value); };
+  const double largest = std::max(AbsMax(of_a), AbsMax(of_b));
+  const double rms = std::max(Rms(of_a), Rms(of_b));
+  if (both(Statistic::kL2)) take(RelativeDifference(a.l2, b.l2));
+  if (both(Statistic::kMean)) {
+    const double scale = rms > 0 ? rms : largest > 0 ? largest : std::max(std::abs(a.mean), std::abs(b.mean));
+    take(Apart(a.mean, b.mean, scale));
+  }
   // A nearly constant tensor's std is rounding noise: not measured against itself.
-  const double spread = std::max({a.std, b.std, 0.01 * rms});
-  distance.value =
-      std::max({RelativeDifference(a.l2, b.l2), Apart(a.mean, b.mean, rms), Apart(a.std, b.std, spread),
-                Apart(a.min, b.min, largest), Apart(a.max, b.max, largest)});
+  if (both(Statistic::kStd)) take(Apart(a.std, b.std, std::max({a.std, b.std, 0.01 * rms})));
+  if (both(Statistic::kMin)) take(Apart(a.min, b.min, largest));
+  if (both(Statistic::kMax)) take(Apart(a.max, b.max, largest));
   return distance;
 }
 
-bool SameNonfinite(const TensorStats& a, const TensorStats& b) {
-  return a.nan == b.nan && a.pos_inf == b.pos_inf && a.neg_inf == b.neg_inf;
+bool SameNonfinite(const Observation& a, const Observation& b) {
+  const TensorStats &x = *a.stats, &y = *b.stats;
+  if (Comparable(a, b, Statistic::kNan) && x.nan != y.nan) return false;
+  if (!Comparable(a, b, Statistic::kInf)) return true;
+  if (!Comparable(a, b, Statistic::kInfSign)) return x.pos_inf + x.neg_inf == y.pos_inf + y.neg_inf;
+  return x.pos_inf == y.pos_inf && x.neg_inf == y.neg_inf;
 }
 
 }  // namespace
@@ -113,7 +141,7 @@ Distance Measure(const Observation& a, const Observation& b) {
     const Distance distance = MeasureSketch(a, b);
     if (std::isfinite(distance.value)) return distance;  // float32 sums may have overflowed
   }
-  return MeasureStatistics(*a.stats, *b.stats);
+  return MeasureStatistics(a, b);
 }
 
 double DefaultTolerance(DType a, DType b) {
@@ -139,24 +167,61 @@ double DefaultTolerance(DType a, DType b) {
   return std::max(of(a), of(b));
 }
 
+namespace {
+
+// Whether anything tells about the values of both sides.
+bool HaveValuesInCommon(const Observation& a, const Observation& b) {
+  constexpr Statistic kValues[] = {Statistic::kMin, Statistic::kMax, Statistic::kMean, Statistic::kStd,
+                                   Statistic::kL2};
+  return std::any_of(std::begin(kValues), std::end(kValues),
+                     [&](Statistic statistic) { return Comparable(a, b, statistic); });
+}
+
+bool SameCounts(const Observation& a, const Observation& b) {
+  const auto same = [&](Statistic statistic, std::uint64_t x, std::uint64_t y) {
+    return !Comparable(a, b, statistic) || x == y;
+  };
+  return same(Statistic::kZero, a.stats->zero, b.stats->zero) &&
+         same(Statistic::kNeg, a.stats->neg, b.stats->neg) &&
+         same(Statistic::kPos, a.stats->pos, b.stats->pos);
+}
+
+}  // namespace
+
 Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance, bool exact) {
   Comparison result;
+  const bool same_dtype = a.layout->dtype == b.layout->dtype;
+  const bool hashes = Comparable(a, b, Statistic::kHash) && a.layout->hash_kind == b.layout->hash_kind;
+  const bool shapes = Comparable(a, b, Statistic::kShape);
+  if (same_dtype && hashes && a.stats->hash == b.stats->hash &&
+      (!shapes || a.layout->shape == b.layout->shape))
+    return result;
   result.tolerance = tolerance.value_or(DefaultTolerance(a.layout->dtype, b.layout->dtype));
   const auto diverged = [&](Reason reason) {
     result.agreement = Agreement::kDiverged;
     result.reason = reason;
     return result;
   };
-  if (a.layout->shape != b.layout->shape) return diverged(Reason::kShape);
-  const bool same_dtype = a.layout->dtype == b.layout->dtype;
-  if (same_dtype && a.stats->hash == b.stats->hash) return result;
-  if (!SameNonfinite(*a.stats, *b.stats)) {
+  if (shapes && a.layout->shape != b.layout->shape) return diverged(Reason::kShape);
+  if (!SameNonfinite(a, b)) {
     result.distance =
         Distance{.value = kInfinite, .kind = DistanceKind::kStatistics, .low = kInfinite, .high = kInfinite};
     return diverged(Reason::kNonfinite);
   }
+  if (!HaveValuesInCommon(a, b)) {
+    if (!same_dtype && !tolerance) return diverged(Reason::kDType);
+    if (hashes) return diverged(Reason::kBitwise);  // other bits is all there is to know
+    result.agreement = Agreement::kIncomparable;
+    return result;
+  }
   result.distance = Measure(a, b);
   if (!same_dtype && !tolerance) return diverged(Reason::kDType);
+  const bool other_counts = !SameCounts(a, b);
+  if (same_dtype && !hashes && result.distance->value == 0 && !other_counts) {
+    result.distance.reset();
+    result.without_hash = true;
+    return result;
+  }
   const bool never_rounded = !tolerance && result.tolerance == 0;
   if (never_rounded || result.distance->value > result.tolerance) return diverged(Reason::kNumeric);
   if (exact) return diverged(Reason::kBitwise);

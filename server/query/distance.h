@@ -2,6 +2,7 @@
 #ifndef STATCOLLECT_SERVER_QUERY_DISTANCE_H_
 #define STATCOLLECT_SERVER_QUERY_DISTANCE_H_
 
+#include <cstdint>
 #include <optional>
 
 #include "common/types.h"
@@ -20,7 +21,8 @@ struct Distance {
 // Relative L2 of the difference. With sketches of one width on both sides: ||sA - sB|| / max(||A||, ||B||);
 // the square of the numerator is an unbiased estimate of ||A - B||^2. Otherwise the largest of |l2A-l2B|/l2,
 // |meanA-meanB|/rms, |stdA-stdB|/std, |minA-minB|/absmax, |maxA-maxB|/absmax, each divided by the larger
-// side's value; 0/0 is 0, x/0 infinite. Precondition: equal element counts.
+// side's value, over the statistics that both sides have and trust; 0/0 is 0, x/0 infinite. Precondition:
+// equal element counts.
 Distance Measure(const Observation& a, const Observation& b);
 
 // |a - b| / max(|a|, |b|); 0 for equal values (also both NaN, or equal infinities); infinite if only one is
@@ -31,13 +33,15 @@ double RelativeDifference(double a, double b);
 // 2e-2, f16 5e-3, f8 1e-1; integers and bool 0, since they are never rounded).
 double DefaultTolerance(DType a, DType b);
 
-enum class Agreement { kIdentical, kWithinTolerance, kDiverged };
+// kIncomparable: the two have no statistic in common (records of other tools).
+enum class Agreement : std::uint8_t { kIdentical, kWithinTolerance, kDiverged, kIncomparable };
 
 struct Comparison {
   Agreement agreement = Agreement::kIdentical;
   Reason reason = Reason::kUnspecified;  // if diverged
   std::optional<Distance> distance;      // absent if identical or of different shape
   double tolerance = 0;
+  bool without_hash = false;  // identical in every statistic recorded; no hash tells about the bits
 };
 
 // `tolerance`: the user's; absent: by dtype, and another dtype diverges by itself (with a tolerance only the

@@ -134,11 +134,14 @@ struct Progress {
 // One side of a comparison.
 struct ObservationSide {
   std::optional<double> min, max, mean, std, l1, l2;
-  std::uint64_t nan = 0, pos_inf = 0, neg_inf = 0, zero = 0, numel = 0;
+  std::optional<std::uint64_t> nan, pos_inf, neg_inf, zero, neg, pos, numel;
+  std::optional<std::uint64_t> inf;  // of both signs, where they were counted together
   std::string dtype;
   std::vector<std::int64_t> shape;
-  std::uint64_t hash = 0;
-  std::optional<double> value;  // stage loss: the scalar
+  std::optional<std::uint64_t> hash;
+  std::string hash_kind;               // empty: ours
+  std::optional<double> value;         // stage loss: the scalar
+  std::vector<std::string> untrusted;  // statistics that are shown but never compared
 };
 
 // One activation (or loss) of one rank and step that differs.

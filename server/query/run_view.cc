@@ -218,22 +218,36 @@ Result<std::vector<ScalarRecord>> RunView::Scalars(std::size_t attempt, std::uin
 
 ObservationSide MakeSide(const TensorStats& s, const Layout& layout) {
   ObservationSide side;
+  const auto tell = [&](Statistic statistic, auto value, auto& to) {
+    if (layout.Has(statistic)) to = value;
+  };
   if (s.has_finite) {
-    side.min = s.min;
-    side.max = s.max;
-    side.mean = s.mean;
-    side.std = s.std;
-    side.l1 = s.l1;
-    side.l2 = s.l2;
+    tell(Statistic::kMin, s.min, side.min);
+    tell(Statistic::kMax, s.max, side.max);
+    tell(Statistic::kMean, s.mean, side.mean);
+    tell(Statistic::kStd, s.std, side.std);
+    tell(Statistic::kL1, s.l1, side.l1);
+    tell(Statistic::kL2, s.l2, side.l2);
   }
-  side.nan = s.nan;
-  side.pos_inf = s.pos_inf;
-  side.neg_inf = s.neg_inf;
-  side.zero = s.zero;
-  side.numel = s.numel;
+  tell(Statistic::kNan, s.nan, side.nan);
+  if (layout.Has(Statistic::kInfSign)) {
+    tell(Statistic::kInf, s.pos_inf, side.pos_inf);
+    tell(Statistic::kInf, s.neg_inf, side.neg_inf);
+  } else {
+    tell(Statistic::kInf, s.pos_inf, side.inf);
+  }
+  tell(Statistic::kZero, s.zero, side.zero);
+  tell(Statistic::kNeg, s.neg, side.neg);
+  tell(Statistic::kPos, s.pos, side.pos);
+  tell(Statistic::kShape, s.numel, side.numel);
+  tell(Statistic::kHash, s.hash, side.hash);
   side.dtype = Name(layout.dtype);
   side.shape = layout.shape;
-  side.hash = s.hash;
+  if (layout.hash_kind != HashKind::kContent) side.hash_kind = Name(layout.hash_kind);
+  for (int i = 0; i < kStatisticCount; ++i) {
+    const auto statistic = static_cast<Statistic>(i);
+    if ((layout.untrusted & BitOf(statistic)) != 0) side.untrusted.emplace_back(Name(statistic));
+  }
   return side;
 }
 

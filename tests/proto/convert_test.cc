@@ -235,6 +235,66 @@ TEST(ConvertBatch, RefusesMomentsThatContradictTheCounts) {
       "without finite elements");
 }
 
+// A batch of one record as another tool might tell it.
+RecordBatch Partial(const Layout& layout, const TensorStats& stats) {
+  RecordBatch batch;
+  batch.first_seq = 1;
+  batch.activations.push_back(MakeActivation(0));
+  batch.layouts.push_back(layout);
+  batch.stats.activation = batch.stats.layout = batch.stats.order = batch.stats.sample_count = {0};
+  batch.stats.step = {0};
+  batch.stats.stats = {stats};
+  return batch;
+}
+
+TEST(ConvertBatch, TakesRecordsThatTellAPartOnly) {
+  Layout layout{.id = 0, .dtype = DType::kF32, .shape = {8}};
+  layout.absent = BitOf(Statistic::kL1) | BitOf(Statistic::kL2) | BitOf(Statistic::kHash) |
+                  BitOf(Statistic::kInfSign) | BitOf(Statistic::kZero);
+  layout.untrusted = BitOf(Statistic::kStd);
+  const TensorStats stats{.numel = 8,
+                          .pos_inf = 2,
+                          .neg = 1,
+                          .pos = 2,
+                          .has_finite = true,
+                          .min = -1,
+                          .max = 3,
+                          .mean = 1,
+                          .std = 4};
+  const RecordBatch batch = Partial(layout, stats);
+  const auto back = FromWire(ToWire(batch, {}), {});
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(back->layouts, batch.layouts);
+  EXPECT_EQ(back->stats.stats, batch.stats.stats);
+
+  layout = Layout{.id = 0, .dtype = DType::kF32, .shape = {}};
+  layout.hash_kind = HashKind::kCrc32;
+  layout.absent = (BitOf(Statistic::kHash) - 1) | BitOf(Statistic::kShape);
+  EXPECT_TRUE(FromWire(ToWire(Partial(layout, {.hash = 7}), {}), {}).ok());
+}
+
+TEST(ConvertBatch, RefusesPartsThatContradictTheLayout) {
+  const auto refusal = [](const Layout& layout, const TensorStats& stats) {
+    return FromWire(ToWire(Partial(layout, stats), {}), {}).status().message();
+  };
+  Layout layout{.id = 0, .dtype = DType::kF32, .shape = {8}};
+  layout.absent = BitOf(Statistic::kZero) | BitOf(Statistic::kMean);
+  EXPECT_THAT(refusal(layout, {.neg = 9, .has_finite = true}), HasSubstr("stats.neg[0] is 9"));
+  EXPECT_THAT(refusal(layout, {.neg = 1, .has_finite = true, .mean = 2}),
+              HasSubstr("mean, which its layout calls absent"));
+  EXPECT_THAT(refusal(layout, {.neg = 1, .has_finite = false}), HasSubstr("has_finite"));
+  layout.untrusted = BitOf(Statistic::kMean);
+  EXPECT_THAT(refusal(layout, {}), HasSubstr("both absent and untrusted"));
+  layout.untrusted = 1u << 14;
+  EXPECT_THAT(refusal(layout, {}), HasSubstr("bits 0..13"));
+  layout.untrusted = 0;
+  layout.hash_kind = static_cast<HashKind>(5);
+  EXPECT_THAT(refusal(layout, {}), HasSubstr("hash kind 5"));
+  layout.hash_kind = HashKind::kContent;
+  layout.absent = BitOf(Statistic::kShape);
+  EXPECT_THAT(refusal(layout, {}), HasSubstr("of unknown shape with 1 dimensions"));
+}
+
 TEST(ConvertBatch, AcceptsMomentsThatOverflow) {
   RecordBatch batch = RandomBatch(5, 1);
   batch.stats.stats[1].l2 = kInf;

@@ -308,6 +308,56 @@ TEST(Distance, SmallTensorWhoseSignedSumsCancelIsJudgedByItsStatisticsToo) {
   EXPECT_EQ(c.agreement, Agreement::kDiverged) << c.distance->value;
 }
 
+// As an importer would store it: without these statistics.
+Seen Without(const Tensor& tensor, std::initializer_list<Statistic> absent) {
+  Seen seen(tensor, 0);
+  for (const Statistic statistic : absent) seen.layout.absent |= BitOf(statistic);
+  return seen;
+}
+
+TEST(Distance, ComparesOnlyWhatBothSidesHaveAndTrust) {
+  const Tensor a = Random(64, 2);
+  Seen x = Without(a, {Statistic::kHash, Statistic::kL2}), y = x;
+  y.stats.std *= 4.3;
+  const auto compare = [&] { return Compare(x.observation(), y.observation(), {}, false); };
+  EXPECT_EQ(compare().agreement, Agreement::kDiverged);
+  y.layout.untrusted = BitOf(Statistic::kStd);
+  EXPECT_EQ(compare().agreement, Agreement::kIdentical);
+  EXPECT_TRUE(compare().without_hash);
+  y.stats.max *= 1.1;
+  EXPECT_EQ(compare().agreement, Agreement::kDiverged);
+  EXPECT_GT(compare().distance->value, 0.01);
+  y.stats.max = x.stats.max;
+  ++y.stats.neg;
+  EXPECT_EQ(compare().agreement, Agreement::kWithinTolerance);
+}
+
+TEST(Distance, HashesOfAnotherKindTellNothing) {
+  const Tensor a = Random(64, 2);
+  const std::initializer_list<Statistic> values = {Statistic::kMin, Statistic::kMax, Statistic::kMean,
+                                                   Statistic::kStd, Statistic::kL2};
+  Seen x = Without(a, values), y = x;
+  x.layout.hash_kind = y.layout.hash_kind = HashKind::kCrc32;
+  const auto compare = [&] { return Compare(x.observation(), y.observation(), {}, false); };
+  EXPECT_EQ(compare().agreement, Agreement::kIdentical);
+  ++y.stats.hash;
+  EXPECT_EQ(compare().reason, Reason::kBitwise);
+  EXPECT_FALSE(compare().distance);
+  y.layout.hash_kind = HashKind::kMd5;
+  EXPECT_EQ(compare().agreement, Agreement::kIncomparable);
+}
+
+TEST(Distance, InfinitiesCountedTogetherAreComparedTogether) {
+  const Seen x({.values = {1, kInfinite, -kInfinite, 2}}, 0);
+  Seen y = x;
+  y.layout.absent = BitOf(Statistic::kInfSign) | BitOf(Statistic::kHash);
+  y.stats.pos_inf = 2;
+  y.stats.neg_inf = 0;
+  EXPECT_EQ(Compare(x.observation(), y.observation(), {}, false).agreement, Agreement::kIdentical);
+  y.stats.pos_inf = 3;
+  EXPECT_EQ(Compare(x.observation(), y.observation(), {}, false).reason, Reason::kNonfinite);
+}
+
 TEST(Distance, RelativeDifferenceOfScalars) {
   EXPECT_EQ(RelativeDifference(kNan, kNan), 0);
   EXPECT_EQ(RelativeDifference(kInfinite, kInfinite), 0);

@@ -567,6 +567,12 @@ TEST(Catalogue, GoldenBytes) {
             "06"
             "8001"
             "baf48a8f");
+  Layout foreign = layout;
+  foreign.absent = 0x3010;
+  foreign.untrusted = 8;
+  foreign.hash_kind = HashKind::kCrc32;
+  EXPECT_EQ(Hex(Encode(foreign)).substr(0, 22), "0102040206800190600801");
+  EXPECT_EQ(*Decode<Layout>("layout", Encode(foreign)), foreign);
   const ScalarRecord scalar{.name = "s", .step = 1, .micro_batch = 2, .value = 1};
   EXPECT_EQ(Hex(Encode(scalar)),
             "01"
