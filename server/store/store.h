@@ -16,6 +16,7 @@
 
 #include "common/records.h"
 #include "common/status.h"
+#include "server/store/block_digest.h"
 
 namespace statcollect {
 
@@ -77,14 +78,36 @@ struct StatBlock {
   StatColumns columns;
 };
 
-// Ordered forward scan. Usage: while (it->Next()) use it->block(); then check it->status().
+// What a block tells before it is decoded.
+struct BlockHead {
+  std::uint64_t step = 0;
+  std::uint32_t activation = 0;  // the lowest in it
+  std::size_t records = 0;
+  BlockDigest digest{};
+};
+
+// Ordered forward scan. Usage: while (it->Next()) use it->block(); then check it->status(). Or, where many
+// blocks need not be decoded: while (it->NextHead()) look at it->head(), and Load what is wanted.
 class StatScan {
  public:
   virtual ~StatScan() = default;
-  virtual bool Next() = 0;                       // false at the end or on failure
-  virtual const StatBlock& block() const = 0;    // valid until the next call of Next
+  bool Next() {
+    if (!NextHead()) return false;
+    block_.step = head().step;
+    return Load(/*sketches=*/true, &block_.columns);
+  }
+  const StatBlock& block() const { return block_; }  // valid until the next call of Next
+
+  virtual bool NextHead() = 0;                // false at the end or on failure
+  virtual const BlockHead& head() const = 0;  // of the block that NextHead came to
+  // Decodes that block into `columns`, whose content is replaced; `sketches`: with sketches and samples, else
+  // its sketch_width is 0. False on failure.
+  virtual bool Load(bool sketches, StatColumns* columns) = 0;
   virtual const Status& status() const = 0;      // kDataLoss names the key that fails its checksum
   virtual std::uint64_t bytes_read() const = 0;  // encoded bytes so far
+
+ private:
+  StatBlock block_;
 };
 
 struct StepBounds {

@@ -25,6 +25,11 @@ v1::SeriesPoint Point() {
   stats.set_min(std::nan(""));
   stats.set_max(std::numeric_limits<double>::infinity());
   stats.set_mean(0.1);
+  stats.set_nan(0);
+  stats.set_pos_inf(0);
+  stats.set_neg_inf(0);
+  stats.set_zero(0);
+  stats.set_numel(0);
   stats.set_dtype("f32");
   stats.add_shape(4);
   stats.add_shape(128);
@@ -61,7 +66,12 @@ TEST(Json, FollowsItsRules) {
       128
     ],
     "hash": "0x0000000000000abc",
-    "value": null
+    "value": null,
+    "inf": null,
+    "neg": null,
+    "pos": null,
+    "hash_kind": "",
+    "untrusted": []
   }
 })");
 }
@@ -101,9 +111,9 @@ TEST(Flatten, MakesOneColumnAField) {
   *points.Add() = Point();
   EXPECT_EQ(client::FlattenRecords(points, {"rank", "step"}).ToCsv(),
             "rank,step,run,micro_batch,kind,activation,output_path,call,mode,"
-            "min,max,mean,std,l1,l2,nan,pos_inf,neg_inf,zero,numel,dtype,shape,hash,value\r\n"
+            "min,max,mean,std,l1,l2,nan,pos_inf,neg_inf,zero,numel,dtype,shape,hash,value,inf,neg,pos,hash_kind,untrusted\r\n"
             "1,18446744073709551615,base,0,grad_output,\"a,\"\"b\"\"\x1b\u202e\",,0,train,"
-            "NaN,Infinity,0.1,,,,0,0,0,0,0,f32,\"[4,128]\",0x0000000000000abc,\r\n");
+            "NaN,Infinity,0.1,,,,0,0,0,0,0,f32,\"[4,128]\",0x0000000000000abc,,,,,,[]\r\n");
 }
 
 TEST(Flatten, NamesTheColumnsOfBothSidesAndLeavesAbsentOnesEmpty) {

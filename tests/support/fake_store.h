@@ -4,7 +4,9 @@
 #define STATCOLLECT_TESTS_SUPPORT_FAKE_STORE_H_
 
 #include <algorithm>
+#include <bit>
 #include <condition_variable>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -300,20 +302,61 @@ class FakeStore final : public Store {
       for (std::size_t j = 0; j < samples; ++j) block.columns.samples.push_back(columns.samples[first + j]);
       blocks_.push_back(std::move(block));
     }
-    bool Next() override {
+    bool NextHead() override {
       if (next_ == 0) {
         std::sort(blocks_.begin(), blocks_.end(), [](const StatBlock& a, const StatBlock& b) {
           return std::tie(a.step, a.columns.activation) < std::tie(b.step, b.columns.activation);
         });
       }
-      return next_++ < blocks_.size();
+      if (next_++ >= blocks_.size()) return false;
+      const StatBlock& block = blocks_[next_ - 1];
+      head_ = {.step = block.step,
+               .activation = block.columns.activation[0],
+               .records = 1,
+               .digest = DigestOf(block.columns)};
+      return true;
     }
-    const StatBlock& block() const override { return blocks_[next_ - 1]; }
+    const BlockHead& head() const override { return head_; }
+    bool Load(bool sketches, StatColumns* columns) override {
+      *columns = blocks_[next_ - 1].columns;
+      if (sketches) return true;
+      columns->sketch_width = 0;
+      columns->sketch.clear();
+      return true;
+    }
     const Status& status() const override { return status_; }
     std::uint64_t bytes_read() const override { return next_ * sizeof(StatBlock); }
 
    private:
+    // Of one record. FNV-1a over its numbers, twice.
+    static BlockDigest DigestOf(const StatColumns& c) {
+      const TensorStats& s = c.stats[0];
+      std::vector<std::uint64_t> numbers = {c.activation[0],
+                                            c.layout[0],
+                                            c.order[0],
+                                            s.numel,
+                                            s.nan,
+                                            s.pos_inf,
+                                            s.neg_inf,
+                                            s.zero,
+                                            s.neg,
+                                            s.pos,
+                                            s.has_finite ? 1u : 0u,
+                                            s.hash};
+      for (const double x : {s.min, s.max, s.mean, s.std, s.l1, s.l2})
+        numbers.push_back(std::bit_cast<std::uint64_t>(x));
+      for (const double x : c.sketch) numbers.push_back(std::bit_cast<std::uint64_t>(x));
+      std::uint64_t hashes[2] = {0xcbf29ce484222325u, 0x84222325cbf29ce4u};
+      for (std::uint64_t& hash : hashes) {
+        for (const std::uint64_t number : numbers) hash = (hash ^ number ^ (hash >> 29)) * 0x100000001b3u;
+      }
+      BlockDigest digest;
+      std::memcpy(digest.data(), hashes, sizeof hashes);
+      return digest;
+    }
+
     std::vector<StatBlock> blocks_;
+    BlockHead head_;
     std::size_t next_ = 0;
     Status status_;
   };

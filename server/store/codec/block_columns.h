@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/records.h"
+#include "server/store/block_digest.h"
 
 namespace statcollect {
 
@@ -54,9 +55,6 @@ enum Flag : std::uint64_t {
 
 // One record, by Column.
 using ColumnRecord = std::array<std::uint64_t, kColumnCount>;
-
-// 128 bits over everything in a block but its step: equal blocks have equal digests, whoever wrote them.
-using BlockDigest = std::array<std::uint8_t, 16>;
 
 class BlockColumns {
  public:

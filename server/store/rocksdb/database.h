@@ -35,16 +35,19 @@ class PinnedScan final : public StatScan {
       : database_(std::move(database)), scan_(std::move(scan)) {}
   explicit PinnedScan(Status failure) : status_(std::move(failure)) {}
 
-  bool Next() override {
+  bool NextHead() override {
     if (!status_.ok()) return false;
     if (database_->closing) {
       status_ = Status(Code::kUnavailable,
                        "scan statistics: the store is being opened again after its disk was full; ask again");
       return false;
     }
-    return scan_->Next();
+    return scan_->NextHead();
   }
-  const StatBlock& block() const override { return scan_->block(); }
+  const BlockHead& head() const override { return scan_->head(); }
+  bool Load(bool sketches, StatColumns* columns) override {
+    return status_.ok() && scan_->Load(sketches, columns);
+  }
   const Status& status() const override { return status_.ok() ? scan_->status() : status_; }
   std::uint64_t bytes_read() const override { return scan_ == nullptr ? 0 : scan_->bytes_read(); }
 

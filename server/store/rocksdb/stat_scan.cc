@@ -25,7 +25,7 @@ class BlockScan final : public StatScan {
         it_(Iterate(db, families.stats, range_, /*scan=*/true)),
         source_(db, families) {}
 
-  bool Next() override {
+  bool NextHead() override {
     if (!status_.ok()) return false;
     if (started_) it_->Next();
     started_ = true;
@@ -33,30 +33,59 @@ class BlockScan final : public StatScan {
       status_ = FromRocks("scan statistics", it_->status());
       return false;
     }
-    status_ = Read();
+    status_ = ReadHead();
     return status_.ok();
   }
-  const StatBlock& block() const override { return block_; }
+  const BlockHead& head() const override { return head_; }
+  bool Load(bool sketches, StatColumns* columns) override {
+    if (!status_.ok()) return false;
+    status_ = source_.Read(key_, View(it_->value()), sketches, &columns_);
+    if (!status_.ok()) return false;
+    Clear(columns);
+    columns_.AppendTo(key_.step, columns);
+    if (sketches) return true;
+    columns->sketch_width = 0;
+    columns->sketch.clear();
+    columns->sample_count.assign(columns->size(), 0);
+    return true;
+  }
   const Status& status() const override { return status_; }
   std::uint64_t bytes_read() const override { return bytes_read_ + source_.bytes_read(); }
 
  private:
-  Status Read() {
+  Status ReadHead() {
     bytes_read_ += it_->value().size();
     const auto key = DecodeStatKey(View(it_->key()));
     if (!key) return ForeignKey(it_->key().size());
-    STATCOLLECT_RETURN_IF_ERROR(source_.Read(*key, View(it_->value()), /*sketches=*/true, &columns_));
-    block_ = StatBlock{.step = key->step, .columns = {}};
-    columns_.AppendTo(key->step, &block_.columns);
+    key_ = *key;
+    const auto reader = BlockReader::Open(key_, View(it_->value()));
+    if (!reader.ok()) return reader.status();
+    head_ = {.step = key_.step,
+             .activation = key_.activation,
+             .records = reader->size(),
+             .digest = reader->digest()};
     return Status::Ok();
+  }
+  // Keeps the memory.
+  static void Clear(StatColumns* c) {
+    c->activation.clear();
+    c->layout.clear();
+    c->step.clear();
+    c->order.clear();
+    c->stats.clear();
+    c->sketch_width = 0;
+    c->sketch.clear();
+    c->sample_count.clear();
+    c->samples.clear();
   }
 
   KeyRange range_;
   std::unique_ptr<rocksdb::Iterator> it_;
   BlockSource source_;  // sees all that blocks of the iterator refer to, for it is younger
   bool started_ = false;
+  StatKey key_;
+  BlockHead head_;
   BlockColumns columns_;
-  StatBlock block_;
   Status status_;
   std::uint64_t bytes_read_ = 0;
 };

@@ -1,0 +1,14 @@
+#ifndef STATCOLLECT_SERVER_STORE_BLOCK_DIGEST_H_
+#define STATCOLLECT_SERVER_STORE_BLOCK_DIGEST_H_
+
+#include <array>
+#include <cstdint>
+
+namespace statcollect {
+
+// 128 bits over everything in a block but its step: equal blocks have equal digests, whoever wrote them.
+using BlockDigest = std::array<std::uint8_t, 16>;
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_BLOCK_DIGEST_H_
