@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "client/commands.h"
+#include "client/divergence_text.h"
 #include "common/names.h"
 #include "proto/json.h"
 
@@ -15,64 +16,6 @@ namespace {
 constexpr int kUnmatchedShown = 5;
 constexpr int kOriginsShown = 5;
 constexpr int kConfigShown = 20;
-
-std::string StageText(const v1::Divergence& d) { return EnumText(*v1::Stage_descriptor(), d.stage()); }
-
-std::string ReasonText(const v1::Divergence& d) {
-  std::string text = EnumText(*v1::Reason_descriptor(), d.reason());
-  std::replace(text.begin(), text.end(), '_', ' ');
-  return text;
-}
-
-// The kind that goes without saying in a stage.
-v1::Kind UsualKind(v1::Stage stage) {
-  switch (stage) {
-    case v1::STAGE_FORWARD:
-      return v1::KIND_OUTPUT;
-    case v1::STAGE_BACKWARD:
-      return v1::KIND_GRAD_OUTPUT;
-    case v1::STAGE_GRAD:
-      return v1::KIND_WEIGHT_GRAD;
-    case v1::STAGE_WEIGHTS:
-    case v1::STAGE_OPTIMIZER:
-      return v1::KIND_WEIGHT;
-    case v1::STAGE_BATCH:
-      return v1::KIND_BATCH;
-    default:
-      return v1::KIND_UNSPECIFIED;
-  }
-}
-
-// "blocks.1.ln2", "blocks.1.attn[1] call 2", "lm_logits inspect".
-std::string PlaceText(const v1::Divergence& d) {
-  std::string text = Printable(d.activation());
-  if (!d.output_path().empty() && d.output_path() != "0") text += "[" + Printable(d.output_path()) + "]";
-  if (d.call() > 0) text += fmt::format(" call {}", d.call());
-  if (d.kind() != UsualKind(d.stage())) text += " " + EnumText(*v1::Kind_descriptor(), d.kind());
-  if (d.mode() == "eval") text += " (eval)";
-  return text;
-}
-
-std::string DistanceText(const v1::Divergence& d) {
-  return d.has_distance() ? FormatShort(d.distance()) : "-";
-}
-
-std::string WhereText(const v1::Divergence& d) {
-  std::string text = fmt::format("step {}, rank {}, {}, {}", d.step(), d.rank(), StageText(d), PlaceText(d));
-  if (!d.class_name().empty()) text += " (" + Printable(d.class_name()) + ")";
-  return text;
-}
-
-std::string Headline(const v1::Divergence& first) {
-  std::string text = fmt::format("at {}: {}", WhereText(first), ReasonText(first));
-  if (first.has_distance()) text += fmt::format(", distance {}", FormatShort(first.distance()));
-  if (first.has_distance_low() && first.has_distance_high()) {
-    text += fmt::format(" ({} to {})", FormatShort(first.distance_low()), FormatShort(first.distance_high()));
-  }
-  if (first.has_tolerance()) text += fmt::format(", tolerance {}", FormatShort(first.tolerance()));
-  if (first.has_times_noise()) text += fmt::format(", {} times noise", FormatShort(first.times_noise()));
-  return text + (first.origin() ? "; origin: everything observed before it agrees." : ".");
-}
 
 void AddVerdict(const v1::DiffReport& report, Page& page) {
   const std::string runs = fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
@@ -93,13 +36,6 @@ void AddVerdict(const v1::DiffReport& report, Page& page) {
       return page.AddSentence(fmt::format("{}: {}.", runs, Printable(report.message(), 1000)), "INCOMPARABLE",
                               Tone::kWarn);
   }
-}
-
-std::string ShapeText(const v1::ObservationSide& side) {
-  if (side.shape().empty()) return "0-d";
-  std::string text;
-  for (const std::int64_t size : side.shape()) text += (text.empty() ? "" : "x") + std::to_string(size);
-  return text;
 }
 
 // Relative to the larger of both, as distances are.
@@ -278,48 +214,10 @@ void AddConfiguration(const v1::DiffReport& report, Page& page) {
   page.AddTable(std::move(table));
 }
 
-std::string Advice(const v1::Divergence& first) {
-  const std::string place = PlaceText(first);
-  switch (first.stage()) {
-    case v1::STAGE_WEIGHTS:
-      return "the runs begin with different weights; check seed, checkpoint and initialisation before "
-             "anything else";
-    case v1::STAGE_BATCH:
-      return "the runs were fed different data; check the data loader, its seed and its sharding before "
-             "anything else";
-    case v1::STAGE_LOSS:
-      return fmt::format("look at how {} is computed: every activation before it agrees", place);
-    case v1::STAGE_BACKWARD:
-      return fmt::format("look at the backward pass of {}: the forward pass and the loss agree", place);
-    case v1::STAGE_GRAD:
-      return fmt::format(
-          "look at how the gradient of {} comes about (reduction over ranks, accumulation, scaling): forward "
-          "and "
-          "backward agree",
-          place);
-    case v1::STAGE_OPTIMIZER:
-      return fmt::format(
-          "look at the optimizer (learning rate, weight decay, settings): the gradient of {} agrees, its "
-          "update "
-          "does not",
-          place);
-    default:
-      return "look at " + place;
-  }
-}
-
 void AddNextStep(const v1::DiffReport& report, Page& page) {
   if (report.verdict() != v1::VERDICT_DIVERGED) return;
-  const v1::Divergence& first = report.first();
-  std::string text = Advice(first);
-  if (!first.previous().empty() && first.previous() != first.activation()) {
-    text += fmt::format("; what precedes it, {}, agrees", Printable(first.previous()));
-    if (first.has_previous_distance()) {
-      text += first.previous_distance() > 0 ? " to " + FormatShort(first.previous_distance())
-                                            : std::string(" bit for bit");
-    }
-  }
-  page.AddSentence(text + ".", "Next:");
+  const std::string text = NextStep(report);
+  page.AddSentence(text.ends_with('?') ? text : text + ".", "Next:");
 }
 
 }  // namespace

@@ -136,7 +136,8 @@ TEST_F(Statctl, DiffSaysWhereTheRunsPartAndExitsWith1) {
               AllOf(HasSubstr("  shape      2x2      2x2"), HasSubstr("origin"), HasSubstr("propagated")));
   EXPECT_THAT(done.out, HasSubstr("48 records: 36 identical, 0 within tolerance, 12 diverged"));
   EXPECT_THAT(done.out,
-              HasSubstr("Next: look at blocks.1.ln2; what precedes it, embed, agrees bit for bit."));
+              HasSubstr("Next: look at blocks.1.ln2, and at what is computed between it and embed, which "
+                        "agrees bit for bit."));
   EXPECT_THAT(done.out, Not(HasSubstr("\x1b"))) << "neither colours nor a stored escape sequence";
 }
 
@@ -462,11 +463,12 @@ TEST_F(Statctl, StatusPrintsHealthInUnitsForPeople) {
   EXPECT_EQ(RunJson({"status"})["records_total"], 1234567);
   EXPECT_THAT(
       done.out,
-      AllOf(HasSubstr("lost by agents  1,203 records, in all runs held: buffer_full 1,200, closed 3"),
-            HasSubstr("lag             4,000 records (1.0 MiB) received and not yet durable"),
-            HasSubstr("retention       removes runs older than 30 d 0 h, and the oldest runs above 200.0 GiB"),
-            HasSubstr("retention note  the clock moved"), HasSubstr("kept            base"),
-            HasSubstr("removed next    old (1.0 MiB, written "), HasSubstr("older (0 B, written ")));
+      AllOf(
+          HasSubstr("lost by agents  1,203 records, in all runs held: buffer_full 1,200, closed 3"),
+          HasSubstr("lag             4,000 records (1.0 MiB) received and not yet durable"),
+          HasSubstr("retention       removes runs older than 30 d 0 h, and the oldest runs above 200.0 GiB"),
+          HasSubstr("retention note  the clock moved"), HasSubstr("kept            base"),
+          HasSubstr("removed next    old (1.0 MiB, written "), HasSubstr("older (0 B, written ")));
   EXPECT_EQ(RunJson({"status"})["dropped_by_cause"]["closed"], 3);
   EXPECT_EQ(RunJson({"status"})["retention"]["next"][1]["run"], "older");
   EXPECT_THAT(Run({"status", "--format", "csv"}).out, HasSubstr("retention_runs_removed"));

@@ -1,0 +1,37 @@
+// What people read about one divergence: where, why, and what to look at.
+#ifndef STATCOLLECT_CLIENT_DIVERGENCE_TEXT_H_
+#define STATCOLLECT_CLIENT_DIVERGENCE_TEXT_H_
+
+#include <string>
+
+#include "statcollect/v1/query.pb.h"
+
+namespace statcollect::client {
+
+// "forward", "missing in b".
+std::string StageText(const v1::Divergence& d);
+std::string ReasonText(const v1::Divergence& d);
+
+// "blocks.1.ln2", "blocks.1.attn[1] call 2", "lm_logits inspect". What goes without saying is left out: the
+// stage's usual kind, path 0, call 0.
+std::string PlaceText(const v1::Divergence& d);
+
+// "step 3, micro-batch 1, rank 0, forward, blocks.1.ln2 (LayerNorm)"; the micro-batch only if not 0.
+std::string WhereText(const v1::Divergence& d);
+
+// "1.1e-2", "-" if there is none.
+std::string DistanceText(const v1::Divergence& d);
+
+// "4x16", "0-d".
+std::string ShapeText(const v1::ObservationSide& side);
+
+// The answer in one sentence: where, and what differs: distance and tolerance, or both shapes, dtypes,
+// counts.
+std::string Headline(const v1::Divergence& first);
+
+// What to look at. Precondition: the report has a first divergence.
+std::string NextStep(const v1::DiffReport& report);
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_DIVERGENCE_TEXT_H_
