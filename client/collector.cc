@@ -101,8 +101,17 @@ class Collector::Impl {
     return response;
   }
 
+  void SetCancel(std::function<void()> cancel) {
+    std::lock_guard lock(mutex_);
+    on_cancel_ = std::move(cancel);
+  }
+
   bool Cancel() {
     std::lock_guard lock(mutex_);
+    if (on_cancel_) {
+      std::exchange(on_cancel_, nullptr)();
+      return true;
+    }
     if (!busy_ || cancelled_) return false;
     cancelled_ = true;
     if (context_ != nullptr) context_->TryCancel();
@@ -175,6 +184,7 @@ class Collector::Impl {
   const std::unique_ptr<v1::Admin::Stub> admin_;
   std::mutex mutex_;  // guards everything below
   grpc::ClientContext* context_ = nullptr;
+  std::function<void()> on_cancel_;
   bool busy_ = false;
   bool cancelled_ = false;
 };
@@ -266,6 +276,12 @@ Result<v1::CheckpointResponse> Collector::Checkpoint(const v1::CheckpointRequest
   return impl_->Ask<v1::CheckpointResponse>(
       [&](auto& context, auto& response) { return impl_->admin().Checkpoint(&context, request, &response); });
 }
+
+Collector::CancelScope::CancelScope(Collector& collector, std::function<void()> cancel)
+    : collector_(collector) {
+  collector_.impl_->SetCancel(std::move(cancel));
+}
+Collector::CancelScope::~CancelScope() { collector_.impl_->SetCancel(nullptr); }
 
 bool Collector::Cancel() { return impl_->Cancel(); }
 const std::string& Collector::address() const { return impl_->address(); }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/status.h"
 #include "statcollect/v1/admin.pb.h"
@@ -45,6 +46,18 @@ class Collector {
   Result<v1::RecordStepsResponse> RecordSteps(const v1::RecordStepsRequest& request);
   Result<v1::CheckpointResponse> Checkpoint(const v1::CheckpointRequest& request);
 
+  // While the scope lives, Cancel calls this instead (from another thread), the first time it is called.
+  class CancelScope {
+   public:
+    CancelScope(Collector& collector, std::function<void()> cancel);
+    ~CancelScope();
+    CancelScope(const CancelScope&) = delete;
+    CancelScope& operator=(const CancelScope&) = delete;
+
+   private:
+    Collector& collector_;
+  };
+  [[nodiscard]] CancelScope OnCancel(std::function<void()> cancel) { return {*this, std::move(cancel)}; }
   // Ends the question under way, which then returns kCancelled; questions asked later return it at once.
   // False if none is under way.
   bool Cancel();

@@ -58,6 +58,18 @@ int RecordSteps(Session& session, const std::string& run, const std::string& ste
 int MakeCheckpoint(Session& session, const std::string& directory);
 int ShowStatus(Session& session);
 
+// --- import
+struct ImportOptions {
+  std::string format, path, run;  // format: "ort", "mindspore", "msprobe"
+  std::optional<std::uint32_t> rank, world_size;
+  std::string rank_pattern, steps, launch;
+  std::string if_exists = "error";
+  bool trust_std = false, samples = false;
+  bool dry_run = false, strict = false, keep_going = false;
+  double timeout_seconds = 0;  // how long a lost collector is waited for; 0: 30 s
+};
+int Import(Session& session, const ImportOptions& options);
+
 // --- shared by several
 Table EventTable(const google::protobuf::RepeatedPtrField<v1::EventRow>& events);
 // "0..99", or "none", for a run or a rank.

@@ -80,6 +80,7 @@ class Parser {
     AddTop();
     AddConfig();
     AddOthers();
+    AddImport();
   }
 
   // The exit code, if there is nothing to run: help, version, an error.
@@ -297,6 +298,54 @@ class Parser {
     help->footer(std::string("\nExamples:\n  statctl help\n  statctl help diff\n") + kGlobalHelp);
     help->add_option("command", arguments_.help_of, "Name of the command");
   }
+
+  void AddImport() {
+    ImportOptions& o = import_;
+    CLI::App* app = Add(
+        "import", "Takes in what another tool dumped, as a run",
+        "  statctl import ort out_pt --run base\n"
+        "  statctl import ort dumps --run base --rank-pattern 'out_{rank}'     # folders out_0, out_1, ...\n"
+        "  statctl import msprobe dump_path --run npu --steps 0-9\n"
+        "  statctl import mindspore dump_path --run ms --dry-run               # only read and report\n"
+        "  statctl import ort out_pt --run base --if-exists replace --strict\n"
+        "\nA bad file ends the import: it is named with its line, and what was read before it stays stored "
+        "(statctl rm\n"
+        "removes it). --keep-going leaves bad files out and counts them; --strict reads everything first, "
+        "and stores\n"
+        "nothing unless all of it is good. Formats and what becomes of each number: docs/import-export.md.\n",
+        [this, &o](Session& session) {
+          o.timeout_seconds = arguments_.timeout_seconds;
+          return Import(session, o);
+        });
+    app->add_option("dump", o.format,
+                    "ort (ONNX Runtime statistics), mindspore (statistic.csv), msprobe (dump.json)")
+        ->required();
+    app->add_option("path", o.path, "Folder of the dump")->required();
+    app->add_option("--run", o.run, "Name of the run that it becomes")->required();
+    app->add_option("--rank", o.rank, "Rank that the folder is of (default 0, or as the dump says)")
+        ->check(CLI::Range(0, 1'000'000));
+    app->add_option("--rank-pattern", o.rank_pattern,
+                    "Names of the ranks' folders in PATH, with {} or {rank} for the number, such as rank{}");
+    app->add_option("--world-size", o.world_size, "Number of ranks (default: the highest rank + 1)")
+        ->check(CLI::Range(1, 1'000'001));
+    app->add_option("--launch", o.launch,
+                    "Imports that give the same text, a rank each, join one attempt of the run (with the "
+                    "same --world-size)");
+    app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+    app->add_option("--if-exists", o.if_exists,
+                    "If the run has data: error, replace it, append a launch to it")
+        ->check(CLI::IsMember({"error", "replace", "append"}))
+        ->capture_default_str();
+    app->add_flag(
+        "--trust-std", o.trust_std,
+        "ort: the printed std is right (first version, or run_on_cpu); otherwise it is not compared");
+    app->add_flag("--samples", o.samples, "ort: keep the printed first elements, too");
+    app->add_flag("--dry-run", o.dry_run, "Read and report, store nothing; needs no collector");
+    CLI::Option* strict = app->add_flag("--strict", o.strict, "Store nothing unless everything can be read");
+    app->add_flag("--keep-going", o.keep_going, "Leave bad files out, and count them")->excludes(strict);
+  }
+
+  ImportOptions import_;
 
   CLI::App app_;
   Arguments arguments_;

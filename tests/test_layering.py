@@ -34,7 +34,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         {"common", "proto", "server/store", "server/runtime", "server/ingest", "server/query", "server/api"},
         {"grpc", "boost", "spdlog", "cli11"},
     ),
-    "client": ({"common", "proto"}, {"grpc", "protobuf", "json", "cli11", "spdlog"}),
+    "client/formats": ({"common"}, {"rapidjson"}),
+    "client": ({"common", "proto", "client/formats"}, {"grpc", "protobuf", "json", "cli11", "spdlog"}),
 }
 OURS = ("common", "proto", "agent", "server", "client", "tests", "bench", "statcollect", "statagent")
 THIRD_PARTY = [
@@ -45,6 +46,7 @@ THIRD_PARTY = [
     (r"boost/", "boost"),
     (r"(spdlog|fmt)/", "spdlog"),
     (r"nlohmann/", "json"),
+    (r"rapidjson/", "rapidjson"),
     (r"CLI/", "cli11"),
     (r"(cuda|cuda_\w+\.h|cub/)", "cuda"),
     (r"xxhash\.h", "xxhash"),

@@ -1,0 +1,56 @@
+// Every variant of every format, as committed under golden/: what its observations are. After a change on
+// purpose: STATCOLLECT_UPDATE_GOLDEN=1 client_formats_test, and read the difference.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/formats/dump.h"
+#include "common/names.h"
+#include "tests/client/formats/observations.h"
+
+namespace statcollect::client::formats {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Golden {
+  const char* name;
+  DumpFormat format;
+  ReadOptions options;
+  const char* expected = "expected.txt";
+  const char* below = "";  // the path within the dump
+};
+
+std::ostream& operator<<(std::ostream& out, const Golden& golden) {
+  return out << golden.name << golden.expected;
+}
+
+class GoldenDump : public ::testing::TestWithParam<Golden> {};
+
+TEST_P(GoldenDump, GivesTheObservationsThatAreCommitted) {
+  const Golden& golden = GetParam();
+  const fs::path folder = fs::path(GOLDEN_DIR) / Name(golden.format) / golden.name;
+  ReadOptions options = golden.options;
+  options.path = folder / "dump";
+  if (*golden.below != '\0') options.path += std::string("/") + golden.below;
+  const std::string found = RenderDump(golden.format, options);
+  if (std::getenv("STATCOLLECT_UPDATE_GOLDEN") != nullptr) std::ofstream(folder / golden.expected) << found;
+  std::stringstream expected;
+  expected << std::ifstream(folder / golden.expected).rdbuf();
+  EXPECT_EQ(found, expected.str());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ort, GoldenDump,
+    ::testing::Values(
+        Golden{"steps", DumpFormat::kOrt, {}}, Golden{"variants", DumpFormat::kOrt, {}},
+        Golden{"variants", DumpFormat::kOrt, {.trust_std = true, .samples = true}, "expected_trusted.txt"},
+        Golden{"merged", DumpFormat::kOrt, {}},
+        Golden{"ranks", DumpFormat::kOrt, {.rank_pattern = "out_{rank}"}}));
+
+}  // namespace
+}  // namespace statcollect::client::formats
