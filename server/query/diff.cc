@@ -1,583 +1,150 @@
 #include "server/query/diff.h"
 
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <cmath>
-#include <deque>
-#include <map>
 #include <set>
+#include <thread>
 #include <tuple>
-#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "common/names.h"
 #include "server/query/config_diff.h"
-#include "server/query/distance.h"
-#include "server/query/origin.h"
-#include "server/query/step_order.h"
+#include "server/query/diff_plan.h"
+#include "server/query/growth.h"
+#include "server/query/loss_diff.h"
+#include "server/query/rank_step_diff.h"
 
 namespace statcollect::query {
 namespace {
 
 constexpr std::size_t kUnmatchedMax = 10'000;
+constexpr std::size_t kThreadsMax = 4;
+constexpr std::size_t kUnitsAThread = 4;  // for an even load
+constexpr std::size_t kWaveRankStepsMax = 1024;
 
-void SetDistance(Divergence& row, const Comparison& comparison) {
-  row.reason = comparison.reason;
-  row.tolerance = comparison.tolerance;
-  if (!comparison.distance) return;
-  row.distance = comparison.distance->value;
-  row.distance_kind = comparison.distance->kind;
-  if (comparison.distance->kind == DistanceKind::kSketch) {
-    row.distance_low = comparison.distance->low;
-    row.distance_high = comparison.distance->high;
-  }
+// One step, all ranks.
+struct StepResult {
+  std::uint64_t step = 0;
+  std::vector<RankStepFindings> ranks;
+};
+
+std::uint64_t RowsMax(const DiffRequest& request) {
+  return request.all ? kDivergedRowsMax : request.top > 0 ? request.top : kTopDefault;
 }
 
-struct PlacedRow {
-  Place place;
-  Divergence row;
-};
+// Runs work(0) .. work(count - 1) on a few threads, the caller's among them.
+template <typename Work>
+void InParallel(std::size_t count, const Work& work) {
+  std::atomic<std::size_t> next{0};
+  const auto run = [&] {
+    for (std::size_t i = next++; i < count; i = next++) work(i);
+  };
+  const std::size_t processors = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<std::jthread> helpers;
+  for (std::size_t n = std::min({count, processors, kThreadsMax}); n > 1; --n) helpers.emplace_back(run);
+  run();
+}
 
-// One step, all ranks, while it is compared.
-struct StepResult {
-  std::vector<PlacedRow> rows;             // diverged
-  std::optional<PlacedRow> first_bitwise;  // first that is not bit-identical
-  std::vector<ForwardTrace> traces;
-};
-
-// Matching of one rank's activations between two catalogues, by identity; ids of A to ids of B and back.
-struct Matching {
-  std::size_t defined_a = 0, defined_b = 0;  // the catalogues' sizes that it was made for
-  std::unordered_map<std::uint32_t, std::uint32_t> b_of_a, a_of_b;
-};
-
-struct KindPresence {
-  std::array<bool, kKindCount> a{}, b{};
-};
-
-// One observation on both sides, as judged.
-struct Pair {
-  const Observation* a = nullptr;
-  const Observation* b = nullptr;
-  Comparison comparison;
-  std::size_t row = 0;  // index of its row in StepResult, if it diverged
-};
-
-// The last activation of a stage and micro-batch that agrees.
-struct Agreeing {
-  const ActivationDef* def = nullptr;
-  double distance = 0;
-};
-
-// Names of losses, and how many were found with no counterpart in their step.
-struct LossNames {
-  std::set<std::string> a, b;
-  std::uint64_t alone = 0;
-};
-
-class Diff {
+// Takes in what was found, step by step in order, and makes the report of it.
+class ReportBuilder {
  public:
-  Diff(RunView& a, RunView& b, const DiffRequest& request) : a_(a), b_(b), request_(request) {
-    report_.run_a = a.run();
-    report_.run_b = b.run();
-  }
+  ReportBuilder(RunView& a, RunView& b, const DiffRequest& request, const DiffPlan& plan,
+                const DiffContext& context)
+      : a_(a),
+        b_(b),
+        request_(request),
+        plan_(plan),
+        context_(context),
+        losses_(context),
+        rows_max_(RowsMax(request)) {}
 
-  Result<DiffReport> Run(const IsStreamOpen& is_stream_open, const OnProgress& progress,
-                         const std::stop_token& stop);
+  Status Take(StepResult result);
+  bool diverged() const { return report_.first.has_value(); }
+  DiffReport Conclude() &&;
 
  private:
-  // One rank of one step.
-  struct RankStep {
-    std::uint64_t step = 0;
-    std::uint32_t rank = 0;
-    std::size_t attempt_a = 0, attempt_b = 0;
-    StepResult* result = nullptr;
-    std::map<std::tuple<Stage, std::uint32_t, Mode>, Agreeing> agreeing;
-    std::optional<bool> complete_a, complete_b;  // looked up when something is missing
-  };
-
-  Status ChooseRanksAndSteps();
-  Status ChooseSteps();
-  void CompareConfiguration();
-  Status FindKinds();
-  Status CompareStep(RankStep& at);
-  Status CompareMatched(const StepData& a, const StepData& b, const Matching& matching, RankStep& at);
-  Pair ComparePair(const Observation& a, const Observation& b, RankStep& at);
-  void NoteInputs(Stage stage, bool identical);
-  Status Missing(const Observation& seen, bool in_a, bool defined, const Place& place, RankStep& at);
-  Result<bool> IsCertainlyMissing(const Observation& seen, bool in_a, bool defined, RankStep& at);
-  void CompareOrder(const std::vector<Pair>& forward, RankStep& at);
-  void MarkOutOfPlace(const Pair& pair, const Observation& before, RankStep& at);
-  Status CompareLosses(const RankStep& at);
-  void CompareLoss(const ScalarRecord& a, double b, std::uint64_t position, const RankStep& at);
-  void TakeStep(StepResult result);
+  Status TakeMissing(RankStepFindings& at, std::vector<PlacedRow>& rows);
+  Result<bool> IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at);
+  Result<bool> IsComplete(bool of_a, const RankStepFindings& at);
+  bool IsOfALaunchOnly(const MissingRecord& missing, const RankStepFindings& at) const;
+  void TakeOutOfPlace(RankStepFindings& at);
+  void TakeRows(std::vector<PlacedRow> placed, const std::vector<ForwardTrace>& traces);
   void MarkStepOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces);
-  void NoteUnmatched(std::string label, bool only_a);
-  void NoteBitwise(const Place& place, const Divergence& row, StepResult& result) const;
-  void Count(const Divergence& row);
-  void AddNotes(const IsStreamOpen& is_stream_open);
-  void Conclude();
+  void AddGrowth(std::uint64_t step, const Tally& tally);
+  void NoteUnmatched(const std::string& label, bool only_a);
+  void CountSpread();
+  void AddNotes();
   void ConcludeIncomparable();
-  const Matching& MatchingOf(const RankStep& at, const RankCatalogue& a, const RankCatalogue& b);
-  bool Wanted(Kind kind) const {
-    return request_.kinds.empty() ||
-           std::find(request_.kinds.begin(), request_.kinds.end(), kind) != request_.kinds.end();
-  }
 
   RunView& a_;
   RunView& b_;
   const DiffRequest& request_;
+  const DiffPlan& plan_;
+  const DiffContext& context_;
   DiffReport report_;
-  StepSet wanted_;
-  std::map<std::uint64_t, std::pair<std::size_t, std::size_t>> steps_;  // common: attempts of A and B
-  KindPresence kinds_;
-  std::map<std::tuple<std::size_t, std::size_t, std::uint32_t>, Matching> matchings_;
-  std::uint64_t pairs_ = 0;
-  std::uint64_t incomparable_ = 0;  // pairs without a statistic in common
-  std::uint64_t without_hash_ = 0;  // identical as far as was recorded
+  Tally tally_;
+  LossDiff losses_;
+  const std::uint64_t rows_max_;
   std::set<std::string> unmatched_a_, unmatched_b_;
   std::unordered_set<std::string> missing_counted_;  // side, rank and label
-  std::unordered_set<const ActivationDef*> compared_defs_;
-  std::set<std::string> diverged_names_, compared_names_;
+  std::set<std::string> missing_names_, diverged_losses_;
   std::set<std::uint32_t> diverged_ranks_;
   std::set<std::string> incomplete_;  // notes
-  LossNames losses_;
-  bool uncertain_missing_ = false, sketch_missing_ = false, cut_ = false;
-  bool weights_seen_ = false, weights_differ_ = false, batches_seen_ = false, batches_differ_ = false;
-  bool order_reported_ = false, values_diverged_ = false;
+  std::vector<GrowthPoint> growth_;
+  bool uncertain_missing_ = false, cut_ = false, order_reported_ = false, values_diverged_ = false;
 };
 
-Result<DiffReport> Diff::Run(const IsStreamOpen& is_stream_open, const OnProgress& progress,
-                             const std::stop_token& stop) {
-  CompareConfiguration();
-  STATCOLLECT_RETURN_IF_ERROR(ChooseRanksAndSteps());
-  AddNotes(is_stream_open);
-  if (!report_.message.empty()) {
-    report_.verdict = Verdict::kIncomparable;
-    return std::move(report_);
-  }
-  STATCOLLECT_RETURN_IF_ERROR(FindKinds());
-  Progress done{.done = 0, .total = steps_.size() * report_.ranks.size()};
-  for (const auto& [step, attempts] : steps_) {
-    StepResult result;
-    for (const std::uint32_t rank : report_.ranks) {
-      if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
-      RankStep at{.step = step,
-                  .rank = rank,
-                  .attempt_a = attempts.first,
-                  .attempt_b = attempts.second,
-                  .result = &result};
-      STATCOLLECT_RETURN_IF_ERROR(CompareStep(at));
-      STATCOLLECT_RETURN_IF_ERROR(CompareLosses(at));
-      ++done.done;
-      if (progress) progress(done);
+Status ReportBuilder::Take(StepResult result) {
+  std::vector<PlacedRow> rows;
+  std::vector<ForwardTrace> traces;
+  std::optional<PlacedRow> bitwise;
+  Tally tally;
+  for (RankStepFindings& at : result.ranks) {
+    STATCOLLECT_RETURN_IF_ERROR(losses_.Compare(at));
+    if (!order_reported_) TakeOutOfPlace(at);
+    std::vector<PlacedRow> missing;
+    STATCOLLECT_RETURN_IF_ERROR(TakeMissing(at, missing));
+    if (at.tally.diverged > 0) diverged_ranks_.insert(at.rank);
+    for (const PlacedRow& placed : at.rows) {
+      if (placed.row.stage == Stage::kLoss) diverged_losses_.insert(placed.row.activation);
     }
-    TakeStep(std::move(result));
+    tally.Add(at.tally);
+    rows.insert(rows.end(), std::make_move_iterator(at.rows.begin()), std::make_move_iterator(at.rows.end()));
+    rows.insert(rows.end(), std::make_move_iterator(missing.begin()), std::make_move_iterator(missing.end()));
+    if (at.trace) traces.push_back(*std::move(at.trace));
+    if (at.first_bitwise && !(bitwise && bitwise->place < at.first_bitwise->place))
+      bitwise = std::move(at.first_bitwise);
   }
-  Conclude();
-  return std::move(report_);
-}
-
-Status Diff::ChooseRanksAndSteps() {
-  auto wanted = StepSet::Parse(request_.steps);
-  if (!wanted.ok()) return wanted.status();
-  wanted_ = *std::move(wanted);
-  if (request_.tolerance && !(std::isfinite(*request_.tolerance) && *request_.tolerance >= 0)) {
-    return {Code::kInvalidArgument,
-            "diff: tolerance is not a finite number of at least 0; expected a relative L2 such as 1e-3"};
-  }
-  const auto ranks_a = a_.AllRanks(), ranks_b = b_.AllRanks();
-  std::set_intersection(ranks_a.begin(), ranks_a.end(), ranks_b.begin(), ranks_b.end(),
-                        std::back_inserter(report_.ranks));
-  if (!request_.ranks.empty()) {
-    std::set<std::uint32_t> asked(request_.ranks.begin(), request_.ranks.end());
-    std::erase_if(report_.ranks, [&](std::uint32_t rank) { return asked.erase(rank) == 0; });
-    for (const std::uint32_t rank : asked) {
-      report_.notes.push_back("rank " + std::to_string(rank) + " was asked for, but not both runs have it");
-    }
-  }
-  if (ranks_a != ranks_b) {
-    report_.notes.push_back("the runs have different ranks (" + std::to_string(ranks_a.size()) + " and " +
-                            std::to_string(ranks_b.size()) + "); compared the " +
-                            std::to_string(report_.ranks.size()) + " that both have");
-  }
-  if (report_.ranks.empty()) {
-    report_.message =
-        "no rank in common" + std::string(request_.ranks.empty() ? "" : " among those asked for");
-    return Status::Ok();
-  }
-  return ChooseSteps();
-}
-
-Status Diff::ChooseSteps() {
-  auto steps_a = a_.Steps(wanted_), steps_b = b_.Steps(wanted_);
-  if (!steps_a.ok()) return steps_a.status();
-  if (!steps_b.ok()) return steps_b.status();
-  for (const auto& [step, attempt] : *steps_a) {
-    const auto other = steps_b->find(step);
-    if (other != steps_b->end()) steps_[step] = {attempt, other->second};
-  }
-  const auto range = [](const auto& steps) {
-    return steps.empty()
-               ? std::string("none")
-               : std::to_string(steps.begin()->first) + ".." + std::to_string(steps.rbegin()->first);
-  };
-  if (steps_.empty()) {
-    report_.message = "no step in common: " + report_.run_a + " has " + range(*steps_a) + ", " +
-                      report_.run_b + " has " + range(*steps_b) +
-                      (request_.steps.empty() ? "" : " among the steps asked for");
-    return Status::Ok();
-  }
-  if (steps_a->size() + steps_b->size() > 2 * steps_.size()) {
-    report_.notes.push_back("steps differ: " + report_.run_a + " has " + range(*steps_a) + ", " +
-                            report_.run_b + " has " + range(*steps_b) + "; compared the " +
-                            std::to_string(steps_.size()) + " that both have");
-  }
-  report_.steps = StepRange{.first = steps_.begin()->first, .last = steps_.rbegin()->first};
-  return Status::Ok();
-}
-
-void Diff::CompareConfiguration() {
-  const auto config_of = [](const RunView& view) {
-    const auto& ranks = view.ranks(view.attempts().size() - 1);
-    return ranks.empty() ? std::map<std::string, std::string>() : ranks.begin()->second.info.config;
-  };
-  report_.inputs.config = CompareConfig(config_of(a_), config_of(b_));
-}
-
-// A kind that one run never recorded was not asked for there: that is no divergence, but is said.
-Status Diff::FindKinds() {
-  const auto add = [&](RunView& view, std::size_t attempt, std::array<bool, kKindCount>& present) {
-    for (const std::uint32_t rank : report_.ranks) {
-      auto catalogue = view.Catalogue(attempt, rank);
-      if (!catalogue.ok()) return catalogue.status();
-      for (const ActivationDef& def : (*catalogue)->activations)
-        present[static_cast<std::size_t>(def.key.kind)] = true;
-    }
-    return Status::Ok();
-  };
-  std::set<std::size_t> attempts_a, attempts_b;
-  for (const auto& [step, attempts] : steps_) {
-    attempts_a.insert(attempts.first);
-    attempts_b.insert(attempts.second);
-  }
-  for (const std::size_t attempt : attempts_a) STATCOLLECT_RETURN_IF_ERROR(add(a_, attempt, kinds_.a));
-  for (const std::size_t attempt : attempts_b) STATCOLLECT_RETURN_IF_ERROR(add(b_, attempt, kinds_.b));
-  for (std::size_t kind = 1; kind < kKindCount; ++kind) {
-    if (kinds_.a[kind] == kinds_.b[kind] || !Wanted(static_cast<Kind>(kind))) continue;
-    report_.notes.push_back(std::string("only ") + (kinds_.a[kind] ? report_.run_a : report_.run_b) +
-                            " recorded " + std::string(Name(static_cast<Kind>(kind))) +
-                            "; that kind was not compared");
-  }
-  return Status::Ok();
-}
-
-const Matching& Diff::MatchingOf(const RankStep& at, const RankCatalogue& a, const RankCatalogue& b) {
-  Matching& matching = matchings_[{at.attempt_a, at.attempt_b, at.rank}];
-  if (matching.defined_a == a.activations.size() && matching.defined_b == b.activations.size())
-    return matching;
-  matching = Matching{
-      .defined_a = a.activations.size(), .defined_b = b.activations.size(), .b_of_a = {}, .a_of_b = {}};
-  std::map<ActivationKey, std::uint32_t> ids;
-  for (const ActivationDef& def : b.activations) ids[def.key] = def.id;
-  for (const ActivationDef& def : a.activations) {
-    const auto found = ids.find(def.key);
-    if (found == ids.end()) continue;
-    matching.b_of_a[def.id] = found->second;
-    matching.a_of_b[found->second] = def.id;
-  }
-  return matching;
-}
-
-Status Diff::CompareStep(RankStep& at) {
-  auto a = a_.Read(at.attempt_a, at.rank, at.step), b = b_.Read(at.attempt_b, at.rank, at.step);
-  if (!a.ok()) return a.status();
-  if (!b.ok()) return b.status();
-  // A rank without any statistics in a step that others have (died, or records elsewhere) has nothing to
-  // compare.
-  if (a->observations.empty() || b->observations.empty()) return Status::Ok();
-  auto catalogue_a = a_.Catalogue(at.attempt_a, at.rank), catalogue_b = b_.Catalogue(at.attempt_b, at.rank);
-  if (!catalogue_a.ok()) return catalogue_a.status();
-  if (!catalogue_b.ok()) return catalogue_b.status();
-  return CompareMatched(*a, *b, MatchingOf(at, **catalogue_a, **catalogue_b), at);
-}
-
-Status Diff::CompareMatched(const StepData& a, const StepData& b, const Matching& matching, RankStep& at) {
-  std::unordered_map<std::uint32_t, const Observation*> b_by_id;
-  for (const Observation& observation : b.observations) b_by_id[observation.def->id] = &observation;
-  std::unordered_map<const Observation*, std::uint64_t> position_of_b;  // in A's order, of what is matched
-
-  ForwardTrace& trace = at.result->traces.emplace_back();
-  trace.rank = at.rank;
-  std::vector<Pair> forward;
-  for (const Observation& seen : a.observations) {
-    const ActivationKey& key = seen.def->key;
-    if (!Wanted(key.kind)) continue;
-    const auto match = matching.b_of_a.find(seen.def->id);
-    const auto other = match == matching.b_of_a.end() ? b_by_id.end() : b_by_id.find(match->second);
-    if (other == b_by_id.end()) {
-      const Place place = MakePlace(key, seen.order + 1ull, at.rank);
-      STATCOLLECT_RETURN_IF_ERROR(Missing(seen, /*in_a=*/false, match != matching.b_of_a.end(), place, at));
-      continue;
-    }
-    const Pair pair = ComparePair(seen, *other->second, at);
-    position_of_b[other->second] = seen.order + 1ull;
-    if (StageOf(key) != Stage::kForward) continue;
-    if (seen.def->depth == 1) trace.root = key.name;
-    trace.points.push_back({&key, pair.comparison.agreement == Agreement::kDiverged});
-    forward.push_back(pair);
-  }
-  std::uint64_t position = 0;  // behind the last matched one before it
-  std::uint32_t after = 0;
-  for (const Observation& left : b.observations) {
-    const auto matched = position_of_b.find(&left);
-    if (matched != position_of_b.end()) position = matched->second;
-    if (matched != position_of_b.end() || !Wanted(left.def->key.kind)) continue;
-    Place place = MakePlace(left.def->key, position, at.rank);
-    place.after = ++after;
-    STATCOLLECT_RETURN_IF_ERROR(
-        Missing(left, /*in_a=*/true, matching.a_of_b.contains(left.def->id), place, at));
-  }
-  CompareOrder(forward, at);
-  return Status::Ok();
-}
-
-Pair Diff::ComparePair(const Observation& a, const Observation& b, RankStep& at) {
-  const ActivationKey& key = a.def->key;
-  Pair pair{.a = &a, .b = &b, .comparison = Compare(a, b, request_.tolerance, request_.exact)};
-  if (pair.comparison.agreement == Agreement::kIncomparable) {
-    ++incomparable_;
-    return pair;
-  }
-  const bool identical = pair.comparison.agreement == Agreement::kIdentical;
-  without_hash_ += pair.comparison.without_hash ? 1 : 0;
-  ++pairs_;
-  ++report_.compared.records;
-  if (compared_defs_.insert(a.def).second) {
-    compared_names_.insert(std::string(Name(key.kind)) + " " + key.name + " " + key.output_path);
-  }
-  sketch_missing_ = sketch_missing_ || a.sketch.size() != b.sketch.size();
-  const Stage stage = StageOf(key);
-  NoteInputs(stage, identical);
-  Agreeing& previous = at.agreeing[{stage, key.micro_batch, key.mode}];
-  if (identical) {
-    ++report_.compared.identical;
-    previous = {a.def, 0.0};
-    return pair;
-  }
-  const Place place = MakePlace(key, a.order + 1ull, at.rank);
-  Divergence row = MakeRow(*a.def, at.step, at.rank);
-  SetDistance(row, pair.comparison);
-  row.a = MakeSide(a);
-  row.b = MakeSide(b);
-  if (previous.def != nullptr) {
-    row.previous = previous.def->key.name;
-    row.previous_distance = previous.distance;
-  }
-  NoteBitwise(place, row, *at.result);
-  if (pair.comparison.agreement == Agreement::kWithinTolerance) {
-    ++report_.compared.within_tolerance;
-    previous = {a.def, pair.comparison.distance->value};
-    return pair;
-  }
-  ++report_.compared.diverged;
-  pair.row = at.result->rows.size();
-  at.result->rows.push_back({place, std::move(row)});
-  return pair;
-}
-
-void Diff::NoteInputs(Stage stage, bool identical) {
-  if (stage == Stage::kWeights) {
-    weights_seen_ = true;
-    weights_differ_ = weights_differ_ || !identical;
-  }
-  if (stage == Stage::kBatch) {
-    batches_seen_ = true;
-    batches_differ_ = batches_differ_ || !identical;
-  }
-}
-
-void Diff::NoteBitwise(const Place& place, const Divergence& row, StepResult& result) const {
-  if (report_.first_bitwise || (result.first_bitwise && result.first_bitwise->place < place)) return;
-  result.first_bitwise = PlacedRow{place, row};
-}
-
-void Diff::NoteUnmatched(std::string label, bool only_a) {
-  auto& known = only_a ? unmatched_a_ : unmatched_b_;
-  auto& list = only_a ? report_.unmatched.only_a : report_.unmatched.only_b;
-  if (known.contains(label)) return;
-  if (known.size() >= kUnmatchedMax) {
-    cut_ = true;
-    return;
-  }
-  known.insert(label);
-  list.push_back(std::move(label));
-}
-
-// Notes what is missing; whether it counts as a divergence: not if the other side may have had it (its agent
-// lost records and has once recorded it, or it is still writing the step) or was never asked for the kind.
-Result<bool> Diff::IsCertainlyMissing(const Observation& seen, bool in_a, bool defined, RankStep& at) {
-  RunView& view = in_a ? a_ : b_;
-  auto& complete = in_a ? at.complete_a : at.complete_b;
-  if (!complete) {
-    auto found = view.IsComplete(in_a ? at.attempt_a : at.attempt_b, at.rank, at.step);
-    if (!found.ok()) return found.status();
-    complete = *found;
-  }
-  if (!*complete) {
-    incomplete_.insert("step " + std::to_string(at.step) + " of " + view.run() +
-                       " was not finished on rank " + std::to_string(at.rank) +
-                       "; what is missing there was not counted");
-    return false;
-  }
-  NoteUnmatched(Label(seen.def->key), /*only_a=*/!in_a);
-  if (!(in_a ? kinds_.a : kinds_.b)[static_cast<std::size_t>(seen.def->key.kind)]) return false;
-  const bool maybe_lost = defined && view.Dropped(at.rank) > 0;
-  uncertain_missing_ = uncertain_missing_ || maybe_lost;
-  return !maybe_lost;
-}
-
-// One row and one count for an identity and rank, at the first step without it.
-Status Diff::Missing(const Observation& seen, bool in_a, bool defined, const Place& place, RankStep& at) {
-  auto certain = IsCertainlyMissing(seen, in_a, defined, at);
-  if (!certain.ok()) return certain.status();
-  if (!*certain) return Status::Ok();
-  const std::string counted = (in_a ? "a" : "b") + std::to_string(at.rank) + " " + Label(seen.def->key);
-  if (!missing_counted_.insert(counted).second) return Status::Ok();
-  ++report_.compared.records;
-  ++report_.compared.diverged;
-  Divergence row = MakeRow(*seen.def, at.step, at.rank);
-  row.reason = in_a ? Reason::kMissingInA : Reason::kMissingInB;
-  (in_a ? row.b : row.a) = MakeSide(seen);
-  at.result->rows.push_back({place, std::move(row)});
-  return Status::Ok();
-}
-
-// Within each forward pass; a rank is reported once, at the first activation out of place, and only in the
-// first such step.
-void Diff::CompareOrder(const std::vector<Pair>& forward, RankStep& at) {
-  if (order_reported_) return;
-  std::map<std::pair<std::uint32_t, Mode>, const Observation*> before;  // by pass, of B
-  for (const Pair& pair : forward) {
-    const ActivationKey& key = pair.a->def->key;
-    const Observation*& last = before[{key.micro_batch, key.mode}];
-    if (last != nullptr && pair.b->order < last->order) return MarkOutOfPlace(pair, *last, at);
-    last = pair.b;
-  }
-}
-
-// Another order explains other values: it takes the place of their reason. Another shape or dtype stays.
-void Diff::MarkOutOfPlace(const Pair& pair, const Observation& before, RankStep& at) {
-  Compared& compared = report_.compared;
-  if (pair.comparison.agreement == Agreement::kDiverged) {
-    Divergence& row = at.result->rows[pair.row].row;
-    if (row.reason != Reason::kShape && row.reason != Reason::kDType) row.reason = Reason::kOrder;
-    return;
-  }
-  --(pair.comparison.agreement == Agreement::kIdentical ? compared.identical : compared.within_tolerance);
-  ++compared.diverged;
-  Divergence row = MakeRow(*pair.a->def, at.step, at.rank);
-  row.reason = Reason::kOrder;
-  row.a = MakeSide(*pair.a);
-  row.b = MakeSide(*pair.b);
-  row.previous = before.def->key.name;
-  at.result->rows.push_back({MakePlace(pair.a->def->key, pair.a->order + 1ull, at.rank), std::move(row)});
-}
-
-Status Diff::CompareLosses(const RankStep& at) {
-  if (!request_.kinds.empty()) return Status::Ok();
-  auto a = a_.Scalars(at.attempt_a, at.rank, {.first = at.step, .last = at.step});
-  auto b = b_.Scalars(at.attempt_b, at.rank, {.first = at.step, .last = at.step});
-  if (!a.ok()) return a.status();
-  if (!b.ok()) return b.status();
-  // A loss logged several times in a step is compared first with first, second with second.
-  std::map<std::pair<std::string, std::uint32_t>, std::deque<double>> losses_b;
-  for (const ScalarRecord& scalar : *b) {
-    if (!IsLoss(scalar.name)) continue;
-    losses_b[{scalar.name, scalar.micro_batch}].push_back(scalar.value);
-    losses_.b.insert(scalar.name);
-    ++losses_.alone;
-  }
-  std::uint64_t position = 0;
-  for (const ScalarRecord& scalar : *a) {
-    if (!IsLoss(scalar.name)) continue;
-    losses_.a.insert(scalar.name);
-    const auto other = losses_b.find({scalar.name, scalar.micro_batch});
-    if (other == losses_b.end() || other->second.empty()) {
-      ++losses_.alone;
-      continue;
-    }
-    CompareLoss(scalar, other->second.front(), ++position, at);
-    other->second.pop_front();
-    --losses_.alone;
-  }
-  return Status::Ok();
-}
-
-void Diff::CompareLoss(const ScalarRecord& a, double b, std::uint64_t position, const RankStep& at) {
-  const double distance = RelativeDifference(a.value, b);
-  const double tolerance = request_.tolerance.value_or(DefaultTolerance(DType::kF32, DType::kF32));
-  ++pairs_;
-  ++report_.compared.records;
-  compared_names_.insert("loss " + a.name);
-  if (distance == 0) {
-    ++report_.compared.identical;
-    return;
-  }
-  Divergence row{.step = at.step,
-                 .micro_batch = a.micro_batch,
-                 .rank = at.rank,
-                 .stage = Stage::kLoss,
-                 .activation = a.name};
-  row.distance = distance;
-  row.distance_kind = DistanceKind::kStatistics;
-  row.tolerance = tolerance;
-  row.mode = Name(Mode::kTrain);
-  row.a = ObservationSide{.value = a.value};
-  row.b = ObservationSide{.value = b};
-  row.reason = std::isinf(distance)   ? Reason::kNonfinite
-               : distance > tolerance ? Reason::kNumeric
-                                      : Reason::kBitwise;
-  const Place place = MakePlace(Stage::kLoss, a.micro_batch, false, position, at.rank);
-  NoteBitwise(place, row, *at.result);
-  if (row.reason == Reason::kBitwise && !request_.exact) {
-    ++report_.compared.within_tolerance;
-    return;
-  }
-  ++report_.compared.diverged;
-  at.result->rows.push_back({place, std::move(row)});
-}
-
-void Diff::Count(const Divergence& row) {
-  diverged_ranks_.insert(row.rank);
-  diverged_names_.insert(std::string(row.stage == Stage::kLoss ? "loss" : Name(row.kind)) + " " +
-                         row.activation + " " + row.output_path);
-}
-
-void Diff::TakeStep(StepResult result) {
-  std::stable_sort(result.rows.begin(), result.rows.end(),
-                   [](const PlacedRow& x, const PlacedRow& y) { return x.place < y.place; });
-  std::vector<Divergence> rows;
-  for (PlacedRow& placed : result.rows) rows.push_back(std::move(placed.row));
-  if (!report_.first_bitwise && result.first_bitwise) {
-    report_.first_bitwise = std::move(result.first_bitwise->row);
+  tally_.Add(tally);
+  if (!report_.first_bitwise && bitwise) {
+    report_.first_bitwise = std::move(bitwise->row);
     if (report_.first_bitwise->reason == Reason::kUnspecified)
       report_.first_bitwise->reason = Reason::kBitwise;
   }
-  if (rows.empty()) return;
-  ++report_.spread.steps;
-  MarkStepOrigins(rows, result.traces);
-  const std::uint64_t rows_max = request_.all       ? kDivergedRowsMax
-                                 : request_.top > 0 ? request_.top
-                                                    : kTopDefault;
+  AddGrowth(result.step, tally);
+  if (tally.diverged > 0) ++report_.spread.steps;
+  TakeRows(std::move(rows), traces);
+  if (values_diverged_ && report_.diverged.size() >= rows_max_) context_.limits.EnoughRows(result.step);
+  return Status::Ok();
+}
+
+void ReportBuilder::TakeRows(std::vector<PlacedRow> placed, const std::vector<ForwardTrace>& traces) {
+  if (placed.empty()) return;
+  std::stable_sort(placed.begin(), placed.end(),
+                   [](const PlacedRow& x, const PlacedRow& y) { return x.place < y.place; });
+  std::vector<Divergence> rows;
+  rows.reserve(placed.size());
+  for (PlacedRow& one : placed) rows.push_back(std::move(one.row));
+  MarkStepOrigins(rows, traces);
   for (Divergence& row : rows) {
-    Count(row);
     if (row.reason == Reason::kOrder) order_reported_ = true;
     if (!row.origin) {
       row.previous.clear();
       row.previous_distance.reset();
     }
-    if (report_.diverged.size() < rows_max) {
+    if (report_.diverged.size() < rows_max_) {
       report_.diverged.push_back(std::move(row));
     } else if (request_.all) {
       cut_ = true;
@@ -588,7 +155,7 @@ void Diff::TakeStep(StepResult result) {
 // Origins are sought in the first step whose values differ: weights carry them into every later step. What
 // differs in structure only (missing, reordered) explains nothing later; the first answer is an origin by
 // definition.
-void Diff::MarkStepOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces) {
+void ReportBuilder::MarkStepOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces) {
   if (!values_diverged_ && !std::all_of(rows.begin(), rows.end(), IsStructural)) {
     values_diverged_ = true;
     MarkOrigins(rows, traces);
@@ -605,75 +172,194 @@ void Diff::MarkStepOrigins(std::vector<Divergence>& rows, const std::vector<Forw
   }
 }
 
-void Diff::AddNotes(const IsStreamOpen& is_stream_open) {
-  for (const RunView* view : {&a_, &b_}) {
-    std::uint64_t dropped = 0;
-    bool running = false;
-    for (const std::uint32_t rank : view->AllRanks()) dropped += view->Dropped(rank);
-    for (std::size_t i = 0; i < view->attempts().size(); ++i) {
-      for (const auto& [rank, meta] : view->ranks(i)) {
-        running = running || (is_stream_open && is_stream_open(view->attempts()[i].id, rank));
-      }
+// Another order explains other values: it takes the place of their reason. Another shape or dtype stays. Only
+// in the first step that leaves the order.
+void ReportBuilder::TakeOutOfPlace(RankStepFindings& at) {
+  if (!at.out_of_place) return;
+  const auto& [placed, agreement] = *at.out_of_place;
+  if (agreement == Agreement::kDiverged) {
+    for (PlacedRow& row : at.rows) {
+      if (row.place != placed.place) continue;
+      if (row.row.reason != Reason::kShape && row.row.reason != Reason::kDType)
+        row.row.reason = Reason::kOrder;
     }
-    if (dropped > 0) {
-      report_.notes.push_back("agents of " + view->run() + " lost " + std::to_string(dropped) +
-                              " records; what is missing there may be a loss and not a divergence");
-    }
-    if (running)
-      report_.notes.push_back(view->run() + " is still running; later steps are not in this answer");
+    return;
   }
+  --(agreement == Agreement::kIdentical ? at.tally.identical : at.tally.within_tolerance);
+  ++at.tally.diverged;
+  at.rows.push_back(placed);
 }
 
-void Diff::Conclude() {
-  report_.inputs.weights = !weights_seen_ ? "unknown" : weights_differ_ ? "differ" : "identical";
-  report_.inputs.batches = !batches_seen_ ? "unknown" : batches_differ_ ? "differ" : "identical";
-  report_.spread.activations = diverged_names_.size();
-  report_.spread.activations_total = compared_names_.size();
+// One row and one count for an identity and rank, at the first step without it.
+Status ReportBuilder::TakeMissing(RankStepFindings& at, std::vector<PlacedRow>& rows) {
+  for (MissingRecord& missing : at.missing) {
+    auto certain = IsCertainlyMissing(missing, at);
+    if (!certain.ok()) return certain.status();
+    if (!*certain) continue;
+    const std::string counted = (missing.in_a ? "a" : "b") + std::to_string(at.rank) + " " + missing.label;
+    if (!missing_counted_.insert(counted).second) continue;
+    ++at.tally.records;
+    ++at.tally.diverged;
+    const Divergence& row = missing.placed.row;
+    missing_names_.insert(std::string(Name(row.kind)) + " " + row.activation + " " + row.output_path);
+    rows.push_back(std::move(missing.placed));
+  }
+  return Status::Ok();
+}
+
+// Weights as a launch loaded them at its first step, in which the other run was under way already.
+bool ReportBuilder::IsOfALaunchOnly(const MissingRecord& missing, const RankStepFindings& at) const {
+  if (missing.placed.row.mode != Name(Mode::kInit)) return false;
+  const auto first_step = [&](const RunView& view, std::size_t attempt) {
+    const auto meta = view.ranks(attempt).find(at.rank);
+    return meta == view.ranks(attempt).end() ? std::nullopt : meta->second.first_step;
+  };
+  const auto a = first_step(a_, at.attempt_a), b = first_step(b_, at.attempt_b);
+  const auto& [having, lacking] = missing.in_a ? std::pair(b, a) : std::pair(a, b);
+  return having && lacking && *having == at.step && *lacking < at.step;
+}
+
+Result<bool> ReportBuilder::IsComplete(bool of_a, const RankStepFindings& at) {
+  return (of_a ? a_ : b_).IsComplete(of_a ? at.attempt_a : at.attempt_b, at.rank, at.step);
+}
+
+// Notes what is missing; whether it counts as a divergence: not if the other side may have had it (its agent
+// lost records and has once recorded it, or it is still writing the step) or was never asked for the kind.
+Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at) {
+  const bool in_a = missing.in_a;
+  const RunView& view = in_a ? a_ : b_;
+  auto complete = IsComplete(in_a, at);
+  if (!complete.ok()) return complete.status();
+  if (!*complete) {
+    incomplete_.insert("step " + std::to_string(at.step) + " of " + view.run() +
+                       " was not finished on rank " + std::to_string(at.rank) +
+                       "; what is missing there was not counted");
+    return false;
+  }
+  const Kind kind = missing.placed.row.kind;
+  if (IsOfALaunchOnly(missing, at)) {
+    incomplete_.insert((in_a ? b_ : a_).run() + " was launched anew at step " + std::to_string(at.step) +
+                       "; its weights as loaded there have no counterpart in " + view.run() +
+                       " and were not compared");
+    return false;
+  }
+  NoteUnmatched(missing.label, /*only_a=*/!in_a);
+  if (in_a) {
+    at.alignment->MarkB(missing.id, Alignment::kMissingSeen);
+  } else {
+    at.alignment->MarkA(missing.id, Alignment::kMissingSeen);
+  }
+  if (!(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
+  const bool maybe_lost = missing.defined && view.Dropped(at.rank) > 0;
+  uncertain_missing_ = uncertain_missing_ || maybe_lost;
+  return !maybe_lost;
+}
+
+void ReportBuilder::NoteUnmatched(const std::string& label, bool only_a) {
+  auto& known = only_a ? unmatched_a_ : unmatched_b_;
+  auto& list = only_a ? report_.unmatched.only_a : report_.unmatched.only_b;
+  if (known.contains(label)) return;
+  if (known.size() >= kUnmatchedMax) {
+    cut_ = true;
+    return;
+  }
+  known.insert(label);
+  list.push_back(label);
+}
+
+void ReportBuilder::AddGrowth(std::uint64_t step, const Tally& tally) {
+  if (growth_.empty() && tally.distances == 0 && tally.diverged == 0) return;
+  GrowthPoint point{.step = step, .diverged = tally.diverged, .distance = {}, .distance_max = {}};
+  if (tally.distances > 0) {
+    point.distance = std::exp(tally.distance_log_sum / static_cast<double>(tally.distances));
+    point.distance_max = tally.distance_max;
+  }
+  growth_.push_back(point);
+}
+
+void ReportBuilder::CountSpread() {
+  std::set<std::string> compared, diverged = missing_names_;
+  for (const Aligner::Entry& entry : context_.aligner.all()) {
+    const Alignment& alignment = *entry.alignment;
+    for (const ActivationDef& def : alignment.a().activations) {
+      if (!alignment.HasA(def.id, Alignment::kCompared)) continue;
+      const std::string name =
+          std::string(Name(def.key.kind)) + " " + def.key.name + " " + def.key.output_path;
+      compared.insert(name);
+      if (alignment.HasA(def.id, Alignment::kDiverged)) diverged.insert(name);
+    }
+  }
+  for (const Divergence& row : report_.diverged) {  // moved, although its values agree
+    if (row.reason == Reason::kOrder)
+      diverged.insert(std::string(Name(row.kind)) + " " + row.activation + " " + row.output_path);
+  }
+  compared.insert(diverged.begin(), diverged.end());
+  report_.spread.activations = diverged.size() + diverged_losses_.size();
+  report_.spread.activations_total = compared.size() + losses_.compared().size();
   report_.spread.ranks.assign(diverged_ranks_.begin(), diverged_ranks_.end());
-  if (sketch_missing_) {
-    report_.notes.push_back(
+}
+
+void ReportBuilder::AddNotes() {
+  auto& notes = report_.notes;
+  if (tally_.sketches_differ) {
+    notes.push_back(
         "the runs were recorded with different sketches; distances come from statistics where they differ");
   }
   if (uncertain_missing_) {
-    report_.notes.push_back(
+    notes.push_back(
         "records missing on a rank that lost some are listed as unmatched and not counted as diverged");
   }
-  if (incomparable_ > 0) {
-    report_.notes.push_back(std::to_string(incomparable_) +
-                            " pairs of records have no statistic in common and were not compared");
+  if (tally_.incomparable > 0) {
+    notes.push_back(std::to_string(tally_.incomparable) +
+                    " pairs of records have no statistic in common and were not compared");
   }
-  if (without_hash_ > 0) {
-    report_.notes.push_back(
-        std::to_string(without_hash_) +
-        " records count as identical because every recorded statistic is equal; no content "
-        "hash tells about their bits");
+  if (tally_.without_hash > 0) {
+    notes.push_back(
+        std::to_string(tally_.without_hash) +
+        " records count as identical because every recorded statistic is equal; no content hash tells "
+        "about their bits");
   }
-  if (cut_)
-    report_.notes.push_back("some lists were cut; narrow the question with --steps, --rank or --kinds");
-  for (const std::string& name : losses_.a) {
-    if (!losses_.b.contains(name)) NoteUnmatched("scalar " + name, /*only_a=*/true);
+  if (cut_) notes.push_back("some lists were cut; narrow the question with --steps, --rank or --kinds");
+  for (const std::string& name : losses_.OnlyInA()) NoteUnmatched("scalar " + name, /*only_a=*/true);
+  for (const std::string& name : losses_.OnlyInB()) NoteUnmatched("scalar " + name, /*only_a=*/false);
+  if (losses_.alone() > 0) {
+    notes.push_back(std::to_string(losses_.alone()) + " losses are in one run only and were not compared");
   }
-  for (const std::string& name : losses_.b) {
-    if (!losses_.a.contains(name)) NoteUnmatched("scalar " + name, /*only_a=*/false);
+  notes.insert(notes.end(), incomplete_.begin(), incomplete_.end());
+}
+
+DiffReport ReportBuilder::Conclude() && {
+  report_.compared = {.records = tally_.records,
+                      .identical = tally_.identical,
+                      .within_tolerance = tally_.within_tolerance,
+                      .diverged = tally_.diverged};
+  report_.inputs.weights = !tally_.weights_seen ? "unknown" : tally_.weights_differ ? "differ" : "identical";
+  report_.inputs.batches = !tally_.batches_seen ? "unknown" : tally_.batches_differ ? "differ" : "identical";
+  std::set<std::tuple<std::string, std::string>> aligned;
+  for (const Aligner::Entry& entry : context_.aligner.all()) {
+    for (const AlignedNames& names : entry.alignment->renamed()) {
+      if (aligned.insert({names.a, names.b}).second) report_.aligned.push_back(names);
+    }
   }
-  if (losses_.alone > 0) {
-    report_.notes.push_back(std::to_string(losses_.alone) +
-                            " losses are in one run only and were not compared");
-  }
-  report_.notes.insert(report_.notes.end(), incomplete_.begin(), incomplete_.end());
+  CountSpread();
+  AddNotes();
+  report_.growth = SummariseGrowth(growth_);
   const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
-  if (pairs_ == 0) return ConcludeIncomparable();
-  if (report_.first) {
+  const bool compared = tally_.records > missing_counted_.size();
+  if (!compared) {
+    ConcludeIncomparable();
+  } else if (report_.first) {
     report_.verdict = Verdict::kDiverged;
   } else if (report_.compared.identical == report_.compared.records && !unmatched) {
     report_.verdict = Verdict::kIdentical;
   } else {
     report_.verdict = Verdict::kWithinTolerance;
   }
+  return std::move(report_);
 }
 
 // Nothing was compared: what is unmatched stays listed, but is no divergence.
-void Diff::ConcludeIncomparable() {
+void ReportBuilder::ConcludeIncomparable() {
   const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
   report_.verdict = Verdict::kIncomparable;
   report_.first.reset();
@@ -682,17 +368,150 @@ void Diff::ConcludeIncomparable() {
   report_.origins.clear();
   report_.compared = {};
   report_.spread = {};
+  report_.growth = {};
   report_.message = unmatched ? "no activation in common: nothing that one run recorded has the same name, "
                                 "kind and place in the other"
                               : "no record in common in the ranks, steps and kinds asked for";
 }
 
+// Compares all steps in order, wave by wave: the rank-steps of a wave on several threads, then what they
+// found in order. Waves grow, so that a first difference near the begin is found at once.
+class DiffScan {
+ public:
+  DiffScan(const DiffContext& context, const DiffPlan& plan, bool first_only)
+      : context_(context), plan_(plan), first_only_(first_only) {}
+
+  Status Run(ReportBuilder& report, const OnProgress& progress, const std::stop_token& stop) {
+    Progress done{.done = 0, .total = plan_.steps.size() * plan_.ranks.size()};
+    std::size_t steps = 1;
+    for (auto next = plan_.steps.begin(); next != plan_.steps.end();) {
+      auto wave = CutWave(next, steps);
+      STATCOLLECT_RETURN_IF_ERROR(CompareWave(wave, stop));
+      if (stop.stop_requested()) return {Code::kCancelled, "diff: cancelled"};
+      done.done += wave.size() * plan_.ranks.size();
+      for (StepResult& step : wave) {
+        STATCOLLECT_RETURN_IF_ERROR(report.Take(std::move(step)));
+        if (first_only_ && report.diverged()) return Status::Ok();
+      }
+      if (progress) progress(done);
+      steps = std::min(2 * steps, std::max<std::size_t>(1, kWaveRankStepsMax / plan_.ranks.size()));
+    }
+    return Status::Ok();
+  }
+
+ private:
+  using Steps = decltype(DiffPlan::steps);
+  struct Unit {
+    RankSteps steps;
+    std::size_t rank_index = 0, first_step_index = 0;
+    Status status;
+  };
+
+  // The next steps, as many as wanted, of one attempt of each run.
+  std::vector<StepResult> CutWave(Steps::const_iterator& next, std::size_t steps) {
+    std::vector<StepResult> wave;
+    attempts_ = next->second;
+    for (; next != plan_.steps.end() && wave.size() < steps && next->second == attempts_; ++next) {
+      wave.push_back({.step = next->first, .ranks = std::vector<RankStepFindings>(plan_.ranks.size())});
+    }
+    return wave;
+  }
+
+  std::vector<Unit> CutUnits(const std::vector<StepResult>& wave) const {
+    const std::size_t processors =
+        std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kThreadsMax);
+    const std::size_t rank_steps = wave.size() * plan_.ranks.size();
+    const std::size_t unit_steps = std::max<std::size_t>(1, rank_steps / (processors * kUnitsAThread));
+    std::vector<Unit> units;
+    for (std::size_t first = 0; first < wave.size(); first += unit_steps) {
+      for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+        Unit& unit = units.emplace_back();
+        unit.rank_index = rank;
+        unit.first_step_index = first;
+        unit.steps = {.rank = plan_.ranks[rank],
+                      .attempt_a = attempts_.first,
+                      .attempt_b = attempts_.second,
+                      .steps = {}};
+        for (std::size_t i = first; i < std::min(first + unit_steps, wave.size()); ++i)
+          unit.steps.steps.push_back(wave[i].step);
+      }
+    }
+    return units;
+  }
+
+  Status CompareWave(std::vector<StepResult>& wave, const std::stop_token& stop) {
+    std::vector<Unit> units = CutUnits(wave);
+    InParallel(units.size(), [&](std::size_t i) {
+      Unit& unit = units[i];
+      if (stop.stop_requested()) return;
+      auto found = CompareRankSteps(context_, unit.steps, stop);
+      unit.status = found.status();
+      if (!found.ok()) return;
+      for (std::size_t s = 0; s < found->size(); ++s)
+        wave[unit.first_step_index + s].ranks[unit.rank_index] = std::move((*found)[s]);
+    });
+    for (const Unit& unit : units) STATCOLLECT_RETURN_IF_ERROR(unit.status);
+    return Status::Ok();
+  }
+
+  const DiffContext& context_;
+  const DiffPlan& plan_;
+  const bool first_only_;
+  std::pair<std::size_t, std::size_t> attempts_;
+};
+
+std::vector<ConfigDifference> CompareConfiguration(const RunView& a, const RunView& b) {
+  const auto config_of = [](const RunView& view) {
+    const auto& ranks = view.ranks(view.attempts().size() - 1);
+    return ranks.empty() ? std::map<std::string, std::string>() : ranks.begin()->second.info.config;
+  };
+  return CompareConfig(config_of(a), config_of(b));
+}
+
+void AddPlan(const DiffPlan& plan, DiffReport& report) {
+  report.ranks = plan.ranks;
+  report.notes.insert(report.notes.begin(), plan.notes.begin(), plan.notes.end());
+  if (!plan.steps.empty())
+    report.steps = StepRange{.first = plan.steps.begin()->first, .last = plan.steps.rbegin()->first};
+}
+
 }  // namespace
 
 Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
-                            const IsStreamOpen& is_stream_open, const OnProgress& progress,
+                            const IsStreamOpen& is_stream_open, NoiseFloor* noise, const OnProgress& progress,
                             const std::stop_token& stop) {
-  return Diff(a, b, request).Run(is_stream_open, progress, stop);
+  auto names = NameMap::Parse(request.map);
+  if (!names.ok()) return names.status();
+  auto plan = PlanDiff(a, b, request, is_stream_open);
+  if (!plan.ok()) return plan.status();
+  DiffReport report;
+  if (plan->incomparable.empty()) {
+    Aligner aligner({.wanted = plan->wanted, .names = &*names, .by_sequence = !request.no_alignment});
+    DetailLimits limits(RowsMax(request));
+    const DiffContext context{.a = a,
+                              .b = b,
+                              .tolerance = request.tolerance,
+                              .exact = request.exact,
+                              .losses = request.kinds.empty(),
+                              .aligner = aligner,
+                              .limits = limits,
+                              .noise = noise};
+    ReportBuilder builder(a, b, request, *plan, context);
+    STATCOLLECT_RETURN_IF_ERROR(DiffScan(context, *plan, request.first_only).Run(builder, progress, stop));
+    report = std::move(builder).Conclude();
+  } else {
+    report.verdict = Verdict::kIncomparable;
+    report.message = plan->incomparable;
+  }
+  report.run_a = a.run();
+  report.run_b = b.run();
+  report.inputs.config = CompareConfiguration(a, b);
+  AddPlan(*plan, report);
+  if (request.first_only && report.first) {
+    report.notes.push_back("ended at the first step that diverged; later steps were not compared");
+    report.steps->last = report.first->step;
+  }
+  return report;
 }
 
 }  // namespace statcollect::query

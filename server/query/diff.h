@@ -5,15 +5,18 @@
 #include <stop_token>
 
 #include "common/status.h"
+#include "server/query/noise.h"
 #include "server/query/query.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 
 namespace statcollect::query {
 
-// Memory: one step of one rank of both runs, the definitions of all ranks, the report's rows.
+// Memory: one step of a rank of both runs for each thread, the definitions of all ranks, what up to 1,024
+// ranks and steps show, the report's rows. `noise`: null if none is known. Runs on the caller's thread and up
+// to three more.
 Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
-                            const IsStreamOpen& is_stream_open, const OnProgress& progress,
+                            const IsStreamOpen& is_stream_open, NoiseFloor* noise, const OnProgress& progress,
                             const std::stop_token& stop);
 
 }  // namespace statcollect::query

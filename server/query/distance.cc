@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "common/names.h"
+#include "server/query/noise.h"
 
 namespace statcollect::query {
 namespace {
@@ -64,7 +65,7 @@ void SetInterval(Distance& distance, const Observation& a, double proven) {
   distance.high = std::max(distance.high, distance.value);
 }
 
-Distance MeasureSketch(const Observation& a, const Observation& b) {
+Distance MeasureSketch(const Observation& a, const Observation& b, bool interval) {
   // Scaled by the largest sum, so that squares neither overflow nor underflow.
   double scale = 0;
   for (std::size_t i = 0; i < a.sketch.size(); ++i)
@@ -76,7 +77,13 @@ Distance MeasureSketch(const Observation& a, const Observation& b) {
   }
   Distance distance{.kind = DistanceKind::kSketch};
   distance.value = Ratio(scale, std::max(a.stats->l2, b.stats->l2)) * std::sqrt(squares);
-  if (std::isfinite(distance.value)) SetInterval(distance, a, ProvenDistance(a, b));
+  if (!std::isfinite(distance.value)) return distance;
+  const double proven = ProvenDistance(a, b);
+  if (interval) {
+    SetInterval(distance, a, proven);
+  } else {
+    distance.value = std::max(distance.value, proven);
+  }
   return distance;
 }
 
@@ -134,11 +141,11 @@ double RelativeDifference(double a, double b) {
   return std::abs(a / larger - b / larger);  // the difference itself might overflow
 }
 
-Distance Measure(const Observation& a, const Observation& b) {
+Distance Measure(const Observation& a, const Observation& b, bool interval) {
   const bool sketches =
       !a.sketch.empty() && a.sketch.size() == b.sketch.size() && a.stats->has_finite && b.stats->has_finite;
   if (sketches) {
-    const Distance distance = MeasureSketch(a, b);
+    const Distance distance = MeasureSketch(a, b, interval);
     if (std::isfinite(distance.value)) return distance;  // float32 sums may have overflowed
   }
   return MeasureStatistics(a, b);
@@ -188,7 +195,17 @@ bool SameCounts(const Observation& a, const Observation& b) {
 
 }  // namespace
 
-Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance, bool exact) {
+void WeighByNoise(double noise, Comparison& comparison) {
+  if (!(noise > 0) || !comparison.distance) return;
+  if (std::isfinite(noise)) comparison.times_noise = comparison.distance->value / noise;
+  comparison.tolerance = std::max(comparison.tolerance, kNoiseFactor * noise);
+  if (comparison.distance->value > comparison.tolerance) return;
+  comparison.agreement = Agreement::kWithinTolerance;
+  comparison.reason = Reason::kUnspecified;
+}
+
+Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance, bool exact,
+                   bool interval) {
   Comparison result;
   const bool same_dtype = a.layout->dtype == b.layout->dtype;
   const bool hashes = Comparable(a, b, Statistic::kHash) && a.layout->hash_kind == b.layout->hash_kind;
@@ -214,7 +231,7 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
     result.agreement = Agreement::kIncomparable;
     return result;
   }
-  result.distance = Measure(a, b);
+  result.distance = Measure(a, b, interval);
   if (!same_dtype && !tolerance) return diverged(Reason::kDType);
   const bool other_counts = !SameCounts(a, b);
   if (same_dtype && !hashes && result.distance->value == 0 && !other_counts) {

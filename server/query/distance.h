@@ -23,7 +23,8 @@ struct Distance {
 // |meanA-meanB|/rms, |stdA-stdB|/std, |minA-minB|/absmax, |maxA-maxB|/absmax, each divided by the larger
 // side's value, over the statistics that both sides have and trust; 0/0 is 0, x/0 infinite. Precondition:
 // equal element counts.
-Distance Measure(const Observation& a, const Observation& b);
+// `interval`: also where the true value is likely to be.
+Distance Measure(const Observation& a, const Observation& b, bool interval = true);
 
 // |a - b| / max(|a|, |b|); 0 for equal values (also both NaN, or equal infinities); infinite if only one is
 // finite.
@@ -41,12 +42,18 @@ struct Comparison {
   Reason reason = Reason::kUnspecified;  // if diverged
   std::optional<Distance> distance;      // absent if identical or of different shape
   double tolerance = 0;
-  bool without_hash = false;  // identical in every statistic recorded; no hash tells about the bits
+  std::optional<double> times_noise;  // the distance, where the noise is known and not 0
+  bool without_hash = false;          // identical in every statistic recorded; no hash tells about the bits
 };
 
 // `tolerance`: the user's; absent: by dtype, and another dtype diverges by itself (with a tolerance only the
 // values count: a move to a lower precision on purpose). `exact`: any difference in bits diverges.
-Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance, bool exact);
+Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance, bool exact,
+                   bool interval = true);
+
+// Takes back a divergence in size that is not above kNoiseFactor times the noise: the distance between runs
+// that mean the same (0: not known).
+void WeighByNoise(double noise, Comparison& comparison);
 
 }  // namespace statcollect::query
 

@@ -211,7 +211,7 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
   if (!a.ok()) return a.status();
   auto b = RunView::Open(store_, request.run_b);
   if (!b.ok()) return b.status();
-  return DiffRuns(*a, *b, request, is_stream_open_, progress, stop);
+  return DiffRuns(*a, *b, request, is_stream_open_, /*noise=*/nullptr, progress, stop);
 }
 
 Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& request,

@@ -122,6 +122,11 @@ struct DiffRequest {
   std::vector<Kind> kinds;           // empty: all, and the losses; otherwise only these
   std::uint32_t top = 0;             // rows of `diverged`; 0: 20
   bool all = false;                  // every diverged row (up to kDivergedRowsMax)
+  std::string map;                   // rules of a NameMap: which names of B stand for which of A
+  bool no_alignment = false;         // names that differ are not aligned by order, class and shape
+  bool first_only = false;           // ends after the first step that diverged
+  std::vector<std::string> noise;    // repeated runs of A, whose spread means nothing
+  bool no_noise = false;             // nor is a stored noise profile of A used
 };
 
 inline constexpr std::uint32_t kTopDefault = 20;
@@ -163,8 +168,9 @@ struct Divergence {
   bool origin = false;
   std::optional<ObservationSide> a, b;  // a is absent for missing_in_a, b for missing_in_b
   std::string class_name;
-  std::string mode;      // "train", "eval", "init"
-  std::string previous;  // origins only: the activation before it that agrees; empty if none
+  std::string mode;          // "train", "eval", "init"
+  std::string activation_b;  // its name in B, where that is another
+  std::string previous;      // origins only: the activation before it that agrees; empty if none
   std::optional<double> previous_distance;
 };
 
@@ -192,6 +198,35 @@ struct StepRange {
   std::uint64_t first = 0, last = 0;
 };
 
+// Names of A and B that stand for one another although they differ.
+struct AlignedNames {
+  std::string a, b;       // several, joined by ", ", where they are compared together
+  std::string method;     // "map" (the user's), "order" (order of execution, class, depth and shape)
+  double confidence = 1;  // 0..1; 1 for "map"
+  bool operator==(const AlignedNames&) const = default;
+};
+
+// How far apart the runs are in a step.
+struct GrowthPoint {
+  std::uint64_t step = 0;
+  std::uint64_t diverged = 0;          // records
+  std::optional<double> distance;      // geometric mean over the records that are not identical; finite ones
+  std::optional<double> distance_max;  // of the same
+};
+
+// How the distance grows from the first step that is not identical.
+struct Growth {
+  std::vector<GrowthPoint> points;  // at most kGrowthPointsMax, thinned out evenly on a logarithmic scale
+  std::optional<double> factor_per_step;  // of `distance`, while it is below 0.1; at least 3 steps
+};
+inline constexpr std::size_t kGrowthPointsMax = 40;
+
+// Where the tolerance beyond the dtype's came from.
+struct NoiseSource {
+  std::vector<std::string> runs;  // repeats of A
+  bool stored = false;            // a profile that was saved, not runs read now
+};
+
 // How far a divergence went.
 struct Spread {
   std::uint64_t activations = 0;        // distinct (kind, name, path) that diverged
@@ -215,6 +250,9 @@ struct DiffReport {
   std::vector<Divergence> origins;  // independent ones, `first` first
   Spread spread;
   std::vector<std::string> notes;  // one sentence each
+  std::vector<AlignedNames> aligned;
+  Growth growth;
+  std::optional<NoiseSource> noise;
 };
 
 struct SeriesRequest {

@@ -13,6 +13,13 @@ namespace {
 
 constexpr std::size_t kSeriesThreadsMax = 4;
 
+// Whether every step from the rank's first to its last has statistics: the tallies tell, nothing need be
+// read.
+bool IsGapless(const RankMeta& meta) {
+  return meta.first_step && meta.last_step && meta.steps > 0 &&
+         *meta.last_step - *meta.first_step == meta.steps - 1;
+}
+
 }  // namespace
 
 Result<RunView> RunView::Open(Store& store, const std::string& run) {
@@ -60,6 +67,11 @@ Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wante
       if (wanted.Contains(step)) steps[step] = attempt;  // newer attempts come later and win
     };
     for (const auto& [rank, meta] : ranks_[attempt]) {
+      if (IsGapless(meta)) {
+        const std::uint64_t last = std::min(*meta.last_step, bounds.last);
+        for (std::uint64_t step = std::max(*meta.first_step, bounds.first); step <= last; ++step) add(step);
+        continue;
+      }
       auto with_stats = store_->StatSteps(attempts_[attempt].id, rank, bounds);
       if (!with_stats.ok()) return with_stats.status();
       for (const std::uint64_t step : *with_stats) add(step);
@@ -90,9 +102,7 @@ Result<std::optional<std::uint64_t>> RunView::NewestStepWithStats() const {
   return newest;
 }
 
-Result<const RankCatalogue*> RunView::Catalogue(std::size_t attempt, std::uint32_t rank) {
-  auto& cached = catalogues_[{attempt, rank}];
-  if (cached) return static_cast<const RankCatalogue*>(cached.get());
+Result<std::unique_ptr<RankCatalogue>> RunView::ReadCatalogue(std::size_t attempt, std::uint32_t rank) const {
   auto catalogue = std::make_unique<RankCatalogue>();
   auto activations = store_->Activations(attempts_[attempt].id, rank);
   if (!activations.ok()) return activations.status();
@@ -100,7 +110,31 @@ Result<const RankCatalogue*> RunView::Catalogue(std::size_t attempt, std::uint32
   auto layouts = store_->Layouts(attempts_[attempt].id, rank);
   if (!layouts.ok()) return layouts.status();
   catalogue->layouts = *std::move(layouts);
-  cached = std::move(catalogue);
+  return catalogue;
+}
+
+Result<const RankCatalogue*> RunView::Catalogue(std::size_t attempt, std::uint32_t rank) {
+  {
+    std::lock_guard lock(*mutex_);
+    const auto& cached = catalogues_[{attempt, rank}];
+    if (cached) return static_cast<const RankCatalogue*>(cached.get());
+  }
+  return ReadCatalogueAgain(attempt, rank, nullptr);
+}
+
+// Definitions are stored with or before what uses them.
+Result<const RankCatalogue*> RunView::ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank,
+                                                         const RankCatalogue* outgrown) {
+  auto fresh = ReadCatalogue(attempt, rank);
+  if (!fresh.ok()) return fresh.status();
+  std::lock_guard lock(*mutex_);
+  auto& cached = catalogues_[{attempt, rank}];
+  const bool larger = !cached || cached->activations.size() < (*fresh)->activations.size() ||
+                      cached->layouts.size() < (*fresh)->layouts.size();
+  if (cached.get() != outgrown && !larger)  // another thread was first
+    return static_cast<const RankCatalogue*>(cached.get());
+  if (cached) outgrown_.push_back(std::move(cached));
+  cached = *std::move(fresh);
   return static_cast<const RankCatalogue*>(cached.get());
 }
 
@@ -117,8 +151,8 @@ Result<bool> RunView::IsComplete(std::size_t attempt, std::uint32_t rank, std::u
 
 namespace {
 
-bool IsDefined(const StepData& data, const RankCatalogue& catalogue) {
-  for (const StatColumns& block : data.blocks) {
+bool IsDefined(std::span<const StatColumns> blocks, const RankCatalogue& catalogue) {
+  for (const StatColumns& block : blocks) {
     for (std::size_t i = 0; i < block.size(); ++i) {
       if (block.activation[i] >= catalogue.activations.size() || block.layout[i] >= catalogue.layouts.size())
         return false;
@@ -129,18 +163,25 @@ bool IsDefined(const StepData& data, const RankCatalogue& catalogue) {
 
 }  // namespace
 
+std::unique_ptr<StatScan> RunView::Scan(std::size_t attempt, std::uint32_t rank, StepBounds steps) const {
+  return store_->ScanStats(attempts_[attempt].id, rank, steps);
+}
+
 Result<StepData> RunView::ReadBlocks(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
   StepData data;
-  const auto scan = store_->ScanStats(attempts_[attempt].id, rank, {.first = step, .last = step});
+  const auto scan = Scan(attempt, rank, {.first = step, .last = step});
   while (scan->Next()) data.blocks.push_back(scan->block().columns);
   STATCOLLECT_RETURN_IF_ERROR(scan->status());
   return data;
 }
 
-// Definitions are stored with or before what uses them.
-Result<const RankCatalogue*> RunView::ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank) {
-  outgrown_.push_back(std::move(catalogues_[{attempt, rank}]));
-  return Catalogue(attempt, rank);
+Result<const RankCatalogue*> RunView::CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
+                                                  std::span<const StatColumns> blocks) {
+  auto catalogue = Catalogue(attempt, rank);
+  if (!catalogue.ok() || IsDefined(blocks, **catalogue)) return catalogue;
+  catalogue = ReadCatalogueAgain(attempt, rank, *catalogue);
+  if (!catalogue.ok() || IsDefined(blocks, **catalogue)) return catalogue;
+  return Undefined(rank, step);
 }
 
 Status RunView::Undefined(std::uint32_t rank, std::uint64_t step) const {
@@ -181,7 +222,7 @@ Status RunView::DefineLayouts(const Series& series) {
   if (highest == series.points.end()) return Status::Ok();
   auto catalogue = Catalogue(series.attempt, series.rank);
   if (catalogue.ok() && highest->layout >= (*catalogue)->layouts.size())
-    catalogue = ReadCatalogueAgain(series.attempt, series.rank);
+    catalogue = ReadCatalogueAgain(series.attempt, series.rank, *catalogue);
   if (!catalogue.ok()) return catalogue.status();
   return highest->layout < (*catalogue)->layouts.size() ? Status::Ok()
                                                         : Undefined(series.rank, highest->step);
@@ -190,13 +231,8 @@ Status RunView::DefineLayouts(const Series& series) {
 Result<StepData> RunView::Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step) {
   auto data = ReadBlocks(attempt, rank, step);
   if (!data.ok()) return data.status();
-  auto catalogue = Catalogue(attempt, rank);
+  auto catalogue = CatalogueOf(attempt, rank, step, data->blocks);
   if (!catalogue.ok()) return catalogue.status();
-  if (!IsDefined(*data, **catalogue)) {
-    catalogue = ReadCatalogueAgain(attempt, rank);
-    if (!catalogue.ok()) return catalogue.status();
-    if (!IsDefined(*data, **catalogue)) return Undefined(rank, step);
-  }
   for (const StatColumns& block : data->blocks) {
     for (std::size_t i = 0; i < block.size(); ++i) {
       data->observations.push_back({.def = &(*catalogue)->activations[block.activation[i]],

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -42,7 +43,7 @@ struct StepData {
   std::vector<Observation> observations;
 };
 
-// Reads lazily, caches definitions. Not thread-safe. Borrows the store.
+// Reads lazily, caches definitions. Thread-safe after Open. Borrows the store.
 class RunView {
  public:
   // kNotFound: no such run; names those there are.
@@ -64,6 +65,11 @@ class RunView {
   // died in it, or is in it.
   Result<bool> IsComplete(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step);
+  // Blocks of a rank, undecoded.
+  std::unique_ptr<StatScan> Scan(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
+  // The catalogue as far as these blocks of a step need it. kDataLoss: they use what is not defined.
+  Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
+                                           std::span<const StatColumns> blocks);
   // One activation of a rank over steps.
   struct Series {
     std::size_t attempt = 0;
@@ -77,7 +83,9 @@ class RunView {
 
  private:
   // Reads the catalogue again: the run is live and has defined more since.
-  Result<const RankCatalogue*> ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank);
+  Result<const RankCatalogue*> ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank,
+                                                  const RankCatalogue* outgrown);
+  Result<std::unique_ptr<RankCatalogue>> ReadCatalogue(std::size_t attempt, std::uint32_t rank) const;
   Status DefineLayouts(const Series& series);
   Status Undefined(std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> ReadBlocks(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
@@ -87,6 +95,8 @@ class RunView {
   std::string run_;
   std::vector<AttemptMeta> attempts_;
   std::vector<std::map<std::uint32_t, RankMeta>> ranks_;  // by attempt
+  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
+  // Guarded by mutex_:
   std::map<std::pair<std::size_t, std::uint32_t>, std::unique_ptr<RankCatalogue>> catalogues_;
   std::vector<std::unique_ptr<RankCatalogue>> outgrown_;  // observations still point to them
 };

@@ -6,6 +6,11 @@
 #include "common/names.h"
 
 namespace statcollect::query {
+namespace {
+
+constexpr int kEvaluatingFirst = 2, kComputing = 3;  // Place::phase
+
+}  // namespace
 
 Stage StageOf(const ActivationKey& key) {
   switch (key.kind) {
@@ -44,20 +49,22 @@ Place MakePlace(Stage stage, std::uint32_t micro_batch, bool eval, std::uint64_t
       place.phase = 1;
       break;
     case Stage::kGrad:
-      place.phase = 3;
-      break;
-    case Stage::kOptimizer:
       place.phase = 4;
       break;
+    case Stage::kOptimizer:
+      place.phase = 5;
+      break;
     default:
-      place.phase = 2;
+      place.phase = kComputing;
       place.micro_batch = micro_batch;
   }
   return place;
 }
 
-Place MakePlace(const ActivationKey& key, std::uint64_t position, std::uint32_t rank) {
-  return MakePlace(StageOf(key), key.micro_batch, key.mode == Mode::kEval, position, rank);
+Place MakePlace(const ActivationKey& key, std::uint64_t position, std::uint32_t rank, bool before_training) {
+  Place place = MakePlace(StageOf(key), key.micro_batch, key.mode == Mode::kEval, position, rank);
+  if (place.phase == kComputing && place.eval && before_training) place.phase = kEvaluatingFirst;
+  return place;
 }
 
 std::string Label(const ActivationKey& key) {

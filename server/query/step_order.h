@@ -19,8 +19,8 @@ Stage StageOf(const ActivationKey& key);
 bool IsLoss(std::string_view name);
 
 // Weights, then batch, then by micro-batch forward, loss, backward, then gradients, then the optimizer's
-// results; evaluation after training. Gradients and optimizer follow every micro-batch, whichever their
-// records name.
+// results; evaluation after training, or before it if it ran before it. Gradients and optimizer follow every
+// micro-batch, whichever their records name.
 struct Place {
   int phase = 0;
   std::uint32_t micro_batch = 0;
@@ -34,7 +34,9 @@ struct Place {
 
 Place MakePlace(Stage stage, std::uint32_t micro_batch, bool eval, std::uint64_t position,
                 std::uint32_t rank);
-Place MakePlace(const ActivationKey& key, std::uint64_t position, std::uint32_t rank);
+// `before_training`: it ran before the step's first forward record in training.
+Place MakePlace(const ActivationKey& key, std::uint64_t position, std::uint32_t rank,
+                bool before_training = false);
 
 // "output blocks.1.attn[0] micro-batch 1 call 0 (eval)": micro-batch only if not 0, mode only if not train.
 std::string Label(const ActivationKey& key);

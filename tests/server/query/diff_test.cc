@@ -386,17 +386,131 @@ TEST_F(DiffTest, GradientsAndOptimizerComeAfterEveryMicroBatch) {
   EXPECT_EQ(r.origins.size(), 1u);
 }
 
-TEST_F(DiffTest, EvalComesAfterTrainingInTheForwardStage) {
+TEST_F(DiffTest, EvaluationStandsBeforeOrBehindTrainingAsItRan) {
+  const ActivationKey eval = Key("x", Kind::kOutput, "", 0, 0, Mode::kEval);
   RunWriter a(store_, "a"), b(store_, "b");
   for (RunWriter* run : {&a, &b}) {
     const double factor = run == &b ? 1.5 : 1;
-    run->Observe(0, 0, Key("x", Kind::kOutput, "", 0, 0, Mode::kEval), Wave(factor));
-    run->Observe(0, 0, Key("y"), Wave(factor));
+    run->Observe(0, 0, Key("y"), Wave(1))
+        .Observe(0, 0, eval, Wave(factor))
+        .Observe(0, 0, Key("z"), Wave(factor));
+    run->Observe(0, 1, eval, Wave(factor)).Observe(0, 1, Key("y"), Wave(factor));
     run->Commit();
   }
+  EXPECT_EQ(Ask({.steps = "0"}).first->activation, "z");
+  EXPECT_EQ(Ask({.steps = "0"}).diverged[1].mode, "eval");
+  EXPECT_EQ(Ask({.steps = "1"}).first->mode, "eval");
+  EXPECT_TRUE(Ask({.steps = "1"}).diverged[0].origin);
+}
+
+TEST_F(DiffTest, WeightsOfALaunchInMidRunAreNotMissingInTheOther) {
+  const ActivationKey loaded = Key("m.weight", Kind::kWeight, "", 0, 0, Mode::kInit);
+  RunWriter a(store_, "a");
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    if (step == 0) a.Observe(0, step, loaded, Wave(1));
+    a.Observe(0, step, Key("y"), Wave(1));
+  }
+  a.Commit();
+  RunWriter before(store_, "b");
+  before.Observe(0, 0, loaded, Wave(1)).Observe(0, 0, Key("y"), Wave(1)).Observe(0, 1, Key("y"), Wave(1));
+  before.Commit();
+  RunWriter resumed(store_, "b");
+  resumed.Observe(0, 2, loaded, Wave(1)).Observe(0, 2, Key("y"), Wave(1)).Observe(0, 3, Key("y"), Wave(1));
+  resumed.Commit();
   const DiffReport r = Ask();
-  EXPECT_EQ(r.first->activation, "y");
-  EXPECT_EQ(r.diverged[1].mode, "eval");
+  EXPECT_EQ(r.verdict, Verdict::kIdentical);
+  EXPECT_THAT(r.notes, ::testing::Contains(::testing::HasSubstr("b was launched anew at step 2")));
+}
+
+TEST_F(DiffTest, AnOrderThatIsLeftIsNamedAtItsFirstPlaceInA) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  a.Observe(0, 0, Key("ln"), Wave(1)).Observe(0, 0, Key("qkv"), Wave(1)).Observe(0, 0, Key("proj"), Wave(1));
+  b.Observe(0, 0, Key("qkv"), Wave(1)).Observe(0, 0, Key("proj"), Wave(1)).Observe(0, 0, Key("ln"), Wave(2));
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask();
+  EXPECT_EQ(r.first->activation, "ln");
+  EXPECT_EQ(r.first->reason, Reason::kOrder);
+  EXPECT_EQ(r.compared.diverged, 1u);
+  EXPECT_EQ(r.compared.identical, 2u);
+}
+
+TEST_F(DiffTest, FirstOnlyEndsAtTheFirstStepThatDiverged) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  for (std::uint64_t step = 0; step < 50; ++step) {
+    a.Observe(0, step, Key("y"), Wave(1));
+    b.Observe(0, step, Key("y"), Wave(step < 7 ? 1 : 2));
+  }
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask({.first_only = true});
+  EXPECT_EQ(r.first->step, 7u);
+  EXPECT_EQ(r.compared.records, 8u);
+  EXPECT_EQ(r.steps->last, 7u);
+  EXPECT_EQ(Ask().compared.records, 50u);
+}
+
+TEST_F(DiffTest, GrowthIsMeasuredFromTheFirstDifferenceOn) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  double factor = 1e-6;
+  for (std::uint64_t step = 0; step < 12; ++step) {
+    a.Observe(0, step, Key("y"), Wave(1));
+    b.Observe(0, step, Key("y"), Wave(step < 2 ? 1 : 1 + factor));
+    if (step >= 2) factor *= 2;
+  }
+  a.Commit();
+  b.Commit();
+  const Growth growth = Ask().growth;
+  ASSERT_EQ(growth.points.size(), 10u);
+  EXPECT_EQ(growth.points[0].step, 2u);
+  EXPECT_NEAR(*growth.points[0].distance, 1e-6, 2e-7);
+  EXPECT_EQ(growth.points[0].diverged, 0u);
+  EXPECT_EQ(growth.points[9].diverged, 1u);
+  EXPECT_NEAR(*growth.factor_per_step, 2, 0.05);
+}
+
+TEST_F(DiffTest, NamesStandForOthersByTheUsersMap) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  a.Observe(0, 0, Key("h.0.fc"), Wave(1))
+      .Observe(0, 0, Key("h.1.fc"), Wave(1))
+      .Observe(0, 0, Key("same"), Wave(1));
+  b.Observe(0, 0, Key("block.0.fc"), Wave(1))
+      .Observe(0, 0, Key("block.1.fc"), Wave(2))
+      .Observe(0, 0, Key("same"), Wave(1));
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask({.map = "# rename\nh\\.(\\d+)\\.(.*) -> block.\\1.\\2\n"});
+  EXPECT_EQ(r.first->activation, "h.1.fc");
+  EXPECT_EQ(r.first->activation_b, "block.1.fc");
+  EXPECT_EQ(r.first->reason, Reason::kNumeric);
+  EXPECT_EQ(r.compared.identical, 2u);
+  EXPECT_TRUE(r.unmatched.only_a.empty());
+  ASSERT_EQ(r.aligned.size(), 2u);
+  EXPECT_EQ(r.aligned[0], (AlignedNames{.a = "h.0.fc", .b = "block.0.fc", .method = "map", .confidence = 1}));
+  const auto wrong = QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .map = "\nh(.* -> x"});
+  EXPECT_EQ(wrong.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(wrong.status().message(), ::testing::HasSubstr("map line 2 'h(.* -> x'"));
+}
+
+TEST_F(DiffTest, FusedModulesAreComparedWithTheirPartsTogether) {
+  const Tensor q{.values = {1, -2, 3, 0}}, k{.values = {5, 6, -7, 8}},
+      whole{.values = {1, -2, 3, 0, 5, 6, -7, 8}};
+  RunWriter a(store_, "a"), b(store_, "b");
+  a.Observe(0, 0, Key("h.0.q"), q).Observe(0, 0, Key("h.0.k"), k);
+  a.Observe(0, 1, Key("h.0.q"), q).Observe(0, 1, Key("h.0.k"), k);
+  b.Observe(0, 0, Key("h.0.qk"), whole);
+  Tensor off = whole;
+  off.values[6] = -9;
+  b.Observe(0, 1, Key("h.0.qk"), off);
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask({.map = "(.*)\\.q, \\1.k -> \\1.qk"});
+  EXPECT_EQ(r.compared.records, 2u);
+  EXPECT_EQ(r.compared.diverged, 1u);
+  EXPECT_TRUE(r.unmatched.only_a.empty() && r.unmatched.only_b.empty());
+  EXPECT_EQ(r.first->step, 1u);
+  EXPECT_EQ(r.first->distance_kind, DistanceKind::kStatistics);
+  EXPECT_GT(*r.first->distance, 0.1);
 }
 
 TEST_F(DiffTest, ActivationsAreMatchedByIdentityNotByIdOrOrderOfDefinition) {

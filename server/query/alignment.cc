@@ -1,0 +1,166 @@
+#include "server/query/alignment.h"
+
+#include <algorithm>
+
+#include "server/query/step_order.h"
+
+namespace statcollect::query {
+namespace {
+
+std::vector<ActivationTraits> TraitsOf(const RankCatalogue& catalogue, const Alignment::Options& options) {
+  std::vector<ActivationTraits> traits;
+  traits.reserve(catalogue.activations.size());
+  for (const ActivationDef& def : catalogue.activations) {
+    traits.push_back(
+        {.stage = StageOf(def.key), .wanted = options.wanted[static_cast<std::size_t>(def.key.kind)]});
+  }
+  return traits;
+}
+
+bool Equal(const RankCatalogue& a, const RankCatalogue& b) {
+  return a.activations == b.activations && a.layouts == b.layouts;
+}
+
+std::string Joined(const std::vector<std::string>& names) {
+  std::string joined;
+  for (const std::string& name : names) joined.append(joined.empty() ? "" : ", ").append(name);
+  return joined;
+}
+
+// B's activations that have no counterpart yet, by identity.
+class Left {
+ public:
+  Left(const RankCatalogue& catalogue, const std::vector<std::uint32_t>& matched)
+      : catalogue_(catalogue), matched_(matched) {
+    for (const ActivationDef& def : catalogue.activations) {
+      if (matched[def.id] == Alignment::kNone) by_key_.emplace(def.key, def.id);
+    }
+  }
+  // Of that name in the place of `key`; else the only output that the name has there, whatever its path.
+  std::optional<std::uint32_t> Find(ActivationKey key, const std::string& name) const {
+    key.name = name;
+    if (const auto found = by_key_.find(key); found != by_key_.end() && Free(found->second))
+      return found->second;
+    key.output_path.clear();
+    std::optional<std::uint32_t> only;
+    for (auto it = by_key_.lower_bound(key); it != by_key_.end(); ++it) {
+      const ActivationKey& other = it->first;
+      if (other.name != key.name || other.kind != key.kind) break;
+      if (other.micro_batch != key.micro_batch || other.call != key.call || other.mode != key.mode ||
+          !Free(it->second))
+        continue;
+      if (only) return std::nullopt;
+      only = it->second;
+    }
+    return only;
+  }
+
+ private:
+  bool Free(std::uint32_t id) const { return matched_[id] == Alignment::kNone; }
+
+  const RankCatalogue& catalogue_;
+  const std::vector<std::uint32_t>& matched_;
+  std::map<ActivationKey, std::uint32_t> by_key_;
+};
+
+}  // namespace
+
+Alignment::Alignment(const RankCatalogue& a, const RankCatalogue& b, const Options& options)
+    : a_(a),
+      b_(b),
+      b_of_a_(a.activations.size(), kNone),
+      a_of_b_(b.activations.size(), kNone),
+      traits_a_(TraitsOf(a, options)),
+      traits_b_(TraitsOf(b, options)),
+      marks_a_(a.activations.size()),
+      marks_b_(b.activations.size()) {
+  MatchByIdentity();
+  const bool all =
+      std::all_of(options.wanted.begin() + 1, options.wanted.end(), [](bool wanted) { return wanted; });
+  same_ids_ = all && Equal(a, b);
+  if (options.names != nullptr && !same_ids_) MatchByNames(*options.names);
+}
+
+void Alignment::Match(std::uint32_t id_a, std::uint32_t id_b) {
+  b_of_a_[id_a] = id_b;
+  a_of_b_[id_b] = id_a;
+}
+
+void Alignment::MatchByIdentity() {
+  const auto& defs_a = a_.activations;
+  const auto& defs_b = b_.activations;
+  std::map<ActivationKey, std::uint32_t> ids;  // of what is not at its place
+  for (std::size_t i = 0; i < defs_b.size(); ++i) {
+    if (i < defs_a.size() && defs_a[i].key == defs_b[i].key) {
+      Match(defs_a[i].id, defs_b[i].id);
+    } else {
+      ids[defs_b[i].key] = defs_b[i].id;
+    }
+  }
+  for (const ActivationDef& def : defs_a) {
+    if (b_of_a_[def.id] != kNone) continue;
+    if (const auto found = ids.find(def.key); found != ids.end()) Match(def.id, found->second);
+  }
+}
+
+void Alignment::MatchByNames(const NameMap& names) {
+  const Left left_a(a_, b_of_a_), left_b(b_, a_of_b_);
+  for (const ActivationDef& def : a_.activations) {
+    if (b_of_a_[def.id] != kNone || traits_a_[def.id].grouped) continue;
+    const auto found = names.Find(def.key.name);
+    if (!found) continue;
+    AlignedGroup group;
+    for (const std::string& name : found->a) {
+      if (const auto id = left_a.Find(def.key, name)) group.a.push_back(*id);
+    }
+    for (const std::string& name : found->b) {
+      if (const auto id = left_b.Find(def.key, name)) group.b.push_back(*id);
+    }
+    if (group.a.size() != found->a.size() || group.b.size() != found->b.size()) continue;
+    const auto taken = [](const auto& ids, const auto& traits) {
+      return std::any_of(ids.begin(), ids.end(), [&](std::uint32_t id) { return traits[id].grouped; });
+    };
+    if (taken(group.a, traits_a_) || taken(group.b, traits_b_)) continue;
+    const AlignedNames aligned{
+        .a = Joined(found->a), .b = Joined(found->b), .method = "map", .confidence = 1};
+    if (std::find(renamed_.begin(), renamed_.end(), aligned) == renamed_.end()) renamed_.push_back(aligned);
+    if (group.a.size() == 1 && group.b.size() == 1) {
+      Match(group.a.front(), group.b.front());
+      continue;
+    }
+    for (const std::uint32_t id : group.a) traits_a_[id].grouped = true;
+    for (const std::uint32_t id : group.b) traits_b_[id].grouped = true;
+    groups_.push_back(std::move(group));
+  }
+}
+
+std::optional<Alignment::Content> Alignment::Known(std::uint32_t first, std::size_t records) const {
+  std::lock_guard lock(mutex_);
+  const auto found = known_.find({first, records});
+  return found == known_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void Alignment::Remember(std::uint32_t first, std::size_t records, const Content& content) const {
+  std::lock_guard lock(mutex_);
+  known_.insert_or_assign({first, records}, content);
+}
+
+const Alignment& Aligner::For(std::uint32_t rank, const RankCatalogue& a, const RankCatalogue& b) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = alignments_.find({rank, &a, &b});
+    if (found != alignments_.end()) return *found->second;
+  }
+  auto made = std::make_unique<Alignment>(a, b, options_);
+  std::lock_guard lock(mutex_);
+  return *alignments_.try_emplace({rank, &a, &b}, std::move(made)).first->second;
+}
+
+std::vector<Aligner::Entry> Aligner::all() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Entry> entries;
+  for (const auto& [place, alignment] : alignments_) entries.push_back({std::get<0>(place), alignment.get()});
+  return entries;
+}
+
+}  // namespace statcollect::query

@@ -1,0 +1,137 @@
+#include "server/query/diff_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <set>
+
+#include "common/names.h"
+#include "common/step_set.h"
+
+namespace statcollect::query {
+namespace {
+
+using Steps = std::map<std::uint64_t, std::size_t>;
+
+std::string RangeOf(const Steps& steps) {
+  return steps.empty() ? std::string("none")
+                       : std::to_string(steps.begin()->first) + ".." + std::to_string(steps.rbegin()->first);
+}
+
+void ChooseKinds(const DiffRequest& request, DiffPlan& plan) {
+  plan.wanted.fill(request.kinds.empty());
+  for (const Kind kind : request.kinds) plan.wanted[static_cast<std::size_t>(kind)] = true;
+}
+
+void ChooseRanks(const RunView& a, const RunView& b, const DiffRequest& request, DiffPlan& plan) {
+  const auto ranks_a = a.AllRanks(), ranks_b = b.AllRanks();
+  std::set_intersection(ranks_a.begin(), ranks_a.end(), ranks_b.begin(), ranks_b.end(),
+                        std::back_inserter(plan.ranks));
+  if (!request.ranks.empty()) {
+    std::set<std::uint32_t> asked(request.ranks.begin(), request.ranks.end());
+    std::erase_if(plan.ranks, [&](std::uint32_t rank) { return asked.erase(rank) == 0; });
+    for (const std::uint32_t rank : asked) {
+      plan.notes.push_back("rank " + std::to_string(rank) + " was asked for, but not both runs have it");
+    }
+  }
+  if (ranks_a != ranks_b) {
+    plan.notes.push_back("the runs have different ranks (" + std::to_string(ranks_a.size()) + " and " +
+                         std::to_string(ranks_b.size()) + "); compared the " +
+                         std::to_string(plan.ranks.size()) + " that both have");
+  }
+  if (plan.ranks.empty()) {
+    plan.incomparable =
+        "no rank in common" + std::string(request.ranks.empty() ? "" : " among those asked for");
+  }
+}
+
+void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const Steps& steps_b,
+                 const DiffRequest& request, DiffPlan& plan) {
+  for (const auto& [step, attempt] : steps_a) {
+    const auto other = steps_b.find(step);
+    if (other != steps_b.end())
+      plan.steps.emplace_hint(plan.steps.end(), step, std::pair(attempt, other->second));
+  }
+  const std::string has = a.run() + " has " + RangeOf(steps_a) + ", " + b.run() + " has " + RangeOf(steps_b);
+  if (plan.steps.empty()) {
+    plan.incomparable =
+        "no step in common: " + has + (request.steps.empty() ? "" : " among the steps asked for");
+  } else if (steps_a.size() + steps_b.size() > 2 * plan.steps.size()) {
+    plan.notes.push_back("steps differ: " + has + "; compared the " + std::to_string(plan.steps.size()) +
+                         " that both have");
+  }
+}
+
+Status FindKinds(RunView& view, const std::vector<std::uint32_t>& ranks,
+                 const std::set<std::size_t>& attempts, std::array<bool, kKindCount>& present) {
+  for (const std::size_t attempt : attempts) {
+    for (const std::uint32_t rank : ranks) {
+      auto catalogue = view.Catalogue(attempt, rank);
+      if (!catalogue.ok()) return catalogue.status();
+      for (const ActivationDef& def : (*catalogue)->activations)
+        present[static_cast<std::size_t>(def.key.kind)] = true;
+    }
+  }
+  return Status::Ok();
+}
+
+// A kind that one run never recorded was not asked for there: that is no divergence, but is said.
+Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
+  std::set<std::size_t> attempts_a, attempts_b;
+  for (const auto& [step, attempts] : plan.steps) {
+    attempts_a.insert(attempts.first);
+    attempts_b.insert(attempts.second);
+  }
+  STATCOLLECT_RETURN_IF_ERROR(FindKinds(a, plan.ranks, attempts_a, plan.kinds_a));
+  STATCOLLECT_RETURN_IF_ERROR(FindKinds(b, plan.ranks, attempts_b, plan.kinds_b));
+  for (std::size_t kind = 1; kind < kKindCount; ++kind) {
+    if (plan.kinds_a[kind] == plan.kinds_b[kind] || !plan.wanted[kind]) continue;
+    plan.notes.push_back("only " + (plan.kinds_a[kind] ? a : b).run() + " recorded " +
+                         std::string(Name(static_cast<Kind>(kind))) + "; that kind was not compared");
+  }
+  return Status::Ok();
+}
+
+void NoteLossesAndLife(const RunView& view, const IsStreamOpen& is_stream_open, DiffPlan& plan) {
+  std::uint64_t dropped = 0;
+  bool running = false;
+  for (const std::uint32_t rank : view.AllRanks()) dropped += view.Dropped(rank);
+  for (std::size_t i = 0; i < view.attempts().size(); ++i) {
+    for (const auto& [rank, meta] : view.ranks(i)) {
+      running = running || (is_stream_open && is_stream_open(view.attempts()[i].id, rank));
+    }
+  }
+  if (dropped > 0) {
+    plan.notes.push_back("agents of " + view.run() + " lost " + std::to_string(dropped) +
+                         " records; what is missing there may be a loss and not a divergence");
+  }
+  if (running) plan.notes.push_back(view.run() + " is still running; later steps are not in this answer");
+}
+
+}  // namespace
+
+Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
+                          const IsStreamOpen& is_stream_open) {
+  auto wanted = StepSet::Parse(request.steps);
+  if (!wanted.ok()) return wanted.status();
+  if (request.tolerance && !(std::isfinite(*request.tolerance) && *request.tolerance >= 0)) {
+    return Status(
+        Code::kInvalidArgument,
+        "diff: tolerance is not a finite number of at least 0; expected a relative L2 such as 1e-3");
+  }
+  DiffPlan plan;
+  ChooseKinds(request, plan);
+  ChooseRanks(a, b, request, plan);
+  if (plan.incomparable.empty()) {
+    auto steps_a = a.Steps(*wanted), steps_b = b.Steps(*wanted);
+    if (!steps_a.ok()) return steps_a.status();
+    if (!steps_b.ok()) return steps_b.status();
+    ChooseSteps(a, *steps_a, b, *steps_b, request, plan);
+  }
+  NoteLossesAndLife(a, is_stream_open, plan);
+  NoteLossesAndLife(b, is_stream_open, plan);
+  if (plan.incomparable.empty()) STATCOLLECT_RETURN_IF_ERROR(CompareKinds(a, b, plan));
+  return plan;
+}
+
+}  // namespace statcollect::query

@@ -1,0 +1,40 @@
+// The user's word on which names of run B stand for which of run A.
+#ifndef STATCOLLECT_SERVER_QUERY_NAME_MAP_H_
+#define STATCOLLECT_SERVER_QUERY_NAME_MAP_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+
+namespace statcollect::query {
+
+// One rule a line: `pattern -> name`. The pattern is a regular expression (RE2) that must match a whole name
+// of A; `\1`..`\9` in what follows are its groups. Several names on a side, separated by commas, are compared
+// together: `(.*)\.q, \1.k, \1.v -> \1.qkv`; the first is the pattern. Blank lines and lines that begin with
+// # say nothing. The first rule that matches holds. Immutable; thread-safe.
+class NameMap {
+ public:
+  // kInvalidArgument names the line, what is wrong with it and what is expected. At most 1 MiB and 10,000
+  // rules.
+  static Result<NameMap> Parse(std::string_view text);
+
+  struct Names {
+    std::vector<std::string> a, b;  // neither empty; a[0] is the name asked for
+  };
+  // Cost: one match of each rule, linear in the name.
+  std::optional<Names> Find(const std::string& name_a) const;
+  bool empty() const { return rules_.empty(); }
+  std::size_t size() const { return rules_.size(); }
+
+ private:
+  struct Rule;
+  std::vector<std::shared_ptr<const Rule>> rules_;
+};
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_NAME_MAP_H_
