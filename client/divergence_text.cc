@@ -37,7 +37,7 @@ bool IsMissing(const v1::Divergence& d) {
 std::string NonfiniteText(const v1::ObservationSide& side) {
   if (side.has_value()) return FormatNumber(side.value());
   return fmt::format("{} NaN and {} infinite", FormatCount(side.nan()),
-                     FormatCount(side.pos_inf() + side.neg_inf()));
+                     FormatCount(side.inf() + side.pos_inf() + side.neg_inf()));
 }
 
 std::string MeasureText(const v1::Divergence& d) {

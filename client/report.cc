@@ -26,6 +26,12 @@ void AddVerdict(const v1::DiffReport& report, Page& page) {
                                           FormatCount(compared.records())),
                               "IDENTICAL", Tone::kGood);
     case v1::VERDICT_WITHIN_TOLERANCE:
+      if (compared.within_tolerance() == 0) {
+        return page.AddSentence(
+            fmt::format("{}: all {} records compared are equal bit for bit; others are in one run only.",
+                        runs, FormatCount(compared.records())),
+            "WITHIN TOLERANCE", Tone::kGood);
+      }
       return page.AddSentence(
           fmt::format("{}: {} of {} records differ, none by more than its tolerance.", runs,
                       FormatCount(compared.within_tolerance()), FormatCount(compared.records())),

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from conftest import ROOT, Collector
 from fault_catalogue import faults as _faults  # enters the faults
-from fault_catalogue.catalogue import WORLDS, ask_clean, names_of, record
+from fault_catalogue.catalogue import WORLDS, ask_clean, names_of, record, short_selection
 from fault_catalogue.check import ask
 from fault_catalogue.clean import CLEAN
 from fault_catalogue.fault import FAULTS
 
 assert _faults
-PLACES = [pytest.param(name, world, id=f"{name}-{world}") for world in WORLDS for name in FAULTS if world in FAULTS[name].worlds]
+# On two ranks a selection, unless STATCOLLECT_FAULT_CATALOGUE=full; `python tests/e2e/fault_catalogue` runs everything, too.
+FULL = os.environ.get("STATCOLLECT_FAULT_CATALOGUE") == "full"
+CHOSEN = {1: (list(FAULTS), list(CLEAN)), 2: (list(FAULTS), list(CLEAN)) if FULL else short_selection()}
+PLACES = [(name, world) for world in WORLDS for name in CHOSEN[world][0] if world in FAULTS[name].worlds]
+REPEATS = [(name, world) for world in WORLDS for name in CHOSEN[world][1]]
 
 
 @pytest.fixture(scope="module")
 def recorded(shared_collector: Collector) -> Collector:
     """Every run of the catalogue: one process for those of one rank, one launch of torchrun for those of two."""
     for world in WORLDS:
-        record(shared_collector, names_of(world), world)
+        record(shared_collector, names_of(world, *CHOSEN[world]), world)
     return shared_collector
 
 
@@ -28,11 +34,10 @@ def test_planted_fault_is_found_where_it_was_planted(recorded: Collector, name: 
     assert not answer.wrong, "\n".join([FAULTS[name].change, *answer.wrong, "", answer.table])
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", list(CLEAN))
+@pytest.mark.parametrize(("name", "world"), REPEATS)
 def test_run_without_a_fault_is_no_alarm(recorded: Collector, name: str, world: int) -> None:
     repeat = ask_clean(recorded, CLEAN[name], world)
-    assert repeat.verdict == ("identical" if repeat.identical == repeat.records else "within_tolerance")
+    assert repeat.verdict in ("identical", "within_tolerance")
     assert repeat.verdict == "identical" or not name.startswith("repeat_")
     assert repeat.largest < 3e-5, "six steps of Adam must not bring rounding near the tolerance of 1e-4"
 
@@ -58,3 +63,9 @@ def test_documentation_lists_every_fault() -> None:
     page = (ROOT / "docs" / "fault-catalogue.md").read_text(encoding="utf-8")
     for name in [*FAULTS, *CLEAN]:
         assert f"| {name} |" in page, f"{name}: run python tests/e2e/fault_catalogue --write-docs"
+
+
+def test_what_only_one_run_recorded_is_told_from_what_differs(recorded: Collector) -> None:
+    done = recorded.statctl("diff", "base-plain.1", "recorded_outputs.1")
+    assert done.code == 0
+    assert "records compared are equal bit for bit; others are in one run only." in done.out.splitlines()[0]

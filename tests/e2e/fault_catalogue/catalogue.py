@@ -32,6 +32,19 @@ def names_of(world: int, faults: Iterable[str] | None = None, clean: Iterable[st
     return [*(f"base-{base}" for base in BASES), *chosen, *(CLEAN if clean is None else clean)]
 
 
+def short_selection() -> tuple[list[str], list[str]]:
+    """What a normal test run records on two ranks: faults of single ranks and of what only several ranks have, and one fault for each
+    stage and reason; clean runs that differ in rounding or in how ranks work together."""
+    seen: set[tuple[str, str]] = set()
+    faults = []
+    for name, fault in FAULTS.items():
+        kind = (fault.expected.stage, fault.expected.reason)
+        if fault.expected.ranks or 1 not in fault.worlds or kind not in seen:
+            faults.append(name)
+        seen.add(kind)
+    return faults, ["repeat_plain", "repeat_resumed", "two_threads", "summed_in_2_parts", "checkpointed", "small_buckets"]
+
+
 @dataclass
 class Repeat:
     """What diff says of a clean run: the verdict, and the largest distance of any record to the baseline's."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -131,6 +131,35 @@ def fused_optimizer(training: Training) -> None:
 @clean("the optimizer's implementation that takes one parameter at a time")
 def looping_optimizer(training: Training) -> None:
     training.optimizer_options = {"foreach": False}
+
+
+@clean("an optimizer class whose step() calls that of its base")
+def derived_optimizer(training: Training) -> None:
+    class Derived(torch.optim.AdamW):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    training.adam = Derived
+
+
+@clean("recorded without sketches")
+def recorded_without_sketches(training: Training) -> None:
+    training.change(agent={"sketch": 0})
+
+
+@clean("every other step recorded")
+def recorded_every_other_step(training: Training) -> None:
+    training.change(agent={"steps": "0-,every=2"})
+
+
+@clean("only outputs recorded")
+def recorded_outputs(training: Training) -> None:
+    training.change(watch={"kinds": "output"})
+
+
+@clean("four steps instead of six")
+def shorter_training(training: Training) -> None:
+    training.change(steps=4)
 
 
 @clean("activations of each block computed again in backward")

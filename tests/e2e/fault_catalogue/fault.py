@@ -31,7 +31,8 @@ class Place:
     mode: str = "train"
     rank: int = 0
     ranks: tuple[int, ...] = ALL  # which ranks diverge at this place in this step
-    further: tuple[str, ...] = ()  # other origins, in order: "stage activation"
+    further: tuple[str, ...] = ()  # other origins, in order: "stage activation"; ("*",): any
+    bitwise: str = ""  # "stage activation" of the first difference of any size; empty: this place
 
     def usual_kind(self) -> str | None:
         return self.kind if self.kind is not None else _KINDS[self.stage]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import statagent
 from fault_catalogue.fault import BASES, LAST, Place, fault
@@ -28,6 +29,11 @@ BASES.update(
     tied=Recipe(sizes=Sizes(tied=True)),
     momentum=Recipe(momentum=0.9, lr=0.1),
     resumed=Recipe(resume_at=K),
+    shared=Recipe(sizes=Sizes(shared=True)),
+    with_inputs=Recipe(watch={"kinds": ("input", "output", "grad_output", "weight", "weight_grad", "optimizer_state")}),
+    without_ln2=Recipe(watch={"exclude": ["blocks.*.ln2"]}),
+    without_sketches=Recipe(agent={"sketch": 0}),
+    every_other_step=Recipe(agent={"steps": "0-,every=2"}),
 )
 
 UNRECORDED = "what attention computes between its modules is not recorded; proj is the first module after it"
@@ -374,6 +380,63 @@ def damaged_weight(training: Training) -> None:
     training.at(K, damage)
 
 
+@fault(
+    "the same, in a model whose inputs are recorded too",
+    Place(K, "forward", "blocks.1.ln2", kind="input"),
+    base="with_inputs",
+)
+def residual_scale_with_inputs(training: Training) -> None:
+    residual_scale(training)
+
+
+@fault(
+    "the second call of a block that runs twice uses another activation function",
+    Place(K, "forward", "blocks.0.mlp.act", call=1),
+    base="shared",
+)
+def second_call(training: Training) -> None:
+    def replace() -> None:
+        act = training.model.block(0).mlp.act
+        plain, calls = act.forward, [0]
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            calls[0] += 1
+            return plain(x) if calls[0] % 2 else functional.relu(x)
+
+        act.forward = forward
+
+    training.at(K, replace)
+
+
+@fault(
+    "eps of a layer norm that is excluded from recording",
+    Place(K, "forward", "blocks.0.mlp.fc1"),
+    base="without_ln2",
+    why="the module is not recorded; the next one computes from its output",
+)
+def fault_in_excluded_module(training: Training) -> None:
+    training.at(K, lambda: setattr(training.model.block(0).ln2, "eps", 1e-1))
+
+
+@fault(
+    "a linear layer that ignores its bias, recorded without sketches",
+    Place(K, "forward", "blocks.1.mlp.fc1"),
+    base="without_sketches",
+)
+def dropped_bias_by_statistics(training: Training) -> None:
+    dropped_bias(training)
+
+
+@fault(
+    "features of a layer norm's output rotated by one, recorded without sketches",
+    Place(K, "forward", "blocks.0.mlp.fc1", bitwise="forward blocks.0.ln2"),
+    base="without_sketches",
+    why="statistics alone cannot see a permutation; the report's first difference of any size names ln2",
+)
+def permuted_features_by_statistics(training: Training) -> None:
+    permuted_features(training)
+
+
 # --- evaluation ------------------------------------------------------------------------------------------------------------
 
 
@@ -487,6 +550,20 @@ def nan_in_backward(training: Training) -> None:
     training.at(K, add)
 
 
+@fault(
+    "a checkpointed block draws other random numbers for dropout when it is computed again",
+    Place(K, "backward", "blocks.1.mlp.fc2"),
+    base="dropout",
+)
+def checkpoint_without_random_state(training: Training) -> None:
+    def compute_again() -> None:
+        block = training.model.block(1)
+        plain = block.forward
+        block.forward = lambda x: checkpoint(plain, x, use_reentrant=False, preserve_rng_state=False)
+
+    training.at(K, compute_again)
+
+
 @fault("the loss is not divided by the number of micro-batches", Place(K, "backward", "head"), base="accumulating")
 def accumulation_not_divided(training: Training) -> None:
     def multiply(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -504,6 +581,17 @@ def accumulation_not_divided(training: Training) -> None:
 @fault("gradients are not averaged over the ranks in one step", Place(K, "grad", FIRST_PARAMETER), worlds=(2,))
 def skipped_all_reduce(training: Training) -> None:
     training.synchronised = lambda: training.step != K
+
+
+@fault("gradients are summed over the ranks instead of averaged", Place(K, "grad", FIRST_PARAMETER), worlds=(2,))
+def summed_gradients(training: Training) -> None:
+    def finish() -> None:
+        if training.step >= K:  # the wrapper has divided by their number
+            for parameter in training.model.parameters():
+                assert parameter.grad is not None
+                parameter.grad *= training.world
+
+    training.finish_gradients = finish
 
 
 @fault("a hook halves the gradient of one weight", Place(K, "grad", "blocks.1.mlp.fc2.weight"))
@@ -632,6 +720,25 @@ def double_step(training: Training) -> None:
             training.step_optimizer()
 
     training.update = update
+
+
+@fault(
+    "learning rate 1 % too high from step 3, where only every other step is recorded",
+    Place(K + 1, "forward", "tok"),
+    base="every_other_step",
+    why="step 3 is not recorded; in step 4 the embedding is the first to use what it changed",
+)
+def learning_rate_between_recorded_steps(training: Training) -> None:
+    learning_rate(training)
+
+
+@fault("after a resume one weight is that of another layer", Place(K, "weights", "blocks.0.ln2.weight"), base="resumed")
+def wrong_checkpoint(training: Training) -> None:
+    def restore(state: dict[str, Any]) -> None:
+        state["model"]["blocks.0.ln2.weight"] = state["model"]["blocks.1.ln2.weight"]
+        training.load_checkpoint(state)
+
+    training.restore = restore
 
 
 @fault("after a resume the optimizer begins with empty state", Place(K, "optimizer", FIRST_PARAMETER), base="resumed")

@@ -21,6 +21,7 @@ class Sizes:
     hidden: int = 64
     dropout: float = 0.0
     tied: bool = False
+    shared: bool = False  # the second block is the first one, called once more
     key_bias: bool = False  # see clean.py: a gradient that is nothing but rounding noise
     inspected: bool = False  # attention's probabilities are recorded with statagent.inspect
 
@@ -102,6 +103,8 @@ class Gpt(nn.Module):
         self.ln_f = nn.LayerNorm(sizes.width)
         self.head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
         self.apply(_initialise)
+        if sizes.shared:
+            self.blocks[1] = self.blocks[0]
         if sizes.tied:
             self.head.weight = self.tok.weight
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,6 +38,8 @@ class Recipe:
     evaluations: bool = False  # after every update, recorded as well
     resume_at: int | None = None  # the run ends before this step and is launched again from a checkpoint
     threads: int = 1
+    agent: Mapping[str, Any] = field(default_factory=dict)  # further arguments of statagent.init
+    watch: Mapping[str, Any] = field(default_factory=dict)  # and of statagent.watch
 
 
 @dataclass
@@ -67,6 +69,7 @@ class Training:
         self.synchronised: Callable[[], bool] = lambda: True
         self.micro_batches: Callable[[], int] = lambda: self.recipe.micro_batches
         self.wrap: Callable[[Gpt], nn.Module] = DistributedDataParallel
+        self.adam: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
         self.optimizer_options: dict[str, Any] = {}
 
     def at(self, step: int, action: Callable[[], object]) -> None:
@@ -167,12 +170,14 @@ class Training:
             self.optimizer = torch.optim.SGD(self.groups(self.model), lr=recipe.lr, momentum=recipe.momentum)
 
     def start_agent(self, name: str, options: dict[str, Any]) -> None:
-        statagent.init(run=name, required=True, connect_timeout=20, config={"recipe": self.recipe}, **options)
+        statagent.init(
+            run=name, required=True, connect_timeout=20, config={"recipe": self.recipe}, **self.recipe.agent, **options
+        )
         if self.step:
             agent = statagent.agent.current()
             assert agent is not None
             agent.set_step(self.step)
-        self.watch = statagent.watch(self.trained, optimizer=self.optimizer, eval=self.recipe.evaluations)
+        self.watch = statagent.watch(self.trained, optimizer=self.optimizer, eval=self.recipe.evaluations, **self.recipe.watch)
 
     def stop_agent(self) -> None:
         self.watch.remove()
