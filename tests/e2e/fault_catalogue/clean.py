@@ -142,6 +142,11 @@ def derived_optimizer(training: Training) -> None:
     training.adam = Derived
 
 
+@clean("ended before step 3 and launched again from a checkpoint")
+def resumed(training: Training) -> None:
+    training.change(resume_at=3)
+
+
 @clean("recorded without sketches")
 def recorded_without_sketches(training: Training) -> None:
     training.change(agent={"sketch": 0})

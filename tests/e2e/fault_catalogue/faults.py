@@ -179,6 +179,20 @@ def narrower_layer(training: Training) -> None:
     training.on_model.append(narrow)
 
 
+@fault("layer norm after attention instead of before", Place(0, "forward", "blocks.1.ln1", "order"))
+def swapped_modules(training: Training) -> None:
+    def swap(model: Gpt) -> None:
+        block = model.block(1)
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            x = x + block.ln1(block.attn(x))
+            return x + block.mlp(block.ln2(x))
+
+        block.forward = forward
+
+    training.on_model.append(swap)
+
+
 # --- the batch -------------------------------------------------------------------------------------------------------------
 
 
@@ -456,6 +470,24 @@ def dropout_in_evaluation(training: Training) -> None:
         with torch.no_grad():
             statagent.log_scalar("eval_loss", training.compute_loss(training.trained(tokens), targets))
         torch.set_rng_state(random)
+
+    training.evaluation = evaluation
+
+
+@fault(
+    "the same, and the random numbers that it draws are missing in training",
+    Place(K, "forward", "blocks.0.drop", mode="eval"),
+    base="dropout",
+    why="the evaluation runs before the training pass of its step",
+)
+def dropout_in_evaluation_moves_the_stream(training: Training) -> None:
+    def evaluation() -> None:
+        if training.step == K - 1:
+            tokens, targets = training.data_of(1000, 0, training.rank)
+            with torch.no_grad():
+                statagent.log_scalar("eval_loss", training.compute_loss(training.trained(tokens), targets))
+        else:
+            training.evaluate()
 
     training.evaluation = evaluation
 
