@@ -32,7 +32,7 @@ apt_packages=(
   build-essential cmake ninja-build ccache pkg-config git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   librocksdb-dev libboost-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libxxhash-dev libre2-dev
+  libxxhash-dev libre2-dev rapidjson-dev
   python3 python3-venv
 )
 pip_packages=(numpy)

@@ -56,6 +56,8 @@ Result<std::unique_ptr<Dump>> OpenDump(DumpFormat format, const Reading& reading
   switch (format) {
     case DumpFormat::kOrt:
       return OpenOrtDump(reading);
+    case DumpFormat::kMsProbe:
+      return OpenMsProbeDump(reading);
     default:
       return Status(Code::kUnimplemented, "this format is not there yet");
   }

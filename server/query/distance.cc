@@ -124,12 +124,21 @@ Distance MeasureStatistics(const Observation& of_a, const Observation& of_b) {
   return distance;
 }
 
+// Of a side that has a number but does not trust it only whether there are any counts: an importer whose
+// source does not count NaN stores one if there were some.
+bool SameCount(const Observation& a, const Observation& b, Statistic statistic, std::uint64_t x,
+               std::uint64_t y) {
+  if (!a.layout->Has(statistic) || !b.layout->Has(statistic)) return true;
+  return Comparable(a, b, statistic) ? x == y : (x > 0) == (y > 0);
+}
+
 bool SameNonfinite(const Observation& a, const Observation& b) {
   const TensorStats &x = *a.stats, &y = *b.stats;
-  if (Comparable(a, b, Statistic::kNan) && x.nan != y.nan) return false;
-  if (!Comparable(a, b, Statistic::kInf)) return true;
-  if (!Comparable(a, b, Statistic::kInfSign)) return x.pos_inf + x.neg_inf == y.pos_inf + y.neg_inf;
-  return x.pos_inf == y.pos_inf && x.neg_inf == y.neg_inf;
+  if (!SameCount(a, b, Statistic::kNan, x.nan, y.nan)) return false;
+  if (!Comparable(a, b, Statistic::kInfSign))
+    return SameCount(a, b, Statistic::kInf, x.pos_inf + x.neg_inf, y.pos_inf + y.neg_inf);
+  return SameCount(a, b, Statistic::kInf, x.pos_inf, y.pos_inf) &&
+         SameCount(a, b, Statistic::kInf, x.neg_inf, y.neg_inf);
 }
 
 }  // namespace

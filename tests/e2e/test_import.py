@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, STATCTL, Collector, run_command, wait_until
@@ -179,6 +180,61 @@ def test_interrupt_while_the_collector_is_silent_says_what_is_stored(collector: 
         collector.process.send_signal(signal.SIGCONT)
     assert process.returncode == 130, err
     assert "interrupted" in err and ("stored so far" in err or "nothing was stored" in err), err
+
+
+def msprobe_tensor(high: float | None, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "torch.Tensor",
+        "dtype": "torch.float32",
+        "shape": [2, 2],
+        "Max": high,
+        "Min": -1.0,
+        "Mean": 0.25,
+        "Norm": 2.0,
+        **more,
+    }
+
+
+def msprobe_dump(folder: Path, high: float = 2.0, ranks: int = 2, **more: Any) -> Path:
+    """Two steps of two layers on some ranks; the second layer's output in step 1 on the last rank is as said."""
+    for step in range(2):
+        for rank in range(ranks):
+            wrong = step == 1 and rank == ranks - 1
+            entries = {
+                f"Module.layers.{i}.Linear.forward.0": {
+                    "input_args": [msprobe_tensor(1.0)],
+                    "input_kwargs": {},
+                    "output": [msprobe_tensor(high if wrong and i == 1 else 2.0, **more)],
+                }
+                for i in range(2)
+            }
+            place = folder / f"step{step}" / f"rank{rank}"
+            place.mkdir(parents=True)
+            (place / "dump.json").write_text(json.dumps({"task": "statistics", "data": entries}))
+            (place / "construct.json").write_text(json.dumps(dict.fromkeys(entries, None)))
+    return folder
+
+
+@pytest.mark.parametrize(("high", "reason"), [(2.5, "numeric"), (float("nan"), "nonfinite"), (float("inf"), "nonfinite")])
+def test_two_msprobe_dumps_are_compared_by_rank_and_step(
+    shared_collector: Collector, tmp_path: Path, high: float, reason: str
+) -> None:
+    name = f"msprobe-{high}"
+    shared_collector.json("import", "msprobe", str(msprobe_dump(tmp_path / "a")), "--run", f"{name}-a")
+    answer = shared_collector.json("import", "msprobe", str(msprobe_dump(tmp_path / "b", high)), "--run", f"{name}-b")
+    assert answer["ranks"] == [0, 1] and answer["records"] == 16
+    report = shared_collector.diff(f"{name}-a", f"{name}-b")
+    first = report["first"]
+    assert (first["step"], first["rank"], first["activation"], first["reason"]) == (1, 1, "layers.1", reason)
+    assert report["compared"]["diverged"] == 1
+
+
+def test_msprobe_checksums_find_what_statistics_cannot(shared_collector: Collector, tmp_path: Path) -> None:
+    shared_collector.json("import", "msprobe", str(msprobe_dump(tmp_path / "a", md5="00c0ffee")), "--run", "crc-a")
+    shared_collector.json("import", "msprobe", str(msprobe_dump(tmp_path / "b", md5="00c0ffef")), "--run", "crc-b")
+    assert shared_collector.diff("crc-a", "crc-b")["verdict"] == "within_tolerance"
+    exact = shared_collector.diff("crc-a", "crc-b", "--exact")
+    assert (exact["verdict"], exact["first"]["reason"], exact["first"]["activation"]) == ("diverged", "bitwise", "layers.0")
 
 
 @pytest.mark.parametrize(

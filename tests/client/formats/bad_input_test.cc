@@ -231,6 +231,88 @@ TEST_F(OrtOrder, IsThatOfTheModulesWhereTimesCannotBeIt) {
   EXPECT_THAT(Read(), HasSubstr("in order of their module's number"));
 }
 
+// --- msProbe
+
+class MsProbeWrongText : public BadInputTest, public ::testing::WithParamInterface<Wrong> {};
+
+TEST_P(MsProbeWrongText, IsNamedWithFileAndLine) {
+  Write("step0/rank0/dump.json", GetParam().text);
+  const std::string read = Read(DumpFormat::kMsProbe);
+  EXPECT_THAT(read,
+              HasSubstr("error: DUMP/step0/rank0/dump.json:" + std::to_string(GetParam().line) + ": found"));
+  EXPECT_THAT(read, HasSubstr("; expected "));
+}
+
+std::string Entry(const std::string& tensor, const std::string& name = "Functional.relu.0.forward") {
+  return "{\n\"task\": \"statistics\",\n\"data\": {\n\"" + name + "\": {\"output\": [\n" + tensor +
+         "\n]}}}\n";
+}
+
+std::string Tensor(const std::string& more = "", const std::string& shape = "[2]") {
+  return R"({"type": "torch.Tensor", "dtype": "torch.float32", "shape": )" + shape +
+         R"(, "Max": 1.0, "Min": 0.0, "Mean": 0.5, "Norm": 1.0)" + more + "}";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, MsProbeWrongText,
+    ::testing::Values(Wrong{"empty", "", 1},
+                      Wrong{"binary",
+                            std::string("\x7f"
+                                        "ELF\0\1",
+                                        6),
+                            1},
+                      Wrong{"a list", "[]", 1}, Wrong{"a number", "\n42", 2}, Wrong{"no data", "{}", 1},
+                      Wrong{"data that is a list", "{\"data\": []}", 1},
+                      Wrong{"cut", Entry(Tensor()).substr(0, 60), 4},
+                      Wrong{"two documents", Entry(Tensor()) + "{}", 7},
+                      Wrong{"negative size", Entry(Tensor("", "[-1]")), 5},
+                      Wrong{"a size of text", Entry(Tensor("", "[\"2\"]")), 5},
+                      Wrong{"2^62 elements", Entry(Tensor("", "[4294967296, 4294967296]")), 5},
+                      Wrong{"min above max", Entry(Tensor(", \"Min\": 7")), 5},
+                      Wrong{"beyond a double", Entry(Tensor(", \"Max\": 1e999")), 5},
+                      Wrong{"invalid UTF-8", Entry(Tensor(), "Functional.\xff.0.forward"), 4},
+                      Wrong{"escape in a name", Entry(Tensor(), "Functional.\\u001b[31m.0.forward"), 5},
+                      Wrong{"a name of 2000 bytes", Entry(Tensor(), std::string(2000, 'x') + ".0.forward"),
+                            5},
+                      Wrong{"deep", Entry(std::string(100'000, '[')), 5},
+                      Wrong{"a string of 2 MiB", "{\"" + std::string(2 << 20, 'x') + "\": 1}", 1}),
+    [](const auto& tested) {
+      std::string name = tested.param.what;
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+      return name;
+    });
+
+TEST_F(BadInputTest, MsProbeStringWithoutEndIsRefusedWithoutBeingHeld) {
+  fs::create_directories(path_ / "step0/rank0");
+  std::ofstream(path_ / "step0/rank0/dump.json") << "{\"data\": {\"";
+  fs::resize_file(path_ / "step0/rank0/dump.json", std::uintmax_t{1} << 30);
+  EXPECT_THAT(Read(DumpFormat::kMsProbe), HasSubstr("DUMP/step0/rank0/dump.json:1: found"));
+}
+
+TEST_F(BadInputTest, MsProbeKeepsWhatStoodBeforeTheFaultAndGoesOnWithTheNextStep) {
+  Write("step0/rank0/dump.json", Entry(Tensor() + ",\n" + Tensor("", "[-1]")));
+  Write("step1/rank0/dump.json", Entry(Tensor()));
+  EXPECT_THAT(
+      Read(DumpFormat::kMsProbe, {.keep_going = true}),
+      AllOf(HasSubstr("step 0 output 'Functional.relu'"), HasSubstr("step 1 output 'Functional.relu'"),
+            HasSubstr("left out: DUMP/step0/rank0/dump.json:6: found"), HasSubstr("skipped 1 bad file")));
+}
+
+TEST_F(BadInputTest, MsProbeFolderWithoutADumpIsTold) {
+  Write("step0/rank0/stack.json", "{}");
+  EXPECT_THAT(Read(DumpFormat::kMsProbe),
+              HasSubstr("found no dump.json; expected step<N>/rank<R>/dump.json"));
+}
+
+TEST_F(BadInputTest, MsProbeLinksAreNotFollowed) {
+  Write("elsewhere/dump.json", Entry(Tensor()));
+  Write("dump/step0/rank0/dump.json", Entry(Tensor()));
+  fs::create_directory_symlink(path_ / "elsewhere", path_ / "dump/step0/rank1");
+  fs::create_directory_symlink(path_ / "elsewhere", path_ / "dump/step1");
+  EXPECT_THAT(Read(DumpFormat::kMsProbe, {.path = path_ / "dump"}),
+              AllOf(Not(HasSubstr("rank 1")), Not(HasSubstr("step 1"))));
+}
+
 // --- the parts that all formats share
 
 TEST(LineReader, GivesLinesOfEveryEnding) {

@@ -52,5 +52,13 @@ INSTANTIATE_TEST_SUITE_P(
         Golden{"merged", DumpFormat::kOrt, {}},
         Golden{"ranks", DumpFormat::kOrt, {.rank_pattern = "out_{rank}"}}));
 
+INSTANTIATE_TEST_SUITE_P(
+    MsProbe, GoldenDump,
+    ::testing::Values(
+        Golden{"statistics", DumpFormat::kMsProbe, {}}, Golden{"checksums", DumpFormat::kMsProbe, {}},
+        Golden{"processes", DumpFormat::kMsProbe, {}}, Golden{"mindspore", DumpFormat::kMsProbe, {}},
+        Golden{"statistics", DumpFormat::kMsProbe, {.rank = 7}, "expected_one_rank.txt", "step2/rank1"},
+        Golden{"checksums", DumpFormat::kMsProbe, {}, "expected_file.txt", "dump.json"}));
+
 }  // namespace
 }  // namespace statcollect::client::formats

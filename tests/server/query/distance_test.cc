@@ -358,6 +358,24 @@ TEST(Distance, InfinitiesCountedTogetherAreComparedTogether) {
   EXPECT_EQ(Compare(x.observation(), y.observation(), {}, false).reason, Reason::kNonfinite);
 }
 
+TEST(Distance, OfNonfiniteElementsThatNobodyCountedOnlyTheirPresenceIsCompared) {
+  const Seen some({.values = {1, kNan, kNan, 2}}, 0), none({.values = {1, 3, 4, 2}}, 0);
+  Seen told = some;
+  told.layout.absent = BitOf(Statistic::kHash);
+  told.layout.untrusted = BitOf(Statistic::kNan) | BitOf(Statistic::kInf);
+  told.stats.nan = 1;  // "there were some"
+  const auto compare = [&](const Seen& other) {
+    return Compare(other.observation(), told.observation(), {}, false);
+  };
+  EXPECT_EQ(compare(some).agreement, Agreement::kIdentical);
+  EXPECT_EQ(compare(none).reason, Reason::kNonfinite);
+  told.stats.pos_inf = 1;
+  EXPECT_EQ(compare(some).reason, Reason::kNonfinite);
+  told.layout.absent |= BitOf(Statistic::kNan) | BitOf(Statistic::kInf) | BitOf(Statistic::kInfSign);
+  told.layout.untrusted = 0;
+  EXPECT_NE(compare(some).reason, Reason::kNonfinite) << "nothing is known of them";
+}
+
 TEST(Distance, RelativeDifferenceOfScalars) {
   EXPECT_EQ(RelativeDifference(kNan, kNan), 0);
   EXPECT_EQ(RelativeDifference(kInfinite, kInfinite), 0);
