@@ -40,6 +40,8 @@ class Collector {
   Result<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
   Result<v1::GetTopResponse> GetTop(const v1::GetTopRequest& request);
   Result<v1::ConfigReport> CompareConfig(const v1::CompareConfigRequest& request);
+  Result<v1::RanksReport> CheckRanks(const v1::CheckRanksRequest& request,
+                                     const std::function<void(const v1::Progress&)>& progress);
   Result<v1::GetStatusResponse> GetStatus();
   Result<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request);
   Result<v1::KeepRunResponse> KeepRun(const v1::KeepRunRequest& request);
