@@ -112,10 +112,15 @@ class Collector::Impl {
       std::exchange(on_cancel_, nullptr)();
       return true;
     }
-    if (!busy_ || cancelled_) return false;
+    if ((!busy_ && tasks_ == 0) || cancelled_) return false;
     cancelled_ = true;
     if (context_ != nullptr) context_->TryCancel();
     return true;
+  }
+
+  void CountTask(int by) {
+    std::lock_guard lock(mutex_);
+    tasks_ += by;
   }
 
  private:
@@ -186,6 +191,7 @@ class Collector::Impl {
   grpc::ClientContext* context_ = nullptr;
   std::function<void()> on_cancel_;
   bool busy_ = false;
+  int tasks_ = 0;
   bool cancelled_ = false;
 };
 
@@ -240,25 +246,6 @@ Result<v1::ListEventsResponse> Collector::ListEvents(const v1::ListEventsRequest
       [&](auto& context, auto& response) { return impl_->query().ListEvents(&context, request, &response); });
 }
 
-Result<v1::RanksReport> Collector::CheckRanks(const v1::CheckRanksRequest& request,
-                                              const std::function<void(const v1::Progress&)>& progress) {
-  bool answered = false;
-  auto report = impl_->Ask<v1::RanksReport>([&](auto& context, v1::RanksReport& out) {
-    const auto stream = impl_->query().CheckRanks(&context, request);
-    v1::CheckRanksResponse response;
-    while (stream->Read(&response)) {
-      if (response.has_progress() && progress) progress(response.progress());
-      if (!response.has_report()) continue;
-      answered = true;
-      out = std::move(*response.mutable_report());
-    }
-    return stream->Finish();
-  });
-  if (report.ok() && !answered)
-    return Status(Code::kInternal, "the collector at " + address() + " ended the answer without a report");
-  return report;
-}
-
 Result<v1::GetTopResponse> Collector::GetTop(const v1::GetTopRequest& request) {
   return impl_->Ask<v1::GetTopResponse>(
       [&](auto& context, auto& response) { return impl_->query().GetTop(&context, request, &response); });
@@ -268,6 +255,21 @@ Result<v1::ConfigReport> Collector::CompareConfig(const v1::CompareConfigRequest
   return impl_->Ask<v1::ConfigReport>([&](auto& context, auto& response) {
     return impl_->query().CompareConfig(&context, request, &response);
   });
+}
+
+Status Collector::ReadRecords(const v1::ReadRecordsRequest& request,
+                              const std::function<Status(const v1::ReadRecordsResponse&)>& take) {
+  Status failure;
+  const Status answered = impl_->Run([&](grpc::ClientContext& context) {
+    const auto stream = impl_->query().ReadRecords(&context, request);
+    v1::ReadRecordsResponse message;
+    while (failure.ok() && stream->Read(&message)) {
+      failure = take(message);
+      if (!failure.ok()) context.TryCancel();
+    }
+    return stream->Finish();
+  });
+  return failure.ok() || answered.code() == Code::kCancelled ? answered : failure;
 }
 
 Result<v1::GetStatusResponse> Collector::GetStatus() {
@@ -303,6 +305,8 @@ Collector::CancelScope::CancelScope(Collector& collector, std::function<void()> 
 Collector::CancelScope::~CancelScope() { collector_.impl_->SetCancel(nullptr); }
 
 bool Collector::Cancel() { return impl_->Cancel(); }
+Collector::Task::Task(Collector& collector) : collector_(collector) { collector_.impl_->CountTask(1); }
+Collector::Task::~Task() { collector_.impl_->CountTask(-1); }
 const std::string& Collector::address() const { return impl_->address(); }
 
 }  // namespace statcollect::client

@@ -40,8 +40,9 @@ class Collector {
   Result<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
   Result<v1::GetTopResponse> GetTop(const v1::GetTopRequest& request);
   Result<v1::ConfigReport> CompareConfig(const v1::CompareConfigRequest& request);
-  Result<v1::RanksReport> CheckRanks(const v1::CheckRanksRequest& request,
-                                     const std::function<void(const v1::Progress&)>& progress);
+  // Calls `take` for each message, in order; its error ends the question and is passed on.
+  Status ReadRecords(const v1::ReadRecordsRequest& request,
+                     const std::function<Status(const v1::ReadRecordsResponse&)>& take);
   Result<v1::GetStatusResponse> GetStatus();
   Result<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request);
   Result<v1::KeepRunResponse> KeepRun(const v1::KeepRunRequest& request);
@@ -61,8 +62,19 @@ class Collector {
   };
   [[nodiscard]] CancelScope OnCancel(std::function<void()> cancel) { return {*this, std::move(cancel)}; }
   // Ends the question under way, which then returns kCancelled; questions asked later return it at once.
-  // False if none is under way.
+  // False if none is under way, nor a Task.
   bool Cancel();
+  // Work that must come to its own end when it is cancelled, also between and after its questions.
+  class Task {
+   public:
+    explicit Task(Collector& collector);  // must outlive it
+    ~Task();
+    Task(const Task&) = delete;
+    Task& operator=(const Task&) = delete;
+
+   private:
+    Collector& collector_;
+  };
   const std::string& address() const;
 
  private:

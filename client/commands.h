@@ -50,13 +50,6 @@ struct ConfigOptions {
 };
 int Config(Session& session, const ConfigOptions& options);
 
-struct RanksOptions {
-  std::string run, ranks, steps, kinds;
-  std::optional<double> tolerance;
-  std::uint32_t top = 100;
-};
-int CheckRanks(Session& session, const RanksOptions& options);
-
 int Events(Session& session, const std::string& run, const std::string& ranks);
 int RemoveRun(Session& session, const std::string& run, bool yes, bool force);
 // Exempts the run from retention, or ends that.
@@ -76,6 +69,21 @@ struct ImportOptions {
   double timeout_seconds = 0;  // how long a lost collector is waited for; 0: 30 s
 };
 int Import(Session& session, const ImportOptions& options);
+
+struct ExportOptions {
+  std::string format, run, path;  // path "-": standard output
+  std::string ranks, steps, kinds, statistics;
+  bool overwrite = false, sketches = false, samples = false;
+};
+int Export(Session& session, const ExportOptions& options);
+
+struct SummaryOptions {
+  std::string run, like, out;  // like, out: empty if not given
+  std::uint64_t step = 0;
+  std::uint32_t rank = 0;
+  bool overwrite = false;
+};
+int Summarise(Session& session, const SummaryOptions& options);
 
 // --- shared by several
 Table EventTable(const google::protobuf::RepeatedPtrField<v1::EventRow>& events);

@@ -43,11 +43,12 @@ struct Arguments {
   double timeout_seconds = 0;
   bool quiet = false;
   DiffOptions diff;
+  ExportOptions exports;
+  SummaryOptions summary;
   SeriesOptions series;
   ScalarsOptions scalars;
   TopOptions top;
   ConfigOptions config;
-  RanksOptions check;
   std::string run, ranks, steps, directory, help_of;
   bool yes = false, force = false, off = false;
 };
@@ -76,11 +77,12 @@ class Parser {
     app_.require_subcommand(0, 1);
     AddGlobals();
     AddDiff();
+    AddExport();
+    AddSummary();
     AddRuns();
     AddSeries();
     AddTop();
     AddConfig();
-    AddRanks();
     AddOthers();
     AddImport();
   }
@@ -159,6 +161,51 @@ class Parser {
     app->footer("\nExamples:\n" + examples + kGlobalHelp);
     commands_[app] = std::move(command);
     return app;
+  }
+
+  void AddExport() {
+    ExportOptions& o = arguments_.exports;
+    CLI::App* app =
+        Add("export", "Writes a run as csv, json, ort, parquet or tensorboard",
+            "  statctl export csv base base.csv                    # one line a tensor and step\n"
+            "  statctl export json base - | gzip > base.jsonl.gz   # everything, one object a line\n"
+            "  statctl export ort base dump/base --steps 0-9       # step_<k>/<name>_forward and _backward\n"
+            "  statctl export parquet base base.parquet --sketch\n"
+            "  statctl export tensorboard base logs/base --stat l2,max\n",
+            [&o](Session& session) { return Export(session, o); });
+    app->add_option("to", o.format, "csv, json, ort, parquet or tensorboard")->required();
+    app->add_option("run", o.run, "Name of the run")->required();
+    app->add_option("path", o.path,
+                    "File (csv, json, parquet) or folder to make; '-': standard output (csv, json)")
+        ->required();
+    app->add_option("--ranks,--rank", o.ranks, "Only these ranks, such as 0,2-3");
+    app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+    app->add_option("--kinds", o.kinds,
+                    "Only tensors of these kinds, such as output,grad_output, and nothing else");
+    app->add_flag("--sketch", o.sketches, "csv, json, parquet: with the sketches");
+    app->add_flag("--samples", o.samples, "csv, json, parquet: with the first elements, where recorded");
+    app->add_option(
+        "--stat", o.statistics,
+        "tensorboard: only these statistics (default: min, max, mean, std, l2, and counts of NaN and "
+        "infinities that are not 0)");
+    app->add_flag("--overwrite", o.overwrite, "Replace what an earlier export made there");
+  }
+
+  void AddSummary() {
+    SummaryOptions& o = arguments_.summary;
+    CLI::App* app = Add(
+        "summary", "One step of a rank as text, a block a tensor, as ONNX Runtime's merge tool writes it",
+        "  statctl summary base --step 3\n"
+        "  statctl summary ort --step 3 --like base             # in base's order, to compare with base's\n"
+        "  statctl summary base --step 3 --out merge_pt         # merge_pt/step_3_.txt\n"
+        "  diff <(statctl summary base --step 3) <(statctl summary ort --step 3 --like base)\n",
+        [&o](Session& session) { return Summarise(session, o); });
+    app->add_option("run", o.run, "Name of the run")->required();
+    app->add_option("--step", o.step, "The step")->required();
+    app->add_option("--rank", o.rank, "The rank")->capture_default_str();
+    app->add_option("--like", o.like, "Take the order from this run's step (default: the run's own)");
+    app->add_option("--out", o.out, "Write <out>/step_<k>_.txt instead of standard output");
+    app->add_flag("--overwrite", o.overwrite, "Replace that file");
   }
 
   void AddDiff() {
@@ -262,28 +309,6 @@ class Parser {
     app->add_option("run_a", o.run_a, "Name of the run")->required();
     app->add_option("run_b", o.run_b, "The run to compare it with");
     app->add_flag("--all", o.all, "Also what is the same in both");
-  }
-
-  void AddRanks() {
-    RanksOptions& o = arguments_.check;
-    CLI::App* app = Add(
-        "ranks", "Whether the ranks of one run agree where they must, and who parts from the others first",
-        "  statctl ranks base                     # exit code: 0 consistent, 1 not, 2 no answer\n"
-        "  statctl ranks base --steps 100-200 --kinds weight,weight_grad\n"
-        "  statctl ranks base --tolerance 1e-6    # ranks on different devices\n",
-        [&o](Session& session) { return CheckRanks(session, o); });
-    app->add_option("run", o.run, "Name of the run")->required();
-    app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
-    app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
-    app->add_option("--kinds", o.kinds, "Only these kinds, such as weight,weight_grad");
-    app->add_option(
-           "--tolerance", o.tolerance,
-           "Relative L2 distance of replicas that means nothing (default: bit for bit where they have "
-           "been, else by dtype)")
-        ->check(Between(0, kToleranceMax));
-    app->add_option("--top", o.top, "Findings listed")
-        ->check(CLI::Range(1, 1'000'000))
-        ->capture_default_str();
   }
 
   void AddOthers() {

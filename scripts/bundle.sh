@@ -7,13 +7,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=release
 output=
 archive=0
+parquet=0
 usage() {
   cat <<'EOT'
-Usage: scripts/bundle.sh [--preset NAME] [--output DIR] [--archive]
+Usage: scripts/bundle.sh [--preset NAME] [--output DIR] [--archive] [--parquet]
 
   --preset NAME   take build/NAME (default: release)
   --output DIR    make DIR (replaced if it is a bundle; default: build/bundle/statcollect-VERSION-linux-ARCHITECTURE)
   --archive       also write DIR.tar.gz
+  --parquet       with what `statctl export parquet` needs (60 MB more), if the build has it
 
 Prints the folder's path. Of the system it needs the C library (the version it needs is in MANIFEST) and, for GPUs, the driver.
 
@@ -27,6 +29,7 @@ while [ $# -gt 0 ]; do
     --preset) preset="${2:?--preset needs a name}"; shift 2 ;;
     --output) output="${2:?--output needs a folder}"; shift 2 ;;
     --archive) archive=1; shift ;;
+    --parquet) parquet=1; shift ;;
     -h | --help) usage; exit 0 ;;
     *) echo "bundle.sh: unknown argument '$1'; see scripts/bundle.sh --help" >&2; exit 2 ;;
   esac
@@ -49,6 +52,7 @@ output=$(cd "$output" && pwd)
 
 # --- our own files
 cmake --install "$build" --prefix "$output" >/dev/null
+[ "$parquet" = 1 ] || rm -f "$output"/lib*/libstatctl_parquet.so
 mkdir -p "$output/python" "$output/bench" "$output/scripts"
 cp -R agent/python/statagent "$output/python/"
 cp bench/*.py "$output/bench/"

@@ -38,7 +38,7 @@ apt_packages=(
 pip_packages=(numpy)
 if [ "$purpose" = test ]; then
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev)
-  pip_packages+=(pytest grpcio protobuf ruff mypy)
+  pip_packages+=(pytest grpcio protobuf ruff mypy pyarrow tensorboard)
 fi
 
 say() { printf 'setup: %s\n' "$*"; }

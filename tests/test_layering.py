@@ -36,6 +36,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     ),
     "client/formats": ({"common"}, {"rapidjson"}),
     "client": ({"common", "proto", "client/formats"}, {"grpc", "protobuf", "json", "cli11", "spdlog"}),
+    "client/exports/parquet_module.cc": ({"common", "client"}, {"arrow"}),
 }
 OURS = ("common", "proto", "agent", "server", "client", "tests", "bench", "statcollect", "statagent")
 THIRD_PARTY = [
@@ -51,6 +52,7 @@ THIRD_PARTY = [
     (r"(cuda|cuda_\w+\.h|cub/)", "cuda"),
     (r"xxhash\.h", "xxhash"),
     (r"hwy/", "highway"),
+    (r"(arrow|parquet)/", "arrow"),
 ]
 
 
@@ -127,6 +129,7 @@ def test_every_include_follows_the_table() -> None:
         ("agent/agent.cc", "<grpcpp/channel.h>"),
         ("client/main.cc", '"server/query/query.h"'),
         ("client/main.cc", '"agent/stats/stats.h"'),
+        ("client/exports/csv.cc", "<arrow/api.h>"),
         ("server/main.cc", '"tests/support/fake_store.h"'),
         ("agent/include/statagent/agent.h", '"absl/status/status.h"'),
     ],

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/formats/convert.h"
+#include "client/formats/ort_label.h"
 #include "common/names.h"
 
 namespace statcollect::client::formats {
@@ -358,6 +359,8 @@ Observation ToObservation(const OrtRecord& r, bool trust_std, Tally* tally) {
   o.def.key.name = r.name;
   o.def.key.kind = inspected ? (r.backward ? Kind::kInspectGrad : Kind::kInspect)
                              : (r.backward ? Kind::kGradOutput : Kind::kOutput);
+  // What `statctl export ort` wrote tells the place, too. A user's own name of an inspected tensor may have brackets.
+  if (!inspected || r.name.find('@') != std::string::npos) ParseOrtLabel(r.name, o.def.key);
   o.def.depth = r.depth;
   if (module && !inspected) o.def.class_name = module->class_name;
   o.layout.dtype = r.dtype;

@@ -113,7 +113,8 @@ class RunWriter {
     c.step.push_back(step);
     c.order.push_back(r.next_order[step]++);
     c.stats.push_back(StatsOf(tensor));
-    for (const double sum : SketchOf(tensor, sketch_)) c.sketch.push_back(sum);
+    for (const double sum : SketchOf(tensor, sketch_))
+      c.sketch.push_back(narrow_sketches_ && !HasWideSketch(tensor.dtype) ? static_cast<float>(sum) : sum);
     c.sample_count.push_back(tensor.samples);
     c.samples.insert(c.samples.end(), tensor.values.begin(), tensor.values.begin() + tensor.samples);
     r.stat_steps.insert(step);
@@ -143,6 +144,11 @@ class RunWriter {
   // The rank's step got no end: it died in it, or is still in it.
   RunWriter& NoStepEnd(std::uint32_t rank, std::uint64_t step) {
     ranks_[rank].without_end.insert(step);
+    return *this;
+  }
+  // Sums as wide as an agent sends them.
+  RunWriter& NarrowSketches() {
+    narrow_sketches_ = true;
     return *this;
   }
   RunWriter& Unfinished(std::uint32_t rank) {
@@ -221,6 +227,7 @@ class RunWriter {
   Store& store_;
   std::string run_;
   std::uint32_t sketch_;
+  bool narrow_sketches_ = false;
   AttemptMeta attempt_;
   std::map<std::uint32_t, Rank> ranks_;
 };

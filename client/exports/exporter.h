@@ -1,0 +1,79 @@
+// What an export writes, and where: a run's records one after the other into one format.
+#ifndef STATCOLLECT_CLIENT_EXPORTS_EXPORTER_H_
+#define STATCOLLECT_CLIENT_EXPORTS_EXPORTER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/records.h"
+#include "common/status.h"
+
+namespace statcollect::client {
+
+// One tensor of one step. Everything it points to is valid during the call only.
+struct Observation {
+  std::uint32_t rank = 0;
+  std::uint64_t step = 0;
+  std::uint32_t order = 0;  // in the step's order of execution
+  const ActivationDef* def = nullptr;
+  const Layout* layout = nullptr;
+  const TensorStats* stats = nullptr;
+  std::span<const double> sketch, samples;  // empty unless asked for and recorded
+};
+
+// Its numbers as far as they are there: moments are absent without a finite element, anything where the tool
+// that recorded it does not tell.
+struct Numbers {
+  std::optional<std::uint64_t> numel, nan, pos_inf, neg_inf, zero, neg, pos, hash;
+  std::optional<std::uint64_t> inf;  // of both signs, where they were counted together
+  std::optional<double> min, max, mean, std, l1, l2;
+};
+Numbers NumbersOf(const Observation& observation);
+// "std" or "mean std": statistics that are stored but not trusted; empty for our own records.
+std::string UntrustedOf(const Layout& layout);
+// "crc32"; empty for our own content hash.
+std::string_view HashKindOf(const Layout& layout);
+
+// Records come by step, then rank; of each the tensors in order of execution, then scalars, events, the end.
+// Nothing is to be seen under the final name before Finish; destroyed before it, an exporter leaves nothing.
+class Exporter {
+ public:
+  virtual ~Exporter() = default;
+  virtual Status Write(const Observation& observation) = 0;
+  virtual Status Write(std::uint32_t /*rank*/, const ScalarRecord&) { return Status::Ok(); }
+  virtual Status Write(std::uint32_t /*rank*/, const EventRecord&) { return Status::Ok(); }
+  virtual Status Write(std::uint32_t /*rank*/, const StepRecord&) { return Status::Ok(); }
+  virtual Status Finish() = 0;
+  // Whole sentences for the user, after Finish: what the format could not take.
+  virtual std::vector<std::string> Remarks() const { return {}; }
+};
+
+enum class ExportFormat { kCsv, kJson, kOrt, kTensorBoard, kParquet };
+std::optional<ExportFormat> ParseExportFormat(std::string_view name);
+
+struct ExportTarget {
+  std::string run;
+  std::string path;  // "-": standard output, csv and json only
+  bool overwrite = false;
+  bool sketches = false, samples = false;  // csv, json, parquet: columns for them
+  bool rank_folders = false;               // ort, tensorboard: a folder a rank
+  std::vector<std::string> statistics;     // tensorboard: only these; empty: its default
+};
+
+// kAlreadyExists, kInvalidArgument, kPermissionDenied... for the path; kUnimplemented where this build has no
+// Parquet.
+Result<std::unique_ptr<Exporter>> MakeExporter(ExportFormat format, const ExportTarget& target);
+Result<std::unique_ptr<Exporter>> MakeCsvExporter(const ExportTarget& target);
+Result<std::unique_ptr<Exporter>> MakeJsonExporter(const ExportTarget& target);
+Result<std::unique_ptr<Exporter>> MakeOrtExporter(const ExportTarget& target);
+Result<std::unique_ptr<Exporter>> MakeTensorBoardExporter(const ExportTarget& target);
+Result<std::unique_ptr<Exporter>> MakeParquetExporter(const ExportTarget& target);
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_EXPORTS_EXPORTER_H_

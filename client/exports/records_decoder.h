@@ -1,0 +1,48 @@
+// From the messages of ReadRecords to the calls of an Exporter: keeps the definitions and checks that ids are
+// defined.
+#ifndef STATCOLLECT_CLIENT_EXPORTS_RECORDS_DECODER_H_
+#define STATCOLLECT_CLIENT_EXPORTS_RECORDS_DECODER_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "client/exports/exporter.h"
+#include "statcollect/v1/query.pb.h"
+
+namespace statcollect::client {
+
+class RecordsDecoder {
+ public:
+  // `to` outlives it.
+  explicit RecordsDecoder(Exporter& to) : to_(to) {}
+
+  // kDataLoss: the message contradicts itself or those before; the exporter's errors are passed on.
+  Status Take(const v1::ReadRecordsResponse& message);
+
+  std::uint64_t records() const { return records_; }
+  const std::set<std::uint32_t>& ranks() const { return ranks_; }
+  // Of the records.
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> steps() const { return steps_; }
+
+ private:
+  struct Definitions {
+    std::vector<ActivationDef> activations;
+    std::vector<Layout> layouts;
+  };
+  Status WriteStats(std::uint32_t rank, const StatColumns& stats, const Definitions& definitions);
+  void NoteStep(std::uint64_t step);
+
+  Exporter& to_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Definitions> definitions_;  // by attempt and rank
+  std::uint64_t records_ = 0;
+  std::set<std::uint32_t> ranks_;
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> steps_;
+};
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_EXPORTS_RECORDS_DECODER_H_

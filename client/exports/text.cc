@@ -1,0 +1,126 @@
+#include "client/exports/text.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+namespace statcollect::client {
+namespace {
+
+constexpr std::size_t kNumberBytesMax = 400;  // 1e308 in fixed notation
+constexpr char kHexDigits[] = "0123456789abcdef";
+
+template <typename... Arguments>
+void AppendNumber(std::string& to, Arguments... arguments) {
+  char text[kNumberBytesMax];
+  const auto end = std::to_chars(text, text + sizeof text, arguments...);
+  to.append(text, end.ptr);
+}
+
+void AppendHex4(unsigned value, std::string& to) {
+  to += "\\u";
+  for (int shift = 12; shift >= 0; shift -= 4) to += kHexDigits[(value >> shift) & 15];
+}
+
+// Decodes the character at the text's begin, which is valid UTF-8, and removes it.
+unsigned TakeCharacter(std::string_view& text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const std::size_t size = byte(0) < 0x80 ? 1 : byte(0) < 0xe0 ? 2 : byte(0) < 0xf0 ? 3 : 4;
+  unsigned value = size == 1 ? byte(0) : byte(0) & (0xffu >> (size + 1));
+  for (std::size_t i = 1; i < size && i < text.size(); ++i) value = value << 6 | (byte(i) & 0x3fu);
+  text.remove_prefix(std::min(size, text.size()));
+  return value;
+}
+
+}  // namespace
+
+void AppendUnsigned(std::uint64_t value, std::string& to) { AppendNumber(to, value); }
+void AppendSigned(std::int64_t value, std::string& to) { AppendNumber(to, value); }
+
+void AppendDouble(double value, std::string& to) {
+  if (std::isnan(value)) {
+    to += "NaN";
+  } else if (std::isinf(value)) {
+    to += value > 0 ? "Infinity" : "-Infinity";
+  } else {
+    AppendNumber(to, value);
+  }
+}
+
+void AppendJsonDouble(double value, std::string& to) {
+  if (std::isfinite(value)) return AppendNumber(to, value);
+  to += '"';
+  AppendDouble(value, to);
+  to += '"';
+}
+
+void AppendHash(std::uint64_t hash, std::string& to) {
+  to += "0x";
+  for (int shift = 60; shift >= 0; shift -= 4) to += kHexDigits[(hash >> shift) & 15];
+}
+
+void AppendJsonString(std::string_view text, std::string& to) {
+  to += '"';
+  while (!text.empty()) {
+    const unsigned c = TakeCharacter(text);
+    if (c == '"' || c == '\\') {
+      to += '\\';
+      to += static_cast<char>(c);
+    } else if (c >= 0x20 && c < 0x7f) {
+      to += static_cast<char>(c);
+    } else if (c < 0x10000) {
+      AppendHex4(c, to);
+    } else {
+      AppendHex4(0xd800 + ((c - 0x10000) >> 10), to);
+      AppendHex4(0xdc00 + ((c - 0x10000) & 0x3ff), to);
+    }
+  }
+  to += '"';
+}
+
+void AppendCsvField(std::string_view text, std::string& to) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
+    to += text;
+    return;
+  }
+  to += '"';
+  for (const char c : text) {
+    if (c == '"') to += '"';
+    to += c;
+  }
+  to += '"';
+}
+
+void AppendList(std::span<const std::int64_t> values, std::string& to) {
+  char separator = '[';
+  for (const std::int64_t value : values) {
+    to += separator;
+    AppendSigned(value, to);
+    separator = ',';
+  }
+  to += values.empty() ? "[]" : "]";
+}
+
+void AppendList(std::span<const double> values, std::string& to) {
+  char separator = '[';
+  for (const double value : values) {
+    to += separator;
+    AppendJsonDouble(value, to);
+    separator = ',';
+  }
+  to += values.empty() ? "[]" : "]";
+}
+
+std::string PythonFloat(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  std::string scientific;
+  AppendNumber(scientific, value, std::chars_format::scientific);
+  const int exponent = std::atoi(scientific.c_str() + scientific.find('e') + 1);
+  if (exponent < -4 || exponent >= 16) return scientific;
+  std::string fixed;
+  AppendNumber(fixed, value, std::chars_format::fixed);
+  return fixed.find('.') == std::string::npos ? fixed + ".0" : fixed;
+}
+
+}  // namespace statcollect::client
