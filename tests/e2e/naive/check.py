@@ -1,0 +1,162 @@
+"""Compares `statctl diff` with the naive model on pairs of runs made from seeds. As a program: the long form.
+
+python tests/e2e/naive/check.py --pairs 5000 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import random
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from conftest import BUILD, Collector
+
+from naive.generator import as_line, make_pair
+from naive.naive_diff import Answer, Losses, Model, read_records
+
+MAKE_RUNS = BUILD / "tests" / "make_runs"
+QUESTIONS: list[list[str]] = [[], [], ["--tolerance", "1e-2"], ["--tolerance", "1e-6"], ["--kinds", "output,weight_grad"]]
+
+
+def write_runs(data_dir: Path, seeds: range) -> None:
+    """Run a<seed> and b<seed> for each seed, into a store that no daemon has open."""
+    lines = [as_line(launch) for seed in seeds for launch in make_pair(seed, f"a{seed}", f"b{seed}")]
+    subprocess.run([str(MAKE_RUNS), str(data_dir)], input="\n".join(lines) + "\n", text=True, check=True, timeout=600)
+
+
+def read_losses(path: Path) -> Losses:
+    losses: Losses = defaultdict(list)
+    with path.open(newline="") as lines:
+        for line in csv.DictReader(lines):
+            if line["name"].lower().endswith("loss"):
+                losses[int(line["step"]), int(line["rank"])].append(
+                    (line["name"], int(line["micro_batch"]), float(line["value"]))
+                )
+    return losses
+
+
+def places_of_scalars(path: Path) -> set[tuple[int, int]]:
+    with path.open(newline="") as lines:
+        return {(int(line["step"]), int(line["rank"])) for line in csv.DictReader(lines)}
+
+
+def export(collector: Collector, run: str, folder: Path) -> tuple[Path, Path]:
+    observations, scalars = folder / f"{run}.csv", folder / f"{run}.scalars.csv"
+    done = collector.statctl("export", "csv", run, str(observations), "--sketch")
+    assert done.code == 0, done.err
+    done = collector.statctl("scalars", run, "--format", "csv")
+    assert done.code == 0, done.err
+    scalars.write_text(done.out)
+    return observations, scalars
+
+
+def model_of(a: tuple[Path, Path], b: tuple[Path, Path], question: list[str]) -> Answer:
+    tolerance = float(question[1]) if "--tolerance" in question else None
+    kinds = set(question[1].split(",")) if "--kinds" in question else None
+    return Model(
+        read_records(a[0]), read_records(b[0]), read_losses(a[1]), read_losses(b[1]), tolerance, kinds,
+        places_of_scalars(a[1]), places_of_scalars(b[1]),
+    ).run()  # fmt: skip
+
+
+def row_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (row["step"], row["rank"], row["stage"], row["activation"], row["kind"] or "", row["output_path"], row["micro_batch"],
+            row["call"], row["mode"], row["reason"])  # fmt: skip
+
+
+def number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def disagreements(report: dict[str, Any], naive: Answer) -> list[str]:
+    """One line each; empty if both say the same."""
+    found: list[str] = []
+
+    def expect(what: str, of_diff: Any, of_model: Any) -> None:
+        if of_diff != of_model:
+            found.append(f"{what}: diff says {of_diff}, the model {of_model}")
+
+    expect("verdict", report["verdict"], naive.verdict)
+    if "incomparable" in (report["verdict"], naive.verdict):
+        return found
+    compared = report["compared"]
+    expect("records", compared["records"], naive.records)
+    expect("identical", compared["identical"], naive.identical)
+    expect("within_tolerance", compared["within_tolerance"], naive.within)
+    expect("diverged", compared["diverged"], len(naive.rows))
+    expect("ranks", report["ranks"], naive.ranks)
+    expect("steps", report["steps"] and (report["steps"]["first"], report["steps"]["last"]), naive.steps)
+    expect("only_a", sorted(report["unmatched"]["only_a"]), sorted(naive.only_a))
+    expect("only_b", sorted(report["unmatched"]["only_b"]), sorted(naive.only_b))
+    expect("weights", report["inputs"]["weights"], naive.weights)
+    expect("batches", report["inputs"]["batches"], naive.batches)
+    rows = [row_of(row) for row in report["diverged"]]
+    expected = [row.key() for row in naive.rows]
+    if rows != expected:
+        at = next((i for i, (x, y) in enumerate(zip(rows, expected, strict=False)) if x != y), min(len(rows), len(expected)))
+        expect(f"diverged[{at}]", rows[at : at + 1], expected[at : at + 1])
+    else:
+        for shown, row in zip(report["diverged"], naive.rows, strict=True):
+            if row.reason in ("numeric", "dtype") and not close(number(shown["distance"]), row.distance):
+                expect(f"distance of {row.key()}", shown["distance"], row.distance)
+    expect("first", report["first"] and row_of(report["first"]), naive.rows[0].key() if naive.rows else None)
+    bitwise, of_model = report["first_bitwise"], naive.first_bitwise
+    expect("first_bitwise", bitwise and row_of(bitwise)[:-1], of_model and of_model.key()[:-1])
+    return found
+
+
+def close(a: float | None, b: float | None) -> bool:
+    if a is None or b is None or not math.isfinite(a) or not math.isfinite(b):
+        return a == b
+    return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def check_seed(collector: Collector, seed: int, folder: Path) -> list[str]:
+    question = random.Random(f"question {seed}").choice(QUESTIONS)
+    a, b = export(collector, f"a{seed}", folder), export(collector, f"b{seed}", folder)
+    report = collector.diff(f"a{seed}", f"b{seed}", "--all", *question)
+    found = disagreements(report, model_of(a, b, question))
+    for path in (*a, *b):
+        path.unlink()
+    return [f"seed {seed}, diff a{seed} b{seed} {' '.join(question)}: {line}" for line in found]
+
+
+def check_seeds(folder: Path, seeds: range) -> list[str]:
+    """All disagreements; the store is made in `folder`."""
+    write_runs(folder / "data", seeds)
+    collector = Collector(folder / "data").start()
+    try:
+        with ThreadPoolExecutor(4) as pool:  # most of the time goes into starting statctl
+            return [line for found in pool.map(lambda seed: check_seed(collector, seed, folder), seeds) for line in found]
+    finally:
+        collector.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="diff against a naive model, long form")
+    parser.add_argument("--pairs", type=int, default=2000, help="pairs of runs")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first pair; the others follow")
+    parser.add_argument("--chunk", type=int, default=200, help="pairs in one store")
+    arguments = parser.parse_args()
+    found: list[str] = []
+    for first in range(arguments.seed, arguments.seed + arguments.pairs, arguments.chunk):
+        seeds = range(first, min(first + arguments.chunk, arguments.seed + arguments.pairs))
+        with tempfile.TemporaryDirectory() as folder:
+            found += check_seeds(Path(folder), seeds)
+        print(f"seeds {seeds.start}..{seeds.stop - 1}: {len(found)} disagreements so far", flush=True)
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

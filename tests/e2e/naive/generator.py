@@ -1,0 +1,255 @@
+"""Pairs of runs, made at random from a seed, with planted differences of every kind."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+from typing import Any
+
+DTYPES = ["f32", "f32", "f32", "bf16", "f16", "f64", "f8e4m3", "i64", "bool", "c64"]
+LOSSES = ["loss", "train/loss", "eval_Loss", "lr"]  # the last is none
+
+
+def model_of(rng: random.Random) -> list[dict[str, Any]]:
+    """What a step of one rank records, in order of execution."""
+    records: list[dict[str, Any]] = []
+
+    def add(name: str, kind: str, **more: Any) -> None:
+        records.append({"name": name, "kind": kind, **more})
+
+    if rng.random() < 0.7:
+        add("ids", "batch", dtype="i64")
+    modules = [f"h.{i}" + rng.choice(["", ".fc", ".ln"]) for i in range(rng.randint(1, 5))]
+    for micro_batch in range(rng.choice([1, 1, 2, 3])):
+        for module in modules:
+            dtype = rng.choice(DTYPES)
+            if rng.random() < 0.2:
+                add(module, "input", micro_batch=micro_batch, dtype=dtype)
+            for call in range(rng.choice([1, 1, 1, 2])):
+                for path in rng.choice([[""], [""], ["0", "1"]]):
+                    add(module, "output", micro_batch=micro_batch, call=call, path=path, dtype=dtype)
+        for module in reversed(modules):
+            if rng.random() < 0.7:
+                add(module, rng.choice(["grad_output", "grad_input"]), micro_batch=micro_batch)
+    if rng.random() < 0.3:
+        add(modules[0], "output", mode="eval")
+        add("probe", "inspect", mode="eval")
+    for module in modules:
+        if rng.random() < 0.6:
+            add(module + ".weight", "weight_grad")
+            add(module + ".weight", "weight")
+        if rng.random() < 0.2:
+            add(module + ".weight.m", "optimizer_state")
+    unique: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for record in records:
+        unique.setdefault(identity(record), record)
+    return list(unique.values())
+
+
+def identity(record: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(record.get(part) for part in ("name", "kind", "path", "micro_batch", "call", "mode"))
+
+
+def values_of(rng: random.Random, dtype: str, size: int) -> list[Any]:
+    if dtype == "bool":
+        return [float(rng.random() < 0.5) for _ in range(size)]
+    if dtype in ("i64",):
+        return [float(rng.randint(-50, 50)) for _ in range(size)]
+    scale = rng.choice([1.0, 1.0, 1e-3, 1e4])
+    offset = rng.choice([0.0, 0.0, 0.0, 10.0])
+    return [scale * (offset + rng.gauss(0, 1)) for _ in range(size)]
+
+
+def observation(rng: random.Random, template: dict[str, Any], step: int, rank: int) -> dict[str, Any]:
+    record = {**template, "rank": rank, "step": step}
+    dtype = record.get("dtype", "f32")
+    size = rng.choice([1, 2, 5, 16, 33, 48])
+    record["shape"] = [size]  # complex: values are the real and imaginary parts as they are counted
+    if size == 48 and rng.random() < 0.5:
+        record["shape"] = [6, 8]
+    record["values"] = values_of(rng, dtype, size)
+    if rng.random() < 0.03 and dtype.startswith(("f", "b")) and dtype != "bool":
+        record["values"][rng.randrange(size)] = rng.choice(["nan", "inf", "-inf"])
+    if dtype == "c64":
+        record["dtype"] = "f32"  # the writer of the tests does not know complex
+    return record
+
+
+def one_run(rng: random.Random) -> list[dict[str, Any]]:
+    model = model_of(rng)
+    ranks = rng.choice([1, 1, 2, 3])
+    steps = [step for step in range(rng.randint(1, 5)) if rng.random() < 0.9] or [3]
+    losses = rng.sample(LOSSES, rng.randint(0, 2))
+    records: list[dict[str, Any]] = []
+    for step in steps:
+        for rank in range(ranks):
+            if step == steps[0] and rng.random() < 0.5:
+                records.append(observation(rng, {"name": "h.0.weight", "kind": "weight", "mode": "init"}, step, rank))
+            records += [observation(rng, template, step, rank) for template in model]
+            for name in losses:
+                for micro_batch in range(rng.choice([1, 1, 2])):
+                    records.append(
+                        {"rank": rank, "step": step, "scalar": name, "value": rng.gauss(2, 1), "micro_batch": micro_batch}
+                    )
+    return records
+
+
+# --- differences; each changes the records of run B in place and may do nothing
+
+
+def some_tensor(rng: random.Random, records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    tensors = [r for r in records if "values" in r]
+    return rng.choice(tensors) if tensors else None
+
+
+def plant_missing(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    if (chosen := some_tensor(rng, records)) is not None:
+        whole_run = rng.random() < 0.4
+        gone = [r for r in records if r is chosen or (whole_run and "values" in r and identity(r) == identity(chosen))]
+        for record in gone:
+            records.remove(record)
+
+
+def plant_extra(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    if (chosen := some_tensor(rng, records)) is not None:
+        extra = copy.deepcopy(chosen)
+        extra["name"] = "extra." + chosen["name"]
+        if not any(identity(r) == identity(extra) and same_place(r, extra) for r in records if "values" in r):
+            records.insert(records.index(chosen) + rng.randint(0, 1), extra)
+
+
+def plant_lost_kind(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    if (chosen := some_tensor(rng, records)) is not None:
+        records[:] = [r for r in records if r.get("kind") != chosen["kind"]]
+
+
+def same_place(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return bool(a["rank"] == b["rank"] and a["step"] == b["step"])
+
+
+def plant_reordered(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    if (chosen := some_tensor(rng, records)) is not None:
+        places = [i for i, r in enumerate(records) if "values" in r and same_place(r, chosen)]
+        i, j = rng.choice(places), rng.choice(places)
+        records[i], records[j] = records[j], records[i]
+
+
+def plant_shape(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    if (chosen := some_tensor(rng, records)) is not None:
+        if rng.random() < 0.5:
+            chosen["shape"] = [1, *chosen["shape"]]  # the same elements
+        else:
+            chosen["values"] = [*chosen["values"], 1.0]
+            chosen["shape"] = [len(chosen["values"])]
+
+
+def plant_dtype(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    if (chosen := some_tensor(rng, records)) is not None:
+        chosen["dtype"] = rng.choice(["f64", "f32", "bf16", "i32"])
+
+
+def plant_nonfinite(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    if (chosen := some_tensor(rng, records)) is not None:
+        for _ in range(rng.choice([1, 1, len(chosen["values"])])):
+            chosen["values"][rng.randrange(len(chosen["values"]))] = rng.choice(["nan", "inf", "-inf"])
+
+
+def plant_numeric(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    """Around the tolerance, on one tensor or on everything from a step on."""
+    if (chosen := some_tensor(rng, records)) is not None:
+        size = 10 ** rng.uniform(-12, 0.5)
+        onwards = rng.random() < 0.2
+        for record in records:
+            if "values" in record and (record is chosen or (onwards and record["step"] >= chosen["step"])):
+                one = rng.random() < 0.3
+                at = rng.randrange(len(record["values"]))
+                record["values"] = [
+                    x * (1 + size * rng.gauss(0, 1)) if isinstance(x, float) and (not one or i == at) else x
+                    for i, x in enumerate(record["values"])
+                ]
+
+
+def plant_sign_flip(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    if (chosen := some_tensor(rng, records)) is not None:
+        chosen["values"] = [-x if isinstance(x, float) else x for x in chosen["values"]]
+
+
+def plant_permutation(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    if (chosen := some_tensor(rng, records)) is not None:
+        rng.shuffle(chosen["values"])
+
+
+def plant_lost_rank(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    rank = rng.choice([r["rank"] for r in records])
+    left = [r for r in records if r["rank"] != rank]
+    records[:] = left or records
+
+
+def plant_lost_step(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    step = rng.choice([r["step"] for r in records])
+    rank = rng.choice([None, rng.choice([r["rank"] for r in records])])
+    left = [r for r in records if r["step"] != step or (rank is not None and r["rank"] != rank)]
+    records[:] = left or records
+
+
+def plant_loss(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    losses = [r for r in records if "scalar" in r]
+    if not losses:
+        return
+    chosen = rng.choice(losses)
+    fate = rng.random()
+    if fate < 0.2:
+        records.remove(chosen)
+    elif fate < 0.3:
+        chosen["scalar"] = "other_loss"
+    elif fate < 0.4:
+        records.insert(records.index(chosen), copy.deepcopy(chosen))
+    elif fate < 0.55:
+        chosen["value"] = rng.choice(["nan", "inf"])
+    else:
+        chosen["value"] *= 1 + 10 ** rng.uniform(-8, 0)
+
+
+PLANTS = [
+    plant_missing, plant_extra, plant_lost_kind, plant_reordered, plant_shape, plant_dtype, plant_nonfinite, plant_numeric,
+    plant_numeric, plant_sign_flip, plant_permutation, plant_lost_rank, plant_lost_step, plant_loss,
+]  # fmt: skip
+
+
+def launches(rng: random.Random, run: str, records: list[dict[str, Any]], other: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One launch, or two of which the second resumes: the first one's later steps are superseded, whatever they held."""
+    world = 1 + max(r["rank"] for r in records)
+    sketch = rng.choice([0, 16, 16, 32])
+    spec = {"run": run, "world_size": world, "sketch": sketch}
+    steps = sorted({r["step"] for r in records})
+    places = {(r["step"], r["rank"]) for r in records}
+    # Where a launch lacks a rank's last step, or superseded steps hold what the others do not, the answer depends on what no
+    # export shows.
+    regular = len(places) == len(steps) * len({rank for _, rank in places})
+    if len(steps) < 2 or not regular or rng.random() < 0.6:
+        return [{**spec, "records": records}]
+    resumed = rng.choice(steps[1:])
+    before = [r for r in records if r["step"] < resumed]
+    known = {(r["rank"], r.get("kind")) for r in records}
+    ranks, kinds = {rank for rank, _ in known}, {kind for _, kind in known}
+    stale = [r for r in other if r["step"] in steps and r["step"] >= resumed and r["rank"] in ranks and r.get("kind") in kinds]
+    return [{**spec, "records": before + stale}, {**spec, "records": [r for r in records if r["step"] >= resumed]}]
+
+
+def make_pair(seed: int, name_a: str, name_b: str) -> list[dict[str, Any]]:
+    """Two runs as make_runs takes them, one launch each or more."""
+    rng = random.Random(seed)
+    a = one_run(rng)
+    b = copy.deepcopy(a)
+    for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
+        rng.choice(PLANTS)(rng, b)
+    if rng.random() < 0.05:
+        b = one_run(rng)  # has little or nothing to do with A
+    return launches(rng, name_a, a, b) + launches(rng, name_b, b, a)
+
+
+def as_line(launch: dict[str, Any]) -> str:
+    assert all(not isinstance(v, float) or math.isfinite(v) for r in launch["records"] for v in r.get("values", []))
+    return json.dumps(launch)

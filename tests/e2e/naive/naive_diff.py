@@ -1,0 +1,373 @@
+"""What `statctl diff` must answer, worked out from two exported CSV files the slow and plain way (docs/divergence.md).
+
+Knows nothing of the collector: two lists of observations, as `statctl export csv --sketch` writes them, and two of losses,
+as `statctl scalars` does. Left out: which of the divergences are origins.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import defaultdict
+from collections.abc import Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Identity = tuple[str, str, str, int, int, str]  # name, kind, output path, micro-batch, call, mode
+TOLERANCES = {"f64": 1e-9, "c128": 1e-9, "f32": 1e-4, "c64": 1e-4, "f16": 5e-3, "bf16": 2e-2, "f8e4m3": 1e-1, "f8e5m2": 1e-1}
+STAGES = ["weights", "batch", "forward", "loss", "backward", "grad", "optimizer"]
+BACKWARD = {"grad_output", "grad_input", "inspect_grad"}
+
+
+@dataclass
+class Record:
+    """One line of the CSV."""
+
+    rank: int
+    step: int
+    identity: Identity
+    order: int
+    dtype: str
+    shape: str
+    numel: int
+    counts: tuple[int, int, int]  # NaN, +inf, -inf
+    hash: str
+    moments: dict[str, float] | None  # None: no finite element
+    sketch: list[float]
+
+
+@dataclass
+class Row:
+    """One divergence; ordered as the report is."""
+
+    place: tuple[Any, ...]
+    step: int
+    rank: int
+    stage: str
+    identity: Identity
+    reason: str
+    distance: float | None = None
+
+    def key(self) -> tuple[Any, ...]:
+        name, kind, path, micro_batch, call, mode = self.identity
+        return (self.step, self.rank, self.stage, name, kind, path, micro_batch, call, mode, self.reason)
+
+
+@dataclass
+class Answer:
+    """As far as the model goes."""
+
+    verdict: str = ""
+    ranks: list[int] = field(default_factory=list)
+    steps: tuple[int, int] | None = None
+    records: int = 0
+    identical: int = 0
+    within: int = 0
+    rows: list[Row] = field(default_factory=list)
+    only_a: set[str] = field(default_factory=set)
+    only_b: set[str] = field(default_factory=set)
+    first_bitwise: Row | None = None
+    weights: str = "unknown"
+    batches: str = "unknown"
+
+
+def read_records(path: Path) -> list[Record]:
+    with path.open(newline="") as lines:
+        return [as_record(line) for line in csv.DictReader(lines)]
+
+
+def as_record(line: dict[str, str]) -> Record:
+    identity = (line["activation"], line["kind"], line["output_path"], int(line["micro_batch"]), int(line["call"]), line["mode"])
+    moments = {name: float(line[name]) for name in ("min", "max", "mean", "std", "l2")} if line["min"] else None
+    return Record(
+        int(line["rank"]), int(line["step"]), identity, int(line["order"]), line["dtype"], line["shape"], int(line["numel"]),
+        (int(line["nan"]), int(line["pos_inf"]), int(line["neg_inf"])), line["hash"], moments,
+        [float(x) for x in json.loads(line["sketch"])] if line["sketch"] else [],
+    )  # fmt: skip
+
+
+# --- one pair
+
+
+def relative(a: float, b: float) -> float:
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0
+    if not math.isfinite(a) or not math.isfinite(b):
+        return math.inf
+    larger = max(abs(a), abs(b))
+    return abs(a / larger - b / larger)
+
+
+def apart(a: float, b: float, scale: float) -> float:
+    return 0.0 if a == b else abs(a - b) / scale if scale > 0 else math.inf
+
+
+def sketch_distance(a: Record, b: Record) -> float:
+    assert a.moments is not None and b.moments is not None
+    norm = max(a.moments["l2"], b.moments["l2"])
+    estimate = math.sqrt(sum((x - y) ** 2 for x, y in zip(a.sketch, b.sketch, strict=True)))
+    estimate = 0.0 if estimate == 0 else estimate / norm if norm > 0 else math.inf
+    # Norms and means prove that much, down to their own accuracy.
+    finite = a.numel * (2 if a.dtype.startswith("c") else 1) - sum(a.counts)
+    of_means = math.sqrt(finite) * abs(a.moments["mean"] - b.moments["mean"])
+    proven = max(relative(a.moments["l2"], b.moments["l2"]), of_means / norm if norm > 0 else 0.0 if of_means == 0 else math.inf)
+    return max(estimate, proven) if proven > 1e-5 else estimate
+
+
+def statistics_distance(a: dict[str, float], b: dict[str, float]) -> float:
+    rms = max(math.hypot(a["mean"], a["std"]), math.hypot(b["mean"], b["std"]))
+    largest = max(abs(s[name]) for s in (a, b) for name in ("min", "max"))
+    return max(
+        relative(a["l2"], b["l2"]),
+        apart(a["mean"], b["mean"], rms),
+        apart(a["std"], b["std"], max(a["std"], b["std"], 0.01 * rms)),
+        apart(a["min"], b["min"], largest),
+        apart(a["max"], b["max"], largest),
+    )
+
+
+def compare(a: Record, b: Record, tolerance: float | None) -> tuple[str, float | None]:
+    """The reason why the two differ, or "identical" or "within"; and the distance."""
+    allowed = max(TOLERANCES.get(a.dtype, 0.0), TOLERANCES.get(b.dtype, 0.0)) if tolerance is None else tolerance
+    if a.shape != b.shape:
+        return "shape", None
+    if a.dtype == b.dtype and a.hash == b.hash:
+        return "identical", None
+    if a.counts != b.counts:
+        return "nonfinite", math.inf
+    if a.moments is None or b.moments is None:
+        distance = 0.0
+    elif a.sketch and len(a.sketch) == len(b.sketch):
+        distance = sketch_distance(a, b)
+    else:
+        distance = statistics_distance(a.moments, b.moments)
+    if a.dtype != b.dtype and tolerance is None:
+        return "dtype", distance
+    never_rounded = tolerance is None and allowed == 0
+    return ("numeric" if never_rounded or distance > allowed else "within"), distance
+
+
+# --- order
+
+
+def stage_of(identity: Identity) -> str:
+    _, kind, _, _, _, mode = identity
+    if kind in ("weight", "optimizer_state"):
+        return "weights" if mode == "init" else "optimizer"
+    if kind in ("batch", "weight_grad"):
+        return {"batch": "batch", "weight_grad": "grad"}[kind]
+    return "backward" if kind in BACKWARD else "forward"
+
+
+def place_of(
+    step: int,
+    rank: int,
+    stage: str,
+    micro_batch: int,
+    is_eval: bool,
+    position: int,
+    behind: int = 0,
+    before_training: bool = False,
+) -> tuple[Any, ...]:
+    per_micro_batch = stage in ("forward", "loss", "backward")
+    phase = {"weights": 0, "batch": 1, "grad": 4, "optimizer": 5}.get(stage, 2 if is_eval and before_training else 3)
+    return (step, phase, micro_batch if per_micro_batch else 0, STAGES.index(stage), is_eval, position, behind, rank)
+
+
+def place_of_record(record: Record, position: int, behind: int, first_training: int) -> tuple[Any, ...]:
+    """`first_training`: order of the first forward record in training on the record's own side."""
+    is_eval, before = record.identity[5] == "eval", record.order < first_training
+    return place_of(record.step, record.rank, stage_of(record.identity), record.identity[3], is_eval, position, behind, before)
+
+
+def first_training(records: list[Record]) -> int:
+    orders = [r.order for r in records if stage_of(r.identity) == "forward" and r.identity[5] == "train"]
+    return min(orders, default=0)
+
+
+def pass_of(record: Record) -> tuple[int, str]:
+    """Micro-batch and mode: forward passes are each in an order of their own."""
+    return record.identity[3], record.identity[5]
+
+
+def label(identity: Identity) -> str:
+    name, kind, path, micro_batch, call, mode = identity
+    text = f"{kind} {name}" + (f"[{path}]" if path else "") + (f" micro-batch {micro_batch}" if micro_batch else "")
+    return f"{text} call {call}" + (f" ({mode})" if mode != "train" else "")
+
+
+# --- two runs
+
+Losses = dict[tuple[int, int], list[tuple[str, int, float]]]  # by step and rank, in order: name, micro-batch, value
+Places = Set[tuple[int, int]]  # step and rank
+
+
+class Model:
+    def __init__(
+        self, a: list[Record], b: list[Record], losses_a: Losses, losses_b: Losses, tolerance: float | None,
+        kinds: set[str] | None = None, scalars_a: Places = frozenset(), scalars_b: Places = frozenset(),
+    ) -> None:  # fmt: skip
+        """`scalars_a`, `scalars_b`: step and rank of every scalar, losses or not: that is a step, too."""
+        self.a, self.b = by_place(a), by_place(b)
+        self.losses_a, self.losses_b = losses_a, losses_b
+        self.places_a, self.places_b = set(self.a) | scalars_a, set(self.b) | scalars_b
+        self.tolerance, self.kinds = tolerance, kinds
+        self.kinds_a, self.kinds_b = {r.identity[1] for r in a}, {r.identity[1] for r in b}
+        self.missing: set[tuple[str, int, Identity]] = set()
+        self.order_reported = False
+        self.training_a = 0
+        self.bitwise: list[Row] = []
+        self.answer = Answer()
+
+    def run(self) -> Answer:
+        answer = self.answer
+        steps = sorted({step for step, _ in self.places_a} & {step for step, _ in self.places_b})
+        answer.ranks = sorted({rank for _, rank in self.places_a} & {rank for _, rank in self.places_b})
+        pairs = 0
+        for step in steps:
+            rows: list[Row] = []
+            for rank in answer.ranks:
+                pairs += self.compare_rank(step, rank, rows)
+                pairs += self.compare_losses(step, rank, rows)
+            self.order_reported = self.order_reported or any(row.reason == "order" for row in rows)
+            answer.rows += sorted(rows, key=lambda row: row.place)
+        if steps and answer.ranks:
+            answer.steps = (steps[0], steps[-1])
+        self.name_lonely_losses(steps)
+        if self.bitwise:
+            answer.first_bitwise = min(self.bitwise, key=lambda row: row.place)
+        if pairs == 0:
+            return Answer(verdict="incomparable")
+        unmatched = answer.only_a or answer.only_b
+        clean = answer.identical == answer.records and not unmatched
+        answer.verdict = "diverged" if answer.rows else "identical" if clean else "within_tolerance"
+        return answer
+
+    def compare_rank(self, step: int, rank: int, rows: list[Row]) -> int:
+        if not self.a.get((step, rank)) or not self.b.get((step, rank)):
+            return 0  # a rank and step that only one run has
+        training_a = self.training_a = first_training(self.a[step, rank])
+        training_b = first_training(self.b[step, rank])
+        wanted = [r for r in self.a.get((step, rank), []) if self.kinds is None or r.identity[1] in self.kinds]
+        there = {r.identity: r for r in self.b.get((step, rank), [])}
+        matched: dict[Identity, Record] = {}
+        forward: list[tuple[Record, Record, str]] = []
+        for a in wanted:
+            b = there.get(a.identity)
+            if b is None:
+                self.note_missing(a, "b", place_of_record(a, a.order + 1, 0, training_a), rows)
+                continue
+            matched[a.identity] = a
+            result = self.note_pair(a, b, rows)
+            if stage_of(a.identity) == "forward":
+                forward.append((a, b, result))
+        position, behind = 0, 0
+        for b in self.b.get((step, rank), []):
+            if b.identity in matched:
+                position = matched[b.identity].order + 1
+            elif self.kinds is None or b.identity[1] in self.kinds:
+                behind += 1
+                self.note_missing(b, "a", place_of_record(b, position, behind, training_b), rows)
+        self.compare_order(forward, rows)
+        return len(matched)
+
+    def note_pair(self, a: Record, b: Record, rows: list[Row]) -> str:
+        answer, stage = self.answer, stage_of(a.identity)
+        result, distance = compare(a, b, self.tolerance)
+        answer.records += 1
+        if stage in ("weights", "batch"):
+            which = "weights" if stage == "weights" else "batches"
+            if getattr(answer, which) != "differ":
+                setattr(answer, which, "identical" if result == "identical" else "differ")
+        if result == "identical":
+            answer.identical += 1
+            return result
+        place = place_of_record(a, a.order + 1, 0, self.training_a)
+        row = Row(place, a.step, a.rank, stage, a.identity, result, distance)
+        self.bitwise.append(row)
+        if result == "within":
+            answer.within += 1
+        else:
+            rows.append(row)
+        return result
+
+    def note_missing(self, seen: Record, side: str, place: tuple[Any, ...], rows: list[Row]) -> None:
+        (self.answer.only_b if side == "a" else self.answer.only_a).add(label(seen.identity))
+        never = seen.identity[1] not in (self.kinds_a if side == "a" else self.kinds_b)
+        if never or (side, seen.rank, seen.identity) in self.missing:
+            return
+        self.missing.add((side, seen.rank, seen.identity))
+        self.answer.records += 1
+        rows.append(Row(place, seen.step, seen.rank, stage_of(seen.identity), seen.identity, f"missing_in_{side}"))
+
+    def compare_order(self, forward: list[tuple[Record, Record, str]], rows: list[Row]) -> None:
+        if self.order_reported:
+            return
+        for i, (a, b, result) in enumerate(forward):
+            later = [other for other_a, other, _ in forward[i + 1 :] if pass_of(other_a) == pass_of(a)]
+            if any(other.order < b.order for other in later):
+                self.note_order(a, result, rows)
+                return
+
+    def note_order(self, a: Record, result: str, rows: list[Row]) -> None:
+        if result in ("identical", "within"):
+            if result == "identical":
+                self.answer.identical -= 1
+            else:
+                self.answer.within -= 1
+            place = place_of_record(a, a.order + 1, 0, self.training_a)
+            rows.append(Row(place, a.step, a.rank, "forward", a.identity, "order"))
+            return
+        for row in rows:
+            if (row.rank, row.identity) == (a.rank, a.identity) and row.reason in ("numeric", "nonfinite"):
+                row.reason = "order"
+
+    def compare_losses(self, step: int, rank: int, rows: list[Row]) -> int:
+        if self.kinds is not None:
+            return 0
+        others: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for name, micro_batch, value in self.losses_b.get((step, rank), []):
+            others[name, micro_batch].append(value)
+        position, allowed = 0, 1e-4 if self.tolerance is None else self.tolerance
+        for name, micro_batch, value in self.losses_a.get((step, rank), []):
+            if not others[name, micro_batch]:
+                continue
+            distance = relative(value, others[name, micro_batch].pop(0))
+            position += 1
+            self.answer.records += 1
+            if distance == 0:
+                self.answer.identical += 1
+                continue
+            reason = "nonfinite" if math.isinf(distance) else "numeric" if distance > allowed else "within"
+            identity: Identity = (name, "", "", micro_batch, 0, "train")
+            row = Row(place_of(step, rank, "loss", micro_batch, False, position), step, rank, "loss", identity, reason, distance)
+            self.bitwise.append(row)
+            if reason == "within":
+                self.answer.within += 1
+            else:
+                rows.append(row)
+        return position
+
+    def name_lonely_losses(self, steps: list[int]) -> None:
+        def names(losses: Losses) -> set[str]:
+            return {
+                name
+                for (step, rank), found in losses.items()
+                if step in steps and rank in self.answer.ranks
+                for name, _, _ in found
+            }
+
+        if self.kinds is None:
+            a, b = names(self.losses_a), names(self.losses_b)
+            self.answer.only_a |= {f"scalar {name}" for name in a - b}
+            self.answer.only_b |= {f"scalar {name}" for name in b - a}
+
+
+def by_place(records: list[Record]) -> dict[tuple[int, int], list[Record]]:
+    """By step and rank, in order of execution."""
+    places: dict[tuple[int, int], list[Record]] = defaultdict(list)
+    for record in records:
+        places[record.step, record.rank].append(record)
+    return {place: sorted(found, key=lambda r: r.order) for place, found in places.items()}
