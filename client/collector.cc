@@ -246,6 +246,25 @@ Result<v1::ListEventsResponse> Collector::ListEvents(const v1::ListEventsRequest
       [&](auto& context, auto& response) { return impl_->query().ListEvents(&context, request, &response); });
 }
 
+Result<v1::RanksReport> Collector::CheckRanks(const v1::CheckRanksRequest& request,
+                                              const std::function<void(const v1::Progress&)>& progress) {
+  bool answered = false;
+  auto report = impl_->Ask<v1::RanksReport>([&](auto& context, v1::RanksReport& out) {
+    const auto stream = impl_->query().CheckRanks(&context, request);
+    v1::CheckRanksResponse response;
+    while (stream->Read(&response)) {
+      if (response.has_progress() && progress) progress(response.progress());
+      if (!response.has_report()) continue;
+      answered = true;
+      out = std::move(*response.mutable_report());
+    }
+    return stream->Finish();
+  });
+  if (report.ok() && !answered)
+    return Status(Code::kInternal, "the collector at " + address() + " ended the answer without a report");
+  return report;
+}
+
 Result<v1::GetTopResponse> Collector::GetTop(const v1::GetTopRequest& request) {
   return impl_->Ask<v1::GetTopResponse>(
       [&](auto& context, auto& response) { return impl_->query().GetTop(&context, request, &response); });

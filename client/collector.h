@@ -43,6 +43,8 @@ class Collector {
   // Calls `take` for each message, in order; its error ends the question and is passed on.
   Status ReadRecords(const v1::ReadRecordsRequest& request,
                      const std::function<Status(const v1::ReadRecordsResponse&)>& take);
+  Result<v1::RanksReport> CheckRanks(const v1::CheckRanksRequest& request,
+                                     const std::function<void(const v1::Progress&)>& progress);
   Result<v1::GetStatusResponse> GetStatus();
   Result<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request);
   Result<v1::KeepRunResponse> KeepRun(const v1::KeepRunRequest& request);

@@ -50,6 +50,13 @@ struct ConfigOptions {
 };
 int Config(Session& session, const ConfigOptions& options);
 
+struct RanksOptions {
+  std::string run, ranks, steps, kinds;
+  std::optional<double> tolerance;
+  std::uint32_t top = 100;
+};
+int CheckRanks(Session& session, const RanksOptions& options);
+
 int Events(Session& session, const std::string& run, const std::string& ranks);
 int RemoveRun(Session& session, const std::string& run, bool yes, bool force);
 // Exempts the run from retention, or ends that.

@@ -49,6 +49,7 @@ struct Arguments {
   ScalarsOptions scalars;
   TopOptions top;
   ConfigOptions config;
+  RanksOptions check;
   std::string run, ranks, steps, directory, help_of;
   bool yes = false, force = false, off = false;
 };
@@ -83,6 +84,7 @@ class Parser {
     AddSeries();
     AddTop();
     AddConfig();
+    AddRanks();
     AddOthers();
     AddImport();
   }
@@ -309,6 +311,28 @@ class Parser {
     app->add_option("run_a", o.run_a, "Name of the run")->required();
     app->add_option("run_b", o.run_b, "The run to compare it with");
     app->add_flag("--all", o.all, "Also what is the same in both");
+  }
+
+  void AddRanks() {
+    RanksOptions& o = arguments_.check;
+    CLI::App* app = Add(
+        "ranks", "Whether the ranks of one run agree where they must, and who parts from the others first",
+        "  statctl ranks base                     # exit code: 0 consistent, 1 not, 2 no answer\n"
+        "  statctl ranks base --steps 100-200 --kinds weight,weight_grad\n"
+        "  statctl ranks base --tolerance 1e-6    # ranks on different devices\n",
+        [&o](Session& session) { return CheckRanks(session, o); });
+    app->add_option("run", o.run, "Name of the run")->required();
+    app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+    app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
+    app->add_option("--kinds", o.kinds, "Only these kinds, such as weight,weight_grad");
+    app->add_option(
+           "--tolerance", o.tolerance,
+           "Relative L2 distance of replicas that means nothing (default: bit for bit where they have "
+           "been, else by dtype)")
+        ->check(Between(0, kToleranceMax));
+    app->add_option("--top", o.top, "Findings listed")
+        ->check(CLI::Range(1, 1'000'000))
+        ->capture_default_str();
   }
 
   void AddOthers() {

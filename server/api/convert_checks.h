@@ -4,6 +4,7 @@
 
 #include "common/status.h"
 #include "server/query/config_report.h"
+#include "server/query/ranks.h"
 #include "server/query/top.h"
 #include "statcollect/v1/query.pb.h"
 
@@ -11,9 +12,11 @@ namespace statcollect::api {
 
 Result<query::TopRequest> FromWire(const v1::GetTopRequest& request);
 Result<query::ConfigRequest> FromWire(const v1::CompareConfigRequest& request);
+Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request);
 
 void ToWire(const query::TopReport& report, v1::GetTopResponse& out);
 void ToWire(const query::ConfigReport& report, v1::ConfigReport& out);
+void ToWire(const query::RanksReport& report, v1::RanksReport& out);
 
 }  // namespace statcollect::api
 

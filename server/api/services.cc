@@ -119,6 +119,25 @@ class QueryService final : public v1::Query::CallbackService {
     return Answer(*request, *response, &query::QueryEngine::CompareConfig);
   }
 
+  grpc::ServerWriteReactor<v1::CheckRanksResponse>* CheckRanks(
+      CallbackServerContext*, const v1::CheckRanksRequest* request) override {
+    using Call = StreamCall<v1::CheckRanksResponse>;
+    const auto work = [this, request](const std::stop_token& stop, const Call::Send& send,
+                                      v1::CheckRanksResponse& last) {
+      const auto wanted = FromWire(*request);
+      if (!wanted.ok()) return wanted.status();
+      const auto progress = [&](const query::Progress& done) {
+        v1::CheckRanksResponse message;
+        ToWire(done, *message.mutable_progress());
+        send(std::move(message));
+      };
+      auto report = engine_.CheckRanks(*wanted, progress, stop);
+      if (report.ok()) ToWire(*report, *last.mutable_report());
+      return report.status();
+    };
+    return Call::Start(pool_, limits_.progress_interval, work);
+  }
+
  private:
   // A question that FromWire, a method of the engine and ToWire answer.
   template <typename Request, typename Response, typename Method>

@@ -335,4 +335,11 @@ Result<ConfigReport> QueryEngine::CompareConfig(const ConfigRequest& request, co
   return ReportConfig(*a, &*b, request.all);
 }
 
+Result<RanksReport> QueryEngine::CheckRanks(const RanksRequest& request, const OnProgress& progress,
+                                            const std::stop_token& stop) const {
+  auto view = RunView::Open(store_, request.run);
+  if (!view.ok()) return view.status();
+  return query::CheckRanks(*view, request, is_stream_open_, progress, stop);
+}
+
 }  // namespace statcollect::query

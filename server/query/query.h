@@ -16,6 +16,7 @@
 
 #include "common/status.h"
 #include "server/query/config_report.h"
+#include "server/query/ranks.h"
 #include "server/query/records_reader.h"
 #include "server/query/reports.h"
 #include "server/query/top.h"
@@ -62,6 +63,9 @@ class QueryEngine {
   Result<TopReport> GetTop(const TopRequest& request, const std::stop_token& stop = {}) const;
   // See config_report.h.
   Result<ConfigReport> CompareConfig(const ConfigRequest& request, const std::stop_token& stop = {}) const;
+  // See ranks.h.
+  Result<RanksReport> CheckRanks(const RanksRequest& request, const OnProgress& progress = {},
+                                 const std::stop_token& stop = {}) const;
 
  private:
   Store& store_;

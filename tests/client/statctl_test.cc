@@ -218,6 +218,38 @@ TEST_F(Statctl, ConfigIsAChecklistOfWhatDiffers) {
   EXPECT_EQ(report["items"][0]["a"], "0.1");
 }
 
+TEST_F(Statctl, RanksSaysWhoPartsFromTheOthersFirst) {
+  RunWriter writer(server_.store, "ddp", 3);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      const double own = rank == 2 && step >= 2 ? 0.25 : 0;
+      writer.Observe(rank, step, Key("fc.weight", Kind::kWeight), {.values = {1. + own, 2. * (1. + step), 3, 4}});
+      writer.Observe(rank, step, Key("fc.bias", Kind::kWeight), {.values = {0.5, 1. + step}});
+    }
+  }
+  writer.Commit();
+  const Finished done = Run({"ranks", "ddp"});
+  EXPECT_EQ(done.code, 1) << done.err;
+  EXPECT_THAT(done.out, StartsWith("INCONSISTENT ddp, from step 2 on: Rank 2 does not have the fc.weight after "
+                                   "the update of ranks 0-1"));
+  EXPECT_THAT(done.out, HasSubstr("16 tensors against their replicas: 14 equal bit for bit"));
+  EXPECT_EQ(Run({"ranks", "ddp", "--steps", "0-1"}).code, 0);
+  EXPECT_THAT(Run({"ranks", "ddp", "--steps", "0-1", "-q"}).out, StartsWith("CONSISTENT ddp: ranks 0-2 agree"));
+  EXPECT_EQ(Run({"ranks", "base"}).code, 2) << "no weights were recorded";
+  const Json report = RunJson({"ranks", "ddp"}, 1);
+  EXPECT_EQ(report["verdict"], "inconsistent");
+  EXPECT_EQ(report["findings"][0]["reason"], "weights_differ");
+  EXPECT_EQ(report["findings"][0]["ranks"], Json({2}));
+  EXPECT_EQ(report["findings"][0]["steps"], 2);
+  EXPECT_EQ(report["groups"], Json::array({{{"ranks", {0, 1, 2}}}}));
+  EXPECT_EQ(Lines(Run({"ranks", "ddp", "--format", "csv"}).out).size(), 2u);
+  server_.gate.Hold();
+  Process process(Command({"ranks", "ddp"}));
+  server_.gate.AwaitScans(1);
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait().code, 130);
+}
+
 TEST_F(Statctl, DiffAsCsvHasOneLineADivergedObservation) {
   const Finished done = Run({"--format", "csv", "diff", "base", "ort"});
   EXPECT_EQ(done.code, 1);
@@ -249,6 +281,7 @@ TEST_F(Statctl, UnknownRunExitsWith2AndNamesThoseThereAre) {
                                                                    {"events", "no"},
                                                                    {"top", "no"},
                                                                    {"config", "no"},
+                                                                   {"ranks", "no"},
                                                                    {"rm", "no", "--yes"}}) {
     const Finished unknown = Run(command);
     EXPECT_EQ(unknown.code, 2) << command[0];
@@ -342,6 +375,8 @@ TEST_F(Statctl, WrongArgumentsExitWith2AndSayWhatToDo) {
       {"top", "base", "--count", "0"},
       {"top", "base", "--step", "-1"},
       {"config"},
+      {"ranks"},
+      {"ranks", "base", "--tolerance", "-1"},
       {"show"},
       {"rm"},
       {"runs", "--format", "yaml"},
@@ -365,7 +400,7 @@ TEST_F(Statctl, WrongArgumentsExitWith2AndSayWhatToDo) {
 
 TEST_F(Statctl, HelpExplainsEveryCommandWithExamples) {
   for (const std::string command :
-       {"runs", "show", "diff", "series", "scalars", "events", "top", "config", "rm", "keep", "checkpoint", "status"}) {
+       {"runs", "show", "diff", "series", "scalars", "events", "top", "config", "ranks", "rm", "keep", "checkpoint", "status"}) {
     const Finished help = Run({"help", command});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, AllOf(HasSubstr("Examples:\n  statctl " + command), HasSubstr("--collector")))
