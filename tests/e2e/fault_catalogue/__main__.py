@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from conftest import ROOT, Collector
 
-from fault_catalogue import report
-from fault_catalogue.catalogue import WORLDS, ask_clean, names_of, record
+from fault_catalogue import noise, report
+from fault_catalogue.catalogue import WORLDS, ask_clean, ask_with_noise, has_noise, names_of, record
 from fault_catalogue.check import ask
 from fault_catalogue.clean import CLEAN
 from fault_catalogue.fault import FAULTS
@@ -56,15 +56,20 @@ def run(collector: Collector, arguments: argparse.Namespace) -> int:
         print(f"{world} rank(s): recorded in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
         answers += [ask(collector, FAULTS[name], world) for name in faults if world in FAULTS[name].worlds]
         repeats += [ask_clean(collector, CLEAN[name], world) for name in clean]
+    calibrated = []
+    if not arguments.faults and 1 in arguments.ranks and has_noise(collector):
+        record(collector, noise.names(), 1)
+        calibrated = [ask_with_noise(collector, name) for name in noise.ASKED]
     if arguments.tables:
         for answer in answers:
             print(f"=== {answer.fault.name} on {answer.world} rank(s): {answer.fault.change}\n\n{answer.table}")
-    print(report.text(answers, repeats))
+    print(report.text(answers, repeats, calibrated))
     if arguments.write_docs:
         page = ROOT / "docs" / "fault-catalogue.md"
-        page.write_text(report.markdown(answers, repeats), encoding="utf-8")
+        page.write_text(report.markdown(answers, repeats, calibrated), encoding="utf-8")
         print(f"wrote {page}", file=sys.stderr)
-    return 1 if any(answer.wrong for answer in answers) or any(repeat.verdict == "diverged" for repeat in repeats) else 0
+    wrong = any(answer.wrong for answer in answers) or any(repeat.verdict == "diverged" for repeat in repeats)
+    return 1 if wrong or not all(each.ok() for each in calibrated) else 0
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from typing import Any
 
 from conftest import Collector, Finished, run_command, torchrun
 
+from fault_catalogue import noise
 from fault_catalogue.clean import CLEAN, Clean
-from fault_catalogue.fault import BASES, FAULTS
+from fault_catalogue.fault import FAULTS
 
 RECORD = Path(__file__).with_name("record.py")
 WORLDS = (1, 2)
@@ -29,7 +30,9 @@ def record(collector: Collector, names: Iterable[str], world: int, timeout: floa
 def names_of(world: int, faults: Iterable[str] | None = None, clean: Iterable[str] | None = None) -> list[str]:
     """Baselines first, then faults (all that this number of ranks can show) and clean runs."""
     chosen = [name for name in (FAULTS if faults is None else faults) if world in FAULTS[name].worlds]
-    return [*(f"base-{base}" for base in BASES), *chosen, *(CLEAN if clean is None else clean)]
+    repeats = list(CLEAN if clean is None else clean)
+    bases = dict.fromkeys([*(FAULTS[name].base for name in chosen), *(CLEAN[name].base for name in repeats)])
+    return [*(f"base-{base}" for base in bases), *chosen, *repeats]
 
 
 def short_selection() -> tuple[list[str], list[str]]:
@@ -64,6 +67,33 @@ def ask_clean(collector: Collector, clean: Clean, world: int) -> Repeat:
     largest = max((_distance(row) for row in different), default=0.0)
     compared = report["compared"]
     return Repeat(clean, world, report["verdict"], compared["identical"], compared["records"], largest)
+
+
+@dataclass
+class Calibrated:
+    """What diff says of a run by default, and with the noise of repeats; `times_noise` of the second answer."""
+
+    clean: Clean
+    default: dict[str, Any] | None
+    calibrated: dict[str, Any] | None
+    expected: tuple[int, str, str] | None
+
+    def ok(self) -> bool:
+        first = self.calibrated
+        return (None if first is None else (first["step"], first["stage"], first["activation"])) == self.expected
+
+
+def has_noise(collector: Collector) -> bool:
+    return "--noise" in collector.statctl("diff", "--help").out
+
+
+def ask_with_noise(collector: Collector, name: str) -> Calibrated:
+    runs = ("--run-a", f"base-{noise.BASE}.1", "--run-b", f"{name}.1")
+    learned = ",".join(f"{repeat}.1" for repeat in noise.LEARNED)
+    default, calibrated = (
+        collector.json("diff", *runs, *options, codes=(0, 1))["first"] for options in ((), ("--noise", learned))
+    )
+    return Calibrated(noise.NOISE[name], default, calibrated, noise.ASKED[name])
 
 
 def _distance(row: dict[str, Any]) -> float:

@@ -48,6 +48,7 @@ def _nothing(_: Training) -> None:
     return None
 
 
+assert _faults
 for _base in BASES:
     CLEAN[f"repeat_{_base}"] = Clean(f"repeat_{_base}", f"nothing ({_base})", _nothing, _base)
 
@@ -180,14 +181,3 @@ def checkpointed(training: Training) -> None:
 @clean("gradients reduced in many small buckets")
 def small_buckets(training: Training) -> None:
     training.wrap = lambda model: DistributedDataParallel(model, bucket_cap_mb=0.002, gradient_as_bucket_view=True)
-
-
-def make(name: str, rank: int, world: int) -> Training:
-    """A baseline ("base-plain") or a clean run."""
-    if name in CLEAN:
-        training = Training(BASES[CLEAN[name].base], rank, world)
-        CLEAN[name].plant(training)
-        return training
-    kind, _, base = name.partition("-")
-    assert kind == "base" and _faults, name
-    return Training(BASES[base], rank, world)

@@ -11,18 +11,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from fault_catalogue import clean
+from fault_catalogue import clean, noise
 from fault_catalogue.fault import BASES, FAULTS
 from fault_catalogue.training import Training, connect_ranks
 
 
 def make(name: str, rank: int, world: int) -> Training:
     """The training of a fault, a baseline or a clean repeat."""
-    if name in FAULTS:
-        training = Training(BASES[FAULTS[name].base], rank, world)
-        FAULTS[name].plant(training)
-        return training
-    return clean.make(name, rank, world)
+    entry = FAULTS.get(name) or clean.CLEAN.get(name) or noise.NOISE.get(name)
+    if entry is None:
+        assert name.startswith("base-"), f"no run '{name}' in the catalogue"
+        return Training(BASES[name.removeprefix("base-")], rank, world)
+    training = Training(BASES[entry.base], rank, world)
+    entry.plant(training)
+    return training
 
 
 def main(names: list[str]) -> None:

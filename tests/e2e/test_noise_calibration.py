@@ -1,0 +1,64 @@
+"""Noise calibration with real training: repeats that differ only in the order of summation or in threads, and late errors of one percent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import Collector
+from fault_catalogue import noise
+from fault_catalogue.catalogue import has_noise, record
+
+LEARNED = ",".join(f"{name}.1" for name in noise.LEARNED)
+
+
+@pytest.fixture(scope="module")
+def recorded(shared_collector: Collector) -> Collector:
+    record(shared_collector, noise.names(), 1)
+    return shared_collector
+
+
+def diff(collector: Collector, run: str, *options: str) -> Any:
+    return collector.diff(f"base-{noise.NOISE[run].base}.1", f"{run}.1", *options)
+
+
+def place(report: Any) -> tuple[int, str, str] | None:
+    first = report["first"]
+    return None if first is None else (first["step"], first["stage"], first["activation"])
+
+
+def test_rounding_alone_is_no_alarm_of_the_default_report(recorded: Collector) -> None:
+    report = diff(recorded, "plain_summed_in_2_parts")
+    assert report["verdict"] == "within_tolerance"
+    assert report["compared"]["within_tolerance"] > 1000
+
+
+def test_default_report_finds_one_percent_in_one_layer_at_a_late_step(recorded: Collector) -> None:
+    report = diff(recorded, "plain_off_by_one_percent")
+    assert place(report) == (noise.LATE, "forward", "blocks.1.mlp.fc2")
+    assert report["first"]["origin"] and report["first"]["distance"] == pytest.approx(0.01, rel=0.5)
+
+
+@pytest.mark.parametrize("run", noise.ASKED)
+def test_noise_that_training_amplifies_parts_runs_at_the_first_updates(recorded: Collector, run: str) -> None:
+    """Why noise has to be learned: without it every repeat of this model is an alarm, and the planted error is not what is found."""
+    first = diff(recorded, run)["first"]
+    assert first["step"] <= 1 and first["activation"].endswith("attn.qkv.bias")
+    assert first["distance"] > 10 * first["tolerance"]
+
+
+@pytest.mark.parametrize("run", noise.ASKED)
+def test_learned_noise_hides_repeats_and_only_them(recorded: Collector, run: str) -> None:
+    if not has_noise(recorded):
+        pytest.skip("this statctl has no --noise")
+    report = diff(recorded, run, "--noise", LEARNED)
+    assert place(report) == noise.ASKED[run], report["first"]
+    if noise.ASKED[run] is None:
+        assert report["verdict"] == "within_tolerance"
+        return
+    first = report["first"]
+    assert report["verdict"] == "diverged" and first["origin"] and first["reason"] == "numeric"
+    assert first["times_noise"] > 10
+    assert {row["step"] for row in report["origins"]} == {noise.LATE}
+    headline = recorded.statctl("diff", f"base-{noise.BASE}.1", f"{run}.1", "--noise", LEARNED).out.splitlines()[0]
+    assert f"step {noise.LATE}" in headline and "times noise" in headline
