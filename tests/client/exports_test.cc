@@ -107,7 +107,8 @@ TEST(OrtLabel, LeadsBackToTheIdentity) {
     EXPECT_TRUE(back == key) << label;
   }
   ActivationKey key;
-  for (const char* wrong : {"", "[0]", "a[0", "a%", "a%zz", "a@", "a@mb", "a@call1@mb1", "a@evals", "a%0Ab", "a[%1B]"})
+  for (const char* wrong :
+       {"", "[0]", "a[0", "a%", "a%zz", "a@", "a@mb", "a@call1@mb1", "a@evals", "a%0Ab", "a[%1B]"})
     EXPECT_FALSE(ParseOrtLabel(wrong, key)) << wrong;
 }
 

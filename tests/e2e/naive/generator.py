@@ -208,7 +208,7 @@ def plant_loss(rng: random.Random, records: list[dict[str, Any]]) -> None:
         records.insert(records.index(chosen), copy.deepcopy(chosen))
     elif fate < 0.55:
         chosen["value"] = rng.choice(["nan", "inf"])
-    else:
+    elif isinstance(chosen["value"], float):
         chosen["value"] *= 1 + 10 ** rng.uniform(-8, 0)
 
 
