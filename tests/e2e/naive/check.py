@@ -148,14 +148,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the first pair; the others follow")
     parser.add_argument("--chunk", type=int, default=200, help="pairs in one store")
     arguments = parser.parse_args()
-    found: list[str] = []
+    disagreements_found = 0
     for first in range(arguments.seed, arguments.seed + arguments.pairs, arguments.chunk):
         seeds = range(first, min(first + arguments.chunk, arguments.seed + arguments.pairs))
         with tempfile.TemporaryDirectory() as folder:
-            found += check_seeds(Path(folder), seeds)
-        print(f"seeds {seeds.start}..{seeds.stop - 1}: {len(found)} disagreements so far", flush=True)
-    print("\n".join(found))
-    return 1 if found else 0
+            found = check_seeds(Path(folder), seeds)
+        disagreements_found += len(found)
+        print(*found, f"seeds {seeds.start}..{seeds.stop - 1}: {len(found)} disagreements", sep="\n", flush=True)
+    return 1 if disagreements_found else 0
 
 
 if __name__ == "__main__":

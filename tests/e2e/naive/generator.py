@@ -218,7 +218,9 @@ PLANTS = [
 ]  # fmt: skip
 
 
-def launches(rng: random.Random, run: str, records: list[dict[str, Any]], other: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def launches(
+    rng: random.Random, run: str, records: list[dict[str, Any]], other: list[dict[str, Any]], relaunched: bool
+) -> list[dict[str, Any]]:
     """One launch, or two of which the second resumes: the first one's later steps are superseded, whatever they held."""
     world = 1 + max(r["rank"] for r in records)
     sketch = rng.choice([0, 16, 16, 32])
@@ -228,7 +230,7 @@ def launches(rng: random.Random, run: str, records: list[dict[str, Any]], other:
     # Where a launch lacks a rank's last step, or superseded steps hold what the others do not, the answer depends on what no
     # export shows.
     regular = len(places) == len(steps) * len({rank for _, rank in places})
-    if len(steps) < 2 or not regular or rng.random() < 0.6:
+    if len(steps) < 2 or not regular or not relaunched or rng.random() < 0.4:
         return [{**spec, "records": records}]
     resumed = rng.choice(steps[1:])
     before = [r for r in records if r["step"] < resumed]
@@ -247,7 +249,11 @@ def make_pair(seed: int, name_a: str, name_b: str) -> list[dict[str, Any]]:
         rng.choice(PLANTS)(rng, b)
     if rng.random() < 0.05:
         b = one_run(rng)  # has little or nothing to do with A
-    return launches(rng, name_a, a, b) + launches(rng, name_b, b, a)
+    relaunched = rng.random() < 0.5
+    if relaunched:
+        # What is said of weights as loaded depends on where launches began, which no export shows.
+        a, b = ([r for r in records if r.get("mode") != "init"] or records for records in (a, b))
+    return launches(rng, name_a, a, b, relaunched) + launches(rng, name_b, b, a, relaunched)
 
 
 def as_line(launch: dict[str, Any]) -> str:

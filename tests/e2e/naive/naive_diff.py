@@ -294,6 +294,8 @@ class Model:
         return result
 
     def note_missing(self, seen: Record, side: str, place: tuple[Any, ...], rows: list[Row]) -> None:
+        if self.is_of_a_launch_only(seen, side):
+            return
         (self.answer.only_b if side == "a" else self.answer.only_a).add(label(seen.identity))
         never = seen.identity[1] not in (self.kinds_a if side == "a" else self.kinds_b)
         if never or (side, seen.rank, seen.identity) in self.missing:
@@ -301,6 +303,12 @@ class Model:
         self.missing.add((side, seen.rank, seen.identity))
         self.answer.records += 1
         rows.append(Row(place, seen.step, seen.rank, stage_of(seen.identity), seen.identity, f"missing_in_{side}"))
+
+    def is_of_a_launch_only(self, seen: Record, lacking: str) -> bool:
+        """Weights as loaded, in a step at which the other run was under way already."""
+        sides = (self.places_a, self.places_b) if lacking == "b" else (self.places_b, self.places_a)
+        of_having, of_lacking = (min(step for step, rank in places if rank == seen.rank) for places in sides)
+        return seen.identity[5] == "init" and of_having == seen.step and of_lacking < seen.step
 
     def compare_order(self, forward: list[tuple[Record, Record, str]], rows: list[Row]) -> None:
         if self.order_reported:
