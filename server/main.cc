@@ -1,6 +1,7 @@
 // statcollectord: composition root. Owns, in order of construction: store, collector (ingest), queries, gRPC
 // server, HTTP listener; takes them down in reverse.
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -8,8 +9,11 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <grpcpp/impl/codegen/service_type.h>
 #include <grpcpp/security/server_credentials.h>
@@ -23,6 +27,8 @@
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "proto/convert.h"
+#include "server/api/http_api.h"
+#include "server/api/http_routes.h"
 #include "server/api/services.h"
 #include "server/ingest/collector.h"
 #include "server/query/query.h"
@@ -105,6 +111,26 @@ void WaitForSignal(boost::asio::io_context& io, boost::asio::signal_set& signals
   io.run();
 }
 
+// Streams, connections and the store's files each take a descriptor: all that the system grants. Returns how
+// many.
+std::size_t RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : 1024;
+}
+
+// Queries under way over HTTP are cancelled, and told so.
+void EndHttp(boost::asio::io_context& io, HttpServer& http, api::HttpApi& api) {
+  http.Stop();
+  io.restart();
+  std::thread serving([&] { io.run(); });
+  api.Close();
+  io.stop();
+  serving.join();
+}
+
 // Batches come and go at hundreds of megabytes a second: memory that goes back to the kernel in between has
 // to be cleared by it again, which took an eighth of the processor's time.
 void KeepFreedMemory() {
@@ -118,6 +144,7 @@ int Run(const DaemonConfig& config) {
   KeepFreedMemory();
   SetUpLog(config);
   std::signal(SIGPIPE, SIG_IGN);
+  const std::size_t files = RaiseFileLimit();
   const RocksDbStoreOptions store_options{
       .fsync = config.fsync,
       .memtable_bytes =
@@ -144,18 +171,27 @@ int Run(const DaemonConfig& config) {
   const auto query_service = MakeQueryService(engine, {.threads = config.query_threads});
   const auto admin_service = MakeAdminService(collector);
 
-  boost::asio::io_context io;
-  std::unique_ptr<HttpServer> http;
-  if (config.http) {
-    http = std::make_unique<HttpServer>(io, MakePages(collector));
-    if (Status started = http->Start(*config.http); !started.ok()) return Fail(started.message());
-  }
   auto grpc = StartGrpc(config, {collector.service(), query_service.get(), admin_service.get()});
   if (!grpc.ok()) return Fail(grpc.status().message());
+  boost::asio::io_context io;
+  std::unique_ptr<api::HttpApi> http_api;
+  std::unique_ptr<HttpServer> http;
+  if (config.http) {
+    http_api = std::make_unique<api::HttpApi>(*grpc->server);
+    const HttpService serve = [&](HttpRequest request, const std::shared_ptr<HttpExchange>& exchange) {
+      http_api->Serve(std::move(request), exchange);
+    };
+    HttpLimits limits;
+    limits.connections_max = std::min(limits.connections_max, files / 4);
+    http = std::make_unique<HttpServer>(io, MakePages(collector), limits,
+                                        HttpServices{{std::string(api::kHttpPrefix), serve}});
+    if (Status started = http->Start(*config.http); !started.ok()) return Fail(started.message());
+  }
 
   boost::asio::signal_set signals(io, SIGTERM, SIGINT);
   PrintReady(config, grpc->endpoint, http.get());
   WaitForSignal(io, signals);
+  if (http_api) EndHttp(io, *http, *http_api);
   STATCOLLECT_FAILPOINT("stop.before_drain");
   collector.Drain();
   STATCOLLECT_FAILPOINT("stop.drained");

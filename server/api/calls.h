@@ -132,11 +132,10 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   }
 
   void FinishLocked() {
-    if (end_->ok()) {
-      this->StartWriteAndFinish(&last_, grpc::WriteOptions(), *end_);
-    } else {
-      this->Finish(*end_);
-    }
+    // Not StartWriteAndFinish: gRPC's in-process transport loses the message where the end overtakes it.
+    if (!end_->ok() || last_sent_) return this->Finish(*end_);
+    last_sent_ = writing_ = true;
+    this->StartWrite(&last_);
   }
 
   void OnWriteDone(bool /*ok*/) override {  // a failed write means a lost client: OnCancel follows
@@ -155,6 +154,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   std::shared_ptr<StreamCall> self_;  // gRPC's share of the ownership
   std::mutex mutex_;                  // guards everything below
   bool writing_ = false;
+  bool last_sent_ = false;
   std::optional<std::chrono::steady_clock::time_point> last_write_;
   std::optional<grpc::Status> end_;
   Message message_, last_;  // on their way

@@ -33,11 +33,15 @@ class QueryService final : public v1::Query::CallbackService {
                .threads = limits.threads,
                .waiting_max = limits.waiting_max,
                .time_limit = limits.time_limit}),
-        streams_({.what = "export", .threads = limits.streams, .waiting_max = limits.waiting_max}) {}
+        streams_({.what = "export", .threads = limits.streams, .waiting_max = limits.waiting_max}),
+        quick_({.what = "query",
+                .threads = 1,
+                .waiting_max = limits.quick_waiting_max,
+                .time_limit = limits.time_limit}) {}
 
   ServerUnaryReactor* ListRuns(CallbackServerContext*, const v1::ListRunsRequest*,
                                v1::ListRunsResponse* response) override {
-    return UnaryCall::Start(pool_, [this, response](const std::stop_token&) {
+    return UnaryCall::Start(quick_, [this, response](const std::stop_token&) {
       auto runs = engine_.ListRuns();
       if (runs.ok()) ToWire(*runs, *response);
       return runs.status();
@@ -46,7 +50,7 @@ class QueryService final : public v1::Query::CallbackService {
 
   ServerUnaryReactor* GetRun(CallbackServerContext*, const v1::GetRunRequest* request,
                              v1::GetRunResponse* response) override {
-    return UnaryCall::Start(pool_, [this, request, response](const std::stop_token&) {
+    return UnaryCall::Start(quick_, [this, request, response](const std::stop_token&) {
       const auto run = FromWire(*request);
       if (!run.ok()) return run.status();
       auto detail = engine_.GetRun(*run);
@@ -116,7 +120,7 @@ class QueryService final : public v1::Query::CallbackService {
 
   ServerUnaryReactor* CompareConfig(CallbackServerContext*, const v1::CompareConfigRequest* request,
                                     v1::ConfigReport* response) override {
-    return Answer(*request, *response, &query::QueryEngine::CompareConfig);
+    return Answer(*request, *response, &query::QueryEngine::CompareConfig, quick_);
   }
 
   grpc::ServerWriteReactor<v1::CheckRanksResponse>* CheckRanks(
@@ -142,7 +146,11 @@ class QueryService final : public v1::Query::CallbackService {
   // A question that FromWire, a method of the engine and ToWire answer.
   template <typename Request, typename Response, typename Method>
   ServerUnaryReactor* Answer(const Request& request, Response& response, Method method) {
-    return UnaryCall::Start(pool_, [this, &request, &response, method](const std::stop_token& stop) {
+    return Answer(request, response, method, pool_);
+  }
+  template <typename Request, typename Response, typename Method>
+  ServerUnaryReactor* Answer(const Request& request, Response& response, Method method, WorkerPool& pool) {
+    return UnaryCall::Start(pool, [this, &request, &response, method](const std::stop_token& stop) {
       const auto wanted = FromWire(request);
       if (!wanted.ok()) return wanted.status();
       auto rows = std::invoke(method, engine_, *wanted, stop);
@@ -153,7 +161,7 @@ class QueryService final : public v1::Query::CallbackService {
 
   const query::QueryEngine& engine_;
   const QueryLimits limits_;
-  WorkerPool pool_, streams_;
+  WorkerPool pool_, streams_, quick_;
 };
 
 constexpr std::size_t kPathBytesMax = 4096;

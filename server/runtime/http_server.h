@@ -1,4 +1,5 @@
-// A small HTTP/1.1 listener for health checks, metrics and pages: GET and HEAD only, no request bodies.
+// A small HTTP/1.1 listener: pages that are there at once (health, metrics: GET and HEAD, no request bodies),
+// and services that answer later.
 #ifndef STATCOLLECT_SERVER_RUNTIME_HTTP_SERVER_H_
 #define STATCOLLECT_SERVER_RUNTIME_HTTP_SERVER_H_
 
@@ -11,30 +12,30 @@
 
 #include "common/status.h"
 #include "server/runtime/endpoint.h"
+#include "server/runtime/http_exchange.h"
 
 namespace statcollect {
-
-struct HttpResponse {
-  int status = 200;
-  std::string content_type = "application/json";
-  std::string body;
-};
 
 // Runs on a thread of the io_context; must be quick and thread-safe.
 using HttpHandler = std::function<HttpResponse(const std::string& target)>;
 
 struct HttpLimits {
-  std::size_t connections_max = 64;
-  std::size_t header_bytes_max = 8192;
-  int idle_seconds_max = 15;  // to send a request, or between two
+  std::size_t connections_max = 1024;     // and so requests at once
+  std::size_t header_bytes_max = 16'384;  // with the target
+  std::size_t body_bytes_max = 1 << 20;   // of a request to a service
+  int idle_seconds_max = 15;  // to send a request, between two, or without taking anything of an answer
 };
+
+// Services by the path that their targets begin with ("/api/v1/"); they may be called as long as the
+// io_context runs.
+using HttpServices = std::map<std::string, HttpService>;
 
 // Threads: constructed, started and stopped by one thread; connections live on the io_context's threads.
 class HttpServer {
  public:
   // Handlers by exact path (the target up to '?').
-  HttpServer(boost::asio::io_context& io, std::map<std::string, HttpHandler> handlers,
-             HttpLimits limits = {});
+  HttpServer(boost::asio::io_context& io, std::map<std::string, HttpHandler> handlers, HttpLimits limits = {},
+             HttpServices services = {});
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -211,6 +211,7 @@ class QueryServer {
   }
 
   const std::string& address() const { return address_; }
+  grpc::Server& grpc_server() { return *server_; }
   void Stop() {
     if (server_) server_->Shutdown(std::chrono::system_clock::now());
     server_.reset();
