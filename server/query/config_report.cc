@@ -218,7 +218,7 @@ std::vector<std::string> DifferencesBetweenRanks(const RunView& view) {
       if (said++ > 0) sentence += ", ";
       sentence += "'" + Shown(value) + "' on " + (who.size() == 1 ? "rank " : "ranks ") + RanksText(who);
       if (said == 3 && values.size() > 3) {
-        sentence += ", and " + std::to_string(values.size() - 3) + " other values elsewhere";
+        sentence += ", and " + std::to_string(values.size() - 3) + " more elsewhere";
         break;
       }
     }
