@@ -246,7 +246,9 @@ def make_pair(seed: int, name_a: str, name_b: str) -> list[dict[str, Any]]:
     a = one_run(rng)
     b = copy.deepcopy(a)
     for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
+        before = copy.deepcopy(b)
         rng.choice(PLANTS)(rng, b)
+        b = b or before  # a run without anything is none
     if rng.random() < 0.05:
         b = one_run(rng)  # has little or nothing to do with A
     relaunched = rng.random() < 0.5

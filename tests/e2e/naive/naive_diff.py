@@ -214,7 +214,9 @@ class Model:
         self.losses_a, self.losses_b = losses_a, losses_b
         self.places_a, self.places_b = set(self.a) | scalars_a, set(self.b) | scalars_b
         self.tolerance, self.kinds = tolerance, kinds
-        self.kinds_a, self.kinds_b = {r.identity[1] for r in a}, {r.identity[1] for r in b}
+        self.records_a, self.records_b = a, b
+        self.kinds_a: set[str] = set()  # that the run ever recorded, on ranks that both have
+        self.kinds_b: set[str] = set()
         self.missing: set[tuple[str, int, Identity]] = set()
         self.order_reported = False
         self.training_a = 0
@@ -225,6 +227,8 @@ class Model:
         answer = self.answer
         steps = sorted({step for step, _ in self.places_a} & {step for step, _ in self.places_b})
         answer.ranks = sorted({rank for _, rank in self.places_a} & {rank for _, rank in self.places_b})
+        self.kinds_a = {r.identity[1] for r in self.records_a if r.rank in answer.ranks}
+        self.kinds_b = {r.identity[1] for r in self.records_b if r.rank in answer.ranks}
         pairs = 0
         for step in steps:
             rows: list[Row] = []
