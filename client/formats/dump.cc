@@ -59,7 +59,7 @@ Result<std::unique_ptr<Dump>> OpenDump(DumpFormat format, const Reading& reading
     case DumpFormat::kMsProbe:
       return OpenMsProbeDump(reading);
     default:
-      return Status(Code::kUnimplemented, "this format is not there yet");
+      return OpenMindSporeDump(reading);
   }
 }
 

@@ -30,6 +30,7 @@ class ModuleTree {
   void Learn(const OrtRecord& record) {
     if (record.backward) return;
     names_.insert(record.name);
+    parents_.clear();
     const auto module = ParseOrtName(record.name);
     if (!module || record.depth < 0) return;
     modules_.insert_or_assign(module->index, Node{module->class_name, record.depth, ++clock_});
@@ -39,7 +40,14 @@ class ModuleTree {
   std::string ParentOf(const OrtRecord& record) const {
     const auto module = ParseOrtName(record.name);
     if (!module || record.depth < 0) return {};
-    const auto own = modules_.find(module->index);
+    const auto [known, is_new] = parents_.try_emplace(module->index);
+    if (is_new) known->second = FindParent(module->index);
+    return known->second;
+  }
+
+ private:
+  std::string FindParent(std::uint64_t index) const {
+    const auto own = modules_.find(index);
     if (own == modules_.end()) return {};
     for (auto it = std::make_reverse_iterator(own); it != modules_.rend(); ++it) {
       if (it->second.depth < own->second.depth && it->second.ended > own->second.ended)
@@ -48,7 +56,6 @@ class ModuleTree {
     return {};
   }
 
- private:
   struct Node {
     std::string class_name;
     std::int32_t depth = 0;
@@ -56,6 +63,7 @@ class ModuleTree {
   };
   std::map<std::uint64_t, Node> modules_;
   std::unordered_set<std::string> names_;
+  mutable std::unordered_map<std::uint64_t, std::string> parents_;  // found so far
   std::uint64_t clock_ = 0;
 };
 
@@ -94,6 +102,7 @@ class OrtReader {
       if (!more.ok()) return more.status();
       if (!*more) break;
       ++records;
+      if (!record.backward && !tree_.Knows(record.name)) tree_.Learn(record);
       STATCOLLECT_RETURN_IF_ERROR(Hand(record, step));
     }
     ++reading_.tally.files;
@@ -326,7 +335,8 @@ class OrtRank {
   }
 
   Status ReadSummary(const Folder& folder, const std::string& name, std::uint64_t step) {
-    if (auto file = folder.OpenFile(name); file.ok()) (void)reader_.Learn(*file);
+    if (auto file = folder.OpenFile(name); !learnt_ && file.ok()) (void)reader_.Learn(*file);
+    learnt_ = true;
     const auto read = [&] {
       auto file = folder.OpenFile(name, &reading_.tally.bytes);
       return file.ok() ? reader_.Take(*file, step) : file.status();
@@ -337,6 +347,7 @@ class OrtRank {
   const Reading& reading_;
   ObservationSink& sink_;
   OrtReader reader_;
+  bool learnt_ = false;  // from the first summary; later ones are like it
 };
 
 const NumberPattern OrtRank::kStep("step_", "");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -235,6 +236,22 @@ def test_msprobe_checksums_find_what_statistics_cannot(shared_collector: Collect
     assert shared_collector.diff("crc-a", "crc-b")["verdict"] == "within_tolerance"
     exact = shared_collector.diff("crc-a", "crc-b", "--exact")
     assert (exact["verdict"], exact["first"]["reason"], exact["first"]["activation"]) == ("diverged", "bitwise", "layers.0")
+
+
+def test_mindspore_statistics_are_compared_by_iteration_and_rank(shared_collector: Collector, tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    shutil.copytree(GOLDEN / "mindspore" / "ranks" / "dump", dump)
+    answer = shared_collector.json("import", "mindspore", str(dump), "--run", "ms-a")
+    assert answer["ranks"] == [0, 1] and answer["steps"] == {"count": 2, "first": 0, "last": 3}
+    table = dump / "rank_1" / "Net" / "0" / "3" / "statistic.csv"
+    table.write_text(table.read_text().replace("2,-2,3.5", "2,-2,3.6"))
+    shared_collector.json("import", "mindspore", str(dump), "--run", "ms-b")
+    report = shared_collector.diff("ms-a", "ms-b")
+    first = report["first"]
+    assert (first["step"], first["rank"], first["activation"], first["kind"]) == (3, 1, "Default_Sub-op0", "output")
+    assert report["compared"]["diverged"] == 1
+    points = shared_collector.json("series", "ms-a", "Default_Sub-op0", "--kind", "input", "--rank", "1")["records"]
+    assert [(p["step"], p["call"], p["stats"]["l2"]) for p in points] == [(0, 0, 4.0), (0, 1, 5.0), (3, 0, 4.0), (3, 1, 5.0)]
 
 
 @pytest.mark.parametrize(

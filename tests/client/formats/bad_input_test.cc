@@ -313,6 +313,56 @@ TEST_F(BadInputTest, MsProbeLinksAreNotFollowed) {
               AllOf(Not(HasSubstr("rank 1")), Not(HasSubstr("step 1"))));
 }
 
+// --- MindSpore
+
+class MindSporeWrongText : public BadInputTest, public ::testing::WithParamInterface<Wrong> {};
+
+TEST_P(MindSporeWrongText, IsNamedWithFileAndLine) {
+  Write("rank_0/Net/0/1/statistic.csv", GetParam().text);
+  const std::string read = Read(DumpFormat::kMindSpore);
+  EXPECT_THAT(read, HasSubstr("error: DUMP/rank_0/Net/0/1/statistic.csv:" + std::to_string(GetParam().line) +
+                              ": found"));
+  EXPECT_THAT(read, HasSubstr("; expected "));
+}
+
+std::string Csv(const std::string& row) {
+  return "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min "
+         "Value,NaN Count,MD5\n"
+         "Sub,a,0,0,1,input,0,4,float32,\"(2,3)\",2,1,0,d41d8cd98f00b204e9800998ecf8427e,\n" +
+         row + "\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, MindSporeWrongText,
+    ::testing::Values(
+        Wrong{"empty", "", 1}, Wrong{"binary", std::string("\0\1\2,\xff", 5), 1},
+        Wrong{"no header", "Sub,a,0,0,1\n", 1}, Wrong{"columns missing", "Op Type,Op Name,IO\n", 1},
+        Wrong{"a column twice", "Op Type,Op Type\n", 1},
+        Wrong{"too few cells", Csv("Sub,b,0,0,1,input,0"), 3},
+        Wrong{"open quote", Csv("Sub,b,0,0,1,input,0,4,float32,\"(2,3),2,1,0,,"), 3},
+        Wrong{"no direction", Csv("Sub,b,0,0,1,sideways,0,4,float32,\"()\",2,1,0,,"), 3},
+        Wrong{"no slot", Csv("Sub,b,0,0,1,input,x,4,float32,\"()\",2,1,0,,"), 3},
+        Wrong{"no shape", Csv("Sub,b,0,0,1,input,0,4,float32,\"(2,-3)\",2,1,0,,"), 3},
+        Wrong{"2^62 elements", Csv("Sub,b,0,0,1,input,0,4,float32,\"(4294967296,4294967296)\",2,1,0,,"), 3},
+        Wrong{"no number", Csv("Sub,b,0,0,1,input,0,4,float32,\"()\",two,1,0,,"), 3},
+        Wrong{"beyond a double", Csv("Sub,b,0,0,1,input,0,4,float32,\"()\",1e999,1,0,,"), 3},
+        Wrong{"min above max", Csv("Sub,b,0,0,1,input,0,4,float32,\"()\",1,2,0,,"), 3},
+        Wrong{"more NaN than elements", Csv("Sub,b,0,0,1,input,0,4,float32,\"(2,)\",1,1,3,,"), 3},
+        Wrong{"no MD5", Csv("Sub,b,0,0,1,input,0,4,float32,\"()\",1,1,0,xyz,"), 3},
+        Wrong{"invalid UTF-8", Csv("Sub,\xff,0,0,1,input,0,4,float32,\"()\",1,1,0,,"), 3},
+        Wrong{"a thousand cells", Csv(std::string(1000, ',')), 3},
+        Wrong{"a long line", Csv(std::string(2 << 20, 'x')), 3}),
+    [](const auto& tested) {
+      std::string name = tested.param.what;
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+      return name;
+    });
+
+TEST_F(BadInputTest, MindSporeFolderWithoutStatisticsIsTold) {
+  Write("rank_0/execution_order/order.csv", "x\n");
+  EXPECT_THAT(Read(DumpFormat::kMindSpore), HasSubstr("found no statistics; expected rank_<id>"));
+}
+
 // --- the parts that all formats share
 
 TEST(LineReader, GivesLinesOfEveryEnding) {

@@ -60,5 +60,14 @@ INSTANTIATE_TEST_SUITE_P(
         Golden{"statistics", DumpFormat::kMsProbe, {.rank = 7}, "expected_one_rank.txt", "step2/rank1"},
         Golden{"checksums", DumpFormat::kMsProbe, {}, "expected_file.txt", "dump.json"}));
 
+INSTANTIATE_TEST_SUITE_P(
+    MindSpore, GoldenDump,
+    ::testing::Values(
+        Golden{"ranks", DumpFormat::kMindSpore, {}}, Golden{"counts", DumpFormat::kMindSpore, {}},
+        Golden{"old_host", DumpFormat::kMindSpore, {}}, Golden{"device_2024", DumpFormat::kMindSpore, {}},
+        Golden{"older", DumpFormat::kMindSpore, {}}, Golden{"raw", DumpFormat::kMindSpore, {}},
+        Golden{"ranks", DumpFormat::kMindSpore, {}, "expected_part.txt", "rank_1/Net/0/3"},
+        Golden{"counts", DumpFormat::kMindSpore, {.rank = 3}, "expected_file.txt", "Net/0/7/statistic.csv"}));
+
 }  // namespace
 }  // namespace statcollect::client::formats
