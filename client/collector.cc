@@ -208,26 +208,68 @@ Result<v1::GetRunResponse> Collector::GetRun(const v1::GetRunRequest& request) {
       [&](auto& context, auto& response) { return impl_->query().GetRun(&context, request, &response); });
 }
 
+namespace {
+
+// Reads a stream of progress that ends with an answer, which `take` recognises and takes.
+template <typename Response, typename Stream, typename Take>
+grpc::Status ReadToTheEnd(Stream& stream, const std::function<void(const v1::Progress&)>& progress,
+                          const Take& take) {
+  Response response;
+  while (stream.Read(&response)) {
+    if (response.has_progress() && progress) progress(response.progress());
+    take(response);
+  }
+  return stream.Finish();
+}
+
+Status NoReport(const std::string& address) {
+  return {Code::kInternal,
+          "the collector at " + address +
+              " ended the answer without a report; are statctl and statcollectord of the same "
+              "version?"};
+}
+
+}  // namespace
+
 Result<v1::DiffReport> Collector::Diff(const v1::DiffRequest& request,
                                        const std::function<void(const v1::Progress&)>& progress) {
   bool answered = false;
   auto report = impl_->Ask<v1::DiffReport>([&](auto& context, v1::DiffReport& out) {
     const auto stream = impl_->query().Diff(&context, request);
-    v1::DiffResponse response;
-    while (stream->Read(&response)) {
-      if (response.has_progress() && progress) progress(response.progress());
-      if (!response.has_report()) continue;
+    return ReadToTheEnd<v1::DiffResponse>(*stream, progress, [&](v1::DiffResponse& response) {
+      if (!response.has_report()) return;
       answered = true;
       out = std::move(*response.mutable_report());
-    }
-    return stream->Finish();
+    });
   });
-  if (report.ok() && !answered) {
-    return Status(Code::kInternal, "the collector at " + address() +
-                                       " ended the answer without a report; are statctl and "
-                                       "statcollectord of the same version?");
-  }
+  if (report.ok() && !answered) return NoReport(address());
   return report;
+}
+
+Result<v1::NoiseProfile> Collector::SaveNoise(const v1::SaveNoiseRequest& request,
+                                              const std::function<void(const v1::Progress&)>& progress) {
+  bool answered = false;
+  auto profile = impl_->Ask<v1::NoiseProfile>([&](auto& context, v1::NoiseProfile& out) {
+    const auto stream = impl_->query().SaveNoise(&context, request);
+    return ReadToTheEnd<v1::SaveNoiseResponse>(*stream, progress, [&](v1::SaveNoiseResponse& response) {
+      if (!response.has_report()) return;
+      answered = true;
+      out = std::move(*response.mutable_report());
+    });
+  });
+  if (profile.ok() && !answered) return NoReport(address());
+  return profile;
+}
+
+Result<v1::NoiseProfile> Collector::GetNoise(const v1::GetNoiseRequest& request) {
+  return impl_->Ask<v1::NoiseProfile>(
+      [&](auto& context, auto& response) { return impl_->query().GetNoise(&context, request, &response); });
+}
+
+Result<v1::DeleteNoiseResponse> Collector::DeleteNoise(const v1::DeleteNoiseRequest& request) {
+  return impl_->Ask<v1::DeleteNoiseResponse>([&](auto& context, auto& response) {
+    return impl_->query().DeleteNoise(&context, request, &response);
+  });
 }
 
 Result<v1::GetSeriesResponse> Collector::GetSeries(const v1::GetSeriesRequest& request) {
@@ -251,17 +293,13 @@ Result<v1::RanksReport> Collector::CheckRanks(const v1::CheckRanksRequest& reque
   bool answered = false;
   auto report = impl_->Ask<v1::RanksReport>([&](auto& context, v1::RanksReport& out) {
     const auto stream = impl_->query().CheckRanks(&context, request);
-    v1::CheckRanksResponse response;
-    while (stream->Read(&response)) {
-      if (response.has_progress() && progress) progress(response.progress());
-      if (!response.has_report()) continue;
+    return ReadToTheEnd<v1::CheckRanksResponse>(*stream, progress, [&](v1::CheckRanksResponse& response) {
+      if (!response.has_report()) return;
       answered = true;
       out = std::move(*response.mutable_report());
-    }
-    return stream->Finish();
+    });
   });
-  if (report.ok() && !answered)
-    return Status(Code::kInternal, "the collector at " + address() + " ended the answer without a report");
+  if (report.ok() && !answered) return NoReport(address());
   return report;
 }
 

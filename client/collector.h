@@ -33,6 +33,11 @@ class Collector {
 
   Result<v1::ListRunsResponse> ListRuns();
   Result<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request);
+  // `progress` may be empty, as in Diff.
+  Result<v1::NoiseProfile> SaveNoise(const v1::SaveNoiseRequest& request,
+                                     const std::function<void(const v1::Progress&)>& progress);
+  Result<v1::NoiseProfile> GetNoise(const v1::GetNoiseRequest& request);
+  Result<v1::DeleteNoiseResponse> DeleteNoise(const v1::DeleteNoiseRequest& request);
   Result<v1::DiffReport> Diff(const v1::DiffRequest& request,
                               const std::function<void(const v1::Progress&)>& progress);
   Result<v1::GetSeriesResponse> GetSeries(const v1::GetSeriesRequest& request);
@@ -60,7 +65,7 @@ class Collector {
     CancelScope& operator=(const CancelScope&) = delete;
 
    private:
-    Collector& collector_;
+      Collector& collector_;
   };
   [[nodiscard]] CancelScope OnCancel(std::function<void()> cancel) { return {*this, std::move(cancel)}; }
   // Ends the question under way, which then returns kCancelled; questions asked later return it at once.

@@ -20,12 +20,19 @@ struct DiffOptions {
   bool exact = false, all = false;
   std::string ranks, steps, kinds;
   std::uint32_t top = 20;
+  std::string map;    // file of rules
+  std::string noise;  // runs that repeat run_a, separated by commas
+  bool no_noise = false, no_alignment = false, first_only = false;
 };
 int Diff(Session& session, const DiffOptions& options);
 // The report for people (report.cc).
 Page RenderDiff(const v1::DiffReport& report);
 // Its first sentence alone.
 Page RenderVerdict(const v1::DiffReport& report);
+
+int SaveNoise(Session& session, const std::string& run, const std::string& repeats);
+int ShowNoise(Session& session, const std::string& run);
+int RemoveNoise(Session& session, const std::string& run);
 
 struct SeriesOptions {
   std::string run, activation, stats, kind, ranks, steps, output_path;

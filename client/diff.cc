@@ -1,38 +1,32 @@
-#include <cstdio>
-
-#include <fmt/format.h>
+#include <fstream>
 
 #include "client/commands.h"
 #include "client/flatten.h"
+#include "client/progress_bar.h"
 #include "client/selection.h"
 #include "common/names.h"
 
 namespace statcollect::client {
 namespace {
 
-// "comparing [=====>    ] 40 %" on standard error, rewritten in place, erased at the end.
-class ProgressBar {
- public:
-  explicit ProgressBar(bool shown) : shown_(shown) {}
-  ~ProgressBar() {
-    if (drawn_) std::fputs("\r\x1b[K", stderr);
-  }
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
+constexpr std::size_t kMapBytesMax = std::size_t{1} << 20;
 
-  void Draw(const v1::Progress& progress) {
-    if (!shown_ || progress.total() == 0) return;
-    constexpr std::size_t kWidth = 40;
-    const double share = static_cast<double>(progress.done()) / static_cast<double>(progress.total());
-    const std::string filled(std::min(static_cast<std::size_t>(share * kWidth), kWidth), '=');
-    std::fputs(fmt::format("\rcomparing [{:<{}}] {:3.0f} %", filled, kWidth, share * 100).c_str(), stderr);
-    drawn_ = true;
+Result<std::string> ReadMap(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMapBytesMax + 1, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
+    return Status(Code::kNotFound, "--map: cannot read '" + Printable(path) +
+                                       "'; expected a file of lines PATTERN -> NAME; see statctl help diff");
   }
-
- private:
-  const bool shown_;
-  bool drawn_ = false;
-};
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMapBytesMax) {
+    return Status(Code::kInvalidArgument, "--map: '" + Printable(path) + "' has more than " +
+                                              FormatCount(kMapBytesMax) +
+                                              " bytes; expected lines PATTERN -> NAME");
+  }
+  return text;
+}
 
 Status MakeRequest(const DiffOptions& options, v1::DiffRequest& request) {
   for (const std::string* run : {&options.run_a, &options.run_b})
@@ -42,6 +36,18 @@ Status MakeRequest(const DiffOptions& options, v1::DiffRequest& request) {
   if (options.tolerance) request.set_tolerance(*options.tolerance);
   request.set_exact(options.exact);
   request.set_all(options.all);
+  request.set_no_alignment(options.no_alignment);
+  request.set_first_only(options.first_only);
+  request.set_no_noise(options.no_noise);
+  for (const std::string& run : SplitCommas(options.noise)) {
+    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
+    request.add_noise(run);
+  }
+  if (!options.map.empty()) {
+    auto map = ReadMap(options.map);
+    if (!map.ok()) return map.status();
+    request.set_map(*std::move(map));
+  }
   request.set_top(options.top);
   STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
   const auto kinds = ParseKinds(options.kinds);
@@ -51,8 +57,8 @@ Status MakeRequest(const DiffOptions& options, v1::DiffRequest& request) {
 }
 
 Result<v1::DiffReport> Ask(Session& session, const v1::DiffRequest& request) {
-  ProgressBar bar(session.terminal().err && !session.options().quiet);
-  return session.collector().Diff(request, [&](const v1::Progress& progress) { bar.Draw(progress); });
+  ProgressBar bar("comparing", session.terminal().err && !session.options().quiet);
+  return session.collector().Diff(request, [&](const v1::Progress& progress) { bar.Draw(progress.done(), progress.total()); });
 }
 
 void Print(Session& session, const v1::DiffReport& report) {

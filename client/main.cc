@@ -50,7 +50,7 @@ struct Arguments {
   TopOptions top;
   ConfigOptions config;
   RanksOptions check;
-  std::string run, ranks, steps, directory, help_of;
+  std::string run, ranks, steps, directory, help_of, repeats;
   bool yes = false, force = false, off = false;
 };
 
@@ -80,6 +80,7 @@ class Parser {
     AddDiff();
     AddExport();
     AddSummary();
+    AddNoise();
     AddRuns();
     AddSeries();
     AddTop();
@@ -114,7 +115,11 @@ class Parser {
     return std::nullopt;
   }
 
-  int Run(Session& session) { return commands_.at(app_.get_subcommands().front())(session); }
+  int Run(Session& session) {
+    const CLI::App* command = app_.get_subcommands().front();
+    if (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+    return commands_.at(command)(session);
+  }
   GlobalOptions global() const {
     return {.format = kFormats.at(arguments_.format), .quiet = arguments_.quiet};
   }
@@ -212,13 +217,16 @@ class Parser {
 
   void AddDiff() {
     DiffOptions& o = arguments_.diff;
-    CLI::App* app = Add("diff", "Where two runs part ways first, why, and how far it spread",
-                        "  statctl diff --run-a base --run-b ort\n"
-                        "  statctl diff base ort --steps 0-99 --rank 0,1\n"
-                        "  statctl diff base ort --tolerance 1e-3 --kinds output\n"
-                        "  statctl diff base ort --exact              # the first difference of any size\n"
-                        "  statctl diff base ort --format json > report.json\n",
-                        [&o](Session& session) { return Diff(session, o); });
+    CLI::App* app =
+        Add("diff", "Where two runs part ways first, why, and how far it spread",
+            "  statctl diff --run-a base --run-b ort\n"
+            "  statctl diff base ort --steps 0-99 --rank 0,1\n"
+            "  statctl diff base ort --tolerance 1e-3 --kinds output\n"
+            "  statctl diff base ort --exact              # the first difference of any size\n"
+            "  statctl diff base ort --noise base2,base3  # beyond what repeats of base differ by\n"
+            "  statctl diff base ort --map names.txt --first\n"
+            "  statctl diff base ort --format json > report.json\n",
+            [&o](Session& session) { return Diff(session, o); });
     app->add_option("--run-a,run_a", o.run_a, "The run to compare with (baseline)")->required();
     app->add_option("--run-b,run_b", o.run_b, "The run in question")->required();
     CLI::Option* tolerance =
@@ -234,6 +242,39 @@ class Parser {
         ->check(CLI::Range(1, 1'000'000))
         ->capture_default_str();
     app->add_flag("--all", o.all, "List everything that diverged");
+    app->add_flag("--first", o.first_only, "End at the first step that diverged: quick on long runs");
+    app->add_option("--noise", o.noise,
+                    "Runs that repeat run A, separated by commas: what differs between them means nothing")
+        ->excludes(app->get_option("--exact"));
+    app->add_flag("--no-noise", o.no_noise, "Do not use the noise saved for run A (statctl noise save)")
+        ->excludes(app->get_option("--noise"));
+    app->add_option(
+        "--map", o.map,
+        "File of lines PATTERN -> NAME: names of run B for those of run A, such as\n"
+        "h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2; several names, separated by commas, are taken together");
+    app->add_flag("--no-alignment", o.no_alignment,
+                  "Names that differ are missing: do not match them by order, class and shape");
+  }
+
+  void AddNoise() {
+    CLI::App* noise = Add("noise", "How far runs that should be equal are apart: measured once, used by diff",
+                          "  statctl noise save base --runs base2,base3   # repeats of the same training\n"
+                          "  statctl noise show base\n  statctl noise rm base\n",
+                          {});
+    noise->require_subcommand(1);
+    const auto add = [&](const std::string& name, const std::string& description, Command command) {
+      CLI::App* app = noise->add_subcommand(name, description);
+      app->add_option("run", arguments_.run, "Name of the baseline")->required();
+      commands_[app] = std::move(command);
+      return app;
+    };
+    add("save", "Measures the noise of a run from its repeats and keeps it with the run",
+        [this](Session& session) { return SaveNoise(session, arguments_.run, arguments_.repeats); })
+        ->add_option("--runs", arguments_.repeats, "Runs that repeat it, separated by commas")
+        ->required();
+    add("show", "What is kept, and the noisiest activations",
+        [this](Session& session) { return ShowNoise(session, arguments_.run); });
+    add("rm", "Forgets it", [this](Session& session) { return RemoveNoise(session, arguments_.run); });
   }
 
   void AddRuns() {

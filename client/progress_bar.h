@@ -32,17 +32,19 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // `records` so far, for the speed.
-  void Draw(std::uint64_t done, std::uint64_t total, std::uint64_t records) {
+  // `records` so far, for the speed; nothing: no speed is shown.
+  void Draw(std::uint64_t done, std::uint64_t total, std::optional<std::uint64_t> records = {}) {
     const auto now = std::chrono::steady_clock::now();
     if (!shown_ || total == 0 || (drawn_ && now - *drawn_ < kInterval)) return;
     constexpr std::size_t kWidth = 40;
     const double share = static_cast<double>(done) / static_cast<double>(total);
     const std::string filled(std::min(static_cast<std::size_t>(share * kWidth), kWidth), '=');
-    std::fputs(fmt::format("\r{} [{:<{}}] {:3.0f} %, {} records/s \x1b[K", what_, filled, kWidth, share * 100,
-                           FormatRate(static_cast<double>(records) / std::max(seconds(), 1e-3)))
-                   .c_str(),
-               stderr);
+    std::string text = fmt::format("\r{} [{:<{}}] {:3.0f} %", what_, filled, kWidth, share * 100);
+    if (records) {
+      const double a_second = static_cast<double>(*records) / std::max(seconds(), 1e-3);
+      text += fmt::format(", {} records/s", FormatRate(a_second));
+    }
+    std::fputs((text + " \x1b[K").c_str(), stderr);
     std::fflush(stderr);
     drawn_ = now;
   }

@@ -1,40 +1,16 @@
 #include <algorithm>
-#include <cstdio>
 
 #include <fmt/format.h>
 
 #include "client/commands.h"
 #include "client/flatten.h"
+#include "client/progress_bar.h"
 #include "client/selection.h"
 #include "common/names.h"
 #include "proto/json.h"
 
 namespace statcollect::client {
 namespace {
-
-// "checking [=====>    ] 40 %" on standard error, rewritten in place, erased at the end.
-class CheckingBar {
- public:
-  explicit CheckingBar(bool shown) : shown_(shown) {}
-  ~CheckingBar() {
-    if (drawn_) std::fputs("\r\x1b[K", stderr);
-  }
-  CheckingBar(const CheckingBar&) = delete;
-  CheckingBar& operator=(const CheckingBar&) = delete;
-
-  void Draw(const v1::Progress& progress) {
-    if (!shown_ || progress.total() == 0) return;
-    constexpr std::size_t kWidth = 40;
-    const double share = static_cast<double>(progress.done()) / static_cast<double>(progress.total());
-    const std::string filled(std::min(static_cast<std::size_t>(share * kWidth), kWidth), '=');
-    std::fputs(fmt::format("\rchecking [{:<{}}] {:3.0f} %", filled, kWidth, share * 100).c_str(), stderr);
-    drawn_ = true;
-  }
-
- private:
-  const bool shown_;
-  bool drawn_ = false;
-};
 
 std::string RanksCell(const google::protobuf::RepeatedField<std::uint32_t>& ranks) {
   return FormatRanges({ranks.begin(), ranks.end()});
@@ -138,8 +114,9 @@ Status MakeRequest(const RanksOptions& options, v1::CheckRanksRequest& request) 
 }
 
 Result<v1::RanksReport> Ask(Session& session, const v1::CheckRanksRequest& request) {
-  CheckingBar bar(session.terminal().err && !session.options().quiet);
-  return session.collector().CheckRanks(request, [&](const v1::Progress& progress) { bar.Draw(progress); });
+  ProgressBar bar("checking", session.terminal().err && !session.options().quiet);
+  return session.collector().CheckRanks(
+      request, [&](const v1::Progress& progress) { bar.Draw(progress.done(), progress.total()); });
 }
 
 int ExitCode(v1::RanksVerdict verdict) {

@@ -141,6 +141,7 @@ void Fill(const query::Divergence& from, v1::Divergence& to) {
   to.set_mode(from.mode);
   to.set_previous(from.previous);
   Copy(from.previous_distance, [&](double value) { to.set_previous_distance(value); });
+  to.set_activation_b(from.activation_b);
 }
 
 void Fill(const query::DiffInputs& from, v1::DiffInputs& to) {
@@ -203,6 +204,22 @@ Result<std::string> FromWire(const v1::GetRunRequest& request) {
   return request.run();
 }
 
+namespace {
+
+constexpr int kRepeatsMax = 64;
+
+Result<std::vector<std::string>> RunsFromWire(const char* field,
+                                              const google::protobuf::RepeatedPtrField<std::string>& runs) {
+  if (runs.size() > kRepeatsMax) {
+    return Invalid(std::string(field) + ": found " + std::to_string(runs.size()) +
+                   " runs; expected at most " + std::to_string(kRepeatsMax));
+  }
+  for (const std::string& run : runs) STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
+  return std::vector<std::string>(runs.begin(), runs.end());
+}
+
+}  // namespace
+
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_a()));
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_b()));
@@ -226,7 +243,26 @@ Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
   }
   wanted.top = request.top();
   wanted.all = request.all();
+  wanted.map = request.map();
+  wanted.no_alignment = request.no_alignment();
+  wanted.first_only = request.first_only();
+  auto noise = RunsFromWire("noise", request.noise());
+  if (!noise.ok()) return noise.status();
+  wanted.noise = *std::move(noise);
+  wanted.no_noise = request.no_noise();
   return wanted;
+}
+
+Result<query::SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  auto repeats = RunsFromWire("repeats", request.repeats());
+  if (!repeats.ok()) return repeats.status();
+  return query::SaveNoiseRequest{.run = request.run(), .repeats = *std::move(repeats)};
+}
+
+Result<std::string> FromWire(const v1::GetNoiseRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  return request.run();
 }
 
 Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request) {
@@ -320,6 +356,45 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
   for (const query::Divergence& row : report.origins) Fill(row, *out.add_origins());
   Fill(report.spread, *out.mutable_spread());
   out.mutable_notes()->Add(report.notes.begin(), report.notes.end());
+  for (const query::AlignedNames& names : report.aligned) {
+    v1::AlignedNames& added = *out.add_aligned();
+    added.set_a(names.a);
+    added.set_b(names.b);
+    added.set_method(names.method);
+    added.set_confidence(names.confidence);
+  }
+  for (const query::GrowthPoint& point : report.growth.points) {
+    v1::GrowthPoint& added = *out.mutable_growth()->add_points();
+    added.set_step(point.step);
+    added.set_diverged(point.diverged);
+    Copy(point.distance, [&](double value) { added.set_distance(value); });
+    Copy(point.distance_max, [&](double value) { added.set_distance_max(value); });
+  }
+  Copy(report.growth.factor_per_step,
+       [&](double value) { out.mutable_growth()->set_factor_per_step(value); });
+  if (report.noise) {
+    out.mutable_noise()->mutable_runs()->Add(report.noise->runs.begin(), report.noise->runs.end());
+    out.mutable_noise()->set_stored(report.noise->stored);
+  }
+}
+
+void ToWire(const query::NoiseSummary& noise, v1::NoiseProfile& out) {
+  out.set_run(noise.run);
+  out.mutable_repeats()->Add(noise.repeats.begin(), noise.repeats.end());
+  out.set_saved_unix_nanos(noise.saved_unix_nanos);
+  out.set_steps(noise.steps);
+  out.set_last_step(noise.last_step);
+  out.set_activations(noise.activations);
+  out.set_activations_total(noise.activations_total);
+  for (const query::NoiseRow& row : noise.records) {
+    v1::NoiseRow& added = *out.add_records();
+    added.set_kind(static_cast<v1::Kind>(row.kind));
+    added.set_activation(row.activation);
+    added.set_output_path(row.output_path);
+    added.set_micro_batch(row.micro_batch);
+    added.set_first(row.first);
+    added.set_last(row.last);
+  }
 }
 
 void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out) {

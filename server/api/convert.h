@@ -20,6 +20,8 @@ namespace statcollect::api {
 // have, a tolerance that is no number.
 Result<std::string> FromWire(const v1::GetRunRequest& request);
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request);
+Result<query::SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request);
+Result<std::string> FromWire(const v1::GetNoiseRequest& request);
 Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request);
 Result<query::ScalarsRequest> FromWire(const v1::ListScalarsRequest& request);
 Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request);
@@ -35,6 +37,7 @@ void ToWire(const std::vector<query::RunSummary>& runs, v1::ListRunsResponse& ou
 void ToWire(const query::RunDetail& detail, v1::GetRunResponse& out);
 void ToWire(const query::Progress& progress, v1::Progress& out);
 void ToWire(const query::DiffReport& report, v1::DiffReport& out);
+void ToWire(const query::NoiseSummary& noise, v1::NoiseProfile& out);
 void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out);
 void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& out);
 void ToWire(const std::vector<query::EventRow>& rows, v1::ListEventsResponse& out);

@@ -17,7 +17,8 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"ListRuns", "runs"},        {"GetRun", "show"},       {"GetSeries", "series"},
     {"ListScalars", "scalars"},  {"ListEvents", "events"}, {"GetTop", "top"},
     {"CompareConfig", "config"}, {"CheckRanks", "ranks"},  {"ReadRecords", "records"},
-    {"GetStatus", "status"}};
+    {"GetStatus", "status"},     {"GetNoise", "noise"},    {"SaveNoise", "noise_save"},
+    {"DeleteNoise", "noise_rm"}};
 
 constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
                                           "Put",  "Keep",   "Create", "Write"};

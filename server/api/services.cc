@@ -113,6 +113,38 @@ class QueryService final : public v1::Query::CallbackService {
     return Call::Start(streams_, *context, limits_.stream_patience, work);
   }
 
+  grpc::ServerWriteReactor<v1::SaveNoiseResponse>* SaveNoise(CallbackServerContext*,
+                                                             const v1::SaveNoiseRequest* request) override {
+    using Call = StreamCall<v1::SaveNoiseResponse>;
+    const auto work = [this, request](const std::stop_token& stop, const Call::Send& send,
+                                      v1::SaveNoiseResponse& last) {
+      const auto wanted = FromWire(*request);
+      if (!wanted.ok()) return wanted.status();
+      const auto progress = [&](const query::Progress& done) {
+        v1::SaveNoiseResponse message;
+        ToWire(done, *message.mutable_progress());
+        send(std::move(message));
+      };
+      auto saved = engine_.SaveNoise(*wanted, progress, stop);
+      if (saved.ok()) ToWire(*saved, *last.mutable_report());
+      return saved.status();
+    };
+    return Call::Start(pool_, limits_.progress_interval, work);
+  }
+
+  ServerUnaryReactor* GetNoise(CallbackServerContext*, const v1::GetNoiseRequest* request,
+                               v1::NoiseProfile* response) override {
+    return Answer(*request, *response, &query::QueryEngine::GetNoise);
+  }
+
+  ServerUnaryReactor* DeleteNoise(CallbackServerContext*, const v1::DeleteNoiseRequest* request,
+                                  v1::DeleteNoiseResponse*) override {
+    return UnaryCall::Start(pool_, [this, request](const std::stop_token&) {
+      STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
+      return engine_.DeleteNoise(request->run());
+    });
+  }
+
   ServerUnaryReactor* GetTop(CallbackServerContext*, const v1::GetTopRequest* request,
                              v1::GetTopResponse* response) override {
     return Answer(*request, *response, &query::QueryEngine::GetTop);

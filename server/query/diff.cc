@@ -1,10 +1,8 @@
 #include "server/query/diff.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <set>
-#include <thread>
 #include <tuple>
 #include <unordered_set>
 #include <utility>
@@ -14,13 +12,13 @@
 #include "server/query/diff_plan.h"
 #include "server/query/growth.h"
 #include "server/query/loss_diff.h"
+#include "server/query/parallel.h"
 #include "server/query/rank_step_diff.h"
 
 namespace statcollect::query {
 namespace {
 
 constexpr std::size_t kUnmatchedMax = 10'000;
-constexpr std::size_t kThreadsMax = 4;
 constexpr std::size_t kUnitsAThread = 4;  // for an even load
 constexpr std::size_t kWaveRankStepsMax = 1024;
 
@@ -32,19 +30,6 @@ struct StepResult {
 
 std::uint64_t RowsMax(const DiffRequest& request) {
   return request.all ? kDivergedRowsMax : request.top > 0 ? request.top : kTopDefault;
-}
-
-// Runs work(0) .. work(count - 1) on a few threads, the caller's among them.
-template <typename Work>
-void InParallel(std::size_t count, const Work& work) {
-  std::atomic<std::size_t> next{0};
-  const auto run = [&] {
-    for (std::size_t i = next++; i < count; i = next++) work(i);
-  };
-  const std::size_t processors = std::max(1u, std::thread::hardware_concurrency());
-  std::vector<std::jthread> helpers;
-  for (std::size_t n = std::min({count, processors, kThreadsMax}); n > 1; --n) helpers.emplace_back(run);
-  run();
 }
 
 // Takes in what was found, step by step in order, and makes the report of it.
@@ -418,8 +403,7 @@ class DiffScan {
   }
 
   std::vector<Unit> CutUnits(const std::vector<StepResult>& wave) const {
-    const std::size_t processors =
-        std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kThreadsMax);
+    const std::size_t processors = ThreadsOfAQuery();
     const std::size_t rank_steps = wave.size() * plan_.ranks.size();
     const std::size_t unit_steps = std::max<std::size_t>(1, rank_steps / (processors * kUnitsAThread));
     std::vector<Unit> units;

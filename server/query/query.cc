@@ -6,6 +6,8 @@
 
 #include "common/names.h"
 #include "server/query/diff.h"
+#include "server/query/noise_profile.h"
+#include "server/query/noise_store.h"
 #include "server/query/run_view.h"
 #include "server/query/suggest.h"
 
@@ -211,7 +213,28 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
   if (!a.ok()) return a.status();
   auto b = RunView::Open(store_, request.run_b);
   if (!b.ok()) return b.status();
-  return DiffRuns(*a, *b, request, is_stream_open_, /*noise=*/nullptr, progress, stop);
+  auto noise = OpenNoise(store_, *a, request);
+  if (!noise.ok()) return noise.status();
+  auto report = DiffRuns(*a, *b, request, is_stream_open_, noise->floor.get(), progress, stop);
+  if (report.ok()) report->noise = std::move(noise->source);
+  return report;
+}
+
+Result<NoiseSummary> QueryEngine::SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress,
+                                            const std::stop_token& stop) const {
+  return SaveNoiseOf(store_, request, progress, stop);
+}
+
+Result<NoiseSummary> QueryEngine::GetNoise(const std::string& run, const std::stop_token&) const {
+  auto view = RunView::Open(store_, run);
+  if (!view.ok()) return view.status();
+  return StoredNoise(store_, run);
+}
+
+Status QueryEngine::DeleteNoise(const std::string& run) const {
+  auto stored = GetNoise(run);
+  if (!stored.ok()) return stored.status();
+  return store_.PutDocument(run, kNoiseDocument, std::nullopt);
 }
 
 Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& request,

@@ -45,6 +45,14 @@ class QueryEngine {
   Result<DiffReport> Diff(const DiffRequest& request, const OnProgress& progress = {},
                           const std::stop_token& stop = {}) const;
 
+  // Measures the noise of a run from runs that repeat it, and stores it with the run: Diff uses it from then
+  // on. Cost: reads all of them once. Errors as RepeatNoise::Open.
+  Result<NoiseSummary> SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress = {},
+                                 const std::stop_token& stop = {}) const;
+  // kNotFound: no such run, or none is stored.
+  Result<NoiseSummary> GetNoise(const std::string& run, const std::stop_token& stop = {}) const;
+  Status DeleteNoise(const std::string& run) const;
+
   // By kind, output path, rank, step, micro-batch, call. kNotFound: no such activation (with the closest
   // names).
   Result<std::vector<SeriesPoint>> GetSeries(const SeriesRequest& request,

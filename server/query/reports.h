@@ -255,6 +255,29 @@ struct DiffReport {
   std::optional<NoiseSource> noise;
 };
 
+struct SaveNoiseRequest {
+  std::string run;
+  std::vector<std::string> repeats;
+};
+
+struct NoiseRow {
+  Kind kind = Kind::kUnspecified;  // unspecified for losses
+  std::string activation, output_path;
+  std::uint32_t micro_batch = 0;
+  double first = 0, last = 0;
+};
+
+// What is stored of a run's noise.
+struct NoiseSummary {
+  std::string run;
+  std::vector<std::string> repeats;
+  std::int64_t saved_unix_nanos = 0;
+  std::uint64_t steps = 0, last_step = 0;
+  std::uint64_t activations = 0, activations_total = 0;  // noisy ones; all
+  std::vector<NoiseRow> records;                         // noisiest first
+};
+inline constexpr std::size_t kNoiseRowsMax = 20;
+
 struct SeriesRequest {
   std::string run;
   std::string activation;                  // exact name

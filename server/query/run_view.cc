@@ -1,17 +1,14 @@
 #include "server/query/run_view.h"
 
 #include <algorithm>
-#include <atomic>
 #include <set>
-#include <thread>
 
 #include "common/names.h"
+#include "server/query/parallel.h"
 #include "server/query/suggest.h"
 
 namespace statcollect::query {
 namespace {
-
-constexpr std::size_t kSeriesThreadsMax = 4;
 
 // Whether every step from the rank's first to its last has statistics: the tallies tell, nothing need be
 // read.
@@ -192,22 +189,13 @@ Status RunView::Undefined(std::uint32_t rank, std::uint64_t step) const {
 
 Status RunView::ReadSeries(std::span<Series> series, StepBounds steps, const std::stop_token& stop) {
   std::vector<Status> statuses(series.size());
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i = next++; i < series.size() && !stop.stop_requested(); i = next++) {
-      Series& one = series[i];
-      auto points = store_->ActivationSeries(attempts_[one.attempt].id, one.rank, one.activation, steps);
-      statuses[i] = points.ok() ? Status::Ok() : points.status();
-      if (points.ok()) one.points = *std::move(points);
-    }
-  };
-  {
-    const std::size_t processors = std::max(1u, std::thread::hardware_concurrency());
-    std::vector<std::jthread> helpers;
-    for (std::size_t n = std::min({series.size(), processors, kSeriesThreadsMax}); n > 1; --n)
-      helpers.emplace_back(work);
-    work();
-  }
+  InParallel(series.size(), [&](std::size_t i) {
+    if (stop.stop_requested()) return;
+    Series& one = series[i];
+    auto points = store_->ActivationSeries(attempts_[one.attempt].id, one.rank, one.activation, steps);
+    statuses[i] = points.ok() ? Status::Ok() : points.status();
+    if (points.ok()) one.points = *std::move(points);
+  });
   for (std::size_t i = 0; i < series.size(); ++i) {
     STATCOLLECT_RETURN_IF_ERROR(statuses[i]);
     STATCOLLECT_RETURN_IF_ERROR(DefineLayouts(series[i]));

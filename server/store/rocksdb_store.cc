@@ -47,6 +47,7 @@ namespace fs = std::filesystem;
 constexpr char kNextAttemptKey[] = "next_attempt";
 constexpr std::size_t kRankAt = 5;  // in catalogue keys of ranks
 constexpr std::uint8_t kKeptVersion = 1;
+constexpr std::uint8_t kDocumentVersion = 1;
 // Dropped attempts leave tombstones where the catalogue is scanned; so many at most.
 constexpr std::size_t kDropsPerTidy = 64;
 // Space that is not worth a merge, and space that a merge leaves free beside what it writes.
@@ -142,7 +143,11 @@ class RocksDbStore final : public Store {
     for (const AttemptMeta& attempt : *attempts) {
       if (!dropped(attempt)) continue;
       auto* catalogue = database->families[kCatalogue];
-      if (!remaining.contains(attempt.run)) (void)batch.Delete(catalogue, KeptKey(attempt.run));
+      if (!remaining.contains(attempt.run)) {
+        (void)batch.Delete(catalogue, KeptKey(attempt.run));
+        const std::string documents = DocumentKey(attempt.run, "");
+        (void)batch.DeleteRange(catalogue, documents, PrefixEnd(documents));
+      }
       (void)batch.Delete(catalogue, AttemptKey(attempt));
       for (const char prefix : {'m', 'i', 'a', 'l', 'x'})
         DeleteAttempt(batch, database->families[kCatalogue], std::string(1, prefix), attempt.id);
@@ -205,6 +210,43 @@ class RocksDbStore final : public Store {
       (void)batch.Delete(database->families[kCatalogue], KeptKey(run));
     }
     return Write(attempted, *database, batch, true);
+  }
+
+  Status PutDocument(const std::string& run, const std::string& name,
+                     const std::optional<std::string>& content) override {
+    std::lock_guard lock(catalogue_mutex_);
+    const std::string attempted = "store " + name + " of run '" + run + "'";
+    if (content && content->size() > kDocumentBytesMax) {
+      return {Code::kInvalidArgument, attempted + ": found " + std::to_string(content->size()) +
+                                          " bytes; expected at most " + std::to_string(kDocumentBytesMax)};
+    }
+    auto attempts = Attempts(run);
+    if (!attempts.ok()) return attempts.status();
+    if (attempts->empty())
+      return {Code::kNotFound, attempted + ": there is no such run; statctl runs lists them"};
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
+    rocksdb::WriteBatch batch;
+    if (content) {
+      (void)batch.Put(database->families[kCatalogue], DocumentKey(run, name), Seal(kDocumentVersion, *content));
+    } else {
+      (void)batch.Delete(database->families[kCatalogue], DocumentKey(run, name));
+    }
+    return Write(attempted, *database, batch, true);
+  }
+
+  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
+    const std::string attempted = "read " + name + " of run '" + run + "'";
+    std::string sealed;
+    const rocksdb::Status read =
+        database->db->Get({}, database->families[kCatalogue], DocumentKey(run, name), &sealed);
+    if (read.IsNotFound()) return std::optional<std::string>();
+    STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, read));
+    auto payload = Unseal(attempted, sealed, kDocumentVersion);
+    if (!payload.ok()) return payload.status();
+    return std::optional(std::string(*payload));
   }
 
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
@@ -382,6 +424,9 @@ class RocksDbStore final : public Store {
     return KeyBuilder('r').Text(run).Text({"\0", 1}).Take();
   }
   static std::string KeptKey(const std::string& run) { return "k" + run; }
+  static std::string DocumentKey(const std::string& run, const std::string& name) {
+    return KeyBuilder('d').Text(run).Text({"\0", 1}).Text(name).Take();
+  }
   static std::string AttemptKey(const AttemptMeta& attempt) {
     return AttemptPrefix(attempt.run) + KeyBuilder().U32(attempt.number).Take();
   }

@@ -22,6 +22,8 @@ namespace statcollect {
 
 using AttemptId = std::uint32_t;
 
+inline constexpr std::size_t kDocumentBytesMax = std::size_t{256} << 20;
+
 // One launch of a run.
 struct AttemptMeta {
   AttemptId id = 0;          // unique in the store, from 1
@@ -170,6 +172,11 @@ class Store {
   // Exempts a run from retention, or ends that; durable when it returns. Ends by itself when the run's last
   // attempt is dropped. kNotFound: no such run.
   virtual Status KeepRun(const std::string& run, bool keep) = 0;
+  // Small documents that belong to a run (a noise profile), by name; gone with its last attempt. Durable when it
+  // returns; nothing: removes. kNotFound: no such run; kInvalidArgument: over kDocumentBytesMax.
+  virtual Status PutDocument(const std::string& run, const std::string& name,
+                             const std::optional<std::string>& content) = 0;
+  virtual Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) = 0;
   virtual Result<std::vector<ActivationDef>> Activations(AttemptId attempt, std::uint32_t rank) = 0;  // by id
   virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;             // by id
 

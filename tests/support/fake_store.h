@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -153,6 +154,21 @@ class FakeStore final : public Store {
                        [](const auto& a, const auto& b) { return a.meta.run < b.meta.run; });
       return tallies;
     });
+  }
+  Status PutDocument(const std::string& run, const std::string& name,
+                     const std::optional<std::string>& content) override {
+    std::lock_guard lock(mutex_);
+    const auto same = [&](const auto& entry) { return entry.second.run == run; };
+    if (std::none_of(attempts_.begin(), attempts_.end(), same))
+      return {Code::kNotFound, "no run '" + run + "'"};
+    documents_.erase({run, name});
+    if (content) documents_[{run, name}] = *content;
+    return Status::Ok();
+  }
+  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+    std::lock_guard lock(mutex_);
+    const auto found = documents_.find({run, name});
+    return found == documents_.end() ? std::optional<std::string>() : std::optional(found->second);
   }
   Status KeepRun(const std::string& run, bool keep) override {
     std::lock_guard lock(mutex_);
@@ -425,6 +441,7 @@ class FakeStore final : public Store {
   std::map<AttemptId, std::uint64_t> sizes_;
   std::uint64_t frees_ = 100;  // percent of a dropped attempt's bytes
   std::set<std::string> kept_;
+  std::map<std::pair<std::string, std::string>, std::string> documents_;  // by run and name
   Status append_failure_, failed_;
   bool blocked_ = false;
   int inside_ = 0;

@@ -96,6 +96,13 @@ class GatedStore final : public Store {
   Result<StoreUsage> Usage() override { return store_.Usage(); }
   bool fsync() const override { return store_.fsync(); }
   Result<std::vector<AttemptTally>> Census() override { return store_.Census(); }
+  Status PutDocument(const std::string& run, const std::string& name,
+                     const std::optional<std::string>& content) override {
+    return store_.PutDocument(run, name, content);
+  }
+  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+    return store_.Document(run, name);
+  }
   Status KeepRun(const std::string& run, bool keep) override { return store_.KeepRun(run, keep); }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
     return store_.Checkpoint(directory);

@@ -340,6 +340,13 @@ class GrowingStore final : public Store {
   Result<StoreUsage> Usage() override { return inner_.Usage(); }
   bool fsync() const override { return inner_.fsync(); }
   Result<std::vector<AttemptTally>> Census() override { return inner_.Census(); }
+  Status PutDocument(const std::string& run, const std::string& name,
+                     const std::optional<std::string>& content) override {
+    return inner_.PutDocument(run, name, content);
+  }
+  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+    return inner_.Document(run, name);
+  }
   Status KeepRun(const std::string& run, bool keep) override { return inner_.KeepRun(run, keep); }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
     return inner_.Checkpoint(directory);

@@ -1,0 +1,34 @@
+#ifndef STATCOLLECT_SERVER_QUERY_PARALLEL_H_
+#define STATCOLLECT_SERVER_QUERY_PARALLEL_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <thread>
+#include <vector>
+
+namespace statcollect::query {
+
+// A query takes no more of the machine than this, the caller's thread included.
+inline constexpr std::size_t kThreadsMax = 4;
+
+inline std::size_t ThreadsOfAQuery() {
+  return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kThreadsMax);
+}
+
+// Runs work(0) .. work(count - 1), begun in this order, on a few threads, the caller's among them. Returns
+// when all have ended. `work` must not throw.
+template <typename Work>
+void InParallel(std::size_t count, const Work& work) {
+  std::atomic<std::size_t> next{0};
+  const auto run = [&] {
+    for (std::size_t i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::jthread> helpers;
+  for (std::size_t n = std::min(count, ThreadsOfAQuery()); n > 1; --n) helpers.emplace_back(run);
+  run();
+}
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_PARALLEL_H_
