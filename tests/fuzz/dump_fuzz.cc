@@ -1,0 +1,102 @@
+// Other tools' dumps: the first byte says which. What a reader hands on is what the collector takes.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "client/formats/mindspore_csv.h"
+#include "client/formats/msprobe_json.h"
+#include "client/formats/ort_text.h"
+#include "proto/convert.h"
+
+namespace {
+
+using namespace statcollect;
+using namespace statcollect::client::formats;
+
+// A batch of it alone passes the wire's validation.
+Status MustBeTaken(const Observation& o) {
+  RecordBatch batch;
+  batch.first_seq = 1;
+  batch.activations = {o.def};
+  batch.activations[0].id = 0;
+  batch.layouts = {o.layout};
+  batch.layouts[0].id = 0;
+  batch.stats.activation = batch.stats.layout = batch.stats.order = {0};
+  batch.stats.step = {o.step};
+  batch.stats.stats = {o.stats};
+  batch.stats.sample_count = {static_cast<std::uint32_t>(o.samples.size())};
+  batch.stats.samples = o.samples;
+  if (!FromWire(ToWire(batch, {}), {}).ok()) std::abort();
+  return Status::Ok();
+}
+
+void ReadOrt(std::string_view text, bool trust_std) {
+  MemorySource source("f", text);
+  LineReader lines;
+  lines.Reset(source);
+  Tally tally;
+  OrtRecord record;
+  while (true) {
+    const auto more = ReadOrtRecord(lines, true, &record);
+    if (!more.ok() || !*more) return;
+    if (record.dtype != DType::kUnspecified) (void)MustBeTaken(ToObservation(record, trust_std, &tally));
+  }
+}
+
+void ReadMindSpore(std::string_view text, const RawCannFile* raw) {
+  MemorySource source("f", text);
+  LineReader lines;
+  lines.Reset(source);
+  Tally tally;
+  (void)ReadMindSporeCsv(lines, raw, &tally, &MustBeTaken);
+}
+
+// A construct.json up to the first byte 0, then a dump.json.
+void ReadMsProbe(std::string_view text) {
+  const std::size_t cut = text.find('\0');
+  MsProbeTree tree;
+  Tally tally;
+  if (cut != std::string_view::npos) {
+    MemorySource construct("c", text.substr(0, cut));
+    (void)ReadMsProbeConstruct(construct, &tree);
+    text.remove_prefix(cut + 1);
+  }
+  MemorySource source("f", text);
+  (void)ReadMsProbeDump(source, &tally, [&](const MsProbeTensor& tensor) {
+    const auto observation = ToObservation(tensor, tree, &tally);
+    if (!observation.ok()) return observation.status();
+    return *observation ? MustBeTaken(**observation) : Status::Ok();
+  });
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const RawCannFile raw{.op_type = "Add", .op_name = "Add-op1"};
+  switch (data[0]) {
+    case 'o':
+      ReadOrt(text, false);
+      break;
+    case 't':
+      ReadOrt(text, true);
+      break;
+    case 'm':
+      ReadMindSpore(text, nullptr);
+      break;
+    case 'r':
+      ReadMindSpore(text, &raw);
+      break;
+    case 'p':
+      ReadMsProbe(text);
+      break;
+    default:
+      (void)ParseMsProbeEntry(text);
+      (void)ParseOrtName(text);
+      (void)ParseRawCannName(text);
+      (void)NumberPattern::Parse(std::string(text));
+  }
+  return 0;
+}
