@@ -65,7 +65,8 @@ class Left {
 
 }  // namespace
 
-Alignment::Alignment(const RankCatalogue& a, const RankCatalogue& b, const Options& options)
+Alignment::Alignment(const RankCatalogue& a, const RankCatalogue& b, const Options& options,
+                     const std::vector<OrderMatch>& by_order)
     : a_(a),
       b_(b),
       b_of_a_(a.activations.size(), kNone),
@@ -78,7 +79,9 @@ Alignment::Alignment(const RankCatalogue& a, const RankCatalogue& b, const Optio
   const bool all =
       std::all_of(options.wanted.begin() + 1, options.wanted.end(), [](bool wanted) { return wanted; });
   same_ids_ = all && Equal(a, b);
-  if (options.names != nullptr && !same_ids_) MatchByNames(*options.names);
+  if (same_ids_) return;
+  if (options.names != nullptr) MatchByNames(*options.names);
+  if (!by_order.empty()) MatchByOrder(by_order);
 }
 
 void Alignment::Match(std::uint32_t id_a, std::uint32_t id_b) {
@@ -121,9 +124,7 @@ void Alignment::MatchByNames(const NameMap& names) {
       return std::any_of(ids.begin(), ids.end(), [&](std::uint32_t id) { return traits[id].grouped; });
     };
     if (taken(group.a, traits_a_) || taken(group.b, traits_b_)) continue;
-    const AlignedNames aligned{
-        .a = Joined(found->a), .b = Joined(found->b), .method = "map", .confidence = 1};
-    if (std::find(renamed_.begin(), renamed_.end(), aligned) == renamed_.end()) renamed_.push_back(aligned);
+    NoteRenamed({.a = Joined(found->a), .b = Joined(found->b), .method = "map", .confidence = 1});
     if (group.a.size() == 1 && group.b.size() == 1) {
       Match(group.a.front(), group.b.front());
       continue;
@@ -132,6 +133,55 @@ void Alignment::MatchByNames(const NameMap& names) {
     for (const std::uint32_t id : group.b) traits_b_[id].grouped = true;
     groups_.push_back(std::move(group));
   }
+}
+
+// What belongs to a matched module is matched with it: its gradients, other calls and micro-batches, its
+// weights.
+void Alignment::MatchByOrder(const std::vector<OrderMatch>& by_order) {
+  std::map<std::pair<std::string, std::string>, const OrderMatch*> outputs;
+  std::map<std::string, const OrderMatch*> modules;
+  for (const OrderMatch& match : by_order) {
+    outputs.emplace(std::pair(match.name_a, match.path_a), &match);
+    modules.emplace(match.name_a, &match);
+  }
+  const Left left_b(b_, a_of_b_);
+  for (const ActivationDef& def : a_.activations) {
+    if (b_of_a_[def.id] != kNone || traits_a_[def.id].grouped) continue;
+    ActivationKey key = def.key;
+    if (const auto output = outputs.find({key.name, key.output_path}); output != outputs.end()) {
+      key.output_path = output->second->path_b;
+      if (const auto id = left_b.Find(key, output->second->name_b)) {
+        Match(def.id, *id);
+        NoteRenamed({.a = def.key.name,
+                     .b = output->second->name_b,
+                     .method = "order",
+                     .confidence = output->second->confidence});
+        continue;
+      }
+    }
+    for (std::size_t dot = key.name.rfind('.'); dot != std::string::npos && dot > 0;
+         dot = key.name.rfind('.', dot - 1)) {
+      const auto module = modules.find(key.name.substr(0, dot));
+      if (module == modules.end()) continue;
+      if (const auto id = left_b.Find(def.key, module->second->name_b + key.name.substr(dot)))
+        Match(def.id, *id);
+      break;
+    }
+  }
+}
+
+void Alignment::NoteRenamed(const AlignedNames& names) {
+  if (std::find(renamed_.begin(), renamed_.end(), names) == renamed_.end()) renamed_.push_back(names);
+}
+
+bool Alignment::IsOpenOnBothSides() const {
+  const auto open = [](const auto& matched, const auto& traits) {
+    for (std::size_t id = 0; id < matched.size(); ++id) {
+      if (matched[id] == kNone && traits[id].stage == Stage::kForward && !traits[id].grouped) return true;
+    }
+    return false;
+  };
+  return open(b_of_a_, traits_a_) && open(a_of_b_, traits_b_);
 }
 
 std::optional<Alignment::Content> Alignment::Known(std::uint32_t first, std::size_t records) const {
@@ -151,9 +201,17 @@ const Alignment& Aligner::For(std::uint32_t rank, const RankCatalogue& a, const 
     const auto found = alignments_.find({rank, &a, &b});
     if (found != alignments_.end()) return *found->second;
   }
-  auto made = std::make_unique<Alignment>(a, b, options_);
+  const auto by_order = by_order_.find(rank);
+  auto made = std::make_unique<Alignment>(
+      a, b, options_, by_order == by_order_.end() ? std::vector<OrderMatch>() : by_order->second);
   std::lock_guard lock(mutex_);
   return *alignments_.try_emplace({rank, &a, &b}, std::move(made)).first->second;
+}
+
+void Aligner::SetByOrder(std::uint32_t rank, std::vector<OrderMatch> by_order) {
+  std::lock_guard lock(mutex_);
+  by_order_[rank] = std::move(by_order);
+  std::erase_if(alignments_, [&](const auto& entry) { return std::get<0>(entry.first) == rank; });
 }
 
 std::vector<Aligner::Entry> Aligner::all() const {

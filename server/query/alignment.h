@@ -18,6 +18,7 @@
 #include "server/query/name_map.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
+#include "server/query/sequence_alignment.h"
 
 namespace statcollect::query {
 
@@ -41,11 +42,11 @@ class Alignment {
   struct Options {
     std::array<bool, kKindCount> wanted{};  // kinds
     const NameMap* names = nullptr;         // the user's; may be null
-    bool by_sequence = true;                // align what remains by order, class, depth and shape
   };
 
-  // `signatures`: shapes that outputs were first seen with, by activation id; used by sequence alignment.
-  Alignment(const RankCatalogue& a, const RankCatalogue& b, const Options& options);
+  // `by_order`: what stands for what is left after identity and names.
+  Alignment(const RankCatalogue& a, const RankCatalogue& b, const Options& options,
+            const std::vector<OrderMatch>& by_order = {});
 
   const RankCatalogue& a() const { return a_; }
   const RankCatalogue& b() const { return b_; }
@@ -56,6 +57,8 @@ class Alignment {
   const std::vector<AlignedGroup>& groups() const { return groups_; }
   // Equal definitions and layouts, id for id, all wanted: blocks of equal digests hold equal records.
   bool same_ids() const { return same_ids_; }
+  // Whether both sides have wanted activations without counterpart.
+  bool IsOpenOnBothSides() const;
   // Names that do not stand for themselves.
   const std::vector<AlignedNames>& renamed() const { return renamed_; }
 
@@ -84,6 +87,8 @@ class Alignment {
   }
   void MatchByIdentity();
   void MatchByNames(const NameMap& names);
+  void MatchByOrder(const std::vector<OrderMatch>& by_order);
+  void NoteRenamed(const AlignedNames& names);
   void Match(std::uint32_t id_a, std::uint32_t id_b);
 
   const RankCatalogue& a_;
@@ -103,6 +108,8 @@ class Aligner {
  public:
   explicit Aligner(Alignment::Options options) : options_(options) {}
   const Alignment& For(std::uint32_t rank, const RankCatalogue& a, const RankCatalogue& b);
+  // Alignments of the rank are made anew with it; to be called before any of them is used.
+  void SetByOrder(std::uint32_t rank, std::vector<OrderMatch> by_order);
 
   struct Entry {
     std::uint32_t rank = 0;
@@ -113,6 +120,7 @@ class Aligner {
  private:
   const Alignment::Options options_;
   mutable std::mutex mutex_;
+  std::map<std::uint32_t, std::vector<OrderMatch>> by_order_;  // by rank; constant once alignments are used
   std::map<std::tuple<std::uint32_t, const RankCatalogue*, const RankCatalogue*>, std::unique_ptr<Alignment>>
       alignments_;
 };

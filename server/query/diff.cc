@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <tuple>
 #include <unordered_set>
@@ -76,7 +77,8 @@ class ReportBuilder {
   std::unordered_set<std::string> missing_counted_;  // side, rank and label
   std::set<std::string> missing_names_, diverged_losses_;
   std::set<std::uint32_t> diverged_ranks_;
-  std::set<std::string> incomplete_;  // notes
+  std::set<std::string> incomplete_;                                      // notes
+  std::map<std::pair<bool, std::uint32_t>, std::uint64_t> lonely_steps_;  // only in A; rank
   std::vector<GrowthPoint> growth_;
   bool uncertain_missing_ = false, cut_ = false, order_reported_ = false, values_diverged_ = false;
 };
@@ -92,6 +94,7 @@ Status ReportBuilder::Take(StepResult result) {
     std::vector<PlacedRow> missing;
     STATCOLLECT_RETURN_IF_ERROR(TakeMissing(at, missing));
     if (at.tally.diverged > 0) diverged_ranks_.insert(at.rank);
+    if (at.only_in_a || at.only_in_b) ++lonely_steps_[{at.only_in_a, at.rank}];
     for (const PlacedRow& placed : at.rows) {
       if (placed.row.stage == Stage::kLoss) diverged_losses_.insert(placed.row.activation);
     }
@@ -304,6 +307,11 @@ void ReportBuilder::AddNotes() {
         " records count as identical because every recorded statistic is equal; no content hash tells "
         "about their bits");
   }
+  for (const auto& [where, steps] : lonely_steps_) {
+    notes.push_back("rank " + std::to_string(where.second) + " of " + (where.first ? b_ : a_).run() +
+                    " has no statistics in " + std::to_string(steps) + (steps == 1 ? " step" : " steps") +
+                    " in which " + (where.first ? a_ : b_).run() + " has some; they were not compared");
+  }
   if (cut_) notes.push_back("some lists were cut; narrow the question with --steps, --rank or --kinds");
   for (const std::string& name : losses_.OnlyInA()) NoteUnmatched("scalar " + name, /*only_a=*/true);
   for (const std::string& name : losses_.OnlyInB()) NoteUnmatched("scalar " + name, /*only_a=*/false);
@@ -335,7 +343,7 @@ DiffReport ReportBuilder::Conclude() && {
     ConcludeIncomparable();
   } else if (report_.first) {
     report_.verdict = Verdict::kDiverged;
-  } else if (report_.compared.identical == report_.compared.records && !unmatched) {
+  } else if (report_.compared.identical == report_.compared.records && !unmatched && lonely_steps_.empty()) {
     report_.verdict = Verdict::kIdentical;
   } else {
     report_.verdict = Verdict::kWithinTolerance;
@@ -452,6 +460,42 @@ std::vector<ConfigDifference> CompareConfiguration(const RunView& a, const RunVi
   return CompareConfig(config_of(a), config_of(b));
 }
 
+// Whether the alignment knows every activation of the steps: a run may have defined more since.
+bool Covers(const Alignment& alignment, const StepData& a, const StepData& b) {
+  const auto known = [](const StepData& data, const RankCatalogue& catalogue) {
+    return std::all_of(data.observations.begin(), data.observations.end(),
+                       [&](const Observation& seen) { return seen.def->id < catalogue.activations.size(); });
+  };
+  return known(a, alignment.a()) && known(b, alignment.b());
+}
+
+// A rank's names are aligned on the first step in which both runs have statistics of it.
+Status AlignByOrder(const DiffContext& context, const DiffPlan& plan, const std::stop_token& stop) {
+  constexpr int kStepsTried = 8;
+  for (const std::uint32_t rank : plan.ranks) {
+    int tried = 0;
+    for (auto step = plan.steps.begin(); step != plan.steps.end() && tried < kStepsTried; ++step, ++tried) {
+      if (stop.stop_requested()) return {Code::kCancelled, "diff: cancelled"};
+      const auto [attempt_a, attempt_b] = step->second;
+      auto catalogue_a = context.a.Catalogue(attempt_a, rank),
+           catalogue_b = context.b.Catalogue(attempt_b, rank);
+      if (!catalogue_a.ok()) return catalogue_a.status();
+      if (!catalogue_b.ok()) return catalogue_b.status();
+      const Alignment& alignment = context.aligner.For(rank, **catalogue_a, **catalogue_b);
+      if (!alignment.IsOpenOnBothSides()) break;
+      const auto a = context.a.Read(attempt_a, rank, step->first),
+                 b = context.b.Read(attempt_b, rank, step->first);
+      if (!a.ok()) return a.status();
+      if (!b.ok()) return b.status();
+      if (a->observations.empty() || b->observations.empty() || !Covers(alignment, *a, *b)) continue;
+      auto matches = AlignBySequence(*a, *b, alignment);
+      if (!matches.empty()) context.aligner.SetByOrder(rank, std::move(matches));
+      break;
+    }
+  }
+  return Status::Ok();
+}
+
 void AddPlan(const DiffPlan& plan, DiffReport& report) {
   report.ranks = plan.ranks;
   report.notes.insert(report.notes.begin(), plan.notes.begin(), plan.notes.end());
@@ -470,7 +514,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
   if (!plan.ok()) return plan.status();
   DiffReport report;
   if (plan->incomparable.empty()) {
-    Aligner aligner({.wanted = plan->wanted, .names = &*names, .by_sequence = !request.no_alignment});
+    Aligner aligner({.wanted = plan->wanted, .names = &*names});
     DetailLimits limits(RowsMax(request));
     const DiffContext context{.a = a,
                               .b = b,
@@ -480,6 +524,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                               .aligner = aligner,
                               .limits = limits,
                               .noise = noise};
+    if (!request.no_alignment) STATCOLLECT_RETURN_IF_ERROR(AlignByOrder(context, *plan, stop));
     ReportBuilder builder(a, b, request, *plan, context);
     STATCOLLECT_RETURN_IF_ERROR(DiffScan(context, *plan, request.first_only).Run(builder, progress, stop));
     report = std::move(builder).Conclude();

@@ -234,6 +234,12 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
         Distance{.value = kInfinite, .kind = DistanceKind::kStatistics, .low = kInfinite, .high = kInfinite};
     return diverged(Reason::kNonfinite);
   }
+  const bool nothing_finite = !a.stats->has_finite && !b.stats->has_finite && same_dtype &&
+                              Comparable(a, b, Statistic::kNan) && Comparable(a, b, Statistic::kInf);
+  if (nothing_finite && !hashes) {  // the same number of NaN and infinities, and nothing else
+    result.without_hash = true;
+    return result;
+  }
   if (!HaveValuesInCommon(a, b)) {
     if (!same_dtype && !tolerance) return diverged(Reason::kDType);
     if (hashes) return diverged(Reason::kBitwise);  // other bits is all there is to know

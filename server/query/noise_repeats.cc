@@ -14,7 +14,6 @@ namespace {
 Alignment::Options ByIdentity() {
   Alignment::Options options;
   options.wanted.fill(true);
-  options.by_sequence = false;
   return options;
 }
 

@@ -394,9 +394,11 @@ class RankScan {
   };
 
   Status CompareStep(RankStepFindings& at) {
-    if (cursor_a_.Peek(at.step) == nullptr || cursor_b_.Peek(at.step) == nullptr) {
-      // A rank without any statistics in a step that others have (died, or records elsewhere): nothing to
-      // compare.
+    const bool in_a = cursor_a_.Peek(at.step) != nullptr, in_b = cursor_b_.Peek(at.step) != nullptr;
+    if (!in_a || !in_b) {
+      // Died, or records elsewhere: nothing to compare.
+      at.only_in_a = in_a;
+      at.only_in_b = in_b;
       STATCOLLECT_RETURN_IF_ERROR(cursor_a_.status());
       return cursor_b_.status();
     }

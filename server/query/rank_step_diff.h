@@ -61,7 +61,8 @@ struct RankStepFindings {
   std::uint64_t step = 0;
   std::uint32_t rank = 0;
   std::size_t attempt_a = 0, attempt_b = 0;
-  const Alignment* alignment = nullptr;  // null: nothing was there to compare
+  const Alignment* alignment = nullptr;       // null: nothing was there to compare
+  bool only_in_a = false, only_in_b = false;  // the other run has no statistics of the rank in this step
   Tally tally;
   std::vector<PlacedRow> rows;             // diverged
   std::optional<PlacedRow> first_bitwise;  // the first that is not bit-identical

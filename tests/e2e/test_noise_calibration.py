@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from conftest import Collector
 from fault_catalogue import noise
-from fault_catalogue.catalogue import has_noise, record
+from fault_catalogue.catalogue import record
 
 LEARNED = ",".join(f"{name}.1" for name in noise.LEARNED)
 
@@ -50,8 +50,6 @@ def test_noise_that_training_amplifies_parts_runs_at_the_first_updates(recorded:
 
 @pytest.mark.parametrize("run", noise.ASKED)
 def test_learned_noise_hides_repeats_and_only_them(recorded: Collector, run: str) -> None:
-    if not has_noise(recorded):
-        pytest.skip("this statctl has no --noise")
     report = diff(recorded, run, "--noise", LEARNED)
     assert place(report) == noise.ASKED[run], report["first"]
     if noise.ASKED[run] is None:

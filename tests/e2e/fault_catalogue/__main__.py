@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from conftest import ROOT, Collector
 
 from fault_catalogue import noise, report
-from fault_catalogue.catalogue import WORLDS, ask_clean, ask_with_noise, has_noise, names_of, record
+from fault_catalogue.catalogue import WORLDS, ask_clean, ask_with_noise, names_of, record
 from fault_catalogue.check import ask
 from fault_catalogue.clean import CLEAN
 from fault_catalogue.fault import FAULTS
@@ -57,7 +57,7 @@ def run(collector: Collector, arguments: argparse.Namespace) -> int:
         answers += [ask(collector, FAULTS[name], world) for name in faults if world in FAULTS[name].worlds]
         repeats += [ask_clean(collector, CLEAN[name], world) for name in clean]
     calibrated = []
-    if not arguments.faults and 1 in arguments.ranks and has_noise(collector):
+    if not arguments.faults and 1 in arguments.ranks:
         record(collector, noise.names(), 1)
         calibrated = [ask_with_noise(collector, name) for name in noise.ASKED]
     if arguments.tables:

@@ -83,10 +83,6 @@ class Calibrated:
         return (None if first is None else (first["step"], first["stage"], first["activation"])) == self.expected
 
 
-def has_noise(collector: Collector) -> bool:
-    return "--noise" in collector.statctl("diff", "--help").out
-
-
 def ask_with_noise(collector: Collector, name: str) -> Calibrated:
     runs = ("--run-a", f"base-{noise.BASE}.1", "--run-b", f"{name}.1")
     learned = ",".join(f"{repeat}.1" for repeat in noise.LEARNED)

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fault_catalogue import faults as _faults  # enters the baselines
 from fault_catalogue.fault import BASES
-from fault_catalogue.model import Attention, Gpt
+from fault_catalogue.model import Attention, Gpt, Mlp
 from fault_catalogue.training import PAD, Training
 
 
@@ -181,3 +181,15 @@ def checkpointed(training: Training) -> None:
 @clean("gradients reduced in many small buckets")
 def small_buckets(training: Training) -> None:
     training.wrap = lambda model: DistributedDataParallel(model, bucket_cap_mb=0.002, gradient_as_bucket_view=True)
+
+
+@clean("mlp.fc1 of both layers is called mlp.up")
+def renamed(training: Training) -> None:
+    def rename(mlp: Mlp) -> None:
+        up = mlp.up = mlp.fc1
+        del mlp.fc1
+        for name in ("act", "fc2"):  # in its old place among the mlp's modules
+            mlp._modules[name] = mlp._modules.pop(name)
+        mlp.forward = lambda x: mlp.fc2(mlp.act(up(x)))
+
+    training.on_model.append(lambda model: [rename(model.block(layer).mlp) for layer in (0, 1)])

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import statagent
 from fault_catalogue.fault import BASES, LAST, Place, fault
-from fault_catalogue.model import Gpt, Sizes
+from fault_catalogue.model import Gpt, Mlp, Sizes
 from fault_catalogue.training import PAD, Recipe, Training
 
 K = 3
@@ -776,3 +776,25 @@ def wrong_checkpoint(training: Training) -> None:
 @fault("after a resume the optimizer begins with empty state", Place(K, "optimizer", FIRST_PARAMETER), base="resumed")
 def state_lost_on_resume(training: Training) -> None:
     training.restore = lambda state: training.model.load_state_dict(state["model"])
+
+
+@fault(
+    "mlp.fc1 of both layers is called mlp.up, and one starts from other weights",
+    Place(0, "weights", "blocks.1.mlp.fc1.weight"),
+    why="renamed modules are aligned by their place and shape, so that the weights are what differs",
+)
+def renamed_layer(training: Training) -> None:
+    def rename(mlp: Mlp) -> None:
+        up = mlp.up = mlp.fc1
+        del mlp.fc1
+        # In its old place among the mlp's modules.
+        for name in ("act", "fc2"):
+            mlp._modules[name] = mlp._modules.pop(name)
+        mlp.forward = lambda x: mlp.fc2(mlp.act(up(x)))
+
+    def change(model: Gpt) -> None:
+        model.block(1).mlp.fc1.weight *= 1.01
+        for layer in (0, 1):
+            rename(model.block(layer).mlp)
+
+    loaded(training, change)

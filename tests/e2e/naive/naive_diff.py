@@ -225,6 +225,7 @@ class Model:
 
     def run(self) -> Answer:
         answer = self.answer
+        self.lonely = False
         steps = sorted({step for step, _ in self.places_a} & {step for step, _ in self.places_b})
         answer.ranks = sorted({rank for _, rank in self.places_a} & {rank for _, rank in self.places_b})
         self.kinds_a = {r.identity[1] for r in self.records_a if r.rank in answer.ranks}
@@ -244,13 +245,14 @@ class Model:
             answer.first_bitwise = min(self.bitwise, key=lambda row: row.place)
         if pairs == 0:
             return Answer(verdict="incomparable")
-        unmatched = answer.only_a or answer.only_b
+        unmatched = answer.only_a or answer.only_b or self.lonely
         clean = answer.identical == answer.records and not unmatched
         answer.verdict = "diverged" if answer.rows else "identical" if clean else "within_tolerance"
         return answer
 
     def compare_rank(self, step: int, rank: int, rows: list[Row]) -> int:
         if not self.a.get((step, rank)) or not self.b.get((step, rank)):
+            self.lonely |= bool(self.a.get((step, rank)) or self.b.get((step, rank)))
             return 0  # a rank and step that only one run has
         training_a = self.training_a = first_training(self.a[step, rank])
         training_b = first_training(self.b[step, rank])

@@ -79,7 +79,7 @@ TEST_F(DiffNotesTest, BadStepsAndTolerancesAreInvalid) {
 
 TEST_F(DiffNotesTest, RunsWithNothingInCommonAreIncomparable) {
   RunWriter a(store_, "a"), b(store_, "b");
-  a.Observe(0, 0, Key("x"), Wave(1)).Commit();
+  a.WithoutClasses().Observe(0, 0, Key("x"), Wave(1)).Commit();
   b.Observe(0, 0, Key("q"), Wave(1)).Commit();
   DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIncomparable);

@@ -492,6 +492,74 @@ TEST_F(DiffTest, NamesStandForOthersByTheUsersMap) {
   EXPECT_THAT(wrong.status().message(), ::testing::HasSubstr("map line 2 'h(.* -> x'"));
 }
 
+TEST_F(DiffTest, RenamedModulesAreMatchedByOrderClassAndShapeWithAllThatIsTheirs) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    const auto write = [&](RunWriter& run, const std::string& fc, double weight) {
+      run.Observe(0, step, Key("h.0.ln"), Wave(1)).Observe(0, step, Key("h.0." + fc), Wave(2));
+      run.Observe(0, step, Key("h.1.ln"), Wave(3)).Observe(0, step, Key("h.1." + fc), Wave(4));
+      run.Observe(0, step, Key("h.1." + fc, Kind::kGradOutput), Wave(5));
+      run.Observe(0, step, Key("h.1." + fc + ".weight", Kind::kWeight), Wave(step == 1 ? weight : 1));
+    };
+    write(a, "fc", 1);
+    write(b, "up", 1.5);
+  }
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask();
+  EXPECT_TRUE(r.unmatched.only_a.empty() && r.unmatched.only_b.empty());
+  EXPECT_EQ(r.compared.records, 12u);
+  EXPECT_EQ(r.compared.diverged, 1u);
+  EXPECT_EQ(r.first->activation, "h.1.fc.weight");
+  EXPECT_EQ(r.first->activation_b, "h.1.up.weight");
+  ASSERT_EQ(r.aligned.size(), 2u);
+  EXPECT_EQ(r.aligned[0].a, "h.0.fc");
+  EXPECT_EQ(r.aligned[0].b, "h.0.up");
+  EXPECT_EQ(r.aligned[0].method, "order");
+  EXPECT_DOUBLE_EQ(r.aligned[0].confidence, 1);
+  EXPECT_EQ(Ask({.no_alignment = true}).first->reason, Reason::kMissingInA);
+}
+
+TEST_F(DiffTest, ModulesOfAnotherClassShapeOrPlaceAreNotMatchedByOrder) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  b.WithoutClasses();
+  a.Observe(0, 0, Key("ln"), Wave(1)).Observe(0, 0, Key("fc"), Wave(2));
+  b.Observe(0, 0, Key("ln"), Wave(1)).Observe(0, 0, Key("up"), Wave(2));
+  a.Commit();
+  b.Commit();
+  EXPECT_EQ(Ask().first->reason, Reason::kMissingInA);
+
+  RunWriter c(store_, "c"), d(store_, "d");
+  c.Observe(0, 0, Key("ln"), Wave(1)).Observe(0, 0, Key("fc"), Wave(2)).Observe(0, 0, Key("out"), Wave(2));
+  d.Observe(0, 0, Key("ln"), Wave(1))
+      .Observe(0, 0, Key("up"), {.values = {1, 2, 3}})
+      .Observe(0, 0, Key("out"), Wave(2));
+  d.Observe(0, 0, Key("late"), Wave(2));  // like fc, but behind what fc ran before
+  c.Commit();
+  d.Commit();
+  const auto r = QueryEngine(store_).Diff({.run_a = "c", .run_b = "d"});
+  ASSERT_TRUE(r.ok());
+  EXPECT_TRUE(r->aligned.empty());
+  EXPECT_EQ(r->unmatched.only_a.size(), 1u);
+  EXPECT_EQ(r->unmatched.only_b.size(), 2u);
+}
+
+TEST_F(DiffTest, AStepThatOneRunLacksOnARankIsSaid) {
+  RunWriter a(store_, "a", 2), b(store_, "b", 2);
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    for (const std::uint32_t rank : {0u, 1u}) {
+      a.Observe(rank, step, Key("y"), Wave(1));
+      if (rank == 0 || step != 1) b.Observe(rank, step, Key("y"), Wave(1));
+    }
+  }
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask();
+  EXPECT_EQ(r.verdict, Verdict::kWithinTolerance);  // not identical: something was not compared
+  EXPECT_THAT(r.notes, ::testing::Contains(::testing::HasSubstr(
+                           "rank 1 of b has no statistics in 1 step in which a has some")));
+}
+
 TEST_F(DiffTest, FusedModulesAreComparedWithTheirPartsTogether) {
   const Tensor q{.values = {1, -2, 3, 0}}, k{.values = {5, 6, -7, 8}},
       whole{.values = {1, -2, 3, 0, 5, 6, -7, 8}};

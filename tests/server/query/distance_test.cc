@@ -347,6 +347,15 @@ TEST(Distance, HashesOfAnotherKindTellNothing) {
   EXPECT_EQ(compare().agreement, Agreement::kIncomparable);
 }
 
+TEST(Distance, TensorsOfNothingButNanAreEqualAsFarAsCounted) {
+  const Tensor nans{.values = {kNan, kNan}};
+  const Seen x = Without(nans, {Statistic::kHash, Statistic::kMin, Statistic::kMax, Statistic::kMean,
+                                Statistic::kStd, Statistic::kL1, Statistic::kL2});
+  const Comparison c = Compare(x.observation(), x.observation(), {}, false);
+  EXPECT_EQ(c.agreement, Agreement::kIdentical);
+  EXPECT_TRUE(c.without_hash);
+}
+
 TEST(Distance, InfinitiesCountedTogetherAreComparedTogether) {
   const Seen x({.values = {1, kInfinite, -kInfinite, 2}}, 0);
   Seen y = x;

@@ -141,6 +141,11 @@ class RunWriter {
     ranks_[rank].meta.dropped["buffer_full"] = count;
     return *this;
   }
+  // Modules whose class is not known are never aligned by order.
+  RunWriter& WithoutClasses() {
+    class_name_.clear();
+    return *this;
+  }
   // The rank's step got no end: it died in it, or is still in it.
   RunWriter& NoStepEnd(std::uint32_t rank, std::uint64_t step) {
     ranks_[rank].without_end.insert(step);
@@ -200,7 +205,7 @@ class RunWriter {
     r.meta.first_step = std::min(r.meta.first_step.value_or(step), step);
     r.meta.last_step = std::max(r.meta.last_step.value_or(step), step);
   }
-  static std::uint32_t Intern(Rank& r, const ActivationKey& key) {
+  std::uint32_t Intern(Rank& r, const ActivationKey& key) const {
     const auto [entry, fresh] = r.ids.try_emplace(key, static_cast<std::uint32_t>(r.ids.size()));
     if (fresh) {
       const std::size_t dot = key.name.rfind('.');
@@ -208,7 +213,7 @@ class RunWriter {
           {.id = entry->second,
            .key = key,
            .parent = dot == std::string::npos ? "" : key.name.substr(0, dot),
-           .class_name = "Module",
+           .class_name = class_name_,
            .depth = 2 + static_cast<std::int32_t>(std::count(key.name.begin(), key.name.end(), '.'))});
     }
     return entry->second;
@@ -228,6 +233,7 @@ class RunWriter {
   std::string run_;
   std::uint32_t sketch_;
   bool narrow_sketches_ = false;
+  std::string class_name_ = "Module";
   AttemptMeta attempt_;
   std::map<std::uint32_t, Rank> ranks_;
 };
