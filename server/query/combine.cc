@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/names.h"
+#include "server/query/distance.h"
 
 namespace statcollect::query {
 namespace {
-
-double FiniteCount(const Observation& part) {
-  const double components = static_cast<double>(part.stats->numel) * (IsComplex(part.layout->dtype) ? 2 : 1);
-  return components - static_cast<double>(part.stats->nan + part.stats->pos_inf + part.stats->neg_inf);
-}
 
 // Mean and standard deviation of two sets of elements.
 struct Moments {

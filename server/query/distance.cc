@@ -25,13 +25,6 @@ double Ratio(double numerator, double denominator) {
   return denominator > 0 ? numerator / denominator : kInfinite;
 }
 
-// Components that the moments are over.
-double FiniteCount(const Observation& o) {
-  const double components = static_cast<double>(o.stats->numel) * (IsComplex(o.layout->dtype) ? 2 : 1);
-  return components - static_cast<double>(o.stats->nan) - static_cast<double>(o.stats->pos_inf) -
-         static_cast<double>(o.stats->neg_inf);
-}
-
 // Whether both sides have the statistic and may be compared in it.
 bool Comparable(const Observation& a, const Observation& b, Statistic statistic) {
   return a.layout->Trusts(statistic) && b.layout->Trusts(statistic);
@@ -142,6 +135,12 @@ bool SameNonfinite(const Observation& a, const Observation& b) {
 }
 
 }  // namespace
+
+double FiniteCount(const Observation& o) {
+  const double components = static_cast<double>(o.stats->numel) * (IsComplex(o.layout->dtype) ? 2 : 1);
+  return components - static_cast<double>(o.stats->nan) - static_cast<double>(o.stats->pos_inf) -
+         static_cast<double>(o.stats->neg_inf);
+}
 
 double RelativeDifference(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;

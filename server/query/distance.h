@@ -26,6 +26,9 @@ struct Distance {
 // `interval`: also where the true value is likely to be.
 Distance Measure(const Observation& a, const Observation& b, bool interval = true);
 
+// Components that the moments are over.
+double FiniteCount(const Observation& observation);
+
 // |a - b| / max(|a|, |b|); 0 for equal values (also both NaN, or equal infinities); infinite if only one is
 // finite.
 double RelativeDifference(double a, double b);

@@ -1,6 +1,8 @@
 #include "server/query/name_map.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 
 #include <re2/re2.h>
@@ -10,15 +12,15 @@
 namespace statcollect::query {
 
 struct NameMap::Rule {
-  explicit Rule(const std::string& pattern) : first(pattern, RE2::Quiet) {}
-  RE2 first;
-  std::vector<std::string> more_a, b;  // rewritten with the groups of `first`
+  std::unique_ptr<RE2> first;          // null: a name
+  std::vector<std::string> more_a, b;  // rewritten with the groups of `first`, if it has any
 };
 
 namespace {
 
 constexpr std::size_t kBytesMax = std::size_t{1} << 20;
-constexpr std::size_t kRulesMax = 10'000;
+constexpr std::size_t kPatternsMax = 1000;
+constexpr std::int64_t kPatternBytesMax = std::int64_t{1} << 20;  // of one compiled
 constexpr std::size_t kShownBytesMax = 200;
 constexpr int kGroupsMax = 9;
 constexpr char kExpected[] =
@@ -51,6 +53,12 @@ std::vector<std::string> SplitNames(std::string_view text) {
   return parts;
 }
 
+bool IsName(std::string_view pattern) {
+  return std::all_of(pattern.begin(), pattern.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-' || c == '/';
+  });
+}
+
 Status BadLine(std::size_t number, std::string_view line, const std::string& found) {
   return {Code::kInvalidArgument, "map line " + std::to_string(number) + " '" +
                                       Printable(line, kShownBytesMax) + "': " + found + kExpected};
@@ -79,42 +87,65 @@ Result<NameMap> NameMap::Parse(std::string_view text) {
         if (name.empty()) return BadLine(number, line, "found an empty name");
       }
     }
-    auto rule = std::make_shared<Rule>(a.front());
-    if (!rule->first.ok())
-      return BadLine(number, line,
-                     "'" + Printable(a.front(), kShownBytesMax) + "' is no pattern: " + rule->first.error());
+    auto rule = std::make_shared<Rule>();
     rule->more_a.assign(std::make_move_iterator(a.begin() + 1), std::make_move_iterator(a.end()));
     rule->b = std::move(b);
-    for (const auto* side : {&rule->more_a, &rule->b}) {
-      for (const std::string& name : *side) {
-        std::string error;
-        if (!rule->first.CheckRewriteString(name, &error)) return BadLine(number, line, error);
-      }
+    if (IsName(a.front())) {
+      map.names_.try_emplace(a.front(), map.rules_.size());
+    } else {
+      if (const std::string wrong = Compile(a.front(), *rule); !wrong.empty())
+        return BadLine(number, line, wrong);
+      map.patterns_.push_back(map.rules_.size());
     }
-    if (map.rules_.size() == kRulesMax)
-      return BadLine(number, line, "found more than " + std::to_string(kRulesMax) + " rules");
+    if (map.patterns_.size() > kPatternsMax)
+      return BadLine(number, line,
+                     "found more than " + std::to_string(kPatternsMax) + " regular expressions");
     map.rules_.push_back(std::move(rule));
   }
   return map;
 }
 
+// Empty, or what is wrong.
+std::string NameMap::Compile(const std::string& pattern, Rule& rule) {
+  RE2::Options options(RE2::Quiet);
+  options.set_max_mem(kPatternBytesMax);
+  rule.first = std::make_unique<RE2>(pattern, options);
+  if (!rule.first->ok())
+    return "'" + Printable(pattern, kShownBytesMax) + "' is no pattern: " + rule.first->error();
+  for (const auto* side : {&rule.more_a, &rule.b}) {
+    for (const std::string& name : *side) {
+      std::string error;
+      if (!rule.first->CheckRewriteString(name, &error)) return error;
+    }
+  }
+  return "";
+}
+
 std::optional<NameMap::Names> NameMap::Find(const std::string& name_a) const {
+  const auto literal = names_.find(name_a);
+  const std::size_t end = literal == names_.end() ? rules_.size() : literal->second;
   std::array<re2::StringPiece, kGroupsMax + 1> groups;
-  for (const auto& rule : rules_) {
-    const int count = std::min(rule->first.NumberOfCapturingGroups(), kGroupsMax) + 1;
-    if (!rule->first.Match(name_a, 0, name_a.size(), RE2::ANCHOR_BOTH, groups.data(), count)) continue;
+  for (const std::size_t index : patterns_) {
+    if (index >= end) break;
+    const Rule& rule = *rules_[index];
+    const int count = std::min(rule.first->NumberOfCapturingGroups(), kGroupsMax) + 1;
+    if (!rule.first->Match(name_a, 0, name_a.size(), RE2::ANCHOR_BOTH, groups.data(), count)) continue;
     const auto rewritten = [&](const std::string& name) {
       std::string out;
-      (void)rule->first.Rewrite(&out, name, groups.data(), count);  // checked when parsed
+      (void)rule.first->Rewrite(&out, name, groups.data(), count);  // checked when parsed
       return out;
     };
     Names names;
     names.a.push_back(name_a);
-    for (const std::string& name : rule->more_a) names.a.push_back(rewritten(name));
-    for (const std::string& name : rule->b) names.b.push_back(rewritten(name));
+    for (const std::string& name : rule.more_a) names.a.push_back(rewritten(name));
+    for (const std::string& name : rule.b) names.b.push_back(rewritten(name));
     return names;
   }
-  return std::nullopt;
+  if (literal == names_.end()) return std::nullopt;
+  const Rule& rule = *rules_[literal->second];
+  Names names{.a = {name_a}, .b = rule.b};
+  names.a.insert(names.a.end(), rule.more_a.begin(), rule.more_a.end());
+  return names;
 }
 
 }  // namespace statcollect::query

@@ -6,16 +6,18 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "common/status.h"
 
 namespace statcollect::query {
 
-// One rule a line: `pattern -> name`. The pattern is a regular expression (RE2) that must match a whole name
-// of A; `\1`..`\9` in what follows are its groups. Several names on a side, separated by commas, are compared
-// together: `(.*)\.q, \1.k, \1.v -> \1.qkv`; the first is the pattern. Blank lines and lines that begin with
-// # say nothing. The first rule that matches holds. Immutable; thread-safe.
+// One rule a line: `pattern -> name`. The pattern is a name of A, or a regular expression (RE2) that must
+// match a whole name of A; `\1`..`\9` in what follows are its groups. A pattern of letters, digits, dots,
+// `_`, `-` and `/` alone is a name. Several names on a side, separated by commas, are compared together:
+// `(.*)\.q, \1.k, \1.v -> \1.qkv`; the first is the pattern. Blank lines and lines that begin with # say
+// nothing. The first rule that matches holds. Immutable; thread-safe.
 class NameMap {
  public:
   // kInvalidArgument names the line, what is wrong with it and what is expected. At most 1 MiB and 10,000
@@ -25,14 +27,15 @@ class NameMap {
   struct Names {
     std::vector<std::string> a, b;  // neither empty; a[0] is the name asked for
   };
-  // Cost: one match of each rule, linear in the name.
+  // Cost: one look-up, and one match of each regular expression, linear in the name.
   std::optional<Names> Find(const std::string& name_a) const;
-  bool empty() const { return rules_.empty(); }
-  std::size_t size() const { return rules_.size(); }
 
  private:
   struct Rule;
+  static std::string Compile(const std::string& pattern, Rule& rule);
   std::vector<std::shared_ptr<const Rule>> rules_;
+  std::vector<std::size_t> patterns_;                   // rules with regular expressions, ascending
+  std::unordered_map<std::string, std::size_t> names_;  // rules of one name each
 };
 
 }  // namespace statcollect::query

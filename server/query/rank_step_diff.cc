@@ -210,12 +210,11 @@ class DetailedComparison {
       const Observation& seen_b = observations_.emplace_back(combined_b.observation(b.front()->order));
       return ComparePair(seen_a, seen_b, *a.front()->def);
     }
-    if (b.empty()) {
-      for (const Observation* part : a) AddMissing(*part, false, true, PlaceOf(*part));
-    }
-    if (a.empty()) {
-      for (const Observation* part : b) AddMissing(*part, true, true, MakePlace(part->def->key, 0, to_.rank));
-    }
+    // Some part is missing: what is there has nothing to stand for.
+    for (const Observation* part : a) AddMissing(*part, false, true, PlaceOf(*part));
+    const std::uint64_t position = a.empty() ? 0 : a.front()->order + 1ull;
+    for (const Observation* part : b)
+      AddMissing(*part, true, true, MakePlace(part->def->key, position, to_.rank));
     return Status::Ok();
   }
 
@@ -566,7 +565,10 @@ class RankScan {
       return ComparePair(a.observation(0), b.observation(0), group.a.front(),
                          at.alignment->traits_a(group.a.front()).stage, judge, at, quick);
     }
-    if (parts_a.empty() != parts_b.empty()) quick.missing = true;
+    for (const Observation& part : parts_a)
+      quick.missing |= !at.alignment->HasA(part.def->id, Alignment::kMissingSeen);
+    for (const Observation& part : parts_b)
+      quick.missing |= !at.alignment->HasB(part.def->id, Alignment::kMissingSeen);
     return Status::Ok();
   }
 

@@ -197,10 +197,7 @@ class RocksDbStore final : public Store {
   Status KeepRun(const std::string& run, bool keep) override {
     std::lock_guard lock(catalogue_mutex_);
     const std::string attempted = "keep run '" + run + "'";
-    auto attempts = Attempts(run);
-    if (!attempts.ok()) return attempts.status();
-    if (attempts->empty())
-      return {Code::kNotFound, attempted + ": there is no such run; statctl runs lists them"};
+    STATCOLLECT_RETURN_IF_ERROR(CheckRun(attempted, run));
     const auto database = Pin();
     if (database == nullptr) return Closed();
     rocksdb::WriteBatch batch;
@@ -220,15 +217,13 @@ class RocksDbStore final : public Store {
       return {Code::kInvalidArgument, attempted + ": found " + std::to_string(content->size()) +
                                           " bytes; expected at most " + std::to_string(kDocumentBytesMax)};
     }
-    auto attempts = Attempts(run);
-    if (!attempts.ok()) return attempts.status();
-    if (attempts->empty())
-      return {Code::kNotFound, attempted + ": there is no such run; statctl runs lists them"};
+    STATCOLLECT_RETURN_IF_ERROR(CheckRun(attempted, run));
     const auto database = Pin();
     if (database == nullptr) return Closed();
     rocksdb::WriteBatch batch;
     if (content) {
-      (void)batch.Put(database->families[kCatalogue], DocumentKey(run, name), Seal(kDocumentVersion, *content));
+      (void)batch.Put(database->families[kCatalogue], DocumentKey(run, name),
+                      Seal(kDocumentVersion, *content));
     } else {
       (void)batch.Delete(database->families[kCatalogue], DocumentKey(run, name));
     }
@@ -422,6 +417,13 @@ class RocksDbStore final : public Store {
  private:
   static std::string AttemptPrefix(const std::string& run) {
     return KeyBuilder('r').Text(run).Text({"\0", 1}).Take();
+  }
+  // kNotFound unless there is such a run.
+  Status CheckRun(const std::string& attempted, const std::string& run) {
+    auto attempts = Attempts(run);
+    if (!attempts.ok()) return attempts.status();
+    if (!attempts->empty()) return Status::Ok();
+    return {Code::kNotFound, attempted + ": there is no such run; statctl runs lists them"};
   }
   static std::string KeptKey(const std::string& run) { return "k" + run; }
   static std::string DocumentKey(const std::string& run, const std::string& name) {

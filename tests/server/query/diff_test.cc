@@ -544,6 +544,22 @@ TEST_F(DiffTest, ModulesOfAnotherClassShapeOrPlaceAreNotMatchedByOrder) {
   EXPECT_EQ(r->unmatched.only_b.size(), 2u);
 }
 
+TEST_F(DiffTest, PartsOfAFusedModuleThatAreMissingAreSaid) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    a.Observe(0, step, Key("ln"), Wave(1)).Observe(0, step, Key("q"), Wave(1));
+    if (step == 0) a.Observe(0, step, Key("k"), Wave(1));
+    b.Observe(0, step, Key("ln"), Wave(1)).Observe(0, step, Key("qk"), Wave(1));
+  }
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask({.steps = "1", .map = "q, k -> qk"});
+  EXPECT_EQ(r.verdict, Verdict::kDiverged);
+  EXPECT_EQ(r.compared.diverged, 2u);
+  EXPECT_EQ(r.unmatched.only_a.size(), 1u);
+  EXPECT_EQ(r.unmatched.only_b.size(), 1u);
+}
+
 TEST_F(DiffTest, AStepThatOneRunLacksOnARankIsSaid) {
   RunWriter a(store_, "a", 2), b(store_, "b", 2);
   for (std::uint64_t step = 0; step < 3; ++step) {
