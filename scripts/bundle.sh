@@ -75,7 +75,12 @@ elf_files() {
   done
 }
 own='^(libc|libm|libdl|libpthread|librt|libresolv|libutil|libcuda|libnvidia-.*|ld-linux.*)\.so'
-elf_files | xargs -d '\n' ldd | sed -n 's/^\t\(lib[^ ]*\) => \(\/[^ ]*\).*/\1 \2/p' | sort -u |
+# The Parquet module is asked where it was built: installed it has lost the way to libraries inside of this checkout (.venv).
+module="$build/lib/libstatctl_parquet.so"
+{
+  elf_files
+  if [ "$parquet" = 1 ] && [ -e "$module" ]; then echo "$module"; fi
+} | xargs -d '\n' ldd | sed -n 's/^\t\(lib[^ ]*\) => \(\/[^ ]*\).*/\1 \2/p' | sort -u |
   while read -r soname path; do
     [[ "$soname" =~ $own ]] || [ -e "$output/lib/$soname" ] || cp -L "$path" "$output/lib/$soname"
   done
