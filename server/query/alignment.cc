@@ -30,8 +30,7 @@ std::string Joined(const std::vector<std::string>& names) {
 // B's activations that have no counterpart yet, by identity.
 class Left {
  public:
-  Left(const RankCatalogue& catalogue, const std::vector<std::uint32_t>& matched)
-      : catalogue_(catalogue), matched_(matched) {
+  Left(const RankCatalogue& catalogue, const std::vector<std::uint32_t>& matched) : matched_(matched) {
     for (const ActivationDef& def : catalogue.activations) {
       if (matched[def.id] == Alignment::kNone) by_key_.emplace(def.key, def.id);
     }
@@ -58,7 +57,6 @@ class Left {
  private:
   bool Free(std::uint32_t id) const { return matched_[id] == Alignment::kNone; }
 
-  const RankCatalogue& catalogue_;
   const std::vector<std::uint32_t>& matched_;
   std::map<ActivationKey, std::uint32_t> by_key_;
 };

@@ -29,6 +29,11 @@ struct StepResult {
   std::vector<RankStepFindings> ranks;
 };
 
+// What `spread` counts once, whatever its step, rank, call and micro-batch.
+std::string SpreadName(Kind kind, const std::string& name, const std::string& output_path) {
+  return std::string(Name(kind)) + " " + name + " " + output_path;
+}
+
 std::uint64_t RowsMax(const DiffRequest& request) {
   return request.all ? kDivergedRowsMax : request.top > 0 ? request.top : kTopDefault;
 }
@@ -52,8 +57,13 @@ class ReportBuilder {
 
  private:
   Status TakeMissing(RankStepFindings& at, std::vector<PlacedRow>& rows);
-  Result<bool> IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at);
-  Result<bool> IsComplete(bool of_a, const RankStepFindings& at);
+  // Whether a side's step is stored whole; looked up once, when something is missing in it.
+  struct Completeness {
+    std::optional<bool> a, b;
+  };
+  Result<bool> IsComplete(bool of_a, const RankStepFindings& at, Completeness& known);
+  Result<bool> IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
+                                  Completeness& known);
   bool IsOfALaunchOnly(const MissingRecord& missing, const RankStepFindings& at) const;
   void TakeOutOfPlace(RankStepFindings& at);
   void TakeRows(std::vector<PlacedRow> placed, const std::vector<ForwardTrace>& traces);
@@ -180,8 +190,9 @@ void ReportBuilder::TakeOutOfPlace(RankStepFindings& at) {
 
 // One row and one count for an identity and rank, at the first step without it.
 Status ReportBuilder::TakeMissing(RankStepFindings& at, std::vector<PlacedRow>& rows) {
+  Completeness known;
   for (MissingRecord& missing : at.missing) {
-    auto certain = IsCertainlyMissing(missing, at);
+    auto certain = IsCertainlyMissing(missing, at, known);
     if (!certain.ok()) return certain.status();
     if (!*certain) continue;
     const std::string counted = (missing.in_a ? "a" : "b") + std::to_string(at.rank) + " " + missing.label;
@@ -189,7 +200,7 @@ Status ReportBuilder::TakeMissing(RankStepFindings& at, std::vector<PlacedRow>& 
     ++at.tally.records;
     ++at.tally.diverged;
     const Divergence& row = missing.placed.row;
-    missing_names_.insert(std::string(Name(row.kind)) + " " + row.activation + " " + row.output_path);
+    missing_names_.insert(SpreadName(row.kind, row.activation, row.output_path));
     rows.push_back(std::move(missing.placed));
   }
   return Status::Ok();
@@ -207,16 +218,21 @@ bool ReportBuilder::IsOfALaunchOnly(const MissingRecord& missing, const RankStep
   return having && lacking && *having == at.step && *lacking < at.step;
 }
 
-Result<bool> ReportBuilder::IsComplete(bool of_a, const RankStepFindings& at) {
-  return (of_a ? a_ : b_).IsComplete(of_a ? at.attempt_a : at.attempt_b, at.rank, at.step);
+Result<bool> ReportBuilder::IsComplete(bool of_a, const RankStepFindings& at, Completeness& known) {
+  std::optional<bool>& complete = of_a ? known.a : known.b;
+  if (complete) return *complete;
+  auto found = (of_a ? a_ : b_).IsComplete(of_a ? at.attempt_a : at.attempt_b, at.rank, at.step);
+  if (found.ok()) complete = *found;
+  return found;
 }
 
 // Notes what is missing; whether it counts as a divergence: not if the other side may have had it (its agent
 // lost records and has once recorded it, or it is still writing the step) or was never asked for the kind.
-Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at) {
+Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
+                                               Completeness& known) {
   const bool in_a = missing.in_a;
   const RunView& view = in_a ? a_ : b_;
-  auto complete = IsComplete(in_a, at);
+  auto complete = IsComplete(in_a, at, known);
   if (!complete.ok()) return complete.status();
   if (!*complete) {
     incomplete_.insert("step " + std::to_string(at.step) + " of " + view.run() +
@@ -271,15 +287,13 @@ void ReportBuilder::CountSpread() {
     const Alignment& alignment = *entry.alignment;
     for (const ActivationDef& def : alignment.a().activations) {
       if (!alignment.HasA(def.id, Alignment::kCompared)) continue;
-      const std::string name =
-          std::string(Name(def.key.kind)) + " " + def.key.name + " " + def.key.output_path;
+      const std::string name = SpreadName(def.key.kind, def.key.name, def.key.output_path);
       compared.insert(name);
       if (alignment.HasA(def.id, Alignment::kDiverged)) diverged.insert(name);
     }
   }
   for (const Divergence& row : report_.diverged) {  // moved, although its values agree
-    if (row.reason == Reason::kOrder)
-      diverged.insert(std::string(Name(row.kind)) + " " + row.activation + " " + row.output_path);
+    if (row.reason == Reason::kOrder) diverged.insert(SpreadName(row.kind, row.activation, row.output_path));
   }
   compared.insert(diverged.begin(), diverged.end());
   report_.spread.activations = diverged.size() + diverged_losses_.size();
