@@ -192,6 +192,24 @@ class Agent:
         except Exception as error:
             self.refuse(str(error))
 
+    def log_event(self, kind: str, text: str, fields: Mapping[str, str] | None = None) -> None:
+        """Something that happened in this step, in one sentence, with fields for programs. Never raises."""
+        if self._closed:
+            return
+        try:
+            pairs = {str(name): str(value) for name, value in (fields or {}).items()}
+            code = self._library.statagent_log_event(
+                self._pointer,
+                _encode("event", kind),
+                _encode("event", text),
+                _strings(pairs),
+                _strings(pairs.values()),
+                len(pairs),
+            )
+            _library.check(code)
+        except Exception as error:
+            self.refuse(str(error))
+
     def step(self) -> None:
         """Ends the current step. With a watched optimizer the step ends by itself, and this does nothing."""
         if self._closed:

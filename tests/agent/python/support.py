@@ -46,6 +46,7 @@ class Recording:
         self.records: list[Record] = []
         self.refusals: list[str] = []
         self.scalars: list[tuple[int, str, float, int]] = []
+        self.events: list[tuple[int, str, str, dict[str, str]]] = []
         self.ended_steps: list[int] = []
         self.config: dict[str, str] = {}
         # Name to depth of a Record, by handle.
@@ -89,6 +90,13 @@ class Recording:
         code = int(self.real.statagent_log_scalar(agent, name, value, micro_batch))
         if code == 0:
             self.scalars.append((int(self.real.statagent_step(agent)), name.decode(), value, micro_batch))
+        return code
+
+    def statagent_log_event(self, agent: Any, kind: bytes, text: bytes, keys: Any, values: Any, count: int) -> int:
+        code = int(self.real.statagent_log_event(agent, kind, text, keys, values, count))
+        if code == 0:
+            fields = {keys[i].decode(): values[i].decode() for i in range(count)}
+            self.events.append((int(self.real.statagent_step(agent)), kind.decode(), text.decode(), fields))
         return code
 
     def statagent_end_step(self, agent: Any) -> None:

@@ -168,3 +168,17 @@ def test_observing_from_many_threads_loses_nothing(agent: Agent, recording: Reco
         found = [r for r in recording.records if r.name == f"thread.{index}"]
         assert sorted(r.call for r in found) == list(range(200))
         assert {r.hash for r in found} == {compute(tensors[index])["hash"]}, "another thread's tensor was read"
+
+
+def test_events_carry_their_step_and_fields(agent: Agent, recording: Recording) -> None:
+    agent.log_event("note", "something happened", {"layer": "blocks.1", "n": 3})  # type: ignore[dict-item]
+    statagent.step()
+    agent.log_event("note", "again")
+    assert recording.events == [(0, "note", "something happened", {"layer": "blocks.1", "n": "3"}), (1, "note", "again", {})]
+
+
+@pytest.mark.parametrize("kind", ["", "a\0b", 3, None, "x" * 100_000], ids=["empty", "nul", "number", "none", "huge"])
+def test_events_that_cannot_be_named_are_counted_not_raised(agent: Agent, recording: Recording, kind: Any) -> None:
+    agent.log_event(kind, "text")
+    assert recording.events == []
+    assert statagent.counters()["dropped_refused"] == 1
