@@ -39,6 +39,7 @@ pip_packages=(numpy)
 if [ "$purpose" = test ]; then
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev)
   pip_packages+=(pytest grpcio protobuf ruff mypy pyarrow tensorboard)
+  pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
 fi
 
 say() { printf 'setup: %s\n' "$*"; }
