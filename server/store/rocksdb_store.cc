@@ -305,16 +305,12 @@ class RocksDbStore final : public Store {
   Status Recover() override {
     const Status failure = health_->status();
     if (failure.code() != Code::kResourceExhausted) return failure;
-    std::lock_guard lock(database_mutex_);
-    if (health_->status().ok()) return Status::Ok();  // another thread was here first
-    if (database_.use_count() > 1) {
-      const auto now = std::chrono::steady_clock::now();
-      if (!waiting_since_) waiting_since_ = now;
-      if (now - *waiting_since_ >= kScanPatience) database_->closing = true;
-      return failure;
-    }
-    waiting_since_.reset();
-    return Reopen(failure);
+    // Who creates or drops attempts uses RocksDB as a scan does, and starts the tidying.
+    std::unique_lock catalogue(catalogue_mutex_, std::try_to_lock);
+    if (catalogue.owns_lock()) StopTidyingLocked();
+    const Status recovered = RecoverUnused(failure);
+    if (recovered.ok() && catalogue.owns_lock() && tidy_wanted_) StartTidyLocked();
+    return recovered;
   }
 
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
@@ -701,6 +697,16 @@ class RocksDbStore final : public Store {
     });
   }
 
+  // The store's own work gives way to Recover; it is begun again after it.
+  void StopTidyingLocked() {
+    if (!tidying_) return;
+    const auto database = Pin();
+    if (database != nullptr) database->db->DisableManualCompaction();
+    tidy_.join();
+    if (database != nullptr) database->db->EnableManualCompaction();
+    tidy_wanted_ = true;
+  }
+
   // Files that hold several attempts keep the space of those that were removed until they are merged, which
   // by itself happens once there are many. Where more than half of a family's bytes are of no attempt any
   // more, it is merged as a whole: what is rewritten is less than what was removed.
@@ -776,6 +782,20 @@ class RocksDbStore final : public Store {
     return Status(Code::kUnavailable,
                   "use the store: it could not be opened again after its disk was full; free space, and it "
                   "opens by itself");
+  }
+
+  // Opens RocksDB again, unless somebody uses it.
+  Status RecoverUnused(const Status& failure) {
+    std::lock_guard lock(database_mutex_);
+    if (health_->status().ok()) return Status::Ok();  // another thread was here first
+    if (database_.use_count() > 1) {
+      const auto now = std::chrono::steady_clock::now();
+      if (!waiting_since_) waiting_since_ = now;
+      if (now - *waiting_since_ >= kScanPatience) database_->closing = true;
+      return failure;
+    }
+    waiting_since_.reset();
+    return Reopen(failure);
   }
 
   // As a restart does: RocksDB replays its log and makes durable what it found before Open returns, so what

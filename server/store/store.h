@@ -187,9 +187,10 @@ class Store {
   // fsync durability. After a failed write every later one fails too, until Recover says otherwise.
   virtual Status Append(std::span<const AppendItem> items) = 0;
   // OK: writes are taken. After a write that failed for want of space (kResourceExhausted) it opens the store
-  // anew, which takes as long as a start and makes readers wait: call it when there is space again. From OK
-  // on, ranks and records are durable as read; the write that failed may be among them. Any other failure is
-  // for good.
+  // anew, which takes as long as a start and makes readers wait: call it when there is space again, and again
+  // while it still says kResourceExhausted: it waits for scans that are under way, never for the store's own
+  // background work. From OK on, ranks and records are durable as read; the write that failed may be among
+  // them. Any other failure is for good.
   virtual Status Recover() = 0;
 
   // Blocks of a rank by (step, first activation).

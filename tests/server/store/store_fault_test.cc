@@ -221,6 +221,24 @@ TEST_F(StoreFaultTest, AFullDiskRefusesKeepsAnsweringAndRecoversByItself) {
   EXPECT_GT(could_not_reopen, 0) << "a store that cannot be opened again is read, too";
 }
 
+// Removing attempts starts a thread that uses the store, too.
+TEST_F(StoreFaultTest, RecoveryDoesNotWaitForTheStoresOwnTidying) {
+  OpenWithStreams();
+  for (int round = 0; round < 60 && !HasFailure(); ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    std::vector<AttemptId> removed;  // so many that the catalogue is tidied, too
+    for (int i = 0; i < 64; ++i) removed.push_back(store_->CreateAttempt({.run = "b"})->id);
+    ASSERT_TRUE(store_->DropAttempts(removed).ok());
+    disk_->SetCapacity(disk_->used());
+    while (ledger_.AppendGroup(*store_).ok()) {
+    }
+    disk_->SetCapacity(1 << 30);
+    const Status recovered = store_->Recover();
+    EXPECT_TRUE(recovered.ok()) << recovered.message();
+    ledger_.CheckAndResume(*store_);
+  }
+}
+
 TEST_F(StoreFaultTest, AFlushOrCompactionWithoutSpaceRefusesWritesUntilTheStoreHasRecovered) {
   OpenWithStreams();
   for (int round = 0; round < 4 && !HasFailure(); ++round) {
