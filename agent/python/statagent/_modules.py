@@ -24,6 +24,17 @@ class Named:
     parent: str
     class_name: str
     depth: int  # the root is 1
+    # Of a parameter: the module that has it, and its name there.
+    owner: Any = None
+    key: str = ""
+
+    def current(self) -> Any:
+        """The parameter that the module has now; the one it had, where it has none (a wrapper keeps it elsewhere for a while)."""
+        try:
+            found = self.owner._parameters[self.key]
+        except (KeyError, AttributeError):
+            return self.value
+        return self.value if found is None else found
 
 
 def _wrapped_attribute(module: Any) -> str | None:
@@ -79,7 +90,8 @@ def name_parameters(modules: Iterable[Named], prefix: str = "") -> list[Named]:
             if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))
                 name = f"{base}.{key}" if base else key
-                found.append(Named(name, parameter, module.name, type(parameter).__name__, module.depth + 1))
+                at = module.depth + 1
+                found.append(Named(name, parameter, module.name, type(parameter).__name__, at, module.value, key))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -30,8 +31,10 @@ class OptimizerHooks:
     ) -> None:
         self._agent, self._optimizer, self._kinds, self._wanted, self._trained = agent, optimizer, kinds, wanted, trained
         self._updating: FrameType | None = None  # the caller of the hooks while an update runs
-        own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        self._parameters = [named for named in parameters if id(named.value) in own]
+        self._model_parameters = parameters
+        self._updated: list[int] = []  # ids of what the optimizer updates
+        self._parameters: list[Named] = []  # those of the model's parameters that it updates, as they are now
+        self._follow_parameters()
         self._removables = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -39,6 +42,26 @@ class OptimizerHooks:
         self._plain = plain_tensor_types()
         self._places: dict[tuple[int, str, str], Place] = {}  # by parameter, kind and path
         agent.optimizers.setdefault(id(optimizer), 0)
+
+    def _follow_parameters(self) -> None:
+        """Parameters that a module got anew since `watch`, and groups that were added to the optimizer."""
+        updated = [id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]]
+        assigned = [index for index, named in enumerate(self._model_parameters) if named.current() is not named.value]
+        if not assigned and updated == self._updated:
+            return
+        self._updated, own = updated, set(updated)
+        if assigned:
+            self._model_parameters = list(self._model_parameters)
+        for index in assigned:
+            before = self._model_parameters[index]
+            self._model_parameters[index] = dataclasses.replace(before, value=before.current())
+            if id(before.value) in own and id(before.current()) not in own:
+                self._agent.tell_not_recorded(
+                    before.name, "weight",
+                    "found another parameter in its place than watch() did; expected the optimizer to update it, but it updates the "
+                    "old one, which the model does not use any more; give the optimizer the new one (add_param_group)",
+                )  # fmt: skip
+        self._parameters = [named for named in self._model_parameters if id(named.value) in own]
 
     def remove(self) -> None:
         for removable in self._removables:
@@ -59,7 +82,13 @@ class OptimizerHooks:
         if self._within_update():
             return
         self._updating = sys._getframe(1)
-        if not self._wanted() or "weight_grad" not in self._kinds:
+        if not self._wanted():
+            return
+        try:
+            self._follow_parameters()
+        except Exception as error:
+            self._agent.refuse(str(error))
+        if "weight_grad" not in self._kinds:
             return
         for named in self._parameters:
             if named.value.grad is not None:
@@ -85,7 +114,7 @@ class OptimizerHooks:
                 if tensor.dim() > 0:  # counters of updates are 0-d
                     self._record(named, "optimizer_state", path, tensor)
         except Exception as error:
-            self._agent.refuse(f"state of '{named.name}': {error}")
+            self._agent.refuse(str(error), named.name, "optimizer_state")
 
     def _record(self, named: Named, kind: str, path: str, tensor: Any) -> None:
         agent = self._agent
@@ -93,7 +122,7 @@ class OptimizerHooks:
             call = agent.optimizers.get(id(self._optimizer), 0)
             handle = agent.intern(named.name, kind, path, 0, call, "train", named.parent, named.class_name, named.depth)
         except Exception as error:
-            agent.refuse(str(error))
+            agent.refuse(str(error), named.name, kind)
             return
         if type(tensor) not in self._plain:
             agent.observe_handle(handle, tensor)

@@ -141,6 +141,10 @@ def _borrow_torch(torch: Any, tensor: Any) -> Borrowed:
     dtype = (_torch_numbers or _fill_torch_numbers(torch)).get(tensor.dtype)
     if dtype is None or not (tensor.is_cpu or tensor.is_cuda) or tensor.layout is not torch.strided:
         raise _refuse_torch(torch, tensor, dtype)
+    if torch.nn.parameter.is_lazy(tensor):  # nearly everything one can ask it raises
+        raise _refuse(
+            "a parameter of a lazy module without a shape yet", "expected one with data, as after the first forward pass"
+        )
     if tensor.is_neg() or (dtype >= 16 and tensor.is_conj()):
         with torch.no_grad():
             tensor = tensor.resolve_conj().resolve_neg()
@@ -150,8 +154,9 @@ def _borrow_torch(torch: Any, tensor: Any) -> Borrowed:
         data, shape, strides = 0, (1,), (1,)
     if not data and 0 not in shape:
         if hasattr(tensor, "to_local"):  # DTensor: this rank's shard
-            return _borrow_torch(torch, tensor.to_local())
-        raise _refuse(f"a torch tensor of type {type(tensor).__name__} without memory of its own", "expected one with data")
+            with torch.no_grad():
+                return _borrow_torch(torch, tensor.to_local())
+        raise _refuse_unreadable(torch, tensor)
     device = tensor.get_device()  # -1: CPU
     key = (dtype, shape, strides, device)
     structure = _idle.pop(key, None)
@@ -178,6 +183,21 @@ def _refuse_torch(torch: Any, tensor: Any, dtype: int | None) -> TensorTypeError
     if dtype is None:
         return _refuse(f"a torch tensor of {tensor.dtype}", f"expected one of {', '.join(_TORCH_DTYPES)}")
     return _refuse(f"a torch tensor of type {type(tensor).__name__}")
+
+
+def _refuse_unreadable(torch: Any, tensor: Any) -> TensorTypeError:
+    if torch.nn.parameter.is_lazy(tensor):
+        return _refuse(
+            "a parameter of a lazy module without a shape yet", "expected one with data, as after the first forward pass"
+        )
+    if tensor.is_nested:
+        return _refuse("a nested torch tensor", "expected a plain one; observe its values or to_padded_tensor()")
+    wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
+    if wrapped is not None and wrapped(tensor):
+        return _refuse(
+            "a torch tensor inside of vmap, grad or another torch.func transform", "expected one outside; observe the result"
+        )
+    return _refuse(f"a torch tensor of type {type(tensor).__name__} without memory of its own", "expected one with data")
 
 
 def _borrow_numpy(numpy: Any, array: Any) -> Borrowed:

@@ -16,6 +16,7 @@ from . import _configuration, _library
 from ._autograd import GradientHook, in_backward
 from ._library import KINDS, MODES
 from ._log import warn, warn_once
+from ._refusals import Refusals
 from ._tensors import Place, borrow, give_back
 from .errors import InvalidArgumentError, StatagentError
 from .flatten import flatten
@@ -37,18 +38,20 @@ class Agent:
     """Statistics of this process's tensors on their way to the collector. Made by `init`.
 
     Nothing but `close`d state and wrong arguments of `set_step` raise here: what goes wrong in a training step is counted as
-    `dropped_refused`, and said on standard error at most once a minute. Methods may be called from any thread."""
+    `dropped_refused`, said on standard error at most once a minute, and once for each name and reason as an event `not_recorded` of
+    the run. Methods may be called from any thread."""
 
     def __init__(self, library: Any, pointer: int) -> None:
         self._library = library
         self._pointer = pointer
         self._observe: Any = getattr(library, "statagent_observe", None)
         self._lock = threading.Lock()
-        self._refused = 0
+        self._refusals = Refusals(self.log_event)
         self._closed = library is None
         # Whether tensors of the current step are recorded: read on every hook, changed only when the step changes.
         self.wanted = False
         self._handles: dict[tuple[Any, ...], int] = {}
+        self._identities: dict[int, tuple[str, str]] = {}  # handle -> name and kind, for messages
         self._calls: dict[tuple[Any, ...], int] = {}  # next call index in this step
         self._step_listeners: list[Callable[[], None]] = []
         self._leaf_hooks: list[Any] = []
@@ -90,9 +93,9 @@ class Agent:
             code = self._observe(self._pointer, handle, borrowed[0], borrowed[0].stream)
             give_back(borrowed)
             if code:
-                self.refuse(_library.last_error())
+                self._refuse_handle(handle, _library.last_error())
         except Exception as error:
-            self.refuse(str(error))
+            self._refuse_handle(handle, str(error))
 
     def observe_at(self, place: Place, handle: int, tensor: Any) -> None:
         """As observe_handle, for what comes with the same layout in every step: what depends on it is worked out once. Never raises.
@@ -107,9 +110,9 @@ class Agent:
                 code = self._observe(self._pointer, handle, borrowed[0], borrowed[0].stream)
                 place.learn(tensor, borrowed)
             if code:
-                self.refuse(_library.last_error())
+                self._refuse_handle(handle, _library.last_error())
         except Exception as error:
-            self.refuse(str(error))
+            self._refuse_handle(handle, str(error))
 
     def observe(self, name: str, tensor: Any, kind: str = "inspect", path: str = "", micro_batch: int | None = None) -> None:
         """One tensor under a name, its call index counted from 0 in each micro-batch. Never raises."""
@@ -119,7 +122,7 @@ class Agent:
             at = self.micro_batch if micro_batch is None else micro_batch
             handle = self.intern(name, kind, path, at, self.next_call(name, kind, path, at))
         except Exception as error:
-            self.refuse(str(error))
+            self.refuse(str(error), str(name), kind)
             return
         self.observe_handle(handle, tensor)
 
@@ -140,7 +143,7 @@ class Agent:
             else:
                 self.observe(name, tensor)
         except Exception as error:
-            self.refuse(str(error))
+            self.refuse(str(error), str(name), "inspect")
         return tensor
 
     def _inspect_with_gradient(self, name: str, tensor: Any) -> None:
@@ -175,7 +178,7 @@ class Agent:
                 for path, tensor in found:
                     self.observe(name, tensor, "batch", "" if bare else path, at)
             except Exception as error:
-                self.refuse(str(error))
+                self.refuse(str(error), name, "batch")
 
     # --- everything else ---------------------------------------------------------------------------------------------------
 
@@ -190,7 +193,7 @@ class Agent:
             number = _number(name, value)
             _library.check(self._library.statagent_log_scalar(self._pointer, _encode("scalar", name), number, at))
         except Exception as error:
-            self.refuse(str(error))
+            self.refuse(str(error), str(name), "scalar")
 
     def log_event(self, kind: str, text: str, fields: Mapping[str, str] | None = None) -> None:
         """Something that happened in this step, in one sentence, with fields for programs. Never raises."""
@@ -208,7 +211,7 @@ class Agent:
             )
             _library.check(code)
         except Exception as error:
-            self.refuse(str(error))
+            self._count_refused(str(error))
 
     def step(self) -> None:
         """Ends the current step. With a watched optimizer the step ends by itself, and this does nothing."""
@@ -295,8 +298,7 @@ class Agent:
         self._library.statagent_dropped(self._pointer, _library.VisitDropped(visit), None)
         found = _library.Counts()
         self._library.statagent_counters(self._pointer, found)
-        with self._lock:
-            refused = self._refused
+        refused = self._refusals.count
         counts.update(produced=found.produced + refused, acked=found.acked)
         counts["pending"] = found.produced - found.acked - sum(dropped.values())
         counts.update(dropped)
@@ -310,12 +312,23 @@ class Agent:
     def world_size(self) -> int:
         return int(self._library.statagent_world_size(self._pointer)) if self._library is not None else 1
 
-    def refuse(self, message: str) -> None:
-        """Counts a record that could not be made."""
-        with self._lock:
-            self._refused += 1
-            total = self._refused
+    def refuse(self, message: str, name: str = "", kind: str = "") -> None:
+        """Counts a record that could not be made; says why, as an event too. Never raises."""
+        self._count_refused(message)
+        self.tell_not_recorded(name, kind, message or "unknown reason")
+
+    def _count_refused(self, message: str) -> None:
+        total = self._refusals.add()
         warn("refused", f"not recorded: {message or 'unknown reason'} ({total} refused so far; training goes on)")
+
+    def tell_not_recorded(self, name: str, kind: str, reason: str) -> None:
+        """An event `not_recorded`, once for each name and reason and a few times at most; counts nothing."""
+        self._refusals.tell(name, kind, reason)
+
+    def _refuse_handle(self, handle: int, message: str) -> None:
+        if len(self._identities) != len(self._handles):
+            self._identities = {number: (key[0], key[1]) for key, number in list(self._handles.items())}
+        self.refuse(message, *self._identities.get(handle, ("", "")))
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------------

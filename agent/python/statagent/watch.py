@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from . import _library
@@ -94,8 +95,15 @@ class Watch:
             self._claimed.append((named.name, kind))
 
     def _attach(self, root: Any, modules: list[Named], kinds: frozenset[str]) -> None:
+        assert self._agent is not None
         self._removables.append(root.register_forward_pre_hook(_Inert(self._enter)))
+        inside = _inside_script(root)
         for named in modules:
+            if id(named.value) in inside:
+                self._agent.tell_not_recorded(
+                    named.name, "output", "it runs inside of a TorchScript module, which calls no hooks of its parts"
+                )
+                continue
             try:
                 if kinds & {"input", "grad_input"}:
                     before = _InputHook(self, named, "input", "input" in kinds, "grad_input" in kinds)
@@ -104,7 +112,9 @@ class Watch:
                     after = _OutputHook(self, named, "output", "output" in kinds, "grad_output" in kinds)
                     self._removables.append(named.value.register_forward_hook(after))
             except (RuntimeError, TypeError) as error:
-                warn_once(f"hook {named.name}", f"watch: '{named.name}' ({named.class_name}) takes no hooks: {error}")
+                reason = f"a {named.class_name} takes no hooks: {error}"
+                warn_once(f"hook {named.name}", f"watch: '{named.name}': {reason}")
+                self._agent.tell_not_recorded(named.name, "output", reason)
         self._removables.append(root.register_forward_hook(_Inert(self._leave), always_call=True))
 
     def _begin(self, evaluations: bool, steps: _Steps) -> None:
@@ -165,7 +175,7 @@ class Watch:
                 if tensor.requires_grad:
                     self.hook_gradient(tensor, GradientHook(self.note_backward))
         except Exception as error:
-            self._agent.refuse(str(error))
+            self._agent.refuse(str(error), type(root).__name__, "output")
 
     def decide(self, module: Any) -> int:
         if module.training and _torch().is_grad_enabled():
@@ -183,6 +193,14 @@ class Watch:
             self._leaf_hooks.append(removable)
 
 
+def _inside_script(root: Any) -> set[int]:
+    """Ids of the modules within scripted or traced ones."""
+    script = _torch().jit.ScriptModule
+    return {
+        id(part) for module in root.modules() if isinstance(module, script) for part in module.modules() if part is not module
+    }
+
+
 class _Inert:
     """A hook that stays behind when its module is copied or pickled: copies are not watched."""
 
@@ -193,15 +211,12 @@ class _Inert:
         self._function(*args)
 
     def __reduce__(self) -> Any:
-        return (_inert_copy, ())
+        return _INERT_COPY
 
 
-def _nothing(*_: Any) -> None:
-    return None
-
-
-def _inert_copy() -> _Inert:
-    return _Inert(_nothing)
+# What a hook becomes in a copy or pickle: a function of the standard library that takes anything and returns None, so that a model that
+# was saved while it was watched loads where this package is not installed.
+_INERT_COPY = (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
 class _ModuleHook:
@@ -221,9 +236,10 @@ class _ModuleHook:
         self._value_place, self._gradient_place = self._places["0"]
         # Calls made without gradients within a training pass: reentrant checkpoints compute them again, last first.
         self._unhooked: list[tuple[int, int]] = []
+        self._told_empty = False
 
     def __reduce__(self) -> Any:
-        return (_inert_copy, ())
+        return _INERT_COPY
 
     def _see(self, state: int, module: Any, value: Any) -> None:
         try:
@@ -233,6 +249,8 @@ class _ModuleHook:
                 if state == _SKIP:
                     return
             found = [("0", value)] if isinstance(value, self._tensor_type) else flatten(value)
+            if not found and not self._told_empty:
+                self._tell_empty(value)
             if recomputing:
                 self._hook_recomputed(found)
             elif state == _TRAIN:
@@ -240,7 +258,16 @@ class _ModuleHook:
             else:
                 self._record(found, 0, self._next_eval_call(), state)
         except Exception as error:
-            self._agent.refuse(f"{self._kind} of '{self._named.name}': {error}")
+            self._agent.refuse(str(error), self._named.name, self._kind)
+
+    def _tell_empty(self, value: Any) -> None:
+        self._told_empty = True
+        if self._kind == "output":
+            self._agent.tell_not_recorded(
+                self._named.name, self._kind,
+                f"found {_describe(value)}; expected a tensor, or sequences, mappings or dataclasses with some; "
+                "hand what matters to statagent.inspect()",
+            )  # fmt: skip
 
     def _next_call(self) -> int:
         if self._epoch != self._watch.epoch:
@@ -300,6 +327,14 @@ class _ModuleHook:
         return made
 
 
+def _describe(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, Iterator):
+        return f"a {type(value).__name__}, which looking inside would use up"
+    return f"a {type(value).__name__} without tensors"
+
+
 class _GradientOf:
     """Tensor hook that observes one gradient. A second backward pass through the graph is not another observation."""
 
@@ -350,7 +385,7 @@ class _OutputHook(_ModuleHook):
                     else:
                         hook_result(output, hook)
         except Exception as error:
-            self._agent.refuse(f"{self._kind} of '{self._named.name}': {error}")
+            self._agent.refuse(str(error), self._named.name, self._kind)
 
 
 class _InputHook(_ModuleHook):
@@ -389,6 +424,11 @@ def watch(
     torch = _torch()
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgumentError(f"watch: found a {type(model).__name__} as model; expected a torch.nn.Module")
+    if isinstance(unwrap(model), torch.jit.ScriptModule):
+        raise InvalidArgumentError(
+            f"watch: found a {type(model).__name__} as model, which takes no hooks; expected one that is not TorchScript; watch the module "
+            "that was scripted or traced, or a module around it"
+        )
     optimizers = _check_optimizers(optimizer)
     chosen = _check_kinds(kinds, bool(optimizers))
     selection, recorded_steps = Selection(include, exclude), _Steps(steps)
@@ -412,7 +452,7 @@ def watch(
         raise
     if "weight" in chosen:
         _record_initial(agent, parameters)
-    _warn_about_strangers(optimizers, all_parameters)
+    _tell_about_strangers(agent, optimizers, all_parameters)
     return made
 
 
@@ -425,13 +465,24 @@ def _torch() -> Any:
 def _check_optimizers(optimizer: Any) -> list[Any]:
     if optimizer is None:
         return []
-    found = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    found = [_unwrap_optimizer(each) for each in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
     for each in found:
         if not hasattr(each, "register_step_post_hook") or not hasattr(each, "param_groups"):
             raise InvalidArgumentError(
                 f"watch: found a {type(each).__name__} as optimizer; expected a torch.optim.Optimizer, or a list"
             )
     return found
+
+
+def _unwrap_optimizer(optimizer: Any) -> Any:
+    """The optimizer inside of Accelerate's and Lightning's: its hooks run when it really makes an update."""
+    real = _torch().optim.Optimizer
+    for _ in range(4):
+        inner = getattr(optimizer, "optimizer", None)
+        if not isinstance(inner, real) or inner is optimizer:
+            break
+        optimizer = inner
+    return optimizer
 
 
 def _check_kinds(kinds: Iterable[str] | None, optimizer: bool) -> frozenset[str]:
@@ -453,16 +504,16 @@ def _record_initial(agent: Agent, parameters: list[Named]) -> None:
         try:
             handle = agent.intern(named.name, "weight", "", 0, 0, "init", named.parent, named.class_name, named.depth)
         except StatagentError as error:
-            agent.refuse(str(error))
+            agent.refuse(str(error), named.name, "weight")
             continue
         agent.observe_handle(handle, named.value)
 
 
-def _warn_about_strangers(optimizers: list[Any], parameters: list[Named]) -> None:
+def _tell_about_strangers(agent: Agent, optimizers: list[Any], parameters: list[Named]) -> None:
     known = {id(named.value) for named in parameters}
     updated = [parameter for each in optimizers for group in each.param_groups for parameter in group["params"]]
     strangers = sum(id(parameter) not in known for parameter in updated)
     if strangers:
-        warn_once(
-            "strangers", f"watch: {strangers} of the optimizer's {len(updated)} parameters are not the model's; not recorded"
-        )
+        reason = f"{strangers} of the optimizer's {len(updated)} parameters are not the model's"
+        warn_once("strangers", f"watch: {reason}; not recorded")
+        agent.tell_not_recorded("", "weight", reason)

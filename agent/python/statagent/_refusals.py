@@ -1,0 +1,57 @@
+"""What could not be recorded: counted each time, said as an event of the run once for each name and reason."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+
+EVENTS_MAX = 20  # a process
+EVENTS_OF_REASON_MAX = 5
+REASON_MAX = 400  # characters
+KIND = "not_recorded"
+_PREFIX = "statistics of a tensor: "
+
+
+class Refusals:
+    """Counter and events of what was not recorded. Threads: any."""
+
+    def __init__(self, log_event: Callable[[str, str, Mapping[str, str]], None]) -> None:
+        self._log_event = log_event
+        self._lock = threading.Lock()
+        self._count = 0
+        self._events = 0
+        self._told: set[tuple[str, str, str]] = set()
+        self._reasons: dict[str, int] = {}
+
+    @property
+    def count(self) -> int:
+        with self._lock:
+            return self._count
+
+    def add(self) -> int:
+        """Counts one record; returns the new total."""
+        with self._lock:
+            self._count += 1
+            return self._count
+
+    def tell(self, name: str, kind: str, reason: str) -> None:
+        """Logs the event unless this name and reason had theirs, or there were enough."""
+        if self._events >= EVENTS_MAX:
+            return
+        reason = reason.removeprefix(_PREFIX)[:REASON_MAX]
+        alike = re.sub(r"\d+", "#", reason)  # a shape that changes makes no new reason
+        with self._lock:
+            if self._events >= EVENTS_MAX or (name, kind, alike) in self._told:
+                return
+            self._told.add((name, kind, alike))
+            times = self._reasons[alike] = self._reasons.get(alike, 0) + 1
+            if times > EVENTS_OF_REASON_MAX:
+                return
+            self._events += 1
+            last = self._events == EVENTS_MAX or times == EVENTS_OF_REASON_MAX
+        what = f"{kind} of '{name}'" if kind and name else f"'{name}'" if name else "a record"
+        text = f"{what} is not recorded: {reason}"
+        if last:
+            text += " (further ones are counted, not told)"
+        self._log_event(KIND, text.replace("\0", "\\0"), {"name": name, "kind": kind, "reason": reason})
