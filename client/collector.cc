@@ -283,6 +283,17 @@ Result<v1::ListScalarsResponse> Collector::ListScalars(const v1::ListScalarsRequ
   });
 }
 
+Result<v1::ListMemoryResponse> Collector::ListMemory(const v1::ListMemoryRequest& request) {
+  return impl_->Ask<v1::ListMemoryResponse>(
+      [&](auto& context, auto& response) { return impl_->query().ListMemory(&context, request, &response); });
+}
+
+Result<v1::ListDensityResponse> Collector::ListDensity(const v1::ListDensityRequest& request) {
+  return impl_->Ask<v1::ListDensityResponse>([&](auto& context, auto& response) {
+    return impl_->query().ListDensity(&context, request, &response);
+  });
+}
+
 Result<v1::ListEventsResponse> Collector::ListEvents(const v1::ListEventsRequest& request) {
   return impl_->Ask<v1::ListEventsResponse>(
       [&](auto& context, auto& response) { return impl_->query().ListEvents(&context, request, &response); });

@@ -42,6 +42,8 @@ class Collector {
                               const std::function<void(const v1::Progress&)>& progress);
   Result<v1::GetSeriesResponse> GetSeries(const v1::GetSeriesRequest& request);
   Result<v1::ListScalarsResponse> ListScalars(const v1::ListScalarsRequest& request);
+  Result<v1::ListMemoryResponse> ListMemory(const v1::ListMemoryRequest& request);
+  Result<v1::ListDensityResponse> ListDensity(const v1::ListDensityRequest& request);
   Result<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
   Result<v1::GetTopResponse> GetTop(const v1::GetTopRequest& request);
   Result<v1::ConfigReport> CompareConfig(const v1::CompareConfigRequest& request);
@@ -65,7 +67,7 @@ class Collector {
     CancelScope& operator=(const CancelScope&) = delete;
 
    private:
-      Collector& collector_;
+    Collector& collector_;
   };
   [[nodiscard]] CancelScope OnCancel(std::function<void()> cancel) { return {*this, std::move(cancel)}; }
   // Ends the question under way, which then returns kCancelled; questions asked later return it at once.

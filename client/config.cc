@@ -71,16 +71,9 @@ int Config(Session& session, const ConfigOptions& options) {
   request.set_all(options.all);
   const auto report = session.collector().CompareConfig(request);
   if (!report.ok()) return session.Fail(attempted, report.status());
-  switch (session.options().format) {
-    case Format::kJson:
-      session.PrintJson(*report);
-      break;
-    case Format::kCsv:
-      session.PrintCsv(FlattenRecords(report->items()));
-      break;
-    default:
-      session.PrintPage(Render(*report, session.options().quiet));
-  }
+  session.Print(
+      *report, [&] { return FlattenRecords(report->items()); },
+      [&] { return Render(*report, session.options().quiet); });
   return report->same() ? kExitSame : kExitDiverged;
 }
 

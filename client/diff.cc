@@ -58,18 +58,14 @@ Status MakeRequest(const DiffOptions& options, v1::DiffRequest& request) {
 
 Result<v1::DiffReport> Ask(Session& session, const v1::DiffRequest& request) {
   ProgressBar bar("comparing", session.terminal().err && !session.options().quiet);
-  return session.collector().Diff(request, [&](const v1::Progress& progress) { bar.Draw(progress.done(), progress.total()); });
+  return session.collector().Diff(
+      request, [&](const v1::Progress& progress) { bar.Draw(progress.done(), progress.total()); });
 }
 
 void Print(Session& session, const v1::DiffReport& report) {
-  switch (session.options().format) {
-    case Format::kJson:
-      return session.PrintJson(report);
-    case Format::kCsv:
-      return session.PrintCsv(FlattenRecords(report.diverged(), kIdentityColumns));
-    default:
-      return session.PrintPage(session.options().quiet ? RenderVerdict(report) : RenderDiff(report));
-  }
+  session.Print(
+      report, [&] { return FlattenRecords(report.diverged(), kIdentityColumns); },
+      [&] { return session.options().quiet ? RenderVerdict(report) : RenderDiff(report); });
 }
 
 int ExitCode(v1::Verdict verdict) {

@@ -50,16 +50,8 @@ Page Render(const v1::NoiseProfile& profile) {
 
 int Print(Session& session, const std::string& attempted, const Result<v1::NoiseProfile>& profile) {
   if (!profile.ok()) return session.Fail(attempted, profile.status());
-  switch (session.options().format) {
-    case Format::kJson:
-      session.PrintJson(*profile);
-      break;
-    case Format::kCsv:
-      session.PrintCsv(FlattenRecords(profile->records()));
-      break;
-    default:
-      session.PrintPage(Render(*profile));
-  }
+  session.Print(
+      *profile, [&] { return FlattenRecords(profile->records()); }, [&] { return Render(*profile); });
   return kExitSame;
 }
 

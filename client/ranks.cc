@@ -133,16 +133,9 @@ int CheckRanks(Session& session, const RanksOptions& options) {
   if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
   const auto report = Ask(session, request);
   if (!report.ok()) return session.Fail(attempted, report.status());
-  switch (session.options().format) {
-    case Format::kJson:
-      session.PrintJson(*report);
-      break;
-    case Format::kCsv:
-      session.PrintCsv(FlattenRecords(report->findings()));
-      break;
-    default:
-      session.PrintPage(Render(*report, session.options().quiet));
-  }
+  session.Print(
+      *report, [&] { return FlattenRecords(report->findings()); },
+      [&] { return Render(*report, session.options().quiet); });
   return ExitCode(report->verdict());
 }
 

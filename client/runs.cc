@@ -41,16 +41,8 @@ Page Render(const v1::ListRunsResponse& response) {
 int ListRuns(Session& session) {
   const auto response = session.collector().ListRuns();
   if (!response.ok()) return session.Fail("runs", response.status());
-  switch (session.options().format) {
-    case Format::kJson:
-      session.PrintJson(*response);
-      break;
-    case Format::kCsv:
-      session.PrintCsv(FlattenRecords(response->runs()));
-      break;
-    default:
-      session.PrintPage(Render(*response));
-  }
+  session.Print(
+      *response, [&] { return FlattenRecords(response->runs()); }, [&] { return Render(*response); });
   return kExitSame;
 }
 

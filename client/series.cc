@@ -173,16 +173,9 @@ int Series(Session& session, const SeriesOptions& options) {
   if (!statistics.ok()) return session.Fail(attempted, statistics.status());
   const auto response = session.collector().GetSeries(request);
   if (!response.ok()) return session.Fail(attempted, response.status());
-  switch (session.options().format) {
-    case Format::kJson:
-      session.PrintJson(*response);
-      break;
-    case Format::kCsv:
-      session.PrintCsv(FlattenRecords(response->records(), kIdentityColumns));
-      break;
-    default:
-      session.PrintPage(Render(*response, options, *statistics));
-  }
+  session.Print(
+      *response, [&] { return FlattenRecords(response->records(), kIdentityColumns); },
+      [&] { return Render(*response, options, *statistics); });
   return kExitSame;
 }
 

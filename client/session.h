@@ -44,6 +44,18 @@ class Session {
   int Fail(const std::string& attempted, const Status& status) const;
 
   // --- answers, on standard output
+  // In the format asked for. `csv` gives the Table, `page` the Page; only what is printed is made.
+  template <typename MakeTable, typename MakePage>
+  void Print(const google::protobuf::Message& message, const MakeTable& csv, const MakePage& page) const {
+    switch (options_.format) {
+      case Format::kJson:
+        return PrintJson(message);
+      case Format::kCsv:
+        return PrintCsv(csv());
+      default:
+        return PrintPage(page());
+    }
+  }
   void PrintJson(const google::protobuf::Message& message) const;
   void PrintCsv(const Table& table) const;
   void PrintPage(const Page& page) const;  // as text, or as Markdown

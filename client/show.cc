@@ -100,16 +100,8 @@ int ShowRun(Session& session, const std::string& run) {
   request.set_run(run);
   const auto response = session.collector().GetRun(request);
   if (!response.ok()) return session.Fail("show " + Printable(run), response.status());
-  switch (session.options().format) {
-    case Format::kJson:
-      session.PrintJson(*response);
-      break;
-    case Format::kCsv:
-      session.PrintCsv(RanksCsv(*response));
-      break;
-    default:
-      session.PrintPage(Render(*response));
-  }
+  session.Print(
+      *response, [&] { return RanksCsv(*response); }, [&] { return Render(*response); });
   return kExitSame;
 }
 

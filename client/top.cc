@@ -136,16 +136,9 @@ int Top(Session& session, const TopOptions& options) {
   if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
   const auto response = session.collector().GetTop(request);
   if (!response.ok()) return session.Fail(attempted, response.status());
-  switch (session.options().format) {
-    case Format::kJson:
-      session.PrintJson(*response);
-      break;
-    case Format::kCsv:
-      session.PrintCsv(FlattenRecords(response->records(), kIdentityColumns));
-      break;
-    default:
-      session.PrintPage(Render(*response));
-  }
+  session.Print(
+      *response, [&] { return FlattenRecords(response->records(), kIdentityColumns); },
+      [&] { return Render(*response); });
   return kExitSame;
 }
 
