@@ -143,15 +143,57 @@ Status Agent::Observe(std::uint32_t handle, const TensorView& tensor, void* stre
   return Guarded([&] { return impl_->Observe(handle, tensor, stream); });
 }
 
-Status Agent::LogScalar(std::string_view name, double value, std::uint32_t micro_batch) noexcept {
+Status Agent::LogScalar(std::string_view name, double value, std::uint32_t micro_batch,
+                        std::optional<std::uint64_t> step) noexcept {
   if (impl_->Inert()) return Status::Ok();
-  return Guarded([&] { return impl_->recorder().LogScalar(name, value, micro_batch); });
+  return Guarded([&] { return impl_->recorder().LogScalar(name, value, micro_batch, step); });
 }
 
 Status Agent::LogEvent(std::string_view kind, std::string_view text,
-                       const std::map<std::string, std::string>& fields) noexcept {
+                       const std::map<std::string, std::string>& fields,
+                       std::optional<std::uint64_t> step) noexcept {
   if (impl_->Inert()) return Status::Ok();
-  return Guarded([&] { return impl_->recorder().LogEvent(kind, text, fields); });
+  return Guarded([&] { return impl_->recorder().LogEvent(kind, text, fields, step); });
+}
+
+Status Agent::LogMemory(const MemoryUsage& usage) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&]() -> Status {
+    statcollect::MemoryRecord record{.micro_batch = usage.micro_batch,
+                                     .phase = usage.phase,
+                                     .device = std::string(usage.device),
+                                     .module = std::string(usage.module)};
+    for (const auto& [quantity, bytes] : usage.bytes) {
+      const auto index = static_cast<std::size_t>(quantity);
+      if (index >= record.bytes.size()) {
+        return Status(Code::kInvalidArgument, "log memory: found quantity " + std::to_string(index) +
+                                                  "; expected one of statagent/types.h");
+      }
+      record.present |= statcollect::BitOf(quantity);
+      record.bytes[index] = bytes;
+    }
+    return impl_->recorder().LogMemory(std::move(record));
+  });
+}
+
+Status Agent::LogDensity(const InputDensity& density, std::optional<std::uint64_t> step) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] {
+    return impl_->recorder().LogDensity(
+        {.micro_batch = density.micro_batch,
+         .input = std::string(density.input),
+         .type = density.type,
+         .pad_index = density.pad_index,
+         .valid = density.valid,
+         .total = density.total,
+         .valid_per_sample = {density.valid_per_sample.begin(), density.valid_per_sample.end()}},
+        step);
+  });
+}
+
+Status Agent::AddConfig(const std::map<std::string, std::string>& settings) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->recorder().AddConfig(settings); });
 }
 
 void Agent::EndStep() noexcept {

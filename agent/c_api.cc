@@ -257,6 +257,72 @@ int statagent_log_event(statagent_agent* agent, const char* kind, const char* te
   });
 }
 
+int statagent_log_scalar_at(statagent_agent* agent, const char* name, double value, uint32_t micro_batch,
+                            uint64_t step) {
+  return Guarded([&] {
+    if (agent == nullptr || name == nullptr) return Null("statagent_log_scalar_at", "agent or name");
+    return agent->agent->LogScalar(name, value, micro_batch, step);
+  });
+}
+
+int statagent_log_event_at(statagent_agent* agent, uint64_t step, const char* kind, const char* text,
+                           const char* const* field_keys, const char* const* field_values,
+                           uint64_t field_count) {
+  return Guarded([&] {
+    if (agent == nullptr || kind == nullptr) return Null("statagent_log_event_at", "agent or kind");
+    std::map<std::string, std::string> fields;
+    STATCOLLECT_RETURN_IF_ERROR(
+        ReadMap("statagent_log_event_at", field_keys, field_values, field_count, &fields));
+    return agent->agent->LogEvent(kind, Text(text), fields, step);
+  });
+}
+
+int statagent_add_config(statagent_agent* agent, const char* const* keys, const char* const* values,
+                         uint64_t count) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_add_config", "agent");
+    std::map<std::string, std::string> settings;
+    STATCOLLECT_RETURN_IF_ERROR(ReadMap("statagent_add_config", keys, values, count, &settings));
+    return agent->agent->AddConfig(settings);
+  });
+}
+
+int statagent_log_memory(statagent_agent* agent, const statagent_memory* memory) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_log_memory", "agent");
+    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_log_memory", memory));
+    if (memory->present != 0 && memory->bytes == nullptr) return Null("statagent_log_memory", "bytes");
+    statagent::MemoryUsage usage{.phase = ReadEnum<statcollect::MemoryPhase>(memory->phase),
+                                 .micro_batch = memory->micro_batch,
+                                 .device = Text(memory->device),
+                                 .module = Text(memory->module)};
+    const std::int64_t* next = memory->bytes;
+    for (unsigned bit = 0; bit < 32; ++bit) {
+      if ((memory->present >> bit & 1u) != 0)
+        usage.bytes[static_cast<statcollect::MemoryQuantity>(bit)] = *next++;
+    }
+    return agent->agent->LogMemory(usage);
+  });
+}
+
+int statagent_log_density(statagent_agent* agent, const statagent_density* density, uint64_t step) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_log_density", "agent");
+    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_log_density", density));
+    if (density->input == nullptr) return Null("statagent_log_density", "input");
+    if (density->samples > 0 && density->valid_per_sample == nullptr)
+      return Null("statagent_log_density", "valid_per_sample");
+    return agent->agent->LogDensity({.input = density->input,
+                                     .type = ReadEnum<statcollect::DensityType>(density->type),
+                                     .micro_batch = density->micro_batch,
+                                     .pad_index = density->pad_index,
+                                     .valid = density->valid,
+                                     .total = density->total,
+                                     .valid_per_sample = {density->valid_per_sample, density->samples}},
+                                    step);
+  });
+}
+
 void statagent_end_step(statagent_agent* agent) {
   if (agent != nullptr) agent->agent->EndStep();
 }

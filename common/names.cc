@@ -95,6 +95,18 @@ constexpr std::array<std::string_view, kHashKindCount> kHashKindNames = {"conten
 constexpr std::array<std::string_view, kIfExistsCount> kIfExistsNames = {"unspecified", "error", "replace",
                                                                          "append"};
 
+constexpr std::array<std::string_view, kMemoryPhaseCount> kMemoryPhaseNames = {
+    "unspecified",   "pre_forward",   "post_forward",  "pre_backward",
+    "post_backward", "pre_optimizer", "post_optimizer"};
+// From bit 0.
+constexpr std::array<std::string_view, kMemoryQuantityCount> kMemoryQuantityNames = {
+    "allocated",    "max_allocated",      "reserved",        "max_reserved", "inactive",
+    "max_inactive", "parameter",          "gradient",        "buffer",       "optimizer_state",
+    "device_free",  "device_total",       "host_rss",        "host_max_rss", "host_free",
+    "host_total",   "step_max_allocated", "allocated_delta", "peak_delta"};
+constexpr std::array<std::string_view, kDensityTypeCount> kDensityTypeNames = {"unspecified", "embed",
+                                                                               "label"};
+
 template <typename Enum, std::size_t N>
 std::string_view NameIn(const std::array<std::string_view, N>& names, Enum value) {
   const auto index = static_cast<std::size_t>(value);
@@ -167,6 +179,12 @@ std::string_view Name(Mode mode) { return NameIn(kModeNames, mode); }
 std::string_view Name(Statistic statistic) { return NameIn(kStatisticNames, statistic); }
 std::string_view Name(HashKind kind) { return NameIn(kHashKindNames, kind); }
 std::string_view Name(IfExists policy) { return NameIn(kIfExistsNames, policy); }
+std::string_view Name(MemoryPhase phase) { return NameIn(kMemoryPhaseNames, phase); }
+std::string_view Name(MemoryQuantity quantity) {
+  const auto index = static_cast<std::size_t>(quantity);
+  return index < kMemoryQuantityNames.size() ? kMemoryQuantityNames[index] : "unknown";
+}
+std::string_view Name(DensityType type) { return NameIn(kDensityTypeNames, type); }
 
 std::optional<DType> ParseDType(std::string_view name) { return ParseIn<DType>(kDTypeNames, name); }
 std::optional<Kind> ParseKind(std::string_view name) { return ParseIn<Kind>(kKindNames, name); }

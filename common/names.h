@@ -36,6 +36,9 @@ std::string_view Name(Mode mode);
 std::string_view Name(Statistic statistic);
 std::string_view Name(HashKind kind);
 std::string_view Name(IfExists policy);
+std::string_view Name(MemoryPhase phase);        // "post_forward"
+std::string_view Name(MemoryQuantity quantity);  // "max_allocated"
+std::string_view Name(DensityType type);         // "embed"
 std::optional<DType> ParseDType(std::string_view name);
 std::optional<Kind> ParseKind(std::string_view name);
 std::optional<IfExists> ParseIfExists(std::string_view name);

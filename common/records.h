@@ -1,5 +1,5 @@
-// Plain records: what agent, wire conversion, store and queries exchange. No invariants beyond those written here; whoever
-// takes records from outside validates first (proto/convert.h).
+// Plain records: what agent, wire conversion, store and queries exchange. No invariants beyond those written
+// here; whoever takes records from outside validates first (proto/convert.h).
 #ifndef STATCOLLECT_COMMON_RECORDS_H_
 #define STATCOLLECT_COMMON_RECORDS_H_
 
@@ -15,15 +15,19 @@
 
 namespace statcollect {
 
-inline constexpr std::uint32_t kSketchMax = 64;    // k is 0, 16, 32 or 64
+inline constexpr std::uint32_t kSketchMax = 64;     // k is 0, 16, 32 or 64
 inline constexpr std::uint32_t kSamplesMax = 1024;  // first-n samples of a record
 inline constexpr std::uint32_t kDimsMax = 64;
+inline constexpr std::uint32_t kDensitySamplesMax =
+    4096;  // samples of a batch whose valid elements are told one by one
+inline constexpr std::size_t kSettingsMax =
+    8192;  // in a rank's configuration, with what it adds after the start
 
 // 128-bit random id of one agent process's stream.
 using SessionId = std::array<std::uint8_t, 16>;
 
-// What the records of a tensor look like, interned per session (ids from 0, dense): shape, dtype, and, of records that
-// another tool wrote, which statistics there are.
+// What the records of a tensor look like, interned per session (ids from 0, dense): shape, dtype, and, of
+// records that another tool wrote, which statistics there are.
 struct Layout {
   std::uint32_t id = 0;
   DType dtype = DType::kUnspecified;
@@ -38,11 +42,12 @@ struct Layout {
 
 // Identity of an observed tensor. Two observations of one step never share an identity.
 struct ActivationKey {
-  std::string name;         // qualified module path or user's name
+  std::string name;  // qualified module path or user's name
   Kind kind = Kind::kUnspecified;
-  std::string output_path;  // place in a nested output: "0", "past_key_values.3.1"; empty where there is only the tensor itself
+  std::string output_path;  // place in a nested output: "0", "past_key_values.3.1"; empty where there is only
+                            // the tensor itself
   std::uint32_t micro_batch = 0;
-  std::uint32_t call = 0;   // n-th call of the module in the micro-batch
+  std::uint32_t call = 0;  // n-th call of the module in the micro-batch
   Mode mode = Mode::kTrain;
   auto operator<=>(const ActivationKey&) const = default;
 };
@@ -57,9 +62,11 @@ struct ActivationDef {
   bool operator==(const ActivationDef&) const = default;
 };
 
-// Statistics of one tensor (definitions: agent/stats/stats.h). min..l2 hold only if has_finite; they are 0 otherwise.
+// Statistics of one tensor (definitions: agent/stats/stats.h). min..l2 hold only if has_finite; they are 0
+// otherwise.
 struct TensorStats {
-  std::uint64_t numel = 0;  // product of the shape; counts and moments of complex tensors are over 2*numel real parts
+  std::uint64_t numel =
+      0;  // product of the shape; counts and moments of complex tensors are over 2*numel real parts
   std::uint64_t nan = 0, pos_inf = 0, neg_inf = 0, zero = 0, neg = 0, pos = 0;
   bool has_finite = false;
   double min = 0, max = 0, mean = 0, std = 0, l1 = 0, l2 = 0;
@@ -67,15 +74,15 @@ struct TensorStats {
   bool operator==(const TensorStats&) const = default;
 };
 
-// Statistics records, one array a field; every array has size() entries, except `sketch` (size() * sketch_width, row-major)
-// and `samples` (concatenated; sample_count says how many a record has).
+// Statistics records, one array a field; every array has size() entries, except `sketch` (size() *
+// sketch_width, row-major) and `samples` (concatenated; sample_count says how many a record has).
 struct StatColumns {
   std::vector<std::uint32_t> activation;  // ActivationDef::id
   std::vector<std::uint32_t> layout;      // Layout::id
   std::vector<std::uint64_t> step;
-  std::vector<std::uint32_t> order;       // position in the step's execution order, from 0
+  std::vector<std::uint32_t> order;  // position in the step's execution order, from 0
   std::vector<TensorStats> stats;
-  std::uint32_t sketch_width = 0;         // k: 0, 16, 32 or 64
+  std::uint32_t sketch_width = 0;  // k: 0, 16, 32 or 64
   std::vector<double> sketch;
   std::vector<std::uint32_t> sample_count;
   std::vector<double> samples;
@@ -112,8 +119,40 @@ struct StepRecord {
   bool operator==(const StepRecord&) const = default;
 };
 
-// One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order: stats, scalars, events, steps.
-// Definitions are not records and carry no number.
+// Memory of one rank at one moment.
+struct MemoryRecord {
+  std::uint64_t step = 0;
+  std::uint32_t micro_batch = 0;
+  MemoryPhase phase = MemoryPhase::kUnspecified;
+  std::string device;         // "cuda:0", "cpu"
+  std::string module;         // qualified path, where it is about one module's pass; else empty
+  std::uint32_t present = 0;  // BitOf(MemoryQuantity) of what is known; the other numbers are 0
+  std::array<std::int64_t, kMemoryQuantityCount> bytes{};
+  bool operator==(const MemoryRecord&) const = default;
+  bool Has(MemoryQuantity quantity) const { return (present & BitOf(quantity)) != 0; }
+  std::int64_t Of(MemoryQuantity quantity) const { return bytes[static_cast<std::size_t>(quantity)]; }
+};
+
+// How much of one input of a step is no padding.
+struct DensityRecord {
+  std::uint64_t step = 0;
+  std::uint32_t micro_batch = 0;
+  std::string input;
+  DensityType type = DensityType::kUnspecified;
+  std::int64_t pad_index = 0;
+  std::uint64_t valid = 0, total = 0;           // elements; valid <= total
+  std::vector<std::uint64_t> valid_per_sample;  // at most kDensitySamplesMax; empty where it says nothing
+  bool operator==(const DensityRecord&) const = default;
+};
+
+// A setting that became known after the session's hello. The newest of a name stands.
+struct SettingRecord {
+  std::string name, value;
+  bool operator==(const SettingRecord&) const = default;
+};
+
+// One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order: stats, scalars,
+// events, memory, densities, settings, steps. Definitions are not records and carry no number.
 struct RecordBatch {
   std::uint64_t first_seq = 0;
   std::vector<ActivationDef> activations;
@@ -121,9 +160,15 @@ struct RecordBatch {
   StatColumns stats;
   std::vector<ScalarRecord> scalars;
   std::vector<EventRecord> events;
+  std::vector<MemoryRecord> memory;
+  std::vector<DensityRecord> densities;
+  std::vector<SettingRecord> settings;
   std::vector<StepRecord> steps;
 
-  std::size_t records() const { return stats.size() + scalars.size() + events.size() + steps.size(); }
+  std::size_t records() const {
+    return stats.size() + scalars.size() + events.size() + memory.size() + densities.size() +
+           settings.size() + steps.size();
+  }
   std::uint64_t last_seq() const { return first_seq + records() - 1; }  // records() > 0
 };
 

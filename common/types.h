@@ -1,5 +1,5 @@
-// The small enumerations that agent, wire and store share. Numeric values are part of the wire and disk formats: add at the
-// end, never renumber.
+// The small enumerations that agent, wire and store share. Numeric values are part of the wire and disk
+// formats: add at the end, never renumber.
 #ifndef STATCOLLECT_COMMON_TYPES_H_
 #define STATCOLLECT_COMMON_TYPES_H_
 
@@ -29,8 +29,8 @@ enum class DType : std::uint8_t {
 };
 inline constexpr int kDTypeCount = 18;
 
-// What was observed. Order of the stages in a step: output/input/inspect (forward), then grad_*/inspect_grad (backward), then
-// weight_grad, then weight and optimizer_state (after the update).
+// What was observed. Order of the stages in a step: output/input/inspect (forward), then grad_*/inspect_grad
+// (backward), then weight_grad, then weight and optimizer_state (after the update).
 enum class Kind : std::uint8_t {
   kUnspecified = 0,
   kOutput = 1,
@@ -46,7 +46,8 @@ enum class Kind : std::uint8_t {
 };
 inline constexpr int kKindCount = 11;
 
-// In which pass. `init`: before the first step of a launch (weights as loaded); `eval`: no-grad or evaluation pass.
+// In which pass. `init`: before the first step of a launch (weights as loaded); `eval`: no-grad or evaluation
+// pass.
 enum class Mode : std::uint8_t { kUnspecified = 0, kTrain = 1, kEval = 2, kInit = 3 };
 inline constexpr int kModeCount = 4;
 
@@ -82,6 +83,57 @@ enum class HashKind : std::uint8_t {
   kSha1 = 4,     // first 64 bits, big endian
 };
 inline constexpr int kHashKindCount = 5;
+
+// When in a step memory was looked at.
+enum class MemoryPhase : std::uint8_t {
+  kUnspecified = 0,
+  kPreForward = 1,
+  kPostForward = 2,
+  kPreBackward = 3,
+  kPostBackward = 4,
+  kPreOptimizer = 5,
+  kPostOptimizer = 6,
+};
+inline constexpr int kMemoryPhaseCount = 7;
+
+// What a memory record may tell, in bytes: bit n of MemoryRecord::present. Without another word: of the
+// device, as the framework's allocator counts them, at the time of the record; "max" is the highest since the
+// process began.
+enum class MemoryQuantity : std::uint8_t {
+  kAllocated = 0,
+  kMaxAllocated = 1,
+  kReserved = 2,  // by the allocator, from the device
+  kMaxReserved = 3,
+  kInactive = 4,  // split blocks that are free and cannot be given back
+  kMaxInactive = 5,
+  kParameter = 6,  // of the watched model's tensors on this rank, as the next two
+  kGradient = 7,
+  kBuffer = 8,
+  kOptimizerState = 9,
+  kDeviceFree = 10,  // of the whole device, all processes, as the next one
+  kDeviceTotal = 11,
+  kHostRss = 12,  // resident pages of the process, as the next one
+  kHostMaxRss = 13,
+  kHostFree = 14,  // of the machine: what can be had without swapping; as the next one
+  kHostTotal = 15,
+  kStepMaxAllocated = 16,  // highest within the step so far
+  kAllocatedDelta =
+      17,  // of a module's record: what its forward pass added, and by how much it raised the highest
+  kPeakDelta = 18,
+};
+inline constexpr int kMemoryQuantityCount = 19;
+
+constexpr std::uint32_t BitOf(MemoryQuantity quantity) {
+  return std::uint32_t{1} << static_cast<unsigned>(quantity);
+}
+
+// What the padding of an input is told by.
+enum class DensityType : std::uint8_t {
+  kUnspecified = 0,
+  kEmbed = 1,  // the padding index of the embedding that it goes into
+  kLabel = 2,  // the ignore index of the loss
+};
+inline constexpr int kDensityTypeCount = 3;
 
 // What to do with a run name that already has data.
 enum class IfExists : std::uint8_t { kUnspecified = 0, kError = 1, kReplace = 2, kAppend = 3 };

@@ -36,6 +36,17 @@ std::size_t BytesOfAll(const Defs& defs) {
   return bytes;
 }
 
+// Puts a small record where it belongs in a batch.
+struct AddTo {
+  RecordBatch& batch;
+  void operator()(ScalarRecord&& r) const { batch.scalars.push_back(std::move(r)); }
+  void operator()(EventRecord&& r) const { batch.events.push_back(std::move(r)); }
+  void operator()(MemoryRecord&& r) const { batch.memory.push_back(std::move(r)); }
+  void operator()(DensityRecord&& r) const { batch.densities.push_back(std::move(r)); }
+  void operator()(SettingRecord&& r) const { batch.settings.push_back(std::move(r)); }
+  void operator()(const StepRecord& r) const { batch.steps.push_back(r); }
+};
+
 bool IsReported(const std::string& cause) {
   return cause == kDropBufferFull || cause == kDropTableFull || cause == kDropDeviceError ||
          cause == kDropGraphCapture;
@@ -152,14 +163,8 @@ bool Batcher::TakeSide(Builder* builder) {
   if (too_big) builder->bytes = builder->bytes_max;  // full: later records must not overtake this one
   if (!entry) return false;
   builder->bytes += entry->bytes;
-  if (auto* scalar = std::get_if<ScalarRecord>(&entry->record)) {
-    builder->batch.scalars.push_back(std::move(*scalar));
-  } else if (auto* event = std::get_if<EventRecord>(&entry->record)) {
-    builder->batch.events.push_back(std::move(*event));
-  } else {
-    last_step_ = std::get<StepRecord>(entry->record).step;
-    builder->batch.steps.push_back(std::get<StepRecord>(entry->record));
-  }
+  if (const auto* step = std::get_if<StepRecord>(&entry->record)) last_step_ = step->step;
+  std::visit(AddTo{builder->batch}, std::move(entry->record));
   return true;
 }
 

@@ -192,6 +192,45 @@ std::string Small(const EventRecord& event) {
   return w.Take();
 }
 
+std::uint64_t ZigZag(std::int64_t value) {
+  return (static_cast<std::uint64_t>(value) << 1) ^ static_cast<std::uint64_t>(value >> 63);
+}
+
+std::string Small(const MemoryRecord& memory) {
+  Writer w;
+  w.Number(1, memory.step);
+  w.Number(2, memory.micro_batch);
+  w.Number(3, static_cast<std::uint64_t>(memory.phase));
+  w.Bytes(4, memory.device);
+  w.Bytes(5, memory.module);
+  w.Number(6, memory.present);
+  Packed(&w, 7, memory.bytes.size(), [&](Writer* column, std::size_t i) {
+    if (memory.Has(static_cast<MemoryQuantity>(i))) column->Varint(ZigZag(memory.bytes[i]));
+  });
+  return w.Take();
+}
+
+std::string Small(const DensityRecord& density) {
+  Writer w;
+  w.Number(1, density.step);
+  w.Number(2, density.micro_batch);
+  w.Bytes(3, density.input);
+  w.Number(4, static_cast<std::uint64_t>(density.type));
+  w.Number(5, ZigZag(density.pad_index));
+  w.Number(6, density.valid);
+  w.Number(7, density.total);
+  PackedVarints(&w, 8, density.valid_per_sample.size(),
+                [&](std::size_t i) { return density.valid_per_sample[i]; });
+  return w.Take();
+}
+
+std::string Small(const SettingRecord& setting) {
+  Writer w;
+  w.Bytes(1, setting.name);
+  w.Bytes(2, setting.value);
+  return w.Take();
+}
+
 std::string Small(const StepRecord& step) {
   Writer w;
   w.Number(1, step.step);
@@ -208,6 +247,9 @@ std::string Records(const RecordBatch& batch, std::span<const Layout> known) {
   for (const ScalarRecord& scalar : batch.scalars) w.Message(4, Small(scalar));
   for (const EventRecord& event : batch.events) w.Message(5, Small(event));
   for (const StepRecord& step : batch.steps) w.Message(6, Small(step));
+  for (const MemoryRecord& memory : batch.memory) w.Message(7, Small(memory));
+  for (const DensityRecord& density : batch.densities) w.Message(8, Small(density));
+  for (const SettingRecord& setting : batch.settings) w.Message(9, Small(setting));
   return w.Take();
 }
 

@@ -120,20 +120,24 @@ void Recorder::GiveUp(Slot* slot, std::string_view cause) {
   batcher_->Wake();  // it may be what others wait behind
 }
 
-Status Recorder::LogScalar(std::string_view name, double value, std::uint32_t micro_batch) {
+Status Recorder::LogScalar(std::string_view name, double value, std::uint32_t micro_batch,
+                           std::optional<std::uint64_t> step) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("scalar", name));
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
-    NoteMicroBatchLocked(micro_batch);
-    wake = PushLocked(ScalarRecord{std::string(name), step_, micro_batch, value});
+    const auto of = StepLocked("scalar", step);
+    if (!of.ok()) return of.status();
+    if (*of == step_) NoteMicroBatchLocked(micro_batch);
+    wake = PushLocked(ScalarRecord{std::string(name), *of, micro_batch, value});
   }
   if (wake) batcher_->Wake();
   return Status::Ok();
 }
 
 Status Recorder::LogEvent(std::string_view kind, std::string_view text,
-                          const std::map<std::string, std::string>& fields) {
+                          const std::map<std::string, std::string>& fields,
+                          std::optional<std::uint64_t> step) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("event kind", kind));
   if (fields.size() > kEventFieldsMax) {
     return Status(Code::kInvalidArgument, "log event '" + Printable(kind) + "': it has " +
@@ -152,11 +156,85 @@ Status Recorder::LogEvent(std::string_view kind, std::string_view text,
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
-    event.step = step_;
+    const auto of = StepLocked("event", step);
+    if (!of.ok()) return of.status();
+    event.step = *of;
     wake = PushLocked(std::move(event));
   }
   if (wake) batcher_->Wake();
   return Status::Ok();
+}
+
+Status Recorder::LogMemory(MemoryRecord record) {
+  if (!record.device.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("device", record.device));
+  if (!record.module.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("module", record.module));
+  const auto phase = static_cast<int>(record.phase);
+  if (phase <= 0 || phase >= kMemoryPhaseCount || record.present >> kMemoryQuantityCount != 0) {
+    return {Code::kInvalidArgument, "log memory: found phase " + std::to_string(phase) + " and quantities " +
+                                        std::to_string(record.present) + "; expected a phase of 1.." +
+                                        std::to_string(kMemoryPhaseCount - 1) + " and bits 0.." +
+                                        std::to_string(kMemoryQuantityCount - 1)};
+  }
+  for (int i = 0; i < kMemoryQuantityCount; ++i) {
+    const auto quantity = static_cast<MemoryQuantity>(i);
+    std::int64_t& bytes = record.bytes[static_cast<std::size_t>(i)];
+    if (!record.Has(quantity)) bytes = 0;
+    if (bytes < 0 && quantity != MemoryQuantity::kAllocatedDelta) {
+      return {Code::kInvalidArgument, "log memory: " + std::string(Name(quantity)) + " is " +
+                                          std::to_string(bytes) + "; expected bytes from 0"};
+    }
+  }
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    NoteMicroBatchLocked(record.micro_batch);
+    record.step = step_;
+    wake = PushLocked(std::move(record));
+  }
+  if (wake) batcher_->Wake();
+  return Status::Ok();
+}
+
+Status Recorder::LogDensity(DensityRecord record, std::optional<std::uint64_t> step) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("input", record.input));
+  const auto type = static_cast<int>(record.type);
+  if (type <= 0 || type >= kDensityTypeCount || record.valid > record.total) {
+    return {Code::kInvalidArgument, "log density of '" + Printable(record.input) + "': found type " +
+                                        std::to_string(type) + " and " + std::to_string(record.valid) +
+                                        " of " + std::to_string(record.total) +
+                                        " elements valid; expected type 1 or 2 and at most all"};
+  }
+  // The whole number tells more than a part of the samples.
+  if (record.valid_per_sample.size() > kDensitySamplesMax) record.valid_per_sample.clear();
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    const auto of = StepLocked("density", step);
+    if (!of.ok()) return of.status();
+    record.step = *of;
+    wake = PushLocked(std::move(record));
+  }
+  if (wake) batcher_->Wake();
+  return Status::Ok();
+}
+
+Status Recorder::AddConfig(const std::map<std::string, std::string>& settings) {
+  bool wake = false;
+  Status status;
+  for (const auto& [name, value] : settings) {
+    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("setting", name));
+    std::lock_guard lock(mutex_);
+    if (settings_.size() >= kAddedSettingsMax && !settings_.contains(name)) {
+      status = Status(Code::kResourceExhausted, "add to the configuration: '" + Printable(name) +
+                                                    "' would be one of more than " +
+                                                    std::to_string(kAddedSettingsMax) + " added names");
+      break;
+    }
+    settings_.insert(name);
+    wake = PushLocked(SettingRecord{name, Printable(value, kSettingBytesMax)}) || wake;
+  }
+  if (wake) batcher_->Wake();
+  return status;
 }
 
 void Recorder::EndStep() {
@@ -228,6 +306,14 @@ bool Recorder::PushLocked(SideRecord record) {
   }
   if (!pushed) ledger_->Drop(kDropBufferFull);
   return was_empty;
+}
+
+Result<std::uint64_t> Recorder::StepLocked(std::string_view what, std::optional<std::uint64_t> step) const {
+  if (!step) return step_;
+  if (*step <= step_) return *step;
+  return Status(Code::kInvalidArgument, "log " + std::string(what) + ": step " + std::to_string(*step) +
+                                            " is still to come; expected at most the current one, " +
+                                            std::to_string(step_));
 }
 
 void Recorder::NoteMicroBatchLocked(std::uint32_t micro_batch) {

@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,8 @@ class Recorder {
   static constexpr std::size_t kEventTextBytesMax = 16u << 10;
   static constexpr std::size_t kEventFieldBytesMax = 4u << 10;
   static constexpr std::size_t kEventFieldsMax = 64;
+  static constexpr std::size_t kAddedSettingsMax = 4000;
+  static constexpr std::size_t kSettingBytesMax = 16u << 10;
 
   Recorder(const Options& options, const Clock* clock, Ledger* ledger, Waker* batcher);
 
@@ -57,9 +60,19 @@ class Recorder {
   // Instead of Commit: the tensor could not be computed, for this cause.
   void GiveUp(Slot* slot, std::string_view cause);
 
-  Status LogScalar(std::string_view name, double value, std::uint32_t micro_batch);
+  // `step`: nothing means the current one; it may be one that is over, never one to come.
+  Status LogScalar(std::string_view name, double value, std::uint32_t micro_batch,
+                   std::optional<std::uint64_t> step = std::nullopt);
   Status LogEvent(std::string_view kind, std::string_view text,
-                  const std::map<std::string, std::string>& fields);
+                  const std::map<std::string, std::string>& fields,
+                  std::optional<std::uint64_t> step = std::nullopt);
+  // In the current step; `record.step` is not looked at. kInvalidArgument: names, bits, negative bytes.
+  Status LogMemory(MemoryRecord record);
+  // `step` as LogScalar. kInvalidArgument: the name, more valid elements than there are.
+  Status LogDensity(DensityRecord record, std::optional<std::uint64_t> step = std::nullopt);
+  // Settings known only now. kResourceExhausted: more than kAddedSettingsMax names in all; those before were
+  // taken.
+  Status AddConfig(const std::map<std::string, std::string>& settings);
   void EndStep();
   Status SetStep(std::uint64_t step);
   std::uint64_t step() const;
@@ -85,6 +98,8 @@ class Recorder {
   // Takes the record or counts it as lost; tells whether the batcher must be woken.
   bool PushLocked(SideRecord record);
   void NoteMicroBatchLocked(std::uint32_t micro_batch);
+  // The step that is meant, or why it cannot be.
+  Result<std::uint64_t> StepLocked(std::string_view what, std::optional<std::uint64_t> step) const;
 
   const Clock* const clock_;
   Ledger* const ledger_;
@@ -100,6 +115,7 @@ class Recorder {
   std::uint64_t step_ = 0;
   std::uint32_t order_ = 0;
   std::uint32_t micro_batches_ = 0;  // seen in the current step
+  std::set<std::string> settings_;   // names of AddConfig
   std::string refused_;              // cause, if not empty
 };
 

@@ -8,10 +8,20 @@ namespace {
 // Tags, lengths and numbers of a message, generously.
 constexpr std::size_t kMessageBytes = 64;
 constexpr std::size_t kFieldBytes = 16;
+constexpr std::size_t kVarintBytes = 10;
 
 struct BytesOf {
   std::size_t operator()(const ScalarRecord& r) const { return kMessageBytes + r.name.size(); }
   std::size_t operator()(const StepRecord&) const { return kMessageBytes; }
+  std::size_t operator()(const MemoryRecord& r) const {
+    return kMessageBytes + r.device.size() + r.module.size() + r.bytes.size() * kVarintBytes;
+  }
+  std::size_t operator()(const DensityRecord& r) const {
+    return 2 * kMessageBytes + r.input.size() + r.valid_per_sample.size() * kVarintBytes;
+  }
+  std::size_t operator()(const SettingRecord& r) const {
+    return kMessageBytes + r.name.size() + r.value.size();
+  }
   std::size_t operator()(const EventRecord& r) const {
     std::size_t bytes = kMessageBytes + r.kind.size() + r.text.size();
     for (const auto& [key, value] : r.fields) bytes += kFieldBytes + key.size() + value.size();

@@ -1,6 +1,7 @@
-// Bounded queue of the small records (scalars, events, step ends) beside the staging ring. An entry remembers
-// how many tensors were reserved before it, so that the batcher can take both in the order in which they were
-// handed over. Threads: TryPush from any; the rest from the batcher, and Clear from whoever closes.
+// Bounded queue of the small records (scalars, events, memory, densities, settings, step ends) beside the
+// staging ring. An entry remembers how many tensors were reserved before it, so that the batcher can take
+// both in the order in which they were handed over. Threads: TryPush from any; the rest from the batcher, and
+// Clear from whoever closes.
 #ifndef STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
 #define STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
 
@@ -15,7 +16,8 @@
 
 namespace statcollect {
 
-using SideRecord = std::variant<ScalarRecord, EventRecord, StepRecord>;
+using SideRecord =
+    std::variant<ScalarRecord, EventRecord, MemoryRecord, DensityRecord, SettingRecord, StepRecord>;
 
 // At most this many bytes on the wire.
 std::size_t EncodedBytesMax(const SideRecord& record);

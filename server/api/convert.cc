@@ -290,6 +290,27 @@ Result<query::ScalarsRequest> FromWire(const v1::ListScalarsRequest& request) {
       .run = request.run(), .name = request.name(), .ranks = *std::move(ranks), .steps = request.steps()};
 }
 
+Result<query::MemoryRequest> FromWire(const v1::ListMemoryRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckSteps(request));
+  auto ranks = Ranks(request);
+  if (!ranks.ok()) return ranks.status();
+  return query::MemoryRequest{.run = request.run(),
+                              .ranks = *std::move(ranks),
+                              .steps = request.steps(),
+                              .modules = request.modules()};
+}
+
+Result<query::DensityRequest> FromWire(const v1::ListDensityRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  if (!request.input().empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("input", request.input()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckSteps(request));
+  auto ranks = Ranks(request);
+  if (!ranks.ok()) return ranks.status();
+  return query::DensityRequest{
+      .run = request.run(), .ranks = *std::move(ranks), .steps = request.steps(), .input = request.input()};
+}
+
 Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
   auto ranks = Ranks(request);
@@ -422,6 +443,45 @@ void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& 
     added.set_micro_batch(row.micro_batch);
     added.set_name(row.name);
     added.set_value(row.value);
+  }
+}
+
+void ToWire(const std::vector<query::MemoryRow>& rows, v1::ListMemoryResponse& out) {
+  const auto& descriptor = *v1::MemoryRow::descriptor();
+  const auto& reflection = *v1::MemoryRow::GetReflection();
+  for (const query::MemoryRow& row : rows) {
+    const MemoryRecord& record = row.record;
+    v1::MemoryRow& added = *out.add_records();
+    added.set_run(row.run);
+    added.set_rank(row.rank);
+    added.set_step(record.step);
+    added.set_micro_batch(record.micro_batch);
+    added.set_phase(std::string(Name(record.phase)));
+    added.set_device(record.device);
+    added.set_module(record.module);
+    for (int i = 0; i < kMemoryQuantityCount; ++i) {
+      const auto quantity = static_cast<MemoryQuantity>(i);
+      if (!record.Has(quantity)) continue;
+      const auto* field = descriptor.FindFieldByName(std::string(Name(quantity)));
+      reflection.SetInt64(&added, field, record.Of(quantity));
+    }
+  }
+}
+
+void ToWire(const std::vector<query::DensityRow>& rows, v1::ListDensityResponse& out) {
+  for (const query::DensityRow& row : rows) {
+    const DensityRecord& record = row.record;
+    v1::DensityRow& added = *out.add_records();
+    added.set_run(row.run);
+    added.set_rank(row.rank);
+    added.set_step(record.step);
+    added.set_micro_batch(record.micro_batch);
+    added.set_input(record.input);
+    added.set_type(std::string(Name(record.type)));
+    added.set_pad_index(record.pad_index);
+    added.set_valid(record.valid);
+    added.set_total(record.total);
+    added.mutable_valid_per_sample()->Assign(record.valid_per_sample.begin(), record.valid_per_sample.end());
   }
 }
 

@@ -24,6 +24,8 @@ Result<query::SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request);
 Result<std::string> FromWire(const v1::GetNoiseRequest& request);
 Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request);
 Result<query::ScalarsRequest> FromWire(const v1::ListScalarsRequest& request);
+Result<query::MemoryRequest> FromWire(const v1::ListMemoryRequest& request);
+Result<query::DensityRequest> FromWire(const v1::ListDensityRequest& request);
 Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request);
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
 
@@ -40,6 +42,8 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out);
 void ToWire(const query::NoiseSummary& noise, v1::NoiseProfile& out);
 void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out);
 void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& out);
+void ToWire(const std::vector<query::MemoryRow>& rows, v1::ListMemoryResponse& out);
+void ToWire(const std::vector<query::DensityRow>& rows, v1::ListDensityResponse& out);
 void ToWire(const std::vector<query::EventRow>& rows, v1::ListEventsResponse& out);
 void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out);
 void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out);

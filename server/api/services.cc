@@ -88,6 +88,16 @@ class QueryService final : public v1::Query::CallbackService {
     return Answer(*request, *response, &query::QueryEngine::ListScalars);
   }
 
+  ServerUnaryReactor* ListMemory(CallbackServerContext*, const v1::ListMemoryRequest* request,
+                                 v1::ListMemoryResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::ListMemory);
+  }
+
+  ServerUnaryReactor* ListDensity(CallbackServerContext*, const v1::ListDensityRequest* request,
+                                  v1::ListDensityResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::ListDensity);
+  }
+
   ServerUnaryReactor* ListEvents(CallbackServerContext*, const v1::ListEventsRequest* request,
                                  v1::ListEventsResponse* response) override {
     return Answer(*request, *response, &query::QueryEngine::ListEvents);

@@ -150,6 +150,7 @@ Result<IngestSession::Accepted> IngestSession::Accept(RecordBatch batch, std::in
   accepted.duplicates = received() + 1 - batch.first_seq;
   TrimFront(&batch, accepted.duplicates);
   STATCOLLECT_RETURN_IF_ERROR(CheckStats(batch));
+  STATCOLLECT_RETURN_IF_ERROR(CheckSettings(batch));
 
   AddDefinitions(batch);
   AddStats(batch.stats);
@@ -246,6 +247,17 @@ Status IngestSession::CheckStats(const RecordBatch& batch) const {
   return Status::Ok();
 }
 
+Status IngestSession::CheckSettings(const RecordBatch& batch) const {
+  const auto& known = meta_.info.config;
+  const auto more = std::count_if(batch.settings.begin(), batch.settings.end(),
+                                  [&](const SettingRecord& s) { return !known.contains(s.name); });
+  if (known.size() + static_cast<std::size_t>(more) <= kSettingsMax) return Status::Ok();
+  return Status(Code::kResourceExhausted, "batch: settings would make " +
+                                              std::to_string(known.size() + static_cast<std::size_t>(more)) +
+                                              " of the rank's configuration; at most " +
+                                              std::to_string(kSettingsMax) + " are accepted");
+}
+
 void IngestSession::AddDefinitions(const RecordBatch& batch) {
   for (const ActivationDef& def : batch.activations) {
     if (def.id < activations_.size()) continue;
@@ -272,6 +284,9 @@ void IngestSession::AddStats(const StatColumns& stats) {
 
 void IngestSession::AddTallies(const RecordBatch& batch) {
   for (const ScalarRecord& scalar : batch.scalars) Extend(&meta_, scalar.step);
+  for (const MemoryRecord& memory : batch.memory) Extend(&meta_, memory.step);
+  for (const DensityRecord& density : batch.densities) Extend(&meta_, density.step);
+  for (const SettingRecord& setting : batch.settings) meta_.info.config[setting.name] = setting.value;
   for (const StepRecord& step : batch.steps) Extend(&meta_, step.step);
   meta_.records += batch.records();
 }

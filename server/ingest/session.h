@@ -91,6 +91,7 @@ class IngestSession {
   Status CheckActivations(const RecordBatch& batch) const;
   Status CheckLayouts(const RecordBatch& batch) const;
   Status CheckStats(const RecordBatch& batch) const;
+  Status CheckSettings(const RecordBatch& batch) const;
   void AddDefinitions(const RecordBatch& batch);
   void AddStats(const StatColumns& stats);
   void AddTallies(const RecordBatch& batch);

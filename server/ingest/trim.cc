@@ -48,6 +48,9 @@ void TrimFront(RecordBatch* batch, std::uint64_t count) {
   TrimStats(&batch->stats, &count);
   EraseCounted(&batch->scalars, &count);
   EraseCounted(&batch->events, &count);
+  EraseCounted(&batch->memory, &count);
+  EraseCounted(&batch->densities, &count);
+  EraseCounted(&batch->settings, &count);
   EraseCounted(&batch->steps, &count);
 }
 

@@ -157,6 +157,35 @@ Status NoActivation(RunView& view, const SeriesRequest& request) {
                                " there are: " + Suggest(request.activation, {names.begin(), names.end()})};
 }
 
+// Calls `take(rank, record)` for the wanted records that `read(attempt, rank, bounds)` gives: by rank and
+// step, of each step from the newest attempt that has it. Request: has run, ranks, steps.
+template <typename Request, typename Read, typename Take>
+Status ForEachRecord(Store& store, const Request& request, const std::stop_token& stop, const Read& read,
+                     const Take& take) {
+  auto view = RunView::Open(store, request.run);
+  if (!view.ok()) return view.status();
+  auto wanted = StepSet::Parse(request.steps);
+  if (!wanted.ok()) return wanted.status();
+  auto steps = view->Steps(*wanted);
+  if (!steps.ok()) return steps.status();
+  const auto& attempts = view->attempts();
+  for (const std::uint32_t rank : view->AllRanks()) {
+    if (!WantedRank(request.ranks, rank)) continue;
+    for (std::size_t attempt = 0; attempt < attempts.size(); ++attempt) {
+      if (stop.stop_requested()) return Cancelled();
+      if (!view->ranks(attempt).contains(rank)) continue;
+      auto records = read(attempts[attempt].id, rank, {.first = wanted->first(), .last = wanted->last()});
+      if (!records.ok()) return records.status();
+      for (auto& record : *records) {
+        const auto owner = steps->find(record.step);
+        if (owner != steps->end() && owner->second == attempt)
+          STATCOLLECT_RETURN_IF_ERROR(take(rank, record));
+      }
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 QueryEngine::QueryEngine(Store& store, IsStreamOpen is_stream_open)
@@ -314,6 +343,47 @@ Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& re
   }
   const auto key = [](const ScalarRow& r) { return std::tie(r.name, r.rank, r.step, r.micro_batch); };
   std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  return rows;
+}
+
+Result<std::vector<MemoryRow>> QueryEngine::ListMemory(const MemoryRequest& request,
+                                                       const std::stop_token& stop) const {
+  std::vector<MemoryRow> rows;
+  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord(
+      store_, request, stop,
+      [&](AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+        return store_.Memory(attempt, rank, steps);
+      },
+      [&](std::uint32_t rank, MemoryRecord& record) {
+        if (record.module.empty() == request.modules) return Status::Ok();
+        if (rows.size() >= kRowsMax) return TooMany("memory");
+        rows.push_back({request.run, rank, std::move(record)});
+        return Status::Ok();
+      }));
+  return rows;
+}
+
+Result<std::vector<DensityRow>> QueryEngine::ListDensity(const DensityRequest& request,
+                                                         const std::stop_token& stop) const {
+  std::vector<DensityRow> rows;
+  std::set<std::string> inputs;
+  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord(
+      store_, request, stop,
+      [&](AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+        return store_.Densities(attempt, rank, steps);
+      },
+      [&](std::uint32_t rank, DensityRecord& record) {
+        inputs.insert(record.input);
+        if (!request.input.empty() && record.input != request.input) return Status::Ok();
+        if (rows.size() >= kRowsMax) return TooMany("density");
+        rows.push_back({request.run, rank, std::move(record)});
+        return Status::Ok();
+      }));
+  if (rows.empty() && !request.input.empty()) {
+    return Status(Code::kNotFound,
+                  "density of run '" + request.run + "': no input '" + Printable(request.input) +
+                      "' there; closest: " + Suggest(request.input, {inputs.begin(), inputs.end()}));
+  }
   return rows;
 }
 

@@ -60,6 +60,12 @@ class QueryEngine {
   // By name, rank, step, micro-batch. kNotFound: no such scalar.
   Result<std::vector<ScalarRow>> ListScalars(const ScalarsRequest& request,
                                              const std::stop_token& stop = {}) const;
+  // By rank, step, in the order in which they were made; of each step, from the newest attempt that has it.
+  Result<std::vector<MemoryRow>> ListMemory(const MemoryRequest& request,
+                                            const std::stop_token& stop = {}) const;
+  // Likewise. kNotFound: no such input.
+  Result<std::vector<DensityRow>> ListDensity(const DensityRequest& request,
+                                              const std::stop_token& stop = {}) const;
   // Of all attempts (also superseded steps: what happened stays known), by rank, attempt, step.
   Result<std::vector<EventRow>> ListEvents(const EventsRequest& request,
                                            const std::stop_token& stop = {}) const;

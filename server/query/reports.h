@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/records.h"
 #include "common/types.h"
 
 namespace statcollect::query {
@@ -316,13 +317,39 @@ struct ScalarRow {
   double value = 0;
 };
 
+struct MemoryRequest {
+  std::string run;
+  std::vector<std::uint32_t> ranks;  // empty: all
+  std::string steps;
+  bool modules = false;  // of single modules instead of the phases
+};
+
+struct MemoryRow {
+  std::string run;
+  std::uint32_t rank = 0;
+  MemoryRecord record;
+};
+
+struct DensityRequest {
+  std::string run;
+  std::vector<std::uint32_t> ranks;  // empty: all
+  std::string steps;
+  std::string input;  // empty: all
+};
+
+struct DensityRow {
+  std::string run;
+  std::uint32_t rank = 0;
+  DensityRecord record;
+};
+
 struct EventsRequest {
   std::string run;
   std::vector<std::uint32_t> ranks;  // empty: all
 };
 
-// Most rows of one answer of GetSeries, ListScalars, ListEvents; more is kResourceExhausted with what to
-// narrow.
+// Most rows of one answer of GetSeries, ListScalars, ListEvents, ListMemory, ListDensity; more is
+// kResourceExhausted with what to narrow.
 inline constexpr std::uint64_t kRowsMax = 1'000'000;
 
 }  // namespace statcollect::query

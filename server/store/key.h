@@ -1,10 +1,12 @@
 // Keys of the store. All numbers big-endian, so that byte order is scan order.
 //
 //   stats               attempt (4) | rank (4) | step (8) | activation (4)     activation: the block's first
-//   scalars, events     attempt (4) | rank (4) | step (8) | sequence number (8)
+//   scalars, events, memory, densities
+//                       attempt (4) | rank (4) | step (8) | sequence number (8)
 //   steps               attempt (4) | rank (4) | step (8)
 //   catalogue           'r' run name 0x00 number (4)                           an attempt
 //                       'i' attempt (4) | rank (4)                             what the rank's hello told
+//                       'c' attempt (4) | rank (4) | name                      a setting added since
 //                       'm' attempt (4) | rank (4)                             watermark and tallies of a
 //                       rank 'a' attempt (4) | rank (4) | id (4)                    definition of an
 //                       activation 'l' attempt (4) | rank (4) | id (4)                    a layout

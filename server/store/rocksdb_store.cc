@@ -149,7 +149,7 @@ class RocksDbStore final : public Store {
         (void)batch.DeleteRange(catalogue, documents, PrefixEnd(documents));
       }
       (void)batch.Delete(catalogue, AttemptKey(attempt));
-      for (const char prefix : {'m', 'i', 'a', 'l', 'x'})
+      for (const char prefix : {'m', 'i', 'c', 'a', 'l', 'x'})
         DeleteAttempt(batch, database->families[kCatalogue], std::string(1, prefix), attempt.id);
       for (const Family family : kOfAttempts)
         DeleteAttempt(batch, database->families[family], "", attempt.id);
@@ -256,6 +256,11 @@ class RocksDbStore final : public Store {
             found->second.info = std::move(info);
           }
         }));
+    STATCOLLECT_RETURN_IF_ERROR(ForEach<SettingRecord>(
+        what, kCatalogue, AttemptRange('c', attempt), [&](std::string_view key, SettingRecord setting) {
+          if (const auto found = ranks.find(ReadU32(key.substr(kRankAt))); found != ranks.end())
+            found->second.info.config[std::move(setting.name)] = std::move(setting.value);
+        }));
     return ranks;
   }
 
@@ -351,6 +356,14 @@ class RocksDbStore final : public Store {
   }
   Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
     return ReadAll<EventRecord>("events" + Of(attempt, rank), kEvents, RankRange(attempt, rank, {}));
+  }
+  Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+    return ReadAll<MemoryRecord>("memory" + Of(attempt, rank), kMemory, RankRange(attempt, rank, steps));
+  }
+  Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
+                                               StepBounds steps) override {
+    return ReadAll<DensityRecord>("densities" + Of(attempt, rank), kDensities,
+                                  RankRange(attempt, rank, steps));
   }
   Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     return ReadAll<StepRecord>("step ends" + Of(attempt, rank), kSteps, RankRange(attempt, rank, steps));

@@ -164,6 +164,7 @@ class Store {
   // Removes the attempts' data and catalogue entries, durably; unknown ids are ignored. Scans under way keep
   // their snapshot.
   virtual Status DropAttempts(std::span<const AttemptId> ids) = 0;
+  // Their configuration has the settings that were added since the hello.
   virtual Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) = 0;
   // Durable when it returns.
   virtual Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) = 0;
@@ -172,8 +173,8 @@ class Store {
   // Exempts a run from retention, or ends that; durable when it returns. Ends by itself when the run's last
   // attempt is dropped. kNotFound: no such run.
   virtual Status KeepRun(const std::string& run, bool keep) = 0;
-  // Small documents that belong to a run (a noise profile), by name; gone with its last attempt. Durable when it
-  // returns; nothing: removes. kNotFound: no such run; kInvalidArgument: over kDocumentBytesMax.
+  // Small documents that belong to a run (a noise profile), by name; gone with its last attempt. Durable when
+  // it returns; nothing: removes. kNotFound: no such run; kInvalidArgument: over kDocumentBytesMax.
   virtual Status PutDocument(const std::string& run, const std::string& name,
                              const std::optional<std::string>& content) = 0;
   virtual Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) = 0;
@@ -205,6 +206,10 @@ class Store {
   virtual Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
                                                     StepBounds steps) = 0;                     // by step
   virtual Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) = 0;  // by step
+  virtual Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank,
+                                                   StepBounds steps) = 0;  // by step
+  virtual Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
+                                                       StepBounds steps) = 0;  // by step
   virtual Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank,
                                                    StepBounds steps) = 0;  // by step
 

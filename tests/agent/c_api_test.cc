@@ -46,7 +46,8 @@ statagent_options Options() {
   o.collector = "127.0.0.1:1";
   o.required = 0;
   o.rank = 0;
-  o.local_rank = o.world_size = o.sketch = o.samples = o.buffer_records_max = o.connect_timeout_ms = o.threads = -1;
+  o.local_rank = o.world_size = o.sketch = o.samples = o.buffer_records_max = o.connect_timeout_ms =
+      o.threads = -1;
   o.world_size = 1;
   return o;
 }
@@ -204,6 +205,35 @@ TEST(CApi, RecordsCountsAndCloses) {
   const char* values[] = {"v"};
   EXPECT_EQ(statagent_log_event(handle.agent, "note", "text", keys, values, 1), 0);
   EXPECT_EQ(statagent_log_event(handle.agent, "note", "text", nullptr, nullptr, 1), kInvalidArgument);
+  const std::int64_t bytes[] = {10, -3};
+  statagent_memory memory{};
+  memory.struct_size = sizeof memory;
+  memory.phase = 2;
+  memory.present = 1u << 0 | 1u << 17;
+  memory.device = "cpu";
+  memory.bytes = bytes;
+  EXPECT_EQ(statagent_log_memory(handle.agent, &memory), 0) << statagent_last_error();
+  memory.present |= 1u << 31;
+  EXPECT_EQ(statagent_log_memory(handle.agent, &memory), kInvalidArgument);
+  memory.bytes = nullptr;
+  EXPECT_EQ(statagent_log_memory(handle.agent, &memory), kInvalidArgument);
+  const std::uint64_t valid[] = {2, 1};
+  statagent_density density{};
+  density.struct_size = sizeof density;
+  density.type = 1;
+  density.input = "ids";
+  density.valid = 3;
+  density.total = 8;
+  density.samples = 2;
+  density.valid_per_sample = valid;
+  EXPECT_EQ(statagent_log_density(handle.agent, &density, 0), 0) << statagent_last_error();
+  EXPECT_EQ(statagent_log_density(handle.agent, &density, 1), kInvalidArgument) << "to come";
+  density.type = 9;
+  EXPECT_EQ(statagent_log_density(handle.agent, &density, 0), kInvalidArgument);
+  EXPECT_EQ(statagent_add_config(handle.agent, keys, values, 1), 0);
+  EXPECT_EQ(statagent_add_config(handle.agent, nullptr, values, 1), kInvalidArgument);
+  EXPECT_EQ(statagent_log_scalar_at(handle.agent, "loss", 1, 0, 5), kInvalidArgument);
+  EXPECT_EQ(statagent_log_event_at(handle.agent, 0, "note", nullptr, keys, values, 1), 0);
   statagent_end_step(handle.agent);
   EXPECT_EQ(statagent_step(handle.agent), 1u);
   EXPECT_EQ(statagent_set_step(handle.agent, 0), kInvalidArgument);
@@ -212,12 +242,12 @@ TEST(CApi, RecordsCountsAndCloses) {
   statagent_counts counts{};
   counts.struct_size = sizeof counts;
   ASSERT_EQ(statagent_counters(handle.agent, &counts), 0);
-  EXPECT_EQ(counts.produced, 4u);
-  EXPECT_EQ(counts.pending, 4u);
+  EXPECT_EQ(counts.produced, 8u);
+  EXPECT_EQ(counts.pending, 8u);
   EXPECT_EQ(statagent_flush(handle.agent, 10), 4) << "nobody there to make it durable";
   EXPECT_EQ(statagent_close(handle.agent, 10), 4);
   ASSERT_EQ(statagent_counters(handle.agent, &counts), 0);
-  EXPECT_EQ(counts.dropped, 4u);
+  EXPECT_EQ(counts.dropped, 8u);
   EXPECT_EQ(counts.pending, 0u);
   std::string causes;
   statagent_dropped(
@@ -226,7 +256,7 @@ TEST(CApi, RecordsCountsAndCloses) {
         *static_cast<std::string*>(context) += std::string(cause) + "=" + std::to_string(n);
       },
       &causes);
-  EXPECT_EQ(causes, "closed=4");
+  EXPECT_EQ(causes, "closed=8");
 }
 
 TEST(CApi, ParsesSteps) {

@@ -42,6 +42,14 @@ class RecorderTest : public ::testing::Test {
     return ids;
   }
 
+  std::vector<SideRecord> DrainSide() {
+    std::vector<SideRecord> records;
+    bool too_big = false;
+    while (auto entry = recorder_->side().PopIf(recorder_->ring().head(), ~std::size_t{0}, &too_big))
+      records.push_back(std::move(entry->record));
+    return records;
+  }
+
   testing::FakeClock clock_;
   Ledger ledger_;
   Waker waker_;
@@ -154,6 +162,75 @@ TEST_F(RecorderTest, GivesStepEndsAndScalarsTheirPlaceBehindTheTensors) {
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(std::get<StepRecord>(end->record).step, 0u);
   EXPECT_EQ(std::get<StepRecord>(end->record).micro_batches, 1u);
+}
+
+TEST_F(RecorderTest, WhatBecomesKnownLateGoesToAStepThatIsOver) {
+  Recorder& recorder = Make();
+  recorder.EndStep();
+  recorder.EndStep();
+  EXPECT_TRUE(recorder.LogScalar("loss", 1.5, 9, 0).ok());
+  EXPECT_TRUE(recorder.LogEvent("note", "late", {}, 1).ok());
+  EXPECT_TRUE(
+      recorder.LogDensity({.input = "ids", .type = DensityType::kEmbed, .valid = 1, .total = 2}, 1).ok());
+  EXPECT_EQ(recorder.LogScalar("loss", 1.5, 0, 3).code(), Code::kInvalidArgument);
+  EXPECT_THAT(recorder.LogEvent("note", "", {}, 3).message(), HasSubstr("step 3 is still to come"));
+  EXPECT_EQ(recorder.LogDensity({.input = "ids", .type = DensityType::kEmbed}, 3).code(),
+            Code::kInvalidArgument);
+  recorder.EndStep();
+  const std::vector<SideRecord> records = DrainSide();
+  ASSERT_EQ(records.size(), 6u);
+  EXPECT_EQ(std::get<ScalarRecord>(records[2]).step, 0u);
+  EXPECT_EQ(std::get<EventRecord>(records[3]).step, 1u);
+  EXPECT_EQ(std::get<DensityRecord>(records[4]).step, 1u);
+  EXPECT_EQ(std::get<StepRecord>(records[5]).micro_batches, 0u) << "a late micro-batch is none of this step";
+}
+
+TEST_F(RecorderTest, MemoryIsOfTheCurrentStepAndHoldsWhatIsKnown) {
+  Recorder& recorder = Make();
+  recorder.EndStep();
+  MemoryRecord record{.step = 77, .micro_batch = 1, .phase = MemoryPhase::kPreBackward, .device = "cuda:0"};
+  record.present = BitOf(MemoryQuantity::kAllocated);
+  record.bytes = {100, 200};
+  ASSERT_TRUE(recorder.LogMemory(record).ok());
+  record.bytes[0] = -1;
+  EXPECT_THAT(recorder.LogMemory(record).message(), HasSubstr("allocated is -1"));
+  record.present = 1u << 30;
+  EXPECT_EQ(recorder.LogMemory(record).code(), Code::kInvalidArgument);
+  record = {.phase = MemoryPhase::kUnspecified};
+  EXPECT_EQ(recorder.LogMemory(record).code(), Code::kInvalidArgument);
+  EXPECT_EQ(recorder.LogMemory({.phase = MemoryPhase::kPreForward, .device = "\n"}).code(),
+            Code::kInvalidArgument);
+  const std::vector<SideRecord> records = DrainSide();
+  ASSERT_EQ(records.size(), 2u);
+  const auto& kept = std::get<MemoryRecord>(records[1]);
+  EXPECT_EQ(kept.step, 1u);
+  EXPECT_EQ(kept.Of(MemoryQuantity::kAllocated), 100);
+  EXPECT_EQ(kept.Of(MemoryQuantity::kMaxAllocated), 0) << "not said to be there";
+}
+
+TEST_F(RecorderTest, DensityOfMoreSamplesThanFitKeepsTheWhole) {
+  Recorder& recorder = Make();
+  DensityRecord record{
+      .input = "ids", .type = DensityType::kLabel, .pad_index = -100, .valid = 5000, .total = 5000};
+  record.valid_per_sample.assign(5000, 1);
+  ASSERT_TRUE(recorder.LogDensity(record).ok());
+  record.valid = 5001;
+  EXPECT_THAT(recorder.LogDensity(record).message(), HasSubstr("5001 of 5000"));
+  const std::vector<SideRecord> records = DrainSide();
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(std::get<DensityRecord>(records[0]).valid, 5000u);
+  EXPECT_TRUE(std::get<DensityRecord>(records[0]).valid_per_sample.empty());
+}
+
+TEST_F(RecorderTest, AddedConfigurationIsBoundedByItsNames) {
+  Recorder& recorder = Make();
+  std::map<std::string, std::string> settings;
+  for (std::size_t i = 0; i < Recorder::kAddedSettingsMax; ++i) settings["key" + std::to_string(i)] = "v";
+  ASSERT_TRUE(recorder.AddConfig(settings).ok());
+  EXPECT_EQ(recorder.AddConfig({{"zzz", "v"}}).code(), Code::kResourceExhausted);
+  EXPECT_TRUE(recorder.AddConfig({{"key0", "w"}}).ok()) << "known already";
+  EXPECT_EQ(recorder.AddConfig({{"", "v"}}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(DrainSide().size(), Recorder::kAddedSettingsMax + 1);
 }
 
 TEST_F(RecorderTest, StepsNeverGoBack) {

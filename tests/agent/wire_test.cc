@@ -35,6 +35,9 @@ void ExpectSameBatch(const RecordBatch& batch, std::span<const Layout> known_bef
   EXPECT_TRUE(testing::operator==(decoded->stats, batch.stats));
   EXPECT_EQ(decoded->scalars, batch.scalars);
   EXPECT_EQ(decoded->events, batch.events);
+  EXPECT_EQ(decoded->memory, batch.memory);
+  EXPECT_EQ(decoded->densities, batch.densities);
+  EXPECT_EQ(decoded->settings, batch.settings);
   EXPECT_EQ(decoded->steps, batch.steps);
 }
 
@@ -42,18 +45,20 @@ TEST(Wire, BatchesArriveAsTheyWere) {
   const auto layouts = testing::StandardLayouts();
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const auto width = std::array{0u, 16u, 32u, 64u}[seed % 4];
-    const RecordBatch batch = testing::RandomBatch(seed, 1 + seed * 1000,
-                                                   {.activations = 1 + static_cast<std::uint32_t>(seed % 20),
-                                                    .first_step = seed * (seed % 3 == 0 ? 1'000'000'007 : 1),
-                                                    .steps = 1 + seed % 3,
-                                                    .sketch_width = width});
+    RecordBatch batch = testing::RandomBatch(seed, 1 + seed * 1000,
+                                             {.activations = 1 + static_cast<std::uint32_t>(seed % 20),
+                                              .first_step = seed * (seed % 3 == 0 ? 1'000'000'007 : 1),
+                                              .steps = 1 + seed % 3,
+                                              .sketch_width = width});
+    if (seed % 2 == 0) testing::AddObservations(&batch, seed);
     ExpectSameBatch(batch, {}, layouts);
   }
 }
 
 TEST(Wire, BatchesAreByteForByteWhatTheGeneratedCodeWrites) {
   const auto layouts = testing::StandardLayouts();
-  const RecordBatch batch = testing::RandomBatch(7, 42);
+  RecordBatch batch = testing::RandomBatch(7, 42);
+  testing::AddObservations(&batch, 0);
   v1::AgentMessage message;
   *message.mutable_batch() = ToWire(batch, {});
   EXPECT_EQ(wire::EncodeBatch(batch, layouts), message.SerializeAsString());

@@ -150,6 +150,43 @@ TEST(ConvertBatch, KeepsSamplesAndNonFiniteScalars) {
   EXPECT_TRUE(std::isnan(back->scalars[0].value));
 }
 
+TEST(ConvertBatch, RefusesMemoryDensityAndSettingsThatCannotBe) {
+  struct Case {
+    std::function<void(v1::Records&)> change;
+    const char* expected;
+  };
+  const Case cases[] = {
+      {[](auto& r) { r.mutable_memory(0)->set_phase(v1::MEMORY_PHASE_UNSPECIFIED); }, "phase is 0"},
+      {[](auto& r) { r.mutable_memory(0)->set_phase(static_cast<v1::MemoryPhase>(99)); }, "phase is 99"},
+      {[](auto& r) { r.mutable_memory(0)->add_bytes(1); }, "one for each bit"},
+      {[](auto& r) { r.mutable_memory(0)->set_present(~0u); }, "one for each bit"},
+      {[](auto& r) { r.mutable_memory(0)->set_bytes(0, -1); }, "allocated is -1"},
+      {[](auto& r) { r.mutable_memory(1)->set_module("a\nb"); }, "control character"},
+      {[](auto& r) { r.mutable_densities(0)->set_input(""); }, "it is empty"},
+      {[](auto& r) { r.mutable_densities(0)->set_type(v1::DENSITY_TYPE_UNSPECIFIED); }, "type is 0"},
+      {[](auto& r) { r.mutable_densities(0)->set_total(5); }, "valid is 6 of 5"},
+      {[](auto& r) { r.mutable_densities(0)->set_valid_per_sample(0, 4); }, "does not add up to valid, 6"},
+      {[](auto& r) { r.mutable_densities(0)->set_valid_per_sample(0, ~0ull); }, "does not add up"},
+      {[](auto& r) { r.mutable_densities(0)->mutable_valid_per_sample()->Resize(5000, 0); }, "at most 4096"},
+      {[](auto& r) { r.mutable_settings(0)->set_name("\xff"); }, "invalid UTF-8"},
+      {[](auto& r) { r.mutable_settings(0)->set_value(std::string(70'000, 'x')); }, "at most 65536"},
+  };
+  RecordBatch batch = RandomBatch(1, 1);
+  testing::AddObservations(&batch, 0);
+  const auto known = testing::StandardLayouts();
+  v1::Records good;
+  ToWire(batch, known, &good);
+  ASSERT_TRUE(FromWire(good, {}).ok());
+  for (const Case& one : cases) {
+    v1::Records bad = good;
+    one.change(bad);
+    const auto converted = FromWire(bad, {});
+    ASSERT_FALSE(converted.ok()) << one.expected;
+    EXPECT_EQ(converted.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(converted.status().message(), HasSubstr(one.expected));
+  }
+}
+
 TEST(ConvertBatch, RefusesDamagedBytesBeforeParsingThem) {
   v1::Batch wire = ToWire(RandomBatch(1, 1), {});
   for (std::size_t i = 0; i < wire.records().size(); i += 7) {

@@ -258,6 +258,13 @@ class FakeStore final : public Store {
   Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
     return Collect<EventRecord>(attempt, rank, {}, &RecordBatch::events);
   }
+  Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+    return Collect<MemoryRecord>(attempt, rank, steps, &RecordBatch::memory);
+  }
+  Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
+                                               StepBounds steps) override {
+    return Collect<DensityRecord>(attempt, rank, steps, &RecordBatch::densities);
+  }
   Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     return Collect<StepRecord>(attempt, rank, steps, &RecordBatch::steps);
   }

@@ -98,6 +98,25 @@ inline std::vector<Layout> StandardLayouts() {
           MakeLayout(3, DType::kC64, {7})};
 }
 
+// Memory, densities and settings with every kind of value, for a batch that has none.
+inline void AddObservations(RecordBatch* batch, std::uint64_t step) {
+  MemoryRecord memory{.step = step, .micro_batch = 2, .phase = MemoryPhase::kPostForward, .device = "cuda:1"};
+  for (int i = 0; i < kMemoryQuantityCount; i += 2) {
+    memory.present |= BitOf(static_cast<MemoryQuantity>(i));
+    memory.bytes[static_cast<std::size_t>(i)] = (std::int64_t{1} << (3 * i)) + i;
+  }
+  MemoryRecord module{
+      .step = step, .phase = MemoryPhase::kPostForward, .device = "cpu", .module = "blocks.1"};
+  module.present = BitOf(MemoryQuantity::kAllocatedDelta) | BitOf(MemoryQuantity::kPeakDelta);
+  module.bytes[static_cast<std::size_t>(MemoryQuantity::kAllocatedDelta)] = -4096;
+  batch->memory = {memory, module, {.step = step + 1, .phase = MemoryPhase::kPostOptimizer}};
+  batch->densities = {
+      {step, 0, "input_ids", DensityType::kEmbed, 1, 6, 12, {3, 2, 1}},
+      {step + 1, 1, "labels", DensityType::kLabel, -100, 0, 0, {}},
+  };
+  batch->settings = {{"model.layers", "4"}, {"empty", ""}};
+}
+
 // A whole number of steps of one rank, with a scalar and a step end each, and one event.
 inline RecordBatch RandomBatch(std::uint64_t seed, std::uint64_t first_seq, const BatchShape& shape = {}) {
   std::mt19937_64 rng(seed);

@@ -1,7 +1,8 @@
-/* The C interface of the statcollect agent, for other languages. Every function may be called from any thread, never throws and
- * never blocks on the network except where it says so. Functions return 0 on success, else a gRPC status code (3 invalid argument,
- * 4 deadline exceeded, 6 already exists, 14 unavailable); statagent_last_error() then holds the message.
- * Structures begin with struct_size = sizeof(the structure), so that later versions can add fields at the end. */
+/* The C interface of the statcollect agent, for other languages. Every function may be called from any
+ * thread, never throws and never blocks on the network except where it says so. Functions return 0 on
+ * success, else a gRPC status code (3 invalid argument, 4 deadline exceeded, 6 already exists, 14
+ * unavailable); statagent_last_error() then holds the message. Structures begin with struct_size = sizeof(the
+ * structure), so that later versions can add fields at the end. */
 #ifndef STATAGENT_STATAGENT_H_
 #define STATAGENT_STATAGENT_H_
 
@@ -20,33 +21,34 @@ extern "C" {
 
 typedef struct statagent_agent statagent_agent;
 
-/* Null pointers and negative numbers mean: not set, use the environment (STATAGENT_<NAME>), else the default. */
+/* Null pointers and negative numbers mean: not set, use the environment (STATAGENT_<NAME>), else the default.
+ */
 typedef struct {
   uint32_t struct_size;
   const char* run;
-  const char* collector;      /* host:port */
-  const char* if_exists;      /* "error", "replace", "append" */
+  const char* collector; /* host:port */
+  const char* if_exists; /* "error", "replace", "append" */
   const char* const* config_keys;
   const char* const* config_values;
   uint64_t config_count;
-  int32_t required;           /* 0, 1, or -1: not set */
+  int32_t required; /* 0, 1, or -1: not set */
   int64_t rank, local_rank, world_size;
   const char* launch;
   const char* steps;
-  int64_t sketch;             /* 0, 16, 32, 64 */
-  int64_t samples;            /* 0..1024 */
+  int64_t sketch;  /* 0, 16, 32, 64 */
+  int64_t samples; /* 0..1024 */
   int64_t buffer_records_max;
   int64_t connect_timeout_ms;
-  int64_t threads;            /* 1..64 */
+  int64_t threads; /* 1..64 */
 } statagent_options;
 
 /* dtype, kind, mode: numeric values of DType, Kind, Mode in statagent/types.h. */
 typedef struct {
   uint32_t struct_size;
-  const char* name;           /* UTF-8, NUL-terminated */
-  const char* output_path;    /* may be null */
-  const char* parent;         /* may be null */
-  const char* class_name;     /* may be null */
+  const char* name;        /* UTF-8, NUL-terminated */
+  const char* output_path; /* may be null */
+  const char* parent;      /* may be null */
+  const char* class_name;  /* may be null */
   uint32_t kind;
   uint32_t mode;
   uint32_t micro_batch;
@@ -58,16 +60,16 @@ typedef struct {
   uint32_t struct_size;
   uint32_t dtype;
   const void* data;
-  const int64_t* shape;       /* ndim entries, elements */
-  const int64_t* strides;     /* ndim entries, elements; null: contiguous row-major */
+  const int64_t* shape;   /* ndim entries, elements */
+  const int64_t* strides; /* ndim entries, elements; null: contiguous row-major */
   uint32_t ndim;
-  int32_t device;             /* 0 CPU, 1 CUDA */
+  int32_t device; /* 0 CPU, 1 CUDA */
   int32_t device_index;
 } statagent_tensor;
 
 typedef struct {
   uint32_t struct_size;
-  uint32_t has_finite;        /* 1 if min..l2 hold */
+  uint32_t has_finite; /* 1 if min..l2 hold */
   uint64_t numel, nan, pos_inf, neg_inf, zero, neg, pos;
   double min, max, mean, std, l1, l2;
   uint64_t hash;
@@ -79,25 +81,67 @@ typedef struct {
   uint64_t produced, acked, pending, dropped; /* produced == acked + dropped + pending */
 } statagent_counts;
 
+/* Memory at one moment. phase, present: MemoryPhase and bits of MemoryQuantity in statagent/types.h; bytes:
+ * one number for each bit that is set, lowest bit first. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t phase;
+  uint32_t micro_batch;
+  uint32_t present;
+  const char* device; /* "cuda:0", "cpu" */
+  const char* module; /* qualified path, if it is about one module's pass; may be null */
+  const int64_t* bytes;
+} statagent_memory;
+
+/* How much of an input is no padding. type: DensityType in statagent/types.h. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t type;
+  uint32_t micro_batch;
+  uint32_t samples; /* entries of valid_per_sample; left out where there are more than 4096 */
+  const char* input;
+  int64_t pad_index;     /* elements of this value are padding */
+  uint64_t valid, total; /* elements */
+  const uint64_t* valid_per_sample;
+} statagent_density;
+
 /* Message of the calling thread's last failed call; "" if none. Valid until the thread's next call. */
 STATAGENT_C_API const char* statagent_last_error(void);
 STATAGENT_C_API const char* statagent_version(void);
 
 /* Waits for the collector's answer up to connect_timeout_ms. 6: the run has data and if_exists is error. */
 STATAGENT_C_API int statagent_start(const statagent_options* options, statagent_agent** agent);
-/* Flush, goodbye, join; bounded by the timeout. What is pending then counts as dropped. Idempotent; keeps the handle. */
+/* Flush, goodbye, join; bounded by the timeout. What is pending then counts as dropped. Idempotent; keeps the
+ * handle. */
 STATAGENT_C_API int statagent_close(statagent_agent* agent, int64_t timeout_ms);
 /* Close (2 s) if not closed, and release the handle. Null is allowed. */
 STATAGENT_C_API void statagent_free(statagent_agent* agent);
 
 /* Interns an identity: same identity, same handle. */
-STATAGENT_C_API int statagent_intern(statagent_agent* agent, const statagent_identity* identity, uint32_t* handle);
-/* Statistics of the tensor under the handle, in the current step. stream: CUDA stream, null for CPU. A handle may be observed
- * once in a step; a second time is refused (3). */
-STATAGENT_C_API int statagent_observe(statagent_agent* agent, uint32_t handle, const statagent_tensor* tensor, void* stream);
-STATAGENT_C_API int statagent_log_scalar(statagent_agent* agent, const char* name, double value, uint32_t micro_batch);
-STATAGENT_C_API int statagent_log_event(statagent_agent* agent, const char* kind, const char* text, const char* const* field_keys,
-                                        const char* const* field_values, uint64_t field_count);
+STATAGENT_C_API int statagent_intern(statagent_agent* agent, const statagent_identity* identity,
+                                     uint32_t* handle);
+/* Statistics of the tensor under the handle, in the current step. stream: CUDA stream, null for CPU. A handle
+ * may be observed once in a step; a second time is refused (3). */
+STATAGENT_C_API int statagent_observe(statagent_agent* agent, uint32_t handle, const statagent_tensor* tensor,
+                                      void* stream);
+STATAGENT_C_API int statagent_log_scalar(statagent_agent* agent, const char* name, double value,
+                                         uint32_t micro_batch);
+STATAGENT_C_API int statagent_log_event(statagent_agent* agent, const char* kind, const char* text,
+                                        const char* const* field_keys, const char* const* field_values,
+                                        uint64_t field_count);
+/* The same in a step that may be over, for what becomes known late: 3 if it is still to come. */
+STATAGENT_C_API int statagent_log_scalar_at(statagent_agent* agent, const char* name, double value,
+                                            uint32_t micro_batch, uint64_t step);
+STATAGENT_C_API int statagent_log_event_at(statagent_agent* agent, uint64_t step, const char* kind,
+                                           const char* text, const char* const* field_keys,
+                                           const char* const* field_values, uint64_t field_count);
+/* Configuration that was not known at the start; the newest value of a key stands. 8: more than 4000 keys. */
+STATAGENT_C_API int statagent_add_config(statagent_agent* agent, const char* const* keys,
+                                         const char* const* values, uint64_t count);
+STATAGENT_C_API int statagent_log_memory(statagent_agent* agent, const statagent_memory* memory);
+/* In the step, which may be over. */
+STATAGENT_C_API int statagent_log_density(statagent_agent* agent, const statagent_density* density,
+                                          uint64_t step);
 STATAGENT_C_API void statagent_end_step(statagent_agent* agent);
 STATAGENT_C_API int statagent_set_step(statagent_agent* agent, uint64_t step);
 STATAGENT_C_API uint64_t statagent_step(const statagent_agent* agent);
@@ -108,19 +152,25 @@ STATAGENT_C_API uint32_t statagent_world_size(const statagent_agent* agent);
 STATAGENT_C_API int statagent_flush(statagent_agent* agent, int64_t timeout_ms);
 STATAGENT_C_API int statagent_counters(const statagent_agent* agent, statagent_counts* counts);
 /* Drop causes: calls `visit` for each. */
-STATAGENT_C_API int statagent_dropped(const statagent_agent* agent, void (*visit)(void* context, const char* cause, uint64_t n),
+STATAGENT_C_API int statagent_dropped(const statagent_agent* agent,
+                                      void (*visit)(void* context, const char* cause, uint64_t n),
                                       void* context);
 
-/* Statistics of one tensor, no agent needed. sketch_out holds `sketch` doubles, samples_out `samples` doubles. */
+/* Statistics of one tensor, no agent needed. sketch_out holds `sketch` doubles, samples_out `samples`
+ * doubles. */
 STATAGENT_C_API int statagent_compute(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples,
-                                      statagent_statistics* statistics, double* sketch_out, double* samples_out);
+                                      statagent_statistics* statistics, double* sketch_out,
+                                      double* samples_out);
 
 /* The same in the CUDA stream that produced the tensor; waits for its result, no longer than a minute (4). */
-STATAGENT_C_API int statagent_compute_on(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples, void* stream,
-                                         statagent_statistics* statistics, double* sketch_out, double* samples_out);
-/* Binary exponents floor(log2(|x|)) of the finite elements that are not 0 (complex: of both parts): counts[e - lowest] of
-   exponent e, `count` of them; the first and the last take what lies beyond. float64 reaches from -1074 to 1023. */
-STATAGENT_C_API int statagent_exponents(const statagent_tensor* tensor, int32_t lowest, uint32_t count, uint64_t* counts);
+STATAGENT_C_API int statagent_compute_on(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples,
+                                         void* stream, statagent_statistics* statistics, double* sketch_out,
+                                         double* samples_out);
+/* Binary exponents floor(log2(|x|)) of the finite elements that are not 0 (complex: of both parts): counts[e
+   - lowest] of exponent e, `count` of them; the first and the last take what lies beyond. float64 reaches
+   from -1074 to 1023. */
+STATAGENT_C_API int statagent_exponents(const statagent_tensor* tensor, int32_t lowest, uint32_t count,
+                                        uint64_t* counts);
 
 /* A set of steps ("0-9,20,100-", "0-99,every=10"). */
 typedef struct statagent_steps statagent_steps;

@@ -23,6 +23,16 @@ KINDS = {
     "inspect": 8, "inspect_grad": 9, "batch": 10,
 }  # fmt: skip
 MODES = {"train": 1, "eval": 2, "init": 3}
+# MemoryPhase, MemoryQuantity (bits, lowest first) and DensityType.
+PHASES = {
+    "pre_forward": 1, "post_forward": 2, "pre_backward": 3, "post_backward": 4, "pre_optimizer": 5, "post_optimizer": 6,
+}  # fmt: skip
+QUANTITIES = (
+    "allocated", "max_allocated", "reserved", "max_reserved", "inactive", "max_inactive", "parameter", "gradient", "buffer",
+    "optimizer_state", "device_free", "device_total", "host_rss", "host_max_rss", "host_free", "host_total", "step_max_allocated",
+    "allocated_delta", "peak_delta",
+)  # fmt: skip
+DENSITIES = {"embed": 1, "label": 2}
 
 
 class _Structure(ctypes.Structure):
@@ -96,6 +106,32 @@ class Statistics(_Structure):
     ]
 
 
+class Memory(_Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("phase", c_uint32),
+        ("micro_batch", c_uint32),
+        ("present", c_uint32),
+        ("device", c_char_p),
+        ("module", c_char_p),
+        ("bytes", POINTER(c_int64)),
+    ]
+
+
+class Density(_Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("type", c_uint32),
+        ("micro_batch", c_uint32),
+        ("samples", c_uint32),
+        ("input", c_char_p),
+        ("pad_index", c_int64),
+        ("valid", c_uint64),
+        ("total", c_uint64),
+        ("valid_per_sample", POINTER(c_uint64)),
+    ]
+
+
 class Counts(_Structure):
     _fields_ = [("struct_size", c_uint32), *[(name, c_uint64) for name in ("produced", "acked", "pending", "dropped")]]
 
@@ -114,6 +150,11 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "statagent_observe": (c_int, [c_void_p, c_uint32, POINTER(Tensor), c_void_p]),
     "statagent_log_scalar": (c_int, [c_void_p, c_char_p, c_double, c_uint32]),
     "statagent_log_event": (c_int, [c_void_p, c_char_p, c_char_p, _STRINGS, _STRINGS, c_uint64]),
+    "statagent_log_scalar_at": (c_int, [c_void_p, c_char_p, c_double, c_uint32, c_uint64]),
+    "statagent_log_event_at": (c_int, [c_void_p, c_uint64, c_char_p, c_char_p, _STRINGS, _STRINGS, c_uint64]),
+    "statagent_add_config": (c_int, [c_void_p, _STRINGS, _STRINGS, c_uint64]),
+    "statagent_log_memory": (c_int, [c_void_p, POINTER(Memory)]),
+    "statagent_log_density": (c_int, [c_void_p, POINTER(Density), c_uint64]),
     "statagent_end_step": (None, [c_void_p]),
     "statagent_set_step": (c_int, [c_void_p, c_uint64]),
     "statagent_step": (c_uint64, [c_void_p]),

@@ -9,7 +9,7 @@ import numbers
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from . import _configuration, _library
@@ -195,21 +195,67 @@ class Agent:
         except Exception as error:
             self.refuse(str(error), str(name), "scalar")
 
-    def log_event(self, kind: str, text: str, fields: Mapping[str, str] | None = None) -> None:
-        """Something that happened in this step, in one sentence, with fields for programs. Never raises."""
+    def log_scalar_at(self, name: str, value: float, micro_batch: int, step: int) -> None:
+        """A number of a step that may be over, for what becomes known late. Never raises."""
+        self._report(
+            lambda: self._library.statagent_log_scalar_at(self._pointer, _encode("scalar", name), value, micro_batch, step)
+        )
+
+    def log_event(self, kind: str, text: str, fields: Mapping[str, str] | None = None, step: int | None = None) -> None:
+        """Something that happened in this step, or in one that is over: one sentence, and fields for programs. Never raises."""
+
+        def log() -> int:
+            at = self.current_step() if step is None else step
+            pairs = {str(name): str(value) for name, value in (fields or {}).items()}
+            texts = _encode("event", kind), _encode("event", text), _strings(pairs), _strings(pairs.values())
+            return int(self._library.statagent_log_event_at(self._pointer, at, *texts, len(pairs)))
+
+        self._report(log)
+
+    def add_config(self, settings: Mapping[str, str]) -> None:
+        """Flattened configuration that was not known at `init`; the newest value of a name stands. Never raises."""
+
+        def add() -> int:
+            texts = _strings(settings), _strings(settings.values())
+            return int(self._library.statagent_add_config(self._pointer, *texts, len(settings)))
+
+        self._report(add)
+
+    def log_memory(self, phase: str, quantities: Mapping[str, int], device: str, module: str = "") -> None:
+        """Memory at this moment, in bytes; names of phases and quantities: _library.PHASES, QUANTITIES. Never raises."""
+
+        def log() -> int:
+            known = [(bit, quantities[name]) for bit, name in enumerate(_library.QUANTITIES) if name in quantities]
+            memory = _library.Memory(
+                phase=_library.PHASES[phase], micro_batch=self.micro_batch, present=sum(1 << bit for bit, _ in known),
+                device=_encode("device", device), module=_encode("module", module),
+                bytes=(ctypes.c_int64 * max(1, len(known)))(*(number for _, number in known)),
+            )  # fmt: skip
+            return int(self._library.statagent_log_memory(self._pointer, memory))
+
+        self._report(log)
+
+    def log_density(
+        self, name: str, kind: str, pad_index: int, valid: int, total: int, per_sample: Sequence[int], micro_batch: int, step: int
+    ) -> None:
+        """How much of an input is no padding, in a step that may be over; kind: "embed" or "label". Never raises."""
+
+        def log() -> int:
+            density = _library.Density(
+                type=_library.DENSITIES[kind], micro_batch=micro_batch, samples=len(per_sample), input=_encode("input", name),
+                pad_index=pad_index, valid=valid, total=total,
+                valid_per_sample=(ctypes.c_uint64 * max(1, len(per_sample)))(*per_sample),
+            )  # fmt: skip
+            return int(self._library.statagent_log_density(self._pointer, density, step))
+
+        self._report(log)
+
+    def _report(self, call: Callable[[], int]) -> None:
+        """Runs a call of the library; what it refuses is counted."""
         if self._closed:
             return
         try:
-            pairs = {str(name): str(value) for name, value in (fields or {}).items()}
-            code = self._library.statagent_log_event(
-                self._pointer,
-                _encode("event", kind),
-                _encode("event", text),
-                _strings(pairs),
-                _strings(pairs.values()),
-                len(pairs),
-            )
-            _library.check(code)
+            _library.check(call())
         except Exception as error:
             self._count_refused(str(error))
 

@@ -199,6 +199,66 @@ void Read(ByteReader& in, EventRecord& e) {
   Read(in, e.fields);
 }
 
+void Write(ByteWriter& out, const MemoryRecord& m) {
+  out.Varint(m.step);
+  out.Varint(m.micro_batch);
+  out.U8(static_cast<std::uint8_t>(m.phase));
+  out.Text(m.device);
+  out.Text(m.module);
+  out.Varint(m.present);
+  for (int i = 0; i < kMemoryQuantityCount; ++i) {
+    const auto quantity = static_cast<MemoryQuantity>(i);
+    if (m.Has(quantity)) out.Signed(m.Of(quantity));
+  }
+}
+
+void Read(ByteReader& in, MemoryRecord& m) {
+  m.step = in.Varint();
+  m.micro_batch = in.Varint32();
+  m.phase = ReadEnum<MemoryPhase>(in, kMemoryPhaseCount);
+  m.device = in.Text();
+  m.module = in.Text();
+  m.present = in.Varint32();
+  if (m.present >> kMemoryQuantityCount != 0) in.Fail();
+  for (int i = 0; i < kMemoryQuantityCount; ++i) {
+    if (m.Has(static_cast<MemoryQuantity>(i))) m.bytes[static_cast<std::size_t>(i)] = in.Signed();
+  }
+}
+
+void Write(ByteWriter& out, const DensityRecord& d) {
+  out.Varint(d.step);
+  out.Varint(d.micro_batch);
+  out.Text(d.input);
+  out.U8(static_cast<std::uint8_t>(d.type));
+  out.Signed(d.pad_index);
+  out.Varint(d.valid);
+  out.Varint(d.total);
+  out.Varint(d.valid_per_sample.size());
+  for (const std::uint64_t valid : d.valid_per_sample) out.Varint(valid);
+}
+
+void Read(ByteReader& in, DensityRecord& d) {
+  d.step = in.Varint();
+  d.micro_batch = in.Varint32();
+  d.input = in.Text();
+  d.type = ReadEnum<DensityType>(in, kDensityTypeCount);
+  d.pad_index = in.Signed();
+  d.valid = in.Varint();
+  d.total = in.Varint();
+  d.valid_per_sample.resize(in.Count(1));
+  for (std::uint64_t& valid : d.valid_per_sample) valid = in.Varint();
+}
+
+void Write(ByteWriter& out, const SettingRecord& s) {
+  out.Text(s.name);
+  out.Text(s.value);
+}
+
+void Read(ByteReader& in, SettingRecord& s) {
+  s.name = in.Text();
+  s.value = in.Text();
+}
+
 void Write(ByteWriter& out, const StepRecord& s) {
   out.Varint(s.step);
   out.Signed(s.unix_nanos);
@@ -227,6 +287,9 @@ std::string Encode(const ActivationDef& def) { return EncodeSealed(def); }
 std::string Encode(const Layout& layout) { return EncodeSealed(layout); }
 std::string Encode(const ScalarRecord& scalar) { return EncodeSealed(scalar); }
 std::string Encode(const EventRecord& event) { return EncodeSealed(event); }
+std::string Encode(const MemoryRecord& memory) { return EncodeSealed(memory); }
+std::string Encode(const DensityRecord& density) { return EncodeSealed(density); }
+std::string Encode(const SettingRecord& setting) { return EncodeSealed(setting); }
 std::string Encode(const StepRecord& step) { return EncodeSealed(step); }
 
 template <typename T>
@@ -252,6 +315,9 @@ template Result<ActivationDef> Decode<ActivationDef>(std::string_view, std::stri
 template Result<Layout> Decode<Layout>(std::string_view, std::string_view);
 template Result<ScalarRecord> Decode<ScalarRecord>(std::string_view, std::string_view);
 template Result<EventRecord> Decode<EventRecord>(std::string_view, std::string_view);
+template Result<MemoryRecord> Decode<MemoryRecord>(std::string_view, std::string_view);
+template Result<DensityRecord> Decode<DensityRecord>(std::string_view, std::string_view);
+template Result<SettingRecord> Decode<SettingRecord>(std::string_view, std::string_view);
 template Result<StepRecord> Decode<StepRecord>(std::string_view, std::string_view);
 
 }  // namespace statcollect

@@ -1,5 +1,6 @@
 // Stored form of everything that is not a block of statistics: attempts, ranks, definitions, scalars, events,
-// step ends. Each Decode gives kDataLoss or kFailedPrecondition as Unseal, naming `what`.
+// memory, densities, settings, step ends. Each Decode gives kDataLoss or kFailedPrecondition as Unseal,
+// naming `what`.
 #ifndef STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
 #define STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
 
@@ -19,6 +20,9 @@ std::string Encode(const ActivationDef& def);
 std::string Encode(const Layout& layout);
 std::string Encode(const ScalarRecord& scalar);
 std::string Encode(const EventRecord& event);
+std::string Encode(const MemoryRecord& memory);
+std::string Encode(const DensityRecord& density);
+std::string Encode(const SettingRecord& setting);
 std::string Encode(const StepRecord& step);
 
 // T: one of the above.

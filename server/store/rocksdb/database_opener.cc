@@ -1,5 +1,6 @@
 #include "server/store/rocksdb/database_opener.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdarg>
 #include <cstdint>
@@ -173,10 +174,17 @@ Status DatabaseOpener::CheckProperties(const Database& database) const {
 
 rocksdb::Status DatabaseOpener::TryOpen(bool read_only, const rocksdb::DBOptions& options,
                                         Database& database) const {
+  // A store of an earlier build lacks the newer families. Opening makes them, but not where nothing may be
+  // changed: then `default` stands for them, which has no keys of theirs either.
+  std::vector<std::string> existing;
+  if (read_only) (void)rocksdb::DB::ListColumnFamilies(options, directory_, &existing);
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
   for (int family = 0; family < kFamilyCount; ++family) {
-    descriptors.emplace_back(kFamilies[static_cast<std::size_t>(family)],
-                             MakeFamilyOptions(static_cast<Family>(family), live_, memtable_bytes_, cache_));
+    const std::string& name = kFamilies[static_cast<std::size_t>(family)];
+    const bool missing = read_only && std::find(existing.begin(), existing.end(), name) == existing.end();
+    descriptors.emplace_back(
+        missing ? kFamilies[kDefault] : name,
+        MakeFamilyOptions(missing ? kDefault : static_cast<Family>(family), live_, memtable_bytes_, cache_));
   }
   rocksdb::DB* db = nullptr;
   const rocksdb::Status opened =

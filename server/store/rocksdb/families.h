@@ -8,11 +8,24 @@
 namespace statcollect {
 
 // Column families, in the order of kFamilies.
-enum Family { kDefault, kCatalogue, kStats, kScalars, kEvents, kSteps, kSketches, kContents, kFamilyCount };
+enum Family {
+  kDefault,
+  kCatalogue,
+  kStats,
+  kScalars,
+  kEvents,
+  kSteps,
+  kSketches,
+  kContents,
+  kMemory,
+  kDensities,
+  kFamilyCount
+};
 inline const std::array<std::string, kFamilyCount> kFamilies = {
-    "default", "catalogue", "stats", "scalars", "events", "steps", "sketches", "contents"};
+    "default", "catalogue", "stats",    "scalars", "events",
+    "steps",   "sketches",  "contents", "memory",  "densities"};
 // Families whose keys begin with the attempt.
-inline constexpr std::array kOfAttempts = {kStats, kScalars, kEvents, kSteps, kSketches};
+inline constexpr std::array kOfAttempts = {kStats, kScalars, kEvents, kSteps, kSketches, kMemory, kDensities};
 
 }  // namespace statcollect
 

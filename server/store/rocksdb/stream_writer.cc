@@ -18,7 +18,8 @@ void PutDefinitions(AttemptId attempt, std::uint32_t rank, const RecordBatch& re
   }
 }
 
-// Sequence numbers make keys of scalars and events unique, in the order in which they were recorded.
+// Sequence numbers make keys of scalars, events, memory and densities unique, in the order in which they were
+// recorded.
 void PutSmallRecords(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
                      RocksPreparedBatch* to) {
   std::uint64_t seq = records.first_seq + records.stats.size();
@@ -29,6 +30,14 @@ void PutSmallRecords(AttemptId attempt, std::uint32_t rank, const RecordBatch& r
     to->entries.push_back({kScalars, numbered(scalar.step), Encode(scalar)});
   for (const EventRecord& event : records.events)
     to->entries.push_back({kEvents, numbered(event.step), Encode(event)});
+  for (const MemoryRecord& memory : records.memory)
+    to->entries.push_back({kMemory, numbered(memory.step), Encode(memory)});
+  for (const DensityRecord& density : records.densities)
+    to->entries.push_back({kDensities, numbered(density.step), Encode(density)});
+  for (const SettingRecord& setting : records.settings) {
+    to->entries.push_back(
+        {kCatalogue, KeyBuilder('c').U32(attempt).U32(rank).Text(setting.name).Take(), Encode(setting)});
+  }
   for (const StepRecord& step : records.steps)
     to->entries.push_back({kSteps, StepPrefix(attempt, rank, step.step), Encode(step)});
 }

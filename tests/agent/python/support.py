@@ -14,6 +14,7 @@ from statagent import _library
 
 ROOT = Path(__file__).resolve().parents[3]
 _KIND_NAMES = {number: name for name, number in _library.KINDS.items()}
+_PHASE_NAMES = {number: name for name, number in _library.PHASES.items()}
 _MODE_NAMES = {number: name for name, number in _library.MODES.items()}
 _DTYPE_NAMES = {number: name for name, number in _library.DTYPES.items()}
 
@@ -47,6 +48,8 @@ class Recording:
         self.refusals: list[str] = []
         self.scalars: list[tuple[int, str, float, int]] = []
         self.events: list[tuple[int, str, str, dict[str, str]]] = []
+        self.memory: list[tuple[int, str, int, str, str, dict[str, int]]] = []
+        self.densities: list[tuple[int, str, int, int, int, int, tuple[int, ...]]] = []
         self.ended_steps: list[int] = []
         self.config: dict[str, str] = {}
         # Name to depth of a Record, by handle.
@@ -92,11 +95,40 @@ class Recording:
             self.scalars.append((int(self.real.statagent_step(agent)), name.decode(), value, micro_batch))
         return code
 
-    def statagent_log_event(self, agent: Any, kind: bytes, text: bytes, keys: Any, values: Any, count: int) -> int:
-        code = int(self.real.statagent_log_event(agent, kind, text, keys, values, count))
+    def statagent_log_event_at(self, agent: Any, step: int, kind: bytes, text: bytes, keys: Any, values: Any, count: int) -> int:
+        code = int(self.real.statagent_log_event_at(agent, step, kind, text, keys, values, count))
         if code == 0:
             fields = {keys[i].decode(): values[i].decode() for i in range(count)}
-            self.events.append((int(self.real.statagent_step(agent)), kind.decode(), text.decode(), fields))
+            self.events.append((step, kind.decode(), text.decode(), fields))
+        return code
+
+    def statagent_log_scalar_at(self, agent: Any, name: bytes, value: float, micro_batch: int, step: int) -> int:
+        code = int(self.real.statagent_log_scalar_at(agent, name, value, micro_batch, step))
+        if code == 0:
+            self.scalars.append((step, name.decode(), value, micro_batch))
+        return code
+
+    def statagent_add_config(self, agent: Any, keys: Any, values: Any, count: int) -> int:
+        code = int(self.real.statagent_add_config(agent, keys, values, count))
+        if code == 0:
+            self.config.update({keys[i].decode(): values[i].decode() for i in range(count)})
+        return code
+
+    def statagent_log_memory(self, agent: Any, memory: Any) -> int:
+        code = int(self.real.statagent_log_memory(agent, memory))
+        if code == 0:
+            names = [name for bit, name in enumerate(_library.QUANTITIES) if memory.present >> bit & 1]
+            found = {name: memory.bytes[i] for i, name in enumerate(names)}
+            step, phase = int(self.real.statagent_step(agent)), _PHASE_NAMES[memory.phase]
+            self.memory.append((step, phase, memory.micro_batch, memory.device.decode(), memory.module.decode(), found))
+        return code
+
+    def statagent_log_density(self, agent: Any, density: Any, step: int) -> int:
+        code = int(self.real.statagent_log_density(agent, density, step))
+        if code == 0:
+            per_sample = tuple(density.valid_per_sample[: density.samples])
+            found = (step, density.input.decode(), density.type, density.pad_index, density.valid, density.total, per_sample)
+            self.densities.append(found)
         return code
 
     def statagent_end_step(self, agent: Any) -> None:

@@ -88,7 +88,8 @@ TEST_F(IngestSessionTest, SkipsBatchAlreadyStoredAfterReconnect) {
 }
 
 TEST_F(IngestSessionTest, TrimsThePartThatIsStoredAndKeepsDefinitions) {
-  const RecordBatch whole = RandomBatch(1, 1, {.activations = 4, .steps = 2});
+  RecordBatch whole = RandomBatch(1, 1, {.activations = 4, .steps = 2});
+  testing::AddObservations(&whole, 0);
   for (std::uint64_t stored = 1; stored < whole.records(); ++stored) {
     SCOPED_TRACE(stored);
     FakeStore store;
@@ -109,6 +110,9 @@ TEST_F(IngestSessionTest, TrimsThePartThatIsStoredAndKeepsDefinitions) {
     }
     front.scalars.resize(whole.scalars.size() - back.scalars.size());
     front.events.resize(whole.events.size() - back.events.size());
+    front.memory.resize(whole.memory.size() - back.memory.size());
+    front.densities.resize(whole.densities.size() - back.densities.size());
+    front.settings.resize(whole.settings.size() - back.settings.size());
     front.steps.resize(whole.steps.size() - back.steps.size());
     ASSERT_EQ(front.records(), stored);
 
@@ -121,6 +125,10 @@ TEST_F(IngestSessionTest, TrimsThePartThatIsStoredAndKeepsDefinitions) {
     EXPECT_EQ(accepted->batch->last_seq(), whole.last_seq());
     EXPECT_EQ(accepted->batch->activations, whole.activations);
     EXPECT_TRUE(testing::operator==(accepted->batch->stats, back.stats));
+    EXPECT_EQ(accepted->batch->memory, back.memory);
+    EXPECT_EQ(accepted->batch->densities, back.densities);
+    EXPECT_EQ(accepted->batch->settings, back.settings);
+    EXPECT_EQ(accepted->meta.info.config.at("model.layers"), "4");
     EXPECT_EQ(accepted->meta.records, whole.records());
     EXPECT_EQ(accepted->meta.steps, 2u);
   }
@@ -226,6 +234,19 @@ TEST_F(IngestSessionTest, FindsTheLastStepBehindAScalarOfAFarLaterStep) {
   Reconnect();
   EXPECT_EQ(CodeOf(One(3, 0, 5, false)), Code::kInvalidArgument);
   EXPECT_TRUE(Send(One(3, 0, 6, false)).ok());
+}
+
+TEST_F(IngestSessionTest, BoundsTheConfigurationThatARankAdds) {
+  RecordBatch batch = One(1, 0, 0);
+  for (std::size_t i = 0; i < kSettingsMax; ++i) batch.settings.push_back({"key" + std::to_string(i), "v"});
+  ASSERT_TRUE(Send(batch).ok());
+  RecordBatch again = One(batch.last_seq() + 1, 0, 1, false);
+  again.settings = {{"key0", "w"}};
+  ASSERT_TRUE(Send(again).ok()) << "a known name takes no more room";
+  Reconnect();
+  again = One(again.last_seq() + 1, 0, 2, false);
+  again.settings = {{"one more", "v"}};
+  EXPECT_EQ(CodeOf(again), Code::kResourceExhausted);
 }
 
 TEST_F(IngestSessionTest, RefusesABatchWithoutRecordsOrNumber) {

@@ -127,6 +127,16 @@ class RunWriter {
     Extend(ranks_[rank], step);
     return *this;
   }
+  RunWriter& Memory(std::uint32_t rank, MemoryRecord record) {
+    Extend(ranks_[rank], record.step);
+    ranks_[rank].batch.memory.push_back(std::move(record));
+    return *this;
+  }
+  RunWriter& Density(std::uint32_t rank, DensityRecord record) {
+    Extend(ranks_[rank], record.step);
+    ranks_[rank].batch.densities.push_back(std::move(record));
+    return *this;
+  }
   RunWriter& Event(std::uint32_t rank, std::uint64_t step, const std::string& kind,
                    const std::string& text = "") {
     ranks_[rank].batch.events.push_back(

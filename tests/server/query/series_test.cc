@@ -121,6 +121,44 @@ TEST_F(SeriesTest, UnknownScalarIsNotFoundWithTheClosestNames) {
   EXPECT_THAT(s.message(), HasSubstr("loss, lr"));
 }
 
+TEST_F(SeriesTest, MemoryAndDensityAreByRankAndStepOfTheNewestAttempt) {
+  RunWriter old(store_, "m", 2), now(store_, "m", 2);
+  const auto write = [](RunWriter& run, std::uint64_t first, std::uint64_t last, std::uint64_t valid) {
+    for (std::uint32_t rank : {1u, 0u}) {
+      for (std::uint64_t step = first; step <= last; ++step) {
+        run.Scalar(rank, step, "loss", 1);
+        run.Memory(rank, {.step = step, .phase = MemoryPhase::kPreForward});
+        run.Memory(rank, {.step = step, .phase = MemoryPhase::kPostForward, .module = "h.0"});
+        run.Memory(rank, {.step = step, .phase = MemoryPhase::kPostForward});
+        run.Density(rank,
+                    {.step = step, .input = "ids", .type = DensityType::kEmbed, .valid = valid, .total = 9});
+      }
+    }
+    run.Commit();
+  };
+  write(old, 0, 2, 1);
+  write(now, 2, 3, 2);
+  auto memory = engine_.ListMemory({.run = "m", .ranks = {}, .steps = "1-"});
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  std::vector<std::string> found;
+  for (const MemoryRow& row : *memory)
+    found.push_back(std::to_string(row.rank) + "/" + std::to_string(row.record.step) +
+                    std::string(Name(row.record.phase)));
+  EXPECT_THAT(found, ElementsAre("0/1pre_forward", "0/1post_forward", "0/2pre_forward", "0/2post_forward",
+                                 "0/3pre_forward", "0/3post_forward", "1/1pre_forward", "1/1post_forward",
+                                 "1/2pre_forward", "1/2post_forward", "1/3pre_forward", "1/3post_forward"));
+  EXPECT_EQ(engine_.ListMemory({.run = "m", .ranks = {1}, .modules = true})->size(), 4u);
+  auto density = engine_.ListDensity({.run = "m", .ranks = {1}, .input = "ids"});
+  ASSERT_EQ(density->size(), 4u);
+  EXPECT_EQ((*density)[1].record.valid, 1u);
+  EXPECT_EQ((*density)[2].record.valid, 2u) << "step 2 is the second launch's";
+  const Status unknown = engine_.ListDensity({.run = "m", .input = "idz"}).status();
+  EXPECT_EQ(unknown.code(), Code::kNotFound);
+  EXPECT_THAT(unknown.message(), HasSubstr("closest: ids"));
+  EXPECT_EQ(engine_.ListMemory({.run = "none"}).status().code(), Code::kNotFound);
+  EXPECT_EQ(engine_.ListMemory({.run = "m", .steps = "x"}).status().code(), Code::kInvalidArgument);
+}
+
 TEST_F(SeriesTest, EventsOfEveryAttemptAreKept) {
   auto rows = engine_.ListEvents({.run = "r", .ranks = {0}});
   ASSERT_EQ(rows->size(), 8u);

@@ -21,6 +21,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/server/store/step_batch.h"
+#include "tests/support/random_batch.h"
 
 namespace statcollect {
 namespace {
@@ -77,10 +78,10 @@ class Appender {
   int output_ = -1;
 };
 
-class RocksDbStoreTest : public testing::Test {
+class RocksDbStoreTest : public ::testing::Test {
  protected:
   RocksDbStoreTest() {
-    std::string pattern = testing::TempDir() + "/statcollect_store_XXXXXX";
+    std::string pattern = ::testing::TempDir() + "/statcollect_store_XXXXXX";
     directory_ = mkdtemp(pattern.data());
   }
   ~RocksDbStoreTest() override {
@@ -495,6 +496,43 @@ void WriteFixture(Store& store) {
       }
     }
   }
+}
+
+TEST_F(RocksDbStoreTest, KeepsMemoryDensitiesAndSettingsOverAReopen) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  RecordBatch batch = MakeBatch(1, 0, 0, 3);
+  testing::AddObservations(&batch, 7);
+  Append(*store_, attempt, 1, batch);
+  RecordBatch later = MakeBatch(batch.last_seq() + 1, 1, 0, 3);
+  later.settings = {{"empty", "not any more"}};
+  Append(*store_, attempt, 1, later);
+  Open();
+  EXPECT_EQ(*store_->Memory(attempt, 1, {}), batch.memory);
+  EXPECT_EQ(*store_->Densities(attempt, 1, {}), batch.densities);
+  EXPECT_THAT(*store_->Memory(attempt, 1, {.first = 8, .last = 8}), ElementsAre(batch.memory[2]));
+  EXPECT_THAT(*store_->Densities(attempt, 1, {.first = 0, .last = 7}), ElementsAre(batch.densities[0]));
+  EXPECT_TRUE(store_->Memory(attempt, 0, {})->empty());
+  const auto config = store_->Ranks(attempt)->at(1).info.config;
+  EXPECT_EQ(config.at("model.layers"), "4");
+  EXPECT_EQ(config.at("empty"), "not any more") << "the newest value stands";
+
+  ASSERT_TRUE(store_->DropAttempts({&attempt, 1}).ok());
+  EXPECT_TRUE(store_->Memory(attempt, 1, {})->empty());
+  EXPECT_TRUE(store_->Densities(attempt, 1, {})->empty());
+  EXPECT_TRUE(store_->Ranks(attempt)->empty());
+}
+
+// A checkpoint of a build that did not know memory and densities: it is verified without being changed.
+TEST_F(RocksDbStoreTest, CheckpointOfAnEarlierBuildIsRestored) {
+  const std::string target = directory_ + "_restored";
+  const Status restored = RestoreCheckpoint(STORE_FIXTURES "/format-2", target, {});
+  ASSERT_TRUE(restored.ok()) << restored.message();
+  const auto store = OpenRocksDbStore(target);
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  EXPECT_THAT(*(*store)->ListRuns(), ElementsAre("again", "base"));
+  EXPECT_TRUE((*store)->Memory(1, 0, {})->empty());
+  fs::remove_all(target);
 }
 
 // A store of this format, written by the build that introduced it, is part of the sources: it must open for
