@@ -125,7 +125,7 @@ class Recorder:
             probe = self._probes.get(key) or self._probes.setdefault(key, Probe(self, name, module))
             probe.see(tensor)
         except Exception as error:
-            self.agent.refuse(f"'{name}': {error}")
+            self.agent.refuse(str(error), str(name), "output" if module else "inspect")
 
     def hook_gradient(self, tensor: Any, hook: Any) -> None:
         """The hook is called before those that the tensor has: they belong to modules inside, whose gradients come later."""
@@ -185,7 +185,7 @@ class Probe:
                 self._late_gradients += 1
             self._record(1, gradient, micro_batch, call)
         except Exception as error:
-            self._agent.refuse(f"gradient of '{self._name}': {error}")
+            self._agent.refuse(str(error), self._name, self._kinds[1])
 
     def _begin_epoch(self) -> None:
         if self._epoch != self._recorder.epoch:
