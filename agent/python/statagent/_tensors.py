@@ -95,11 +95,12 @@ class Place:
     """Where tensors come along again and again. Keeps the structure for their layout, so that a torch tensor of the same layout as
     the last one needs nothing but its address. Threads: any; a structure is taken out while it is used."""
 
-    __slots__ = ("_device", "_dtype", "_shape", "_strides", "_structure")
+    __slots__ = ("_device", "_dtype", "_item_bytes", "_shape", "_strides", "_structure")
 
     def __init__(self) -> None:
         self._structure: Tensor | None = None
         self._device = self._dtype = self._shape = self._strides = None
+        self._item_bytes = 0
 
     def borrow(self, tensor: Any) -> Tensor | None:
         """The tensor's structure if it has the layout of the last one, else None: then it goes the long way, and `learn` keeps what
@@ -111,7 +112,9 @@ class Place:
             if tensor.shape != self._shape or tensor.stride() != self._strides or tensor.dtype is not self._dtype:
                 return None
             data = tensor.data_ptr()
-            if not data or tensor.get_device() != self._device or tensor.is_neg():
+            if not data or data == tensor.storage_offset() * self._item_bytes:
+                return None
+            if tensor.get_device() != self._device or tensor.is_neg():
                 return None
         except Exception:
             return None
@@ -128,6 +131,7 @@ class Place:
         if borrowed[2] is tensor and borrowed[1] is not None and borrowed[0].dtype < DTYPES["c64"]:
             self._device, self._dtype = tensor.get_device(), tensor.dtype
             self._shape, self._strides = tensor.shape, tensor.stride()
+            self._item_bytes = tensor.element_size()
             self._structure = borrowed[0]
         else:
             give_back(borrowed)
@@ -150,6 +154,8 @@ def _borrow_torch(torch: Any, tensor: Any) -> Borrowed:
             tensor = tensor.resolve_conj().resolve_neg()
     try:
         data, shape, strides = tensor.data_ptr(), tensor.shape, tensor.stride()
+        if data == tensor.storage_offset() * tensor.element_size():
+            data = 0  # the storage is none: only the offset is left (FakeTensor, DTensor, memory that FSDP has freed)
     except RuntimeError:  # FakeTensor, functorch's wrappers and the like
         data, shape, strides = 0, (1,), (1,)
     if not data and 0 not in shape:

@@ -139,6 +139,51 @@ def test_odd_output_is_told_once_and_everything_else_is_recorded(agent: Agent, r
         assert recording.names("weight_grad", step) == ["fc.weight", "fc.bias"]
 
 
+def fake_view() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.empty(40)[8:]
+
+
+def freed_view() -> Any:
+    tensor = torch.ones(40)
+    view = tensor[8:]
+    tensor.untyped_storage().resize_(0)  # as FSDP frees gathered parameters
+    return view
+
+
+# Their data_ptr() is no null pointer but the offset into a storage that does not exist.
+VIEWS_OF_NOTHING: dict[str, Callable[[], Any]] = {
+    "meta": lambda: torch.empty(40, device="meta")[8:],
+    "fake": fake_view,
+    "freed": freed_view,
+    "zero": lambda: torch._efficientzerotensor(40)[8:],
+}
+
+
+@pytest.mark.parametrize("case", VIEWS_OF_NOTHING)
+def test_view_of_memory_that_is_not_there_is_never_read(agent: Agent, recording: Recording, case: str) -> None:
+    real = iter([True, False, False])
+
+    class Sometimes(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.ones(40)[8:] if next(real) else VIEWS_OF_NOTHING[case]()
+
+    model = Calls(lambda self, x: (self.odd(x), self.fc(x))[1], odd=Sometimes(), fc=nn.Linear(8, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(statagent.TensorTypeError):
+            statagent.compute(VIEWS_OF_NOTHING[case]())
+        statagent.watch(model)
+        for _ in range(3):  # the first pass teaches the layout
+            model(data())
+            statagent.step()
+    assert [r.step for r in recording.of("output") if r.name == "odd"] == [0]
+    assert statagent.counters()["dropped_refused"] == 2
+    assert [(name, kind) for name, kind, _ in told(recording)] == [("odd", "output")]
+
+
 def test_generator_is_left_for_the_caller(agent: Agent, recording: Recording) -> None:
     def make() -> nn.Module:
         modules = {"halves": Calls(lambda self, x: (y * 2 for y in [x])), "fc": nn.Linear(8, 1)}
