@@ -688,3 +688,58 @@ for _ in range(2): model(torch.ones(1, 2)).sum().backward()
 """
     done = python(script, STATAGENT_COLLECTOR="127.0.0.1:1", STATAGENT_CONNECT_TIMEOUT="0")
     assert done.stdout.split() == ["end", "0", "end", "1"]
+
+
+# --- odd models
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tracing_is_no_step(subscribe: Subscribe, recording: Recording) -> None:
+    model = one_layer()
+    subscribe(model)
+    torch.jit.trace(model, data(), check_trace=False)  # checking would run the model as it is
+    assert recording.records == []
+    train(model)
+    assert seen(recording, "output") == [(0, 0)]
+    assert GlobalSubscriberManager.get_run_context().global_states.execution_step == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_modules_are_left_out(subscribe: Subscribe, recording: Recording, capfd: pytest.CaptureFixture[str]) -> None:
+    scripted = torch.jit.script(nn.Linear(8, 8))
+    model = nn.Sequential(scripted, nn.Linear(8, 8))
+    subscribe(model, Log())
+    train(model)
+    # What runs inside TorchScript calls no hooks, but it is numbered.
+    assert recording.names("output") == ["Linear_2_0th_output", "Sequential_0_0th_output"]
+    assert "'RecursiveScriptModule_1' takes no hooks" in capfd.readouterr().err
+
+
+def test_a_replica_raises_nothing(subscribe: Subscribe, agent: statagent.Agent, recording: Recording) -> None:
+    statistics = subscribe(one_layer())
+    x = data()
+    context = GlobalSubscriberManager.get_run_context()
+    assert statistics.post_forward_tensor_apply(context, nn.Linear(8, 8), 0, x) is x
+    assert recording.records == [] and agent.counters()["dropped_refused"] == 1
+
+
+@pytest.mark.parametrize("odd", [None, "text", 3, (), {}, object(), [None, {"a": None}]])
+def test_outputs_without_tensors_are_no_trouble(subscribe: Subscribe, recording: Recording, odd: Any) -> None:
+    model = Calls(lambda self, x: odd)
+    subscribe(model, Log(factor=2.0))
+    assert model(data()) is odd
+    assert recording.records == [] and recording.refusals == []
+
+
+def test_in_place_operations_on_outputs_keep_their_gradients_apart(subscribe: Subscribe, recording: Recording) -> None:
+    fc = nn.Linear(8, 8)
+    model = Calls(lambda self, x: self.relu(self.fc(x)), fc=fc, relu=nn.ReLU(inplace=True))
+    plain = Calls(lambda self, x: self.relu(self.fc(x)), fc=fc, relu=nn.ReLU())
+    found = []
+    for each in (model, plain):
+        recording.records.clear()
+        subscribe(each)
+        train(each)
+        found.append({(r.name, r.hash) for r in recording.of("grad_output")})
+        statagent.step()
+    assert found[0] == found[1] and len(found[0]) == 3

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ... import agent as _agent
-from ..._autograd import in_backward
-from ._recorder import Recorder
+from ..._log import warn_once
+from ._recorder import Recorder, aside
 from ._statistics import StatisticsSubscriber
 from ._structure import tensors_of, with_tensors
 from ._subscriber import RuntimeStates, SubscriberBase
@@ -88,10 +88,14 @@ class SubscriberManager:
         for child in module.children():
             if child not in states.module_to_module_index:
                 self._visit(child, calls, depth + 1, inside)
-        if calls.needed_before():
-            self._pre_forward_hooks.append(module.register_forward_pre_hook(_Hook(calls.before), with_kwargs=True))
-        if calls.needed_after():
-            self._post_forward_hooks.append(module.register_forward_hook(_Hook(calls.after)))
+        try:
+            if calls.needed_before():
+                self._pre_forward_hooks.append(module.register_forward_pre_hook(_Hook(calls.before), with_kwargs=True))
+            if calls.needed_after():
+                self._post_forward_hooks.append(module.register_forward_hook(_Hook(calls.after)))
+        except (RuntimeError, TypeError) as error:  # of TorchScript
+            name = f"{type(module).__name__}_{index}"
+            warn_once(f"hook {name}", f"subscribe: '{name}' takes no hooks, so nobody is called for it: {error}")
 
 
 class _Calls:
@@ -127,7 +131,7 @@ class _Calls:
             args, found = subscriber.post_forward_outmost_module_apply(self._context, root, args, found)
         if self._recorder is not None:
             self._recorder.end_pass(self._tensors(found))
-        if not in_backward() and (self._recorder is None or self._recorder.counts_passes()):
+        if not aside() and (self._recorder is None or self._recorder.counts_passes()):
             self._context.global_states.execution_step += 1
         return None if found is output else found
 

@@ -15,6 +15,15 @@ from ...errors import TensorTypeError
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
+def aside() -> bool:
+    """Whether what runs is no training: a checkpoint computes again, or torch.jit.trace or torch.onnx.export looks at the model."""
+    return in_backward() or _tracing()
+
+
+def _tracing() -> bool:
+    return _torch()._C._get_tracing_state() is not None
+
+
 class Recorder:
     """Steps and tensors of one StatisticsSubscriber. Its methods never raise.
 
@@ -70,7 +79,7 @@ class Recorder:
         agent = self.agent
         if agent.closed:
             return None
-        if in_backward():  # a checkpoint computes the root again
+        if aside():
             return agent.current_step()
         if agent.optimizers:
             self._left_out = not (root.training and _torch().is_grad_enabled())
@@ -85,7 +94,7 @@ class Recorder:
 
     def end_pass(self, output: list[Any]) -> None:
         """The root's forward pass is over, with these tensors as output."""
-        if in_backward() or self._left_out:
+        if aside() or self._left_out:
             return
         self._passes += 1
         try:
@@ -117,9 +126,9 @@ class Recorder:
         try:
             if not isinstance(tensor, self.plain_types[0]):
                 raise TensorTypeError(f"found a {type(tensor).__name__}; expected a torch tensor")
-            if self._backward_seen and not self._in_pass and not self.agent.optimizers and not in_backward():
+            if self._backward_seen and not self._in_pass and not self.agent.optimizers and not aside():
                 self.agent.end_step()  # what comes after a backward pass belongs to the next forward pass
-            if not self.recording or self._left_out:
+            if not self.recording or self._left_out or _tracing():
                 return
             key = (name, bool(module))
             probe = self._probes.get(key) or self._probes.setdefault(key, Probe(self, name, module))

@@ -39,7 +39,10 @@ class StatisticsSubscriber(SubscriberBase):
     def post_forward_tensor_apply_impl(self, run_rtx: RuntimeStates, module: Any, tensor_index: int, tensor: Any) -> Any:
         if self._recorder is not None and not self._recorder.idle():
             states = run_rtx.global_states
-            index = states.module_to_module_index[module]
+            index = states.module_to_module_index.get(module)
+            if index is None:  # a replica of torch.nn.DataParallel
+                self._recorder.agent.refuse("not a module of the model that was subscribed", type(module).__name__, "output")
+                return tensor
             class_name = type(module).__name__
             self._recorder.see(
                 f"{class_name}_{index}_{tensor_index}th_output", tensor, class_name=class_name,
