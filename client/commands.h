@@ -44,6 +44,17 @@ struct ScalarsOptions {
 };
 int Scalars(Session& session, const ScalarsOptions& options);
 
+struct MemoryOptions {
+  std::string run, ranks, steps;
+  bool modules = false;
+};
+int Memory(Session& session, const MemoryOptions& options);
+
+struct DensityOptions {
+  std::string run, input, ranks, steps;
+};
+int Density(Session& session, const DensityOptions& options);
+
 struct TopOptions {
   std::string run, by = "l2", ranks, kinds;
   std::optional<std::uint64_t> step;  // absent: the newest

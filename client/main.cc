@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -36,7 +37,10 @@ constexpr char kGlobalHelp[] =
 const std::map<std::string, Format> kFormats = {{"table", Format::kTable},
                                                 {"json", Format::kJson},
                                                 {"csv", Format::kCsv},
-                                                {"markdown", Format::kMarkdown}};
+                                                {"markdown", Format::kMarkdown},
+                                                {"ort", Format::kOrt}};
+// Commands that can print the text of ONNX Runtime's tools.
+const std::set<std::string> kOrtCommands = {"memory", "density"};
 
 struct Arguments {
   std::string collector = "127.0.0.1:7433", format = "table";
@@ -47,6 +51,8 @@ struct Arguments {
   SummaryOptions summary;
   SeriesOptions series;
   ScalarsOptions scalars;
+  MemoryOptions memory;
+  DensityOptions density;
   TopOptions top;
   ConfigOptions config;
   RanksOptions check;
@@ -109,6 +115,9 @@ class Parser {
       return kExitNoAnswer;
     }
     if (WantsHelp()) return Help();
+    if (arguments_.format == "ort" && !kOrtCommands.contains(app_.get_subcommands().front()->get_name()))
+      return UsageError(
+          "--format ort: only memory and density have that form; expected table, json, csv or markdown");
     if (const Status address = ValidateAddress(arguments_.collector); !address.ok()) {
       return UsageError(address.message());
     }
@@ -152,8 +161,9 @@ class Parser {
     app_.add_option("--collector", arguments_.collector, "Collector's gRPC address, HOST:PORT")
         ->envname("STATCTL_COLLECTOR")
         ->capture_default_str();
-    app_.add_option("--format", arguments_.format, "How to print the answer")
-        ->check(CLI::IsMember({"table", "json", "csv", "markdown"}))
+    app_.add_option("--format", arguments_.format,
+                    "How to print the answer (ort: of memory and density only)")
+        ->check(CLI::IsMember({"table", "json", "csv", "markdown", "ort"}))
         ->capture_default_str();
     app_.add_option("--timeout", arguments_.timeout_seconds,
                     "Seconds to wait for an answer; 0: as long as it takes")
@@ -376,6 +386,33 @@ class Parser {
         ->capture_default_str();
   }
 
+  void AddMemory() {
+    MemoryOptions& o = arguments_.memory;
+    CLI::App* app =
+        Add("memory", "Memory by phase of the step, and which modules raised the peak",
+            "  statctl memory base\n  statctl memory base --rank 0 --step 12\n"
+            "  statctl memory base --modules           # if watch(model, memory=\"modules\") recorded them\n"
+            "  statctl memory base --format ort        # the lines of ONNX Runtime's memory observer\n",
+            [&o](Session& session) { return Memory(session, o); });
+    app->add_option("run", o.run, "Name of the run")->required();
+    app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
+    app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20");
+    app->add_flag("--modules", o.modules, "By module instead of by phase");
+  }
+
+  void AddDensity() {
+    DensityOptions& o = arguments_.density;
+    CLI::App* app =
+        Add("density", "How much of the inputs is no padding",
+            "  statctl density base\n  statctl density base --input input_ids --steps 0-99 --format csv\n"
+            "  statctl density base --format ort       # the table of ONNX Runtime's inspector\n",
+            [&o](Session& session) { return Density(session, o); });
+    app->add_option("run", o.run, "Name of the run")->required();
+    app->add_option("--input", o.input, "Only this input");
+    app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
+    app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20");
+  }
+
   void AddOthers() {
     ScalarsOptions& o = arguments_.scalars;
     CLI::App* scalars =
@@ -386,6 +423,8 @@ class Parser {
     scalars->add_option("--name", o.name, "Only this scalar");
     scalars->add_option("--rank", o.ranks, "Only these ranks");
     scalars->add_option("--steps", o.steps, "Only these steps");
+    AddMemory();
+    AddDensity();
     CLI::App* events =
         Add("events", "What happened: lost records and more", "  statctl events base\n",
             [this](Session& session) { return Events(session, arguments_.run, arguments_.ranks); });

@@ -41,6 +41,8 @@ void Session::PrintJson(const google::protobuf::Message& message) const {
 
 void Session::PrintCsv(const Table& table) const { std::cout << table.ToCsv(terminal_.out); }
 
+void Session::PrintLine(const std::string& line) const { std::cout << line << '\n'; }
+
 void Session::PrintPage(const Page& page) const {
   std::cout << (options_.format == Format::kMarkdown ? page.ToMarkdown() : page.ToText(terminal_));
 }

@@ -22,7 +22,8 @@ inline constexpr int kExitDiverged = 1;
 inline constexpr int kExitNoAnswer = 2;  // unknown run, unreachable, incomparable, wrong usage
 inline constexpr int kExitInterrupted = 130;
 
-enum class Format { kTable, kJson, kCsv, kMarkdown };
+// kOrt: only of memory and density.
+enum class Format { kTable, kJson, kCsv, kMarkdown, kOrt };
 
 struct GlobalOptions {
   Format format = Format::kTable;
@@ -58,6 +59,7 @@ class Session {
   }
   void PrintJson(const google::protobuf::Message& message) const;
   void PrintCsv(const Table& table) const;
+  void PrintLine(const std::string& line) const;
   void PrintPage(const Page& page) const;  // as text, or as Markdown
   // One sentence that is no part of the answer; nothing with --quiet.
   void Remark(const std::string& sentence) const;

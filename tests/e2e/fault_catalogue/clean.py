@@ -192,4 +192,8 @@ def renamed(training: Training) -> None:
             mlp._modules[name] = mlp._modules.pop(name)
         mlp.forward = lambda x: mlp.fc2(mlp.act(up(x)))
 
-    training.on_model.append(lambda model: [rename(model.block(layer).mlp) for layer in (0, 1)])
+    def rename_both(model: Gpt) -> None:
+        for layer in (0, 1):
+            rename(model.block(layer).mlp)
+
+    training.on_model.append(rename_both)
