@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <array>
-#include <cstdio>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -38,7 +38,9 @@ const FieldDescriptor& InUse(const v1::MemoryRow& row) {
 }
 
 std::string Mebibytes(const std::optional<std::int64_t>& bytes) {
-  return bytes ? fmt::format("{:.1f}", static_cast<double>(*bytes) / kMebibyte) : "-";
+  if (!bytes) return "-";
+  const double value = static_cast<double>(*bytes) / kMebibyte;
+  return std::abs(value) >= 10 || *bytes == 0 ? fmt::format("{:.1f}", value) : fmt::format("{:.2g}", value);
 }
 
 std::string Where(const v1::MemoryRow& row) {

@@ -95,7 +95,11 @@ def test_parquet_travels_only_on_request(bundle: Path, tmp_path: Path) -> None:
         pytest.skip("this build has no Parquet")
     made = tmp_path / "with parquet"
     done = subprocess.run(
-        [ROOT / "scripts" / "bundle.sh", "--parquet", "--output", str(made)], capture_output=True, text=True, timeout=300, check=False
+        [ROOT / "scripts" / "bundle.sh", "--parquet", "--output", str(made)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     module = made / "lib" / "libstatctl_parquet.so"

@@ -41,6 +41,7 @@ class OptimizerHooks:
         ]
         self._plain = plain_tensor_types()
         self._places: dict[tuple[int, str, str], Place] = {}  # by parameter, kind and path
+        self.on_phase: Callable[[str], None] | None = None  # called with "pre_optimizer", "post_optimizer"; must not raise
         agent.optimizers.setdefault(id(optimizer), 0)
 
     def _follow_parameters(self) -> None:
@@ -82,6 +83,8 @@ class OptimizerHooks:
         if self._within_update():
             return
         self._updating = sys._getframe(1)
+        if self.on_phase is not None:
+            self.on_phase("pre_optimizer")
         if not self._wanted():
             return
         try:
@@ -104,6 +107,8 @@ class OptimizerHooks:
                     self._record(named, "weight", "", named.value)
                 if "optimizer_state" in self._kinds:
                     self._record_state(named)
+        if self.on_phase is not None:
+            self.on_phase("post_optimizer")
         self._end_step()
 
     def _record_state(self, named: Named) -> None:

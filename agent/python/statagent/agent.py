@@ -54,6 +54,8 @@ class Agent:
         self._identities: dict[int, tuple[str, str]] = {}  # handle -> name and kind, for messages
         self._calls: dict[tuple[Any, ...], int] = {}  # next call index in this step
         self._step_listeners: list[Callable[[], None]] = []
+        self._flush_listeners: list[Callable[[], None]] = []
+        self._batch_listeners: list[Callable[[str, Any], None]] = []
         self._leaf_hooks: list[Any] = []
         # What the watches tell: the micro-batch, whether a backward pass ended it, whether an unrecorded pass is running.
         self.micro_batch = 0
@@ -176,6 +178,8 @@ class Agent:
                         f"log batch '{name}': found a {type(value).__name__} without tensors; expected tensors or arrays"
                     )
                 for path, tensor in found:
+                    for listener in self._batch_listeners:
+                        listener(name if bare else f"{name}.{path}", tensor)
                     self.observe(name, tensor, "batch", "" if bare else path, at)
             except Exception as error:
                 self.refuse(str(error), name, "batch")
@@ -300,6 +304,22 @@ class Agent:
 
     def add_step_listener(self, listener: Callable[[], None]) -> None:
         self._step_listeners.append(listener)
+
+    def add_batch_listener(self, listener: Callable[[str, Any], None]) -> None:
+        """Called with name and tensor of what log_batch is given. Must not raise."""
+        self._batch_listeners.append(listener)
+
+    def remove_batch_listener(self, listener: Callable[[str, Any], None]) -> None:
+        if listener in self._batch_listeners:
+            self._batch_listeners.remove(listener)
+
+    def add_flush_listener(self, listener: Callable[[], None]) -> None:
+        """Called at the beginning of each flush and of close, so that what was put off is recorded. Must not raise."""
+        self._flush_listeners.append(listener)
+
+    def remove_flush_listener(self, listener: Callable[[], None]) -> None:
+        if listener in self._flush_listeners:
+            self._flush_listeners.remove(listener)
 
     def remove_step_listener(self, listener: Callable[[], None]) -> None:
         if listener in self._step_listeners:

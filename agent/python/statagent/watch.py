@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from . import _library
 from . import agent as _agent
 from ._autograd import GradientHook, hook_result, in_backward
+from ._density import DensityObserver, check_density
 from ._log import warn_once
+from ._memory import MemoryObserver, check_memory, queue_after_backward
 from ._modules import Named, Selection, name_modules, name_parameters, unwrap
 from ._optimizers import OptimizerHooks
 from ._tensors import Place
@@ -58,6 +60,9 @@ class Watch:
         self._evaluations = False
         self._backward_seen = False
         self._pass_seen = False
+        self._trained_last = False  # whether the last pass of the root was recorded as training
+        self._backward_began = False  # since then
+        self._memory: MemoryObserver | None = None
         self.micro_batch = 0
         self.epoch = 0  # grows when call indices begin anew: with each micro-batch and step
         self.step_epoch = 0
@@ -117,6 +122,27 @@ class Watch:
                 self._agent.tell_not_recorded(named.name, "output", reason)
         self._removables.append(root.register_forward_hook(_Inert(self._leave), always_call=True))
 
+    def _observe_memory(self, model: Any, modules: list[Named], optimizers: list[Any], choices: frozenset[str]) -> None:
+        if not choices:
+            return
+        assert self._agent is not None
+        self._memory = memory = MemoryObserver(self._agent, model, optimizers, choices)
+        for hooks in self._optimizers:
+            hooks.on_phase = self.phase_of_optimizer
+        for named in modules if memory.modules_wanted else ():
+            enter, leave = memory.module_hooks(named, self.training)
+            self._removables.append(named.value.register_forward_pre_hook(_Inert(enter)))
+            self._removables.append(named.value.register_forward_hook(_Inert(leave), always_call=True))
+
+    def _observe_density(self, root: Any, parameters: list[Named], given: dict[str, int] | None) -> None:
+        if given is None:
+            return
+        assert self._agent is not None
+        observer = DensityObserver(self._agent, root, parameters, given, self.training)
+        self._removables.append(observer)
+        note = _InertWithKeywords(lambda args, kwargs: observer.note_inputs(args, kwargs))
+        self._removables.append(root.register_forward_pre_hook(note, with_kwargs=True))
+
     def _begin(self, evaluations: bool, steps: _Steps) -> None:
         assert self._agent is not None
         self._evaluations, self._steps = evaluations, steps
@@ -154,6 +180,7 @@ class Watch:
         assert agent is not None
         self._state = self.decide(root)
         agent.muted = self._state == _SKIP
+        self._trained_last, self._backward_began = self._state == _TRAIN, False
         if self._state != _TRAIN:
             return
         if self._backward_seen:
@@ -162,6 +189,7 @@ class Watch:
             self.epoch += 1
         agent.backward_seen = False
         agent.micro_batch = self.micro_batch
+        self._phase("pre_forward")
 
     def _leave(self, root: Any, args: Any, output: Any) -> None:
         """The root's forward pass is over, or failed."""
@@ -170,6 +198,7 @@ class Watch:
         self._agent.muted = False
         if state != _TRAIN:
             return
+        self._phase("post_forward")
         try:
             for _, tensor in flatten(output):
                 if tensor.requires_grad:
@@ -182,7 +211,27 @@ class Watch:
             return _TRAIN
         return _EVAL if self._evaluations else _SKIP
 
+    def training(self) -> bool:
+        """Whether the root's pass that runs, or ran last, is recorded as training."""
+        return self._resting != _SKIP and self._trained_last
+
+    def _phase(self, name: str) -> None:
+        if self._memory is not None:
+            self._memory.phase(name)
+
+    def phase_of_optimizer(self, name: str) -> None:
+        if self.wanted():
+            self._phase(name)
+
+    def _backward_ends(self) -> None:
+        if self._resting != _SKIP:
+            self._phase("post_backward")
+
     def note_backward(self, _: Any = None) -> None:
+        if self._memory is not None and not self._backward_began and self._resting != _SKIP:
+            self._backward_began = True
+            self._phase("pre_backward")
+            queue_after_backward(self._backward_ends)
         self._backward_seen = True
         if self._agent is not None:
             self._agent.backward_seen = True
@@ -212,6 +261,13 @@ class _Inert:
 
     def __reduce__(self) -> Any:
         return _INERT_COPY
+
+
+class _InertWithKeywords(_Inert):
+    """A hook of what a module is called with: (args, kwargs)."""
+
+    def __call__(self, _: Any, args: Any, kwargs: Any) -> None:
+        self._function(args, kwargs)
 
 
 # What a hook becomes in a copy or pickle: a function of the standard library that takes anything and returns None, so that a model that
@@ -406,6 +462,8 @@ def watch(
     steps: str | None = None,
     eval: bool = False,  # noqa: A002 (the name that users know)
     name: str = "",
+    memory: bool | str | Iterable[str] = True,
+    density: bool | Mapping[str, int] = True,
 ) -> Watch:
     """Records what a torch module computes, from now on.
 
@@ -413,6 +471,8 @@ def watch(
     names, as "blocks.*.ln1". kinds: output, input, grad_output, grad_input, weight, and with an optimizer weight_grad and
     optimizer_state; default: output, grad_output, the weights as they are now, and with an optimizer the last three.
     steps: "0-9,20,100-", "0-99,every=10". eval: record evaluation and no-grad passes too. name: a prefix that tells two models apart.
+    memory: at each phase of the step; "modules": also what each module adds, "peaks": also the highest within each step, or a list.
+    density: how much of the inputs is no padding, where the model or loss tells the padding index; or {"input_ids": 0}.
 
     Raises InvalidArgumentError, TypeError, and StatagentError before init."""
     if _agent.disabled():
@@ -431,6 +491,7 @@ def watch(
         )
     optimizers = _check_optimizers(optimizer)
     chosen = _check_kinds(kinds, bool(optimizers))
+    memory_choices, padding = check_memory(memory), check_density(density)
     selection, recorded_steps = Selection(include, exclude), _Steps(steps)
     all_modules = name_modules(model, name)
     all_parameters = name_parameters(all_modules, name)
@@ -446,6 +507,8 @@ def watch(
             made._claim(named, chosen.difference(_FORWARD_KINDS))
         made._attach(unwrap(model), modules, chosen)
         made._optimizers = [OptimizerHooks(agent, each, parameters, chosen, made.wanted, made.trained) for each in optimizers]
+        made._observe_memory(unwrap(model), modules, optimizers, memory_choices)
+        made._observe_density(unwrap(model), all_parameters, padding)
         made._begin(eval, recorded_steps)
     except BaseException:
         made.remove()

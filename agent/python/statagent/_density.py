@@ -1,0 +1,298 @@
+"""How much of the inputs is no padding: elements that differ from the padding index of the embedding they go into, labels that differ from
+the ignore index of the loss.
+
+Both indexes are seen where they are used: what torch.nn.functional's embedding, cross_entropy and nll_loss call, and with them the
+modules of these names, is wrapped while a model is watched. A wrapper calls what it wraps with the arguments it was given; TorchScript and
+torch.compile see through it. Cost: one comparison and one sum over the input; on a GPU the counts are copied without waiting for them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ._autograd import in_backward
+from ._log import warn_once
+from ._modules import Named
+from .agent import Agent
+from .errors import InvalidArgumentError
+from .flatten import flatten
+
+IGNORE_INDEX = -100  # torch's own default
+_SAMPLES_MAX = 4096  # of a batch, told one by one
+_LATER_MAX = 256  # batches whose counts are still on a GPU
+_INT64 = range(-(2**63), 2**63)
+
+
+def check_density(density: Any) -> dict[str, int] | None:
+    """What `watch(density=...)` asks for: padding indexes by input, besides those that are seen; None: no density at all."""
+    if density is None or density is False:
+        return None
+    if density is True:
+        return {}
+    good = isinstance(density, Mapping) and all(
+        isinstance(name, str) and name and isinstance(pad, int) and not isinstance(pad, bool) and pad in _INT64
+        for name, pad in density.items()
+    )
+    if not good:
+        raise InvalidArgumentError(
+            f"watch: density is {density!r}; expected True, False, or padding indexes by the name of the input, as {{'input_ids': 0}}"
+        )
+    return dict(density)
+
+
+class DensityObserver:
+    """Records the densities of one watched model's inputs. `training`: whether the pass that is running, or ran last, is recorded.
+    Never raises while training. Threads: any."""
+
+    def __init__(
+        self, agent: Agent, root: Any, parameters: list[Named], given: Mapping[str, int], training: Callable[[], bool]
+    ) -> None:
+        self._agent, self._given, self._training = agent, given, training
+        self._weights = {id(named.value): named for named in parameters}
+        self._names: dict[int, str] = {}  # address of an input's memory -> its name, in this micro-batch
+        self._told: set[tuple[str, str]] = set()  # input and type, in this micro-batch
+        self._place = (-1, -1)  # step and micro-batch
+        self._later = _Later(agent)
+        self._arguments = _argument_names(root)
+        agent.add_batch_listener(self.note_input)
+        agent.add_step_listener(self._step_changed)
+        agent.add_flush_listener(self._later.wait)
+        _observers.append(self)
+        _wrap()
+
+    def remove(self) -> None:
+        """Ends it; what is still on a GPU is recorded when it comes."""
+        self._agent.remove_batch_listener(self.note_input)
+        self._agent.remove_step_listener(self._step_changed)
+        self._agent.remove_flush_listener(self._later.wait)
+        if self in _observers:
+            _observers.remove(self)
+        if not _observers:
+            _unwrap()
+
+    def _step_changed(self) -> None:
+        self._later.collect()
+        if self._agent.closed:
+            self.remove()
+
+    # --- what it is told ---------------------------------------------------------------------------------------------------
+
+    def note_inputs(self, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """The root is called with these."""
+        named = {**dict(zip(self._arguments, args)), **kwargs}
+        for name, value in named.items():
+            found = flatten(value)
+            for path, tensor in found:
+                self.note_input(name if len(found) == 1 else f"{name}.{path}", tensor)
+
+    def note_input(self, name: str, tensor: Any) -> None:
+        """An input of the step goes by this name."""
+        try:
+            if not _is_index(tensor):
+                return
+            self._begin_micro_batch()
+            self._names.setdefault(tensor.untyped_storage().data_ptr(), name)
+            if name in self._given:
+                self._tell(name, _kind_of(name), self._given[name], tensor)
+        except Exception as error:
+            self._agent.refuse(f"density of '{name}': {error}")
+
+    def see(self, kind: str, tensor: Any, pad: int, weight: Any = None) -> None:
+        """The tensor goes into an embedding (with this weight) or a loss."""
+        try:
+            if not _is_index(tensor) or not self._training():
+                return
+            self._begin_micro_batch()
+            name = self._names.get(tensor.untyped_storage().data_ptr())
+            if name is None:
+                name = "labels" if kind == "label" else self._name_of_weight(weight)
+            if name is not None and name not in self._given:
+                self._tell(name, kind, pad, tensor)
+        except Exception as error:
+            self._agent.refuse(f"density: {error}")
+
+    # --- inside ------------------------------------------------------------------------------------------------------------
+
+    def _begin_micro_batch(self) -> None:
+        at = self._agent.micro_batch + 1 if self._agent.backward_seen else self._agent.micro_batch
+        place = (self._agent.current_step(), at)
+        if place != self._place:
+            self._place = place
+            self._names.clear()
+            self._told.clear()
+
+    def _name_of_weight(self, weight: Any) -> str | None:
+        """An embedding goes by its module; one of another model is none of ours."""
+        named = self._weights.get(id(weight))
+        return named.parent or named.name if named is not None else None
+
+    def _tell(self, name: str, kind: str, pad: int, tensor: Any) -> None:
+        if (name, kind) in self._told or not self._agent.wanted:
+            return
+        self._told.add((name, kind))
+        samples = tensor.shape[0] if kind == "embed" and tensor.dim() > 1 else 0
+        listed = 0 < samples <= _SAMPLES_MAX
+        total, (step, micro_batch) = tensor.numel(), self._place
+
+        def record(counts: list[int]) -> None:
+            self._agent.log_density(
+                name, kind, pad, sum(counts), total, counts if listed else [], micro_batch=micro_batch, step=step
+            )
+
+        import torch
+
+        with torch.no_grad():
+            counts = (tensor.detach() != pad).reshape(samples if listed else 1, -1).sum(dim=1)
+            if counts.is_cuda:
+                self._later.add(counts, record)
+            else:
+                record(counts.tolist())
+
+
+def _kind_of(name: str) -> str:
+    return "label" if any(word in name.lower() for word in ("label", "target")) else "embed"
+
+
+def _is_index(tensor: Any) -> bool:
+    """Whether this is a plain tensor of whole numbers with memory."""
+    import torch
+
+    if (
+        type(tensor) is not torch.Tensor
+        or tensor.dtype.is_floating_point
+        or tensor.dtype.is_complex
+        or tensor.dtype is torch.bool
+    ):
+        return False
+    functorch = getattr(torch._C, "_functorch", None)
+    if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):  # of vmap and the like: has no memory of its own
+        return False
+    return tensor.layout is torch.strided and tensor.device.type in ("cpu", "cuda") and tensor.numel() > 0
+
+
+def _argument_names(root: Any) -> list[str]:
+    try:
+        return [name for name, p in inspect.signature(root.forward).parameters.items() if p.kind is not p.VAR_POSITIONAL]
+    except (TypeError, ValueError):
+        return []
+
+
+class _Later:
+    """Counts on their way from a GPU, in order. Never waits but in `wait`."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Any, Any, Callable[[list[int]], None]]] = deque()  # host copy, event, taker
+
+    def add(self, counts: Any, take: Callable[[list[int]], None]) -> None:
+        import torch
+
+        if torch.cuda.is_current_stream_capturing():
+            warn_once("density capture", "density: not recorded while a CUDA graph is captured or replayed")
+            return
+        self.collect()
+        if len(self._waiting) >= _LATER_MAX:
+            self._agent.refuse(f"density: {_LATER_MAX} batches wait for the GPU already")
+            return
+        host = torch.empty(counts.shape, dtype=counts.dtype, pin_memory=True)
+        host.copy_(counts, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(counts.device))
+        with self._lock:
+            self._waiting.append((host, event, take))
+
+    def collect(self) -> None:
+        """Hands on what has come."""
+        while True:
+            with self._lock:
+                if not self._waiting or not self._waiting[0][1].query():
+                    return
+                host, _, take = self._waiting.popleft()
+            take(host.tolist())
+
+    def wait(self) -> None:
+        """Before a flush: waits for the GPU, which is busy with steps of milliseconds."""
+        with self._lock:
+            last = self._waiting[-1][1] if self._waiting else None
+        if last is not None:
+            last.synchronize()
+            self.collect()
+
+
+# --- the wrapped functions -------------------------------------------------------------------------------------------------
+
+_observers: list[DensityObserver] = []
+_wrapped: list[tuple[Any, str, Any, Any]] = []  # place, name, original, what stands there now
+
+
+def _seen(kind: str, tensor: Any, pad: Any, weight: Any = None) -> None:
+    import torch
+
+    if isinstance(pad, int) and torch.is_grad_enabled() and not in_backward():
+        for observer in list(_observers):
+            observer.see(kind, tensor, pad, weight)
+
+
+def _of_embedding(original: Any) -> Any:
+    @functools.wraps(original)
+    def embedding(weight: Any, indices: Any, padding_idx: int = -1, *args: Any, **kwargs: Any) -> Any:
+        if padding_idx >= 0 and not _traced():
+            _seen("embed", indices, padding_idx, weight)
+        return original(weight, indices, padding_idx, *args, **kwargs)
+
+    return embedding
+
+
+def _of_loss(original: Any) -> Any:
+    @functools.wraps(original)
+    def loss(*args: Any, **kwargs: Any) -> Any:  # values, target, weight, reduction, ignore_index, ...
+        if len(args) > 1 and not _traced():
+            _seen("label", args[1], kwargs.get("ignore_index", args[4] if len(args) > 4 else IGNORE_INDEX))
+        return original(*args, **kwargs)
+
+    return loss
+
+
+def _traced() -> bool:
+    import torch
+
+    return bool(torch.compiler.is_compiling()) if hasattr(torch, "compiler") else False
+
+
+def _wrap() -> None:
+    """Wraps what torch.nn.functional calls, not its functions themselves: those are imported by name and pickled by identity."""
+    if _wrapped:
+        return
+    import torch
+
+    places = [
+        (torch, "embedding", _of_embedding),
+        (torch._C._nn, "cross_entropy_loss", _of_loss),
+        (torch._C._nn, "nll_loss_nd", _of_loss),
+    ]
+    for place, name, wrapper in places:
+        original = getattr(place, name, None)
+        if original is None:
+            continue
+        made = wrapper(original)
+        try:  # TorchScript takes it for what it wraps
+            from torch.jit._builtins import _find_builtin, _register_builtin
+
+            _register_builtin(made, _find_builtin(original))
+        except Exception:
+            continue
+        _wrapped.append((place, name, original, made))
+        setattr(place, name, made)
+
+
+def _unwrap() -> None:
+    for entry in list(_wrapped):
+        place, name, original, made = entry
+        if getattr(place, name) is made:  # else somebody wrapped it after us: it stays, and does nothing
+            setattr(place, name, original)
+            _wrapped.remove(entry)
