@@ -119,7 +119,7 @@ def test_evaluation_and_recomputation_count_nothing(agent: Agent, recording: Rec
 
     class Checkpointed(Tagger):
         def forward(self, input_ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-            return checkpoint(super().forward, input_ids, use_reentrant=False)  # type: ignore[no-any-return]
+            return checkpoint(super().forward, input_ids, use_reentrant=False)
 
     model = Checkpointed()
     statagent.watch(model)
