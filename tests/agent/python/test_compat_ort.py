@@ -224,7 +224,8 @@ def test_modules_called_without_the_root_begin_a_step_after_each_backward(subscr
     subscribe(model)
     for _ in range(2):
         model.fc(data()).sum().backward()  # type: ignore[operator]
-    assert seen(recording, "grad_output") == [(0, 0), (1, 0)]
+    train(model)
+    assert seen(recording, "grad_output") == [(0, 0), (1, 0), (2, 0)]
 
 
 def test_a_forward_pass_that_fails_is_no_step(subscribe: Subscribe, recording: Recording) -> None:
