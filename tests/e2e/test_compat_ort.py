@@ -216,3 +216,58 @@ def test_only_the_import_differs_and_no_rank_overwrites_another(collector: Colle
     assert again.code == 0, again.err
     assert "already exists, as run 'pt_out'; overriding it" in again.err
     assert len(exported(collector, "pt_out")) == 2 * 5 * 8
+
+
+# What the reference's inspector of memory and density is tried with: 32 steps; a batch of 12 tokens, half of them padding, and labels of
+# which 5 are ignored.
+INSPECTOR = f"""
+import torch, statagent
+{OURS}
+
+class Classifier(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(10, 8, padding_idx=1), torch.nn.Linear(8, 4)
+
+    def forward(self, input_ids, labels):
+        logits = self.head(self.embedding(input_ids))
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+model = Classifier()
+statagent.init(run="inspector")
+statagent.watch(model, kinds={{"weight"}})
+GlobalSubscriberManager.subscribe(model, [StatisticsSubscriber("unused")])
+input_ids = torch.tensor([[0, 2, 3, 1, 1, 1], [4, 5, 6, 1, 1, 1]])
+labels = torch.tensor([[0, 1, 2, 3, -100, -100], [1, 2, 3, -100, -100, -100]])
+for _ in range(32):
+    model(input_ids, labels).backward()
+"""
+
+
+@pytest.fixture(scope="module")
+def inspected(shared_collector: Collector) -> Collector:
+    shared_collector.python(INSPECTOR)
+    return shared_collector
+
+
+def test_the_memory_case_of_the_reference(inspected: Collector) -> None:
+    """32 steps of 4 phases, and a line of its form for each."""
+    records = inspected.json("memory", "inspector")["records"]
+    phases = ["pre_forward", "post_forward", "pre_backward", "post_backward"]
+    assert [(r["step"], r["phase"]) for r in records] == [(step, phase) for step in range(32) for phase in phases]
+    assert {r["parameter"] for r in records} == {4 * (10 * 8 + 8 * 4 + 4)}
+    lines = inspected.statctl("memory", "inspector", "--format", "ort").out.splitlines()
+    assert len(lines) == 32 * 4
+    form = re.compile(r"rank-0 step (\d+) memory \(MiB\) \| phase: (\w+)( \| [a-z]+( [a-z]+)*: \d+)+")
+    found = [form.fullmatch(line) for line in lines]
+    assert [(int(m[1]), m[2]) for m in found if m] == [(step, phase) for step in range(32) for phase in phases]
+
+
+def test_the_density_cases_of_the_reference(inspected: Collector) -> None:
+    """Embedding: 6 of 12 (padding 1); label: 7 of 12 (-100)."""
+    records = inspected.json("density", "inspector")["records"]
+    assert len(records) == 2 * 32
+    found = {(r["input"], r["type"], r["pad_index"], r["valid"], r["total"], tuple(r["valid_per_sample"])) for r in records}
+    assert found == {("input_ids", "embed", 1, 6, 12, (3, 3)), ("labels", "label", -100, 7, 12, ())}
+    table = inspected.statctl("density", "inspector").out
+    assert re.search(r"\b50(\.0+)? ?%", table) and re.search(r"\b58\.3\d* ?%", table), table

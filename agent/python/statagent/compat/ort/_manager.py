@@ -74,7 +74,7 @@ class SubscriberManager:
 
     def _attach(self, root: Any) -> None:
         calls = _Calls(self._run_ctx, self._subscribers, self._recorder())
-        self._pre_forward_hooks.append(root.register_forward_pre_hook(_Hook(calls.begin)))
+        self._pre_forward_hooks.append(root.register_forward_pre_hook(_Hook(calls.begin), prepend=True))
         self._visit(root, calls, 1, "")
         self._post_forward_hooks.append(root.register_forward_hook(_Hook(calls.end)))
         self._post_forward_hooks.append(root.register_forward_hook(_Hook(calls.leave), always_call=True))
