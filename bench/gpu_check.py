@@ -90,7 +90,8 @@ def sanitizers() -> list[Check]:
 def package() -> Check:
     """The Python package's tests on the GPU, and the training; they are written for unittest."""
     begin = time.monotonic()
-    command = [sys.executable, "-m", "unittest", "gpu.test_gpu", "gpu.test_gpu_training"]
+    modules = sorted(f"gpu.{path.stem}" for path in (ROOT / "tests" / "gpu").glob("test_*.py"))
+    command = [sys.executable, "-m", "unittest", *modules]
     library = {} if BUNDLED else {"STATAGENT_LIBRARY": str(BUILD / "lib" / "libstatagent.so")}
     if not BUNDLED:
         library["STATCOLLECT_BUILD_DIR"] = str(BUILD)
