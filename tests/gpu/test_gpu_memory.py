@@ -101,7 +101,7 @@ class TestMemory(unittest.TestCase):
 class TestDensity(unittest.TestCase):
     def test_counts_come_without_waiting_for_the_gpu(self) -> None:
         agent, model = Noted(), nn.Embedding(100, 16, padding_idx=1).cuda()
-        observer = DensityObserver(agent, model, [], {"labels": -100}, lambda: True)  # type: ignore[arg-type]
+        observer = DensityObserver(agent, [], {"labels": -100}, lambda: True)  # type: ignore[arg-type]
         try:
             ids = torch.tensor([[3, 4, 5, 1, 1, 1], [7, 8, 9, 1, 1, 1]], device="cuda")
             observer.note_input("input_ids", ids)
@@ -121,7 +121,7 @@ class TestDensity(unittest.TestCase):
 
     def test_losses_on_the_gpu(self) -> None:
         agent = Noted()
-        observer = DensityObserver(agent, nn.Linear(2, 2), [], {}, lambda: True)  # type: ignore[arg-type]
+        observer = DensityObserver(agent, [], {}, lambda: True)  # type: ignore[arg-type]
         try:
             logits = torch.zeros(4, 3, device="cuda", requires_grad=True)
             functional.cross_entropy(logits, torch.tensor([0, 1, -100, 2], device="cuda")).backward()

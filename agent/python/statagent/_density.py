@@ -8,7 +8,6 @@ torch.compile see through it. Cost: one comparison and one sum over the input; o
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -19,7 +18,6 @@ from ._log import warn_once
 from ._modules import Named
 from .agent import Agent
 from .errors import InvalidArgumentError
-from .flatten import flatten
 
 IGNORE_INDEX = -100  # torch's own default
 _SAMPLES_MAX = 4096  # of a batch, told one by one
@@ -48,16 +46,13 @@ class DensityObserver:
     """Records the densities of one watched model's inputs. `training`: whether the pass that is running, or ran last, is recorded.
     Never raises while training. Threads: any."""
 
-    def __init__(
-        self, agent: Agent, root: Any, parameters: list[Named], given: Mapping[str, int], training: Callable[[], bool]
-    ) -> None:
+    def __init__(self, agent: Agent, parameters: list[Named], given: Mapping[str, int], training: Callable[[], bool]) -> None:
         self._agent, self._given, self._training = agent, given, training
         self._weights = {id(named.value): named for named in parameters}
         self._names: dict[int, str] = {}  # address of an input's memory -> its name, in this micro-batch
         self._told: set[tuple[str, str]] = set()  # input and type, in this micro-batch
         self._place = (-1, -1)  # step and micro-batch
         self._later = _Later(agent)
-        self._arguments = _argument_names(root)
         agent.add_batch_listener(self.note_input)
         agent.add_step_listener(self._step_changed)
         agent.add_flush_listener(self._later.wait)
@@ -80,14 +75,6 @@ class DensityObserver:
             self.remove()
 
     # --- what it is told ---------------------------------------------------------------------------------------------------
-
-    def note_inputs(self, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """The root is called with these."""
-        named = {**dict(zip(self._arguments, args)), **kwargs}
-        for name, value in named.items():
-            found = flatten(value)
-            for path, tensor in found:
-                self.note_input(name if len(found) == 1 else f"{name}.{path}", tensor)
 
     def note_input(self, name: str, tensor: Any) -> None:
         """An input of the step goes by this name."""
@@ -172,13 +159,6 @@ def _is_index(tensor: Any) -> bool:
     if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):  # of vmap and the like: has no memory of its own
         return False
     return tensor.layout is torch.strided and tensor.device.type in ("cpu", "cuda") and tensor.numel() > 0
-
-
-def _argument_names(root: Any) -> list[str]:
-    try:
-        return [name for name, p in inspect.signature(root.forward).parameters.items() if p.kind is not p.VAR_POSITIONAL]
-    except (TypeError, ValueError):
-        return []
 
 
 class _Later:

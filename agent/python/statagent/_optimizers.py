@@ -18,7 +18,7 @@ from .flatten import flatten
 class OptimizerHooks:
     """One watched optimizer. Its second update within a step gets call index 1, and so on.
 
-    `wanted`: whether this step is recorded; `trained`: whether the model has been run in it."""
+    `wanted`: whether this step is recorded, `parameters_wanted`: and in it what concerns parameters; `trained`: whether the model has been run in it."""
 
     def __init__(
         self,
@@ -28,8 +28,10 @@ class OptimizerHooks:
         kinds: frozenset[str],
         wanted: Callable[[], bool],
         trained: Callable[[], bool],
+        parameters_wanted: Callable[[], bool],
     ) -> None:
         self._agent, self._optimizer, self._kinds, self._wanted, self._trained = agent, optimizer, kinds, wanted, trained
+        self._parameters_wanted = parameters_wanted
         self._updating: FrameType | None = None  # the caller of the hooks while an update runs
         self._model_parameters = parameters
         self._updated: list[int] = []  # ids of what the optimizer updates
@@ -85,7 +87,7 @@ class OptimizerHooks:
         self._updating = sys._getframe(1)
         if self.on_phase is not None:
             self.on_phase("pre_optimizer")
-        if not self._wanted():
+        if not self._parameters_wanted():
             return
         try:
             self._follow_parameters()
@@ -101,7 +103,7 @@ class OptimizerHooks:
         if self._within_update():
             return
         self._updating = None
-        if self._wanted():
+        if self._parameters_wanted():
             for named in self._parameters:
                 if "weight" in self._kinds:
                     self._record(named, "weight", "", named.value)

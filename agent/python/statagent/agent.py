@@ -55,6 +55,7 @@ class Agent:
         self._calls: dict[tuple[Any, ...], int] = {}  # next call index in this step
         self._step_listeners: list[Callable[[], None]] = []
         self._flush_listeners: list[Callable[[], None]] = []
+        self.batch_logged = (-1, -1)  # step and micro-batch of the last log_batch
         self._batch_listeners: list[Callable[[str, Any], None]] = []
         self._leaf_hooks: list[Any] = []
         # What the watches tell: the micro-batch, whether a backward pass ended it, whether an unrecorded pass is running.
@@ -167,6 +168,7 @@ class Agent:
             return
         # Logged before the forward pass, so it belongs to the micro-batch that begins.
         at = self.micro_batch + 1 if self.backward_seen else self.micro_batch
+        self.batch_logged = (self.current_step(), at)
         for name, value in tensors.items():
             try:
                 if value is None:

@@ -11,6 +11,7 @@ from . import _library
 from . import agent as _agent
 from ._autograd import GradientHook, hook_result, in_backward
 from ._density import DensityObserver, check_density
+from ._inputs import InputObserver
 from ._log import warn_once
 from ._memory import MemoryObserver, check_memory, queue_after_backward
 from ._modules import Named, Selection, name_modules, name_parameters, unwrap
@@ -55,6 +56,7 @@ class Watch:
         self._leaf_hooks: list[Any] = []
         self._claimed: list[tuple[str, str]] = []
         self._steps: _Steps | None = None
+        self._parameter_steps: _Steps | None = None
         self._state = _SKIP
         self._resting = _SKIP  # _state while the root is not running
         self._evaluations = False
@@ -134,18 +136,19 @@ class Watch:
             self._removables.append(named.value.register_forward_pre_hook(_Inert(enter)))
             self._removables.append(named.value.register_forward_hook(_Inert(leave), always_call=True))
 
-    def _observe_density(self, root: Any, parameters: list[Named], given: dict[str, int] | None) -> None:
-        if given is None:
-            return
-        assert self._agent is not None
-        observer = DensityObserver(self._agent, root, parameters, given, self.training)
-        self._removables.append(observer)
-        note = _InertWithKeywords(lambda args, kwargs: observer.note_inputs(args, kwargs))
-        self._removables.append(root.register_forward_pre_hook(note, with_kwargs=True))
+    def _observe_inputs(self, root: Any, parameters: list[Named], padding: dict[str, int] | None, fingerprints: bool) -> None:
+        agent = self._agent
+        assert agent is not None
+        density = None if padding is None else DensityObserver(agent, parameters, padding, self.training)
+        if density is not None:
+            self._removables.append(density)
+        if density is not None or fingerprints:
+            note = _InertWithKeywords(InputObserver(agent, root, density, fingerprints, self.training))
+            self._removables.append(root.register_forward_pre_hook(note, with_kwargs=True))
 
-    def _begin(self, evaluations: bool, steps: _Steps) -> None:
+    def _begin(self, evaluations: bool, steps: _Steps, parameter_steps: _Steps) -> None:
         assert self._agent is not None
-        self._evaluations, self._steps = evaluations, steps
+        self._evaluations, self._steps, self._parameter_steps = evaluations, steps, parameter_steps
         self._agent.add_step_listener(self._step_changed)
         self._step_changed()
 
@@ -153,6 +156,11 @@ class Watch:
 
     def wanted(self) -> bool:
         return self._resting != _SKIP
+
+    def parameters_wanted(self) -> bool:
+        """Whether weights, their gradients and the optimizer's state are recorded in this step."""
+        assert self._agent is not None
+        return self.wanted() and self._parameter_steps is not None and self._agent.current_step() in self._parameter_steps
 
     def trained(self) -> bool:
         """Whether the model has been run in this step, as far as the hooks can tell."""
@@ -464,6 +472,8 @@ def watch(
     name: str = "",
     memory: bool | str | Iterable[str] = True,
     density: bool | Mapping[str, int] = True,
+    fingerprints: bool = True,
+    parameter_steps: str | None = None,
 ) -> Watch:
     """Records what a torch module computes, from now on.
 
@@ -472,6 +482,8 @@ def watch(
     optimizer_state; default: output, grad_output, the weights as they are now, and with an optimizer the last three.
     steps: "0-9,20,100-", "0-99,every=10". eval: record evaluation and no-grad passes too. name: a prefix that tells two models apart.
     memory: at each phase of the step; "modules": also what each module adds, "peaks": also the highest within each step, or a list.
+    parameter_steps: steps in which weights, their gradients and optimizer state are recorded, of those above ("every=100").
+    fingerprints: record the model's inputs as kind `batch`, where log_batch does not.
     density: how much of the inputs is no padding, where the model or loss tells the padding index; or {"input_ids": 0}.
 
     Raises InvalidArgumentError, TypeError, and StatagentError before init."""
@@ -492,7 +504,7 @@ def watch(
     optimizers = _check_optimizers(optimizer)
     chosen = _check_kinds(kinds, bool(optimizers))
     memory_choices, padding = check_memory(memory), check_density(density)
-    selection, recorded_steps = Selection(include, exclude), _Steps(steps)
+    selection, recorded_steps, recorded_parameters = Selection(include, exclude), _Steps(steps), _Steps(parameter_steps)
     all_modules = name_modules(model, name)
     all_parameters = name_parameters(all_modules, name)
     selection.check([named.name for named in [*all_modules, *all_parameters]])
@@ -506,10 +518,13 @@ def watch(
         for named in parameters:
             made._claim(named, chosen.difference(_FORWARD_KINDS))
         made._attach(unwrap(model), modules, chosen)
-        made._optimizers = [OptimizerHooks(agent, each, parameters, chosen, made.wanted, made.trained) for each in optimizers]
+        made._optimizers = [
+            OptimizerHooks(agent, each, parameters, chosen, made.wanted, made.trained, made.parameters_wanted)
+            for each in optimizers
+        ]
         made._observe_memory(unwrap(model), modules, optimizers, memory_choices)
-        made._observe_density(unwrap(model), all_parameters, padding)
-        made._begin(eval, recorded_steps)
+        made._observe_inputs(unwrap(model), all_parameters, padding, fingerprints)
+        made._begin(eval, recorded_steps, recorded_parameters)
     except BaseException:
         made.remove()
         raise

@@ -45,7 +45,7 @@ def test_kinds_come_in_the_order_of_the_step(agent: Agent, recording: Recording)
     statagent.watch(net, optimizer)
     update(net, optimizer)
     kinds = list(dict.fromkeys(r.kind for r in recording.records if r.mode == "train"))
-    assert kinds == ["output", "grad_output", "weight_grad", "weight", "optimizer_state"]
+    assert kinds == ["batch", "output", "grad_output", "weight_grad", "weight", "optimizer_state"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""What a watched model is called with: fingerprints of the batch, unless the program logs them itself, and names for the densities."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ._density import DensityObserver
+from .agent import Agent
+from .flatten import flatten
+
+
+class InputObserver:
+    """Called with the root's arguments before each of its passes. `training`: whether that pass is recorded as training. Never raises.
+
+    A fingerprint is a record of kind `batch`, under the name of the argument, with the place in it as path. Left out: what needs a gradient
+    (it is the output of something, not of the data), and every input of a micro-batch for which log_batch was called before."""
+
+    def __init__(
+        self, agent: Agent, root: Any, density: DensityObserver | None, fingerprints: bool, training: Callable[[], bool]
+    ) -> None:
+        self._agent, self._density, self._fingerprints, self._training = agent, density, fingerprints, training
+        self._names = _argument_names(root)
+
+    def __call__(self, args: Any, kwargs: Mapping[str, Any]) -> None:
+        if not self._training():
+            return
+        try:
+            agent = self._agent
+            logged = not self._fingerprints or agent.batch_logged == (agent.current_step(), agent.micro_batch)
+            for name, value in self._named(args, kwargs):
+                found = flatten(value)
+                bare = len(found) == 1 and found[0][1] is value
+                for path, tensor in found:
+                    if self._density is not None:
+                        self._density.note_input(name if bare else f"{name}.{path}", tensor)
+                    if not logged and not tensor.requires_grad:
+                        agent.observe(name, tensor, "batch", "" if bare else path)
+        except Exception as error:
+            self._agent.refuse(f"inputs of the model: {error}")
+
+    def _named(self, args: Any, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Positional arguments beyond those that have a name go by their number."""
+        names = [*self._names, *(str(i) for i in range(len(self._names), len(args)))]
+        return [*zip(names, args), *kwargs.items()]
+
+
+def _argument_names(root: Any) -> list[str]:
+    """Of the positional arguments of the model's forward()."""
+    try:
+        found = inspect.signature(root.forward).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
