@@ -158,7 +158,8 @@ Status NoActivation(RunView& view, const SeriesRequest& request) {
 }
 
 // Calls `take(rank, record)` for the wanted records that `read(attempt, rank, bounds)` gives: by rank and
-// step, of each step from the newest attempt that has it. Request: has run, ranks, steps.
+// step, of each step from the newest attempt that has it: that has tensors or scalars in it, or else records
+// of this kind. Request: has run, ranks, steps.
 template <typename Request, typename Read, typename Take>
 Status ForEachRecord(Store& store, const Request& request, const std::stop_token& stop, const Read& read,
                      const Take& take) {
@@ -166,21 +167,31 @@ Status ForEachRecord(Store& store, const Request& request, const std::stop_token
   if (!view.ok()) return view.status();
   auto wanted = StepSet::Parse(request.steps);
   if (!wanted.ok()) return wanted.status();
-  auto steps = view->Steps(*wanted);
-  if (!steps.ok()) return steps.status();
+  auto owners = view->Steps(*wanted);
+  if (!owners.ok()) return owners.status();
+  const StepBounds bounds{.first = wanted->first(), .last = wanted->last()};
   const auto& attempts = view->attempts();
   for (const std::uint32_t rank : view->AllRanks()) {
     if (!WantedRank(request.ranks, rank)) continue;
+    using Records = std::decay_t<decltype(*read(0, rank, bounds))>;
+    std::map<std::uint64_t, std::pair<std::size_t, Records>> steps;  // with the attempt that they are of
     for (std::size_t attempt = 0; attempt < attempts.size(); ++attempt) {
       if (stop.stop_requested()) return Cancelled();
       if (!view->ranks(attempt).contains(rank)) continue;
-      auto records = read(attempts[attempt].id, rank, {.first = wanted->first(), .last = wanted->last()});
+      auto records = read(attempts[attempt].id, rank, bounds);
       if (!records.ok()) return records.status();
       for (auto& record : *records) {
-        const auto owner = steps->find(record.step);
-        if (owner != steps->end() && owner->second == attempt)
-          STATCOLLECT_RETURN_IF_ERROR(take(rank, record));
+        if (!wanted->Contains(record.step)) continue;
+        const auto owner = owners->find(record.step);
+        if (owner != owners->end() && owner->second != attempt) continue;
+        auto& [of, kept] = steps[record.step];
+        if (of != attempt) kept.clear();
+        of = attempt;
+        kept.push_back(std::move(record));
       }
+    }
+    for (auto& [step, kept] : steps) {
+      for (auto& record : kept.second) STATCOLLECT_RETURN_IF_ERROR(take(rank, record));
     }
   }
   return Status::Ok();

