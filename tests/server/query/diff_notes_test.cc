@@ -337,6 +337,12 @@ class GrowingStore final : public Store {
   Result<std::vector<StepRecord>> StepEnds(AttemptId a, std::uint32_t r, StepBounds s) override {
     return inner_.StepEnds(a, r, s);
   }
+  Result<std::vector<MemoryRecord>> Memory(AttemptId a, std::uint32_t r, StepBounds s) override {
+    return inner_.Memory(a, r, s);
+  }
+  Result<std::vector<DensityRecord>> Densities(AttemptId a, std::uint32_t r, StepBounds s) override {
+    return inner_.Densities(a, r, s);
+  }
   Result<StoreUsage> Usage() override { return inner_.Usage(); }
   bool fsync() const override { return inner_.fsync(); }
   Result<std::vector<AttemptTally>> Census() override { return inner_.Census(); }

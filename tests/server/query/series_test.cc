@@ -160,7 +160,9 @@ TEST_F(SeriesTest, MemoryAndDensityAreByRankAndStepOfTheNewestAttempt) {
   first.Commit();
   second.Commit();
   found.clear();
-  for (const MemoryRow& row : *engine_.ListMemory({.run = "only", .ranks = {}}))
+  memory = engine_.ListMemory({.run = "only", .ranks = {}});
+  ASSERT_TRUE(memory.ok());
+  for (const MemoryRow& row : *memory)
     found.push_back(std::to_string(row.record.step) + std::string(Name(row.record.phase)));
   EXPECT_THAT(found, ElementsAre("0pre_forward", "4post_forward", "9pre_forward"));
   const Status unknown = engine_.ListDensity({.run = "m", .input = "idz"}).status();
