@@ -1,7 +1,9 @@
 #include "agent/export/batcher.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,9 @@ constexpr std::size_t kDefinitionBytes = 96;
 constexpr std::size_t kLayoutBytes = 32;
 constexpr std::size_t kDimensionBytes = 10;
 constexpr std::size_t kBatchOverheadBytes = 512;
+constexpr std::size_t kNormBytes = 64;
+
+constexpr char kNormName[] = "grad_norm";
 
 std::size_t BytesOf(const ActivationDef& def) {
   return kDefinitionBytes + def.key.name.size() + def.key.output_path.size() + def.parent.size() +
@@ -159,13 +164,40 @@ bool Batcher::Assemble(Builder* builder) {
 
 bool Batcher::TakeSide(Builder* builder) {
   bool too_big = false;
-  auto entry = recorder_->side().PopIf(recorder_->ring().head(), builder->room(), &too_big);
+  const std::size_t room = builder->room() - std::min(builder->room(), kNormBytes);
+  auto entry = recorder_->side().PopIf(recorder_->ring().head(), room, &too_big);
   if (too_big) builder->bytes = builder->bytes_max;  // full: later records must not overtake this one
   if (!entry) return false;
   builder->bytes += entry->bytes;
-  if (const auto* step = std::get_if<StepRecord>(&entry->record)) last_step_ = step->step;
+  if (const auto* step = std::get_if<StepRecord>(&entry->record)) {
+    last_step_ = step->step;
+    AddNorm(step->step, builder);
+  } else if (const auto* scalar = std::get_if<ScalarRecord>(&entry->record)) {
+    program_logs_norm_ = program_logs_norm_ || scalar->name == kNormName;
+  }
   std::visit(AddTo{builder->batch}, std::move(entry->record));
   return true;
+}
+
+void Batcher::AddToNorm(const Slot& slot) {
+  if (slot.activation >= is_gradient_.size() || !is_gradient_[slot.activation]) return;
+  double& sum = norm_squared_ ? *norm_squared_ : norm_squared_.emplace(0);
+  const TensorStats& stats = slot.stats;
+  if (stats.has_finite) sum += stats.l2 * stats.l2;
+  if (stats.pos_inf + stats.neg_inf > 0) sum += std::numeric_limits<double>::infinity();
+  if (stats.nan > 0) sum = std::numeric_limits<double>::quiet_NaN();
+}
+
+void Batcher::AddNorm(std::uint64_t step, Builder* builder) {
+  const auto squared = std::exchange(norm_squared_, std::nullopt);
+  std::uint64_t lost = 0;
+  for (const auto& [cause, dropped] : ledger_->Snapshot().dropped_by_cause) lost += dropped;
+  const bool whole = std::exchange(lost_before_, lost) == lost;
+  if (!squared || !whole || program_logs_norm_) return;
+  builder->bytes += kNormBytes;
+  builder->batch.scalars.push_back(
+      {.name = kNormName, .step = step, .micro_batch = 0, .value = std::sqrt(*squared)});
+  ledger_->Produce();
 }
 
 bool Batcher::TakeSlot(Builder* builder) {
@@ -182,6 +214,9 @@ bool Batcher::TakeSlot(Builder* builder) {
   if (!builder->Fits(bytes)) return false;
   builder->bytes += bytes;
   activations_sent_ += static_cast<std::uint32_t>(activations.size());
+  for (const ActivationDef& def : activations)
+    is_gradient_.push_back(def.key.kind == Kind::kWeightGrad && def.key.call == 0);
+  AddToNorm(*slot);
   layouts_sent_ += static_cast<std::uint32_t>(layouts.size());
   std::move(activations.begin(), activations.end(), std::back_inserter(builder->batch.activations));
   std::move(layouts.begin(), layouts.end(), std::back_inserter(builder->batch.layouts));

@@ -3,6 +3,11 @@
 // waited kBatchAge. Nothing is taken out of the recorder before
 // the sink has room for it, so that the recorder's bounds are the agent's bounds.
 //
+// It adds one record of its own: at the end of a step in which weight gradients were observed the scalar
+// `grad_norm`, the L2 norm of them all (call 0; not finite if an element was not), unless records were lost
+// in that step or the program logs a scalar of that name itself. So it costs no pass over the tensors, on any
+// device.
+//
 // Invariants: (1) Records leave in the order in which they were handed over. (2) A definition goes into the
 // first batch that uses it or an earlier one. (3) A batch that holds more than one record fits
 // BatchSink::BatchBytesMax. Threads: Poll from the batcher's own; the rest from any.
@@ -17,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "agent/export/batch_sink.h"
 #include "agent/staging/recorder.h"
@@ -63,6 +69,9 @@ class Batcher {
   bool Assemble(Builder* builder);
   bool TakeSide(Builder* builder);
   bool TakeSlot(Builder* builder);
+  void AddToNorm(const Slot& slot);
+  // Before the end of `step` is added; `micro_batch` 0.
+  void AddNorm(std::uint64_t step, Builder* builder);
   void Discard();
   void Run();
 
@@ -82,6 +91,11 @@ class Batcher {
   std::uint64_t last_step_ = 0;
   std::map<std::string, std::uint64_t> reported_;  // losses, by cause
   std::deque<EventRecord> reports_;
+  // The norm of this step's weight gradients.
+  std::vector<bool> is_gradient_;       // by activation
+  std::optional<double> norm_squared_;  // nothing: none yet
+  std::uint64_t lost_before_ = 0;       // records lost until the end of the last step
+  bool program_logs_norm_ = false;
   std::optional<TimePoint> last_report_;
 
   bool flushing_ = false;  // a flush was asked for, and not everything is sent yet

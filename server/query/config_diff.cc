@@ -27,6 +27,13 @@ constexpr std::array<std::string_view, 14> kVolatile = {"pid",
                                                         "torchelastic_run_id",
                                                         "statagent_run"};
 
+// Whole keys: nobody seeds these generators in most programs, so that they differ between any two launches.
+// That a known seed was set is a setting of its own ("random.python.seed").
+constexpr std::array<std::string_view, 2> kVolatileKeys = {"random.python.state", "random.numpy.state"};
+constexpr std::string_view kTorchState = "random.torch.state";
+constexpr char kTorchSeed[] = "random.torch.seed";
+constexpr std::string_view kNoSeed = "none";
+
 std::string Lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -43,8 +50,18 @@ std::optional<double> NumberOf(const std::string& text) {
 }  // namespace
 
 bool IsVolatileSetting(const std::string& key) {
+  if (std::find(kVolatileKeys.begin(), kVolatileKeys.end(), key) != kVolatileKeys.end()) return true;
   const std::string leaf = Lower(key.substr(key.rfind('.') + 1));
   return std::find(kVolatile.begin(), kVolatile.end(), leaf) != kVolatile.end();
+}
+
+bool IsCompared(const std::string& key, const std::map<std::string, std::string>& a,
+                const std::map<std::string, std::string>& b) {
+  if (IsVolatileSetting(key)) return false;
+  if (key != kTorchState) return true;
+  const auto seed_a = a.find(kTorchSeed), seed_b = b.find(kTorchSeed);
+  return a.contains(key) && b.contains(key) && seed_a != a.end() && seed_b != b.end() &&
+         seed_a->second == seed_b->second && seed_a->second != kNoSeed;
 }
 
 bool SameSetting(const std::string& a, const std::string& b) {
@@ -62,7 +79,7 @@ std::vector<ConfigDifference> CompareConfig(const std::map<std::string, std::str
   for (const auto& [key, value] : b) keys.insert(key);
   std::vector<ConfigDifference> differences;
   for (const std::string& key : keys) {
-    if (IsVolatileSetting(key)) continue;
+    if (!IsCompared(key, a, b)) continue;
     ConfigDifference difference{.key = key, .a = {}, .b = {}};
     if (const auto found = a.find(key); found != a.end()) difference.a = found->second;
     if (const auto found = b.find(key); found != b.end()) difference.b = found->second;

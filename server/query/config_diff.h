@@ -17,6 +17,11 @@ std::vector<ConfigDifference> CompareConfig(const std::map<std::string, std::str
 
 // Whether a key is left out by that.
 bool IsVolatileSetting(const std::string& key);
+// Whether a difference in the key would say something about these two runs. The state of torch's random
+// numbers does only where both runs set the same seed: then one of them has drawn more numbers than the
+// other.
+bool IsCompared(const std::string& key, const std::map<std::string, std::string>& a,
+                const std::map<std::string, std::string>& b);
 // Equal text, or numbers of equal value ("1e-3", "0.001"), or the same of "true" and "false" in any case.
 bool SameSetting(const std::string& a, const std::string& b);
 

@@ -47,9 +47,9 @@ bool HasAny(const std::vector<std::string>& words, Names names) {
 constexpr std::string_view kVersionWords[] = {"version", "versions", "commit", "git", "dirty", "driver"};
 constexpr std::string_view kDeterminismWords[] = {"deterministic",  "determinism", "benchmark",
                                                   "pythonhashseed", "workspace",   "autotune"};
-constexpr std::string_view kPrecisionWords[] = {"dtype", "precision", "amp",   "autocast",    "fp16",
-                                                "bf16",  "bfloat16",  "fp8",   "fp32",        "tf32",
-                                                "half",  "scaler",    "quant", "quantization"};
+constexpr std::string_view kPrecisionWords[] = {
+    "dtype", "dtypes", "precision", "amp",    "autocast", "fp16",         "bf16", "bfloat16", "fp8",
+    "fp32",  "tf32",   "half",      "scaler", "quant",    "quantization", "sdp",  "sdpa"};
 constexpr std::string_view kParallelWords[] = {
     "world",     "dp",       "tp",       "pp",     "cp",   "ep",    "ddp",     "fsdp",
     "parallel",  "pipeline", "sharding", "nccl",   "gloo", "nodes", "rank",    "distributed",
@@ -60,10 +60,11 @@ constexpr std::string_view kOptimizerWords[] = {
     "decay",    "warmup",   "schedule",  "clip",     "clipping", "scheduler", "accumulation",
     "nesterov", "ema",      "grad",      "gradient", "fused",    "foreach"};
 constexpr std::string_view kDataWords[] = {
-    "data",  "dataset",   "datasets", "corpus",  "seed",   "seeds", "batch",   "shuffle", "loader",
-    "epoch", "tokenizer", "epochs",   "sampler", "sha256", "split", "samples", "workers", "padding"};
-constexpr std::string_view kEnvironmentWords[] = {
-    "threads", "platform", "host", "hosts", "hostname", "device", "cuda", "gpu", "cpu", "env", "line"};
+    "data",      "dataset", "datasets", "corpus", "seed",  "seeds",   "batch",   "shuffle", "loader", "epoch",
+    "tokenizer", "epochs",  "sampler",  "sha256", "split", "samples", "workers", "padding", "random"};
+constexpr std::string_view kEnvironmentWords[] = {"hardware", "mkldnn",   "threads", "platform", "host",
+                                                  "hosts",    "hostname", "device",  "cuda",     "gpu",
+                                                  "cpu",      "env",      "line"};
 constexpr std::string_view kModelWords[] = {
     "model",   "layer",      "layers",    "width",  "hidden",       "heads",       "head", "dim",
     "eps",     "dropout",    "attention", "attn",   "norm",         "vocab",       "mlp",  "vocabulary",
@@ -121,8 +122,20 @@ void AddNotes(const RunView& view, std::vector<std::string>& notes) {
     notes.push_back("inside " + view.run() + ": " + difference);
 }
 
+// Counts and hashes that the agent takes of a whole model: something else in the list says what changed.
+bool FollowsFromOthers(const std::string& key) {
+  static constexpr std::string_view kSums[] = {"model.modules", "model.structure", "model.parameters",
+                                               "model.buffers", "model.device",    "model.activations",
+                                               "checklist."};
+  static constexpr std::string_view kSizes[] = {".tensors", ".elements", "optimizer.parameters"};
+  return std::any_of(std::begin(kSums), std::end(kSums), [&](auto sum) { return key.starts_with(sum); }) ||
+         (key.starts_with("optimizer.") &&
+          std::any_of(std::begin(kSizes), std::end(kSizes), [&](auto size) { return key.ends_with(size); }));
+}
+
 // Differs from rank to rank by its nature.
 bool IsOfTheRank(const std::string& key) {
+  if (key.starts_with("random.")) return true;
   const auto words = WordsOf(key);
   static constexpr std::string_view kOwn[] = {"rank",   "pid",  "host",     "hostname", "visible",
                                               "device", "port", "platform", "node"};
@@ -140,6 +153,9 @@ std::string_view Name(ConfigCategory category) {
 }
 
 ConfigCategory CategoryOf(std::string_view key) {
+  // The agent's own: settings of one module, whose name may hold any word.
+  if (key.starts_with("module."))
+    return key.ends_with(".dtype") ? ConfigCategory::kPrecision : ConfigCategory::kModel;
   const auto words = WordsOf(key);
   for (const Rule& rule : kRules) {
     // "model.dtype" is precision, "model.seed_width" is model.
@@ -175,7 +191,7 @@ ConfigReport ReportConfig(const RunView& a, const RunView* b, bool all) {
     for (const auto& [key, value] : *settings) keys.insert(key);
   }
   for (const std::string& key : keys) {
-    if (b != nullptr && IsVolatileSetting(key)) continue;
+    if (b != nullptr && !IsCompared(key, of_a, of_b)) continue;
     ConfigItem item = MakeItem(key, Find(of_a, key), Find(of_b, key));
     if (b != nullptr && key == "command_line" && item.a && item.b)
       item.same = WithoutName(*item.a, a.run()) == WithoutName(*item.b, b->run());
@@ -185,7 +201,8 @@ ConfigReport ReportConfig(const RunView& a, const RunView* b, bool all) {
   }
   report.same = report.differ == 0;
   std::stable_sort(report.items.begin(), report.items.end(), [](const ConfigItem& x, const ConfigItem& y) {
-    return std::tie(x.category, x.key) < std::tie(y.category, y.key);
+    return std::tuple(x.category, FollowsFromOthers(x.key), std::tie(x.key)) <
+           std::tuple(y.category, FollowsFromOthers(y.key), std::tie(y.key));
   });
   AddNotes(a, report.notes);
   if (b != nullptr && b->run() != a.run()) AddNotes(*b, report.notes);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -84,6 +85,83 @@ TEST_F(BatcherTest, SendsAtTheEndOfAStep) {
   EXPECT_EQ(batch.scalars.size(), 1u);
   EXPECT_EQ(batch.steps.size(), 1u);
   EXPECT_EQ(batch.stats.sketch.size(), 32u);
+}
+
+class NormTest : public BatcherTest {
+ protected:
+  void Gradient(const std::string& name, TensorStats stats, Kind kind = Kind::kWeightGrad,
+                std::uint32_t call = 0) {
+    Slot* slot = nullptr;
+    ASSERT_TRUE(
+        recorder_->Begin({.name = name, .kind = kind, .call = call}, false, DType::kF32, kShape, &slot).ok());
+    if (slot == nullptr) return;
+    slot->stats = stats;
+    recorder_->Commit(slot);
+  }
+  static TensorStats OfNorm(double l2) { return {.numel = 8, .has_finite = true, .l2 = l2}; }
+  std::vector<ScalarRecord> Norms() {
+    recorder_->EndStep();
+    clock_.Advance(milliseconds(100));
+    PollAll();
+    std::vector<ScalarRecord> found;
+    for (const RecordBatch& batch : sink_.batches) {
+      for (const ScalarRecord& scalar : batch.scalars) {
+        if (scalar.name == "grad_norm") found.push_back(scalar);
+      }
+    }
+    sink_.batches.clear();
+    return found;
+  }
+};
+
+TEST_F(NormTest, OfAllWeightGradientsIsAScalarOfTheStep) {
+  Make();
+  Gradient("a.weight", OfNorm(3));
+  Gradient("a.weight", OfNorm(100), Kind::kWeight);
+  Gradient("a.weight", OfNorm(100), Kind::kWeightGrad, 1);
+  Gradient("b.weight", OfNorm(4));
+  auto norms = Norms();
+  ASSERT_EQ(norms.size(), 1u);
+  EXPECT_DOUBLE_EQ(norms[0].value, 5);
+  EXPECT_EQ(norms[0].step, 0u);
+  EXPECT_TRUE(Norms().empty()) << "no gradients in step 1";
+  Gradient("b.weight", OfNorm(2));
+  norms = Norms();
+  ASSERT_EQ(norms.size(), 1u);
+  EXPECT_EQ(norms[0].step, 2u);
+  EXPECT_DOUBLE_EQ(norms[0].value, 2);
+  EXPECT_EQ(ledger_.Snapshot().produced, 5u + 2u + 3u) << "tensors, norms, step ends";
+}
+
+TEST_F(NormTest, IsNotFiniteIfAnElementIsNot) {
+  Make();
+  TensorStats infinite = OfNorm(1), nan = OfNorm(1);
+  infinite.neg_inf = 1;
+  nan.nan = 1;
+  Gradient("a", infinite);
+  EXPECT_TRUE(std::isinf(Norms().at(0).value));
+  Gradient("a", nan);
+  Gradient("b", infinite);
+  EXPECT_TRUE(std::isnan(Norms().at(0).value));
+}
+
+TEST_F(NormTest, IsLeftOutWhenPartOfItWasLost) {
+  Make(2);
+  for (const char* name : {"a", "b", "c"}) Gradient(name, OfNorm(1));
+  EXPECT_TRUE(Norms().empty());
+  Gradient("a", OfNorm(1));
+  EXPECT_EQ(Norms().size(), 1u) << "the next step is whole";
+}
+
+TEST_F(NormTest, IsLeftToAProgramThatLogsItsOwn) {
+  Make();
+  Gradient("a", OfNorm(1));
+  ASSERT_TRUE(recorder_->LogScalar("grad_norm", 7, 0).ok());
+  auto norms = Norms();
+  ASSERT_EQ(norms.size(), 1u);
+  EXPECT_EQ(norms[0].value, 7);
+  Gradient("a", OfNorm(1));
+  EXPECT_TRUE(Norms().empty());
 }
 
 TEST_F(BatcherTest, ShortStepsShareABatch) {

@@ -1,29 +1,19 @@
-"""What is stored with a run: the user's configuration, flattened, and what the process can say about itself."""
+"""The user's configuration, flattened to what is stored with a run."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import os
-import platform
-import shlex
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .errors import InvalidArgumentError
 
-ENTRIES_MAX = 4000  # the library takes 4096; the rest is for the automatic ones
+SETTINGS_MAX = 4096  # that the library takes
+ENTRIES_MAX = 4000  # the rest is for the automatic ones
 DEPTH_MAX = 16
-COMMAND_LINE_MAX = 4096
-GIT_SECONDS = 1.0
-_ENVIRONMENT = (
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_TF32_OVERRIDE", "NCCL_ALGO", "NCCL_PROTO", "PYTHONHASHSEED", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-)  # fmt: skip
 
 
 def flatten_configuration(config: Any) -> dict[str, str]:
@@ -84,71 +74,3 @@ def environment_configuration() -> dict[str, str]:
     if not isinstance(found, dict):
         raise InvalidArgumentError(f'read {source}: found a JSON {type(found).__name__}; expected an object, as {{"lr": 0.1}}')
     return flatten_configuration(found)
-
-
-def automatic_configuration() -> dict[str, str]:
-    """Versions, platform, command line, commit, threads, determinism. Never raises."""
-    found = {
-        "python.version": platform.python_version(),
-        "platform": platform.platform(),
-        "command_line": shlex.join(sys.argv)[:COMMAND_LINE_MAX],
-    }
-    for package in ("torch", "numpy"):
-        version = _version(package)
-        if version:
-            found[f"{package}.version"] = version
-    found.update((f"env.{name}", os.environ[name]) for name in _ENVIRONMENT if name in os.environ)
-    for part in (_git, _torch):
-        try:
-            found.update(part())
-        except Exception as error:
-            found[f"{part.__name__[1:]}.unknown"] = type(error).__name__
-    return found
-
-
-def _version(package: str) -> str:
-    loaded = getattr(sys.modules.get(package), "__version__", "")
-    if loaded:
-        return str(loaded)
-    try:
-        return importlib.metadata.version(package)
-    except Exception:
-        return ""
-
-
-def _torch() -> dict[str, str]:
-    """Of torch only if the program uses it already."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return {}
-    return {
-        "torch.num_threads": str(torch.get_num_threads()),
-        "torch.deterministic_algorithms": _text(torch.are_deterministic_algorithms_enabled()),
-        "torch.cudnn.deterministic": _text(torch.backends.cudnn.deterministic),
-        "torch.cudnn.benchmark": _text(torch.backends.cudnn.benchmark),
-        "torch.float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "torch.default_dtype": str(torch.get_default_dtype()),
-    }
-
-
-def _git() -> dict[str, str]:
-    """Commit of the folder that the training script lies in, and whether tracked files are changed."""
-    script = Path(sys.argv[0]).resolve() if sys.argv and sys.argv[0] not in ("", "-c", "-m") else Path.cwd()
-    folder = script if script.is_dir() else script.parent
-
-    def run(*arguments: str) -> str | None:
-        command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=GIT_SECONDS / 2, stdin=subprocess.DEVNULL, check=False,
-                env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = run("rev-parse", "HEAD")
-    if not commit:
-        return {}
-    changed = run("status", "--porcelain", "--untracked-files=no")
-    return {"git.commit": commit, "git.dirty": "unknown" if changed is None else _text(bool(changed))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,6 +14,10 @@ from .errors import InvalidArgumentError
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _MODULE_WRAPPERS = frozenset(("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine", "DDP"))
 _SHOWN_NAMES = 12
+
+# What a hook becomes in a copy or pickle: a function of the standard library that takes anything and returns None, so that a model that
+# was saved while it was watched loads where this package is not installed.
+INERT_COPY = (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
 @dataclass(frozen=True)

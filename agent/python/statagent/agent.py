@@ -8,12 +8,14 @@ import math
 import numbers
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from . import _configuration, _library
+from . import _configuration, _environment, _library
 from ._autograd import GradientHook, in_backward
+from ._deferred import Deferred, on_gpu
 from ._library import KINDS, MODES
 from ._log import warn, warn_once
 from ._refusals import Refusals
@@ -64,6 +66,9 @@ class Agent:
         self.muted = False
         self.optimizers: dict[int, int] = {}  # watched optimizers by id, with their updates in this step
         self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
+        self.settings: dict[str, str] = {}  # the run's configuration as sent
+        self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
+        self.deferred = Deferred(self.refuse)  # values on their way from a GPU
         if library is not None:
             self._release = weakref.finalize(self, library.statagent_free, pointer)
             self._release.atexit = False  # the library closes itself at exit
@@ -189,15 +194,27 @@ class Agent:
     # --- everything else ---------------------------------------------------------------------------------------------------
 
     def log_scalar(self, name: str, value: Any, micro_batch: int | None = None) -> None:
-        """A number, or a tensor with one element."""
+        """A number, or a tensor with one element. One on a GPU is logged when its value is there: nothing waits for it."""
+        self.log_number(name, value, self.micro_batch if micro_batch is None else micro_batch)
+
+    def log_number(self, name: str, value: Any, micro_batch: int, step: int | None = None) -> None:
+        """As log_scalar, for a step that may be over; None: the current one. Never raises."""
         if self._closed:
             return
         try:
-            at = self.micro_batch if micro_batch is None else micro_batch
-            if not 0 <= at < 2**32:
-                raise InvalidArgumentError(f"log scalar '{name}': micro_batch is {at}; expected 0..{2**32 - 1}")
+            if not 0 <= micro_batch < 2**32:
+                raise InvalidArgumentError(f"log scalar '{name}': micro_batch is {micro_batch}; expected 0..{2**32 - 1}")
+            if on_gpu(value) and value.numel() == 1:
+                at = self.current_step() if step is None else step
+                self.deferred.add(
+                    f"log scalar '{name}'", value, lambda there: self.log_scalar_at(name, _number(name, there), micro_batch, at)
+                )
+                return
             number = _number(name, value)
-            _library.check(self._library.statagent_log_scalar(self._pointer, _encode("scalar", name), number, at))
+            if step is not None:
+                self.log_scalar_at(name, number, micro_batch, step)
+                return
+            _library.check(self._library.statagent_log_scalar(self._pointer, _encode("scalar", name), number, micro_batch))
         except Exception as error:
             self.refuse(str(error), str(name), "scalar")
 
@@ -278,6 +295,7 @@ class Agent:
         if self._closed:
             return
         try:
+            self.deferred.collect()
             self._library.statagent_end_step(self._pointer)
             self._step_changed()
         except Exception as error:
@@ -327,18 +345,34 @@ class Agent:
         if listener in self._step_listeners:
             self._step_listeners.remove(listener)
 
+    def _about_to_flush(self, milliseconds: int) -> int:
+        """Records what was put off; returns how many of the milliseconds that took."""
+        started = time.monotonic()
+        for listener in list(self._flush_listeners):
+            try:
+                listener()
+            except Exception as error:
+                self.refuse(str(error))
+        self.deferred.drain(milliseconds / 1000)
+        return min(milliseconds, round((time.monotonic() - started) * 1000))
+
     def current_step(self) -> int:
         return int(self._library.statagent_step(self._pointer)) if self._library is not None else 0
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Waits until everything so far is durable in the collector; False if something is pending after `timeout` seconds."""
+        milliseconds = _milliseconds("flush: timeout", timeout)
         if self._closed:
             return True
-        return self._library.statagent_flush(self._pointer, _milliseconds("flush: timeout", timeout)) == 0
+        milliseconds -= self._about_to_flush(milliseconds)
+        return self._library.statagent_flush(self._pointer, milliseconds) == 0
 
     def close(self, timeout: float = EXIT_SECONDS) -> bool:
         """Flushes for at most `timeout` seconds and ends. What is pending then counts as dropped. Later calls do nothing."""
         milliseconds = _milliseconds("close: timeout", timeout)
+        if not self._closed:
+            milliseconds -= self._about_to_flush(milliseconds)
+            self.deferred.drop()
         with self._lock:
             if self._closed:
                 return True
@@ -495,11 +529,8 @@ def init(
         if required is not None and not isinstance(required, (bool, int)):
             raise InvalidArgumentError(f"init: required is {required!r}; expected True or False")
         options.required = -1 if required is None else int(bool(required))
-        merged = {
-            **_configuration.automatic_configuration(),
-            **_configuration.environment_configuration(),
-            **_configuration.flatten_configuration(config),
-        }
+        users = {**_configuration.environment_configuration(), **_configuration.flatten_configuration(config)}
+        merged = {**_environment.process_checklist(max(0, _configuration.SETTINGS_MAX - len(users))), **users}
         options.config_keys, options.config_values = _strings(merged), _strings(merged.values())
         options.config_count = len(merged)
         library = _library.load()
@@ -507,6 +538,7 @@ def init(
         _library.check(library.statagent_start(options, pointer))
         assert pointer.value is not None
         _current = Agent(library, pointer.value)
+        _current.settings, _current.user_settings = merged, frozenset(users)
         return _current
 
 

@@ -171,7 +171,7 @@ def test_commit_and_changes_of_the_script_are_recorded(tmp_path: Path) -> None:
 
     script = tmp_path / "train.py"
     script.write_text(
-        "import statagent._configuration as c; f = c.automatic_configuration(); print(f.get('git.commit'), f.get('git.dirty'))"
+        "import statagent._environment as e; f = e.git_state(); print(*map(f.get, ('git.commit', 'git.dirty', 'git.diff')))"
     )
 
     def git(*arguments: str) -> str:
@@ -183,13 +183,17 @@ def test_commit_and_changes_of_the_script_are_recorded(tmp_path: Path) -> None:
     def found() -> list[str]:
         return python(f"import runpy, sys; sys.argv = [{str(script)!r}]; runpy.run_path({str(script)!r})").stdout.split()
 
-    assert found() == ["None", "None"]
+    assert found() == ["None", "None", "None"]
     git("init", "-q")
     git("add", "train.py")
     git("commit", "-q", "-m", "first")
-    assert found() == [git("rev-parse", "HEAD"), "false"]
+    assert found() == [git("rev-parse", "HEAD"), "false", "None"]
     script.write_text(script.read_text() + "\n")
-    assert found() == [git("rev-parse", "HEAD"), "true"]
+    once = found()
+    assert once[:2] == [git("rev-parse", "HEAD"), "true"]
+    assert found() == once
+    script.write_text(script.read_text() + "\n")
+    assert found()[2] != once[2], "the hash tells which change it is"
 
 
 def test_configuration_that_cannot_be_text_does_no_harm(recording: Recording) -> None:

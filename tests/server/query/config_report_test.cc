@@ -87,6 +87,44 @@ TEST_F(ConfigReportTest, OneRunIsPrintedWithEverythingStored) {
               ElementsAre("optimizer lr", "parallel world_size", "environment host", "other pid"));
 }
 
+TEST_F(ConfigReportTest, StateOfRandomNumbersCountsOnlyUnderTheSameSeed) {
+  const auto differ = [&](const std::string& seed_a, const std::string& seed_b) {
+    const std::string run = "r" + seed_a + seed_b;
+    const auto settings = [](const std::string& seed, const std::string& state) {
+      return std::map<std::string, std::string>{{"random.torch.seed", seed},
+                                                {"random.torch.state", state},
+                                                {"random.python.state", state},
+                                                {"random.numpy.state", state}};
+    };
+    Write(run + "a", settings(seed_a, "aa"));
+    Write(run + "b", settings(seed_b, "bb"));
+    return Keys(*engine_.CompareConfig({.run_a = run + "a", .run_b = run + "b"}));
+  };
+  EXPECT_THAT(differ("1", "1"), ElementsAre("data random.torch.state"));
+  EXPECT_THAT(differ("1", "2"), ElementsAre("data random.torch.seed"));
+  EXPECT_THAT(differ("none", "none"), IsEmpty()) << "nobody set a seed: it differs in any two launches";
+}
+
+TEST_F(ConfigReportTest, SumsOfAModelStandBehindWhatExplainsThem) {
+  const std::map<std::string, std::string> base = {{"model.parameters", "7"},
+                                                   {"model.structure", "ab"},
+                                                   {"module.blocks.*.ln1.eps", "1"},
+                                                   {"optimizer.group0.elements", "7"},
+                                                   {"optimizer.group0.lr", "1"}};
+  auto other = base;
+  for (auto& [key, value] : other) value += "0";
+  Write("a", base);
+  Write("b", other);
+  EXPECT_THAT(Keys(*engine_.CompareConfig({.run_a = "a", .run_b = "b"})),
+              ElementsAre("model module.blocks.*.ln1.eps", "model model.parameters", "model model.structure",
+                          "optimizer optimizer.group0.lr", "optimizer optimizer.group0.elements"));
+}
+
+TEST_F(ConfigReportTest, RanksMayDrawDifferentRandomNumbers) {
+  Write("a", {{"random.torch.seed", "1"}}, {{"random.torch.seed", "2"}});
+  EXPECT_THAT(engine_.CompareConfig({.run_a = "a", .run_b = ""})->notes, IsEmpty());
+}
+
 TEST_F(ConfigReportTest, RanksThatWereToldDifferentThingsAreRemarked) {
   Write("a", {{"lr", "0.1"}, {"local_rank", "0"}, {"x", "1"}}, {{"lr", "0.2"}, {"local_rank", "1"}});
   const auto report = engine_.CompareConfig({.run_a = "a", .run_b = ""});
@@ -113,6 +151,22 @@ TEST(CategoryOf, JudgesByTheWordsOfTheKey) {
       {"tensor_model_parallel_size", ConfigCategory::kParallel},
       {"git.commit", ConfigCategory::kVersions},
       {"command_line", ConfigCategory::kEnvironment},
+      {"module.tp_rank.driver.eps", ConfigCategory::kModel},
+      {"module.blocks.*.ln1.dtype", ConfigCategory::kPrecision},
+      {"model.config.hidden_size", ConfigCategory::kModel},
+      {"model.config.torch_dtype", ConfigCategory::kPrecision},
+      {"model.dtypes", ConfigCategory::kPrecision},
+      {"optimizer.group0.weight_decay", ConfigCategory::kOptimizer},
+      {"torch.autocast.cpu", ConfigCategory::kPrecision},
+      {"torch.sdp.flash", ConfigCategory::kPrecision},
+      {"torch.cuda.matmul.allow_tf32", ConfigCategory::kPrecision},
+      {"torch.deterministic.fill_uninitialized_memory", ConfigCategory::kDeterminism},
+      {"random.numpy.seed", ConfigCategory::kData},
+      {"parallel.ddp.static_graph", ConfigCategory::kParallel},
+      {"gpu.driver.version", ConfigCategory::kVersions},
+      {"git.diff", ConfigCategory::kVersions},
+      {"hardware.gpu", ConfigCategory::kEnvironment},
+      {"torch.cpu_capability", ConfigCategory::kEnvironment},
       {"", ConfigCategory::kOther},
   };
   for (const auto& [key, category] : expected) EXPECT_EQ(CategoryOf(key), category) << key;

@@ -1,0 +1,160 @@
+"""Scalars that a watched optimizer brings along, recorded in every step.
+
+    lr/group0            learning rate of each parameter group; of several optimizers lr/0/group0, lr/1/group0
+    weight_decay/group0  in the first update, and whenever it has changed
+    loss_scale           scale of the losses in this step, if there is a GradScaler
+    found_inf            1 if its gradients had infinities or NaN, so that the update was skipped
+
+The library adds grad_norm, the norm of all weight gradients that it saw in the step.
+
+The values are those of the update, so those of the gradients too: a scheduler changes them afterwards. Nothing here raises, waits for
+a device or keeps a tensor."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from .agent import Agent
+from .errors import InvalidArgumentError
+
+GROUPS_MAX = 64  # parameter groups with scalars of their own
+_FRAMES_MAX = 12  # between GradScaler.step and the optimizer's hook
+_LOOKED_FOR = 3  # updates in which a GradScaler is looked for
+
+
+class TrainingScalars:
+    """Of one watch. Threads: the training thread."""
+
+    def __init__(self, agent: Agent, optimizers: list[Any], scaler: Any = None) -> None:
+        self._agent = agent
+        self._prefixes = {id(each): "" if len(optimizers) == 1 else f"{index}/" for index, each in enumerate(optimizers)}
+        self._decays: dict[str, float] = {}
+        self._scaler = ScalerScalars(agent, scaler) if scaler is not None else None
+        self._looked = 0
+
+    def remove(self) -> None:
+        if self._scaler is not None:
+            self._scaler.remove()
+
+    def before_update(self, optimizer: Any) -> None:
+        """The optimizer is about to make an update."""
+        agent = self._agent
+        try:
+            if agent.optimizers.get(id(optimizer), 0) == 0:
+                self._log_groups(optimizer)
+            if self._scaler is not None:
+                self._scaler.updating()
+            elif self._looked < _LOOKED_FOR:
+                self._looked += 1
+                found = calling_scaler()
+                if found is not None:
+                    self._scaler = ScalerScalars(agent, found, given=False)
+                    self._scaler.updating()
+        except Exception as error:
+            agent.refuse(f"scalars of the optimizer: {error}")
+
+    def _log_groups(self, optimizer: Any) -> None:
+        prefix = self._prefixes.get(id(optimizer), "")
+        for index, group in enumerate(optimizer.param_groups[:GROUPS_MAX]):
+            if "lr" in group:
+                self._agent.log_scalar(f"lr/{prefix}group{index}", group["lr"], 0)
+            decay = group.get("weight_decay")
+            name = f"weight_decay/{prefix}group{index}"
+            if isinstance(decay, (int, float)) and self._decays.get(name) != decay:
+                self._decays[name] = float(decay)
+                self._agent.log_scalar(name, decay, 0)
+
+
+def check_scaler(scaler: Any) -> Any:
+    """The GradScaler given to watch(). Raises InvalidArgumentError for anything else."""
+    if scaler is None or _is_scaler(scaler):
+        return scaler
+    raise InvalidArgumentError(f"watch: found a {type(scaler).__name__} as scaler; expected a torch.amp.GradScaler")
+
+
+def _is_scaler(value: Any) -> bool:
+    return any("GradScaler" in base.__name__ for base in type(value).__mro__) and hasattr(value, "is_enabled")
+
+
+def calling_scaler() -> Any:
+    """The GradScaler whose step() makes the current update, or None."""
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES_MAX):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+        owner = frame.f_locals.get("self") if frame.f_code.co_name in ("step", "_maybe_opt_step") else None
+        if owner is not None and _is_scaler(owner):
+            return owner
+    return None
+
+
+class ScalerScalars:
+    """Scale and overflow of a GradScaler.
+
+    One that the program has handed over is asked just before its update(), which forgets both: so skipped updates are seen. One
+    that was found is left as it is, and is asked when an update is made."""
+
+    def __init__(self, agent: Agent, scaler: Any, given: bool = True) -> None:
+        self._agent, self._scaler, self._given = agent, scaler, given
+        self._update: tuple[int, int] | None = None  # step and micro-batch of an update that was not told yet
+        if given:
+            scaler.update = _Update(self, scaler)
+
+    def remove(self) -> None:
+        if isinstance(vars(self._scaler).get("update"), _Update):
+            del self._scaler.update
+
+    def updating(self) -> None:
+        self._update = (self._agent.current_step(), self._agent.micro_batch)
+        if not self._given:
+            self.tell()
+
+    def tell(self) -> None:
+        """Logs both for the step of the update, or for the current one if the update was skipped."""
+        scaler, agent = self._scaler, self._agent
+        if agent.closed or not scaler.is_enabled():
+            return
+        step, micro_batch = self._update or (agent.current_step(), agent.micro_batch)
+        self._update = None
+        scale = scaler._scale if scaler._scale is not None else scaler._init_scale
+        agent.log_number("loss_scale", scale, micro_batch, step)
+        found = list(_found_inf(scaler))
+        if found:
+            agent.log_number("found_inf", _any(found), micro_batch, step)
+
+
+def _found_inf(scaler: Any) -> Iterator[Any]:
+    for state in scaler._per_optimizer_states.values():
+        yield from state.get("found_inf_per_device", {}).values()
+
+
+def _any(found: list[Any]) -> Any:
+    """1 if any is; on the device of the first."""
+    if len(found) == 1:
+        return found[0]
+    import torch
+
+    with torch.no_grad():
+        first = found[0].device
+        return torch.stack([each.detach().reshape(()).to(first, non_blocking=True) for each in found]).amax()
+
+
+class _Update:
+    """update() of one GradScaler. A copy of the scaler has its class's own again."""
+
+    def __init__(self, scalars: ScalerScalars, scaler: Any) -> None:
+        self._scalars, self._scaler = scalars, scaler
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self._scalars.tell()
+        except Exception as error:
+            self._scalars._agent.refuse(f"scalars of the GradScaler: {error}")
+        return type(self._scaler).update(self._scaler, *args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return (functools.partial, (type(self._scaler).update, self._scaler))

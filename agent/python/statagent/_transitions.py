@@ -1,0 +1,275 @@
+"""Graph transitions as events: what a model is fed, what it is made of and how it runs has changed.
+
+One event `graph_transition` each, with the fields mode (train or eval), reason, element, from, to:
+
+    first          the input schema of the first pass, recorded once for training and once for evaluation
+    input_schema   a path appears or disappears; another dtype, rank, structure, need of a gradient; a bool or None changes
+    modules        a child was added, removed or replaced
+    train_eval     the root changed between training and evaluation
+    requires_grad  a parameter needs a gradient now, or no longer does
+    recompilation  torch.compile has compiled another graph
+
+A schema is reported when it is seen first: programs that go to and fro between two are told once of each. The size of a dimension is
+no part of it unless `sizes` is true. At most EVENTS_MAX events of a reason; then one says that further ones are not reported.
+
+Cost: the inputs' signature in each pass of the root; modules are compared with a copy of their dictionaries in every step up to
+MODULES_CHECKED_MAX of them, and PARAMETERS_CHECKED_MAX parameters, whose flags cost more; in larger models every so many steps that
+the cost of a step stays the same on average. So a parameter's change is told up to (parameters / 32) steps late."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ._modules import INERT_COPY, Named, name_modules
+from .agent import Agent
+from .flatten import _children
+
+EVENTS_MAX = 16  # of one reason a run
+SCHEMAS_MAX = 64  # remembered for each mode
+MODULES_CHECKED_MAX = 400  # looked at in one step, on average
+PARAMETERS_CHECKED_MAX = 32
+DEPTH_MAX = 6
+ENTRIES_MAX = 256
+_TEXT_MAX = 200
+_requires_grad = operator.attrgetter("requires_grad")
+
+# Path of a leaf -> what it is: (dtype, rank or sizes, needs gradient) of a tensor, a bool, None, or the name of a type.
+Schema = dict[str, Any]
+
+
+def make_signature(tensor_type: Any, sizes: bool) -> Callable[[Any, Any], Any]:
+    """A function of (args, kwargs) that is equal for inputs of the same schema and costs little."""
+
+    def one(value: Any, depth: int) -> Any:
+        if isinstance(value, tensor_type):
+            return (value.dtype, value.shape if sizes else value.dim(), value.requires_grad)
+        if value is None or value is True or value is False:
+            return value
+        if depth < DEPTH_MAX:
+            if isinstance(value, (tuple, list)):
+                return (type(value).__name__, *[one(each, depth + 1) for each in value[:ENTRIES_MAX]])
+            if isinstance(value, Mapping):
+                return {key: one(each, depth + 1) for key, each in list(value.items())[:ENTRIES_MAX]}
+            fields = getattr(type(value), "__dataclass_fields__", None)
+            if fields is not None:
+                return {key: one(getattr(value, key, None), depth + 1) for key in fields}
+        return type(value).__name__
+
+    def signature(args: Any, kwargs: Any) -> Any:
+        if not kwargs and len(args) == 1 and isinstance(args[0], tensor_type):
+            value = args[0]
+            return (value.dtype, value.shape if sizes else value.dim(), value.requires_grad)
+        return [one(value, 0) for value in args], {key: one(value, 0) for key, value in kwargs.items()}
+
+    return signature
+
+
+def describe(args: Any, kwargs: Any, tensor_type: Any, sizes: bool) -> Schema:
+    """The schema in words, by path as flatten() names them: positional arguments "0", "1", the others by name."""
+    found: Schema = {}
+
+    def visit(path: str, value: Any, depth: int) -> None:
+        if len(found) >= ENTRIES_MAX:
+            return
+        if isinstance(value, tensor_type):
+            shape = f"shape {tuple(value.shape)}" if sizes else f"rank {value.dim()}"
+            dtype = str(value.dtype).replace("torch.", "")
+            found[path] = f"{dtype} {shape}{', needs gradient' if value.requires_grad else ''}"
+        elif (children := _children(value)) is not None and depth < DEPTH_MAX:
+            found[path] = type(value).__name__
+            for key, child in children:
+                visit(f"{path}.{key}", child, depth + 1)
+        elif value is None or isinstance(value, bool):
+            found[path] = str(value)
+        else:
+            found[path] = type(value).__name__
+
+    for index, value in enumerate(args):
+        visit(str(index), value, 0)
+    for key, value in kwargs.items():
+        visit(key, value, 0)
+    return found
+
+
+def schema_changes(before: Schema, after: Schema) -> Iterator[tuple[str, str, str]]:
+    """(path, from, to) of what differs; "absent" where a path is not there."""
+    for path in [*before, *(path for path in after if path not in before)]:
+        if before.get(path) != after.get(path):
+            yield path, before.get(path, "absent"), after.get(path, "absent")
+
+
+class Transitions:
+    """Watches one root. Threads: those that run the root. Nothing here raises.
+
+    `attend` goes on the module that the program calls: the wrapper, if the model is in one."""
+
+    def __init__(self, agent: Agent, model: Any, sizes: bool = False) -> None:
+        import torch
+
+        self._agent, self._sizes, self._tensor_type = agent, sizes, torch.Tensor
+        self._compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+        self._signature_of = make_signature(torch.Tensor, sizes)
+        self._last_signature: Any = None
+        self._last_training: bool | None = None
+        self._seen: dict[str, list[Any]] = {"train": [], "eval": []}
+        self._schemas: dict[str, Schema] = {}
+        self._events: dict[str, int] = {}
+        self._model, self._graphs, self._steps = model, -1, 0
+        self._live: list[dict[str, Any]] = []
+        self._known: list[dict[str, Any]] = []
+        self._parameters: list[Any] = []
+        self._learn(name_modules(model))
+        self._removable = model.register_forward_pre_hook(_Attend(self), with_kwargs=True)
+        agent.add_step_listener(self.step_ended)
+
+    def remove(self) -> None:
+        self._removable.remove()
+        self._agent.remove_step_listener(self.step_ended)
+        self._live, self._known, self._parameters = [], [], []
+
+    # --- each pass of the root
+
+    def attend(self, root: Any, args: Any, kwargs: Any) -> None:
+        """The root is called."""
+        try:
+            training = root.training
+            signature = self._signature_of(args, kwargs)
+            if training is self._last_training and signature == self._last_signature:
+                return
+            self._changed(training, signature, args, kwargs)
+        except Exception as error:
+            self._agent.refuse(f"transitions: {error}")
+
+    def _changed(self, training: bool, signature: Any, args: Any, kwargs: Any) -> None:
+        mode, before = "train" if training else "eval", self._last_training
+        self._last_training, self._last_signature = training, signature
+        if before is not None and before != training:
+            now, then = mode, "train" if before else "eval"
+            self._report(mode, "train_eval", "root", then, now)
+        seen = self._seen[mode]
+        if signature in seen:
+            return
+        if len(seen) < SCHEMAS_MAX:
+            seen.append(signature)
+        schema = describe(args, kwargs, self._tensor_type, self._sizes)
+        known = self._schemas.get(mode)
+        self._schemas[mode] = schema
+        if known is None:
+            text = ", ".join(f"{path}: {what}" for path, what in schema.items())
+            self._report(mode, "first", "inputs", "absent", text[:_TEXT_MAX] or "no inputs")
+            return
+        for path, then, now in schema_changes(known, schema):
+            self._report(mode, "input_schema", path, then, now)
+
+    # --- each step
+
+    def step_ended(self) -> None:
+        """Compares modules and parameters with what they were, in large models now and then."""
+        if self._agent.closed:
+            return
+        try:
+            self._steps += 1
+            if self._steps % self._modules_every == 0:
+                self._check_modules()
+            if self._steps % self._parameters_every == 0:
+                self._check_gradients()
+            self._check_graphs()
+        except Exception as error:
+            self._agent.refuse(f"transitions: {error}")
+
+    def _learn(self, modules: list[Named]) -> None:
+        self._modules = [(named.name, named.class_name) for named in modules]
+        # The live dictionaries of children, and copies of what was in them. Modules compare by identity.
+        self._live = [named.value._modules for named in modules if named.value._modules]
+        self._leaves = [named.value._modules for named in modules if not named.value._modules]
+        self._known = [dict(children) for children in self._live]
+        named_parameters: dict[int, tuple[str, Any]] = {}
+        for named in modules:
+            for key, parameter in named.value._parameters.items():
+                if parameter is not None:
+                    named_parameters.setdefault(id(parameter), (f"{named.name}.{key}", parameter))
+        self._names = [name for name, _ in named_parameters.values()]
+        self._parameters = [parameter for _, parameter in named_parameters.values()]
+        self._gradients = list(map(_requires_grad, self._parameters))
+        self._modules_every = 1 + len(modules) // MODULES_CHECKED_MAX
+        self._parameters_every = 1 + len(self._parameters) // PARAMETERS_CHECKED_MAX
+
+    def _check_modules(self) -> None:
+        if self._live == self._known and not any(self._leaves):
+            return
+        before = dict(self._modules)
+        gradients = dict(zip(self._names, self._gradients))
+        self._learn(name_modules(self._model))
+        after = dict(self._modules)
+        changes = list(schema_changes(before, after)) or [("modules", "a module", "another of the same name and class")]
+        for name, then, now in changes:
+            self._report(self._mode(), "modules", name, then, now)
+        self._gradients = [gradients.get(name, now) for name, now in zip(self._names, self._gradients)]
+
+    def _check_gradients(self) -> None:
+        now = list(map(_requires_grad, self._parameters))
+        if now == self._gradients:
+            return
+        before, self._gradients = self._gradients, now
+        changed = [i for i, needed in enumerate(now) if needed != before[i]]
+        first = self._names[changed[0]]
+        element = first if len(changed) == 1 else f"{first} and {len(changed) - 1} more"
+        self._report(self._mode(), "requires_grad", element, str(before[changed[0]]), str(now[changed[0]]))
+
+    def _check_graphs(self) -> None:
+        """Graphs that torch.compile made so far in this process. Those of the first step are no transition."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        if utils is None:
+            graphs = 0
+        else:
+            graphs = utils.counters["stats"]["unique_graphs"]
+        if graphs == self._graphs:
+            return
+        before, self._graphs = self._graphs, graphs
+        if before > 0:
+            self._report(self._mode(), "recompilation", _why(utils), f"{before} graphs", f"{graphs} graphs")
+
+    def _mode(self) -> str:
+        return "eval" if self._last_training is False else "train"
+
+    def _report(self, mode: str, reason: str, element: str, before: str, after: str) -> None:
+        count = self._events[reason] = self._events.get(reason, 0) + 1
+        if count > EVENTS_MAX + 1:
+            return
+        if count > EVENTS_MAX:
+            self._agent.log_event(
+                "graph_transition",
+                f"further transitions ({reason}) are not reported; {EVENTS_MAX} were",
+                {"mode": mode, "reason": reason, "element": "further ones are not reported"},
+            )
+            return
+        text = f"{mode}, {reason}: {element} was {before}, is {after}" if reason != "first" else f"{mode}, first inputs: {after}"
+        fields = {"mode": mode, "reason": reason, "element": element, "from": before[:_TEXT_MAX], "to": after[:_TEXT_MAX]}
+        self._agent.log_event("graph_transition", text[: 2 * _TEXT_MAX], fields)
+
+
+def _why(utils: Any) -> str:
+    """Why torch compiled again, as far as it tells (2.4 and later)."""
+    try:
+        reasons = [metrics.recompile_reason for metrics in utils.get_compilation_metrics() if metrics.recompile_reason]
+        return str(reasons[-1]).replace("\n", " ")[:_TEXT_MAX] if reasons else "a graph"
+    except Exception:
+        return "a graph"
+
+
+class _Attend:
+    """The root's hook. Stays behind when the module is copied or pickled; does nothing while torch.compile traces it."""
+
+    def __init__(self, transitions: Transitions) -> None:
+        self._attend, self._compiling = transitions.attend, transitions._compiling
+
+    def __call__(self, root: Any, args: Any, kwargs: Any) -> None:
+        if self._compiling is not None and self._compiling():
+            return
+        self._attend(root, args, kwargs)
+
+    def __reduce__(self) -> Any:
+        return INERT_COPY

@@ -1,0 +1,158 @@
+"""Scalars that a watched optimizer and a GradScaler bring along."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import statagent
+from statagent import Agent, InvalidArgumentError
+
+from .models import Net, data, seeded
+from .support import Recording
+
+
+def step(model: nn.Module, optimizer: Any, scaler: Any = None, loss_factor: float = 1.0) -> None:
+    optimizer.zero_grad()
+    loss = model(data()).square().mean() * loss_factor
+    if scaler is None:
+        loss.backward()
+        optimizer.step()
+    else:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def scalars(recording: Recording, name: str) -> list[tuple[int, float]]:
+    return [(at, value) for at, found, value, _ in recording.scalars if found == name]
+
+
+def test_learning_rate_of_each_group_in_every_step(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.SGD([{"params": net.blocks.parameters()}, {"params": net.head.parameters(), "lr": 0.5}], lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    statagent.watch(net, optimizer=optimizer)
+    for _ in range(3):
+        step(net, optimizer)
+        schedule.step()
+    assert scalars(recording, "lr/group0") == [(0, 0.1), (1, 0.05), (2, 0.025)]
+    assert scalars(recording, "lr/group1") == [(0, 0.5), (1, 0.25), (2, 0.125)]
+
+
+def test_weight_decay_is_logged_when_it_changes(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.01)
+    statagent.watch(net, optimizer=optimizer)
+    for decay in (0.01, 0.01, 0.02, 0.02):
+        optimizer.param_groups[0]["weight_decay"] = decay
+        step(net, optimizer)
+    assert scalars(recording, "weight_decay/group0") == [(0, 0.01), (2, 0.02)]
+
+
+def test_learning_rates_of_two_optimizers_are_told_apart(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    both = [torch.optim.SGD(net.blocks.parameters(), lr=0.1), torch.optim.Adam(net.head.parameters(), lr=torch.tensor(0.25))]
+    statagent.watch(net, optimizer=both)
+    net(data()).sum().backward()
+    for each in both:
+        each.step()
+    assert scalars(recording, "lr/0/group0") == [(0, 0.1)]
+    assert scalars(recording, "lr/1/group0") == [(0, 0.25)]
+
+
+def test_second_update_in_a_step_is_not_logged_again(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    both = [torch.optim.SGD(net.blocks.parameters(), lr=0.1), torch.optim.SGD(net.head.parameters(), lr=0.1)]
+    statagent.watch(net, optimizer=both)
+    net(data()).sum().backward()
+    both[0].step()
+    both[0].step()
+    both[1].step()
+    assert len(scalars(recording, "lr/0/group0")) == 1
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "found"])
+def test_loss_scale_and_skipped_updates(agent: Agent, recording: Recording, given: bool) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    statagent.watch(net, optimizer=optimizer, scaler=scaler if given else None)
+    step(net, optimizer, scaler)
+    step(net, optimizer, scaler, loss_factor=math.inf)  # skipped: still step 1
+    step(net, optimizer, scaler)
+    step(net, optimizer, scaler)
+    assert recording.ended_steps == [0, 1, 2]
+    if given:
+        assert scalars(recording, "loss_scale") == [(0, 1024.0), (1, 1024.0), (1, 512.0), (2, 512.0)]
+        assert scalars(recording, "found_inf") == [(0, 0.0), (1, 1.0), (1, 0.0), (2, 0.0)]
+        batches = [batch for at, name, _, batch in recording.scalars if name == "found_inf" and at == 1]
+        assert batches == [0, 1], "each attempt is a micro-batch of its own"
+    else:
+        assert scalars(recording, "loss_scale") == [(0, 1024.0), (1, 512.0), (2, 512.0)]
+        assert scalars(recording, "found_inf") == [(0, 0.0), (1, 0.0), (2, 0.0)]
+
+
+def test_scaler_trains_on_as_before(agent: Agent) -> None:
+    def train(observed: bool) -> tuple[list[Any], float]:
+        net = seeded(Net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+        watch = statagent.watch(net, optimizer=optimizer, scaler=scaler) if observed else None
+        for number in range(6):
+            step(net, optimizer, scaler, math.inf if number == 2 else 1.0)
+        if watch is not None:
+            watch.remove()
+            assert "update" not in vars(scaler)
+        return [p.detach().clone() for p in net.parameters()], scaler.get_scale()
+
+    (plain, scale), (observed, observed_scale) = train(False), train(True)
+    assert scale == observed_scale
+    assert all(torch.equal(a, b) for a, b in zip(plain, observed))
+
+
+def test_copies_of_a_scaler_update_themselves(agent: Agent) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    statagent.watch(net, optimizer=optimizer, scaler=scaler)
+    for other in (copy.deepcopy(scaler), pickle.loads(pickle.dumps(scaler))):
+        other.scale(torch.ones(()))
+        other.update(8.0)
+        assert (other.get_scale(), scaler.get_scale()) == (8.0, 1024.0)
+
+
+def test_disabled_scaler_logs_nothing(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    statagent.watch(net, optimizer=optimizer, scaler=scaler)
+    step(net, optimizer, scaler)
+    assert scalars(recording, "loss_scale") == [] and recording.ended_steps == [0]
+
+
+def test_something_else_as_scaler_is_refused(agent: Agent) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"found a str as scaler; expected a torch\.amp\.GradScaler"):
+        statagent.watch(seeded(Net), scaler="yes")
+
+
+def test_odd_parameter_groups_do_no_harm(agent: Agent, recording: Recording) -> None:
+    class Own(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {"lr": "auto", "weight_decay": None})
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            return None
+
+    net = seeded(Net)
+    optimizer = Own(net.parameters())
+    statagent.watch(net, optimizer=optimizer)
+    step(net, optimizer)
+    assert recording.ended_steps == [0]
+    assert scalars(recording, "lr/group0") == []

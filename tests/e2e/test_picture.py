@@ -1,0 +1,132 @@
+"""The configuration checklist, graph transitions and automatic scalars, from real training to statctl."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import Collector
+
+TRAINING = """
+import math, sys, torch, statagent
+from torch import nn
+
+run, change = sys.argv[1:3]
+torch.manual_seed(1)
+torch.set_num_threads(1)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ModuleDict({"norm": nn.LayerNorm(8), "fc": nn.Linear(8, 8), "act": nn.GELU()})
+                                    for _ in range(4))
+        self.head = nn.Linear(8, 3)
+    def forward(self, x, mask=None):
+        for layer in self.layers:
+            x = x + layer["act"](layer["fc"](layer["norm"](x)))
+        return self.head(x)
+
+net = Net()
+if change == "eps":
+    net.layers[2]["norm"].eps = 1e-3
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, betas=(0.9, 0.95 if change == "betas" else 0.999))
+if change == "tf32":
+    torch.backends.cuda.matmul.allow_tf32 = True
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+statagent.init(run=run)
+statagent.watch(net, optimizer=optimizer, scaler=scaler)
+for step in range(6):
+    if step == 3 and change == "late":
+        net.layers[1]["act"].approximate = "tanh"
+    if step == 4 and change == "freeze":
+        net.head.requires_grad_(False)
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(step))
+    mask = {"mask": torch.ones(4)} if step == 2 and change == "inputs" else {}
+    loss = net(x, **mask).square().mean() * (math.inf if step == 5 and change == "overflow" else 1.0)
+    statagent.log_scalar("loss", loss)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+statagent.close(timeout=20)
+counts = statagent.counters()
+assert counts["acked"] == counts["produced"], counts
+"""
+
+
+@pytest.fixture(scope="module")
+def base(shared_collector: Collector) -> Collector:
+    shared_collector.python(TRAINING, "base", "none")
+    return shared_collector
+
+
+def differences(collector: Collector, a: str, b: str) -> list[dict[str, Any]]:
+    """Settings that differ but for the command line, in the order of the report."""
+    report = collector.json("config", a, b, codes=(0, 1))
+    return [item for item in report["items"] if item["key"] != "command_line"]
+
+
+def test_same_training_has_the_same_configuration(base: Collector) -> None:
+    base.python(TRAINING, "base2", "none")
+    assert differences(base, "base", "base2") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "category", "key", "value"),
+    [
+        ("eps", "model", "module.layers.*.norm.eps", "1e-05 x 3; 0.001 (layers.2.norm)"),
+        ("late", "model", "module.layers.*.act.approximate", "none x 3; tanh (layers.1.act)"),
+        ("betas", "optimizer", "optimizer.group0.betas", "(0.9, 0.95)"),
+        ("tf32", "precision", "torch.cuda.matmul.allow_tf32", "true"),
+    ],
+)
+def test_changed_setting_is_the_first_line_of_config(base: Collector, change: str, category: str, key: str, value: str) -> None:
+    base.python(TRAINING, change, change)
+    first = differences(base, "base", change)[0]
+    assert (first["category"], first["key"], first["b"]) == (category, key, value)
+    done = base.statctl("config", "base", change)
+    assert done.code == 1 and key in done.out
+
+
+@pytest.mark.parametrize("bug", ["ln_eps", "causal_mask", "lr"])
+def test_mistakes_of_the_demo_are_named_by_config(shared_collector: Collector, bug: str) -> None:
+    """As scripts/demo.sh plants them, without a word about it in the user's configuration."""
+    if bug == "ln_eps":
+        shared_collector.train("demo_base")
+    shared_collector.train(f"demo_{bug}", "--bug", bug, "--bug-step", "0" if bug == "lr" else "2")
+    expected = {
+        "ln_eps": ("module.blocks.*.ln2.eps", "0.001 (blocks.1.ln2)"),
+        "causal_mask": ("module.blocks.*.attn.forward", "sees_one_token_ahead (blocks.1.attn)"),
+        "lr": ("optimizer.group0.lr", "0.00303"),
+    }
+    key, value = expected[bug]
+    found = differences(shared_collector, "demo_base", f"demo_{bug}")
+    assert [item["key"] for item in found] == [key], found
+    assert value in found[0]["b"]
+
+
+def test_transitions_are_events(base: Collector) -> None:
+    base.python(TRAINING, "inputs", "inputs")
+    base.python(TRAINING, "freeze", "freeze")
+
+    def told(run: str) -> list[tuple[Any, ...]]:
+        events = [e for e in base.json("events", run)["records"] if e["kind"] == "graph_transition"]
+        return [(e["step"], e["fields"]["reason"], e["fields"]["element"], e["fields"]["to"]) for e in events]
+
+    first = (0, "first", "inputs", "0: float32 rank 2")
+    assert told("base") == [first]
+    assert told("inputs") == [first, (2, "input_schema", "mask", "float32 rank 1")]
+    assert told("freeze") == [first, (5, "requires_grad", "head.weight and 1 more", "False")]
+
+
+def test_scalars_of_the_optimizer_are_there_without_asking(base: Collector) -> None:
+    base.python(TRAINING, "overflow", "overflow")
+
+    def values(run: str, name: str) -> list[tuple[int, float]]:
+        return [(r["step"], r["value"]) for r in base.json("scalars", run)["records"] if r["name"] == name]
+
+    assert values("base", "lr/group0") == [(step, 0.01) for step in range(6)]
+    assert values("base", "weight_decay/group0") == [(0, 0.01)]
+    assert values("base", "loss_scale") == [(step, 256.0) for step in range(6)]
+    assert values("base", "found_inf") == [(step, 0.0) for step in range(6)]
+    assert values("overflow", "found_inf") == [(step, float(step == 5)) for step in range(6)]
