@@ -39,14 +39,17 @@ std::string UntrustedOf(const Layout& layout);
 // "crc32"; empty for our own content hash.
 std::string_view HashKindOf(const Layout& layout);
 
-// Records come by step, then rank; of each the tensors in order of execution, then scalars, events, the end.
-// Nothing is to be seen under the final name before Finish; destroyed before it, an exporter leaves nothing.
+// Records come by step, then rank; of each the tensors in order of execution, then scalars, events, memory,
+// densities, the end. Nothing is to be seen under the final name before Finish; destroyed before it, an
+// exporter leaves nothing.
 class Exporter {
  public:
   virtual ~Exporter() = default;
   virtual Status Write(const Observation& observation) = 0;
   virtual Status Write(std::uint32_t /*rank*/, const ScalarRecord&) { return Status::Ok(); }
   virtual Status Write(std::uint32_t /*rank*/, const EventRecord&) { return Status::Ok(); }
+  virtual Status Write(std::uint32_t /*rank*/, const MemoryRecord&) { return Status::Ok(); }
+  virtual Status Write(std::uint32_t /*rank*/, const DensityRecord&) { return Status::Ok(); }
   virtual Status Write(std::uint32_t /*rank*/, const StepRecord&) { return Status::Ok(); }
   virtual Status Finish() = 0;
   // Whole sentences for the user, after Finish: what the format could not take.

@@ -111,6 +111,38 @@ class JsonExporter final : public Exporter {
     return out_.Flushed();
   }
 
+  Status Write(std::uint32_t rank, const MemoryRecord& memory) override {
+    Object object = Begin("memory", rank, memory.step);
+    object.Add("micro_batch", memory.micro_batch)
+        .Add("phase", Name(memory.phase))
+        .Add("device", memory.device);
+    object.Add("module", memory.module);
+    for (int i = 0; i < kMemoryQuantityCount; ++i) {
+      const auto quantity = static_cast<MemoryQuantity>(i);
+      if (memory.Has(quantity)) object.AddSigned(Name(quantity), memory.Of(quantity));
+    }
+    object.End();
+    return out_.Flushed();
+  }
+
+  Status Write(std::uint32_t rank, const DensityRecord& density) override {
+    Object object = Begin("density", rank, density.step);
+    object.Add("micro_batch", density.micro_batch)
+        .Add("input", density.input)
+        .Add("type", Name(density.type));
+    object.AddSigned("pad_index", density.pad_index).Add("valid", density.valid).Add("total", density.total);
+    std::string& to = object.Next("valid_per_sample");
+    char separator = '[';
+    for (const std::uint64_t valid : density.valid_per_sample) {
+      to += separator;
+      AppendUnsigned(valid, to);
+      separator = ',';
+    }
+    to += density.valid_per_sample.empty() ? "[]" : "]";
+    object.End();
+    return out_.Flushed();
+  }
+
   Status Write(std::uint32_t rank, const StepRecord& end) override {
     Object object = Begin("step_end", rank, end.step);
     object.AddSigned("unix_nanos", end.unix_nanos).Add("micro_batches", end.micro_batches).End();

@@ -26,6 +26,8 @@ Status RecordsDecoder::Take(const v1::ReadRecordsResponse& message) {
   };
   STATCOLLECT_RETURN_IF_ERROR(write(batch->scalars));
   STATCOLLECT_RETURN_IF_ERROR(write(batch->events));
+  STATCOLLECT_RETURN_IF_ERROR(write(batch->memory));
+  STATCOLLECT_RETURN_IF_ERROR(write(batch->densities));
   return write(batch->steps);
 }
 

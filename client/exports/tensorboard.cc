@@ -166,6 +166,31 @@ class TensorBoardExporter final : public Exporter {
     return (*file)->Add(scalar.step, std::move(tag), scalar.value);
   }
 
+  // In MiB, of the phases; what the model's own tensors take hardly changes and is left out.
+  Status Write(std::uint32_t rank, const MemoryRecord& memory) override {
+    if (!memory.module.empty()) return Status::Ok();
+    auto file = FileOf(rank);
+    if (!file.ok()) return file.status();
+    for (const MemoryQuantity quantity : {MemoryQuantity::kAllocated, MemoryQuantity::kMaxAllocated,
+                                          MemoryQuantity::kReserved, MemoryQuantity::kHostRss}) {
+      if (!memory.Has(quantity)) continue;
+      std::string tag = fmt::format("memory/{}/{} MiB", Name(memory.phase), Name(quantity));
+      if (memory.micro_batch > 0) tag += fmt::format(" micro-batch {}", memory.micro_batch);
+      STATCOLLECT_RETURN_IF_ERROR(
+          (*file)->Add(memory.step, std::move(tag), static_cast<double>(memory.Of(quantity)) / (1 << 20)));
+    }
+    return Status::Ok();
+  }
+
+  Status Write(std::uint32_t rank, const DensityRecord& density) override {
+    auto file = FileOf(rank);
+    if (!file.ok() || density.total == 0) return file.status();
+    std::string tag = fmt::format("density/{} ({})", density.input, Name(density.type));
+    if (density.micro_batch > 0) tag += fmt::format(" micro-batch {}", density.micro_batch);
+    return (*file)->Add(density.step, std::move(tag),
+                        static_cast<double>(density.valid) / static_cast<double>(density.total));
+  }
+
   Status Write(std::uint32_t rank, const EventRecord&) override {
     ++events_[rank];
     return Status::Ok();

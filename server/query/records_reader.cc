@@ -77,7 +77,8 @@ Status Reader::CheckRanks() const {
                                (there.size() > 20 ? ranks + " and more" : ranks)};
 }
 
-// Steps of the run's view; then those that have nothing but events or an end, of the newest attempt.
+// Steps of the run's view; then those that have no tensors or scalars but something else, of the newest
+// attempt.
 Result<std::map<std::uint64_t, std::size_t>> Reader::Steps() {
   const auto wanted = StepSet::Parse(request_.steps);
   if (!wanted.ok()) return wanted.status();
@@ -90,6 +91,13 @@ Result<std::map<std::uint64_t, std::size_t>> Reader::Steps() {
                                         {.first = wanted->first(), .last = wanted->last()});
       if (!ends.ok()) return ends.status();
       for (const StepRecord& end : *ends) others[end.step] = attempt;
+      const StepBounds bounds{.first = wanted->first(), .last = wanted->last()};
+      const auto memory = store_.Memory(view_.attempts()[attempt].id, rank, bounds);
+      if (!memory.ok()) return memory.status();
+      for (const MemoryRecord& record : *memory) others[record.step] = attempt;
+      const auto densities = store_.Densities(view_.attempts()[attempt].id, rank, bounds);
+      if (!densities.ok()) return densities.status();
+      for (const DensityRecord& record : *densities) others[record.step] = attempt;
       const auto events = Events(attempt, rank);
       if (!events.ok()) return events.status();
       for (const EventRecord& event : **events) others[event.step] = attempt;
@@ -223,6 +231,10 @@ Status Reader::AddOthers(std::uint64_t step, std::size_t attempt, std::uint32_t 
   if (!scalars.ok()) return scalars.status();
   auto ends = store_.StepEnds(view_.attempts()[attempt].id, rank, only);
   if (!ends.ok()) return ends.status();
+  auto memory = store_.Memory(view_.attempts()[attempt].id, rank, only);
+  if (!memory.ok()) return memory.status();
+  auto densities = store_.Densities(view_.attempts()[attempt].id, rank, only);
+  if (!densities.ok()) return densities.status();
   const auto events = Events(attempt, rank);
   if (!events.ok()) return events.status();
   struct ByStep {
@@ -232,6 +244,8 @@ Status Reader::AddOthers(std::uint64_t step, std::size_t attempt, std::uint32_t 
   const auto [first, last] = std::equal_range((*events)->begin(), (*events)->end(), step, ByStep());
   part_.records.scalars = *std::move(scalars);
   part_.records.events.assign(first, last);
+  part_.records.memory = *std::move(memory);
+  part_.records.densities = *std::move(densities);
   part_.records.steps = *std::move(ends);
   return Status::Ok();
 }

@@ -119,6 +119,23 @@ def test_the_http_twins_give_the_same(recorded: Collector) -> None:
         assert twin == recorded.json(name, "tagger", "--step", "2")
 
 
+def test_exports_have_them(recorded: Collector, tmp_path: Path) -> None:
+    done = recorded.statctl("export", "json", "tagger", str(tmp_path / "all.jsonl"), "--steps", "0-1")
+    assert done.code == 0, done.err
+    lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    memory = [line for line in lines if line["record"] == "memory" and not line["module"]]
+    assert [line["phase"] for line in memory[:2]] == ["pre_forward", "post_forward"] and len(memory) == 2 * 2 * 6
+    assert all(line["host_rss"] > 0 and "allocated" not in line for line in memory)
+    density = next(line for line in lines if line["record"] == "density")
+    assert (density["input"], density["valid"], density["valid_per_sample"]) == ("input_ids", 28, [4, 8, 8, 8])
+
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    assert recorded.statctl("export", "tensorboard", "tagger", str(tmp_path / "logs"), "--ranks", "0").code == 0
+    events = event_accumulator.EventAccumulator(str(tmp_path / "logs")).Reload()
+    assert [event.value for event in events.Scalars("density/input_ids (embed)")][:3] == pytest.approx([0.7, 0.725, 0.75])
+    assert events.Scalars("memory/post_forward/host_rss MiB")[0].value > 50
+
+
 def test_only_these_two_have_the_reference_form(recorded: Collector) -> None:
     done = recorded.statctl("scalars", "tagger", "--format", "ort")
     assert done.code == 2 and "only memory and density" in done.err

@@ -24,7 +24,7 @@ class Takes(nn.Module):
         self.fc = nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor, extra: Any = None, *rest: Any, mask: Any = None, flag: bool = False) -> torch.Tensor:
-        return self.fc(x)  # type: ignore[no-any-return]
+        return self.fc(x)
 
 
 def batches(recording: Recording) -> list[tuple[int, int, str, str, int]]:
