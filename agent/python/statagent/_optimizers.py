@@ -44,6 +44,7 @@ class OptimizerHooks:
         self._plain = plain_tensor_types()
         self._places: dict[tuple[int, str, str], Place] = {}  # by parameter, kind and path
         self.on_phase: Callable[[str], None] | None = None  # called with "pre_optimizer", "post_optimizer"; must not raise
+        self.before_update: list[Callable[[Any], None]] = []  # called with the optimizer before each update; must not raise
         agent.optimizers.setdefault(id(optimizer), 0)
 
     def _follow_parameters(self) -> None:
@@ -87,6 +88,8 @@ class OptimizerHooks:
         self._updating = sys._getframe(1)
         if self.on_phase is not None:
             self.on_phase("pre_optimizer")
+        for attend in self.before_update:
+            attend(self._optimizer)
         if not self._parameters_wanted():
             return
         try:

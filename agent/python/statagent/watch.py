@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -10,13 +9,16 @@ from typing import Any
 from . import _library
 from . import agent as _agent
 from ._autograd import GradientHook, hook_result, in_backward
+from ._checklist import Checklist
 from ._density import DensityObserver, check_density
 from ._inputs import InputObserver
 from ._log import warn_once
 from ._memory import MemoryObserver, check_memory, queue_after_backward
-from ._modules import Named, Selection, name_modules, name_parameters, unwrap
+from ._modules import INERT_COPY, Named, Selection, name_modules, name_parameters, unwrap
 from ._optimizers import OptimizerHooks
 from ._tensors import Place
+from ._training_scalars import TrainingScalars, check_scaler
+from ._transitions import Transitions
 from .agent import Agent
 from .errors import InvalidArgumentError, StatagentError
 from .flatten import flatten
@@ -152,6 +154,17 @@ class Watch:
         self._agent.add_step_listener(self._step_changed)
         self._step_changed()
 
+    def _accompany(self, model: Any, optimizers: list[Any], name: str, scaler: Any, input_sizes: bool) -> None:
+        """What is recorded besides tensors."""
+        assert self._agent is not None
+        checklist = Checklist(self._agent, model, optimizers, name)
+        self._removables.append(checklist)
+        self._removables.append(Transitions(self._agent, model, input_sizes))
+        scalars = TrainingScalars(self._agent, optimizers, scaler)
+        self._removables.append(scalars)
+        for hooks in self._optimizers:
+            hooks.before_update += [checklist.before_update, scalars.before_update]
+
     # --- while training ----------------------------------------------------------------------------------------------------
 
     def wanted(self) -> bool:
@@ -268,7 +281,7 @@ class _Inert:
         self._function(*args)
 
     def __reduce__(self) -> Any:
-        return _INERT_COPY
+        return INERT_COPY
 
 
 class _InertWithKeywords(_Inert):
@@ -276,11 +289,6 @@ class _InertWithKeywords(_Inert):
 
     def __call__(self, _: Any, args: Any, kwargs: Any) -> None:
         self._function(args, kwargs)
-
-
-# What a hook becomes in a copy or pickle: a function of the standard library that takes anything and returns None, so that a model that
-# was saved while it was watched loads where this package is not installed.
-_INERT_COPY = (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
 class _ModuleHook:
@@ -303,7 +311,7 @@ class _ModuleHook:
         self._told_empty = False
 
     def __reduce__(self) -> Any:
-        return _INERT_COPY
+        return INERT_COPY
 
     def _see(self, state: int, module: Any, value: Any) -> None:
         try:
@@ -474,6 +482,8 @@ def watch(
     density: bool | Mapping[str, int] = True,
     fingerprints: bool = True,
     parameter_steps: str | None = None,
+    scaler: Any = None,
+    input_sizes: bool = False,
 ) -> Watch:
     """Records what a torch module computes, from now on.
 
@@ -485,6 +495,10 @@ def watch(
     parameter_steps: steps in which weights, their gradients and optimizer state are recorded, of those above ("every=100").
     fingerprints: record the model's inputs as kind `batch`, where log_batch does not.
     density: how much of the inputs is no padding, where the model or loss tells the padding index; or {"input_ids": 0}.
+    scaler: the GradScaler, whose scale and skipped updates become scalars. input_sizes: a changed size of an input is a graph transition.
+
+    Besides that it records what model and optimizers are made of (configuration), changes of inputs, modules and modes (events
+    `graph_transition`, `setting_changed`), and learning rates (scalars).
 
     Raises InvalidArgumentError, TypeError, and StatagentError before init."""
     if _agent.disabled():
@@ -501,7 +515,7 @@ def watch(
             f"watch: found a {type(model).__name__} as model, which takes no hooks; expected one that is not TorchScript; watch the module "
             "that was scripted or traced, or a module around it"
         )
-    optimizers = _check_optimizers(optimizer)
+    optimizers, scaler = _check_optimizers(optimizer), check_scaler(scaler)
     chosen = _check_kinds(kinds, bool(optimizers))
     memory_choices, padding = check_memory(memory), check_density(density)
     selection, recorded_steps, recorded_parameters = Selection(include, exclude), _Steps(steps), _Steps(parameter_steps)
@@ -525,6 +539,7 @@ def watch(
         made._observe_memory(unwrap(model), modules, optimizers, memory_choices)
         made._observe_inputs(unwrap(model), all_parameters, padding, fingerprints)
         made._begin(eval, recorded_steps, recorded_parameters)
+        made._accompany(model, optimizers, name, scaler, input_sizes)
     except BaseException:
         made.remove()
         raise
