@@ -198,7 +198,7 @@ def test_only_the_import_differs_and_no_rank_overwrites_another(collector: Colle
     changed = [pair for pair in zip(*(scripts[n].read_text().splitlines() for n in ("theirs", "ours"))) if pair[0] != pair[1]]
     assert changed == [(THEIRS, OURS)]
 
-    done = run_command(torchrun(2, str(scripts["ours"])), env=collector.environment(), timeout=100)
+    done = run_command(torchrun(2, str(scripts["ours"])), env=collector.environment(), timeout=240)
     assert done.code == 0, done.err
     rows = exported(collector, "pt_out")
     assert {row["activation"] for row in rows} == EXPECTED["single"]
@@ -212,7 +212,7 @@ def test_only_the_import_differs_and_no_rank_overwrites_another(collector: Colle
     assert {path.name for path in folder.iterdir()} == {"rank_0", "rank_1"}
     assert len(list(folder.glob("rank_*/step_*/*_*ward"))) == 2 * 5 * 8
     # Once more, over what is there: one launch replaces it, not one rank the other.
-    again = run_command(torchrun(2, str(scripts["ours"])), env=collector.environment(), timeout=100)
+    again = run_command(torchrun(2, str(scripts["ours"])), env=collector.environment(), timeout=240)
     assert again.code == 0, again.err
     assert "already exists, as run 'pt_out'; overriding it" in again.err
     assert len(exported(collector, "pt_out")) == 2 * 5 * 8
@@ -236,7 +236,7 @@ class Classifier(torch.nn.Module):
 model = Classifier()
 statagent.init(run="inspector")
 statagent.watch(model, kinds={{"weight"}})
-GlobalSubscriberManager.subscribe(model, [StatisticsSubscriber("unused")])
+GlobalSubscriberManager.subscribe(model, [StatisticsSubscriber("unused", start_step=30)])
 input_ids = torch.tensor([[0, 2, 3, 1, 1, 1], [4, 5, 6, 1, 1, 1]])
 labels = torch.tensor([[0, 1, 2, 3, -100, -100], [1, 2, 3, -100, -100, -100]])
 for _ in range(32):
@@ -261,6 +261,7 @@ def test_the_memory_case_of_the_reference(inspected: Collector) -> None:
     form = re.compile(r"rank-0 step (\d+) memory \(MiB\) \| phase: (\w+)( \| [a-z]+( [a-z]+)*: \d+)+")
     found = [form.fullmatch(line) for line in lines]
     assert [(int(m[1]), m[2]) for m in found if m] == [(step, phase) for step in range(32) for phase in phases]
+    assert {row["step"] for row in exported(inspected, "inspector") if row["kind"] == "output"} == {"30", "31"}
 
 
 def test_the_density_cases_of_the_reference(inspected: Collector) -> None:
@@ -269,5 +270,10 @@ def test_the_density_cases_of_the_reference(inspected: Collector) -> None:
     assert len(records) == 2 * 32
     found = {(r["input"], r["type"], r["pad_index"], r["valid"], r["total"], tuple(r["valid_per_sample"])) for r in records}
     assert found == {("input_ids", "embed", 1, 6, 12, (3, 3)), ("labels", "label", -100, 7, 12, ())}
-    table = inspected.statctl("density", "inspector").out
-    assert re.search(r"\b50(\.0+)? ?%", table) and re.search(r"\b58\.3\d* ?%", table), table
+    table = inspected.statctl("density", "inspector", "--format", "ort").out.splitlines()
+    assert (table[0], table[-1]) == (">>>Valid token/label density (e.g. valid/total) in passing 64 steps:", "<<<")
+    cells = [[cell.strip() for cell in line.strip("\t |").split("|")] for line in table[2:-1]]
+    assert cells[-2:] == [
+        ["31", "EMBED", "input_ids", "1", "50.00    %", "6", "12", "[3, 3]"],
+        ["31", "LABEL", "labels", "-100", "58.33    %", "7", "12", "N/A"],
+    ]
