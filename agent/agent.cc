@@ -143,6 +143,12 @@ Status Agent::Observe(std::uint32_t handle, const TensorView& tensor, void* stre
   return Guarded([&] { return impl_->Observe(handle, tensor, stream); });
 }
 
+Status Agent::ObserveList(std::span<const Item> items, void* stream, std::size_t* refused) noexcept {
+  *refused = 0;
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->ObserveList(items, stream, refused); });
+}
+
 Status Agent::LogScalar(std::string_view name, double value, std::uint32_t micro_batch,
                         std::optional<std::uint64_t> step) noexcept {
   if (impl_->Inert()) return Status::Ok();

@@ -193,6 +193,39 @@ Status Agent::Impl::Observe(std::uint32_t handle, const TensorView& tensor, void
   return Fill(slot, *data, tensor, stream);
 }
 
+Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::size_t* refused) {
+  Status first;
+  const auto note = [&](const Status& status) {
+    if (status.ok()) return;
+    ++*refused;
+    if (first.ok()) first = status;
+  };
+  std::map<int, std::vector<statcollect::CudaSlots::Item>> lists;  // by device
+  for (const Item& item : items) {
+    if (item.tensor.device != Device::kCuda) {
+      note(Observe(item.handle, item.tensor, stream));
+      continue;
+    }
+    const auto data = Open(item.tensor);
+    Slot* slot = nullptr;
+    const Status begun =
+        !data.ok() ? data.status()
+                   : parts_->recorder.Begin(item.handle, item.tensor.dtype, item.tensor.shape, &slot);
+    note(begun);
+    if (slot != nullptr) lists[item.tensor.device_index].push_back({slot, *data});
+  }
+  for (const auto& [device, list] : lists) {
+    std::size_t strided = 0;
+    parts_->cuda.FillList(list, device, stream, &strided);
+    for (; strided > 0; --strided) {
+      note(Status(Code::kUnimplemented,
+                  "observe a list of CUDA tensors: one has more dimensions than the kernels walk; observe it "
+                  "contiguous"));
+    }
+  }
+  return first;
+}
+
 Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
                          void* stream) {
   if (slot == nullptr) return Status::Ok();

@@ -46,6 +46,7 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
 
   Status Observe(const Identity& identity, const TensorView& tensor, void* stream);
   Status Observe(std::uint32_t handle, const TensorView& tensor, void* stream);
+  Status ObserveList(std::span<const Item> items, void* stream, std::size_t* refused);
   Result<std::uint32_t> Intern(const Identity& identity);
   Status Flush(std::chrono::milliseconds timeout);
   Status Close(std::chrono::milliseconds timeout);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/step_set.h"
 #include "statagent/agent.h"
@@ -235,6 +236,35 @@ int statagent_observe(statagent_agent* agent, uint32_t handle, const statagent_t
     const auto view = ReadTensor("statagent_observe", tensor);
     if (!view.ok()) return view.status();
     return agent->agent->Observe(handle, *view, stream);
+  });
+}
+
+int statagent_observe_list(statagent_agent* agent, uint64_t count, const uint32_t* handles,
+                           const statagent_tensor* const* tensors, void* stream, uint64_t* refused) {
+  return Guarded([&] {
+    if (agent == nullptr || refused == nullptr) return Null("statagent_observe_list", "agent or refused");
+    *refused = count;
+    if (count > 0 && (handles == nullptr || tensors == nullptr))
+      return Null("statagent_observe_list", "handles or tensors");
+    if (count > kEntriesMax) {
+      return Invalid("statagent_observe_list: count is " + std::to_string(count) + "; expected at most " +
+                     std::to_string(kEntriesMax));
+    }
+    Status first;
+    std::vector<statagent::Agent::Item> items;
+    items.reserve(count);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const auto view = ReadTensor("statagent_observe_list", tensors[i]);
+      if (view.ok()) {
+        items.push_back({handles[i], *view});
+      } else if (first.ok()) {
+        first = view.status();
+      }
+    }
+    std::size_t later = 0;
+    const Status status = agent->agent->ObserveList(items, stream, &later);
+    *refused = count - items.size() + later;
+    return first.ok() ? status : first;
   });
 }
 

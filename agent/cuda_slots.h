@@ -2,7 +2,9 @@
 #ifndef STATCOLLECT_AGENT_CUDA_SLOTS_H_
 #define STATCOLLECT_AGENT_CUDA_SLOTS_H_
 
+#include <cstddef>
 #include <memory>
+#include <span>
 
 #include "agent/staging/recorder.h"
 #include "agent/staging/slot_filler.h"
@@ -25,11 +27,22 @@ class CudaSlots final : public SlotFiller {
   // possible. Precondition: Check(tensor, device) was OK. kUnimplemented: its strides.
   Status Fill(Slot* slot, const stats::CpuTensor& tensor, int device, void* stream);
 
+  // The same for several tensors, with as few launches as possible. *unimplemented: how many were given up
+  // for their strides.
+  struct Item {
+    Slot* slot = nullptr;
+    stats::CpuTensor tensor;
+  };
+  void FillList(std::span<const Item> items, int device, void* stream, std::size_t* unimplemented);
+
   std::size_t Poll() noexcept override;
   // Nothing more will be polled: every slot still to come is handed over unfilled, for the ring to count.
   void Abandon();
 
  private:
+  // Counts the loss of a slot that is not going to be computed.
+  void GiveUp(Slot* slot, const Status& why);
+
   Recorder* const recorder_;
   const Clock* const clock_;
   stats::cuda::CudaEngine engine_;

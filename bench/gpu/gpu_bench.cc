@@ -101,6 +101,37 @@ class Bench {
             {"of_empty_launch", ours / empty}};
   }
 
+  // A list of small tensors (weights, gradients), beside one after the other, and a copy of their bytes.
+  nlohmann::json List(DType dtype, std::size_t bytes, std::size_t count, int rounds) {
+    const std::int64_t shape[] = {static_cast<std::int64_t>(bytes / statcollect::DTypeBytes(dtype))};
+    std::vector<CudaEngine::Item> items(
+        count, {{memory_, dtype, shape, {}}, {&stats_, sketch_, {}, nullptr}, nullptr});
+    for (std::size_t i = 0; i < count; ++i) items[i].tensor.data = static_cast<char*>(memory_) + i * bytes;
+    const auto enqueue = [&] {
+      engine_.EnqueueList(items, 0, nullptr,
+                          [](void*, const statcollect::Status& why) { Require(false, why.message()); });
+    };
+    enqueue();
+    Drain();
+    const auto timed = [&](const auto& what) {  // with all results taken in between
+      std::vector<double> times;
+      for (int round = 0; round < rounds; ++round) {
+        times.push_back(DeviceMilliseconds(1, what));
+        Drain();
+      }
+      return Median(times) * 1e3;
+    };
+    const double listed = timed(enqueue);
+    const double alone = timed([&] { Enqueue(dtype, bytes, static_cast<int>(count), false); });
+    const double copy = timed([&] {
+      Require(cudaMemcpyAsync(other_, memory_, bytes * count, cudaMemcpyDeviceToDevice) == cudaSuccess,
+              "copy");
+    });
+    return {{"dtype", Name(dtype)},    {"kibibytes", bytes >> 10}, {"tensors", count},
+            {"list_us", listed},       {"one_by_one_us", alone},   {"copy_us", copy},
+            {"of_copy", listed / copy}};
+  }
+
   // Host time of Enqueue alone, and of launching an empty kernel.
   nlohmann::json HostTime(int rounds) {
     constexpr int kTimes = 200;
@@ -175,6 +206,10 @@ int main(int argc, char** argv) {
     for (const DType dtype : {DType::kF32, DType::kBf16}) {
       result["p4"].push_back(bench.Small(dtype, kibibytes << 10, rounds));
     }
+  }
+  for (const std::size_t kibibytes : {4, 64, 256}) {
+    for (const DType dtype : {DType::kF32, DType::kBf16})
+      result["p4_lists"].push_back(bench.List(dtype, kibibytes << 10, 1000, rounds));
   }
   result["p5"] = bench.HostTime(rounds);
   std::cout << result.dump(2) << '\n';

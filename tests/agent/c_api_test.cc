@@ -200,6 +200,14 @@ TEST(CApi, RecordsCountsAndCloses) {
   EXPECT_EQ(statagent_observe(handle.agent, fc1, &view, nullptr), 0);
   EXPECT_EQ(statagent_observe(handle.agent, fc1, &view, nullptr), kInvalidArgument) << "twice in a step";
   EXPECT_EQ(statagent_observe(handle.agent, 12345, &view, nullptr), kInvalidArgument);
+  const std::uint32_t handles[] = {fc1, 12345};
+  const statagent_tensor* const tensors[] = {&view, nullptr};
+  std::uint64_t refused = 0;
+  EXPECT_EQ(statagent_observe_list(handle.agent, 2, handles, tensors, nullptr, &refused), kInvalidArgument);
+  EXPECT_EQ(refused, 2u) << "one twice in a step, one without a tensor";
+  EXPECT_EQ(statagent_observe_list(handle.agent, 2, handles, nullptr, nullptr, &refused), kInvalidArgument);
+  EXPECT_EQ(statagent_observe_list(handle.agent, 0, nullptr, nullptr, nullptr, &refused), 0);
+  EXPECT_EQ(refused, 0u);
   EXPECT_EQ(statagent_log_scalar(handle.agent, "loss", NAN, 0), 0);
   const char* keys[] = {"k"};
   const char* values[] = {"v"};

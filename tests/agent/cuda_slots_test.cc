@@ -96,6 +96,54 @@ TEST_F(CudaSlotsTest, SendsStatisticsOnceTheDeviceHasThem) {
   EXPECT_EQ(sent.samples, stats::Compute(tensor_, 0, 4).samples);
 }
 
+TEST_F(CudaSlotsTest, SendsAListInItsOrder) {
+  std::vector<stats::TestTensor> tensors;
+  for (int i = 0; i < 6; ++i)
+    tensors.push_back(stats::RandomNumbers(i % 2 == 0 ? DType::kF32 : DType::kBf16, {500}, random_));
+  std::vector<CudaSlots::Item> items;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    Slot* slot = nullptr;
+    const std::string name = "w" + std::to_string(i);
+    ASSERT_TRUE(recorder_
+                    .Begin({.name = name, .kind = Kind::kWeight}, true, tensors[i].View().dtype,
+                           tensors[i].View().shape, &slot)
+                    .ok());
+    items.push_back({slot, tensors[i].View()});
+  }
+  std::size_t unimplemented = 9;
+  cuda_.FillList(items, 0, kStream, &unimplemented);
+  EXPECT_EQ(unimplemented, 0u);
+  EXPECT_EQ(device_->launches, 2u) << "one a dtype";
+  recorder_.EndStep();
+  device_->RunAll();
+  PollFor(std::chrono::milliseconds(300));
+  ASSERT_EQ(sink_.batches.size(), 1u);
+  const StatColumns& sent = sink_.batches[0].stats;
+  ASSERT_EQ(sent.size(), tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_EQ(sent.activation[i], i);
+    EXPECT_EQ(sent.stats[i], stats::cuda::Emulate(tensors[i].View(), 16).stats);
+  }
+}
+
+TEST_F(CudaSlotsTest, CountsWhatAListLoses) {
+  std::vector<CudaSlots::Item> items;
+  for (int i = 0; i < 12; ++i) {  // there are eight records
+    Slot* slot = nullptr;
+    const std::string name = "w" + std::to_string(i);
+    ASSERT_TRUE(
+        recorder_.Begin({.name = name, .kind = Kind::kWeight}, true, DType::kF32, tensor_.View().shape, &slot)
+            .ok());
+    items.push_back({slot, tensor_.View()});
+  }
+  std::size_t unimplemented = 0;
+  cuda_.FillList(items, 0, kStream, &unimplemented);
+  device_->RunAll();
+  PollFor(std::chrono::milliseconds(300));
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause["buffer_full"], 4u);
+  EXPECT_EQ(RecordsSent(), 8u + 1) << "and an event that tells the losses";
+}
+
 // A step's end alone does not make a batch of what trickles in.
 TEST_F(CudaSlotsTest, CollectsWhatTricklesInForAWhile) {
   for (int i = 0; i < 6; ++i) Observe("x" + std::to_string(i), tensor_.View());

@@ -162,6 +162,33 @@ TEST_F(GpuEngineTest, AgreesForAnyStridesAndAlignment) {
   }
 }
 
+TEST_F(GpuEngineTest, ListsAgreeWithTheHost) {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<TestTensor> tensors;
+    for (int i = 0; i < 200; ++i) {
+      const DType dtype = i % 3 == 0 ? DType::kF32 : i % 3 == 1 ? DType::kBf16 : DType::kI64;
+      tensors.push_back(RandomNumbers(
+          dtype, {static_cast<std::int64_t>(random() % (i % 10 == 0 ? 300'000 : 3000))}, random));
+    }
+    std::vector<std::unique_ptr<OnDevice>> devices;
+    std::vector<Answer> answers(tensors.size());
+    std::vector<CudaEngine::Item> items;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      devices.push_back(std::make_unique<OnDevice>(tensors[i]));
+      ASSERT_TRUE(engine_->Check(devices[i]->View(), 0).ok());
+      items.push_back({devices[i]->View(), answers[i].To(16, 4), &answers[i]});
+    }
+    engine_->EnqueueList(items, 0, nullptr, [](void*, const Status& why) { ADD_FAILURE() << why.message(); });
+    Finish();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      SCOPED_TRACE(i);
+      Compare(answers[i], tensors[i], 16);
+    }
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST_F(GpuEngineTest, KeepsStreamsApart) {
   cudaStream_t streams[3];
   for (cudaStream_t& stream : streams)

@@ -131,6 +131,14 @@ class STATAGENT_API Agent {
   Result<std::uint32_t> Intern(const Identity& identity) noexcept;
   Status Observe(std::uint32_t handle, const TensorView& tensor, void* stream = nullptr) noexcept;
 
+  // Several tensors by handle, as Observe for each; on a GPU with as few kernel launches as possible (one for all small tensors
+  // of a dtype). All in one stream. Takes what it can: returns the first error, *refused how many had one.
+  struct Item {
+    std::uint32_t handle = 0;
+    TensorView tensor;
+  };
+  Status ObserveList(std::span<const Item> items, void* stream, std::size_t* refused) noexcept;
+
   // `step`: the current one, or one that is over, for what becomes known late.
   Status LogScalar(std::string_view name, double value, std::uint32_t micro_batch = 0,
                    std::optional<std::uint64_t> step = {}) noexcept;

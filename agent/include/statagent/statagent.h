@@ -124,6 +124,10 @@ STATAGENT_C_API int statagent_intern(statagent_agent* agent, const statagent_ide
  * may be observed once in a step; a second time is refused (3). */
 STATAGENT_C_API int statagent_observe(statagent_agent* agent, uint32_t handle, const statagent_tensor* tensor,
                                       void* stream);
+/* Several tensors of one stream under their handles, as statagent_observe for each; on a GPU with as few kernel launches as possible.
+ * Takes what it can: returns the first error, *refused how many had one. */
+STATAGENT_C_API int statagent_observe_list(statagent_agent* agent, uint64_t count, const uint32_t* handles,
+                                           const statagent_tensor* const* tensors, void* stream, uint64_t* refused);
 STATAGENT_C_API int statagent_log_scalar(statagent_agent* agent, const char* name, double value,
                                          uint32_t micro_batch);
 STATAGENT_C_API int statagent_log_event(statagent_agent* agent, const char* kind, const char* text,

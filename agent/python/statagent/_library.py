@@ -148,6 +148,10 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "statagent_free": (None, [c_void_p]),
     "statagent_intern": (c_int, [c_void_p, POINTER(Identity), POINTER(c_uint32)]),
     "statagent_observe": (c_int, [c_void_p, c_uint32, POINTER(Tensor), c_void_p]),
+    "statagent_observe_list": (
+        c_int,
+        [c_void_p, c_uint64, POINTER(c_uint32), POINTER(c_void_p), c_void_p, POINTER(c_uint64)],
+    ),
     "statagent_log_scalar": (c_int, [c_void_p, c_char_p, c_double, c_uint32]),
     "statagent_log_event": (c_int, [c_void_p, c_char_p, c_char_p, _STRINGS, _STRINGS, c_uint64]),
     "statagent_log_scalar_at": (c_int, [c_void_p, c_char_p, c_double, c_uint32, c_uint64]),

@@ -15,6 +15,11 @@ from .agent import Agent
 from .flatten import flatten
 
 
+def goes_in_list(tensor: Any) -> bool:
+    """Whether a tensor is observed together with others: on a GPU, where each alone would cost a kernel launch."""
+    return bool(tensor.is_cuda)
+
+
 class OptimizerHooks:
     """One watched optimizer. Its second update within a step gets call index 1, and so on.
 
@@ -43,6 +48,7 @@ class OptimizerHooks:
         ]
         self._plain = plain_tensor_types()
         self._places: dict[tuple[int, str, str], Place] = {}  # by parameter, kind and path
+        self._list: list[tuple[int, Place, Any]] = []  # handles, places and tensors that go to the library together
         self.on_phase: Callable[[str], None] | None = None  # called with "pre_optimizer", "post_optimizer"; must not raise
         self.before_update: list[Callable[[Any], None]] = []  # called with the optimizer before each update; must not raise
         agent.optimizers.setdefault(id(optimizer), 0)
@@ -101,6 +107,7 @@ class OptimizerHooks:
         for named in self._parameters:
             if named.value.grad is not None:
                 self._record(named, "weight_grad", "", named.value.grad)
+        self._observe_list()
 
     def _after(self, *_: Any) -> None:
         if self._within_update():
@@ -112,6 +119,7 @@ class OptimizerHooks:
                     self._record(named, "weight", "", named.value)
                 if "optimizer_state" in self._kinds:
                     self._record_state(named)
+            self._observe_list()
         if self.on_phase is not None:
             self.on_phase("post_optimizer")
         self._end_step()
@@ -139,7 +147,16 @@ class OptimizerHooks:
             return
         key = (id(named), kind, path)
         place = self._places.get(key) or self._places.setdefault(key, Place())
-        agent.observe_at(place, handle, tensor)
+        if goes_in_list(tensor):
+            self._list.append((handle, place, tensor))
+        else:
+            agent.observe_at(place, handle, tensor)
+
+    def _observe_list(self) -> None:
+        """What has come together goes to the library, and is held no longer."""
+        if self._list:
+            items, self._list = self._list, []
+            self._agent.observe_list(items)
 
     def _end_step(self) -> None:
         """The step is over when every watched optimizer has made its update."""

@@ -192,6 +192,18 @@ class RuntimeApi final : public CudaApi {
     return status != cudaStreamCaptureStatusNone;
   }
 
+  Status CopyInStream(int device, void* to, const void* from, std::size_t bytes,
+                      void* stream) noexcept override {
+    const CurrentDevice current(device);
+    cudaError_t error = current.error();
+    if (error == cudaSuccess) {
+      error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream));
+    }
+    if (error == cudaSuccess) return Status::Ok();
+    (void)cudaGetLastError();
+    return Failure("copy to CUDA device " + std::to_string(device), error);
+  }
+
   Status Enqueue(int device, DType dtype, const Launch& launch, void* stream) noexcept override {
     const CurrentDevice current(device);
     if (current.error() != cudaSuccess) return Failure("compute statistics", current.error());

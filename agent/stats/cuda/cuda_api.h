@@ -32,6 +32,9 @@ class CudaApi {
   virtual Status CheckMemory(int device, const void* data) noexcept = 0;
   // Whether what is enqueued in the stream goes into a graph instead of being run.
   virtual bool IsCapturing(int device, void* stream) noexcept = 0;
+  // Enqueues a copy from memory of AllocateOnHost to memory of AllocateOnDevice. kInternal as Enqueue.
+  virtual Status CopyInStream(int device, void* to, const void* from, std::size_t bytes,
+                              void* stream) noexcept = 0;
   // Enqueues a kernel of this dtype. kInternal: the device reports an error, of this or of an earlier launch.
   virtual Status Enqueue(int device, DType dtype, const Launch& launch, void* stream) noexcept = 0;
   // The error that has stopped the device for good, if any.

@@ -18,12 +18,19 @@ namespace {
 using TimePoint = CudaEngine::TimePoint;
 
 constexpr std::chrono::milliseconds kWaitAtEnd{500};
+constexpr std::uint32_t kNoList = ~0u;
 constexpr std::size_t kPollBatch = 64;  // results taken between two locks
 
 // CUDA's handle of "this thread's default stream" means another stream in each thread.
 void* LaneKey(void* stream) {
   thread_local char own;
   return stream == reinterpret_cast<void*>(std::uintptr_t{2}) ? &own : stream;
+}
+
+Status TooMany() { return {Code::kResourceExhausted, "observe a CUDA tensor: too many are in flight"}; }
+
+std::uint64_t Numel(DType dtype, const Task& task) {
+  return IsComplex(dtype) ? task.components / 2 : task.components;
 }
 
 Status NotBuilt() {
@@ -36,6 +43,7 @@ Status NotBuilt() {
 }  // namespace
 
 struct CudaEngine::Flight {
+  std::uint32_t list = kNoList;  // whose tasks the kernel reads
   std::uint32_t record = 0;
   std::uint64_t ticket = 0;
   std::uint64_t numel = 0;
@@ -49,12 +57,24 @@ struct CudaEngine::Lane {
   unsigned char* scratch = nullptr;
   std::vector<Flight> ring;  // flights [head, tail), at their number modulo the size
   std::uint64_t head = 0, tail = 0;
+  std::uint64_t last_launch = 0;  // number of the first flight of the last launch
 
   bool empty() const { return head == tail; }
   Flight& At(std::uint64_t number) { return ring[number % ring.size()]; }
 };
 
+// Tasks of one launch. They are written on the host and copied in the stream; free when all flights have
+// landed.
+struct CudaEngine::List {
+  Task* host = nullptr;
+  Task* device = nullptr;
+  std::size_t in_flight = 0;
+};
+
 struct CudaEngine::Pool {
+  std::array<List, kLists> lists;
+  Task* host_tasks = nullptr;
+  Task* device_tasks = nullptr;
   std::mutex mutex;
   int device = 0;
   Status status;   // of opening it
@@ -93,6 +113,8 @@ void CudaEngine::Free(Pool& pool) {
   if (pool.scratch != nullptr) api_->FreeOnDevice(pool.device, pool.scratch);
   if (pool.records != nullptr) api_->FreeOnHost(pool.device, pool.records);
   if (pool.samples != nullptr) api_->FreeOnHost(pool.device, pool.samples);
+  if (pool.host_tasks != nullptr) api_->FreeOnHost(pool.device, pool.host_tasks);
+  if (pool.device_tasks != nullptr) api_->FreeOnDevice(pool.device, pool.device_tasks);
 }
 
 Status CudaEngine::Open(int device) {
@@ -139,6 +161,13 @@ Status CudaEngine::Fill(Pool& pool) {
     STATCOLLECT_RETURN_IF_ERROR(
         allocate(false, sizeof(double) * options_.samples * options_.records, &pool.samples));
   }
+  const std::size_t tasks = std::min<std::size_t>(kListTasks, options_.records);
+  STATCOLLECT_RETURN_IF_ERROR(allocate(false, sizeof(Task) * tasks * kLists, &pool.host_tasks));
+  STATCOLLECT_RETURN_IF_ERROR(allocate(true, sizeof(Task) * tasks * kLists, &pool.device_tasks));
+  for (std::size_t i = 0; i < kLists; ++i) {
+    pool.lists[i].host = pool.host_tasks + i * tasks;
+    pool.lists[i].device = pool.device_tasks + i * tasks;
+  }
   for (std::uint32_t i = options_.records; i-- > 0;) {
     pool.records[i].ready = 0;
     pool.free.push_back(i);
@@ -156,9 +185,12 @@ bool CudaEngine::IsReady(const Pool& pool, const Flight& flight) const {
   return std::atomic_ref(ready).load(std::memory_order_acquire) >= flight.ticket;  // or of a later flight
 }
 
-// Whether a kernel may still use the lane's scratch.
+// Whether a kernel may still use the lane's scratch. Tensors of one launch become ready in any order.
 bool CudaEngine::IsBusy(const Pool& pool, Lane& lane) const {
-  return lane.tail != 0 && !IsReady(pool, lane.At(lane.tail - 1));
+  for (std::uint64_t flight = lane.last_launch; flight < lane.tail; ++flight) {
+    if (!IsReady(pool, lane.At(flight))) return true;
+  }
+  return false;
 }
 
 // The stream's own lane, or one that no kernel uses. Null if there is none.
@@ -187,21 +219,12 @@ Status CudaEngine::Enqueue(const CpuTensor& tensor, int device, void* stream, co
     return {Code::kFailedPrecondition, "observe a CUDA tensor: its stream is being captured into a graph"};
   }
   std::lock_guard lock(pool->mutex);
-  if (pool->stopped) return {Code::kAborted, "observe a CUDA tensor: the agent is closed"};
-  if (!pool->failure.ok()) return pool->failure;
+  STATCOLLECT_RETURN_IF_ERROR(CheckOpen(*pool));
   Lane* const lane = LaneFor(*pool, stream);
-  if (lane == nullptr || pool->free.empty()) {
-    return {Code::kResourceExhausted, "observe a CUDA tensor: too many are in flight"};
-  }
-  const std::uint32_t record = pool->free.back();
+  if (lane == nullptr || pool->free.empty()) return TooMany();
   task.scratch = ScratchAt(lane->scratch, task.units);
-  task.record = &pool->records[record];
-  task.ticket = pool->next_ticket++;
-  if (!output.samples.empty()) {
-    task.samples = pool->samples + std::size_t{record} * options_.samples;
-    task.sample_count = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>({output.samples.size(), options_.samples, task.components}));
-  }
+  std::uint32_t record = 0;
+  TakeRecord(*pool, output, &task, &record);
   Launch launch;
   launch.keys = reinterpret_cast<const std::uint64_t*>(pool->keys);
   launch.units = task.units;
@@ -212,11 +235,111 @@ Status CudaEngine::Enqueue(const CpuTensor& tensor, int device, void* stream, co
     pool->failure = launched;
     return launched;
   }
-  pool->free.pop_back();
-  const std::uint64_t numel = IsComplex(tensor.dtype) ? task.components / 2 : task.components;
-  lane->At(lane->tail) = {record, task.ticket, numel, task.sample_count, output, cookie};
-  ++lane->tail;
+  lane->last_launch = lane->tail;
+  lane->At(lane->tail++) = {kNoList,           record, task.ticket, Numel(tensor.dtype, task),
+                            task.sample_count, output, cookie};
   return Status::Ok();
+}
+
+Status CudaEngine::CheckOpen(const Pool& pool) const {
+  if (pool.stopped) return {Code::kAborted, "observe a CUDA tensor: the agent is closed"};
+  return pool.failure;
+}
+
+void CudaEngine::TakeRecord(Pool& pool, const Output& output, Task* task, std::uint32_t* record) const {
+  *record = pool.free.back();
+  pool.free.pop_back();
+  task->record = &pool.records[*record];
+  task->ticket = pool.next_ticket++;
+  if (output.samples.empty()) return;
+  task->samples = pool.samples + std::size_t{*record} * options_.samples;
+  task->sample_count = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>({output.samples.size(), options_.samples, task->components}));
+}
+
+void CudaEngine::EnqueueList(std::span<const Item> items, int device, void* stream,
+                             const std::function<void(void*, const Status&)>& refused) {
+  const auto one_by_one = [&](const Item& item) {
+    const Status status = Enqueue(item.tensor, device, stream, item.output, item.cookie);
+    if (!status.ok()) refused(item.cookie, status);
+  };
+  std::map<DType, std::vector<const Item*>> kinds;
+  for (const Item& item : items) kinds[item.tensor.dtype].push_back(&item);
+  for (const auto& [dtype, of_kind] : kinds) {
+    std::size_t next = 0;
+    while (next < of_kind.size()) {
+      const std::size_t launched =
+          of_kind.size() - next > 1 ? TryList(std::span(of_kind).subspan(next), device, stream) : 0;
+      if (launched == 0) one_by_one(*of_kind[next]);
+      next += std::max<std::size_t>(launched, 1);
+    }
+  }
+}
+
+std::size_t CudaEngine::TryList(std::span<const Item* const> items, int device, void* stream) {
+  Pool* pool = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    pool = pools_.at(device).get();
+  }
+  if (api_->IsCapturing(device, stream)) return 0;
+  std::lock_guard lock(pool->mutex);
+  if (!CheckOpen(*pool).ok()) return 0;
+  const auto list = std::find_if(pool->lists.begin(), pool->lists.end(),
+                                 [](const List& each) { return each.in_flight == 0; });
+  Lane* const lane = LaneFor(*pool, stream);
+  if (list == pool->lists.end() || lane == nullptr) return 0;
+
+  const std::size_t most = std::min({items.size(), kListTasks, pool->free.size()});
+  std::vector<SharedScratch> before;  // each task's place
+  SharedScratch scratch;
+  std::uint32_t units = 0;
+  while (before.size() < most) {
+    Task& task = list->host[before.size()];
+    task = Task();
+    if (!MakeTask(items[before.size()]->tensor, &task).ok() || !scratch.Fits(task.units) ||
+        units + task.units > kUnitsMax)
+      break;
+    before.push_back(scratch);
+    scratch.Add(task.units);
+    task.first_unit = units;
+    units += task.units;
+  }
+  if (before.size() < 2) return 0;
+  const std::uint32_t width = LaunchWidth(static_cast<std::uint32_t>(items.front()->output.sketch.size()));
+  const DType dtype = items.front()->tensor.dtype;
+  const std::uint64_t first = lane->tail;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    Task& task = list->host[i];
+    std::uint32_t record = 0;
+    TakeRecord(*pool, items[i]->output, &task, &record);
+    task.scratch = scratch.At(lane->scratch, before[i], width);
+    lane->At(first + i) = {static_cast<std::uint32_t>(list - pool->lists.begin()),
+                           record,
+                           task.ticket,
+                           Numel(dtype, task),
+                           task.sample_count,
+                           items[i]->output,
+                           items[i]->cookie};
+  }
+  Launch launch;
+  launch.keys = reinterpret_cast<const std::uint64_t*>(pool->keys);
+  launch.tasks = list->device;
+  launch.task_count = static_cast<std::uint32_t>(before.size());
+  launch.units = units;
+  launch.width = width;
+  Status launched =
+      api_->CopyInStream(device, list->device, list->host, sizeof(Task) * before.size(), stream);
+  if (launched.ok()) launched = api_->Enqueue(device, dtype, launch, stream);
+  if (!launched.ok()) {
+    // Their records are lost with the device. One by one they are told why.
+    pool->failure = launched;
+    return 0;
+  }
+  list->in_flight = before.size();
+  lane->last_launch = first;
+  lane->tail = first + before.size();
+  return before.size();
 }
 
 // Copies a ready result to where it belongs.
@@ -274,7 +397,10 @@ std::size_t CudaEngine::PollPool(Pool& pool, TimePoint now,
     }
     if (!failure.ok()) continue;
     std::lock_guard lock(pool.mutex);
-    for (std::size_t i = 0; i < count; ++i) pool.free.push_back(ready[i].record);
+    for (std::size_t i = 0; i < count; ++i) {
+      pool.free.push_back(ready[i].record);
+      if (ready[i].list != kNoList) --pool.lists[ready[i].list].in_flight;
+    }
   }
 }
 

@@ -9,9 +9,10 @@
 //
 //   record: free -> in flight (one ticket) -> ready (the device wrote the ticket, last) -> free
 //
-// Invariants: (1) A lane's flights are launched, and become ready, in order. (2) A lane's scratch is used by
-// one stream at a time. (3) Every flight ends in exactly one call of `done`. Threads: Enqueue and Compute
-// from any; Poll from one at a time. One mutex is held for a launch, never while computing or waiting.
+// Invariants: (1) A lane's flights are launched in order, and become ready in the order of their launches.
+// (2) A lane's scratch is used by one stream at a time. (3) Every flight ends in exactly one call of `done`.
+// Threads: Enqueue and Compute from any; Poll from one at a time. One mutex is held for a launch, never while
+// computing or waiting.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_ENGINE_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_ENGINE_H_
 
@@ -51,6 +52,8 @@ class CudaEngine {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   static constexpr std::chrono::milliseconds kHealthInterval{100};
+  static constexpr std::size_t kListTasks = 512;  // of a launch
+  static constexpr std::size_t kLists = 8;  // launches of lists in flight, a device; others go one by one
 
   // `api` may be null: then every device is refused.
   CudaEngine(const EngineOptions& options, std::unique_ptr<CudaApi> api);
@@ -72,6 +75,18 @@ class CudaEngine {
   // kUnimplemented, strides; kAborted, given up for good.
   Status Enqueue(const CpuTensor& tensor, int device, void* stream, const Output& output, void* cookie);
 
+  // One tensor of a list.
+  struct Item {
+    CpuTensor tensor;
+    Output output;
+    void* cookie = nullptr;
+  };
+  // As Enqueue for each, but one launch for all of a dtype, if at most kListTasks: what many small tensors
+  // cost is the launches. All outputs have sketches of one width. Calls refused(cookie, why) for those that
+  // will not be computed, with Enqueue's reasons. Precondition: Check was OK for each.
+  void EnqueueList(std::span<const Item> items, int device, void* stream,
+                   const std::function<void(void* cookie, const Status&)>& refused);
+
   // Calls done(cookie, OK or kInternal if the device has failed) for each result that is there. Returns how
   // many are still in flight.
   std::size_t Poll(TimePoint now, const std::function<void(void* cookie, const Status&)>& done);
@@ -82,11 +97,19 @@ class CudaEngine {
  private:
   struct Flight;
   struct Lane;
+  struct List;
   struct Pool;
 
   Status Fill(Pool& pool);
   void Free(Pool& pool);
   Lane* LaneFor(Pool& pool, void* stream);
+  // Why nothing can be enqueued in the stream now, if so.
+  Status CheckOpen(const Pool& pool) const;
+  // Gives the task a record and a ticket, and its samples a place. Precondition: there is a free record.
+  void TakeRecord(Pool& pool, const Output& output, Task* task, std::uint32_t* record) const;
+  // Launches as many of the items, of one dtype, as fit into one launch; returns how many, 0 if the first one
+  // has to go alone.
+  std::size_t TryList(std::span<const Item* const> items, int device, void* stream);
   bool IsReady(const Pool& pool, const Flight& flight) const;
   bool IsBusy(const Pool& pool, Lane& lane) const;
   void Land(const Pool& pool, const Flight& flight) const;

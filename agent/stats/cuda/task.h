@@ -73,6 +73,37 @@ inline Scratch ScratchAt(unsigned char* memory, std::uint32_t units) {
   return scratch;
 }
 
+// The same for several tensors of one launch: their nodes lie behind each other, and they share the tickets.
+class SharedScratch {
+ public:
+  static constexpr std::uint32_t kTickets = kTicketBytes / sizeof(std::uint32_t);
+
+  // Whether a tensor of so many units has room beside those before it. Memory of ScratchBytes(kUnitsMax,
+  // width).
+  bool Fits(std::uint32_t units) const {
+    const Tree tree(units);
+    return nodes_ + tree.size() <= Tree(kUnitsMax).size() && tickets_ + tree.size() - units <= kTickets;
+  }
+  // Precondition: Fits(units).
+  void Add(std::uint32_t units) {
+    const Tree tree(units);
+    nodes_ += tree.size();
+    tickets_ += tree.size() - units;
+  }
+  // Of a tensor that was added when `before` was what had been added; `this` has all of them.
+  Scratch At(unsigned char* memory, const SharedScratch& before, std::uint32_t width) const {
+    Scratch scratch;
+    scratch.tickets = reinterpret_cast<std::uint32_t*>(memory) + before.tickets_;
+    Totals* const totals = reinterpret_cast<Totals*>(memory + kTicketBytes);
+    scratch.totals = totals + before.nodes_;
+    scratch.sums = reinterpret_cast<double*>(totals + nodes_) + std::size_t{before.nodes_} * width;
+    return scratch;
+  }
+
+ private:
+  std::uint32_t nodes_ = 0, tickets_ = 0;
+};
+
 // Where a result goes: host memory that the device can write. Written once by the device, ready last.
 struct alignas(64) Record {
   std::uint64_t ready;  // the launch's ticket, once everything else is there

@@ -51,6 +51,7 @@ class Recording:
         self.memory: list[tuple[int, str, int, str, str, dict[str, int]]] = []
         self.densities: list[tuple[int, str, int, int, int, int, tuple[int, ...]]] = []
         self.ended_steps: list[int] = []
+        self.lists: list[int] = []  # lengths of what was observed together
         self.config: dict[str, str] = {}
         # Name to depth of a Record, by handle.
         self._identities: dict[int, tuple[str, str, str, int, int, str, str, str, int]] = {}
@@ -75,19 +76,31 @@ class Recording:
             )  # fmt: skip
         return code
 
+    def statagent_observe_list(self, agent: Any, count: int, handles: Any, tensors: Any, stream: Any, refused: Any) -> int:
+        """Records are kept of lists that the library took whole."""
+        step = int(self.real.statagent_step(agent))
+        code = int(self.real.statagent_observe_list(agent, count, handles, tensors, stream, refused))
+        self.lists.append(count)
+        if code:
+            self.refusals.append(f"{refused.value} of {count}: {self.real.statagent_last_error().decode()}")
+            return code
+        self.records += [self._record(step, handles[i], _library.Tensor.from_address(tensors[i])) for i in range(count)]
+        return 0
+
     def statagent_observe(self, agent: Any, handle: int, tensor: Any, stream: Any) -> int:
         step = int(self.real.statagent_step(agent))
         code = int(self.real.statagent_observe(agent, handle, tensor, stream))
         if code:
             self.refusals.append(f"{self._identities.get(handle)}: {self.real.statagent_last_error().decode()}")
             return code
+        self.records.append(self._record(step, handle, tensor))
+        return 0
+
+    def _record(self, step: int, handle: int, tensor: Any) -> Record:
         statistics = _library.Statistics()
         assert self.real.statagent_compute(tensor, 0, 0, statistics, None, None) == 0
         shape = tuple((ctypes.c_int64 * tensor.ndim).from_address(tensor.shape)) if tensor.ndim else ()
-        self.records.append(
-            Record(step, *self._identities[handle], _DTYPE_NAMES[tensor.dtype], shape, statistics.l2, statistics.hash)
-        )
-        return 0
+        return Record(step, *self._identities[handle], _DTYPE_NAMES[tensor.dtype], shape, statistics.l2, statistics.hash)
 
     def statagent_log_scalar(self, agent: Any, name: bytes, value: float, micro_batch: int) -> int:
         code = int(self.real.statagent_log_scalar(agent, name, value, micro_batch))

@@ -39,6 +39,22 @@ class CudaEngineTest : public ::testing::Test {
     return engine_->Enqueue(tensor.View(), 0, stream,
                             {&answer.stats, answer.sketch, answer.samples, &answer.sample_count}, &answer);
   }
+  // How many were refused; their answers hold why.
+  std::size_t EnqueueList(const std::vector<TestTensor>& tensors, void* stream,
+                          std::vector<Answer>& answers) {
+    std::vector<CudaEngine::Item> items;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      Answer& answer = answers[i];
+      items.push_back(
+          {tensors[i].View(), {&answer.stats, answer.sketch, answer.samples, &answer.sample_count}, &answer});
+    }
+    std::size_t refused = 0;
+    engine_->EnqueueList(items, 0, stream, [&](void* cookie, const Status& status) {
+      static_cast<Answer*>(cookie)->status = status;
+      ++refused;
+    });
+    return refused;
+  }
   std::size_t Poll() {
     now_ += milliseconds(1);
     return engine_->Poll(now_, End);
@@ -77,6 +93,116 @@ TEST_F(CudaEngineTest, GivesEachTensorItsOwnResult) {
     answers[i].samples.resize(answers[i].sample_count);
     EXPECT_EQ(answers[i].samples, cpu.samples);
   }
+}
+
+TEST_F(CudaEngineTest, ComputesAListWithOneLaunchADType) {
+  Make(64);
+  std::vector<TestTensor> tensors;
+  for (int round = 0; round < 3; ++round) {
+    // Small ones, empty ones, and ones of several units.
+    for (const std::vector<std::int64_t>& shape :
+         {std::vector<std::int64_t>{3}, {0}, {200, 1000}, {}, {70, 3}, {5000}}) {
+      tensors.push_back(RandomNumbers(DType::kF32, shape, random_));
+      tensors.push_back(RandomNumbers(DType::kBf16, shape, random_));
+    }
+  }
+  for (int again = 0; again < 3; ++again) {  // the scratch and the lists are used again
+    std::vector<Answer> answers(tensors.size());
+    EXPECT_EQ(EnqueueList(tensors, kStreamA, answers), 0u);
+    EXPECT_EQ(device_->launches, 2u * (static_cast<std::size_t>(again) + 1));
+    EXPECT_EQ(Poll(), tensors.size());
+    device_->RunAll();
+    EXPECT_EQ(Poll(), 0u);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      SCOPED_TRACE(i);
+      EXPECT_EQ(answers[i].ended, 1);
+      EXPECT_TRUE(answers[i].status.ok());
+      Answer alone;
+      ASSERT_TRUE(Enqueue(tensors[i], kStreamB, alone).ok());
+      device_->RunAll();
+      (void)Poll();
+      EXPECT_EQ(answers[i].stats, alone.stats) << "bit for bit as alone";
+      EXPECT_EQ(answers[i].sketch, alone.sketch);
+      EXPECT_EQ(answers[i].sample_count, alone.sample_count);
+      EXPECT_EQ(answers[i].samples, alone.samples);
+    }
+    device_->launches = 2u * (static_cast<std::size_t>(again) + 1);
+  }
+  EXPECT_FALSE(device_->scratch_shared);
+}
+
+TEST_F(CudaEngineTest, ListsThatAreTooLongTakeSeveralLaunches) {
+  Make(2000);
+  std::vector<TestTensor> tensors;
+  for (int i = 0; i < 1200; ++i) tensors.push_back(RandomNumbers(DType::kF32, {7}, random_));
+  std::vector<Answer> answers(tensors.size());
+  EXPECT_EQ(EnqueueList(tensors, kStreamA, answers), 0u);
+  EXPECT_EQ(device_->launches, 3u);
+  device_->RunAll();
+  EXPECT_EQ(Poll(), 0u);
+  for (const Answer& answer : answers) EXPECT_EQ(answer.ended, 1);
+
+  // Of several units each: the tickets of 576 nodes are what runs out first.
+  std::vector<TestTensor> large;
+  for (int i = 0; i < 400; ++i) large.push_back(RandomNumbers(DType::kF32, {9000}, random_));
+  std::vector<Answer> more(large.size());
+  EXPECT_EQ(EnqueueList(large, kStreamA, more), 0u);
+  EXPECT_LE(device_->launches, 3u + 40);
+  device_->RunAll();
+  EXPECT_EQ(Poll(), 0u);
+  Answer alone;
+  ASSERT_TRUE(Enqueue(large.back(), kStreamA, alone).ok());
+  device_->RunAll();
+  (void)Poll();
+  EXPECT_EQ(more.back().stats, alone.stats);
+}
+
+TEST_F(CudaEngineTest, ListsBeyondWhatMayBeInFlightGoOneByOneAndThenAreRefused) {
+  Make(12 + CudaEngine::kLists * 2);
+  std::vector<TestTensor> pair;
+  for (int i = 0; i < 2; ++i) pair.push_back(RandomNumbers(DType::kF16, {9}, random_));
+  std::vector<std::vector<Answer>> answers(CudaEngine::kLists + 6, std::vector<Answer>(2));
+  for (auto& each : answers) EXPECT_EQ(EnqueueList(pair, kStreamA, each), 0u);
+  EXPECT_EQ(device_->launches, CudaEngine::kLists + 2 * 6);
+  std::vector<Answer> last(2);
+  EXPECT_EQ(EnqueueList(pair, kStreamA, last), 2u) << "no record left";
+  EXPECT_EQ(last[0].status.code(), Code::kResourceExhausted);
+  device_->RunAll();
+  EXPECT_EQ(Poll(), 0u);
+  const std::size_t before = device_->launches;
+  EXPECT_EQ(EnqueueList(pair, kStreamA, last), 0u);
+  EXPECT_EQ(device_->launches, before + 1) << "lists are free again";
+}
+
+TEST_F(CudaEngineTest, AListSharesItsScratchWithNoOtherStream) {
+  Make(256, 2);
+  std::vector<TestTensor> tensors;
+  for (int i = 0; i < 20; ++i)
+    tensors.push_back(RandomNumbers(DType::kF32, {i % 2 == 0 ? 100 : 30'000}, random_));
+  std::vector<Answer> a(20), b(20), c(20);
+  EXPECT_EQ(EnqueueList(tensors, kStreamA, a), 0u);
+  EXPECT_EQ(EnqueueList(tensors, kStreamB, b), 0u);
+  EXPECT_EQ(EnqueueList(tensors, kStreamC, c), 20u) << "both lanes are in use";
+  device_->RunAll();
+  EXPECT_EQ(Poll(), 0u);
+  EXPECT_FALSE(device_->scratch_shared);
+  EXPECT_EQ(a[3].stats, b[3].stats);
+}
+
+TEST_F(CudaEngineTest, ListsAreRefusedWithTheReasonOfEach) {
+  Make();
+  std::vector<TestTensor> pair;
+  for (int i = 0; i < 2; ++i) pair.push_back(RandomNumbers(DType::kF32, {9}, random_));
+  std::vector<Answer> answers(2);
+  device_->capturing.insert(kStreamA);
+  EXPECT_EQ(EnqueueList(pair, kStreamA, answers), 2u);
+  EXPECT_EQ(answers[1].status.code(), Code::kFailedPrecondition);
+  device_->capturing.clear();
+  device_->launch = Status(Code::kInternal, "the device is gone");
+  EXPECT_EQ(EnqueueList(pair, kStreamA, answers), 2u);
+  EXPECT_EQ(answers[0].status.code(), Code::kInternal);
+  EXPECT_EQ(answers[1].status.code(), Code::kInternal);
+  EXPECT_EQ(answers[0].ended, 0);
 }
 
 TEST_F(CudaEngineTest, HandsOverWhatIsThereAndKeepsTheRest) {

@@ -29,7 +29,16 @@ struct FakeDevice {
   std::mutex mutex;
   Status open, launch, health;
   std::set<void*> capturing;
-  std::map<void*, std::deque<std::pair<DType, Launch>>> streams;
+  // A launch, or a copy that is made when its turn comes.
+  struct Entry {
+    DType dtype = DType::kUnspecified;
+    Launch launch;
+    void* to = nullptr;
+    const void* from = nullptr;
+    std::size_t bytes = 0;
+    const void* scratch = nullptr;  // of a launch: where its tickets begin
+  };
+  std::map<void*, std::deque<Entry>> streams;
   std::map<const void*, std::uint64_t> scratch_in_use;  // by launches that have not run
   std::set<void*> allocations;
   std::size_t launches = 0;
@@ -37,19 +46,23 @@ struct FakeDevice {
 
   // Runs the oldest launch of the stream; false if there is none.
   bool RunOne(void* stream) {
-    std::pair<DType, Launch> next;
-    {
-      std::lock_guard lock(mutex);
-      auto& queue = streams[stream];
-      if (queue.empty()) return false;
-      next = queue.front();
-      queue.pop_front();
-      if (--scratch_in_use[next.second.only.scratch.tickets] == 0) {
-        scratch_in_use.erase(next.second.only.scratch.tickets);
+    while (true) {
+      Entry next;
+      {
+        std::lock_guard lock(mutex);
+        auto& queue = streams[stream];
+        if (queue.empty()) return false;
+        next = queue.front();
+        queue.pop_front();
+        if (next.to == nullptr && --scratch_in_use[next.scratch] == 0) scratch_in_use.erase(next.scratch);
       }
+      if (next.to != nullptr) {
+        std::memcpy(next.to, next.from, next.bytes);
+        continue;
+      }
+      Run(next.dtype, next.launch);
+      return true;
     }
-    Run(next.first, next.second);
-    return true;
   }
   void RunAll() {
     std::set<void*> known;
@@ -64,7 +77,39 @@ struct FakeDevice {
   }
 
   static void Run(DType dtype, const Launch& launch) {
-    const Task& task = launch.only;
+    if (launch.tasks == nullptr) return Run(dtype, launch, launch.only);
+    std::uint32_t unit = 0;
+    for (std::uint32_t i = 0; i < launch.task_count; ++i) {
+      if (launch.tasks[i].first_unit != unit) std::abort();
+      unit += launch.tasks[i].units;
+    }
+    if (unit != launch.units) std::abort();
+    CheckDisjoint(launch);
+    for (std::uint32_t i = launch.task_count; i-- > 0;) Run(dtype, launch, launch.tasks[i]);  // in any order
+  }
+
+  // Tensors of one launch are computed at the same time: nothing of their scratch may be shared.
+  static void CheckDisjoint(const Launch& launch) {
+    std::map<const void*, const void*> taken;  // begin -> end
+    const auto take = [&](const auto* begin, std::size_t n) {
+      if (n > 0 && !taken.emplace(begin, begin + n).second) std::abort();
+    };
+    for (std::uint32_t i = 0; i < launch.task_count; ++i) {
+      const Task& task = launch.tasks[i];
+      if (task.units < 2) continue;
+      const Tree tree(task.units);
+      take(task.scratch.tickets, tree.size() - task.units);
+      take(task.scratch.totals, tree.size());
+      take(task.scratch.sums, std::size_t{tree.size()} * launch.width);
+    }
+    const void* end = nullptr;
+    for (const auto& [begin, its_end] : taken) {
+      if (begin < end) std::abort();
+      end = its_end;
+    }
+  }
+
+  static void Run(DType dtype, const Launch& launch, const Task& task) {
     WithComponent(dtype, [&](auto component) {
       using C = decltype(component);
       WarpEmulation<C> warp(launch.width);
@@ -109,15 +154,27 @@ class FakeCudaApi final : public CudaApi {
   Status Enqueue(int, DType dtype, const Launch& launch, void* stream) noexcept override {
     std::lock_guard lock(device_->mutex);
     if (!device_->launch.ok()) return device_->launch;
-    for (const auto& [other, queue] : device_->streams) {
-      for (const auto& [type, earlier] : queue) {
-        if (other != stream && earlier.only.scratch.tickets == launch.only.scratch.tickets)
+    auto& queue = device_->streams[stream];
+    const void* scratch = launch.only.scratch.tickets;
+    if (launch.tasks != nullptr) {
+      if (queue.empty() || queue.back().to != launch.tasks) std::abort();  // its tasks come right before it
+      scratch = static_cast<const Task*>(queue.back().from)->scratch.tickets;
+    }
+    for (const auto& [other, entries] : device_->streams) {
+      for (const auto& earlier : entries) {
+        if (other != stream && earlier.to == nullptr && earlier.scratch == scratch)
           device_->scratch_shared = true;
       }
     }
-    ++device_->scratch_in_use[launch.only.scratch.tickets];
+    ++device_->scratch_in_use[scratch];
     ++device_->launches;
-    device_->streams[stream].emplace_back(dtype, launch);
+    queue.push_back({.dtype = dtype, .launch = launch, .scratch = scratch});
+    return Status::Ok();
+  }
+  Status CopyInStream(int, void* to, const void* from, std::size_t bytes, void* stream) noexcept override {
+    std::lock_guard lock(device_->mutex);
+    if (!device_->launch.ok()) return device_->launch;
+    device_->streams[stream].push_back({.to = to, .from = from, .bytes = bytes});
     return Status::Ok();
   }
   Status Health(int) noexcept override {
