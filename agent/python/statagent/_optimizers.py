@@ -51,6 +51,8 @@ class OptimizerHooks:
         self._list: list[tuple[int, Place, Any]] = []  # handles, places and tensors that go to the library together
         self.on_phase: Callable[[str], None] | None = None  # called with "pre_optimizer", "post_optimizer"; must not raise
         self.before_update: list[Callable[[Any], None]] = []  # called with the optimizer before each update; must not raise
+        self.updates_wanted: Callable[[], bool] | None = None  # whether this step's updates themselves are recorded
+        self._before_update: list[tuple[Named, Any]] = []  # copies of the weights, while such an update runs
         agent.optimizers.setdefault(id(optimizer), 0)
 
     def _follow_parameters(self) -> None:
@@ -96,12 +98,18 @@ class OptimizerHooks:
             self.on_phase("pre_optimizer")
         for attend in self.before_update:
             attend(self._optimizer)
-        if not self._parameters_wanted():
+        updates_wanted = self.updates_wanted is not None and self.updates_wanted()
+        if not (updates_wanted or self._parameters_wanted()):
             return
         try:
             self._follow_parameters()
+            if updates_wanted:
+                self._before_update = [(named, named.value.detach().clone()) for named in self._parameters]
         except Exception as error:
+            self._before_update = []
             self._agent.refuse(str(error))
+        if not self._parameters_wanted():
+            return
         if "weight_grad" not in self._kinds:
             return
         for named in self._parameters:
@@ -113,6 +121,7 @@ class OptimizerHooks:
         if self._within_update():
             return
         self._updating = None
+        self._record_updates()
         if self._parameters_wanted():
             for named in self._parameters:
                 if "weight" in self._kinds:
@@ -123,6 +132,21 @@ class OptimizerHooks:
         if self.on_phase is not None:
             self.on_phase("post_optimizer")
         self._end_step()
+
+    def _record_updates(self) -> None:
+        """What the update added to each weight: kind optimizer_state, path "update". In float32 at least, so that nothing is lost."""
+        import torch
+
+        before, self._before_update = self._before_update, []
+        while before:  # each copy is given up as soon as it was used
+            named, weight = before.pop(0)
+            try:
+                with torch.no_grad():
+                    dtype = torch.promote_types(weight.dtype, torch.float32)
+                    update = named.value.detach().to(dtype) - weight.to(dtype)
+                self._record(named, "optimizer_state", "update", update)
+            except Exception as error:
+                self._agent.refuse(str(error), named.name, "optimizer_state")
 
     def _record_state(self, named: Named) -> None:
         try:

@@ -165,6 +165,16 @@ class Watch:
         for hooks in self._optimizers:
             hooks.before_update += [checklist.before_update, scalars.before_update]
 
+    def _record_updates(self, steps: str | None) -> None:
+        if steps is None:
+            return
+        if not self._optimizers:
+            raise InvalidArgumentError("watch: updates needs the optimizer; found none; give optimizer=")
+        recorded, agent = _Steps(steps), self._agent
+        assert agent is not None
+        for hooks in self._optimizers:
+            hooks.updates_wanted = lambda: self.wanted() and agent.current_step() in recorded
+
     # --- while training ----------------------------------------------------------------------------------------------------
 
     def wanted(self) -> bool:
@@ -484,6 +494,7 @@ def watch(
     parameter_steps: str | None = None,
     scaler: Any = None,
     input_sizes: bool = False,
+    updates: str | None = None,
 ) -> Watch:
     """Records what a torch module computes, from now on.
 
@@ -496,6 +507,8 @@ def watch(
     fingerprints: record the model's inputs as kind `batch`, where log_batch does not.
     density: how much of the inputs is no padding, where the model or loss tells the padding index; or {"input_ids": 0}.
     scaler: the GradScaler, whose scale and skipped updates become scalars. input_sizes: a changed size of an input is a graph transition.
+    updates: steps in which what the optimizer added to each weight is recorded, exactly (kind optimizer_state, path "update"); a copy
+    of the weights is held while such an update runs.
 
     Besides that it records what model and optimizers are made of (configuration), changes of inputs, modules and modes (events
     `graph_transition`, `setting_changed`), and learning rates (scalars).
@@ -540,6 +553,7 @@ def watch(
         made._observe_inputs(unwrap(model), all_parameters, padding, fingerprints)
         made._begin(eval, recorded_steps, recorded_parameters)
         made._accompany(model, optimizers, name, scaler, input_sizes)
+        made._record_updates(updates)
     except BaseException:
         made.remove()
         raise

@@ -156,3 +156,47 @@ def test_odd_parameter_groups_do_no_harm(agent: Agent, recording: Recording) -> 
     step(net, optimizer)
     assert recording.ended_steps == [0]
     assert scalars(recording, "lr/group0") == []
+
+
+# --- exact updates ---
+
+
+def test_updates_are_recorded_exactly_in_the_steps_asked_for(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net).to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer=optimizer, updates="1-2")
+    moved: list[float] = []
+    for _ in range(4):
+        before = net.head.weight.detach().clone()
+        optimizer.zero_grad()
+        net(data().to(torch.bfloat16)).square().mean().backward()
+        optimizer.step()
+        moved.append((net.head.weight.detach().float() - before.float()).norm().item())
+    found = [r for r in recording.records if r.path == "update" and r.name == "head.weight"]
+    assert [(r.step, r.kind, r.dtype) for r in found] == [(1, "optimizer_state", "f32"), (2, "optimizer_state", "f32")]
+    assert [r.l2 for r in found] == pytest.approx(moved[1:3], rel=1e-6)
+    assert len([r for r in recording.records if r.path == "update"]) == 2 * len(list(net.parameters()))
+    assert recording.refusals == []
+
+
+def test_updates_leave_nothing_behind_and_training_as_it_is(agent: Agent) -> None:
+    def train(observed: bool) -> list[Any]:
+        net = seeded(Net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        watch = statagent.watch(net, optimizer=optimizer, updates="0-") if observed else None
+        for _ in range(3):
+            step(net, optimizer)
+        if watch is not None:
+            assert all(not hooks._before_update for hooks in watch._optimizers)
+        return [p.detach().clone() for p in net.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(train(False), train(True)))
+
+
+def test_updates_need_an_optimizer_and_a_set_of_steps(agent: Agent) -> None:
+    net = seeded(Net)
+    with pytest.raises(InvalidArgumentError, match="updates needs the optimizer"):
+        statagent.watch(net, updates="0-9")
+    with pytest.raises(InvalidArgumentError):
+        statagent.watch(net, optimizer=torch.optim.SGD(net.parameters(), lr=1), updates="sometimes")
+    assert not net._forward_hooks and not net._forward_pre_hooks, "a refused watch leaves no hooks"
