@@ -316,17 +316,19 @@ class Parser {
 
   void AddSeries() {
     SeriesOptions& o = arguments_.series;
-    CLI::App* app =
-        Add("series", "One activation's statistics over the steps",
-            "  statctl series base blocks.1.ln2\n"
-            "  statctl series base blocks.1.ln2 --stat l2 --kind output --rank 0     # with a plot\n"
-            "  statctl series base blocks.1.ln2 --format csv > ln2.csv\n",
-            [&o](Session& session) { return Series(session, o); });
+    CLI::App* app = Add(
+        "series", "One activation's statistics over the steps",
+        "  statctl series base blocks.1.ln2\n"
+        "  statctl series base blocks.1.ln2 --stat l2 --kind output --rank 0     # with a plot\n"
+        "  statctl series base blocks.1.ln2 --format csv > ln2.csv\n"
+        "  statctl series base blocks.1.mlp.fc1.weight --stat update_ratio      # how far updates move it\n",
+        [&o](Session& session) { return Series(session, o); });
     app->add_option("run", o.run, "Name of the run")->required();
     app->add_option("activation", o.activation, "Name of the activation, as diff prints it")->required();
-    app->add_option("--stat", o.stats,
-                    "Only these statistics: min, max, mean, std, l1, l2, nan, pos_inf, neg_inf, zero, numel; "
-                    "one alone is plotted");
+    app->add_option(
+        "--stat", o.stats,
+        "Only these statistics: min, max, mean, std, l1, l2, nan, pos_inf, neg_inf, zero, numel; "
+        "one alone is plotted. update_ratio, alone: how far each update moved a weight, estimated");
     app->add_option("--kind", o.kind, "Only this kind, such as output");
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
     app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100-");

@@ -7,10 +7,13 @@
 #include <fmt/format.h>
 
 #include "client/commands.h"
+#include "client/exports/records_decoder.h"
 #include "client/flatten.h"
 #include "client/plot.h"
 #include "client/selection.h"
+#include "client/update_ratio.h"
 #include "common/names.h"
+#include "common/step_set.h"
 #include "proto/json.h"
 
 namespace statcollect::client {
@@ -54,8 +57,8 @@ Result<Chosen> Choose(const std::string& text) {
     if (found == std::end(kStatistics)) {
       std::string known;
       for (const Statistic& s : kStatistics) known.append(known.empty() ? "" : ", ").append(s.name);
-      return Status(Code::kInvalidArgument,
-                    "--stat: '" + Printable(name) + "' is no statistic; expected " + known);
+      return Status(Code::kInvalidArgument, "--stat: '" + Printable(name) + "' is no statistic; expected " +
+                                                known + ", or update_ratio alone");
     }
     chosen.push_back(found);
   }
@@ -163,10 +166,90 @@ Status MakeRequest(const SeriesOptions& options, v1::GetSeriesRequest& request) 
   return Status::Ok();
 }
 
+constexpr std::string_view kUpdateRatio = "update_ratio";
+
+v1::ListScalarsResponse ToScalars(const SeriesOptions& options, const UpdateRatios& ratios,
+                                  const StepSet& wanted) {
+  v1::ListScalarsResponse response;
+  for (const auto& [place, ratio] : ratios.ratios()) {
+    if (!wanted.Contains(place.second)) continue;
+    const std::pair<std::string_view, double> values[] = {
+        {"", ratio.value}, {"_low", ratio.low}, {"_high", ratio.high}};
+    for (const auto& [suffix, value] : values) {
+      v1::ScalarRow& row = *response.add_records();
+      row.set_run(options.run);
+      row.set_rank(place.first);
+      row.set_step(place.second);
+      row.set_name(fmt::format("{}/{}{}", options.activation, kUpdateRatio, suffix));
+      row.set_value(value);
+    }
+  }
+  return response;
+}
+
+Page RenderRatios(const SeriesOptions& options, const UpdateRatios& ratios, const StepSet& wanted) {
+  Page page;
+  Table table({{"step", Align::kRight},
+               {"rank", Align::kRight},
+               {std::string(kUpdateRatio), Align::kRight},
+               {"likely from", Align::kRight},
+               {"to", Align::kRight}});
+  std::map<std::uint32_t, PlotLine> lines;
+  for (const auto& [place, ratio] : ratios.ratios()) {
+    const auto& [rank, step] = place;
+    if (!wanted.Contains(step)) continue;
+    table.AddRow({std::to_string(step), std::to_string(rank), FormatNumber(ratio.value),
+                  FormatNumber(ratio.low), FormatNumber(ratio.high)});
+    lines[rank].label = fmt::format("rank {}", rank);
+    lines[rank].points.emplace_back(static_cast<double>(step), ratio.value);
+  }
+  page.AddSentence(
+      fmt::format("How far each update moved {}: ||change|| / ||weight||, estimated from sketches.",
+                  Printable(options.activation)));
+  page.AddTable(std::move(table));
+  std::vector<PlotLine> all;
+  for (auto& [rank, line] : lines) all.push_back(std::move(line));
+  if (std::string plot = Plot(all); !plot.empty()) page.AddPlot(std::move(plot));
+  return page;
+}
+
+Status ShowUpdateRatios(Session& session, const SeriesOptions& options) {
+  if (!options.kind.empty() && options.kind != "weight")
+    return {Code::kInvalidArgument,
+            "--stat update_ratio is of weights; found --kind " + Printable(options.kind)};
+  const auto wanted = StepSet::Parse(options.steps);
+  if (!wanted.ok()) return wanted.status();
+  v1::ReadRecordsRequest request;
+  request.set_run(options.run);
+  STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
+  // The step before the first is needed too, and those between.
+  request.set_steps(fmt::format("{}-{}", wanted->first() - std::min<std::uint64_t>(1, wanted->first()),
+                                wanted->last() == StepSet::kLastStep ? "" : std::to_string(wanted->last())));
+  request.add_kinds(v1::KIND_WEIGHT);
+  request.set_sketches(true);
+  UpdateRatios ratios(options.activation);
+  RecordsDecoder decoder(ratios);
+  STATCOLLECT_RETURN_IF_ERROR(
+      session.collector().ReadRecords(request, [&](const auto& message) { return decoder.Take(message); }));
+  if (!ratios.seen())
+    return {Code::kNotFound, "no record of a weight '" + Printable(options.activation) +
+                                 "' in these steps and ranks; statctl summary lists the names, and watch "
+                                 "records weights with its optimizer"};
+  const v1::ListScalarsResponse rows = ToScalars(options, ratios, *wanted);
+  session.Print(
+      rows, [&] { return FlattenRecords(rows.records(), kIdentityColumns); },
+      [&] { return RenderRatios(options, ratios, *wanted); });
+  return Status::Ok();
+}
+
 }  // namespace
 
 int Series(Session& session, const SeriesOptions& options) {
   const std::string attempted = "series " + Printable(options.run) + " " + Printable(options.activation);
+  if (options.stats == kUpdateRatio) {
+    const Status shown = ShowUpdateRatios(session, options);
+    return shown.ok() ? kExitSame : session.Fail(attempted, shown);
+  }
   v1::GetSeriesRequest request;
   if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
   const auto statistics = Choose(options.stats);
