@@ -5,13 +5,14 @@ Gradients, optimizer state and the whole device are measured once a step."""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ._autograd import in_backward
-from ._log import warn_once
 from ._modules import Named
 from .agent import Agent
 from .errors import InvalidArgumentError
@@ -52,6 +53,8 @@ class MemoryObserver:
         self._measured_at: dict[str, int] = {}
         self._whole: dict[str, int] = {}  # machine and device, once a step
         self._peak_since_start = 0
+        self._sizes: list[tuple[Any, int]] = []  # weak references to parameters, with their bytes
+        self._gradients_of = -1  # step in which gradients were measured last
 
     @property
     def modules_wanted(self) -> bool:
@@ -141,15 +144,23 @@ class MemoryObserver:
         return None
 
     def _model(self, phase: str) -> dict[str, int]:
-        """Bytes of the model's tensors on this rank: gradients where they are there, the rest as last measured."""
-        self._measure("parameter", self._root.parameters)
+        """Bytes of the model's tensors on this rank: gradients at the end of each backward pass, the rest as last measured."""
+        self._measure("parameter", self._parameters)
         self._measure("buffer", self._root.buffers)
-        if phase in ("post_backward", "pre_optimizer"):
-            gradients = (parameter.grad for parameter in self._root.parameters())
-            self._fixed["gradient"] = _bytes_of(gradient for gradient in gradients if gradient is not None)
+        if phase == "post_backward" or (phase == "pre_optimizer" and self._gradients_of != self._step):
+            self._gradients_of = self._step
+            # A gradient is as large as its parameter.
+            self._fixed["gradient"] = sum(
+                size for find, size in self._sizes if (parameter := find()) is not None and parameter.grad is not None
+            )
         elif phase == "post_optimizer" and self._optimizers:
             self._measure("optimizer_state", self._optimizer_tensors)
         return self._fixed
+
+    def _parameters(self) -> list[Any]:
+        found = list(self._root.parameters())
+        self._sizes = [(weakref.ref(parameter), _bytes_of([parameter])) for parameter in found]
+        return found
 
     def _measure(self, name: str, tensors: Callable[[], Iterable[Any]]) -> None:
         last = self._measured_at.get(name)
@@ -185,23 +196,24 @@ class _Process:
     def __init__(self) -> None:
         self._page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
         self._unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
-
-    def read(self) -> dict[str, int]:
-        found: dict[str, int] = {}
         try:
-            with open("/proc/self/statm", "rb", buffering=0) as statm:
-                found["host_rss"] = int(statm.read(128).split()[1]) * self._page
-        except (OSError, ValueError, IndexError):
-            warn_once("memory statm", "memory: /proc/self/statm cannot be read; resident memory is not recorded")
+            self._statm: Any = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115 (read again and again)
+        except OSError:
+            self._statm = None
         try:
             import resource
 
-            found["host_max_rss"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * self._unit
+            self._usage: Any = functools.partial(resource.getrusage, resource.RUSAGE_SELF)
         except ImportError:
-            pass
-        # The two counters are updated at different moments.
-        if "host_rss" in found and "host_max_rss" in found:
-            found["host_max_rss"] = max(found["host_max_rss"], found["host_rss"])
+            self._usage = None
+
+    def read(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        if self._statm is not None:
+            found["host_rss"] = int(os.pread(self._statm.fileno(), 128, 0).split()[1]) * self._page
+        if self._usage is not None:
+            # The two counters are updated at different moments.
+            found["host_max_rss"] = max(self._usage().ru_maxrss * self._unit, found.get("host_rss", 0))
         return found
 
 
