@@ -111,6 +111,9 @@ class _Calls:
             for method in ("pre_forward_module", "pre_forward_tensor", "post_forward_module", "post_forward_tensor",
                            "post_forward_outmost_module")
         )  # fmt: skip
+        # The recorder if nothing but it wants to see outputs.
+        alone = not self._post_module and [type(subscriber) for subscriber in self._post_tensor] == [StatisticsSubscriber]
+        self._alone = recorder if alone else None
 
     def needed_before(self) -> bool:
         return bool(self._pre_module or self._pre_tensor)
@@ -151,6 +154,8 @@ class _Calls:
         return None if found_args is args and found_kwargs is kwargs else (found_args, found_kwargs)
 
     def after(self, module: Any, args: Any, output: Any) -> Any:
+        if self._alone is not None and self._alone.idle():
+            return None
         found = output
         for subscriber in self._post_module:
             _, found = subscriber.post_forward_module_apply(self._context, module, args, found)
