@@ -601,7 +601,9 @@ def test_long_folder_names_are_cut_and_stay_different() -> None:
     assert len(first) == len(second) == 128 and first != second
 
 
-def test_without_an_agent_one_is_started_for_the_run(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_agent_one_is_started_for_the_run(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("STATAGENT_COLLECTOR", "127.0.0.1:1")
     monkeypatch.setenv("STATAGENT_CONNECT_TIMEOUT", "0")
     started: list[dict[str, Any]] = []
@@ -617,6 +619,7 @@ def test_without_an_agent_one_is_started_for_the_run(recording: Recording, monke
     model = one_layer()
     GlobalSubscriberManager.subscribe(model, [StatisticsSubscriber("a/pt_out", 1, 3, False, True, 4096)])
     assert started == [{"run": "pt_out", "if_exists": None, "samples": 128}]
+    assert "StatisticsSubscriber('a/pt_out') records run 'pt_out' and writes no files" in capfd.readouterr().err
     train(model, 4)
     assert seen(recording, "output") == [(1, 0), (2, 0)]
     monkeypatch.setenv("STATAGENT_SAMPLES", "4")

@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from ... import agent as _agent
-from ..._log import warn
+from ..._log import warn, warn_once
 from ...agent import Agent
 from ...errors import RunExistsError
 
@@ -63,6 +63,11 @@ def agent_for(output_dir: Any, override: bool) -> Agent:
             ) from error
         warnings.warn(f"Output directory {output_dir} already exists, as run '{name}'; overriding it.", stacklevel=3)
         _own = _start(name, "replace")
+    if _own.rank() == 0:
+        warn_once(
+            f"run {name}",
+            f"StatisticsSubscriber('{output_dir}') records run '{name}' and writes no files; statctl export ort {name} DIR writes them",
+        )
     return _own
 
 
