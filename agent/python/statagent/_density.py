@@ -2,8 +2,8 @@
 the ignore index of the loss.
 
 Both indexes are seen where they are used: what torch.nn.functional's embedding, cross_entropy and nll_loss call, and with them the
-modules of these names, is wrapped while a model is watched. A wrapper calls what it wraps with the arguments it was given; TorchScript and
-torch.compile see through it. Cost: one comparison and one sum over the input; on a GPU the counts are copied without waiting for them."""
+modules of these names, is wrapped while a model is watched. A wrapper calls what it wraps with the arguments it was given; TorchScript sees
+through it, torch.compile leaves an operator in the graph. Cost: one comparison and one sum over the input; on a GPU the counts are copied without waiting for them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from . import _tracing
 from ._autograd import in_backward
 from ._log import warn_once
 from ._modules import Named
@@ -214,15 +215,23 @@ def _seen(kind: str, tensor: Any, pad: Any, weight: Any = None) -> None:
     import torch
 
     if isinstance(pad, int) and torch.is_grad_enabled() and not in_backward():
-        for observer in list(_observers):
-            observer.see(kind, tensor, pad, weight)
+        seen(kind, tensor, pad, weight)
+
+
+def seen(kind: str, tensor: Any, pad: int, weight: Any = None) -> None:
+    """The tensor goes into an embedding or a loss of some model, in a pass with gradients that is no recomputation."""
+    for observer in list(_observers):
+        observer.see(kind, tensor, pad, weight)
 
 
 def _of_embedding(original: Any) -> Any:
     @functools.wraps(original)
     def embedding(weight: Any, indices: Any, padding_idx: int = -1, *args: Any, **kwargs: Any) -> Any:
-        if padding_idx >= 0 and not _traced():
-            _seen("embed", indices, padding_idx, weight)
+        if padding_idx >= 0:
+            if _traced():
+                _tracing.trace_padded("embed", indices, padding_idx)
+            else:
+                _seen("embed", indices, padding_idx, weight)
         return original(weight, indices, padding_idx, *args, **kwargs)
 
     return embedding
@@ -231,8 +240,12 @@ def _of_embedding(original: Any) -> Any:
 def _of_loss(original: Any) -> Any:
     @functools.wraps(original)
     def loss(*args: Any, **kwargs: Any) -> Any:  # values, target, weight, reduction, ignore_index, ...
-        if len(args) > 1 and not _traced():
-            _seen("label", args[1], kwargs.get("ignore_index", args[4] if len(args) > 4 else IGNORE_INDEX))
+        if len(args) > 1:
+            pad = kwargs.get("ignore_index", args[4] if len(args) > 4 else IGNORE_INDEX)
+            if _traced():
+                _tracing.trace_padded("label", args[1], pad)
+            else:
+                _seen("label", args[1], pad)
         return original(*args, **kwargs)
 
     return loss

@@ -21,28 +21,42 @@ class InputObserver:
         self, agent: Agent, root: Any, density: DensityObserver | None, fingerprints: bool, training: Callable[[], bool]
     ) -> None:
         self._agent, self._density, self._fingerprints, self._training = agent, density, fingerprints, training
-        self._names = _argument_names(root)
+        self.names = _argument_names(root)
 
     def __call__(self, args: Any, kwargs: Mapping[str, Any]) -> None:
         if not self._training():
             return
         try:
-            agent = self._agent
-            logged = not self._fingerprints or agent.batch_logged == (agent.current_step(), agent.micro_batch)
+            found = []
             for name, value in self._named(args, kwargs):
-                found = flatten(value)
-                bare = len(found) == 1 and found[0][1] is value
-                for path, tensor in found:
-                    if self._density is not None:
-                        self._density.note_input(name if bare else f"{name}.{path}", tensor)
-                    if not logged and not tensor.requires_grad:
-                        agent.observe(name, tensor, "batch", "" if bare else path)
+                parts = flatten(value)
+                bare = len(parts) == 1 and parts[0][1] is value
+                found += [(name, "" if bare else path, tensor) for path, tensor in parts]
+            self._see(found)
         except Exception as error:
             self._agent.refuse(f"inputs of the model: {error}")
 
+    def see_all(self, found: list[tuple[str, str, Any]]) -> None:
+        """As a call, within a compiled graph."""
+        if not self._training():
+            return
+        try:
+            self._see(found)
+        except Exception as error:
+            self._agent.refuse(f"inputs of the model: {error}")
+
+    def _see(self, found: list[tuple[str, str, Any]]) -> None:
+        agent = self._agent
+        logged = not self._fingerprints or agent.batch_logged == (agent.current_step(), agent.micro_batch)
+        for name, path, tensor in found:
+            if self._density is not None:
+                self._density.note_input(f"{name}.{path}" if path else name, tensor)
+            if not logged and not tensor.requires_grad:
+                agent.observe(name, tensor, "batch", path)
+
     def _named(self, args: Any, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Positional arguments beyond those that have a name go by their number."""
-        names = [*self._names, *(str(i) for i in range(len(self._names), len(args)))]
+        names = [*self.names, *(str(i) for i in range(len(self.names), len(args)))]
         return [*zip(names, args), *kwargs.items()]
 
 

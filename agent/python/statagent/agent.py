@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from . import _configuration, _environment, _library
+from . import _configuration, _environment, _library, _tracing
 from ._autograd import GradientHook, in_backward
 from ._deferred import Deferred, on_gpu
 from ._library import KINDS, MODES
@@ -575,6 +575,7 @@ def init(
         assert pointer.value is not None
         _current = Agent(library, pointer.value)
         _current.settings, _current.user_settings = merged, frozenset(users)
+        _tracing.prepare_if_torch()
         return _current
 
 
@@ -620,6 +621,9 @@ def _running(function: str) -> Agent | None:
 
 def inspect(name: str, tensor: T) -> T:
     """Records a named intermediate tensor (and, if it requires one, its gradient); returns the same object."""
+    if _tracing.tracing():
+        _tracing.compiled.trace_inspect(name, tensor)
+        return tensor
     agent = _running("inspect")
     return tensor if agent is None else agent.inspect(name, tensor)
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from . import _library
+from . import _library, _tracing
 from . import agent as _agent
 from ._autograd import GradientHook, hook_result, in_backward
 from ._checklist import Checklist
@@ -105,7 +105,8 @@ class Watch:
 
     def _attach(self, root: Any, modules: list[Named], kinds: frozenset[str]) -> None:
         assert self._agent is not None
-        self._removables.append(root.register_forward_pre_hook(_Inert(self._enter)))
+        self._root, key = root, _tracing.compiled.Key(root=self)
+        self._removables += [key, root.register_forward_pre_hook(_RootHook(self._enter, key, True))]
         inside = _inside_script(root)
         for named in modules:
             if id(named.value) in inside:
@@ -116,15 +117,15 @@ class Watch:
             try:
                 if kinds & {"input", "grad_input"}:
                     before = _InputHook(self, named, "input", "input" in kinds, "grad_input" in kinds)
-                    self._removables.append(named.value.register_forward_pre_hook(before, with_kwargs=True))
+                    self._removables += [before.key, named.value.register_forward_pre_hook(before, with_kwargs=True)]
                 if kinds & {"output", "grad_output"}:
                     after = _OutputHook(self, named, "output", "output" in kinds, "grad_output" in kinds)
-                    self._removables.append(named.value.register_forward_hook(after))
+                    self._removables += [after.key, named.value.register_forward_hook(after)]
             except (RuntimeError, TypeError) as error:
                 reason = f"a {named.class_name} takes no hooks: {error}"
                 warn_once(f"hook {named.name}", f"watch: '{named.name}': {reason}")
                 self._agent.tell_not_recorded(named.name, "output", reason)
-        self._removables.append(root.register_forward_hook(_Inert(self._leave), always_call=True))
+        self._removables.append(root.register_forward_hook(_RootHook(self._leave, key, False), always_call=True))
 
     def _observe_memory(self, model: Any, modules: list[Named], optimizers: list[Any], choices: frozenset[str]) -> None:
         if not choices:
@@ -145,8 +146,10 @@ class Watch:
         if density is not None:
             self._removables.append(density)
         if density is not None or fingerprints:
-            note = _InertWithKeywords(InputObserver(agent, root, density, fingerprints, self.training))
-            self._removables.append(root.register_forward_pre_hook(note, with_kwargs=True))
+            observer = InputObserver(agent, root, density, fingerprints, self.training)
+            key = _tracing.compiled.Key(inputs=observer)
+            note = _InertWithKeywords(observer, key.tensor, observer.names)
+            self._removables += [key, root.register_forward_pre_hook(note, with_kwargs=True)]
 
     def _begin(self, evaluations: bool, steps: _Steps, parameter_steps: _Steps) -> None:
         assert self._agent is not None
@@ -204,12 +207,19 @@ class Watch:
 
     def _enter(self, root: Any, *_: Any) -> None:
         """The root's forward pass begins."""
+        self._begin_pass(root, _torch().is_grad_enabled())
+
+    def enter_compiled(self, grad_enabled: bool) -> None:
+        """As _enter, within a compiled graph: grad mode there is what it was when the graph was traced."""
+        self._begin_pass(self._root, grad_enabled)
+
+    def _begin_pass(self, root: Any, grad_enabled: bool) -> None:
         self._pass_seen = True
         if self._resting == _SKIP or self._state != _DECIDE or in_backward():
             return
         agent = self._agent
         assert agent is not None
-        self._state = self.decide(root)
+        self._state = self.decide(root, grad_enabled)
         agent.muted = self._state == _SKIP
         self._trained_last, self._backward_began = self._state == _TRAIN, False
         if self._state != _TRAIN:
@@ -225,11 +235,10 @@ class Watch:
     def _leave(self, root: Any, args: Any, output: Any) -> None:
         """The root's forward pass is over, or failed."""
         assert self._agent is not None
-        state, self._state = self._state, self._resting
-        self._agent.muted = False
+        state = self._state
+        self.leave_compiled()
         if state != _TRAIN:
             return
-        self._phase("post_forward")
         try:
             for _, tensor in flatten(output):
                 if tensor.requires_grad:
@@ -237,8 +246,16 @@ class Watch:
         except Exception as error:
             self._agent.refuse(str(error), type(root).__name__, "output")
 
-    def decide(self, module: Any) -> int:
-        if module.training and _torch().is_grad_enabled():
+    def leave_compiled(self) -> None:
+        """The root's forward pass is over. Within a compiled graph its outputs are hooked there."""
+        state, self._state = self._state, self._resting
+        if self._agent is not None:
+            self._agent.muted = False
+        if state == _TRAIN:
+            self._phase("post_forward")
+
+    def decide(self, module: Any, grad_enabled: bool) -> int:
+        if module.training and grad_enabled:
             return _TRAIN
         return _EVAL if self._evaluations else _SKIP
 
@@ -288,17 +305,39 @@ class _Inert:
         self._function = function
 
     def __call__(self, *args: Any) -> None:
-        self._function(*args)
+        if not _tracing.tracing():  # read into a graph it leaves nothing there
+            self._function(*args)
 
     def __reduce__(self) -> Any:
         return INERT_COPY
 
 
 class _InertWithKeywords(_Inert):
-    """A hook of what a module is called with: (args, kwargs)."""
+    """A hook of what a module is called with: (args, kwargs). In a graph the key stands for it."""
+
+    def __init__(self, function: Callable[..., None], key: Any, names: list[str]) -> None:
+        super().__init__(function)
+        self._key, self._names = key, names
 
     def __call__(self, _: Any, args: Any, kwargs: Any) -> None:
-        self._function(args, kwargs)
+        if _tracing.tracing():
+            _tracing.compiled.trace_inputs(self._key, self._names, args, kwargs)
+        elif not _tracing.exporting():
+            self._function(args, kwargs)
+
+
+class _RootHook(_Inert):
+    """Before and after the root's forward pass."""
+
+    def __init__(self, function: Callable[..., None], key: Any, entering: bool) -> None:
+        super().__init__(function)
+        self._key, self._entering = key.tensor, entering
+
+    def __call__(self, *args: Any) -> None:
+        if _tracing.tracing():
+            _tracing.compiled.trace_mark(self._key, self._entering, args[-1])
+        else:
+            self._function(*args)
 
 
 class _ModuleHook:
@@ -319,15 +358,19 @@ class _ModuleHook:
         # Calls made without gradients within a training pass: reentrant checkpoints compute them again, last first.
         self._unhooked: list[tuple[int, int]] = []
         self._told_empty = False
+        self.key = _tracing.compiled.Key(recorder=self)
+        self._key = self.key.tensor
 
     def __reduce__(self) -> Any:
         return INERT_COPY
 
     def _see(self, state: int, module: Any, value: Any) -> None:
         try:
+            if _tracing.exporting():
+                return
             recomputing = in_backward()
             if state == _DECIDE and not recomputing:
-                state = self._watch.decide(module)
+                state = self._watch.decide(module, self._grad_enabled())
                 if state == _SKIP:
                     return
             found = [("0", value)] if isinstance(value, self._tensor_type) else flatten(value)
@@ -394,6 +437,48 @@ class _ModuleHook:
                 place = (self._places.get(path) or self._places.setdefault(path, (Place(), Place())))[1]
                 self._watch.hook_gradient(tensor, _GradientOf(self._watch, place, handle))
 
+    # --- a Recorder, for calls inside of compiled graphs; a call is (micro-batch, call index, state)
+
+    def active(self) -> bool:
+        return self._watch._state != _SKIP
+
+    def begin(self, paths: list[str], grad_enabled: bool) -> tuple[int, int, int] | None:
+        state = self._watch._state
+        if state == _DECIDE:
+            state = self._watch.decide(self._named.value, grad_enabled)
+        if state == _SKIP:
+            return None
+        if state != _TRAIN:
+            return 0, self._next_eval_call(), state
+        micro_batch, call = self._watch.micro_batch, self._next_call()
+        if self._gradients and not grad_enabled:
+            self._unhooked.append((micro_batch, call))
+        return micro_batch, call, state
+
+    def value(self, call: tuple[int, int, int], path: str, tensor: Any) -> None:
+        key = (path, *call)
+        handle = (self._handles.get(key) or self._intern(*key))[0]
+        place = (self._places.get(path) or self._places.setdefault(path, (Place(), Place())))[0]
+        self._agent.observe_at(place, handle, tensor)
+
+    def gradient(self, call: tuple[int, int, int], path: str, gradient: Any) -> None:
+        if call[2] == _TRAIN:
+            key = (path, *call)
+            handle = (self._handles.get(key) or self._intern(*key))[1]
+            place = (self._places.get(path) or self._places.setdefault(path, (Place(), Place())))[1]
+            _GradientOf(self._watch, place, handle)(gradient)
+
+    def unhooked(self) -> tuple[int, int, int] | None:
+        if not self._unhooked or self._epoch != self._watch.epoch:
+            return None
+        return (*self._unhooked.pop(), _TRAIN)
+
+    def epoch(self) -> int:
+        return self._watch.step_epoch
+
+    def refuse(self, message: str) -> None:
+        self._agent.refuse(message, self._named.name, self._kind)
+
     def _intern(self, path: str, micro_batch: int, call: int, state: int) -> tuple[int, int]:
         def handle(wanted: bool, kind: str) -> int:
             if not wanted:
@@ -444,6 +529,9 @@ class _OutputHook(_ModuleHook):
     """After a module's forward pass."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
+        if _tracing.tracing():
+            _tracing.compiled.trace(self._key, output, args, self._values, self._gradients)
+            return
         watch = self._watch
         state = watch._state
         if state != _TRAIN or type(output) is not self._tensor_type or in_backward():
@@ -474,6 +562,10 @@ class _InputHook(_ModuleHook):
     """Before a module's forward pass; positional arguments are "0", "1", the others go by name."""
 
     def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
+        if _tracing.tracing():
+            inputs = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+            _tracing.compiled.trace(self._key, inputs, inputs, self._values, self._gradients)
+            return
         state = self._watch._state
         if state:
             self._see(state, module, {**{str(i): value for i, value in enumerate(args)}, **kwargs})
@@ -538,6 +630,7 @@ def watch(
     modules = [named for named in all_modules if selection.module(named)]
     parameters = [named for named in all_parameters if selection.parameter(named)]
 
+    _tracing.prepare()
     made = Watch(agent)
     try:
         for named in modules:
@@ -560,6 +653,7 @@ def watch(
     if "weight" in chosen:
         _record_initial(agent, parameters)
     _tell_about_strangers(agent, optimizers, all_parameters)
+    _tracing.compiled.forget_graphs(all_modules)
     return made
 
 
