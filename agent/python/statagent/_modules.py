@@ -59,6 +59,32 @@ def unwrap(module: Any) -> Any:
     return module
 
 
+def class_name(module: Any) -> str:
+    """The class as the user wrote it: `fully_shard` and its kin replace a module's class by one derived from theirs and the module's."""
+    made = type(module)
+    bases = made.__bases__
+    if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed") and made.__name__.endswith(bases[1].__name__):
+        made = bases[1]
+    return str(made.__name__)
+
+
+def sharding(model: Any) -> dict[str, str]:
+    """Settings that say how the parameters lie on the ranks, {} if each rank has them whole. What is recorded of them is this rank's
+    shard. `statctl ranks` does not compare the weights of a run with a setting `fsdp`."""
+    found: dict[str, str] = {}
+    for module in model.modules():
+        classes = {base.__name__ for base in type(module).__mro__ if base.__module__.startswith("torch.distributed")}
+        if "FullyShardedDataParallel" in classes:
+            found["parallel.fsdp"] = "FullyShardedDataParallel"
+        elif "FSDPModule" in classes:
+            found["parallel.fsdp"] = "fully_shard"
+    parameters = list(model.parameters())
+    shards = sum(hasattr(parameter, "to_local") for parameter in parameters)
+    if shards:
+        found["parallel.sharded_parameters"] = f"{shards} of {len(parameters)}"
+    return found
+
+
 def name_modules(model: Any, prefix: str = "") -> list[Named]:
     """All modules but wrappers, each once, parents first. The root goes by `prefix`, else its class; it prefixes no child's name
     unless it was given."""
@@ -72,16 +98,16 @@ def name_modules(model: Any, prefix: str = "") -> list[Named]:
         if id(module) in seen:
             return
         seen.add(id(module))
-        name = path or type(module).__name__
+        name = path or class_name(module)
         if name in taken:
             name = raw
         taken.add(name)
-        found.append(Named(name, module, parent, type(module).__name__, depth))
+        found.append(Named(name, module, parent, class_name(module), depth))
         for key, child in module._modules.items():
             if child is not None:
                 visit(child, f"{path}.{key}" if path else key, f"{raw}.{key}", name, depth + 1)
 
-    visit(root, prefix, prefix or type(root).__name__, "", 1)
+    visit(root, prefix, prefix or class_name(root), "", 1)
     return found
 
 

@@ -90,10 +90,21 @@ class OptimizerHooks:
             frame = frame.f_back
         return frame is not None
 
-    def _before(self, *_: Any) -> None:
+    def _before(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The update begins: with a closure, which computes the gradients, once that has been called (Lightning always has one). Returns the
+        arguments of step() to go on with, or None. torch hands the optimizer itself as the first one."""
         if self._within_update():
-            return
+            return None
         self._updating = sys._getframe(1)
+        first = 1 if args and args[0] is optimizer else 0
+        if len(args) > first and callable(args[first]):
+            return (*args[:first], _ThenOnce(args[first], self._begin_update), *args[first + 1 :]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": _ThenOnce(kwargs["closure"], self._begin_update)}
+        self._begin_update()
+        return None
+
+    def _begin_update(self) -> None:
         if self.on_phase is not None:
             self.on_phase("pre_optimizer")
         for attend in self.before_update:
@@ -195,3 +206,18 @@ class OptimizerHooks:
                     "pass before each update; if step() is called twice in a row, the second update counts as a step of its own",
                 )
             self._agent.end_step()
+
+
+class _ThenOnce:
+    """A closure that calls `then` after its first call. The optimizer sees no difference."""
+
+    def __init__(self, closure: Callable[[], Any], then: Callable[[], None]) -> None:
+        self._closure, self._then = closure, then
+        self._done = False
+
+    def __call__(self) -> Any:
+        result = self._closure()
+        if not self._done:
+            self._done = True
+            self._then()
+        return result

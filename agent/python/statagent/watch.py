@@ -14,7 +14,7 @@ from ._density import DensityObserver, check_density
 from ._inputs import InputObserver
 from ._log import warn_once
 from ._memory import MemoryObserver, check_memory, queue_after_backward
-from ._modules import INERT_COPY, Named, Selection, name_modules, name_parameters, unwrap
+from ._modules import INERT_COPY, Named, Selection, name_modules, name_parameters, sharding, unwrap
 from ._optimizers import OptimizerHooks
 from ._tensors import Place
 from ._training_scalars import TrainingScalars, check_scaler
@@ -274,6 +274,18 @@ class Watch:
     def _backward_ends(self) -> None:
         if self._resting != _SKIP:
             self._phase("post_backward")
+
+    def begin_pass(self, model: Any) -> None:
+        """A pass of the model begins: for frameworks that run its parts without calling it."""
+        self._enter(model)
+
+    def end_pass(self) -> None:
+        """The pass of `begin_pass` is over, if the model's own hooks did not say so already."""
+        if self._state == _TRAIN:
+            self._phase("post_forward")
+        self._state = self._resting
+        if self._agent is not None:
+            self._agent.muted = False
 
     def note_backward(self, _: Any = None) -> None:
         if self._memory is not None and not self._backward_began and self._resting != _SKIP:
@@ -650,6 +662,7 @@ def watch(
     except BaseException:
         made.remove()
         raise
+    agent.add_config(sharding(model))
     if "weight" in chosen:
         _record_initial(agent, parameters)
     _tell_about_strangers(agent, optimizers, all_parameters)

@@ -89,6 +89,37 @@ def test_closure_of_lbfgs_is_part_of_the_step(agent: Agent, recording: Recording
     assert recording.refusals == []
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_gradients_that_a_closure_computes_are_those_of_its_step(agent: Agent, recording: Recording, by_name: bool) -> None:
+    """As Lightning calls it: forward, backward and clipping within optimizer.step()."""
+
+    def trained(watched: bool) -> list[torch.Tensor]:
+        net = seeded(Net)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        made = statagent.watch(net, optimizer) if watched else None
+        gradients = []
+        for step in range(2):
+
+            def closure(step: int = step) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = net(data(seed=step)).square().mean()
+                loss.backward()
+                nn.utils.clip_grad_norm_(net.parameters(), 0.01)
+                gradients.append(float(net.head.weight.grad.double().norm()))
+                return loss
+
+            loss = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+            assert loss is not None and loss.numel() == 1
+        if made is not None:
+            made.remove()
+            assert [recording.one("head.weight", "weight_grad", step=step).l2 for step in (0, 1)] == pytest.approx(gradients)
+        return [p.detach().clone() for p in net.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(trained(False), trained(True), strict=True))
+    assert recording.ended_steps == [0, 1]
+    assert recording.refusals == []
+
+
 def test_parameters_without_gradient_are_left_out(agent: Agent, recording: Recording) -> None:
     model = Calls(lambda self, x: self.used(x), used=nn.Linear(8, 2), unused=nn.Linear(8, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)

@@ -1,0 +1,58 @@
+"""Hugging Face Transformers: a callback for `Trainer`.
+
+>>> trainer = Trainer(model, args, train_dataset=data, callbacks=[StatagentCallback(run="base")])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..agent import Agent, disabled
+from ..watch import Watch, watch
+from ._training import log_numbers, missing, start
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise missing("transformers", "transformers", error) from error
+
+FLUSH_SECONDS = 10.0
+
+
+class StatagentCallback(TrainerCallback):
+    """Watches the model and the optimizer of a `Trainer` from its `train()` on.
+
+    watch: arguments of `statagent.watch` besides model and optimizer. init: arguments of `statagent.init`, used if no agent is running then; a training that resumes from a checkpoint is appended
+    to its run and goes on at the checkpoint's step.
+
+    A step is an update of the optimizer; gradient accumulation makes micro-batches of it, evaluation is not recorded unless `watch` says
+    eval=True. What the Trainer logs (loss, learning_rate, grad_norm, eval_loss, ...) becomes scalars of the last step before; its timings do
+    not. Raises from `train()`'s beginning what `init` and `watch` raise, and nothing later."""
+
+    def __init__(self, watch: Mapping[str, Any] | None = None, **init: Any) -> None:
+        self._watch_options, self._init = dict(watch or {}), init
+        self._agent: Agent | None = None
+        self._watch: Watch | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any) -> None:
+        self._stop()
+        if disabled():
+            return
+        self._agent = start(self._init, int(state.global_step))
+        self._watch = watch(model, optimizer=optimizer, **self._watch_options)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
+        if self._agent is not None and logs:
+            # Every call says the epoch; once a step is enough.
+            log_numbers(self._agent, {name: value for name, value in logs.items() if name != "epoch" or "loss" in logs})
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._stop()
+        if self._agent is not None:
+            self._agent.flush(FLUSH_SECONDS)
+
+    def _stop(self) -> None:
+        if self._watch is not None:
+            self._watch.remove()
+        self._watch = None
