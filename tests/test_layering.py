@@ -150,4 +150,8 @@ def test_the_python_package_uses_the_c_interface_only() -> None:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in names:
-                assert name.split(".")[0] not in ("grpc", "google", "tests", "bench"), f"{file}: imports {name}"
+                top = name.split(".")[0]
+                assert top not in ("grpc", "google", "tests", "bench"), f"{file}: imports {name}"
+                framework = {"pytorch_lightning": "lightning"}.get(top, top)
+                if framework in ("transformers", "accelerate", "lightning", "jax") and not getattr(node, "level", 0):
+                    assert (file.parent.name, file.stem) == ("integrations", framework), f"{file}: imports {name}"

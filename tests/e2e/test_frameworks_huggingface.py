@@ -59,7 +59,7 @@ def test_trainer_records_updates_and_micro_batches(
 
 def test_what_the_trainer_logs_becomes_scalars_of_its_step(shared_collector: Collector, trainer: dict[str, Trained]) -> None:
     assert [at[0] for at in scalars(shared_collector, "hf", "loss")] == list(range(STEPS))
-    assert [at[0] for at in scalars(shared_collector, "hf", "grad_norm")] == list(range(STEPS))
+    assert [at[0] for at in scalars(shared_collector, "hf", "grad_norm_before_clipping")] == list(range(STEPS))
     assert [at[2] for at in scalars(shared_collector, "hf", "learning_rate")] == [0.01] * STEPS
     assert [at[0] for at in scalars(shared_collector, "hf", "eval_loss")] == [4, STEPS - 1]
     logged = [float(loss) for step, loss in trainer["hf"].losses[0]]

@@ -18,17 +18,18 @@ except ImportError as error:
     raise missing("transformers", "transformers", error) from error
 
 FLUSH_SECONDS = 10.0
+_NAMES = {"grad_norm": "grad_norm_before_clipping"}
 
 
 class StatagentCallback(TrainerCallback):
     """Watches the model and the optimizer of a `Trainer` from its `train()` on.
 
-    watch: arguments of `statagent.watch` besides model and optimizer. init: arguments of `statagent.init`, used if no agent is running then; a training that resumes from a checkpoint is appended
-    to its run and goes on at the checkpoint's step.
+    watch: arguments of `statagent.watch` besides model and optimizer. init: arguments of `statagent.init`, used if no agent is running then;
+    a training that resumes from a checkpoint is appended to its run and goes on at the checkpoint's step.
 
     A step is an update of the optimizer; gradient accumulation makes micro-batches of it, evaluation is not recorded unless `watch` says
-    eval=True. What the Trainer logs (loss, learning_rate, grad_norm, eval_loss, ...) becomes scalars of the last step before; its timings do
-    not. Raises from `train()`'s beginning what `init` and `watch` raise, and nothing later."""
+    eval=True. What the Trainer logs (loss, learning_rate, eval_loss, ...; grad_norm as grad_norm_before_clipping) becomes scalars of the
+    last step before; its timings do not. Raises from `train()`'s beginning what `init` and `watch` raise, and nothing later."""
 
     def __init__(self, watch: Mapping[str, Any] | None = None, **init: Any) -> None:
         self._watch_options, self._init = dict(watch or {}), init
@@ -44,8 +45,9 @@ class StatagentCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         if self._agent is not None and logs:
-            # Every call says the epoch; once a step is enough.
-            log_numbers(self._agent, {name: value for name, value in logs.items() if name != "epoch" or "loss" in logs})
+            # Every call says the epoch; once a step is enough. The watch has a grad_norm of its own, after clipping.
+            kept = {_NAMES.get(name, name): value for name, value in logs.items() if name != "epoch" or "loss" in logs}
+            log_numbers(self._agent, kept)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._stop()
