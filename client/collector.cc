@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -34,6 +35,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetMaxReceiveMessageSize(kAnswerBytesMax);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
                    0);  // a collector is near; proxies of the environment are for the web
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);  // so is one that was started again
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   return grpc::CreateCustomChannel("dns:///" + address, grpc::InsecureChannelCredentials(), arguments);
 }
 
@@ -116,6 +120,12 @@ class Collector::Impl {
     cancelled_ = true;
     if (context_ != nullptr) context_->TryCancel();
     return true;
+  }
+
+  bool WaitUnlessCancelled(milliseconds time) {
+    const auto deadline = system_clock::now() + time;
+    while (!cancelled() && system_clock::now() < deadline) std::this_thread::sleep_for(kConnectSlice);
+    return !cancelled();
   }
 
   void CountTask(int by) {
@@ -325,6 +335,15 @@ Result<v1::ConfigReport> Collector::CompareConfig(const v1::CompareConfigRequest
   });
 }
 
+Status Collector::FollowEvents(const v1::ListEventsRequest& request,
+                               const std::function<void(const v1::FollowEventsResponse&)>& take) {
+  return impl_->Run([&](grpc::ClientContext& context) {
+    const auto stream = impl_->query().FollowEvents(&context, request);
+    for (v1::FollowEventsResponse message; stream->Read(&message);) take(message);
+    return stream->Finish();
+  });
+}
+
 Status Collector::ReadRecords(const v1::ReadRecordsRequest& request,
                               const std::function<Status(const v1::ReadRecordsResponse&)>& take) {
   Status failure;
@@ -372,6 +391,7 @@ Collector::CancelScope::CancelScope(Collector& collector, std::function<void()> 
 }
 Collector::CancelScope::~CancelScope() { collector_.impl_->SetCancel(nullptr); }
 
+bool Collector::WaitUnlessCancelled(milliseconds time) { return impl_->WaitUnlessCancelled(time); }
 bool Collector::Cancel() { return impl_->Cancel(); }
 Collector::Task::Task(Collector& collector) : collector_(collector) { collector_.impl_->CountTask(1); }
 Collector::Task::~Task() { collector_.impl_->CountTask(-1); }

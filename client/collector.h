@@ -45,6 +45,9 @@ class Collector {
   Result<v1::ListMemoryResponse> ListMemory(const v1::ListMemoryRequest& request);
   Result<v1::ListDensityResponse> ListDensity(const v1::ListDensityRequest& request);
   Result<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
+  // Calls `take` for each message, until the collector goes, the question is refused or Cancel is called.
+  Status FollowEvents(const v1::ListEventsRequest& request,
+                      const std::function<void(const v1::FollowEventsResponse&)>& take);
   Result<v1::GetTopResponse> GetTop(const v1::GetTopRequest& request);
   Result<v1::ConfigReport> CompareConfig(const v1::CompareConfigRequest& request);
   // Calls `take` for each message, in order; its error ends the question and is passed on.
@@ -73,6 +76,8 @@ class Collector {
   // Ends the question under way, which then returns kCancelled; questions asked later return it at once.
   // False if none is under way, nor a Task.
   bool Cancel();
+  // False if Cancel was called before the time was over.
+  bool WaitUnlessCancelled(std::chrono::milliseconds time);
   // Work that must come to its own end when it is cancelled, also between and after its questions.
   class Task {
    public:

@@ -75,7 +75,19 @@ struct RanksOptions {
 };
 int CheckRanks(Session& session, const RanksOptions& options);
 
-int Events(Session& session, const std::string& run, const std::string& ranks);
+struct EventsOptions {
+  std::string run, ranks, kinds;
+  std::optional<std::uint64_t> since_step;
+  bool follow = false;
+};
+int Events(Session& session, const EventsOptions& options);
+
+struct WatchOptions {
+  std::string run, against;  // against: empty if not given
+  double interval_seconds = 2;
+  bool once = false;
+};
+int Watch(Session& session, const WatchOptions& options);
 int RemoveRun(Session& session, const std::string& run, bool yes, bool force);
 // Exempts the run from retention, or ends that.
 int KeepRun(Session& session, const std::string& run, bool keep);

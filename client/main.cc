@@ -56,6 +56,8 @@ struct Arguments {
   TopOptions top;
   ConfigOptions config;
   RanksOptions check;
+  EventsOptions events;
+  WatchOptions watch;
   std::string run, ranks, steps, directory, help_of, repeats;
   bool yes = false, force = false, off = false;
 };
@@ -427,11 +429,33 @@ class Parser {
     scalars->add_option("--steps", o.steps, "Only these steps");
     AddMemory();
     AddDensity();
+    EventsOptions& e = arguments_.events;
     CLI::App* events =
-        Add("events", "What happened: lost records and more", "  statctl events base\n",
-            [this](Session& session) { return Events(session, arguments_.run, arguments_.ranks); });
-    events->add_option("run", arguments_.run, "Name of the run")->required();
-    events->add_option("--rank", arguments_.ranks, "Only these ranks");
+        Add("events", "What happened: alarms, lost records and more",
+            "  statctl events base\n"
+            "  statctl events base --kind nan_first_seen,norm_explosion --since-step 1000\n"
+            "  statctl events base --follow                         # and those to come, until Ctrl-C\n"
+            "  statctl events base --follow --format json | jq .text\n",
+            [&e](Session& session) { return Events(session, e); });
+    events->add_option("run", e.run, "Name of the run; with --follow it need not be there yet")->required();
+    events->add_option("--rank", e.ranks, "Only these ranks, such as 0,2-3");
+    events->add_option("--kind", e.kinds, "Only these kinds, separated by commas, such as nan_first_seen");
+    events->add_option("--since-step", e.since_step, "Only of this step and later ones");
+    events->add_flag("--follow,-f", e.follow, "Then print new ones as they come, until Ctrl-C");
+    WatchOptions& w = arguments_.watch;
+    CLI::App* watch =
+        Add("watch", "Follows a run while it trains: steps, ranks, loss, alarms",
+            "  statctl watch base\n"
+            "  statctl watch ort --against base     # does the newest step still agree with base?\n"
+            "  statctl watch base --once            # one look; for scripts, with --format json\n"
+            "  statctl watch base --interval 10 >> base.log\n",
+            [&w](Session& session) { return Watch(session, w); });
+    watch->add_option("run", w.run, "Name of the run; it need not be there yet")->required();
+    watch->add_option("--interval", w.interval_seconds, "Seconds between two looks")
+        ->check(Between(0.1, 86'400))
+        ->capture_default_str();
+    watch->add_flag("--once", w.once, "One look, then exit");
+    watch->add_option("--against", w.against, "Compare the newest complete step with this run's");
     CLI::App* keep =
         Add("keep", "Exempts a run from retention",
             "  statctl keep base\n  statctl keep base --off     # retention may remove it again\n",

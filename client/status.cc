@@ -62,6 +62,28 @@ void AddRetention(const v1::Retention& r, Table* table) {
   if (!kept.empty()) table->AddRow({"kept", kept});
 }
 
+std::string CountsText(const google::protobuf::Map<std::string, std::uint64_t>& by_rule) {
+  const std::map<std::string, std::uint64_t> sorted(by_rule.begin(), by_rule.end());
+  std::string text;
+  for (const auto& [rule, count] : sorted) {
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", FormatCount(count), rule);
+  }
+  return text.empty() ? "none" : text;
+}
+
+void AddAlarms(const v1::Alarms& a, Table* table) {
+  if (!a.enabled()) return table->AddRow({"alarms", "off; statcollectord --alarms"});
+  table->AddRow({"alarms", CountsText(a.raised()) + " since start; active: " + CountsText(a.active())});
+  if (a.skipped_records() > 0)
+    table->AddRow({"alarms skipped", FormatCount(a.skipped_records()) + " records: could not keep up"});
+  if (!a.webhook().empty()) {
+    table->AddRow(
+        {"alarm webhook", fmt::format("{}: {} sent, {} attempts failed, {} dropped", a.webhook(),
+                                      FormatCount(a.webhook_sent()), FormatCount(a.webhook_failed()),
+                                      FormatCount(a.webhook_dropped()))});
+  }
+}
+
 Page Render(const v1::GetStatusResponse& s, const std::string& address) {
   Table table({{"what"}, {"value", Align::kLeft, true}});
   table.AddRow({"state", s.state()});
@@ -81,6 +103,7 @@ Page Render(const v1::GetStatusResponse& s, const std::string& address) {
   table.AddRow({"lag", LagText(s)});
   table.AddRow({"lost by agents", LostText(s)});
   AddRetention(s.retention(), &table);
+  AddAlarms(s.alarms(), &table);
   Page page;
   page.AddTable(std::move(table));
   return page;

@@ -108,6 +108,7 @@ struct EventRecord {
   std::int64_t unix_nanos = 0;
   std::string text;
   std::map<std::string, std::string> fields;
+  bool from_collector = false;  // the collector's own words (docs/alarms.md), not the agent's
   bool operator==(const EventRecord&) const = default;
 };
 

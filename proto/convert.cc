@@ -605,6 +605,7 @@ void SmallRecordsToWire(const RecordBatch& batch, v1::Records* wire) {
     e->set_unix_nanos(record.unix_nanos);
     e->set_text(record.text);
     e->mutable_fields()->insert(record.fields.begin(), record.fields.end());
+    if (record.from_collector) e->set_origin("collector");
   }
   for (const MemoryRecord& record : batch.memory) ToWire(record, wire->add_memory());
   for (const DensityRecord& record : batch.densities) ToWire(record, wire->add_densities());

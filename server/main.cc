@@ -27,14 +27,18 @@
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "proto/convert.h"
+#include "server/alarms/alarms.h"
 #include "server/api/http_api.h"
 #include "server/api/http_routes.h"
 #include "server/api/services.h"
 #include "server/ingest/collector.h"
 #include "server/query/query.h"
+#include "server/runtime/alarm_message.h"
 #include "server/runtime/config.h"
+#include "server/runtime/event_feed.h"
 #include "server/runtime/http_server.h"
 #include "server/runtime/pages.h"
+#include "server/runtime/webhook.h"
 #include "server/store/rocksdb_store.h"
 
 namespace statcollect {
@@ -140,6 +144,26 @@ void KeepFreedMemory() {
 #endif
 }
 
+alarms::AlarmsOptions MakeAlarmsOptions(const DaemonConfig& config, EventFeed& feed, Webhook* webhook) {
+  alarms::AlarmsOptions options{.settings = config.alarms, .feed = &feed, .log = [](const std::string& line) {
+                                  spdlog::info("{}", line);
+                                }};
+  if (webhook != nullptr)
+    options.notify = [webhook](const FeedEvent& alarm) { webhook->Post(AlarmMessage(alarm)); };
+  return options;
+}
+
+AlarmStatus StatusOf(alarms::Alarms& alarms, const Webhook* webhook, const DaemonConfig& config) {
+  AlarmStatus status = alarms.GetStatus();
+  if (webhook == nullptr) return status;
+  const WebhookCounters counters = webhook->counters();
+  status.webhook = config.alarm_webhook;
+  status.webhook_sent = counters.sent;
+  status.webhook_failed = counters.failed;
+  status.webhook_dropped = counters.dropped;
+  return status;
+}
+
 int Run(const DaemonConfig& config) {
   KeepFreedMemory();
   SetUpLog(config);
@@ -158,6 +182,15 @@ int Run(const DaemonConfig& config) {
   if (!store.ok()) return Fail(store.status().message());
   STATCOLLECT_FAILPOINT("start.store_opened");
   SystemClock clock;
+  boost::asio::io_context io;
+  std::unique_ptr<Webhook> webhook;
+  if (!config.alarm_webhook.empty()) {
+    webhook = std::make_unique<Webhook>(
+        io, ParseWebhook(config.alarm_webhook).value(),
+        WebhookOptions{.log = [](const std::string& line) { spdlog::warn("{}", line); }});
+  }
+  EventFeed feed;
+  alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get()));
   Collector collector(**store, clock,
                       {.version = STATCOLLECT_VERSION,
                        .data_dir = config.data_dir,
@@ -165,15 +198,16 @@ int Run(const DaemonConfig& config) {
                        .retention = {.age_max = config.retention,
                                      .disk_bytes_max = config.max_disk.bytes,
                                      .disk_percent_max = config.max_disk.percent},
+                       .committed = [&](CommittedBatch batch) { alarms.Take(std::move(batch)); },
+                       .alarm_status = [&] { return StatusOf(alarms, webhook.get(), config); },
                        .log = [](const std::string& line) { spdlog::info("{}", line); }});
   query::QueryEngine engine(
       **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); });
-  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads});
+  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed);
   const auto admin_service = MakeAdminService(collector);
 
   auto grpc = StartGrpc(config, {collector.service(), query_service.get(), admin_service.get()});
   if (!grpc.ok()) return Fail(grpc.status().message());
-  boost::asio::io_context io;
   std::unique_ptr<api::HttpApi> http_api;
   std::unique_ptr<HttpServer> http;
   if (config.http) {
@@ -194,6 +228,8 @@ int Run(const DaemonConfig& config) {
   if (http_api) EndHttp(io, *http, *http_api);
   STATCOLLECT_FAILPOINT("stop.before_drain");
   collector.Drain();
+  alarms.Drain();
+  feed.Close();
   STATCOLLECT_FAILPOINT("stop.drained");
   grpc->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
   grpc->server->Wait();

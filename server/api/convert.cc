@@ -11,6 +11,7 @@ namespace statcollect::api {
 namespace {
 
 constexpr int kRanksMax = 1 << 20;
+constexpr int kEventKindsMax = 256;
 constexpr std::size_t kStepsTextBytesMax = 64 * 1024;
 
 // The enumerations have the same numbers on both sides; a value added on one side only shows here.
@@ -93,6 +94,8 @@ void Fill(const query::EventRow& from, v1::EventRow& to) {
   to.set_text(from.text);
   to.set_unix_nanos(from.unix_nanos);
   for (const auto& [key, value] : from.fields) (*to.mutable_fields())[key] = value;
+  to.set_origin(from.from_collector ? "collector" : "agent");
+  to.set_attempt(from.attempt);
 }
 
 void Fill(const query::ObservationSide& from, v1::ObservationSide& to) {
@@ -315,7 +318,16 @@ Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
   auto ranks = Ranks(request);
   if (!ranks.ok()) return ranks.status();
-  return query::EventsRequest{.run = request.run(), .ranks = *std::move(ranks)};
+  if (request.kinds_size() > kEventKindsMax) {
+    return Invalid("query: " + std::to_string(request.kinds_size()) +
+                   " kinds of event named; expected at most " + std::to_string(kEventKindsMax));
+  }
+  query::EventsRequest wanted{
+      .run = request.run(),
+      .ranks = *std::move(ranks),
+      .kinds = {request.kinds().begin(), request.kinds().end()},
+      .since_step = request.has_since_step() ? std::optional(request.since_step()) : std::nullopt};
+  return wanted;
 }
 
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request) {
@@ -485,6 +497,8 @@ void ToWire(const std::vector<query::DensityRow>& rows, v1::ListDensityResponse&
   }
 }
 
+void ToWire(const query::EventRow& row, v1::EventRow& out) { Fill(row, out); }
+
 void ToWire(const std::vector<query::EventRow>& rows, v1::ListEventsResponse& out) {
   for (const query::EventRow& row : rows) Fill(row, *out.add_records());
 }
@@ -536,6 +550,18 @@ void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out) {
     added.set_due_unix_nanos(next.due_unix_nanos);
   }
   for (const std::string& run : retention.kept) wire.add_kept(run);
+  const AlarmStatus& alarms = status.alarms;
+  v1::Alarms& told = *out.mutable_alarms();
+  told.set_enabled(alarms.enabled);
+  told.mutable_raised()->insert(alarms.raised.begin(), alarms.raised.end());
+  told.mutable_active()->insert(alarms.active.begin(), alarms.active.end());
+  told.set_evaluated_records(alarms.evaluated_records);
+  told.set_skipped_records(alarms.skipped_records);
+  told.set_state_bytes(alarms.state_bytes);
+  told.set_webhook(alarms.webhook);
+  told.set_webhook_sent(alarms.webhook_sent);
+  told.set_webhook_failed(alarms.webhook_failed);
+  told.set_webhook_dropped(alarms.webhook_dropped);
 }
 
 }  // namespace statcollect::api

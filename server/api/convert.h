@@ -44,6 +44,7 @@ void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse
 void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& out);
 void ToWire(const std::vector<query::MemoryRow>& rows, v1::ListMemoryResponse& out);
 void ToWire(const std::vector<query::DensityRow>& rows, v1::ListDensityResponse& out);
+void ToWire(const query::EventRow& row, v1::EventRow& out);
 void ToWire(const std::vector<query::EventRow>& rows, v1::ListEventsResponse& out);
 void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out);
 void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out);

@@ -23,6 +23,9 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
 constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
                                           "Put",  "Keep",   "Create", "Write"};
 
+// Has no end, and a client that has gone is noticed only when there is something to write.
+constexpr std::string_view kEndless = "FollowEvents";
+
 // "MakeNoise" -> "make_noise".
 std::string SnakeCase(std::string_view name) {
   std::string text;
@@ -66,7 +69,7 @@ std::string HttpRoute::grpc_path() const {
 std::map<std::string, HttpRoute> MakeHttpRoutes() {
   std::map<std::string, HttpRoute> routes;
   const auto add = [&](const MethodDescriptor& method) {
-    if (method.client_streaming()) return;
+    if (method.client_streaming() || method.name() == kEndless) return;
     HttpRoute route = RouteOf(method);
     std::string name = route.name;
     routes.emplace(std::move(name), std::move(route));

@@ -6,6 +6,7 @@
 #include "server/api/calls.h"
 #include "server/api/convert.h"
 #include "server/api/convert_checks.h"
+#include "server/api/follow_call.h"
 #include "server/query/query.h"
 #include "server/runtime/control.h"
 #include "statcollect/v1/admin.grpc.pb.h"
@@ -26,9 +27,10 @@ using grpc::ServerUnaryReactor;
 // Requests and responses live as long as gRPC's call, which outlasts the work.
 class QueryService final : public v1::Query::CallbackService {
  public:
-  QueryService(const query::QueryEngine& engine, const QueryLimits& limits)
+  QueryService(const query::QueryEngine& engine, const QueryLimits& limits, EventFeed* feed)
       : engine_(engine),
         limits_(limits),
+        feed_(feed),
         pool_({.what = "query",
                .threads = limits.threads,
                .waiting_max = limits.waiting_max,
@@ -101,6 +103,18 @@ class QueryService final : public v1::Query::CallbackService {
   ServerUnaryReactor* ListEvents(CallbackServerContext*, const v1::ListEventsRequest* request,
                                  v1::ListEventsResponse* response) override {
     return Answer(*request, *response, &query::QueryEngine::ListEvents);
+  }
+
+  grpc::ServerWriteReactor<v1::FollowEventsResponse>* FollowEvents(
+      CallbackServerContext*, const v1::ListEventsRequest* request) override {
+    auto wanted = FromWire(*request);
+    if (wanted.ok() && feed_ == nullptr)
+      wanted = Status(Code::kUnimplemented, "follow events: this collector does not tell of new ones");
+    if (wanted.ok() && feed_->followers() >= limits_.followers_max) {
+      wanted = Status(Code::kResourceExhausted, "follow events: " + std::to_string(limits_.followers_max) +
+                                                    " do already; try again later");
+    }
+    return api::FollowCall::Start(engine_, quick_, feed_, std::move(wanted));
   }
 
   grpc::ServerWriteReactor<v1::ReadRecordsResponse>* ReadRecords(
@@ -203,6 +217,7 @@ class QueryService final : public v1::Query::CallbackService {
 
   const query::QueryEngine& engine_;
   const QueryLimits limits_;
+  EventFeed* const feed_;
   WorkerPool pool_, streams_, quick_;
 };
 
@@ -279,8 +294,9 @@ class AdminService final : public v1::Admin::CallbackService {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine, const QueryLimits& limits) {
-  return std::make_unique<QueryService>(engine, limits);
+std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine, const QueryLimits& limits,
+                                                EventFeed* feed) {
+  return std::make_unique<QueryService>(engine, limits, feed);
 }
 
 std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control) {

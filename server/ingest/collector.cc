@@ -30,7 +30,8 @@ Collector::Collector(Store& store, const Clock& clock, const CollectorOptions& o
                              .registry = registry_,
                              .committer = committer_,
                              .counters = counters_,
-                             .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); }})),
+                             .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); },
+                             .committed = options.committed})),
       retention_(store, clock, registry_, options.retention, options.log),
       worker_(std::clamp(options.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax), [this] {
         service_->CheckHellos(options_.hello_timeout);
@@ -77,6 +78,7 @@ CollectorStatus Collector::GetStatus() {
   status.backlog_bytes = backlog.bytes;
   status.backlog_oldest_millis = backlog.oldest.count();
   status.retention = retention_.status();
+  if (options_.alarm_status) status.alarms = options_.alarm_status();
   if (const auto usage = store_.Usage(); usage.ok()) {
     status.disk_bytes = usage->disk_bytes;
     status.disk_free_bytes = usage->disk_free_bytes;

@@ -34,6 +34,9 @@ struct CollectorOptions {
   std::chrono::milliseconds hello_timeout{10'000};
   std::chrono::milliseconds drain_timeout{5'000};  // for agents to take their last answer
   RetentionOptions retention;
+  // Told of every batch that has become durable; must not block. May be empty, as the one below.
+  std::function<void(CommittedBatch)> committed = {};
+  std::function<AlarmStatus()> alarm_status = {};
   std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 

@@ -222,15 +222,34 @@ void IngestStream::Submit(IngestSession::Accepted accepted, std::size_t bytes, b
   }
   item.meta = std::move(accepted.meta);
   item.bytes = bytes;
-  const Tally tally{.seq = item.meta.durable_seq,
-                    .records = item.records,
-                    .dropped = accepted.dropped,
-                    .goodbye = goodbye};
-  item.done = [self = shared_from_this(), tally](const Status& status) { self->OnCommitted(status, tally); };
+  auto committed = Announcement(accepted.batch, goodbye);
+  const Tally tally{
+      .seq = item.meta.durable_seq, .records = item.records, .dropped = accepted.dropped, .goodbye = goodbye};
+  item.done = [self = shared_from_this(), tally, committed](const Status& status) {
+    if (status.ok() && committed != nullptr) self->context_.committed(std::move(*committed));
+    self->OnCommitted(status, tally);
+  };
   auto read_next = [self = shared_from_this(), goodbye] {
     if (!goodbye) self->ReadNext();
   };
   if (context_.committer.Submit(std::move(item), read_next)) read_next();
+}
+
+// What is told of a batch once it is durable. Null: nobody listens.
+std::shared_ptr<CommittedBatch> IngestStream::Announcement(std::optional<RecordBatch>& batch, bool goodbye) {
+  if (!context_.committed) return nullptr;
+  auto committed = std::make_shared<CommittedBatch>();
+  std::lock_guard lock(mutex_);
+  committed->attempt = *attempt_;
+  committed->rank = rank_;
+  committed->goodbye = goodbye;
+  if (batch) committed->batch = *std::exchange(batch, std::nullopt);
+  StatColumns& stats = committed->batch.stats;
+  stats.sketch = {};
+  stats.samples = {};
+  stats.sample_count = {};
+  stats.sketch_width = 0;
+  return committed;
 }
 
 void IngestStream::OnCommitted(const Status& status, const Tally& tally) {

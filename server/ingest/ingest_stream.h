@@ -23,6 +23,7 @@
 #include "server/ingest/counters.h"
 #include "server/ingest/registry.h"
 #include "server/ingest/session.h"
+#include "server/store/committed_batch.h"
 #include "server/store/store.h"
 #include "statcollect/v1/ingest.pb.h"
 
@@ -47,6 +48,8 @@ struct StreamContext {
   Committer& committer;
   IngestCounters& counters;
   std::function<void(std::function<void()>)> admit;  // runs it soon, on a thread that may block
+  std::function<void(CommittedBatch)> committed =
+      {};  // may be empty; called by the committer, must not block
 };
 
 class IngestStream final : public OpenStream, public std::enable_shared_from_this<IngestStream> {
@@ -85,6 +88,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   void TakeBatch(v1::Batch* wire);
   void TakeGoodbye(const v1::Goodbye& goodbye);
   void Submit(IngestSession::Accepted accepted, std::size_t bytes, bool goodbye);
+  std::shared_ptr<CommittedBatch> Announcement(std::optional<RecordBatch>& batch, bool goodbye);
   void OnCommitted(const Status& status, const Tally& tally);
   void ReadNext();
 

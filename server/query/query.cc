@@ -77,14 +77,17 @@ Result<RunSummary> Summarise(const RunView& view, const IsStreamOpen& is_stream_
   return summary;
 }
 
-EventRow MakeEvent(const std::string& run, std::uint32_t rank, EventRecord event) {
+EventRow MakeEvent(const std::string& run, const AttemptMeta& attempt, std::uint32_t rank,
+                   EventRecord event) {
   return {.run = run,
           .rank = rank,
           .step = event.step,
           .kind = std::move(event.kind),
           .text = std::move(event.text),
           .unix_nanos = event.unix_nanos,
-          .fields = std::move(event.fields)};
+          .fields = std::move(event.fields),
+          .from_collector = event.from_collector,
+          .attempt = attempt.number};
 }
 
 AttemptInfo Describe(const AttemptMeta& attempt, const std::map<std::uint32_t, RankMeta>& ranks,
@@ -106,6 +109,46 @@ AttemptInfo Describe(const AttemptMeta& attempt, const std::map<std::uint32_t, R
                           .dropped = meta.dropped});
   }
   return info;
+}
+
+// What the collector's alarms said of a run's newest launch while it was recorded: the first NaN, and the
+// rest.
+Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* notes) {
+  const std::size_t newest = view.attempts().size() - 1;
+  std::vector<std::pair<std::uint32_t, EventRecord>> alarms;
+  for (const auto& [rank, meta] : view.ranks(newest)) {
+    auto events = store.Events(view.attempts()[newest].id, rank);
+    if (!events.ok()) return events.status();
+    for (EventRecord& event : *events) {
+      const auto severity = event.fields.find("severity");
+      if (event.from_collector && severity != event.fields.end() && severity->second == "alarm")
+        alarms.emplace_back(rank, std::move(event));
+    }
+  }
+  const auto place = [](const auto& alarm) { return std::pair(alarm.second.step, alarm.first); };
+  std::stable_sort(alarms.begin(), alarms.end(),
+                   [&](const auto& x, const auto& y) { return place(x) < place(y); });
+  const auto nan = std::find_if(alarms.begin(), alarms.end(),
+                                [](const auto& alarm) { return alarm.second.kind == "nan_first_seen"; });
+  const auto field = [](const EventRecord& event, const char* name) {
+    const auto found = event.fields.find(name);
+    return found == event.fields.end() ? std::string("?") : Printable(found->second);
+  };
+  if (nan != alarms.end()) {
+    notes->push_back("first NaN or Inf in " + view.run() + ": step " + std::to_string(nan->second.step) +
+                     ", rank " + std::to_string(nan->first) + ", " + field(nan->second, "subject_text"));
+  }
+  std::map<std::string, std::size_t> others;
+  for (const auto& [rank, event] : alarms) {
+    if (event.kind != "nan_first_seen") ++others[event.kind];
+  }
+  std::string text;
+  for (const auto& [kind, count] : others)
+    text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + Printable(kind);
+  if (!text.empty())
+    notes->push_back("alarms in " + view.run() + " while it was recorded: " + text + "; statctl events " +
+                     view.run());
+  return Status::Ok();
 }
 
 // Whether a series asks for this activation.
@@ -230,9 +273,12 @@ Result<RunDetail> QueryEngine::GetRun(const std::string& run) const {
   for (const auto& [rank, meta] : view->ranks(newest)) {
     auto events = store_.Events(view->attempts()[newest].id, rank);
     if (!events.ok()) return events.status();
+    // What the collector has noticed is not crowded out by what agents say often.
+    std::stable_partition(events->begin(), events->end(),
+                          [](const auto& event) { return event.from_collector; });
     for (EventRecord& event : *events) {
       if (detail.events.size() < kEventsShown)
-        detail.events.push_back(MakeEvent(run, rank, std::move(event)));
+        detail.events.push_back(MakeEvent(run, view->attempts()[newest], rank, std::move(event)));
     }
   }
   if (view->ranks(newest).empty()) return detail;
@@ -256,7 +302,10 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
   auto noise = OpenNoise(store_, *a, request);
   if (!noise.ok()) return noise.status();
   auto report = DiffRuns(*a, *b, request, is_stream_open_, noise->floor.get(), progress, stop);
-  if (report.ok()) report->noise = std::move(noise->source);
+  if (!report.ok()) return report;
+  report->noise = std::move(noise->source);
+  for (const RunView* view : {&*a, &*b})
+    STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store_, *view, &report->notes));
   return report;
 }
 
@@ -411,8 +460,9 @@ Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& reque
       auto events = store_.Events(view->attempts()[attempt].id, rank);
       if (!events.ok()) return events.status();
       for (EventRecord& event : *events) {
+        if (!request.Wants(rank, event)) continue;
         if (rows.size() >= kRowsMax) return TooMany("events");
-        rows.push_back(MakeEvent(request.run, rank, std::move(event)));
+        rows.push_back(MakeEvent(request.run, view->attempts()[attempt], rank, std::move(event)));
       }
     }
   }

@@ -4,6 +4,7 @@
 #ifndef STATCOLLECT_SERVER_QUERY_REPORTS_H_
 #define STATCOLLECT_SERVER_QUERY_REPORTS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -102,6 +103,8 @@ struct EventRow {
   std::string text;
   std::int64_t unix_nanos = 0;
   std::map<std::string, std::string> fields;
+  bool from_collector = false;
+  std::uint32_t attempt = 0;  // launch, from 1
 };
 
 // Answer of GetRun.
@@ -345,7 +348,15 @@ struct DensityRow {
 
 struct EventsRequest {
   std::string run;
-  std::vector<std::uint32_t> ranks;  // empty: all
+  std::vector<std::uint32_t> ranks;         // empty: all
+  std::vector<std::string> kinds;           // empty: all
+  std::optional<std::uint64_t> since_step;  // absent: all
+  bool Wants(std::uint32_t rank, const EventRecord& event) const {
+    const auto has = [](const auto& wanted, const auto& value) {
+      return wanted.empty() || std::find(wanted.begin(), wanted.end(), value) != wanted.end();
+    };
+    return has(ranks, rank) && has(kinds, event.kind) && event.step >= since_step.value_or(0);
+  }
 };
 
 // Most rows of one answer of GetSeries, ListScalars, ListEvents, ListMemory, ListDensity; more is

@@ -1,8 +1,11 @@
 #include "server/runtime/config.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
+
+#include "server/runtime/webhook.h"
 
 namespace statcollect {
 namespace {
@@ -26,7 +29,60 @@ start; the message says why.)";
 // Text as the flags give it, before it is checked.
 struct RawFlags {
   std::string listen, http, durability = "fsync", retention = "off", max_disk = "off";
+  std::string alarms = "on";
+  std::uint64_t alarm_memory_mib = 64;
 };
+
+// "on", "off", or the names of the rules that are on.
+Status CheckAlarms(const RawFlags& raw, DaemonConfig& config) {
+  config.alarms.memory_bytes_max = static_cast<std::size_t>(raw.alarm_memory_mib) << 20;
+  config.alarms.on.fill(raw.alarms == "on");
+  if (!config.alarm_webhook.empty()) STATCOLLECT_RETURN_IF_ERROR(ParseWebhook(config.alarm_webhook).status());
+  if (raw.alarms == "on" || raw.alarms == "off") return Status::Ok();
+  std::istringstream names(raw.alarms);
+  for (std::string name; std::getline(names, name, ',');) {
+    const auto found = std::find(kAlarmRuleNames.begin(), kAlarmRuleNames.end(), name);
+    if (found == kAlarmRuleNames.end()) {
+      std::string known;
+      for (const std::string_view rule : kAlarmRuleNames) known.append(", ").append(rule);
+      return {Code::kInvalidArgument,
+              "--alarms: '" + name + "' is no alarm; expected on, off, or some of them, separated by commas" +
+                  known.replace(0, 1, ":")};
+    }
+    config.alarms.on[static_cast<std::size_t>(found - kAlarmRuleNames.begin())] = true;
+  }
+  return Status::Ok();
+}
+
+// The thresholds of docs/alarms.md.
+void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
+  AlarmSettings& a = config.alarms;
+  const auto add = [&](const char* name, auto& value, const char* help, double low, double high) {
+    app.add_option(name, value, help)->check(CLI::Range(low, high))->capture_default_str()->group("Alarms");
+  };
+  app.add_option("--alarms", raw.alarms, "on, off, or the rules that are on, separated by commas")
+      ->capture_default_str()
+      ->group("Alarms");
+  app.add_option("--alarm-webhook", config.alarm_webhook,
+                 "POST each alarm as JSON to this address, http://HOST:PORT/PATH")
+      ->group("Alarms");
+  add("--alarm-warmup-steps", a.warmup_steps, "Values before a norm or a loss is judged", 3, kAlarmWindowMax);
+  add("--alarm-explosion-factor", a.explosion_factor, "norm_explosion: times the running median", 1.1, 1e12);
+  add("--alarm-explosion-spreads", a.explosion_spreads,
+      "norm_explosion: and so many robust standard deviations of its logarithm", 0, 1e6);
+  add("--alarm-vanishing-ratio", a.vanishing_ratio, "vanishing_gradient: of the running median", 0, 0.5);
+  add("--alarm-vanishing-steps", a.vanishing_steps, "vanishing_gradient: steps in a row", 1, 250);
+  add("--alarm-loss-scale-min", a.loss_scale_min, "loss_scale_min: at or below it", 0, 1e12);
+  add("--alarm-loss-scale-falls", a.loss_scale_falls, "loss_scale_min: or falling so often in a row", 2,
+      1000);
+  add("--alarm-loss-spike-factor", a.loss_spike_factor, "loss_spike: times the running median", 1.1, 1e12);
+  add("--alarm-loss-spike-spreads", a.loss_spike_spreads,
+      "loss_spike: and so many robust standard deviations", 0, 1e6);
+  add("--alarm-dead-relu-zeros", a.dead_relu_zeros, "dead_relu: fraction of the elements", 0.01, 1);
+  add("--alarm-dead-relu-steps", a.dead_relu_steps, "dead_relu: steps in a row", 1, 250);
+  add("--alarm-memory-mib", raw.alarm_memory_mib, "MiB of state of all runs; the longest silent is forgotten",
+      1, 65536);
+}
 
 Status Check(const RawFlags& raw, DaemonConfig& config) {
   auto listen = ParseEndpoint("--listen", raw.listen);
@@ -45,6 +101,7 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
   auto max_disk = ParseDiskLimit("--max-disk", raw.max_disk);
   if (!max_disk.ok()) return max_disk.status();
   config.max_disk = *max_disk;
+  STATCOLLECT_RETURN_IF_ERROR(CheckAlarms(raw, config));
   if (config.insecure) return Status::Ok();
   for (const auto& [flag, endpoint] :
        {std::pair{"--listen", &config.listen}, std::pair{"--http", config.http ? &*config.http : nullptr}}) {
@@ -102,6 +159,7 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std:
                  "Remove the oldest runs while the store is larger, such as 200GiB, or 80% of its disk; off: "
                  "never")
       ->capture_default_str();
+  AddAlarmOptions(app, raw, config);
   app.add_option("--query-threads", config.query_threads, "Threads that answer queries")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();

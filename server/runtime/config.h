@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/status.h"
+#include "server/runtime/alarm_settings.h"
 #include "server/runtime/endpoint.h"
 #include "server/runtime/units.h"
 
@@ -24,7 +25,9 @@ struct DaemonConfig {
   std::string log_level = "info";
   std::chrono::seconds retention{0};  // age of a run's last write; 0: off
   DiskLimit max_disk;                 // of the store
-  std::string restore_from;           // checkpoint to begin with; empty: none
+  AlarmSettings alarms;
+  std::string alarm_webhook;  // http://HOST[:PORT][/PATH]; empty: none
+  std::string restore_from;   // checkpoint to begin with; empty: none
 };
 
 // What the command line asked for: to run, or to print something and exit with a code.

@@ -30,6 +30,18 @@ struct RetentionStatus {
   bool enabled() const { return age_seconds_max > 0 || disk_bytes_max > 0; }
 };
 
+// What the alarms do (docs/alarms.md).
+struct AlarmStatus {
+  bool enabled = false;
+  std::map<std::string, std::uint64_t> raised;  // since start, by rule; every rule has its entry
+  std::map<std::string, std::uint64_t> active;  // now, in runs whose state is held
+  std::uint64_t evaluated_records = 0;          // of statistics, since start
+  std::uint64_t skipped_records = 0;            // left out because the evaluation could not keep up
+  std::uint64_t state_bytes = 0;
+  std::uint64_t webhook_sent = 0, webhook_failed = 0, webhook_dropped = 0;  // messages, since start
+  std::string webhook;                                                      // its address; empty: none
+};
+
 struct CollectorStatus {
   std::string version;
   std::int64_t pid = 0;
@@ -58,6 +70,7 @@ struct CollectorStatus {
   std::uint64_t backlog_bytes = 0;
   std::int64_t backlog_oldest_millis = 0;  // since the oldest of them was received
   RetentionStatus retention;
+  AlarmStatus alarms;
   bool ready() const { return state == "ready"; }
 };
 

@@ -74,6 +74,36 @@ ways. Ask it with <code>statctl runs</code> and <code>statctl diff --run-a A --r
                               status.runs, status.streams_open, status.records_total)};
 }
 
+std::string RenderAlarms(const AlarmStatus& a) {
+  std::string text;
+  const auto metric = [&](std::string_view name, std::string_view type, std::string_view help) {
+    text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+  };
+  metric("statcollect_alarms_total", "counter", "Alarms raised, by rule.");
+  for (const auto& [rule, count] : a.raised)
+    text += fmt::format("statcollect_alarms_total{{rule=\"{}\"}} {}\n", EscapeLabel(rule), count);
+  metric("statcollect_alarms_active", "gauge", "Alarms of unfinished runs that have not cleared, by rule.");
+  for (const auto& [rule, count] : a.active)
+    text += fmt::format("statcollect_alarms_active{{rule=\"{}\"}} {}\n", EscapeLabel(rule), count);
+  const auto single = [&](std::string_view name, std::string_view type, std::string_view help,
+                          std::uint64_t value) {
+    metric(name, type, help);
+    text += fmt::format("{} {}\n", name, value);
+  };
+  single("statcollect_alarm_records_evaluated_total", "counter",
+         "Records of tensors that the alarms looked at.", a.evaluated_records);
+  single("statcollect_alarm_records_skipped_total", "counter",
+         "Records of tensors that the alarms left out because they could not keep up.", a.skipped_records);
+  single("statcollect_alarm_state_bytes", "gauge", "Memory of the alarms' state.", a.state_bytes);
+  single("statcollect_alarm_webhook_sent_total", "counter", "Alarms that the webhook has taken.",
+         a.webhook_sent);
+  single("statcollect_alarm_webhook_failed_total", "counter", "Attempts to reach the webhook that failed.",
+         a.webhook_failed);
+  single("statcollect_alarm_webhook_dropped_total", "counter", "Alarms that the webhook never got.",
+         a.webhook_dropped);
+  return text;
+}
+
 }  // namespace
 
 std::string RenderMetrics(const CollectorStatus& s) {
@@ -127,6 +157,7 @@ std::string RenderMetrics(const CollectorStatus& s) {
   for (const auto& [cause, count] : s.dropped_by_cause) {
     text += fmt::format("statcollect_dropped_records{{cause=\"{}\"}} {}\n", EscapeLabel(cause), count);
   }
+  text += RenderAlarms(s.alarms);
   return text;
 }
 

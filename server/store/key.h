@@ -3,6 +3,7 @@
 //   stats               attempt (4) | rank (4) | step (8) | activation (4)     activation: the block's first
 //   scalars, events, memory, densities
 //                       attempt (4) | rank (4) | step (8) | sequence number (8)
+//                       sequence number: the record's; of an event of the collector's own, 2^63 + its number
 //   steps               attempt (4) | rank (4) | step (8)
 //   catalogue           'r' run name 0x00 number (4)                           an attempt
 //                       'i' attempt (4) | rank (4)                             what the rank's hello told

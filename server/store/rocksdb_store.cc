@@ -45,7 +45,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kNextAttemptKey[] = "next_attempt";
-constexpr std::size_t kRankAt = 5;  // in catalogue keys of ranks
+constexpr std::size_t kEventKeyBytes = 24;
+constexpr std::uint64_t kCollectorsOwn = std::uint64_t{1} << 63;  // agents number their records from 1
+constexpr std::size_t kRankAt = 5;                                // in catalogue keys of ranks
 constexpr std::uint8_t kKeptVersion = 1;
 constexpr std::uint8_t kDocumentVersion = 1;
 // Dropped attempts leave tombstones where the catalogue is scanned; so many at most.
@@ -307,6 +309,21 @@ class RocksDbStore final : public Store {
     return Write("append " + std::to_string(items.size()) + " batches", *database, batch, fsync_);
   }
 
+  Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
+    std::lock_guard lock(catalogue_mutex_);  // the attempt stays
+    if (!live_->Contains(attempt))
+      return {Code::kNotFound, "add events: attempt " + std::to_string(attempt) + " has been removed"};
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
+    rocksdb::WriteBatch batch;
+    for (const CollectorEvent& own : events) {
+      const std::string key = StepPrefix(attempt, own.rank, own.event.step) +
+                              KeyBuilder().U64(kCollectorsOwn | own.number).Take();
+      (void)batch.Put(database->families[kEvents], key, Encode(own.event));
+    }
+    return Write("add " + std::to_string(events.size()) + " events", *database, batch, true);
+  }
+
   Status Recover() override {
     const Status failure = health_->status();
     if (failure.code() != Code::kResourceExhausted) return failure;
@@ -355,7 +372,14 @@ class RocksDbStore final : public Store {
     return ReadAll<ScalarRecord>("scalars" + Of(attempt, rank), kScalars, RankRange(attempt, rank, steps));
   }
   Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
-    return ReadAll<EventRecord>("events" + Of(attempt, rank), kEvents, RankRange(attempt, rank, {}));
+    std::vector<EventRecord> events;
+    STATCOLLECT_RETURN_IF_ERROR(ForEach<EventRecord>(
+        "events" + Of(attempt, rank), kEvents, RankRange(attempt, rank, {}),
+        [&](std::string_view key, EventRecord event) {
+          event.from_collector = key.size() == kEventKeyBytes && ReadU64(key.substr(16)) >= kCollectorsOwn;
+          events.push_back(std::move(event));
+        }));
+    return events;
   }
   Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     return ReadAll<MemoryRecord>("memory" + Of(attempt, rank), kMemory, RankRange(attempt, rank, steps));

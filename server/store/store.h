@@ -74,6 +74,14 @@ struct AppendItem {
       nullptr;  // null: Append prepares `batch`, without reference to earlier ones
 };
 
+// What the collector itself says about a rank. `number` is its own (below 2^63): the same number in the same
+// step again replaces what was there.
+struct CollectorEvent {
+  std::uint32_t rank = 0;
+  std::uint64_t number = 0;
+  EventRecord event;
+};
+
 // A block of one step: consecutive activations, in execution order.
 struct StatBlock {
   std::uint64_t step = 0;
@@ -187,6 +195,9 @@ class Store {
   // One atomic write of all items: definitions, records and rank metas; synced if the store was opened with
   // fsync durability. After a failed write every later one fails too, until Recover says otherwise.
   virtual Status Append(std::span<const AppendItem> items) = 0;
+  // Adds events of the collector's own, durable when it returns. Events returns them among the agents', with
+  // `from_collector` set; they are gone with the attempt and count in no tally. kNotFound: no such attempt.
+  virtual Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) = 0;
   // OK: writes are taken. After a write that failed for want of space (kResourceExhausted) it opens the store
   // anew, which takes as long as a start and makes readers wait: call it when there is space again, and again
   // while it still says kResourceExhausted: it waits for scans that are under way, never for the store's own

@@ -114,6 +114,7 @@ class FakeStore final : public Store {
         if (std::none_of(attempts_.begin(), attempts_.end(), same)) kept_.erase(run);
       }
       data_.erase(data_.lower_bound({id, 0}), data_.lower_bound({id + 1, 0}));
+      own_events_.erase(own_events_.lower_bound({id, 0}), own_events_.lower_bound({id + 1, 0}));
     }
     return Status::Ok();
   }
@@ -256,7 +257,22 @@ class FakeStore final : public Store {
     return Collect<ScalarRecord>(attempt, rank, steps, &RecordBatch::scalars);
   }
   Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
-    return Collect<EventRecord>(attempt, rank, {}, &RecordBatch::events);
+    auto events = Collect<EventRecord>(attempt, rank, {}, &RecordBatch::events);
+    std::lock_guard lock(mutex_);
+    for (const auto& [key, event] : own_events_[{attempt, rank}]) events->push_back(event);
+    std::stable_sort(events->begin(), events->end(),
+                     [](const auto& a, const auto& b) { return a.step < b.step; });
+    return events;
+  }
+  Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
+    std::lock_guard lock(mutex_);
+    if (!attempts_.contains(attempt)) return {Code::kNotFound, "no such attempt"};
+    if (!append_failure_.ok()) return append_failure_;
+    for (const CollectorEvent& own : events) {
+      EventRecord& event = own_events_[{attempt, own.rank}][{own.event.step, own.number}] = own.event;
+      event.from_collector = true;
+    }
+    return Status::Ok();
   }
   Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     return Collect<MemoryRecord>(attempt, rank, steps, &RecordBatch::memory);
@@ -445,6 +461,7 @@ class FakeStore final : public Store {
   std::map<Place, RankData> data_;
   AttemptId next_id_ = 1;
   StoreUsage usage_{.disk_bytes = 0, .disk_free_bytes = std::uint64_t{1} << 40};
+  std::map<Place, std::map<std::pair<std::uint64_t, std::uint64_t>, EventRecord>> own_events_;
   std::map<AttemptId, std::uint64_t> sizes_;
   std::uint64_t frees_ = 100;  // percent of a dropped attempt's bytes
   std::set<std::string> kept_;

@@ -100,7 +100,8 @@ TEST(HttpRoutes, EveryQueryHasOneUnderTheNameOfItsCommand) {
   const auto& service = *v1::DiffRequest::descriptor()->file()->FindServiceByName("Query");
   for (int i = 0; i < service.method_count(); ++i) {
     const auto has = [&](const auto& entry) { return entry.second.method == service.method(i); };
-    EXPECT_EQ(std::count_if(routes.begin(), routes.end(), has), 1) << service.method(i)->name();
+    const bool endless = service.method(i)->name() == "FollowEvents";
+    EXPECT_EQ(std::count_if(routes.begin(), routes.end(), has), endless ? 0 : 1) << service.method(i)->name();
   }
   for (const char* name :
        {"runs", "show", "diff", "series", "scalars", "events", "top", "config", "ranks", "status"})

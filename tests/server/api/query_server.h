@@ -18,6 +18,7 @@
 #include "server/api/services.h"
 #include "server/query/query.h"
 #include "server/runtime/control.h"
+#include "server/runtime/event_feed.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::testing {
@@ -32,6 +33,10 @@ class GatedStore final : public Store {
   }
   void Release() {
     Set([this] { held_ = false; });
+  }
+  // Who reads events has them and waits until they are released.
+  void HoldEvents(bool held) {
+    Set([&] { events_held_ = held; });
   }
   // Waits until `count` scans have begun since the store was made.
   void AwaitScans(int count) {
@@ -88,10 +93,23 @@ class GatedStore final : public Store {
     return store_.Scalars(attempt, rank, steps);
   }
   Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
-    return store_.Events(attempt, rank);
+    auto events = store_.Events(attempt, rank);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !events_held_; });
+    return events;
   }
   Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     return store_.StepEnds(attempt, rank, steps);
+  }
+  Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+    return store_.Memory(attempt, rank, steps);
+  }
+  Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
+                                               StepBounds steps) override {
+    return store_.Densities(attempt, rank, steps);
+  }
+  Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
+    return store_.PutEvents(attempt, events);
   }
   Result<StoreUsage> Usage() override { return store_.Usage(); }
   bool fsync() const override { return store_.fsync(); }
@@ -119,7 +137,7 @@ class GatedStore final : public Store {
   Store& store_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool held_ = false;
+  bool held_ = false, events_held_ = false;
   int scans_ = 0;
 };
 
@@ -203,7 +221,7 @@ class QueryServer {
       : gate(store),
         control(store),
         engine_(gate),
-        query_(MakeQueryService(engine_, limits)),
+        query_(MakeQueryService(engine_, limits, &feed)),
         admin_(MakeAdminService(control)) {
     grpc::ServerBuilder builder;
     int port = 0;
@@ -230,6 +248,7 @@ class QueryServer {
   FakeStore store;
   GatedStore gate;
   StoreControl control;
+  EventFeed feed;
 
  private:
   query::QueryEngine engine_;

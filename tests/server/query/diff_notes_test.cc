@@ -343,6 +343,9 @@ class GrowingStore final : public Store {
   Result<std::vector<DensityRecord>> Densities(AttemptId a, std::uint32_t r, StepBounds s) override {
     return inner_.Densities(a, r, s);
   }
+  Status PutEvents(AttemptId a, std::span<const CollectorEvent> events) override {
+    return inner_.PutEvents(a, events);
+  }
   Result<StoreUsage> Usage() override { return inner_.Usage(); }
   bool fsync() const override { return inner_.fsync(); }
   Result<std::vector<AttemptTally>> Census() override { return inner_.Census(); }

@@ -524,6 +524,35 @@ TEST_F(RocksDbStoreTest, KeepsMemoryDensitiesAndSettingsOverAReopen) {
 }
 
 // A checkpoint of a build that did not know memory and densities: it is verified without being changed.
+TEST_F(RocksDbStoreTest, EventsOfTheCollectorsOwnStandBesideTheAgentsAndGoWithTheirAttempt) {
+  const AttemptMeta attempt = (Open(), Create("run"));
+  Append(*store_, attempt.id, 0, MakeBatch(1, 5, 0, 3));  // has an event in step 5
+  const std::vector<EventRecord> agents = *store_->Events(attempt.id, 0);
+  ASSERT_EQ(agents.size(), 1u);
+  const auto ranks = store_->Ranks(attempt.id);
+  const auto own = [](std::uint64_t number, std::uint64_t step, const std::string& text) {
+    return CollectorEvent{
+        .rank = 0, .number = number, .event = {.kind = "norm_explosion", .step = step, .text = text}};
+  };
+  ASSERT_TRUE(
+      store_->PutEvents(attempt.id, std::vector{own(1, 5, "a"), own(1, 9, "b"), own(2, 3, "c")}).ok());
+  ASSERT_TRUE(store_->PutEvents(attempt.id, std::vector{own(1, 9, "b again")}).ok());
+  Open();
+  const auto events = store_->Events(attempt.id, 0);
+  ASSERT_EQ(events->size(), 4u) << "the same number in the same step replaces";
+  EXPECT_EQ((*events)[0].text, "c");
+  EXPECT_EQ((*events)[1], agents[0]) << "the agent's is as it was";
+  EXPECT_FALSE((*events)[1].from_collector);
+  EXPECT_TRUE((*events)[2].from_collector);
+  EXPECT_EQ((*events)[3].text, "b again");
+  EXPECT_EQ(store_->Ranks(attempt.id)->at(0).records, ranks->at(0).records) << "they count in no tally";
+  EXPECT_EQ(store_->Ranks(attempt.id)->at(0).durable_seq, ranks->at(0).durable_seq);
+  ASSERT_TRUE(store_->DropAttempts(std::vector{attempt.id}).ok());
+  EXPECT_TRUE(store_->Events(attempt.id, 0)->empty());
+  EXPECT_EQ(store_->PutEvents(attempt.id, std::vector{own(1, 5, "late")}).code(), Code::kNotFound);
+  EXPECT_TRUE(store_->Events(attempt.id, 0)->empty());
+}
+
 TEST_F(RocksDbStoreTest, CheckpointOfAnEarlierBuildIsRestored) {
   const std::string target = directory_ + "_restored";
   const Status restored = RestoreCheckpoint(STORE_FIXTURES "/format-2", target, {});

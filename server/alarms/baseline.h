@@ -1,0 +1,102 @@
+// The running median of a positive number over its last steps, and the limit above which it is an explosion.
+#ifndef STATCOLLECT_SERVER_ALARMS_BASELINE_H_
+#define STATCOLLECT_SERVER_ALARMS_BASELINE_H_
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "server/runtime/alarm_settings.h"
+
+namespace statcollect::alarms {
+
+struct Level {
+  double median = 0;
+  double spread = 0;  // a standard deviation that outliers do not move
+};
+
+// The spread is the larger of what the median absolute deviation and the range of the middle 80 % say of
+// normal values: values that jump between two levels have a median absolute deviation of 0. Sorts the values;
+// at least one.
+inline Level LevelOf(std::span<double> values) {
+  constexpr double kOfDeviation = 1.4826, kOfRange = 1 / 2.563;
+  std::sort(values.begin(), values.end());
+  const std::size_t n = values.size();
+  const double median = values[n / 2], range = values[(n - 1) * 9 / 10] - values[(n - 1) / 10];
+  for (double& value : values) value = std::abs(value - median);
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(n / 2), values.end());
+  return {median, std::max(kOfDeviation * values[n / 2], kOfRange * range)};
+}
+
+// The last kAlarmWindowMax values, as they came. Not thread-safe.
+class Window {
+ public:
+  void Push(float value) {
+    values_[next_] = value;
+    next_ = static_cast<std::uint8_t>((next_ + 1) % kAlarmWindowMax);
+    if (count_ < kAlarmWindowMax) ++count_;
+  }
+  void Clear() { count_ = next_ = 0; }
+  std::uint32_t count() const { return count_; }
+  std::span<const float> values() const { return std::span(values_).first(count_); }
+
+ private:
+  std::array<float, kAlarmWindowMax> values_{};
+  std::uint8_t count_ = 0, next_ = 0;
+};
+
+// Not thread-safe. Cost of a value: a comparison, and once every kRefreshEvery values the medians.
+class Baseline {
+ public:
+  // Whether a value above the limit of the steps before it. A value of 0 has no place on a logarithm: it is
+  // not counted among the steps.
+  bool Exceeds(const AlarmSettings& settings, double value) {
+    if (window_.count() < settings.warmup_steps || value <= limit_) return false;
+    Refresh(settings);
+    return value > limit_;
+  }
+  void Push(const AlarmSettings& settings, double value) {
+    if (!(value > 0)) return;
+    window_.Push(static_cast<float>(value));
+    if (window_.count() >= settings.warmup_steps && --until_refresh_ <= 0) Refresh(settings);
+  }
+  void Restart() {
+    window_.Clear();
+    limit_ = 0;
+    median_ = 0;
+    until_refresh_ = 0;
+  }
+  bool known(const AlarmSettings& settings) const {
+    return window_.count() >= settings.warmup_steps && median_ > 0;
+  }
+  double median() const { return median_; }  // as of the last refresh
+  double limit() const { return limit_; }
+
+ private:
+  static constexpr int kRefreshEvery = 8;
+  static constexpr double kNegligible = 1e-10;  // nobody minds a norm that has grown to this
+
+  void Refresh(const AlarmSettings& settings) {
+    std::array<double, kAlarmWindowMax> logs;
+    const auto values = window_.values();
+    std::transform(values.begin(), values.end(), logs.begin(), [](float value) { return std::log(value); });
+    const auto used = std::span(logs).first(values.size());
+    const Level level = LevelOf(used);
+    median_ = static_cast<float>(std::exp(level.median));
+    const double limit = std::max(median_ * settings.explosion_factor,
+                                  std::exp(level.median + settings.explosion_spreads * level.spread));
+    limit_ = static_cast<float>(std::max(limit, kNegligible));
+    until_refresh_ = kRefreshEvery;
+  }
+
+  Window window_;
+  std::int8_t until_refresh_ = 0;
+  float median_ = 0, limit_ = 0;
+};
+
+}  // namespace statcollect::alarms
+
+#endif  // STATCOLLECT_SERVER_ALARMS_BASELINE_H_

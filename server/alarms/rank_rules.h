@@ -1,0 +1,141 @@
+// The rules about one rank's tensors, fed with its records in the order in which they were stored.
+//
+// A step is judged once it is over: its end has come, or a record of a later one, or nothing for a while
+// (Close). Then what its records gave reason for becomes findings: many activations of a step are one finding
+// that names the first in the order of execution. Gradients with NaN or infinities wait up to
+// kGradientPatience further steps to be told apart from a scaler's overflow, whose numbers may come late.
+//
+// Memory: about 240 bytes for each activation. Not thread-safe.
+#ifndef STATCOLLECT_SERVER_ALARMS_RANK_RULES_H_
+#define STATCOLLECT_SERVER_ALARMS_RANK_RULES_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/records.h"
+#include "server/alarms/baseline.h"
+#include "server/alarms/finding.h"
+#include "server/alarms/scalar_rules.h"
+
+namespace statcollect::alarms {
+
+// Weights, or their gradients, of a rank in a step, as one number: equal on ranks that hold the same.
+struct HashSum {
+  std::uint64_t sum = 0, records = 0;
+  bool operator==(const HashSum&) const = default;
+};
+
+struct StepDigest {
+  std::uint64_t step = 0;
+  HashSum weights, gradients;
+};
+
+class RankRules {
+ public:
+  static constexpr std::uint64_t kGradientPatience = 2;
+
+  // `define`: the definition of an activation, asked for only when there is something to say about it.
+  RankRules(const AlarmSettings& settings, std::function<ActivationDef(std::uint32_t)> define);
+
+  // Ids that are known already are left alone.
+  void Define(std::span<const ActivationDef> activations, std::span<const Layout> layouts);
+  // Whether Define has told of everything that the records need.
+  bool Knows(const StatColumns& stats) const;
+
+  // Of one batch, in this order: what a scaler says of a step is known before the step is judged. Records
+  // that were seen are ignored.
+  void AddScalar(const ScalarRecord& scalar);
+  void AddStats(const StatColumns& stats);
+  void AddStepEnd(std::uint64_t step);
+  // Records of this step and later ones were not seen.
+  void NoteGap() { gap_ = true; }
+  // Nothing has come for a while: what is there of the step is judged, gradients aside. With `all`, gradients
+  // too, and the step counts as judged.
+  void Close(bool all);
+
+  // It is known already that the rank has had NaN or infinities.
+  void SetNonfiniteSeen() { nonfinite_told_ = true; }
+
+  std::vector<Finding> TakeFindings() { return std::exchange(findings_, {}); }
+  std::vector<StepDigest> TakeDigests() { return std::exchange(digests_, {}); }
+  // The last step that nothing more will be said about; absent: none.
+  std::optional<std::uint64_t> judged() const;
+  std::size_t bytes() const;
+
+ private:
+  struct State {
+    std::uint64_t next_step = 0;  // records of earlier ones have been seen
+    std::uint64_t identity = 0;   // hash of the name
+    Baseline baseline;
+    Kind kind = Kind::kUnspecified;
+    bool train = false, relu = false;
+    bool seen = false, masked = false, ever_nonzero = false, noted_unused = false;
+    std::uint8_t quiet_steps = 0, dead_steps = 0, high_steps = 0;
+    std::int32_t high_group = -1, quiet_group = -1, dead_group = -1;  // of the alarm that it is part of
+  };
+  // Activations that are one alarm.
+  struct Group {
+    AlarmRule rule;
+    std::string subject;
+    std::size_t members = 0;  // that have not recovered
+  };
+  struct Candidate {
+    std::uint32_t activation = 0, order = 0;
+    double value = 0, expected = 0;
+  };
+  struct Nonfinite {
+    std::uint64_t step = 0;
+    std::uint32_t activation = 0, order = 0;
+    std::uint64_t nan = 0, pos_inf = 0, neg_inf = 0, numel = 0, activations = 0;
+  };
+
+  void Advance(std::uint64_t step);
+  void AddRecord(const StatColumns& stats, std::size_t i);
+  void CheckNonfinite(const TensorStats& stats, std::uint32_t activation, std::uint32_t order, State& state);
+  void CheckNorm(double rms, std::uint32_t activation, std::uint32_t order, State& state);
+  void CheckQuiet(double rms, std::uint32_t activation, std::uint32_t order, State& state);
+  void CheckDead(const TensorStats& stats, std::uint32_t activation, std::uint32_t order, State& state);
+  void Recover(std::int32_t* group);
+
+  void JudgeStep();
+  void JudgeGradients(bool now);
+  void Join(AlarmRule rule, std::vector<Candidate>& candidates);
+  void TellNonfinite(const Nonfinite& found, bool gradient);
+  void TellOverflow(const Nonfinite& found);
+  std::map<std::string, std::string> FieldsOf(const ActivationDef& def, std::uint32_t order) const;
+
+  const AlarmSettings& settings_;
+  const std::function<ActivationDef(std::uint32_t)> define_;
+  ScalarRules scalars_;
+  std::vector<State> states_;          // by activation
+  std::vector<std::uint32_t> absent_;  // by layout: statistics that are not there
+  std::vector<Group> groups_;
+  std::vector<Finding> findings_;
+  std::vector<StepDigest> digests_;
+
+  // Of the step at hand:
+  std::uint64_t step_ = 0;
+  bool any_ = false;  // records of it were seen
+  bool gap_ = false;
+  StepDigest digest_;
+  std::optional<Nonfinite> nonfinite_, gradient_;  // first in the order of execution
+  bool weight_gradients_ = false, weight_gradient_nonfinite_ = false;
+  std::vector<Candidate> high_, quiet_, dead_, unused_;
+
+  std::optional<std::uint64_t> judged_;
+  bool nonfinite_told_ = false;
+  std::optional<Nonfinite> waiting_;         // gradients of an earlier step
+  std::map<std::uint64_t, bool> found_inf_;  // by step: what a scaler said
+  std::uint32_t overflows_told_ = 0;
+};
+
+}  // namespace statcollect::alarms
+
+#endif  // STATCOLLECT_SERVER_ALARMS_RANK_RULES_H_

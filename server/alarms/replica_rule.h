@@ -1,0 +1,49 @@
+// Whether ranks that hold the same weights still do: one number of a rank and step, compared when all of a
+// group have it. docs/ranks.md tells how groups are found; `statctl ranks` says which tensor it was.
+#ifndef STATCOLLECT_SERVER_ALARMS_REPLICA_RULE_H_
+#define STATCOLLECT_SERVER_ALARMS_REPLICA_RULE_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "server/alarms/finding.h"
+#include "server/alarms/rank_rules.h"
+#include "server/query/replicas.h"
+
+namespace statcollect::alarms {
+
+// Of one attempt. Memory: 40 bytes for each rank of the last kStepsMax steps that are not complete. Not
+// thread-safe.
+class ReplicaRule {
+ public:
+  static constexpr std::size_t kStepsMax = 64;
+
+  explicit ReplicaRule(query::ReplicaLayout layout) : layout_(std::move(layout)) {}
+
+  struct Told {
+    std::uint32_t rank = 0;  // the lowest that parts from the others
+    Finding finding;
+  };
+  // Ranks whose weights differ now and were equal before; and when they are equal again.
+  std::vector<Told> Add(std::uint32_t rank, const StepDigest& digest);
+
+ private:
+  struct Sort {
+    bool agreed = false, differs = false;
+    std::uint32_t told_of = 0;  // rank of the alarm that is active
+  };
+  using Digests = std::map<std::uint32_t, StepDigest>;
+
+  void Compare(std::size_t group, std::uint64_t step, const Digests& digests, std::vector<Told>* told);
+  void CompareSort(std::size_t group, std::uint64_t step, const std::map<std::uint32_t, HashSum>& sums,
+                   const char* what, Sort* sort, std::vector<Told>* told);
+
+  const query::ReplicaLayout layout_;
+  std::map<std::uint64_t, Digests> steps_;
+  std::map<std::size_t, Sort> weights_, gradients_;  // by group
+};
+
+}  // namespace statcollect::alarms
+
+#endif  // STATCOLLECT_SERVER_ALARMS_REPLICA_RULE_H_

@@ -1,0 +1,53 @@
+// Rules about the named numbers of a rank: losses and the loss scale.
+#ifndef STATCOLLECT_SERVER_ALARMS_SCALAR_RULES_H_
+#define STATCOLLECT_SERVER_ALARMS_SCALAR_RULES_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "common/records.h"
+#include "server/alarms/baseline.h"
+#include "server/alarms/finding.h"
+
+namespace statcollect::alarms {
+
+// "loss_scale", "amp/loss_scale"; "found_inf"; anything else with "loss" in it.
+bool IsLossScale(std::string_view name);
+bool IsFoundInf(std::string_view name);
+bool IsLoss(std::string_view name);
+
+// Not thread-safe. Numbers of a name that come later than a later step's are left out.
+class ScalarRules {
+ public:
+  explicit ScalarRules(const AlarmSettings& settings) : settings_(settings) {}
+  void Add(const ScalarRecord& scalar, std::vector<Finding>* findings);
+  std::size_t bytes() const { return states_.size() * (sizeof(State) + 128); }
+
+ private:
+  struct State {
+    std::optional<std::tuple<std::uint64_t, std::uint32_t>> last;  // step, micro-batch
+    Window window;
+    double reference = 0;  // largest median: a spike far below it is none
+    std::uint32_t high_values = 0;
+    std::optional<double> scale;  // the one before
+    std::uint32_t falls = 0;
+    double scale_max = 0;
+    bool not_finite = false, spike = false, low_scale = false;
+  };
+
+  void AddLoss(const ScalarRecord& scalar, State* state, std::vector<Finding>* findings);
+  void AddFiniteLoss(const ScalarRecord& scalar, State* state, std::vector<Finding>* findings);
+  void AddScale(const ScalarRecord& scalar, State* state, std::vector<Finding>* findings);
+
+  const AlarmSettings& settings_;
+  std::map<std::string, State> states_;
+};
+
+}  // namespace statcollect::alarms
+
+#endif  // STATCOLLECT_SERVER_ALARMS_SCALAR_RULES_H_

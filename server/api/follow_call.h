@@ -1,0 +1,66 @@
+// FollowEvents: what there is, then what comes, until the caller cancels.
+#ifndef STATCOLLECT_SERVER_API_FOLLOW_CALL_H_
+#define STATCOLLECT_SERVER_API_FOLLOW_CALL_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_set>
+
+#include <grpcpp/support/server_callback.h>
+
+#include "common/status.h"
+#include "server/api/worker_pool.h"
+#include "server/query/query.h"
+#include "server/runtime/event_feed.h"
+#include "statcollect/v1/query.pb.h"
+
+namespace statcollect::api {
+
+// Holds no thread while nothing happens. At most one message is on its way; a caller that leaves more than
+// kWaitingMax events untaken is given up (kResourceExhausted). An event that is both listed and told is sent
+// once.
+class FollowCall final : public grpc::ServerWriteReactor<v1::FollowEventsResponse>,
+                         public std::enable_shared_from_this<FollowCall> {
+ public:
+  static constexpr std::size_t kWaitingMax = 100'000;
+
+  // The reactor to hand to gRPC. An error in `wanted` is the answer.
+  static grpc::ServerWriteReactor<v1::FollowEventsResponse>* Start(const query::QueryEngine& engine,
+                                                                   WorkerPool& pool, EventFeed* feed,
+                                                                   Result<query::EventsRequest> wanted);
+
+ private:
+  FollowCall(EventFeed* feed, Result<query::EventsRequest> wanted)
+      : feed_(feed), wanted_(std::move(wanted)) {}
+
+  Status SendListed(const query::QueryEngine& engine, const std::stop_token& stop);
+  void OnEvent(const FeedEvent* event);  // null: nothing more comes
+  void End(const Status& status);
+  void QueueLocked(const query::EventRow& row);
+  void WriteLocked();
+  void Unfollow();
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  EventFeed* const feed_;
+  const Result<query::EventsRequest> wanted_;
+  std::shared_ptr<FollowCall> self_;  // gRPC's share of the ownership
+  std::mutex mutex_;                  // guards everything below; never held while the feed is called
+  std::optional<std::uint64_t> following_;
+  bool listed_ = false, told_caught_up_ = false;
+  std::deque<query::EventRow> early_;  // told while the list was read
+  std::unordered_set<std::uint64_t> sent_;
+  std::deque<v1::EventRow> waiting_;
+  bool writing_ = false, finished_ = false, closing_ = false;
+  std::optional<Status> end_;
+  v1::FollowEventsResponse message_;  // on its way
+};
+
+}  // namespace statcollect::api
+
+#endif  // STATCOLLECT_SERVER_API_FOLLOW_CALL_H_

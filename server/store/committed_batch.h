@@ -1,0 +1,21 @@
+// What was made durable, for whoever looks at it afterwards.
+#ifndef STATCOLLECT_SERVER_STORE_COMMITTED_BATCH_H_
+#define STATCOLLECT_SERVER_STORE_COMMITTED_BATCH_H_
+
+#include <cstdint>
+
+#include "common/records.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+struct CommittedBatch {
+  AttemptMeta attempt;
+  std::uint32_t rank = 0;
+  RecordBatch batch;     // without sketches and samples
+  bool goodbye = false;  // the rank's last one
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_COMMITTED_BATCH_H_

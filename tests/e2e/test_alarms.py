@@ -1,0 +1,298 @@
+"""Alarms, `statctl events --follow` and `statctl watch` around real training with a planted NaN."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from conftest import STATCTL, Collector
+
+TRAINING = """
+import os, sys, time
+import torch, statagent
+
+torch.manual_seed(0)
+steps, nan_step, pause = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8), torch.nn.Linear(8, 1))
+agent = statagent.init(required=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+statagent.watch(model, optimizer=optimizer)
+
+class Spoil:
+    step = 0
+    def __call__(self, module, inputs, output):
+        if self.step == nan_step:
+            output = output.clone()
+            output[0, :3] = float("nan")
+        return output
+
+spoil = Spoil()
+model[2].register_forward_hook(spoil, prepend=True)
+for step in range(steps):
+    spoil.step = step
+    loss = model(torch.randn(4, 8)).square().mean()
+    statagent.log_scalar("loss", loss.detach())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if pause:
+        time.sleep(pause)
+assert statagent.flush(timeout=20)
+statagent.close()
+"""
+
+
+def alarms(collector: Collector, run: str) -> list[dict[str, Any]]:
+    events = collector.json("events", run)["records"]
+    return [e for e in events if e["fields"].get("severity") == "alarm"]
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 20) -> Any:
+    """The first answer that is true."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if answer or time.monotonic() > deadline:
+            return answer
+        time.sleep(0.05)
+
+
+class Following:
+    """A statctl that runs until it is told to stop; its lines are read as they come."""
+
+    def __init__(self, collector: Collector, *arguments: str) -> None:
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self.process = subprocess.Popen(
+            [str(STATCTL), "--collector", collector.address, *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        self.threads = [
+            threading.Thread(target=self._read, args=(stream, into), daemon=True)
+            for stream, into in ((self.process.stdout, self.lines), (self.process.stderr, self.errors))
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    @staticmethod
+    def _read(stream: IO[str] | None, into: list[str]) -> None:
+        assert stream is not None
+        for line in stream:
+            into.append(line.rstrip("\n"))
+
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def wait(self) -> int:
+        code = self.process.wait(timeout=20)
+        for thread in self.threads:
+            thread.join(timeout=5)
+        return code
+
+
+@pytest.fixture
+def follow(collector: Collector) -> Iterator[Callable[..., Following]]:
+    started: list[Following] = []
+
+    def start(*arguments: str) -> Following:
+        started.append(Following(collector, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait(timeout=10)
+
+
+def train(collector: Collector, run: str, steps: int = 6, nan_step: int = 3, pause: float = 0) -> None:
+    collector.python(TRAINING, str(steps), str(nan_step), str(pause), env={"STATAGENT_RUN": run})
+
+
+def test_a_planted_nan_is_told_with_its_place(collector: Collector) -> None:
+    train(collector, "spoiled")
+    assert eventually(lambda: len(alarms(collector, "spoiled")) == 2), collector.json("events", "spoiled")
+    assert {e["kind"] for e in alarms(collector, "spoiled")} == {"nan_first_seen", "loss_not_finite"}
+    nan = next(e for e in alarms(collector, "spoiled") if e["kind"] == "nan_first_seen")
+    assert (nan["step"], nan["rank"], nan["origin"]) == (3, 0, "collector")
+    fields = nan["fields"]
+    assert (fields["activation"], fields["kind"], fields["nan"]) == ("2", "output", "3")
+
+    metrics = collector.get("/metrics")
+    assert 'statcollect_alarms_total{rule="nan_first_seen"} 1\n' in metrics
+    assert 'statcollect_alarms_total{rule="norm_explosion"} 0\n' in metrics
+    status = collector.json("status")["alarms"]
+    assert status["raised"]["nan_first_seen"] == 1
+    assert status["skipped_records"] == 0
+    assert status["evaluated_records"] > 50
+    shown = collector.statctl("show", "spoiled").out
+    assert "nan_first_seen" in shown
+    assert "nan_first_seen" in collector.statctl("status").out
+
+    train(collector, "clean", nan_step=-1)
+    notes = collector.diff("clean", "spoiled")["notes"]
+    assert "first NaN or Inf in spoiled: step 3, rank 0, output 2[0]" in notes
+    assert alarms(collector, "clean") == []
+    assert collector.statctl("rm", "spoiled", "--yes").code == 0
+    assert collector.statctl("events", "spoiled").code == 2
+
+
+def test_a_restart_or_a_crash_neither_repeats_nor_loses_an_alarm(collector: Collector) -> None:
+    train(collector, "before")
+    eventually(lambda: len(alarms(collector, "before")) == 2)
+    before = alarms(collector, "before")
+    collector.stop()
+    collector.start()
+    assert alarms(collector, "before") == before
+    train(collector, "killed")
+    collector.kill()  # perhaps before the records were judged
+    collector.start()
+    assert eventually(lambda: len(alarms(collector, "killed")) == 2)
+    collector.kill()
+    collector.start()
+    time.sleep(0.5)
+    assert len(alarms(collector, "killed")) == 2
+    assert alarms(collector, "before") == before
+
+
+def test_follow_prints_past_and_new_events_through_a_restart(collector: Collector, follow: Callable[..., Following]) -> None:
+    waiting = follow("--format", "json", "events", "late", "--follow", "--kind", "nan_first_seen")
+    text = follow("events", "late", "--follow")
+    train(collector, "late")
+    assert eventually(lambda: waiting.lines), waiting.errors
+    assert json.loads(waiting.lines[0])["step"] == 3
+    collector.stop()
+    assert eventually(lambda: any("waiting for it" in line for line in waiting.errors))
+    collector.start()
+    assert eventually(lambda: any("connected again" in line for line in waiting.errors)), waiting.errors
+    collector.python(
+        "import statagent\na = statagent.init(if_exists='append')\na.log_event('nan_first_seen', 'by hand')\na.end_step()\nstatagent.close(timeout=10)",
+        env={"STATAGENT_RUN": "late"},
+    )
+    assert eventually(lambda: len(waiting.lines) == 2), (waiting.lines, waiting.errors)
+    assert json.loads(waiting.lines[1])["origin"] == "agent"
+    assert waiting.interrupt() == 0
+    assert len(waiting.lines) == 2, "nothing twice"
+    assert any("loss_not_finite" in line for line in text.lines)
+    assert text.interrupt() == 0
+    since = collector.json("events", "late", "--since-step", "4")["records"]
+    assert all(e["step"] >= 4 for e in since)
+    assert len(since) < len(collector.json("events", "late")["records"])
+
+
+def test_followers_do_not_keep_the_collector_from_stopping(collector: Collector, follow: Callable[..., Following]) -> None:
+    one = follow("events", "nothing", "--follow")
+    time.sleep(0.5)
+    begin = time.monotonic()
+    assert collector.stop() == 0
+    assert time.monotonic() - begin < 4
+    assert eventually(lambda: one.errors)
+    assert one.interrupt() == 0
+    collector.start()
+
+
+def test_watch_follows_a_run_from_before_its_start_to_its_end(collector: Collector, follow: Callable[..., Following]) -> None:
+    train(collector, "base", steps=30, nan_step=-1)
+    watching = follow("watch", "live", "--interval", "0.3", "--against", "base")
+    assert eventually(lambda: watching.lines)
+    assert "waiting for run live" in watching.lines[0]
+    train(collector, "live", steps=30, nan_step=12, pause=0.1)
+    assert watching.wait() == 0, watching.errors
+    text = "\n".join(watching.lines)
+    assert " live running step " in text
+    assert "finished step 29" in watching.lines[-1]
+    assert ": identical" in text
+    assert "first divergence seen so far: step 1" in watching.lines[-1]
+    assert "last alarm: " in watching.lines[-1]
+
+
+def test_watch_once_is_for_scripts(collector: Collector) -> None:
+    train(collector, "done", nan_step=-1)
+    look = collector.json("watch", "done", "--once")
+    assert look["summary"]["state"] == "finished"
+    assert look["alarms"] == 0
+    assert look["lag"] == 0
+    assert "is finished: step 5" in collector.statctl("watch", "done", "--once").out
+    missing = collector.statctl("watch", "nobody", "--once")
+    assert missing.code == 2
+    assert "nobody" in missing.err
+
+
+def test_watch_redraws_a_terminal_and_ctrl_c_ends_it(collector: Collector) -> None:
+    train(collector, "shown", nan_step=3)
+    collector.python(
+        "import statagent\nstatagent.init(if_exists='append')\nimport os\nos._exit(1)", env={"STATAGENT_RUN": "shown"}, code=None
+    )
+    main, second = os.openpty()
+    process = subprocess.Popen(
+        [str(STATCTL), "--collector", collector.address, "watch", "shown", "--interval", "0.2"],
+        stdout=second, stderr=second, stdin=second, env={**os.environ, "TERM": "xterm"}, close_fds=True,
+    )  # fmt: skip
+    os.close(second)
+    time.sleep(1.2)
+    process.send_signal(signal.SIGINT)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(main, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        shown += chunk
+    assert process.wait(timeout=10) == 0
+    os.close(main)
+    assert shown.count(b"\x1b[H") >= 3
+    assert b"Latest events" in shown
+    assert b"statctl:" not in shown
+
+
+class Hook(http.server.BaseHTTPRequestHandler):
+    """Remembers what was posted; fails the first time."""
+
+    posted: list[Any] = []
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        type(self).posted.append(body)
+        self.send_response(503 if len(type(self).posted) == 1 else 204)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_the_webhook_is_posted_each_alarm_with_the_keys_of_the_configuration_file(tmp_path: Path) -> None:
+    Hook.posted = []
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    configuration = tmp_path / "statcollectord.toml"
+    configuration.write_text(
+        f'alarms = "nan_first_seen"\nalarm-webhook = "http://127.0.0.1:{server.server_port}/alarms"\nalarm-explosion-factor = 50\n'
+    )
+    data = tmp_path / "data"
+    data.mkdir()
+    collector = Collector(data, extra=["--config", str(configuration)]).start()
+    try:
+        train(collector, "posted")
+        assert eventually(lambda: len(Hook.posted) == 2)
+        assert Hook.posted[0] == Hook.posted[1], "sent again after the failure"
+        assert (Hook.posted[0]["run"], Hook.posted[0]["kind"], Hook.posted[0]["step"]) == ("posted", "nan_first_seen", 3)
+        assert [e["kind"] for e in alarms(collector, "posted")] == ["nan_first_seen"], "the others are off"
+        assert eventually(lambda: collector.json("status")["alarms"]["webhook_sent"] == 1)
+        assert collector.json("status")["alarms"]["webhook_failed"] == 1
+    finally:
+        collector.stop()
+        server.shutdown()
+        server.server_close()
