@@ -271,6 +271,9 @@ def _hf_config(modules: list[Named]) -> dict[str, str]:
         else:
             found[key] = text(value)[:_TEXT_MAX]
 
+    attention = getattr(config, "_attn_implementation", None)  # not in to_dict()
+    if attention is not None:
+        found["model.config._attn_implementation"] = text(attention)
     visit("model.config", content, 0)
     return found
 

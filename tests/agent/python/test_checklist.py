@@ -103,11 +103,12 @@ def test_replaced_forward_is_named() -> None:
 def test_hugging_face_configuration_is_flattened() -> None:
     model = Net()
     content = {"hidden_size": 8, "rope": {"theta": 1e4}, "id2label": {0: "a"}, "tie": False}
-    model.config = SimpleNamespace(to_dict=lambda: content)  # type: ignore[assignment]
+    model.config = SimpleNamespace(to_dict=lambda: content, _attn_implementation="sdpa")  # type: ignore[assignment]
     found = model_checklist(model)
     assert found["model.config.hidden_size"] == "8"
     assert found["model.config.rope.theta"] == "10000.0"
     assert found["model.config.tie"] == "false"
+    assert found["model.config._attn_implementation"] == "sdpa"
     assert not any("id2label" in key for key in found)
 
 
@@ -218,6 +219,8 @@ def test_setting_that_changes_later_is_an_event_and_the_configuration_follows(ag
         train(net, optimizer)
     elif end == "flush":
         statagent.flush(timeout=0)
+    if end != "close":
+        assert [e for e in recording.events if e[1] == "setting_changed"], "told before the end"
     statagent.close(timeout=0)
     changed = [(step, fields) for step, kind, _, fields in recording.events if kind == "setting_changed"]
     key, value = "module.blocks.*.ln.eps", "1e-05 (blocks.0.ln); 0.001 (blocks.1.ln)"

@@ -117,6 +117,12 @@ def test_training_and_evaluation_have_schemas_of_their_own(takes: Any, told: lis
     assert (told[1]["from"], told[1]["to"]) == ("train", "eval")
 
 
+def test_evaluation_with_the_inputs_of_training_is_told(takes: Any, told: list[dict[str, str]]) -> None:
+    takes(data())
+    takes.eval()(data())
+    assert [(t["mode"], t["reason"]) for t in told] == [("train", "first"), ("eval", "train_eval"), ("eval", "first")]
+
+
 def test_events_are_bounded_and_say_so(takes: Any, told: list[dict[str, str]]) -> None:
     for number in range(100):
         takes(**{f"x{number}": data()})
