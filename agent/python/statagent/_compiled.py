@@ -377,7 +377,7 @@ def forget_graphs(modules: list[Named]) -> None:
         return
     from torch._dynamo.eval_frame import remove_from_cache
 
-    for forward in {type(named.value).forward for named in modules}:
+    for forward in {getattr(type(named.value), "forward", None) for named in modules}:  # TorchScript has none there
         if isinstance(forward, types.FunctionType):
             remove_from_cache(forward)
 

@@ -702,7 +702,8 @@ def test_tracing_is_no_step(subscribe: Subscribe, recording: Recording) -> None:
     model = one_layer()
     subscribe(model)
     torch.jit.trace(model, data(), check_trace=False)  # checking would run the model as it is
-    assert recording.records == []
+    torch.export.export(model, (data(),), strict=False)
+    assert recording.records == [] and recording.refusals == []
     train(model)
     assert seen(recording, "output") == [(0, 0)]
     assert GlobalSubscriberManager.get_run_context().global_states.execution_step == 1
@@ -747,3 +748,37 @@ def test_in_place_operations_on_outputs_keep_their_gradients_apart(subscribe: Su
         found.append({(r.name, r.hash) for r in recording.of("grad_output")})
         statagent.step()
     assert found[0] == found[1] and len(found[0]) == 3
+
+
+# --- torch.compile
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_compiled_models_are_recorded_as_they_are_eager(
+    agent: statagent.Agent, subscribe: Subscribe, recording: Recording, when: str
+) -> None:
+    """Compiled and run before subscribing, or after; with a window that begins later. A hook ends the graph."""
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        x = self.fc(x)
+        return self.last((inspect_activation("mid", x) if inspecting else x).relu())
+
+    def records(compiled: bool) -> set[tuple[Any, ...]]:
+        recording.records.clear()
+        model: Any = seeded(lambda: Calls(forward, fc=nn.Linear(8, 8), last=nn.Linear(8, 3)))
+        run: Any = torch.compile(model, backend="eager") if compiled else model
+        if when == "before":
+            run(data())
+        first = agent.current_step()
+        subscribe(model, start_step=first + 1)
+        for _ in range(4):
+            run(data()).square().mean().backward()
+        statagent.step()
+        GlobalSubscriberManager._unsubscribe()
+        assert recording.refusals == []
+        return {(r.step - first, r.name, r.kind, r.call, r.hash) for r in recording.records}
+
+    inspecting = when == "after"
+    eager = records(False)
+    assert len(eager) == 3 * 2 * (4 if inspecting else 3)
+    assert records(True) == eager

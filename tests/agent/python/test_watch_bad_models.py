@@ -467,3 +467,14 @@ print(float(model(torch.ones(1, 8)).detach()), "statagent" in sys.modules)
     assert done.returncode == 0, done.stderr
     with torch.no_grad():
         assert done.stdout.split() == [str(float(model(torch.ones(1, 8)))), "False"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_modules_are_watched_as_far_as_they_take_hooks(agent: Agent, recording: Recording) -> None:
+    import torch._dynamo  # as torch.compile and optimizers import it: graphs of the model's classes are looked for then
+
+    assert torch._dynamo is not None
+    model = nn.Sequential(torch.jit.script(nn.Linear(8, 8)), nn.Linear(8, 1))
+    statagent.watch(model, kinds={"output"})
+    model(data()).sum().backward()
+    assert {"1", "Sequential"} <= set(recording.names("output"))

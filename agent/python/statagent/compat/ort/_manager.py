@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from ... import _tracing
 from ... import agent as _agent
 from ..._log import warn_once
+from ..._modules import INERT_COPY, name_modules
 from ._recorder import Recorder, aside
 from ._statistics import StatisticsSubscriber
 from ._structure import tensors_of, with_tensors
@@ -41,8 +43,11 @@ class SubscriberManager:
         if sum(isinstance(subscriber, StatisticsSubscriber) for subscriber in chosen) > 1:
             raise ValueError("subscribe: found several StatisticsSubscribers; expected at most one: a process records one run")
         self._unsubscribe()
+        _tracing.prepare()
         self._run_ctx, self._subscribers = RuntimeStates(), chosen
-        self._attach(_without_ortmodule(module))
+        root = _without_ortmodule(module)
+        self._attach(root)
+        _tracing.compiled.forget_graphs(name_modules(root))
         for subscriber in chosen:
             if isinstance(subscriber, StatisticsSubscriber):
                 subscriber._start()
@@ -178,6 +183,14 @@ class _Calls:
         return isinstance(value, self._tensor_type)
 
 
+def _break_graph() -> None:
+    """Read by torch.compile: the graph ends here, and the caller runs as it is."""
+    import torch
+
+    _tracing.compiled._site()  # keeps our functions out of graphs of their own
+    torch._dynamo.graph_break()
+
+
 class _Hook:
     """A hook that stays behind when its module is copied or pickled: copies have no subscribers."""
 
@@ -185,18 +198,12 @@ class _Hook:
         self._function = function
 
     def __call__(self, *args: Any) -> Any:
+        if _tracing.tracing():
+            _break_graph()
         return self._function(*args)
 
     def __reduce__(self) -> Any:
-        return (_inert_copy, ())
-
-
-def _nothing(*_: Any) -> None:
-    return None
-
-
-def _inert_copy() -> _Hook:
-    return _Hook(_nothing)
+        return INERT_COPY
 
 
 def _overrides(subscriber: SubscriberBase, method: str) -> bool:
@@ -225,6 +232,8 @@ GlobalSubscriberManager = SubscriberManager()
 def inspect_activation(activation_name: str, tensor: T) -> T:
     """Records a named intermediate tensor and its gradient, in the steps of the StatisticsSubscriber that is subscribed with
     GlobalSubscriberManager; returns the same object. RuntimeError if there is none."""
+    if _tracing.tracing():
+        _break_graph()
     if _agent.disabled():
         return tensor
     recorder = GlobalSubscriberManager._recorder()
@@ -244,6 +253,8 @@ class _InspectActivation:
     @staticmethod
     def apply(activation_name: str, module_idx: int | None, run_ctx: RuntimeStates, input_tensor: T) -> T:
         """With a module's index the tensor counts as an output at that module's depth."""
+        if _tracing.tracing():
+            _break_graph()
         recorder = GlobalSubscriberManager._recorder()
         if recorder is None or recorder.idle():
             return input_tensor

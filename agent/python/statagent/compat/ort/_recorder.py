@@ -7,6 +7,7 @@ import sys
 import weakref
 from typing import Any
 
+from ... import _tracing
 from ..._autograd import GradientHook, hook_result, in_backward
 from ..._tensors import Place, plain_tensor_types
 from ...agent import Agent
@@ -16,12 +17,12 @@ _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 def aside() -> bool:
-    """Whether what runs is no training: a checkpoint computes again, or torch.jit.trace or torch.onnx.export looks at the model."""
-    return in_backward() or _tracing()
+    """Whether what runs is no training: a checkpoint computes again, or torch.jit.trace or an export looks at the model."""
+    return in_backward() or _examined()
 
 
-def _tracing() -> bool:
-    return _torch()._C._get_tracing_state() is not None
+def _examined() -> bool:
+    return _torch()._C._get_tracing_state() is not None or _tracing.exporting()
 
 
 class Recorder:
@@ -128,7 +129,7 @@ class Recorder:
                 raise TensorTypeError(f"found a {type(tensor).__name__}; expected a torch tensor")
             if self._backward_seen and not self._in_pass and not self.agent.optimizers and not aside():
                 self.agent.end_step()  # what comes after a backward pass belongs to the next forward pass
-            if not self.recording or self._left_out or _tracing():
+            if not self.recording or self._left_out or _examined():
                 return
             key = (name, bool(module))
             probe = self._probes.get(key) or self._probes.setdefault(key, Probe(self, name, module))
