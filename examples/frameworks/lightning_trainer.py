@@ -48,6 +48,8 @@ def module_class(pl: Any) -> Any:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = tiny.parser(__doc__)
     parser.add_argument("--package", choices=["lightning.pytorch", "pytorch_lightning"], default="lightning.pytorch")
+    parser.add_argument("--save", help="file for a checkpoint at the end")
+    parser.add_argument("--resume", help="checkpoint to go on from")
     options = tiny.parse(parser, arguments)
     pl = importlib.import_module(options.package)
     from statagent.integrations.lightning import StatagentCallback
@@ -63,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         val_check_interval=4, limit_val_batches=1, callbacks=[StatagentCallback(run=options.run)],
         logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
-    trainer.fit(module, DataLoader(rows, batch_size=4), DataLoader(rows[:4], batch_size=4))
+    trainer.fit(module, DataLoader(rows, batch_size=4), DataLoader(rows[:4], batch_size=4), ckpt_path=options.resume)
+    if options.save:
+        trainer.save_checkpoint(options.save)
     tiny.finish(options, module.parameters())
 
 

@@ -30,7 +30,11 @@ def lightning(
     more = ["--steps", str(STEPS), "--package", request.param]
     runs = {"": [], "_again": [], "_off": ["--no-agent"], "_bug": ["--bug-step", "3"]}
     jobs = [["--run-name", prefix + run, *more, *arguments] for run, arguments in runs.items()]
-    return prefix, train(shared_collector, tmp_path_factory.mktemp(prefix), "lightning_trainer", *jobs)
+    folder = tmp_path_factory.mktemp(prefix)
+    resumed, package, saved = f"{prefix}_resumed", more[2:], str(folder / "saved.ckpt")
+    jobs += [["--run-name", resumed, "--steps", "3", *package, "--save", saved]]
+    jobs += [["--run-name", resumed, "--steps", str(STEPS), *package, "--resume", saved]]
+    return prefix, train(shared_collector, folder, "lightning_trainer", *jobs)
 
 
 def test_lightning_is_the_same_with_and_without_the_agent(lightning: tuple[str, dict[str, Trained]]) -> None:
@@ -68,6 +72,20 @@ def test_what_lightning_logs_becomes_scalars_of_its_step(
     assert [at[2] for at in scalars(shared_collector, prefix, "loss")] == losses
     assert [at[0] for at in scalars(shared_collector, prefix, "head_norm")] == list(range(STEPS))
     assert [at[0] for at in scalars(shared_collector, prefix, "val_loss")] == [1, 3, 5]
+
+
+def test_training_resumed_from_a_checkpoint_goes_on_in_its_run(
+    shared_collector: Collector, lightning: tuple[str, dict[str, Trained]], tmp_path: Path
+) -> None:
+    prefix, runs = lightning
+    rows = observations(shared_collector, f"{prefix}_resumed", tmp_path)
+    assert places(rows, "weight", "model.head.weight") == [(0, step, 0) for step in range(STEPS)]
+    assert [int(step) for step, _ in runs[f"{prefix}_resumed"].losses[0]] == [step for step in range(STEPS) for _ in (0, 1)]
+    (run,) = [found for found in shared_collector.json("runs")["runs"] if found["run"] == f"{prefix}_resumed"]
+    assert run["attempts"] == 2, run
+    # Until the checkpoint both were fed the same; the Trainer begins the epoch anew behind it.
+    report = shared_collector.diff(prefix, f"{prefix}_resumed", "--steps", "0-2", "--kinds", "output,grad_output,weight_grad")
+    assert report["verdict"] == "identical", report
 
 
 def test_equal_lightning_runs_are_identical_and_a_fault_is_found(

@@ -200,3 +200,39 @@ def test_equal_fsdp_runs_are_identical_and_a_fault_is_found(
 ) -> None:
     check_identical(shared_collector, run, f"{run}_again")
     assert first_difference(shared_collector, run, f"{run}_bug") == (3, "forward", "output", "blocks.1.ln")
+
+
+# --- what cannot be recorded ---
+
+STRANGE = """
+import torch, statagent
+from torch import nn
+class Odd(nn.Module):
+    def forward(self, x):
+        return x.detach().to_sparse()
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.odd, self.fc = Odd(), nn.Linear(4, 1)
+    def forward(self, x):
+        self.odd(x)
+        return self.fc(x)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+statagent.init(run="strange")
+statagent.watch(model, optimizer)
+for step in range(3):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print(statagent.close(timeout=10), statagent.counters()["dropped_refused"])
+"""
+
+
+def test_what_cannot_be_recorded_is_an_event_of_the_run(shared_collector: Collector) -> None:
+    assert shared_collector.python(STRANGE).out.split() == ["True", "3"]
+    events = [event for event in shared_collector.json("events", "strange")["records"] if event["kind"] == "not_recorded"]
+    assert len(events) == 1, events
+    assert (events[0]["step"], events[0]["fields"]["name"], events[0]["fields"]["kind"]) == (0, "odd", "output"), events
+    assert "torch.sparse_coo" in events[0]["fields"]["reason"]
+    shown = shared_collector.statctl("events", "strange")
+    assert "output of 'odd' is not recorded: found a torch tensor of layout torch.sparse_coo" in shown.out
