@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
 
+_hook_ids = itertools.count(-1, -1)  # those of removable handles count from 0 upwards
 _graph_task_id: Callable[[], int] | None = None
 _looked_up = False
 
@@ -30,7 +32,7 @@ def hook_result(tensor: Any, hook: Callable[[Any], None]) -> None:
     if hooks is None:
         hooks = tensor._backward_hooks = collections.OrderedDict()
         tensor.grad_fn._register_hook_dict(tensor)
-    hooks[-1 - len(hooks)] = hook  # the ids of removable handles count from 0 upwards
+    hooks[next(_hook_ids)] = hook
 
 
 class GradientHook:

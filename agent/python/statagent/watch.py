@@ -281,11 +281,7 @@ class Watch:
 
     def end_pass(self) -> None:
         """The pass of `begin_pass` is over, if the model's own hooks did not say so already."""
-        if self._state == _TRAIN:
-            self._phase("post_forward")
-        self._state = self._resting
-        if self._agent is not None:
-            self._agent.muted = False
+        self.leave_compiled()
 
     def note_backward(self, _: Any = None) -> None:
         if self._memory is not None and not self._backward_began and self._resting != _SKIP:

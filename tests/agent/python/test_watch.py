@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import statagent
 from statagent import Agent, InvalidArgumentError, compute
+from statagent._autograd import hook_result
 from statagent.watch import KINDS
 
 from .models import Calls, Nested, Net, data, seeded
@@ -587,3 +588,24 @@ def test_module_named_like_a_wrapper_keeps_its_name(agent: Agent, recording: Rec
     statagent.watch(model)
     train(model)
     assert recording.names("output") == ["module", "Calls"]
+
+
+def test_a_hook_that_the_user_takes_off_takes_none_of_ours_with_it(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    statagent.watch(net)
+    seen: list[str] = []
+    handles: list[Any] = []
+
+    def touch(_: Any, __: Any, output: torch.Tensor) -> None:
+        handles.append(output.register_hook(lambda g: seen.append("user")))
+
+    def untouch(_: Any, __: Any, output: torch.Tensor) -> None:
+        handles.pop().remove()
+        hook_result(output, lambda g: seen.append("second of ours"))
+
+    first = net.head.register_forward_hook(touch)
+    net.head._forward_hooks.move_to_end(first.id, last=False)  # before ours
+    net.head.register_forward_hook(untouch)
+    net(data()).sum().backward()
+    assert seen == ["second of ours"]
+    assert recording.one("head", "grad_output")
