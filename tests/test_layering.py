@@ -165,3 +165,11 @@ def test_the_python_package_uses_the_c_interface_only() -> None:
                 framework = {"pytorch_lightning": "lightning"}.get(top, top)
                 if framework in ("transformers", "accelerate", "lightning", "jax") and not getattr(node, "level", 0):
                     assert (file.parent.name, file.stem) == ("integrations", framework), f"{file}: imports {name}"
+
+
+def test_the_python_package_installs_all_of_its_folders() -> None:
+    """pyproject.toml lists packages by hand: one that is missing there is missing after `pip install`."""
+    text = (ROOT / "agent/python/pyproject.toml").read_text(encoding="utf-8")
+    listed = re.findall(r'"(statagent[\w.]*)"', re.search(r"^packages = \[(.*?)\]", text, re.M | re.S)[1])  # type: ignore[index]
+    folders = {file.parent.relative_to(ROOT / "agent/python") for file in (ROOT / "agent/python/statagent").rglob("__init__.py")}
+    assert sorted(listed) == sorted(".".join(folder.parts) for folder in folders)
