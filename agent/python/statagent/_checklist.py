@@ -188,12 +188,23 @@ def module_settings(modules: list[Named]) -> dict[str, str]:
     values: dict[tuple[str, str], list[tuple[str, str]]] = {}
     alike: Counter[str] = Counter()
     training = modules[0].value.training
+    mixed = _mixed_patterns(modules)
     for named in modules:
         pattern = pattern_of(named.name)
+        if pattern in mixed:
+            pattern = named.name
         alike[pattern] += 1
         for name, value in _settings_of(named, training):
             values.setdefault((pattern, name), []).append((named.name, value))
     return {f"module.{pattern}.{name}": _summary(found, alike[pattern]) for (pattern, name), found in values.items()}
+
+
+def _mixed_patterns(modules: list[Named]) -> set[str]:
+    """Patterns whose modules have little in common: the parts of a Sequential, not layers of which one is another."""
+    classes: dict[str, list[str]] = {}
+    for named in modules:
+        classes.setdefault(pattern_of(named.name), []).append(named.class_name)
+    return {pattern for pattern, found in classes.items() if len(found) > 2 and 3 * len(set(found)) > 2 * len(found)}
 
 
 def _settings_of(named: Named, root_training: bool) -> Iterator[tuple[str, str]]:

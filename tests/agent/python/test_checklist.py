@@ -91,6 +91,11 @@ def test_one_changed_module_is_named(change: Any, key: str, value: str | None) -
     assert differences[key][1] == value
 
 
+def test_parts_of_a_sequential_are_told_apart() -> None:
+    found = model_checklist(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8, eps=1e-6)))
+    assert found["module.0.in_features"] == "8" and found["module.2.eps"] == "1e-06"
+
+
 def test_replaced_forward_is_named() -> None:
     def other_forward(x: torch.Tensor) -> torch.Tensor:
         return x
