@@ -16,7 +16,7 @@
 namespace statcollect::alarms {
 namespace {
 
-constexpr std::chrono::milliseconds kTick{200};
+constexpr std::chrono::milliseconds kWait{50};
 constexpr std::chrono::seconds kRemovedInterval{5};
 constexpr std::chrono::seconds kIdleBeforeForgotten{10};
 // Of a run without a document: records that a crash kept from being judged are at most so old.
@@ -106,13 +106,9 @@ void Alarms::Take(CommittedBatch batch) noexcept {
       (void)added->next.release();
       added->next.reset(before);
     } while (!newest_.compare_exchange_weak(before, added, std::memory_order_acq_rel));
-    Signal();
+    work_.notify_one();
   } catch (const std::exception&) {  // no memory: as if the queue were full
   }
-}
-
-void Alarms::Signal() {
-  if (!signalled_.exchange(true)) work_.release();
 }
 
 std::unique_ptr<Alarms::Item> Alarms::TakeQueue() {
@@ -128,7 +124,7 @@ std::unique_ptr<Alarms::Item> Alarms::TakeQueue() {
 
 void Alarms::Drain() {
   stopping_ = true;
-  Signal();
+  work_.notify_one();
   std::lock_guard lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
 }
@@ -150,9 +146,12 @@ void Alarms::Run() {
   LowerPriority();
   ResumeAfterStart();
   resumed_ = true;
+  std::mutex waiting;  // nobody else's
   for (bool more = true; more;) {
-    (void)work_.try_acquire_for(kTick);
-    signalled_ = false;
+    {
+      std::unique_lock lock(waiting);
+      work_.wait_for(lock, kWait, [this] { return newest_.load() != nullptr || stopping_; });
+    }
     more = !stopping_;  // before the queue is looked at
     auto item = TakeQueue();
     for (int n = 1; item != nullptr; ++n) {

@@ -17,6 +17,7 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -25,7 +26,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <semaphore>
 #include <set>
 #include <string>
 #include <thread>
@@ -103,7 +103,6 @@ class Alarms {
   };
 
   void Run();
-  void Signal();
   // Oldest first; the caller owns them.
   std::unique_ptr<Item> TakeQueue();
   void Judge(const Item& item);
@@ -143,8 +142,8 @@ class Alarms {
   // The queue has no lock: who commits must not wait for a thread of low priority to be given the processor.
   std::atomic<Item*> newest_{nullptr};                        // owned; `next` is the one before
   std::atomic<std::size_t> queue_bytes_{0}, queue_items_{0};  // judging included
-  std::atomic<bool> signalled_{false}, stopping_{false}, resumed_{false};
-  std::counting_semaphore<> work_{0};
+  std::atomic<bool> stopping_{false}, resumed_{false};
+  std::condition_variable work_;  // told without a lock: what is missed is found kWait later
   std::atomic<std::uint64_t> evaluated_{0}, skipped_{0};
 
   std::mutex mutex_;

@@ -31,7 +31,7 @@ inline constexpr std::uint32_t kAlarmWindowMax = 32;  // steps that a running me
 struct AlarmSettings {
   std::array<bool, kAlarmRuleCount> on = {true, true, true, true, true, true, true, true};
   std::uint32_t warmup_steps = 10;     // values before a norm or a loss is judged; 3..kAlarmWindowMax
-  double explosion_factor = 20;        // of the running median of the root mean square
+  double explosion_factor = 100;       // of the running median of the root mean square
   double explosion_spreads = 10;       // and so many robust standard deviations of its logarithm
   double vanishing_ratio = 1e-4;       // of the running median of the root mean square
   std::uint32_t vanishing_steps = 5;   // in a row

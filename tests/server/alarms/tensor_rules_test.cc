@@ -32,7 +32,11 @@ class TensorRulesTest : public ::testing::Test {
   }
   std::vector<Finding> Of(const std::string& kind) const { return Only(all_, kind); }
 
-  AlarmSettings settings_;
+  AlarmSettings settings_ = [] {
+    AlarmSettings settings;
+    settings.explosion_factor = 20;
+    return settings;
+  }();
   std::vector<ActivationDef> defs_;
   RankRules rules_{settings_, [this](std::uint32_t id) { return defs_[id]; }};
   std::vector<Finding> all_;
