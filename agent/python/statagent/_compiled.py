@@ -209,8 +209,12 @@ _inspections = Key(_Inspections())
 # --- operators, at run time --------------------------------------------------------------------------------------------------
 
 
+_no_ticket = torch.zeros((), dtype=torch.int64, device="cpu")
+
+
 def _ticket(key: Any, site: int, paths: str) -> Any:
-    return torch.tensor(_new_ticket(key, site, paths), dtype=torch.int64, device="cpu")
+    number = _new_ticket(key, site, paths)
+    return _no_ticket.clone() if number == 0 else torch.tensor(number, dtype=torch.int64, device="cpu")
 
 
 def _new_ticket(key: Any, site: int, paths: str) -> int:
@@ -329,8 +333,10 @@ def _define() -> Any:
     for name, (schema, function) in schemas.items():
         library.define(name + schema)
         library.impl(name, function, "CompositeExplicitAutograd")
+        library.impl(name, torch.library.fallthrough_kernel, "Autograd")  # no operator has a gradient
         fake = _fake_ticket if name == "ticket" else _no_tensor
         torch.library.register_fake(f"statagent::{name}", fake, lib=library)
+        torch.library.register_vmap(f"statagent::{name}", _vmap_ticket if name == "ticket" else _vmap_nothing, lib=library)
         if name != "ticket":
             library._register_effectful_op(f"statagent::{name}", EffectType.ORDERED)
     return library
@@ -338,6 +344,15 @@ def _define() -> Any:
 
 def _fake_ticket(key: Any, site: int, hooked: str) -> Any:
     return torch.empty((), dtype=torch.int64, device="cpu")
+
+
+def _vmap_ticket(info: Any, in_dims: Any, key: Any, site: int, hooked: str) -> Any:
+    return torch.ops.statagent.ticket(key, site, hooked), None
+
+
+def _vmap_nothing(info: Any, in_dims: Any, *args: Any) -> Any:
+    """Within torch.vmap nothing is recorded: its tensors are slices of others."""
+    return None, None
 
 
 def available() -> bool:
@@ -429,6 +444,14 @@ def _site() -> int:
     return next(_sites)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _gradients_can_be_hooked() -> bool:
+    """With compiled autograd hooks need a backward pass that is compiled, too: nothing tells whether it will be."""
+    from torch._dynamo import compiled_autograd
+
+    return not compiled_autograd.compiled_autograd_enabled
+
+
 # --- traced ------------------------------------------------------------------------------------------------------------------
 # What follows is read by torch.compile, never run: it sees which tensors there are and under which paths, and leaves operator calls in
 # the graph. No state that changes between steps may be read here.
@@ -450,7 +473,7 @@ def _trace_found(key: Any, found: list[tuple[str, Any]], given: list[Any], value
     grad_enabled = torch.is_grad_enabled()
     site = _site()
     hooked = []
-    if gradients and grad_enabled:
+    if gradients and grad_enabled and _gradients_can_be_hooked():
         hooked = [(path, tensor) for path, tensor in found if _can_hook(tensor)]
     names = _SEPARATOR.join([path for path, _ in hooked])
     # A tensor from outside of a checkpointed part is hooked outside of it, where a ticket of the inside is not known.
@@ -481,7 +504,7 @@ def trace_mark(key: Any, entering: bool, output: Any = None) -> None:
     if torch.compiler.is_exporting():
         return
     torch.ops.statagent.mark(key, entering, torch.is_grad_enabled())
-    if not entering and torch.is_grad_enabled():
+    if not entering and torch.is_grad_enabled() and _gradients_can_be_hooked():
         found: list[tuple[str, Any]] = []
         _flatten("", output, 0, found)
         for _, tensor in found:

@@ -454,6 +454,21 @@ def test_a_tensor_subclass_in_a_graph_is_counted(agent: Agent, recording: Record
     assert statagent.counters()["dropped_refused"] == 1
 
 
+@pytest.mark.parametrize("transform", ["vmap", "grad"])
+def test_functional_transforms_in_a_graph_give_what_they_give_without_us(
+    agent: Agent, recording: Recording, transform: str
+) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(8, 4), nn.Tanh()))
+    functions: dict[str, Callable[[torch.Tensor], Any]] = {
+        "vmap": lambda x: torch.vmap(model)(x),
+        "grad": lambda x: torch.func.grad(lambda y: model(y).sum())(x),
+    }
+    expected = functions[transform](data())
+    statagent.watch(model)
+    compiled = torch.compile(functions[transform], backend="aot_eager", fullgraph=True)
+    assert torch.allclose(compiled(data()), expected)
+
+
 # --- a torch that lacks what we need ---------------------------------------------------------------------------
 
 
