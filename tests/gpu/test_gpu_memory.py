@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from torch import nn
 
 from . import places
 
-from statagent._density import DensityObserver  # isort: skip  # found through places
+from statagent._deferred import Deferred  # isort: skip  # found through places
+from statagent._density import DensityObserver  # isort: skip
 from statagent._modules import Named  # isort: skip
 from statagent._memory import MemoryObserver  # isort: skip
 
@@ -29,7 +30,7 @@ class Noted:
         self.wanted, self.closed, self.micro_batch, self.backward_seen, self.step = True, False, 0, False, 0
         self.memory: list[tuple[str, str, dict[str, int], str]] = []
         self.densities: list[tuple[Any, ...]] = []
-        self.flush_listeners: list[Callable[[], None]] = []
+        self.deferred = Deferred(self.refuse)
 
     def current_step(self) -> int:
         return self.step
@@ -43,12 +44,9 @@ class Noted:
     def refuse(self, message: str, *_: str) -> None:
         raise AssertionError(message)
 
-    def add_flush_listener(self, listener: Callable[[], None]) -> None:
-        self.flush_listeners.append(listener)
-
     def add_batch_listener(self, _: Any) -> None: ...
 
-    add_step_listener = remove_flush_listener = remove_batch_listener = remove_step_listener = add_batch_listener
+    add_step_listener = remove_batch_listener = remove_step_listener = add_batch_listener
 
 
 @unittest.skipUnless(torch.cuda.is_available(), "torch sees no CUDA device")
@@ -110,8 +108,7 @@ class TestDensity(unittest.TestCase):
             model(ids)
             observer.note_input("labels", torch.tensor([-100, 1, 2], device="cuda"))
             self.assertEqual(agent.densities, [], "it waited")
-            for listener in agent.flush_listeners:
-                listener()
+            self.assertTrue(agent.deferred.drain(10))
             self.assertEqual(
                 agent.densities,
                 [("input_ids", "embed", 1, 6, 12, [3, 3], 0, 0), ("labels", "label", -100, 2, 3, [], 0, 0)],
@@ -125,8 +122,7 @@ class TestDensity(unittest.TestCase):
         try:
             logits = torch.zeros(4, 3, device="cuda", requires_grad=True)
             functional.cross_entropy(logits, torch.tensor([0, 1, -100, 2], device="cuda")).backward()
-            for listener in agent.flush_listeners:
-                listener()
+            self.assertTrue(agent.deferred.drain(10))
             self.assertEqual(agent.densities, [("labels", "label", -100, 3, 4, [], 0, 0)])
         finally:
             observer.remove()

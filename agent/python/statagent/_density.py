@@ -8,21 +8,17 @@ through it, torch.compile leaves an operator in the graph. Cost: one comparison 
 from __future__ import annotations
 
 import functools
-import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import _tracing
 from ._autograd import in_backward
-from ._log import warn_once
 from ._modules import Named
 from .agent import Agent
 from .errors import InvalidArgumentError
 
 IGNORE_INDEX = -100  # torch's own default
 _SAMPLES_MAX = 4096  # of a batch, told one by one
-_LATER_MAX = 256  # batches whose counts are still on a GPU
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -53,10 +49,8 @@ class DensityObserver:
         self._names: dict[int, str] = {}  # address of an input's memory -> its name, in this micro-batch
         self._told: set[tuple[str, str]] = set()  # input and type, in this micro-batch
         self._place = (-1, -1)  # step and micro-batch
-        self._later = _Later(agent)
         agent.add_batch_listener(self.note_input)
         agent.add_step_listener(self._step_changed)
-        agent.add_flush_listener(self._later.wait)
         _observers.append(self)
         _wrap()
 
@@ -64,14 +58,12 @@ class DensityObserver:
         """Ends it; what is still on a GPU is recorded when it comes."""
         self._agent.remove_batch_listener(self.note_input)
         self._agent.remove_step_listener(self._step_changed)
-        self._agent.remove_flush_listener(self._later.wait)
         if self in _observers:
             _observers.remove(self)
         if not _observers:
             _unwrap()
 
     def _step_changed(self) -> None:
-        self._later.collect()
         if self._agent.closed:
             self.remove()
 
@@ -126,7 +118,8 @@ class DensityObserver:
         listed = 0 < samples <= _SAMPLES_MAX
         total, (step, micro_batch) = tensor.numel(), self._place
 
-        def record(counts: list[int]) -> None:
+        def record(found: Any) -> None:
+            counts = found.tolist()
             self._agent.log_density(
                 name, kind, pad, sum(counts), total, counts if listed else [], micro_batch=micro_batch, step=step
             )
@@ -135,10 +128,7 @@ class DensityObserver:
 
         with torch.no_grad():
             counts = (tensor.detach() != pad).reshape(samples if listed else 1, -1).sum(dim=1)
-            if counts.is_cuda:
-                self._later.add(counts, record)
-            else:
-                record(counts.tolist())
+        self._agent.deferred.add(f"density of '{name}'", counts, record)
 
 
 def _kind_of(name: str) -> str:
@@ -160,49 +150,6 @@ def _is_index(tensor: Any) -> bool:
     if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):  # of vmap and the like: has no memory of its own
         return False
     return tensor.layout is torch.strided and tensor.device.type in ("cpu", "cuda") and tensor.numel() > 0
-
-
-class _Later:
-    """Counts on their way from a GPU, in order. Never waits but in `wait`."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._lock = threading.Lock()
-        self._waiting: deque[tuple[Any, Any, Callable[[list[int]], None]]] = deque()  # host copy, event, taker
-
-    def add(self, counts: Any, take: Callable[[list[int]], None]) -> None:
-        import torch
-
-        if torch.cuda.is_current_stream_capturing():
-            warn_once("density capture", "density: not recorded while a CUDA graph is captured or replayed")
-            return
-        self.collect()
-        if len(self._waiting) >= _LATER_MAX:
-            self._agent.refuse(f"density: {_LATER_MAX} batches wait for the GPU already")
-            return
-        host = torch.empty(counts.shape, dtype=counts.dtype, pin_memory=True)
-        host.copy_(counts, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(counts.device))
-        with self._lock:
-            self._waiting.append((host, event, take))
-
-    def collect(self) -> None:
-        """Hands on what has come."""
-        while True:
-            with self._lock:
-                if not self._waiting or not self._waiting[0][1].query():
-                    return
-                host, _, take = self._waiting.popleft()
-            take(host.tolist())
-
-    def wait(self) -> None:
-        """Before a flush: waits for the GPU, which is busy with steps of milliseconds."""
-        with self._lock:
-            last = self._waiting[-1][1] if self._waiting else None
-        if last is not None:
-            last.synchronize()
-            self.collect()
 
 
 # --- the wrapped functions -------------------------------------------------------------------------------------------------

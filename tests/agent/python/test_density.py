@@ -222,3 +222,19 @@ def test_it_can_be_switched_off(agent: Agent, recording: Recording) -> None:
     assert torch.embedding is before
     model(IDS).sum().backward()
     assert densities(recording) == []
+
+
+def test_counts_that_come_late_are_of_their_own_step(agent: Agent, recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a GPU: the counts arrive steps later."""
+    waiting: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(agent.deferred, "add", lambda what, tensor, done: waiting.append((tensor, done)))
+    model = Tagger()
+    statagent.watch(model)
+    for _ in range(2):
+        model(IDS).sum().backward()
+        statagent.step()
+    assert recording.densities == []
+    for tensor, done in waiting:
+        done(tensor)
+    assert [found[0] for found in recording.densities] == [0, 1]
+    assert densities(recording, 1) == [("input_ids", EMBED, 1, 6, 12, (3, 3))]
