@@ -59,29 +59,35 @@ class Nothing:
 
 
 class Statagent:
-    """The agent: every module's output and its gradient, every step. `everything`: what watch(model, optimizer) records without
-    further arguments: weights, their gradients and the optimizer's state as well."""
+    """The agent, every step, with arguments of `watch` (SETUPS)."""
 
-    def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, collector: str, run: str, everything: bool
-    ) -> None:
+    _BARE = {"memory": False, "density": False, "fingerprints": False}
+    _ALL_KINDS = ("output", "input", "grad_output", "grad_input", "weight", "weight_grad", "optimizer_state")
+    # Name: whether the optimizer is watched, arguments.
+    SETUPS: dict[str, tuple[bool, dict[str, Any]]] = {
+        "statagent_bare": (False, {"kinds": {"output", "grad_output"}, **_BARE}),
+        "statagent": (False, {"kinds": {"output", "grad_output"}}),
+        "statagent_all": (True, {}),
+        "statagent_everything": (True, {"kinds": set(_ALL_KINDS), "memory": ["modules"], "input_sizes": True}),
+    }
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, collector: str, run: str, setup: str) -> None:
         import statagent
 
-        self._statagent, self._model, self._everything, self._optimizer = statagent, model, everything, optimizer
+        self._statagent, self._model, self._optimizer = statagent, model, optimizer
+        self._with_optimizer, self._arguments = self.SETUPS[setup]
         self._agent = statagent.init(run=run, collector=collector, required=True)
         self._watch: Any = None
 
     def attach(self) -> None:
-        if self._everything:
-            self._watch = self._statagent.watch(self._model, optimizer=self._optimizer)
-        else:
-            self._watch = self._statagent.watch(self._model, kinds={"output", "grad_output"})
+        optimizer = self._optimizer if self._with_optimizer else None
+        self._watch = self._statagent.watch(self._model, optimizer=optimizer, **self._arguments)
 
     def before_step(self) -> None:
         pass
 
     def after_step(self) -> None:
-        if not self._everything:  # the optimizer ends the step
+        if not self._with_optimizer:  # else it ends the step
             self._agent.step()
 
     def time_calls(self, steps: Callable[[], Any]) -> float:
@@ -233,9 +239,9 @@ def _expect_files(folder: Path, pattern: str) -> int:
 
 
 def make(name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, collector: str, folder: Path) -> Observer:
-    """One of: nothing, statagent, statagent_all, ort, msprobe, torch_calls."""
-    if name in ("statagent", "statagent_all"):
-        return Statagent(model, optimizer, collector, f"overhead-{folder.name}", name == "statagent_all")
+    """One of: nothing, those of Statagent.SETUPS, ort, msprobe, torch_calls."""
+    if name in Statagent.SETUPS:
+        return Statagent(model, optimizer, collector, f"overhead-{folder.name}", name)
     if name == "ort":
         return OnnxRuntime(model, folder)
     if name == "msprobe":
@@ -244,4 +250,4 @@ def make(name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, co
         return TorchCalls(model, folder)
     if name == "nothing":
         return Nothing()
-    sys.exit(f"observers: found '{name}'; expected nothing, statagent, statagent_all, ort, msprobe or torch_calls")
+    sys.exit(f"observers: found '{name}'; expected nothing, {', '.join(Statagent.SETUPS)}, ort, msprobe or torch_calls")

@@ -47,8 +47,10 @@ RIVALS = {
 }
 OWN = {
     "nothing": "nothing (what the method itself adds)",
-    "statagent": "statagent: output, grad_output",
-    "statagent_all": "statagent: all default kinds, with the optimizer",
+    "statagent_bare": "statagent: output, grad_output, and nothing else",
+    "statagent": "statagent: output, grad_output; memory, density, inputs",
+    "statagent_all": "statagent: everything that is on by default, with the optimizer",
+    "statagent_everything": "statagent: every kind, memory of each module",
 }
 # glibc gives large blocks back to the kernel in one process and keeps them in the next, which moves a step by a third. It keeps them.
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}

@@ -734,13 +734,11 @@ class RocksDbStore final : public Store {
     });
   }
 
-  // The store's own work gives way to Recover; it is begun again after it.
+  // The store's own work ends before Recover; it is begun again after it. A merge under way is waited for:
+  // cancelled in the middle, it could meet the same assertions of RocksDB as one that fails.
   void StopTidyingLocked() {
     if (!tidying_) return;
-    const auto database = Pin();
-    if (database != nullptr) database->db->DisableManualCompaction();
     tidy_.join();
-    if (database != nullptr) database->db->EnableManualCompaction();
     tidy_wanted_ = true;
   }
 
@@ -766,6 +764,7 @@ class RocksDbStore final : public Store {
       rocksdb::CompactRangeOptions options;
       options.exclusive_manual_compaction = false;
       options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+      if (!MayFlush()) return;
       (void)database->db->CompactRange(options, database->families[family], nullptr, nullptr);
     }
   }
@@ -778,9 +777,15 @@ class RocksDbStore final : public Store {
       rocksdb::CompactRangeOptions options;
       options.exclusive_manual_compaction = false;
       options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+      if (!MayFlush()) return;
       (void)database->db->CompactRange(options, database->families[kCatalogue], &first, &last);
     }
   }
+
+  // Asked before each merge, which begins with a flush. After a failed write a flush fails, too; where
+  // RocksDB has assertions, the second one of the same memtable ends the process (it prepares its range
+  // tombstones again). Opening anew gives new memtables.
+  bool MayFlush() const { return health_->status().ok(); }
 
   // Gives back whole files of a dropped attempt at once, and asks for a compaction of files that hold other
   // attempts too. Both are only about space: a dropped attempt's id is never asked for again.
