@@ -56,7 +56,7 @@ class OptimizerHooks:
         agent.optimizers.setdefault(id(optimizer), 0)
 
     def _follow_parameters(self) -> None:
-        """Parameters that a module got anew since `watch`, and groups that were added to the optimizer."""
+        """Parameters that a module got anew since `watch`, and groups that were added to the optimizer or changed."""
         updated = [id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]]
         assigned = [index for index, named in enumerate(self._model_parameters) if named.current() is not named.value]
         if not assigned and updated == self._updated:
@@ -73,6 +73,8 @@ class OptimizerHooks:
                     "found another parameter in its place than watch() did; expected the optimizer to update it, but it updates the "
                     "old one, which the model does not use any more; give the optimizer the new one (add_param_group)",
                 )  # fmt: skip
+        # What the optimizer has left out since goes on being recorded: that it stays as it is, is what a diff has to see.
+        own.update(id(named.value) for named in self._parameters if named.value is named.current())
         self._parameters = [named for named in self._model_parameters if id(named.value) in own]
 
     def remove(self) -> None:

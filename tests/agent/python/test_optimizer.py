@@ -273,3 +273,18 @@ def test_fused_optimizer_unscales_and_skips_inside_its_step(agent: Agent, record
     assert recording.ended_steps == [0, 1]
     assert recording.one("head.weight", "weight_grad", step=1).hash == plain_gradient_hash(4.0), "with the scale"
     assert recording.refusals == []
+
+
+def test_a_parameter_that_the_optimizer_leaves_out_later_stays_recorded(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer)
+    update(net, optimizer)
+    group = optimizer.param_groups[0]
+    group["params"] = [parameter for parameter in group["params"] if parameter is not net.head.weight]
+    update(net, optimizer)
+    update(net, optimizer)
+    weights = [r.hash for r in recording.of("weight") if r.name == "head.weight" and r.mode == "train"]
+    assert len(weights) == 3 and weights[0] == weights[1] == weights[2]
+    gradients = [r.hash for r in recording.of("weight_grad") if r.name == "head.weight"]
+    assert len(set(gradients)) == 3
