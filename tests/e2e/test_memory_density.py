@@ -72,7 +72,7 @@ def test_memory_for_people_and_in_the_reference_form(recorded: Collector) -> Non
     page = recorded.statctl("memory", "tagger").out
     assert re.search(r"^Most in use at a phase: \d+\.\d MiB resident on cpu \(rank [01], step \d+, \w+\)\.$", page, re.M)
     assert "Phases of step 11, the last one, in MiB" in page
-    assert page.count("post_backward") == 2
+    assert page.count("post_backward   cpu") == 2
     modules = recorded.statctl("memory", "tagger", "--modules").out
     assert {line.split()[1] for line in modules.splitlines() if re.match(r"\s*[01]  ", line)} == {"tokens", "head", "Tagger"}
     ort = recorded.statctl("memory", "tagger", "--format", "ort").out.splitlines()
