@@ -120,19 +120,26 @@ void Recorder::GiveUp(Slot* slot, std::string_view cause) {
   batcher_->Wake();  // it may be what others wait behind
 }
 
-Status Recorder::LogScalar(std::string_view name, double value, std::uint32_t micro_batch,
-                           std::optional<std::uint64_t> step) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("scalar", name));
+template <typename Make>
+Status Recorder::PushAt(std::string_view what, std::optional<std::uint64_t> step, const Make& make) {
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
-    const auto of = StepLocked("scalar", step);
+    const auto of = StepLocked(what, step);
     if (!of.ok()) return of.status();
-    if (*of == step_) NoteMicroBatchLocked(micro_batch);
-    wake = PushLocked(ScalarRecord{std::string(name), *of, micro_batch, value});
+    wake = PushLocked(make(*of));
   }
   if (wake) batcher_->Wake();
   return Status::Ok();
+}
+
+Status Recorder::LogScalar(std::string_view name, double value, std::uint32_t micro_batch,
+                           std::optional<std::uint64_t> step) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("scalar", name));
+  return PushAt("scalar", step, [&](std::uint64_t of) {
+    if (of == step_) NoteMicroBatchLocked(micro_batch);
+    return ScalarRecord{std::string(name), of, micro_batch, value};
+  });
 }
 
 Status Recorder::LogEvent(std::string_view kind, std::string_view text,
@@ -153,16 +160,10 @@ Status Recorder::LogEvent(std::string_view kind, std::string_view text,
     STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("event field", key));
     event.fields.emplace(key, Printable(value, kEventFieldBytesMax));
   }
-  bool wake = false;
-  {
-    std::lock_guard lock(mutex_);
-    const auto of = StepLocked("event", step);
-    if (!of.ok()) return of.status();
-    event.step = *of;
-    wake = PushLocked(std::move(event));
-  }
-  if (wake) batcher_->Wake();
-  return Status::Ok();
+  return PushAt("event", step, [&](std::uint64_t of) {
+    event.step = of;
+    return std::move(event);
+  });
 }
 
 Status Recorder::LogMemory(MemoryRecord record) {
@@ -184,15 +185,11 @@ Status Recorder::LogMemory(MemoryRecord record) {
                                           std::to_string(bytes) + "; expected bytes from 0"};
     }
   }
-  bool wake = false;
-  {
-    std::lock_guard lock(mutex_);
+  return PushAt("memory", std::nullopt, [&](std::uint64_t of) {
     NoteMicroBatchLocked(record.micro_batch);
-    record.step = step_;
-    wake = PushLocked(std::move(record));
-  }
-  if (wake) batcher_->Wake();
-  return Status::Ok();
+    record.step = of;
+    return std::move(record);
+  });
 }
 
 Status Recorder::LogDensity(DensityRecord record, std::optional<std::uint64_t> step) {
@@ -206,16 +203,10 @@ Status Recorder::LogDensity(DensityRecord record, std::optional<std::uint64_t> s
   }
   // The whole number tells more than a part of the samples.
   if (record.valid_per_sample.size() > kDensitySamplesMax) record.valid_per_sample.clear();
-  bool wake = false;
-  {
-    std::lock_guard lock(mutex_);
-    const auto of = StepLocked("density", step);
-    if (!of.ok()) return of.status();
-    record.step = *of;
-    wake = PushLocked(std::move(record));
-  }
-  if (wake) batcher_->Wake();
-  return Status::Ok();
+  return PushAt("density", step, [&](std::uint64_t of) {
+    record.step = of;
+    return std::move(record);
+  });
 }
 
 Status Recorder::AddConfig(const std::map<std::string, std::string>& settings) {

@@ -98,6 +98,10 @@ class Recorder {
   // Takes the record or counts it as lost; tells whether the batcher must be woken.
   bool PushLocked(SideRecord record);
   void NoteMicroBatchLocked(std::uint32_t micro_batch);
+  // Pushes what make(step) gives for the step that is meant, and wakes the batcher if that is due. `make`
+  // runs with the mutex held. kInvalidArgument: a step to come.
+  template <typename Make>
+  Status PushAt(std::string_view what, std::optional<std::uint64_t> step, const Make& make);
   // The step that is meant, or why it cannot be.
   Result<std::uint64_t> StepLocked(std::string_view what, std::optional<std::uint64_t> step) const;
 
