@@ -84,12 +84,16 @@ struct Shared {
     arguments.SetMaxReceiveMessageSize(std::numeric_limits<int>::max());
     return arguments;
   }
-  // Runs it on the pool, or at once if that closes.
+  // Runs it on the pool, or at once if that closes. What it holds ends with it, there: gRPC's thread, which
+  // is still in here then, must not be the last to hold a call, and with it the channel, whose end joins that
+  // thread.
   void Run(std::function<void()> work) {
-    auto shared_work = std::make_shared<std::function<void()>>(std::move(work));
-    auto item = std::make_shared<WorkItem>([shared_work](const WorkItem&) { (*shared_work)(); },
-                                           [shared_work](const Status&) { (*shared_work)(); });
-    if (!pool.Submit(std::move(item)).ok()) (*shared_work)();
+    const auto run = [work = std::make_shared<std::function<void()>>(std::move(work))] {
+      std::exchange(*work, nullptr)();
+    };
+    auto item =
+        std::make_shared<WorkItem>([run](const WorkItem&) { run(); }, [run](const Status&) { run(); });
+    if (!pool.Submit(std::move(item)).ok()) run();
   }
 
   grpc::GenericStub stub;

@@ -1,6 +1,7 @@
 // The HTTP twins over real sockets, with the real services behind them and a store whose scans can be held.
 #include "server/api/http_api.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -34,6 +35,7 @@ using testing::QueryServer;
 using testing::RunWriter;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
+using namespace std::chrono_literals;
 
 class HttpApiTest : public ::testing::Test {
  protected:
@@ -96,6 +98,17 @@ class HttpApiTest : public ::testing::Test {
   std::string Send(const std::string& request) {
     tcp::socket socket = Begin(request);
     return Rest(socket);
+  }
+  // How many of them have an answer that was not read.
+  static std::size_t Answered(const std::vector<tcp::socket>& sockets) {
+    return static_cast<std::size_t>(std::count_if(
+        sockets.begin(), sockets.end(), [](const tcp::socket& socket) { return socket.available() > 0; }));
+  }
+  template <typename Condition>
+  static bool Await(const Condition& condition, std::chrono::milliseconds longest) {
+    const auto until = std::chrono::steady_clock::now() + longest;
+    while (!condition() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(5ms);
+    return condition();
   }
   static std::string GetText(const std::string& target, const std::string& method = "GET") {
     return method + " /api/v1/" + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
@@ -212,19 +225,24 @@ TEST_F(HttpApiTest, ClosedConnectionCancelsTheQuestion) {
   {
     tcp::socket running = Begin(GetText("diff?run_a=base&run_b=ort"));
     server_->gate.AwaitScans(1);
-    tcp::socket waiting = Begin(GetText("diff?run_a=base&run_b=ort"));
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    // One waits; the place is taken once another is refused.
+    std::vector<tcp::socket> waiting;
+    do waiting.push_back(Begin(GetText("diff?run_a=base&run_b=ort")));
+    while (!Await([&] { return Answered(waiting) > 0; }, 100ms) && waiting.size() < 300);
+    ASSERT_GT(Answered(waiting), 0u);
   }
-  // The place of the one that waited becomes free, although the pool's thread is held.
-  tcp::socket next = Begin(GetText("series?run=base&activation=ln"));
-  for (int i = 0; i < 50; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    if (next.available() == 0) break;
-    next = Begin(GetText("series?run=base&activation=ln"));
-  }
-  EXPECT_EQ(next.available(), 0u) << "neither refused nor answered yet";
+  // The place of the one that waited becomes free, although the pool's thread is held: of two questions one
+  // is refused at once then, the other waits; until then both are refused.
+  std::vector<tcp::socket> two;
+  const auto until = std::chrono::steady_clock::now() + 30s;
+  do {
+    two.clear();
+    for (int i = 0; i < 2; ++i) two.push_back(Begin(GetText("series?run=base&activation=ln")));
+    ASSERT_TRUE(Await([&] { return Answered(two) > 0; }, 30s));
+  } while (Await([&] { return Answered(two) == 2; }, 1s) && std::chrono::steady_clock::now() < until);
+  ASSERT_EQ(Answered(two), 1u) << "neither refused nor answered yet";
   server_->gate.Release();
-  EXPECT_THAT(Rest(next), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(Rest(two[0].available() == 0 ? two[0] : two[1]), StartsWith("HTTP/1.1 200 "));
   EXPECT_LT(server_->gate.scans(), 12)
       << "the diff that ran stopped early: it would have made 24 scans or more";
 }
