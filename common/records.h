@@ -22,6 +22,11 @@ inline constexpr std::uint32_t kDensitySamplesMax =
     4096;  // samples of a batch whose valid elements are told one by one
 inline constexpr std::size_t kSettingsMax =
     8192;  // in a rank's configuration, with what it adds after the start
+inline constexpr std::size_t kCaptureChunkBytesMax = std::size_t{1} << 20;  // of a CaptureChunk
+// Exponents that an ExponentRecord tells apart: every float32 has one of them. What lies beyond is counted in
+// the first or the last.
+inline constexpr std::int32_t kExponentLowest = -150, kExponentHighest = 128;
+inline constexpr std::size_t kExponentsMax = kExponentHighest - kExponentLowest + 1;
 
 // 128-bit random id of one agent process's stream.
 using SessionId = std::array<std::uint8_t, 16>;
@@ -152,8 +157,33 @@ struct SettingRecord {
   bool operator==(const SettingRecord&) const = default;
 };
 
+// A part of the raw values of one tensor in one step: its first `elements` elements in row-major order, as
+// they lie in memory, little-endian. The tensor is there once its chunks cover elements * DTypeBytes bytes.
+struct CaptureChunk {
+  std::uint64_t step = 0;
+  std::uint32_t activation = 0;  // ActivationDef::id
+  std::uint32_t layout = 0;      // Layout::id, of the whole tensor
+  std::uint64_t elements = 0;  // of all chunks together; fewer than the layout's if the tensor was too large
+  std::uint32_t offset = 0;    // of `data` in them, bytes
+  std::string data;            // at most kCaptureChunkBytesMax; empty only if there are no elements
+  bool operator==(const CaptureChunk&) const = default;
+};
+
+// How the binary exponents floor(log2(|x|)) of one tensor are spread in one step: of its finite components
+// that are not 0, each real and imaginary part on its own.
+struct ExponentRecord {
+  std::uint64_t step = 0;
+  std::uint32_t activation = 0;  // ActivationDef::id
+  std::uint32_t layout = 0;      // Layout::id
+  std::int32_t lowest = 0;       // exponent of counts[0]; 0 if there are no counts
+  std::vector<std::uint64_t>
+      counts;  // components, one an exponent, ascending; the first and the last are not 0
+  bool operator==(const ExponentRecord&) const = default;
+};
+
 // One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order: stats, scalars,
-// events, memory, densities, settings, steps. Definitions are not records and carry no number.
+// events, memory, densities, settings, steps, captures, exponents. Definitions are not records and carry no
+// number.
 struct RecordBatch {
   std::uint64_t first_seq = 0;
   std::vector<ActivationDef> activations;
@@ -165,10 +195,12 @@ struct RecordBatch {
   std::vector<DensityRecord> densities;
   std::vector<SettingRecord> settings;
   std::vector<StepRecord> steps;
+  std::vector<CaptureChunk> captures;
+  std::vector<ExponentRecord> exponents;
 
   std::size_t records() const {
     return stats.size() + scalars.size() + events.size() + memory.size() + densities.size() +
-           settings.size() + steps.size();
+           settings.size() + steps.size() + captures.size() + exponents.size();
   }
   std::uint64_t last_seq() const { return first_seq + records() - 1; }  // records() > 0
 };

@@ -7,11 +7,13 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/text.h"
 
 namespace statcollect {
 namespace {
 
 constexpr std::string_view kEvery = "every=";
+constexpr std::string_view kSpace = " \t\r\n\v\f";
 
 Status Refuse(std::string_view text, std::string_view part, const std::string& found) {
   return {Code::kInvalidArgument, "read steps '" + Printable(text) + "': part '" + Printable(part) + "' " +
@@ -19,13 +21,6 @@ Status Refuse(std::string_view text, std::string_view part, const std::string& f
                                       "; expected steps N, closed ranges N-M, open ranges N- and every=N (N "
                                       ">= 1), separated by ',' or '|'; "
                                       "write for example 0-9,20,100- or 0-99,every=10"};
-}
-
-std::string_view Trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n\v\f";
-  const std::size_t first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
 // Digits only: no sign, no space, no value beyond 64 bits.
@@ -53,12 +48,12 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> ParseRange(std::string_vi
 
 Result<StepSet> StepSet::Parse(std::string_view text) {
   StepSet set;
-  if (Trimmed(text).empty()) return set;
+  if (Trimmed(text, kSpace).empty()) return set;
   std::vector<Range> ranges;
   bool thinned = false;
   for (std::string_view rest = text;;) {
     const std::size_t end = rest.find_first_of(",|");
-    const std::string_view part = Trimmed(rest.substr(0, end));
+    const std::string_view part = Trimmed(rest.substr(0, end), kSpace);
     if (part.substr(0, kEvery.size()) == kEvery) {
       const auto every = ParseNumber(part.substr(kEvery.size()));
       if (!every || *every == 0) return Refuse(text, part, "is not every=N with N from 1 to 2^64-1");

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/capture_spec.h"
 #include "common/checksum.h"
 #include "common/names.h"
 
@@ -531,6 +532,97 @@ Result<SettingRecord> FromWire(const v1::Setting& wire) {
   return SettingRecord{.name = wire.name(), .value = wire.value()};
 }
 
+// Chunks of any tensor that the session has a layout for, within its size and the limits.
+Status CapturesFromWire(const v1::Records& wire, const LayoutTable& layouts, RecordBatch* batch) {
+  for (int i = 0; i < wire.captures_size(); ++i) {
+    const v1::CaptureChunk& c = wire.captures(i);
+    const auto index = static_cast<std::size_t>(i);
+    const Layout* layout = layouts.Find(c.layout());
+    if (layout == nullptr || !layout->Has(Statistic::kShape)) {
+      return InvalidValue("captures", index, "of layout " + std::to_string(c.layout()),
+                          "a layout with a shape that the session has defined");
+    }
+    const std::size_t element = DTypeBytes(layout->dtype);
+    if (c.elements() > Elements(*layout) || c.elements() > kCaptureBytesMax / element) {
+      return InvalidValue("captures", index, "of " + std::to_string(c.elements()) + " elements",
+                          "at most the tensor's " + std::to_string(Elements(*layout)) + ", in at most " +
+                              std::to_string(kCaptureBytesMax) + " bytes");
+    }
+    const std::uint64_t bytes = c.elements() * element;
+    if (c.data().size() > kCaptureChunkBytesMax || c.offset() > bytes ||
+        c.data().size() > bytes - c.offset() || (c.data().empty() && bytes > 0)) {
+      return InvalidValue("captures", index,
+                          "of " + std::to_string(c.data().size()) + " bytes at " + std::to_string(c.offset()),
+                          "1.." + std::to_string(kCaptureChunkBytesMax) + " bytes within the " +
+                              std::to_string(bytes) + " of its elements");
+    }
+    batch->captures.push_back({.step = c.step(),
+                               .activation = c.activation(),
+                               .layout = c.layout(),
+                               .elements = c.elements(),
+                               .offset = c.offset(),
+                               .data = c.data()});
+  }
+  return Status::Ok();
+}
+
+void CapturesToWire(const RecordBatch& batch, v1::Records* wire) {
+  for (const CaptureChunk& chunk : batch.captures) {
+    v1::CaptureChunk* c = wire->add_captures();
+    c->set_activation(chunk.activation);
+    c->set_layout(chunk.layout);
+    c->set_step(chunk.step);
+    c->set_elements(chunk.elements);
+    c->set_offset(chunk.offset);
+    c->set_data(chunk.data);
+  }
+}
+
+// Of any tensor that the session has a layout for; no more components than it has.
+Status ExponentsFromWire(const v1::Records& wire, const LayoutTable& layouts, RecordBatch* batch) {
+  for (int i = 0; i < wire.exponents_size(); ++i) {
+    const v1::Exponents& e = wire.exponents(i);
+    const auto index = static_cast<std::size_t>(i);
+    const Layout* layout = layouts.Find(e.layout());
+    if (layout == nullptr || !layout->Has(Statistic::kShape)) {
+      return InvalidValue("exponents", index, "of layout " + std::to_string(e.layout()),
+                          "a layout with a shape that the session has defined");
+    }
+    const std::int64_t end = std::int64_t{e.lowest()} + e.counts_size();
+    if (e.lowest() < kExponentLowest || end > kExponentHighest + 1 ||
+        (e.counts_size() > 0 && (e.counts(0) == 0 || e.counts(e.counts_size() - 1) == 0))) {
+      return InvalidValue(
+          "exponents", index,
+          "of " + std::to_string(e.counts_size()) + " counts from exponent " + std::to_string(e.lowest()),
+          "counts from the first to the last that is not 0, within " + std::to_string(kExponentLowest) +
+              ".." + std::to_string(kExponentHighest));
+    }
+    std::uint64_t left = Elements(*layout) * (IsComplex(layout->dtype) ? 2 : 1);
+    for (const std::uint64_t count : e.counts()) {
+      if (count > left)
+        return InvalidValue("exponents", index, "of more components than the tensor has", "at most all");
+      left -= count;
+    }
+    batch->exponents.push_back({.step = e.step(),
+                                .activation = e.activation(),
+                                .layout = e.layout(),
+                                .lowest = e.lowest(),
+                                .counts = {e.counts().begin(), e.counts().end()}});
+  }
+  return Status::Ok();
+}
+
+void ExponentsToWire(const RecordBatch& batch, v1::Records* wire) {
+  for (const ExponentRecord& record : batch.exponents) {
+    v1::Exponents* e = wire->add_exponents();
+    e->set_activation(record.activation);
+    e->set_layout(record.layout);
+    e->set_step(record.step);
+    e->set_lowest(record.lowest);
+    e->mutable_counts()->Assign(record.counts.begin(), record.counts.end());
+  }
+}
+
 // One kind of small records of a batch, after its own FromWire.
 template <typename Wire, typename Record>
 Status AllFromWire(const char* field, const google::protobuf::RepeatedPtrField<Wire>& wire,
@@ -736,6 +828,8 @@ void ToWire(const RecordBatch& batch, KnownLayouts known, v1::Records* records) 
     StatsToWire(batch.stats, LayoutTable(known, batch.layouts), records->mutable_stats());
   }
   SmallRecordsToWire(batch, records);
+  CapturesToWire(batch, records);
+  ExponentsToWire(batch, records);
 }
 
 v1::Batch ToWire(const RecordBatch& batch, KnownLayouts known) {
@@ -756,6 +850,8 @@ Result<RecordBatch> FromWire(const v1::Records& records, KnownLayouts known) {
   STATCOLLECT_RETURN_IF_ERROR(
       StatsFromWire(records.stats(), LayoutTable(known, batch.layouts), &batch.stats));
   STATCOLLECT_RETURN_IF_ERROR(SmallRecordsFromWire(records, &batch));
+  STATCOLLECT_RETURN_IF_ERROR(CapturesFromWire(records, LayoutTable(known, batch.layouts), &batch));
+  STATCOLLECT_RETURN_IF_ERROR(ExponentsFromWire(records, LayoutTable(known, batch.layouts), &batch));
   return batch;
 }
 
@@ -770,7 +866,9 @@ Result<RecordBatch> FromWire(const v1::Batch& wire, KnownLayouts known) {
       static_cast<std::uint64_t>(records.scalars_size()) + static_cast<std::uint64_t>(records.events_size()) +
       static_cast<std::uint64_t>(records.memory_size()) +
       static_cast<std::uint64_t>(records.densities_size()) +
-      static_cast<std::uint64_t>(records.settings_size()) + static_cast<std::uint64_t>(records.steps_size());
+      static_cast<std::uint64_t>(records.settings_size()) + static_cast<std::uint64_t>(records.steps_size()) +
+      static_cast<std::uint64_t>(records.captures_size()) +
+      static_cast<std::uint64_t>(records.exponents_size());
   if (found != wire.n()) {
     return Invalid("batch: records holds " + std::to_string(found) +
                    " records; expected n = " + std::to_string(wire.n()));

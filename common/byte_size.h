@@ -1,0 +1,16 @@
+// Sizes as people write them: "200GiB".
+#ifndef STATCOLLECT_COMMON_BYTE_SIZE_H_
+#define STATCOLLECT_COMMON_BYTE_SIZE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace statcollect {
+
+// A whole number from 1 of MiB, GiB or TiB, at most 2^60 bytes; nothing if it is not that.
+std::optional<std::uint64_t> ParseByteSize(std::string_view text);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_COMMON_BYTE_SIZE_H_

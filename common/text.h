@@ -1,0 +1,31 @@
+// Small pieces of text that people write: options, lists, lines of a file.
+#ifndef STATCOLLECT_COMMON_TEXT_H_
+#define STATCOLLECT_COMMON_TEXT_H_
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+namespace statcollect {
+
+// Without what stands in `blanks` at either end. A view into `text`, as what is below.
+inline std::string_view Trimmed(std::string_view text, std::string_view blanks = " \t\r\n") {
+  const std::size_t first = text.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+// The parts between separators, untrimmed; those of blanks alone are left out.
+inline std::vector<std::string_view> PartsOf(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(separator));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    if (!Trimmed(part).empty()) parts.push_back(part);
+  }
+  return parts;
+}
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_COMMON_TEXT_H_
