@@ -164,6 +164,24 @@ AlarmStatus StatusOf(alarms::Alarms& alarms, const Webhook* webhook, const Daemo
   return status;
 }
 
+volatile std::sig_atomic_t restore_stopped = 0;
+
+// The first SIGTERM or SIGINT ends it without leaving anything behind, a second one the process.
+Status Restore(const DaemonConfig& config, RocksDbStoreOptions options) {
+  struct sigaction stop {};
+  stop.sa_handler = [](int) { restore_stopped = 1; };
+  stop.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  struct sigaction term {
+  }, interrupt{};
+  sigaction(SIGTERM, &stop, &term);
+  sigaction(SIGINT, &stop, &interrupt);
+  options.stopped = [] { return restore_stopped != 0; };
+  const Status restored = RestoreCheckpoint(config.restore_from, config.data_dir, options);
+  sigaction(SIGTERM, &term, nullptr);
+  sigaction(SIGINT, &interrupt, nullptr);
+  return restored;
+}
+
 int Run(const DaemonConfig& config) {
   KeepFreedMemory();
   SetUpLog(config);
@@ -175,7 +193,7 @@ int Run(const DaemonConfig& config) {
           STATCOLLECT_TEST_SETTING("STATCOLLECT_MEMTABLE_BYTES", RocksDbStoreOptions().memtable_bytes),
       .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
   if (!config.restore_from.empty()) {
-    const Status restored = RestoreCheckpoint(config.restore_from, config.data_dir, store_options);
+    const Status restored = Restore(config, store_options);
     if (!restored.ok()) return Fail(restored.message());
   }
   auto store = OpenRocksDbStore(config.data_dir, store_options);
@@ -202,9 +220,10 @@ int Run(const DaemonConfig& config) {
                        .alarm_status = [&] { return StatusOf(alarms, webhook.get(), config); },
                        .log = [](const std::string& line) { spdlog::info("{}", line); }});
   query::QueryEngine engine(
-      **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); });
+      **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); },
+      [&](AttemptId attempt, std::uint32_t rank) { return collector.MayComeBack(attempt, rank); });
   const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed);
-  const auto admin_service = MakeAdminService(collector);
+  const auto admin_service = MakeAdminService(collector, engine);
 
   auto grpc = StartGrpc(config, {collector.service(), query_service.get(), admin_service.get()});
   if (!grpc.ok()) return Fail(grpc.status().message());

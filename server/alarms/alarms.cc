@@ -8,6 +8,7 @@
 #include <exception>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -123,10 +124,12 @@ std::unique_ptr<Alarms::Item> Alarms::TakeQueue() {
 }
 
 void Alarms::Drain() {
+  std::lock_guard lock(join_mutex_);
+  if (!thread_.joinable()) return;
+  end_at_ = clock_.Now() + options_.drain;
   stopping_ = true;
   work_.notify_one();
-  std::lock_guard lock(join_mutex_);
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
 }
 
 AlarmStatus Alarms::GetStatus() {
@@ -155,7 +158,7 @@ void Alarms::Run() {
     more = !stopping_;  // before the queue is looked at
     auto item = TakeQueue();
     for (int n = 1; item != nullptr; ++n) {
-      Judge(*item);
+      MustEnd() ? PublishEvents(item->batch) : Judge(*item);
       queue_bytes_ -= item->bytes;
       --queue_items_;
       item = std::move(item->next);
@@ -241,8 +244,9 @@ Alarms::Rank* Alarms::Find(const AttemptMeta& attempt, std::uint32_t number) {
   of.meta = attempt;
   ++of.ranks;
   if (const Status loaded = Load(attempt, number, &kept); !loaded.ok()) {
-    options_.log(
-        fmt::format("alarms: rank {} of run '{}' is not judged: {}", number, attempt.run, loaded.message()));
+    if (loaded.code() != Code::kCancelled)
+      options_.log(fmt::format("alarms: rank {} of run '{}' is not judged: {}", number, attempt.run,
+                               loaded.message()));
     Forget(ranks_.find(place));
     return nullptr;
   }
@@ -317,6 +321,7 @@ Status Alarms::Replay(const AttemptMeta& attempt, std::uint32_t number, const Ra
   const auto scan = store_.ScanStats(attempt.id, number, bounds);
   StatColumns columns;
   while (scan->NextHead()) {
+    if (MustEnd()) return {Code::kCancelled, "the collector stops; it is judged after the next start"};
     const std::uint64_t step = scan->head().step;
     if (!scan->Load(/*sketches=*/false, &columns)) break;
     add_ends(step);
@@ -365,6 +370,10 @@ void Alarms::CompareReplicas(std::uint32_t number, Rank* rank) {
   const AttemptMeta& meta = rank->attempt;
   if (digests.empty() || meta.world_size < 2 || !options_.settings.On(AlarmRule::kRankDisagreement)) return;
   Attempt& attempt = attempts_[meta.id];
+  // Of ranks that were judged before the last one was there; the first steps are the ones that count.
+  for (const StepDigest& digest : digests) {
+    if (attempt.waiting.size() < ReplicaRule::kDigestsMax) attempt.waiting.emplace_back(number, digest);
+  }
   if (!attempt.replicas) {
     if (attempt.ranks < meta.world_size) return;
     const auto metas = store_.Ranks(meta.id);
@@ -373,8 +382,10 @@ void Alarms::CompareReplicas(std::uint32_t number, Rank* rank) {
     for (const auto& [other, of] : *metas) configs[other] = of.info.config;
     attempt.replicas.emplace(query::FindReplicas(configs, meta.world_size));
   }
-  for (const StepDigest& digest : digests) {
-    for (ReplicaRule::Told& told : attempt.replicas->Add(number, digest)) {
+  std::stable_sort(attempt.waiting.begin(), attempt.waiting.end(),
+                   [](const auto& a, const auto& b) { return a.second.step < b.second.step; });
+  for (const auto& [of, digest] : std::exchange(attempt.waiting, {})) {
+    for (ReplicaRule::Told& told : attempt.replicas->Add(of, digest)) {
       const auto about = ranks_.find({meta.id, told.rank});
       if (about != ranks_.end()) Tell(told.rank, &about->second, std::move(told.finding));
     }
@@ -525,6 +536,7 @@ void Alarms::Resume(const std::string& run) {
   if (!metas.ok()) return;
   const auto judged = ReadDocument(run);
   for (const auto& [number, meta] : *metas) {
+    if (stopping_) return;
     const auto known = judged.find({newest.id, number});
     const bool recent = clock_.UnixNanos() - meta.last_write_unix_nanos < kResumeNanosMax;
     if (!meta.last_step || (known == judged.end() ? !recent : known->second >= *meta.last_step)) continue;

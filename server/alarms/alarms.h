@@ -51,6 +51,7 @@ struct AlarmsOptions {
   // After so long without a record, what there is of a step is judged; then everything.
   std::chrono::milliseconds pause{2'000}, silence{30'000};
   std::chrono::milliseconds document_interval{5'000};
+  std::chrono::milliseconds drain{500};               // that Drain goes on judging
   EventFeed* feed = nullptr;                          // may be null; outlives this
   std::function<void(const FeedEvent&)> notify = {};  // of alarms; may be empty; must not block
   std::function<void(const std::string& line)> log = [](const std::string&) {};
@@ -65,8 +66,8 @@ class Alarms {
 
   // Never blocks for longer than it takes to put something into a queue.
   void Take(CommittedBatch batch) noexcept;
-  // Judges what is queued, writes what is to be kept, ends the thread. What comes later is left out; it is
-  // judged after the next start. Idempotent.
+  // Judges what is queued for as long as options.drain, writes what is to be kept, ends the thread. What is
+  // left then, or comes later, is judged after the next start, as after a crash. Idempotent.
   void Drain();
   AlarmStatus GetStatus();
   // Waits until everything taken so far has been judged, as far as it can be. For tests.
@@ -86,7 +87,8 @@ class Alarms {
   };
   struct Attempt {
     AttemptMeta meta;
-    std::optional<ReplicaRule> replicas;  // once every rank of the world is there
+    std::optional<ReplicaRule> replicas;                       // once every rank of the world is there
+    std::deque<std::pair<std::uint32_t, StepDigest>> waiting;  // of ranks that were judged before that
     std::optional<std::pair<std::uint64_t, std::uint32_t>> nonfinite;  // first: step, rank
     std::size_t ranks = 0;                                             // whose state is held
   };
@@ -103,6 +105,7 @@ class Alarms {
   };
 
   void Run();
+  bool MustEnd() const { return stopping_ && clock_.Now() >= end_at_; }
   // Oldest first; the caller owns them.
   std::unique_ptr<Item> TakeQueue();
   void Judge(const Item& item);
@@ -143,7 +146,8 @@ class Alarms {
   std::atomic<Item*> newest_{nullptr};                        // owned; `next` is the one before
   std::atomic<std::size_t> queue_bytes_{0}, queue_items_{0};  // judging included
   std::atomic<bool> stopping_{false}, resumed_{false};
-  std::condition_variable work_;  // told without a lock: what is missed is found kWait later
+  std::chrono::steady_clock::time_point end_at_;  // set before stopping_
+  std::condition_variable work_;                  // told without a lock: what is missed is found kWait later
   std::atomic<std::uint64_t> evaluated_{0}, skipped_{0};
 
   std::mutex mutex_;

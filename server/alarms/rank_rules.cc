@@ -165,7 +165,8 @@ void RankRules::AddRecord(const StatColumns& columns, std::size_t i) {
     const double finite =
         static_cast<double>(std::max<std::uint64_t>(stats.numel, nonfinite + 1) - nonfinite);
     const double rms = stats.l2 / std::sqrt(finite);
-    if (state.kind == Kind::kWeightGrad || state.kind == Kind::kGradOutput)
+    // Beside NaN what is left may be nothing but the zeros of unused rows.
+    if (nonfinite == 0 && (state.kind == Kind::kWeightGrad || state.kind == Kind::kGradOutput))
       CheckQuiet(rms, activation, order, state);
     if (state.quiet_group < 0) CheckNorm(rms, activation, order, state);
   }

@@ -19,8 +19,9 @@ std::string ListOf(const std::vector<std::uint32_t>& ranks) {
 
 std::vector<ReplicaRule::Told> ReplicaRule::Add(std::uint32_t rank, const StepDigest& digest) {
   std::vector<Told> told;
-  Digests& digests = steps_[digest.step];
-  digests[rank] = digest;
+  const auto at = steps_.try_emplace(digest.step).first;
+  Digests& digests = at->second;
+  held_ += digests.insert_or_assign(rank, digest).second ? 1 : 0;
   for (std::size_t group = 0; group < layout_.groups.size(); ++group) {
     const query::Ranks& ranks = layout_.groups[group];
     const auto here = [&](std::uint32_t member) { return digests.contains(member); };
@@ -30,9 +31,14 @@ std::vector<ReplicaRule::Told> ReplicaRule::Add(std::uint32_t rank, const StepDi
   }
   std::size_t wanted = 0;
   for (const query::Ranks& ranks : layout_.groups) wanted += ranks.size();
-  if (digests.size() >= wanted) steps_.erase(digest.step);
-  while (steps_.size() > kStepsMax) steps_.erase(steps_.begin());
+  if (digests.size() >= wanted) Forget(at);
+  while (held_ > kDigestsMax) Forget(steps_.begin());
   return told;
+}
+
+void ReplicaRule::Forget(std::map<std::uint64_t, Digests>::iterator step) {
+  held_ -= step->second.size();
+  steps_.erase(step);
 }
 
 void ReplicaRule::Compare(std::size_t group, std::uint64_t step, const Digests& digests,

@@ -13,11 +13,12 @@
 
 namespace statcollect::alarms {
 
-// Of one attempt. Memory: 40 bytes for each rank of the last kStepsMax steps that are not complete. Not
-// thread-safe.
+// Of one attempt. Memory: 100 bytes for each digest of a step that is not complete, of kDigestsMax at most:
+// ranks may be many steps apart after a restart, or where one had to wait for the collector. Then the
+// earliest steps go. Not thread-safe.
 class ReplicaRule {
  public:
-  static constexpr std::size_t kStepsMax = 64;
+  static constexpr std::size_t kDigestsMax = 65'536;
 
   explicit ReplicaRule(query::ReplicaLayout layout) : layout_(std::move(layout)) {}
 
@@ -38,9 +39,11 @@ class ReplicaRule {
   void Compare(std::size_t group, std::uint64_t step, const Digests& digests, std::vector<Told>* told);
   void CompareSort(std::size_t group, std::uint64_t step, const std::map<std::uint32_t, HashSum>& sums,
                    const char* what, Sort* sort, std::vector<Told>* told);
+  void Forget(std::map<std::uint64_t, Digests>::iterator step);
 
   const query::ReplicaLayout layout_;
   std::map<std::uint64_t, Digests> steps_;
+  std::size_t held_ = 0;  // digests
   std::map<std::size_t, Sort> weights_, gradients_;  // by group
 };
 

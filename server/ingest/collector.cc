@@ -78,6 +78,7 @@ CollectorStatus Collector::GetStatus() {
   status.backlog_bytes = backlog.bytes;
   status.backlog_oldest_millis = backlog.oldest.count();
   status.retention = retention_.status();
+  status.retention.kept = KeptRuns();
   if (options_.alarm_status) status.alarms = options_.alarm_status();
   if (const auto usage = store_.Usage(); usage.ok()) {
     status.disk_bytes = usage->disk_bytes;
@@ -96,21 +97,38 @@ Result<DeletedRun> Collector::DeleteRun(const std::string& run, bool force) {
   return registry_.DeleteRun(run, force);
 }
 
-std::map<std::string, std::uint64_t> Collector::DroppedByCause() {
-  std::lock_guard lock(dropped_mutex_);
+void Collector::TakeCensusLocked() {
   const auto now = clock_.Now();
-  if (dropped_at_ && now - *dropped_at_ < kCensusInterval) return dropped_;
+  if (census_at_ && now - *census_at_ < kCensusInterval) return;
   const auto census = store_.Census();
-  if (!census.ok()) return dropped_;
-  dropped_at_ = now;
+  if (!census.ok()) return;
+  census_at_ = now;
   dropped_.clear();
+  kept_.clear();
   for (const AttemptTally& tally : *census) {
     for (const auto& [cause, count] : tally.dropped) dropped_[cause] += count;
+    if (tally.kept) kept_.insert(tally.meta.run);
   }
+}
+
+std::map<std::string, std::uint64_t> Collector::DroppedByCause() {
+  std::lock_guard lock(census_mutex_);
+  TakeCensusLocked();
   return dropped_;
 }
 
-Status Collector::KeepRun(const std::string& run, bool keep) { return store_.KeepRun(run, keep); }
+std::vector<std::string> Collector::KeptRuns() {
+  std::lock_guard lock(census_mutex_);
+  TakeCensusLocked();
+  return {kept_.begin(), kept_.end()};
+}
+
+Status Collector::KeepRun(const std::string& run, bool keep) {
+  const Status changed = store_.KeepRun(run, keep);
+  std::lock_guard lock(census_mutex_);
+  census_at_.reset();  // the next status tells of it
+  return changed;
+}
 
 Result<MadeCheckpoint> Collector::Checkpoint(const std::string& directory) {
   auto made = store_.Checkpoint(directory);

@@ -12,7 +12,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "common/clock.h"
 #include "server/ingest/admission_worker.h"
@@ -58,13 +60,21 @@ class Collector final : public CollectorControl {
   Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) override {
     return registry_.RecordSteps(run, steps);
   }
+  Result<RequestedCapture> RequestCapture(const std::string& run, const std::vector<std::uint32_t>& ranks,
+                                          const CaptureSpec& spec) override {
+    return registry_.RequestCapture(run, ranks, spec);
+  }
   Result<MadeCheckpoint> Checkpoint(const std::string& directory) override;
   bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) override;
+  // See SessionRegistry.
+  bool MayComeBack(std::uint32_t attempt, std::uint32_t rank) { return registry_.MayComeBack(attempt, rank); }
 
  private:
   std::string State();
-  // Of all runs held; at most a second old.
+  // Of all runs held; at most a second old, as the next one.
   std::map<std::string, std::uint64_t> DroppedByCause();
+  std::vector<std::string> KeptRuns();  // sorted
+  void TakeCensusLocked();
 
   Store& store_;
   const Clock& clock_;
@@ -77,9 +87,10 @@ class Collector final : public CollectorControl {
   SessionRegistry registry_;
   std::unique_ptr<IngestService> service_;
   Retention retention_;
-  std::mutex dropped_mutex_;
-  std::optional<std::chrono::steady_clock::time_point> dropped_at_;
+  std::mutex census_mutex_;
+  std::optional<std::chrono::steady_clock::time_point> census_at_;
   std::map<std::string, std::uint64_t> dropped_;
+  std::set<std::string> kept_;
   AdmissionWorker worker_;
   std::unique_ptr<AdmissionWorker> retention_worker_;  // if there is anything to do
 };

@@ -24,6 +24,7 @@ v1::CollectorMessage MakeWelcome(const AttemptMeta& attempt, std::uint64_t durab
   welcome->mutable_limits()->set_message_bytes_max(kMessageBytesMax);
   welcome->mutable_limits()->set_window_batches_max(kWindowBatchesMax);
   welcome->mutable_limits()->set_window_bytes_max(kWindowBytesMax);
+  welcome->mutable_limits()->set_capture_chunk_bytes_max(kCaptureChunkBytesMax);
   welcome->set_fsync(fsync);
   return message;
 }
@@ -38,6 +39,15 @@ v1::CollectorMessage MakeStepsDirective(const std::string& steps) {
   v1::CollectorMessage message;
   message.mutable_directive()->set_kind("steps");
   (*message.mutable_directive()->mutable_arguments())["steps"] = steps;
+  return message;
+}
+
+v1::CollectorMessage MakeCaptureDirective(const CaptureRequest& request) {
+  v1::CollectorMessage message;
+  message.mutable_directive()->set_kind("capture");
+  auto& arguments = *message.mutable_directive()->mutable_arguments();
+  for (const auto& [name, value] : request.spec.ToArguments()) arguments[name] = value;
+  arguments["request"] = std::to_string(request.id);
   return message;
 }
 
@@ -110,6 +120,12 @@ void IngestStream::RecordSteps(const std::string& steps) {
   Advance(std::move(lock));
 }
 
+void IngestStream::Capture(const CaptureRequest& request) {
+  std::unique_lock lock(mutex_);
+  captures_due_.push_back(request);
+  Advance(std::move(lock));
+}
+
 void IngestStream::Drain() {
   std::unique_lock lock(mutex_);
   if (phase_ == Phase::kLeaving) return;  // ends by itself when the goodbye is durable
@@ -134,17 +150,19 @@ void IngestStream::TakeHello(const v1::Hello& hello) {
     std::lock_guard lock(mutex_);
     phase_ = Phase::kAdmitting;
   }
-  context_.admit([self = shared_from_this(), info = *std::move(info)] { self->Admit(info); });
+  const auto late_from = hello.late() ? std::optional(hello.first_unacked_seq()) : std::nullopt;
+  context_.admit(
+      [self = shared_from_this(), info = *std::move(info), late_from] { self->Admit(info, late_from); });
 }
 
-void IngestStream::Admit(const SessionInfo& info) {
+void IngestStream::Admit(const SessionInfo& info, std::optional<std::uint64_t> late_from) {
   {
     std::lock_guard lock(mutex_);
     if (end_) return;
   }
   if (Status refusal = context_.committer.Admission(); !refusal.ok()) return End(refusal, How::kAtOnce);
   STATCOLLECT_FAILPOINT("admission.before");
-  auto admission = context_.registry.Open(info, shared_from_this());
+  auto admission = context_.registry.Open(info, shared_from_this(), late_from);
   STATCOLLECT_FAILPOINT("admission.decided");
   if (!admission.ok()) return End(admission.status(), How::kAtOnce);
   auto session = IngestSession::Load(context_.store, admission->attempt.id, admission->meta);
@@ -167,6 +185,8 @@ void IngestStream::Welcome(Admission admission, std::unique_ptr<IngestSession> s
   rank_ = admission.meta.info.rank;
   durable_seq_ = admission.meta.durable_seq;
   if (!steps_due_) steps_due_ = std::move(admission.steps);
+  // Agents let be what they were told before.
+  captures_due_.insert(captures_due_.begin(), admission.captures.begin(), admission.captures.end());
   lane_ = std::move(admission.lane);
   session_ = std::move(session);
   writer_ = context_.store.NewWriter(attempt, rank_);
@@ -249,6 +269,8 @@ std::shared_ptr<CommittedBatch> IngestStream::Announcement(std::optional<RecordB
   stats.samples = {};
   stats.sample_count = {};
   stats.sketch_width = 0;
+  committed->batch.captures = {};
+  committed->batch.exponents = {};
   return committed;
 }
 
@@ -299,6 +321,10 @@ void IngestStream::WriteLocked() {
   } else if (steps_due_ && phase_ == Phase::kOpen && !end_) {
     transport_->StartWrite(MakeStepsDirective(*steps_due_));
     steps_due_.reset();
+    writing_ = true;
+  } else if (!captures_due_.empty() && phase_ == Phase::kOpen && !end_) {
+    transport_->StartWrite(MakeCaptureDirective(captures_due_.front()));
+    captures_due_.pop_front();
     writing_ = true;
   }
 }

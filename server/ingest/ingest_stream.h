@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -68,6 +69,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   // --- from others
   void EndStream(const Status& why) override;  // at once
   void RecordSteps(const std::string& steps) override;
+  void Capture(const CaptureRequest& request) override;
   // Gracefully: reads nothing more.
   void Drain();
   // Ends the stream if its hello is overdue.
@@ -83,7 +85,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   };
 
   void TakeHello(const v1::Hello& hello);
-  void Admit(const SessionInfo& info);
+  void Admit(const SessionInfo& info, std::optional<std::uint64_t> late_from);
   void Welcome(Admission admission, std::unique_ptr<IngestSession> session);
   void TakeBatch(v1::Batch* wire);
   void TakeGoodbye(const v1::Goodbye& goodbye);
@@ -112,8 +114,10 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   std::optional<AttemptMeta> attempt_;  // set once admitted
   std::uint32_t rank_ = 0;
   std::uint64_t durable_seq_ = 0;
-  std::uint32_t in_flight_ = 0;           // items submitted and not done
-  std::optional<std::string> steps_due_;  // to be told; what is due when the stream ends is not
+  std::uint32_t in_flight_ = 0;  // items submitted and not done
+  // To be told; what is due when the stream ends is not.
+  std::optional<std::string> steps_due_;
+  std::deque<CaptureRequest> captures_due_;
   bool welcome_due_ = false, ack_due_ = false, writing_ = false;
   std::optional<Status> end_;
   bool end_at_once_ = false, finished_ = false;

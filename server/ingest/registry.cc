@@ -36,6 +36,23 @@ Status Fenced(const SessionInfo& by) {
                                     "); this one writes no more; give each launch a run name of its own");
 }
 
+Status NewerAttempt(const SessionInfo& info, const AttemptMeta& newest) {
+  return Status(Code::kAborted, "rank " + std::to_string(info.rank) + " of run '" + info.run +
+                                    "': fenced by attempt " + std::to_string(newest.number) + " of " +
+                                    Utc(newest.start_unix_nanos) +
+                                    "; this session writes no more; give each launch a run name of its own");
+}
+
+Status SessionUnknown(const SessionInfo& info, std::uint64_t first_seq) {
+  return Status(Code::kFailedPrecondition,
+                "run '" + info.run + "', rank " + std::to_string(info.rank) +
+                    ": this collector has nothing of the session that the records " +
+                    std::to_string(first_seq) +
+                    " and later belong to; expected the collector, and the run's name, that the training "
+                    "had; was the run "
+                    "removed?");
+}
+
 Status Superseded(const SessionInfo& by) {
   return Status(Code::kAborted, "rank " + std::to_string(by.rank) + " of run '" + by.run +
                                     "': fenced by a newer stream of the same session (" + Who(by) +
@@ -51,13 +68,15 @@ Status Replaced(const SessionInfo& by) {
 
 }  // namespace
 
-Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr<OpenStream> stream) {
+Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr<OpenStream> stream,
+                                        LateFrom late_from) {
   Endings endings;
   auto admission = [&]() -> Result<Admission> {
     std::lock_guard lock(mutex_);
-    auto decided = DecideLocked(info, &endings);
+    auto decided = DecideLocked(info, late_from, &endings);
     if (!decided.ok()) return decided;
     decided->lane = std::make_shared<CommitLane>();
+    decided->captures = CapturesFor(*decided);
     if (const auto asked = steps_.find(decided->attempt.id); asked != steps_.end())
       decided->steps = asked->second;
     writers_[{decided->attempt.id, info.rank}] = {info.run, info.session, decided->lane, std::move(stream)};
@@ -71,14 +90,15 @@ void SessionRegistry::Close(AttemptId attempt, std::uint32_t rank, const OpenStr
   std::shared_ptr<OpenStream> closed;  // released after the mutex
   std::lock_guard lock(mutex_);
   const auto writer = writers_.find({attempt, rank});
-  if (writer != writers_.end() && writer->second.stream.get() == stream)
-    closed = std::move(writer->second.stream);
+  if (writer == writers_.end() || writer->second.stream.get() != stream) return;
+  closed = std::move(writer->second.stream);
+  writer->second.closed_at = clock_.Now();
 }
 
 Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const std::string& steps) {
   const std::string attempted = "record steps '" + Printable(steps) + "' of run '" + Printable(run) + "'";
-  if (auto parsed = StepSet::Parse(steps); !parsed.ok())
-    return Status(parsed.status().code(), attempted + ": " + parsed.status().message());
+  const auto parsed = StepSet::Parse(steps);
+  if (!parsed.ok()) return Status(parsed.status().code(), attempted + ": " + parsed.status().message());
   std::vector<std::shared_ptr<OpenStream>> told;
   {
     std::lock_guard lock(mutex_);
@@ -91,6 +111,19 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
          ++it) {
       if (it->second.stream) told.push_back(it->second.stream);
     }
+    const auto ranks = store_.Ranks(newest);
+    if (!ranks.ok()) return ranks.status();
+    const auto is_past = [&](const auto& entry) {
+      return entry.second.last_step && *entry.second.last_step > parsed->last();
+    };
+    if (!told.empty() && !ranks->empty() && std::all_of(ranks->begin(), ranks->end(), is_past)) {
+      const auto& [rank, meta] = *ranks->begin();
+      return Status(Code::kOutOfRange,
+                    attempted + ": all of them have passed (rank " + std::to_string(rank) + " is at step " +
+                        std::to_string(*meta.last_step) +
+                        "), and no later one would be recorded; expected steps to come, such as " +
+                        std::to_string(*meta.last_step + 10) + "-");
+    }
     if (!told.empty()) steps_[newest] = steps;
   }
   if (told.empty()) {
@@ -102,10 +135,104 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
   return static_cast<std::uint32_t>(told.size());
 }
 
+Result<RequestedCapture> SessionRegistry::RequestCapture(const std::string& run,
+                                                         const std::vector<std::uint32_t>& ranks,
+                                                         const CaptureSpec& spec) {
+  const std::string attempted = "capture " + spec.Describe() + " of run '" + Printable(run) + "'";
+  std::vector<std::shared_ptr<OpenStream>> told;
+  CaptureRequest request{.id = 1, .ranks = ranks, .asked_unix_nanos = clock_.UnixNanos(), .spec = spec};
+  {
+    std::lock_guard lock(mutex_);
+    auto attempts = store_.Attempts(run);
+    if (!attempts.ok()) return attempts.status();
+    if (attempts->empty())
+      return Status(Code::kNotFound, attempted + ": there is no such run; statctl runs lists them");
+    request.attempt = attempts->back().id;
+    auto open = CheckCaptureLocked(attempted, &request);
+    if (!open.ok()) return open.status();
+    told = *std::move(open);
+    auto requests = ReadCaptureRequests(store_, run);
+    if (!requests.ok()) return requests.status();
+    if (!requests->empty()) request.id = requests->back().id + 1;
+    requests->push_back(request);
+    STATCOLLECT_RETURN_IF_ERROR(WriteCaptureRequests(store_, run, *std::move(requests)));
+  }
+  for (const auto& stream : told) stream->Capture(request);
+  return RequestedCapture{.request = request.id,
+                          .ranks = std::move(request.ranks),
+                          .told = static_cast<std::uint32_t>(told.size())};
+}
+
+Result<std::vector<std::shared_ptr<OpenStream>>> SessionRegistry::CheckCaptureLocked(
+    const std::string& attempted, CaptureRequest* request) {
+  const auto known = store_.Ranks(request->attempt);
+  if (!known.ok()) return known.status();
+  if (request->ranks.empty()) {
+    for (const auto& [rank, meta] : *known) request->ranks.push_back(rank);
+  }
+  const std::uint64_t step = request->spec.steps.last();
+  std::vector<std::shared_ptr<OpenStream>> open;
+  bool past = true, any_away = false;
+  std::string reached;
+  for (const std::uint32_t rank : request->ranks) {
+    const auto found = known->find(rank);
+    if (found == known->end()) {
+      return Status(Code::kNotFound, attempted + ": there is no rank " + std::to_string(rank) + "; it has " +
+                                         Count(known->size(), "rank") + ", the last one " +
+                                         (known->empty() ? "-" : std::to_string(known->rbegin()->first)));
+    }
+    const auto& last = found->second.last_step;
+    past = past && last && *last > step;
+    if (past && reached.empty())
+      reached = "rank " + std::to_string(rank) + " is at step " + std::to_string(*last);
+    const Place place(request->attempt, rank);
+    const auto writer = writers_.find(place);
+    if (writer != writers_.end() && writer->second.stream) {
+      open.push_back(writer->second.stream);
+    } else {
+      any_away = any_away || (!found->second.finished && MayComeBackLocked(place));
+    }
+  }
+  const std::string again =
+      "to capture it in another launch, start that with STATAGENT_CAPTURES='" + request->spec.ToText() + "'";
+  if (open.empty() && !any_away) {
+    return Status(Code::kFailedPrecondition,
+                  attempted + ": no rank of it is connected; expected a run in training; " + again);
+  }
+  if (past) {
+    return Status(Code::kOutOfRange, attempted + ": step " + std::to_string(step) + " has passed (" +
+                                         reached + "); expected one to come; " + again);
+  }
+  return open;
+}
+
+std::vector<CaptureRequest> SessionRegistry::CapturesFor(const Admission& admission) {
+  auto requests = ReadCaptureRequests(store_, admission.attempt.run);
+  if (!requests.ok()) return {};
+  const RankMeta& meta = admission.meta;
+  std::erase_if(*requests, [&](const CaptureRequest& request) {
+    return request.attempt != admission.attempt.id ||
+           std::find(request.ranks.begin(), request.ranks.end(), meta.info.rank) == request.ranks.end() ||
+           (meta.last_step && request.spec.steps.last() < *meta.last_step);
+  });
+  return *std::move(requests);
+}
+
 bool SessionRegistry::IsOpen(AttemptId attempt, std::uint32_t rank) {
   std::lock_guard lock(mutex_);
   const auto writer = writers_.find({attempt, rank});
   return writer != writers_.end() && writer->second.stream != nullptr;
+}
+
+bool SessionRegistry::MayComeBack(AttemptId attempt, std::uint32_t rank) {
+  std::lock_guard lock(mutex_);
+  return MayComeBackLocked({attempt, rank});
+}
+
+bool SessionRegistry::MayComeBackLocked(const Place& place) const {
+  const auto writer = writers_.find(place);
+  const auto since = writer == writers_.end() ? start_ : writer->second.closed_at;
+  return clock_.Now() - since < kAwayGrace;
 }
 
 std::uint32_t SessionRegistry::OpenStreams() {
@@ -170,18 +297,52 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
   return deleted;
 }
 
-Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, Endings* endings) {
+Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, LateFrom late_from,
+                                                Endings* endings) {
+  // The later part of a session is of no use without the earlier one.
+  const bool is_rest = late_from.value_or(1) > 1;
   auto attempts = store_.Attempts(info.run);
   if (!attempts.ok()) return attempts.status();
-  if (attempts->empty()) return CreateLocked(info);
+  if (attempts->empty())
+    return is_rest ? Result<Admission>(SessionUnknown(info, *late_from)) : CreateLocked(info);
   const AttemptMeta& newest = attempts->back();
   auto ranks = store_.Ranks(newest.id);
   if (!ranks.ok()) return ranks.status();
   const auto own = ranks->find(info.rank);
   if (own != ranks->end() && own->second.info.session == info.session)
     return ResumeLocked(info, newest, endings);
+  const auto older = FindOlderLocked(info, *attempts);
+  if (!older.ok()) return older.status();
+  if (*older != nullptr) {
+    if (late_from) return ResumeLocked(info, **older, endings);
+    return NewerAttempt(info, newest);
+  }
+  if (is_rest) return SessionUnknown(info, *late_from);
   if (own == ranks->end() && MayJoin(info, newest, *ranks)) return JoinLocked(info, newest);
   return ApplyPolicyLocked(info, *attempts, endings);
+}
+
+Result<const AttemptMeta*> SessionRegistry::FindOlderLocked(const SessionInfo& info,
+                                                            const std::vector<AttemptMeta>& attempts) {
+  const AttemptMeta* found = nullptr;
+  for (std::size_t i = 0; i + 1 < attempts.size() && found == nullptr; ++i) {
+    const auto sessions = OlderSessionsLocked(attempts[i].id);
+    if (!sessions.ok()) return sessions.status();
+    const auto own = (*sessions)->find(info.rank);
+    if (own != (*sessions)->end() && own->second == info.session) found = &attempts[i];
+  }
+  return found;
+}
+
+Result<const SessionRegistry::Sessions*> SessionRegistry::OlderSessionsLocked(AttemptId attempt) {
+  const auto known = older_sessions_.find(attempt);
+  if (known != older_sessions_.end()) return &known->second;
+  const auto ranks = store_.Ranks(attempt);
+  if (!ranks.ok()) return ranks.status();
+  if (older_sessions_.size() >= kOlderAttemptsMax) older_sessions_.clear();
+  Sessions& sessions = older_sessions_[attempt];
+  for (const auto& [rank, meta] : *ranks) sessions[rank] = meta.info.session;
+  return &sessions;
 }
 
 bool SessionRegistry::MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const {
@@ -283,8 +444,11 @@ Status SessionRegistry::DropLocked(const std::vector<AttemptMeta>& attempts, con
   STATCOLLECT_FAILPOINT("drop.before");
   STATCOLLECT_RETURN_IF_ERROR(store_.DropAttempts(ids));
   STATCOLLECT_FAILPOINT("drop.after");
-  for (const AttemptId id : ids)
+  for (const AttemptId id : ids) {
     writers_.erase(writers_.lower_bound({id, 0}), writers_.lower_bound({id + 1, 0}));
+    steps_.erase(id);
+    older_sessions_.erase(id);
+  }
   return Status::Ok();
 }
 

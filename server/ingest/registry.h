@@ -22,6 +22,7 @@
 #include "common/status.h"
 #include "server/ingest/committer.h"
 #include "server/runtime/control.h"
+#include "server/store/capture_requests.h"
 #include "server/store/store.h"
 
 namespace statcollect {
@@ -34,6 +35,8 @@ class OpenStream {
   virtual void EndStream(const Status& why) = 0;
   // Tells the agent to record tensors in these steps only (a StepSet's text).
   virtual void RecordSteps(const std::string& steps) = 0;
+  // Asks the agent to keep what the request names.
+  virtual void Capture(const CaptureRequest& request) = 0;
 };
 
 // What a hello got: the stream's place and the rank's state, whose watermark is where to go on.
@@ -42,21 +45,30 @@ struct Admission {
   RankMeta meta;
   std::shared_ptr<CommitLane> lane;
   bool resumed = false;
-  std::optional<std::string> steps;  // what RecordSteps last said for the attempt
+  std::optional<std::string> steps;      // what RecordSteps last said for the attempt
+  std::vector<CaptureRequest> captures;  // that the rank may not know of yet
 };
 
 // A rank that says hello after all others have said goodbye still belongs to their launch for so long, if the
 // launcher is unknown: ranks do not start at the same moment, and short ones may have finished by then.
 inline constexpr std::chrono::seconds kLateRankGrace{60};
 
+// An agent that lost its connection tries again at least every few seconds; after so long it is given up.
+inline constexpr std::chrono::seconds kAwayGrace{60};
+
 class SessionRegistry {
  public:
+  using LateFrom = std::optional<std::uint64_t>;
+
   SessionRegistry(Store& store, const Clock& clock, Committer& committer)
-      : store_(store), clock_(clock), committer_(committer) {}
+      : store_(store), clock_(clock), committer_(committer), start_(clock.Now()) {}
 
   // Decides. On success the rank is in the catalogue and `stream` is its open stream; an older one is fenced,
   // and nothing of it will be written any more. kAlreadyExists: the name is taken, and policy says to refuse.
-  Result<Admission> Open(const SessionInfo& info, std::shared_ptr<OpenStream> stream);
+  // `late_from`: the session's process has ended and left its records from this number on; the session is
+  // resumed in whichever attempt has it. kFailedPrecondition: none has, and the number is not 1.
+  Result<Admission> Open(const SessionInfo& info, std::shared_ptr<OpenStream> stream,
+                         LateFrom late_from = {});
   // The stream takes nothing more; what it has queued is still written. No effect if another stream has
   // replaced it.
   void Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream);
@@ -64,7 +76,14 @@ class SessionRegistry {
   // Tells the open streams of the run's newest attempt, and those that it will have. See CollectorControl.
   Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps);
 
+  // See CollectorControl.
+  Result<RequestedCapture> RequestCapture(const std::string& run, const std::vector<std::uint32_t>& ranks,
+                                          const CaptureSpec& spec);
+
   bool IsOpen(AttemptId attempt, std::uint32_t rank);
+  // Of a rank that has not said goodbye and whose stream is not open: whether it was less than kAwayGrace
+  // ago, or whether, since the collector was started, it has had less than that to connect.
+  bool MayComeBack(AttemptId attempt, std::uint32_t rank);
   std::uint32_t OpenStreams();
   bool HasOpenStream(const std::string& run);
   // `last_write_unix_nanos`, if given: kFailedPrecondition if something was written after it.
@@ -80,6 +99,7 @@ class SessionRegistry {
     SessionId session{};
     std::shared_ptr<CommitLane> lane;
     std::shared_ptr<OpenStream> stream;  // nullptr when closed
+    std::chrono::steady_clock::time_point closed_at{};
   };
   // Streams to end once the mutex is released.
   struct Ending {
@@ -88,26 +108,44 @@ class SessionRegistry {
   };
   using Endings = std::vector<Ending>;
 
-  Result<Admission> DecideLocked(const SessionInfo& info, Endings* endings);
+  Result<Admission> DecideLocked(const SessionInfo& info, LateFrom late_from, Endings* endings);
   Result<Admission> ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt, Endings* endings);
   Result<Admission> JoinLocked(const SessionInfo& info, const AttemptMeta& attempt);
   Result<Admission> CreateLocked(const SessionInfo& info);
   Result<Admission> ApplyPolicyLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
                                       Endings* endings);
+  // Completes the request's ranks and returns the streams of those that are connected (none: others may come
+  // back soon), or says why nothing could come of it.
+  Result<std::vector<std::shared_ptr<OpenStream>>> CheckCaptureLocked(const std::string& attempted,
+                                                                      CaptureRequest* request);
+  using Sessions = std::map<std::uint32_t, SessionId>;  // by rank
+  // Of an attempt that is not its run's newest: they do not change any more.
+  Result<const Sessions*> OlderSessionsLocked(AttemptId attempt);
+  // The attempt other than the newest that has this session; nullptr: none.
+  Result<const AttemptMeta*> FindOlderLocked(const SessionInfo& info,
+                                             const std::vector<AttemptMeta>& attempts);
   bool MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const;
   Status NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts);
   // From the return on nothing of the place is written; its stream, if open, joins `endings`.
   void RetireLocked(const Place& place, const Status& why, Endings* endings);
   Status DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings);
+  // Requests of the attempt that the rank is asked for and may still serve. None if they cannot be read: the
+  // rank is recorded all the same.
+  std::vector<CaptureRequest> CapturesFor(const Admission& admission);
   Status CheckUnchanged(const std::vector<AttemptMeta>& attempts, std::int64_t last_write_unix_nanos);
   std::size_t OpenStreamsLocked(const std::string& run) const;
+  bool MayComeBackLocked(const Place& place) const;
 
   Store& store_;
   const Clock& clock_;
   Committer& committer_;
+  const std::chrono::steady_clock::time_point start_;
   std::mutex mutex_;
   std::map<Place, Writer> writers_;
   std::map<AttemptId, std::string> steps_;  // asked for by RecordSteps
+  // Read once, for all ranks of a launch that connect; some 64 bytes a rank.
+  static constexpr std::size_t kOlderAttemptsMax = 256;
+  std::map<AttemptId, Sessions> older_sessions_;
 };
 
 }  // namespace statcollect

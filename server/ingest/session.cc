@@ -50,6 +50,12 @@ Status CheckDefs(const char* field, const std::vector<Def>& known, const std::ve
   return Status::Ok();
 }
 
+// How many are defined once a batch's own are added.
+template <typename Def>
+std::size_t DefinedBy(std::size_t known, const std::vector<Def>& own) {
+  return std::max<std::size_t>(known, own.empty() ? 0 : std::size_t{own.back().id} + 1);
+}
+
 // Causes come from outside and are kept with every rank: a few, short, or "other".
 std::string CauseKey(const std::map<std::string, std::uint64_t>& tallies, const std::string& cause) {
   const bool fits =
@@ -144,12 +150,14 @@ Result<IngestSession::Accepted> IngestSession::Accept(RecordBatch batch, std::in
   Accepted accepted;
   if (batch.last_seq() <= received()) {
     accepted.duplicates = batch.records();
-    accepted.meta = meta_;
+    accepted.meta = Tallies();
     return accepted;
   }
   accepted.duplicates = received() + 1 - batch.first_seq;
   TrimFront(&batch, accepted.duplicates);
   STATCOLLECT_RETURN_IF_ERROR(CheckStats(batch));
+  STATCOLLECT_RETURN_IF_ERROR(CheckDefined("captures", batch.captures, batch));
+  STATCOLLECT_RETURN_IF_ERROR(CheckDefined("exponents", batch.exponents, batch));
   STATCOLLECT_RETURN_IF_ERROR(CheckSettings(batch));
 
   AddDefinitions(batch);
@@ -159,7 +167,7 @@ Result<IngestSession::Accepted> IngestSession::Accept(RecordBatch batch, std::in
   meta_.durable_seq = batch.last_seq();
   meta_.last_write_unix_nanos = unix_nanos;
   meta_.finished = false;
-  accepted.meta = meta_;
+  accepted.meta = Tallies();
   accepted.batch = std::move(batch);
   return accepted;
 }
@@ -178,8 +186,16 @@ IngestSession::Accepted IngestSession::Finish(const AgentCounters& counters, std
   }
   meta_.last_write_unix_nanos = unix_nanos;
   meta_.finished = true;
-  accepted.meta = meta_;
+  accepted.meta = Tallies();
   return accepted;
+}
+
+RankMeta IngestSession::Tallies() {
+  // A copy of thousands of settings with every batch would cost more than the batch.
+  auto config = std::exchange(meta_.info.config, {});
+  RankMeta copy = meta_;
+  meta_.info.config = std::move(config);
+  return copy;
 }
 
 Status IngestSession::CheckOrder(const RecordBatch& batch) const {
@@ -215,11 +231,8 @@ Status IngestSession::CheckLayouts(const RecordBatch& batch) const {
 
 Status IngestSession::CheckStats(const RecordBatch& batch) const {
   const StatColumns& stats = batch.stats;
-  const auto defined = [](std::size_t known, const auto& defs) {
-    return std::max<std::size_t>(known, defs.empty() ? 0 : std::size_t{defs.back().id} + 1);
-  };
-  const std::size_t activations = defined(activations_.size(), batch.activations);
-  const std::size_t layouts = defined(layouts_.size(), batch.layouts);
+  const std::size_t activations = DefinedBy(activations_.size(), batch.activations);
+  const std::size_t layouts = DefinedBy(layouts_.size(), batch.layouts);
   std::optional<std::uint64_t> step = stat_step_;
   in_batch_.Clear();
   for (std::size_t i = 0; i < stats.size(); ++i) {
@@ -243,6 +256,20 @@ Status IngestSession::CheckStats(const RecordBatch& batch) const {
                      " again in step " + std::to_string(*step) +
                      "; expected an activation at most once a step");
     }
+  }
+  return Status::Ok();
+}
+
+// Their layouts and sizes were checked by FromWire.
+template <typename Record>
+Status IngestSession::CheckDefined(const std::string& field, const std::vector<Record>& records,
+                                   const RecordBatch& batch) const {
+  const std::size_t defined = DefinedBy(activations_.size(), batch.activations);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (records[i].activation < defined) continue;
+    return Invalid(field + ".activation[" + std::to_string(i) + "] is " +
+                   std::to_string(records[i].activation) +
+                   "; expected an id that the session has defined (below " + std::to_string(defined) + ")");
   }
   return Status::Ok();
 }
@@ -288,6 +315,8 @@ void IngestSession::AddTallies(const RecordBatch& batch) {
   for (const DensityRecord& density : batch.densities) Extend(&meta_, density.step);
   for (const SettingRecord& setting : batch.settings) meta_.info.config[setting.name] = setting.value;
   for (const StepRecord& step : batch.steps) Extend(&meta_, step.step);
+  for (const CaptureChunk& chunk : batch.captures) Extend(&meta_, chunk.step);
+  for (const ExponentRecord& record : batch.exponents) Extend(&meta_, record.step);
   meta_.records += batch.records();
 }
 

@@ -49,7 +49,7 @@ class IngestSession {
   // A batch to store with the rank's state after it, or nothing to store: a duplicate.
   struct Accepted {
     std::optional<RecordBatch> batch;
-    RankMeta meta;
+    RankMeta meta;  // without the configuration: the store has that from the hello and from the batches
     std::uint64_t duplicates = 0;  // records that were there already
     std::uint64_t dropped = 0;     // records that the agent newly reports as lost
   };
@@ -85,12 +85,17 @@ class IngestSession {
 
   explicit IngestSession(RankMeta meta) : meta_(std::move(meta)), by_key_(KeyLess{&activations_}) {}
 
+  RankMeta Tallies();  // meta_ without the configuration
   Status Reload(Store& store, AttemptId attempt);
   Status ReloadLastStep(Store& store, AttemptId attempt);
   Status CheckOrder(const RecordBatch& batch) const;
   Status CheckActivations(const RecordBatch& batch) const;
   Status CheckLayouts(const RecordBatch& batch) const;
   Status CheckStats(const RecordBatch& batch) const;
+  // Whether they are of activations that the session or the batch defines.
+  template <typename Record>
+  Status CheckDefined(const std::string& field, const std::vector<Record>& records,
+                      const RecordBatch& batch) const;
   Status CheckSettings(const RecordBatch& batch) const;
   void AddDefinitions(const RecordBatch& batch);
   void AddStats(const StatColumns& stats);

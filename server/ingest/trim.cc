@@ -52,6 +52,8 @@ void TrimFront(RecordBatch* batch, std::uint64_t count) {
   EraseCounted(&batch->densities, &count);
   EraseCounted(&batch->settings, &count);
   EraseCounted(&batch->steps, &count);
+  EraseCounted(&batch->captures, &count);
+  EraseCounted(&batch->exponents, &count);
 }
 
 }  // namespace statcollect

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/capture_spec.h"
 #include "common/status.h"
 
 namespace statcollect {
@@ -86,6 +87,13 @@ struct MadeCheckpoint {
   bool linked = false;  // shares the space of its tables with the store
 };
 
+// A request to capture that was taken.
+struct RequestedCapture {
+  std::uint64_t request = 0;         // its number within the run
+  std::vector<std::uint32_t> ranks;  // that are asked
+  std::uint32_t told = 0;            // of these: whose stream is open
+};
+
 // Thread-safe.
 class CollectorControl {
  public:
@@ -100,6 +108,13 @@ class CollectorControl {
   // connect later. Returns how many were told. kNotFound; kInvalidArgument: steps that do not parse;
   // kFailedPrecondition: no stream of the run is open.
   virtual Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) = 0;
+  // Asks ranks of the run's newest launch (none: all of them) to keep the raw values of an activation in one
+  // step to come, durably: those that connect later are asked, too. kNotFound: no such run or rank;
+  // kFailedPrecondition: no stream of the run is open or may soon be again; kOutOfRange: the step has passed
+  // on all of them.
+  virtual Result<RequestedCapture> RequestCapture(const std::string& run,
+                                                  const std::vector<std::uint32_t>& ranks,
+                                                  const CaptureSpec& spec) = 0;
   // A consistent copy of the store, with all that was acknowledged before the call. Takes as long as it
   // takes.
   virtual Result<MadeCheckpoint> Checkpoint(const std::string& directory) = 0;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/byte_size.h"
 #include "common/names.h"
 
 namespace statcollect {
@@ -17,10 +18,7 @@ struct Unit {
 };
 
 constexpr Unit kTimes[] = {{"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}, {"w", 7 * 86400}};
-constexpr Unit kSizes[] = {
-    {"MiB", std::uint64_t{1} << 20}, {"GiB", std::uint64_t{1} << 30}, {"TiB", std::uint64_t{1} << 40}};
 constexpr std::uint64_t kSecondsMax = std::uint64_t{100} * 366 * 86400;
-constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 60;
 
 // A whole number from 1 and what follows it.
 std::optional<std::pair<std::uint64_t, std::string_view>> Split(std::string_view text) {
@@ -30,12 +28,12 @@ std::optional<std::pair<std::uint64_t, std::string_view>> Split(std::string_view
   return std::pair(number, text.substr(static_cast<std::size_t>(end - text.data())));
 }
 
-template <std::size_t N>
-std::optional<std::uint64_t> Parse(std::string_view text, const Unit (&units)[N], std::uint64_t max) {
+std::optional<std::uint64_t> ParseSeconds(std::string_view text) {
   const auto split = Split(text);
   if (!split) return std::nullopt;
-  for (const Unit& unit : units) {
-    if (split->second == unit.name && split->first <= max / unit.factor) return split->first * unit.factor;
+  for (const Unit& unit : kTimes) {
+    if (split->second == unit.name && split->first <= kSecondsMax / unit.factor)
+      return split->first * unit.factor;
   }
   return std::nullopt;
 }
@@ -48,7 +46,7 @@ Status Wrong(const std::string& flag, const std::string& text, const char* expec
 
 Result<std::chrono::seconds> ParseDuration(const std::string& flag, const std::string& text) {
   if (text == "off") return std::chrono::seconds(0);
-  const auto seconds = Parse(text, kTimes, kSecondsMax);
+  const auto seconds = ParseSeconds(text);
   if (!seconds) return Wrong(flag, text, "a number of s, min, h, d or w, such as 30d, or off");
   return std::chrono::seconds(*seconds);
 }
@@ -57,7 +55,7 @@ Result<DiskLimit> ParseDiskLimit(const std::string& flag, const std::string& tex
   if (text == "off") return DiskLimit{};
   if (const auto split = Split(text); split && split->second == "%" && split->first <= 100)
     return DiskLimit{.bytes = 0, .percent = static_cast<unsigned>(split->first)};
-  const auto bytes = Parse(text, kSizes, kBytesMax);
+  const auto bytes = ParseByteSize(text);
   if (!bytes)
     return Wrong(flag, text, "a number of MiB, GiB or TiB such as 200GiB, a share such as 80%, or off");
   return DiskLimit{.bytes = *bytes, .percent = 0};

@@ -126,11 +126,16 @@ Result<CheckpointReport> MeasureCheckpoint(const std::string& directory) {
   return report;
 }
 
-Status CopyFiles(const std::string& from, const std::string& to) {
+Status Stopped(const std::string& attempted) {
+  return {Code::kCancelled, attempted + ": stopped by a signal; nothing was left behind"};
+}
+
+Status CopyFiles(const std::string& from, const std::string& to, const std::function<bool()>& stopped) {
   std::error_code error;
   fs::create_directory(to, error);
   if (error) return CannotWrite(to, error.message());
   for (fs::directory_iterator entry(from, error), end; !error && entry != end; entry.increment(error)) {
+    if (stopped && stopped()) return Stopped("copy '" + from + "'");
     if (!entry->is_regular_file() || entry->path().filename() == "statcollectord.pid") continue;
     const fs::path copy = fs::path(to) / entry->path().filename();
     fs::copy_file(entry->path(), copy, error);

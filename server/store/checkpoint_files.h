@@ -3,6 +3,7 @@
 #ifndef STATCOLLECT_SERVER_STORE_CHECKPOINT_FILES_H_
 #define STATCOLLECT_SERVER_STORE_CHECKPOINT_FILES_H_
 
+#include <functional>
 #include <string>
 
 #include "common/status.h"
@@ -41,8 +42,11 @@ bool SameFileSystem(const std::string& path, const std::string& other);
 // Files directly in the directory, their bytes, and whether each table is shared with another directory.
 Result<CheckpointReport> MeasureCheckpoint(const std::string& directory);
 
-// Copies the files directly in `from` into the new directory `to`, and syncs them.
-Status CopyFiles(const std::string& from, const std::string& to);
+// Copies the files directly in `from` into the new directory `to`, and syncs them. kCancelled once stopped(),
+// which may be empty, is true between two files.
+Status CopyFiles(const std::string& from, const std::string& to, const std::function<bool()>& stopped);
+// What was attempted was stopped by whoever asked for it; nothing is left of it.
+Status Stopped(const std::string& attempted);
 
 }  // namespace statcollect
 

@@ -12,7 +12,7 @@ namespace statcollect {
 struct CommittedBatch {
   AttemptMeta attempt;
   std::uint32_t rank = 0;
-  RecordBatch batch;     // without sketches and samples
+  RecordBatch batch;     // without sketches, samples, captures and exponents
   bool goodbye = false;  // the rank's last one
 };
 

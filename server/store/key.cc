@@ -4,6 +4,7 @@ namespace statcollect {
 namespace {
 
 constexpr std::size_t kStatKeyBytes = 20;
+constexpr std::size_t kCaptureKeyBytes = 25;
 
 template <typename T>
 void AppendBigEndian(std::string& key, T value) {
@@ -49,6 +50,28 @@ std::optional<StatKey> DecodeStatKey(std::string_view text) {
 
 std::string StepPrefix(std::uint32_t attempt, std::uint32_t rank, std::uint64_t step) {
   return KeyBuilder().U32(attempt).U32(rank).U64(step).Take();
+}
+
+std::string EncodeCaptureKey(const CaptureKey& key) {
+  return KeyBuilder()
+      .U32(key.attempt)
+      .U32(key.rank)
+      .Text({&key.part, 1})
+      .U64(key.step)
+      .U32(key.activation)
+      .U32(key.offset)
+      .Take();
+}
+
+std::optional<CaptureKey> DecodeCaptureKey(std::string_view text) {
+  if (text.size() != kCaptureKeyBytes || (text[8] != 'h' && text[8] != 'd' && text[8] != 'e'))
+    return std::nullopt;
+  return CaptureKey{.attempt = ReadU32(text),
+                    .rank = ReadU32(text.substr(4)),
+                    .part = text[8],
+                    .step = ReadU64(text.substr(9)),
+                    .activation = ReadU32(text.substr(17)),
+                    .offset = ReadU32(text.substr(21))};
 }
 
 std::string PrefixEnd(std::string prefix) {

@@ -5,6 +5,10 @@
 //                       attempt (4) | rank (4) | step (8) | sequence number (8)
 //                       sequence number: the record's; of an event of the collector's own, 2^63 + its number
 //   steps               attempt (4) | rank (4) | step (8)
+//   captures            attempt (4) | rank (4) | 'h' or 'd' | step (8) | activation (4) | offset (4)
+//                       of each chunk: its head, its data
+//                       attempt (4) | rank (4) | 'e' | step (8) | activation (4) | 0 (4)
+//                       a histogram of exponents
 //   catalogue           'r' run name 0x00 number (4)                           an attempt
 //                       'i' attempt (4) | rank (4)                             what the rank's hello told
 //                       'c' attempt (4) | rank (4) | name                      a setting added since
@@ -54,6 +58,18 @@ std::uint64_t ReadU64(std::string_view text);
 
 // attempt | rank | step: where a rank's records of a step begin in stats, scalars, events and steps.
 std::string StepPrefix(std::uint32_t attempt, std::uint32_t rank, std::uint64_t step);
+// A chunk of a capture. `part`: 'h' its head, 'd' its data. The heads of a rank lie together, so that they
+// are listed without reading the data. 'e': a histogram of exponents, which lie together, too.
+struct CaptureKey {
+  std::uint32_t attempt = 0, rank = 0;
+  char part = 'h';
+  std::uint64_t step = 0;
+  std::uint32_t activation = 0;
+  std::uint32_t offset = 0;  // bytes
+};
+std::string EncodeCaptureKey(const CaptureKey& key);
+std::optional<CaptureKey> DecodeCaptureKey(std::string_view text);
+
 // Smallest text that is greater than every text with this prefix; empty if there is none.
 std::string PrefixEnd(std::string prefix);
 

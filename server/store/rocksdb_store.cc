@@ -1,10 +1,15 @@
 #include "server/store/rocksdb_store.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <mutex>
@@ -393,6 +398,60 @@ class RocksDbStore final : public Store {
     return ReadAll<StepRecord>("step ends" + Of(attempt, rank), kSteps, RankRange(attempt, rank, steps));
   }
 
+  Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,
+                                                StepBounds steps) override {
+    return ReadAll<ExponentRecord>("exponents" + Of(attempt, rank), kCaptures,
+                                   CaptureRange(attempt, rank, 'e', steps));
+  }
+
+  Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
+                                              StepBounds steps) override {
+    std::vector<StoredCapture> captures;
+    Status malformed;
+    STATCOLLECT_RETURN_IF_ERROR(ForEach<CaptureHead>(
+        "captures" + Of(attempt, rank), kCaptures, CaptureRange(attempt, rank, 'h', steps),
+        [&](std::string_view text, const CaptureHead& head) {
+          const auto key = DecodeCaptureKey(text);
+          if (!key) {
+            malformed = {Code::kDataLoss, "list captures: found a key of another form"};
+            return;
+          }
+          if (captures.empty() || captures.back().step != key->step ||
+              captures.back().activation != key->activation) {
+            captures.push_back({.step = key->step,
+                                .activation = key->activation,
+                                .layout = head.layout,
+                                .elements = head.elements});
+          }
+          if (captures.back().bytes_stored == key->offset) captures.back().bytes_stored += head.bytes;
+        }));
+    if (!malformed.ok()) return malformed;
+    return captures;
+  }
+
+  Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
+                                     std::uint32_t activation, std::uint32_t offset) override {
+    const auto database = Pin();
+    if (database == nullptr) return Closed();
+    const std::string what = "capture" + Of(attempt, rank) + ", step " + std::to_string(step) +
+                             ", activation " + std::to_string(activation) + ", byte " +
+                             std::to_string(offset);
+    std::string sealed;
+    const rocksdb::Status read = database->db->Get({}, database->families[kCaptures],
+                                                   EncodeCaptureKey({.attempt = attempt,
+                                                                     .rank = rank,
+                                                                     .part = 'd',
+                                                                     .step = step,
+                                                                     .activation = activation,
+                                                                     .offset = offset}),
+                                                   &sealed);
+    if (read.IsNotFound()) return Status(Code::kNotFound, "read " + what + ": it is not stored");
+    STATCOLLECT_RETURN_IF_ERROR(FromRocks("read " + what, read));
+    const auto payload = Unseal(what, sealed, kCaptureDataVersion);
+    if (!payload.ok()) return payload.status();
+    return std::string(*payload);
+  }
+
   Result<StoreUsage> Usage() override {
     StoreUsage usage;
     std::error_code error;
@@ -646,7 +705,7 @@ class RocksDbStore final : public Store {
       if (!reader.ok()) return reader.status();
       if (reader->kind() != BlockReader::Kind::kAlias || reader->target().attempt != owner) continue;
       BlockColumns block;
-      STATCOLLECT_RETURN_IF_ERROR(source.Read(*key, View(it->value()), /*sketches=*/true, &block));
+      STATCOLLECT_RETURN_IF_ERROR(source.Read(*key, *reader, /*sketches=*/true, &block));
       AddBlock(database, batch, *key, EncodeBlock(block, reader->digest()), &reader->digest());
       if (batch.GetDataSize() < kBatchBytes) continue;
       STATCOLLECT_RETURN_IF_ERROR(Write(attempted, database, batch, true, /*frees_space=*/true));
@@ -751,7 +810,7 @@ class RocksDbStore final : public Store {
     if (!attempts.ok() || database == nullptr) return;
     std::vector<AttemptId> ids;
     for (const AttemptMeta& attempt : *attempts) ids.push_back(attempt.id);
-    for (const Family family : {kStats, kSketches}) {
+    for (const Family family : {kStats, kSketches, kCaptures}) {
       const auto sizes = SizesOf(*database, family, ids, /*memtables=*/false);
       if (!sizes.ok()) continue;
       std::uint64_t held = 0;
@@ -898,11 +957,26 @@ Status VerifyTables(const std::string& directory, const RocksDbStoreOptions& opt
   return FromRocks("verify '" + directory + "'", (*database)->db->VerifyChecksum());
 }
 
+// In the system's words; empty: it is a folder, and its FORMAT, if it has one, can be read.
+std::string WhyUnreadable(const std::string& directory) {
+  struct stat found {};
+  if (stat(directory.c_str(), &found) != 0) return std::strerror(errno);
+  if (!S_ISDIR(found.st_mode)) return std::strerror(ENOTDIR);
+  if (access(directory.c_str(), R_OK | X_OK) != 0) return std::strerror(errno);
+  if (access((directory + "/FORMAT").c_str(), R_OK) != 0 && errno != ENOENT) return std::strerror(errno);
+  return "";
+}
+
 }  // namespace
 
 Status RestoreCheckpoint(const std::string& checkpoint, const std::string& data_dir,
                          const RocksDbStoreOptions& options) {
   const std::string attempted = "restore '" + checkpoint + "' into '" + data_dir + "'";
+  if (const std::string why = WhyUnreadable(checkpoint); !why.empty()) {
+    return {Code::kNotFound,
+            attempted + ": cannot read '" + checkpoint + "': " + why +
+                "; expected a folder that statctl checkpoint made, which this user may read"};
+  }
   if (!HasFormatFile(checkpoint)) {
     return {Code::kInvalidArgument, attempted + ": '" + checkpoint +
                                         "' has no file FORMAT; expected a checkpoint that statctl checkpoint "
@@ -925,11 +999,12 @@ Status RestoreCheckpoint(const std::string& checkpoint, const std::string& data_
   if (!found.ok()) return found.status();
   STATCOLLECT_RETURN_IF_ERROR(CheckFreeSpace(attempted, *target, found->bytes));
   StagedDirectory staged(*target);
-  STATCOLLECT_RETURN_IF_ERROR(CopyFiles(checkpoint, staged.path()));
+  STATCOLLECT_RETURN_IF_ERROR(CopyFiles(checkpoint, staged.path(), options.stopped));
   if (Status verified = VerifyTables(staged.path(), options); !verified.ok()) {
     return {verified.code(), attempted + ": " + verified.message() +
                                  "; the data directory is left as it was; use another checkpoint"};
   }
+  if (options.stopped && options.stopped()) return Stopped(attempted);
   STATCOLLECT_RETURN_IF_ERROR(staged.Publish());
   options.log("restored '" + checkpoint + "' into '" + *target + "': " + std::to_string(found->files) +
               " files, " + std::to_string(found->bytes) + " bytes, verified");

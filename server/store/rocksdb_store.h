@@ -22,6 +22,8 @@ struct RocksDbStoreOptions {
   std::size_t memtable_bytes = std::size_t{64} << 20;  // statistics kept in memory before they go to a table
   // Called from any thread, RocksDB's own included.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
+  // Asked now and then by RestoreCheckpoint: true ends it with kCancelled. Empty: never.
+  std::function<bool()> stopped = {};
   // Files (but FORMAT and the lock), clock and threads of RocksDB; empty: the operating system's. For tests.
   std::shared_ptr<rocksdb::Env> env = nullptr;
 };

@@ -133,6 +133,15 @@ struct StatPoint {
   TensorStats stats;
 };
 
+// Raw values of one tensor in one step, as far as they have arrived.
+struct StoredCapture {
+  std::uint64_t step = 0;
+  std::uint32_t activation = 0;
+  std::uint32_t layout = 0;
+  std::uint64_t elements = 0;      // that were kept
+  std::uint64_t bytes_stored = 0;  // from the first byte on, without a gap
+};
+
 struct StoreUsage {
   std::uint64_t disk_bytes = 0;           // of the store's files
   std::uint64_t disk_free_bytes = 0;      // of its file system
@@ -223,6 +232,16 @@ class Store {
                                                        StepBounds steps) = 0;  // by step
   virtual Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank,
                                                    StepBounds steps) = 0;  // by step
+
+  // By step and activation.
+  virtual Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,
+                                                        StepBounds steps) = 0;
+  // By step and activation. Reads no values.
+  virtual Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
+                                                      StepBounds steps) = 0;
+  // The chunk of a capture's values that begins at this byte. kNotFound: none does.
+  virtual Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
+                                             std::uint32_t activation, std::uint32_t offset) = 0;
 
   // --- itself
   // Writes a consistent copy into an absent or empty directory (absolute path, not in the store): a store of

@@ -5,10 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "common/checksum.h"
+#include "common/spill_format.h"
 #include "proto/convert.h"
+#include "server/store/capture_requests.h"
 #include "server/store/codec/catalogue.h"
 #include "server/store/codec/stat_block.h"
 #include "server/store/key.h"
+#include "statcollect/v1/ingest.pb.h"
 #include "tests/fuzz/blocks.h"
 #include "tests/support/random_batch.h"
 
@@ -17,6 +21,32 @@ namespace {
 using namespace statcollect;
 
 std::string Payload(const std::string& sealed) { return sealed.substr(1, sealed.size() - 5); }
+
+// As an agent leaves them: closed, and killed while it wrote.
+template <typename Write>
+void WriteSpillFiles(const RecordBatch& batch, const SessionInfo& info, const Write& write) {
+  v1::AgentMessage hello, goodbye;
+  *hello.mutable_hello() = ToWire(info, 1);
+  *goodbye.mutable_goodbye()->mutable_counters() = ToWire(AgentCounters{.produced = 9, .acked = 9});
+  const auto frame = [](const std::string& payload, std::uint32_t records) {
+    return spill::EncodeFrameHead({.payload_bytes = static_cast<std::uint32_t>(payload.size()),
+                                   .records = records,
+                                   .activations_after = 6,
+                                   .layouts_after = 6,
+                                   .payload_crc = Crc32c(payload)}) +
+           payload;
+  };
+  v1::Records records;
+  ToWire(batch, {}, &records);
+  const std::string text = hello.SerializeAsString();
+  std::string file = spill::EncodeHead(text);
+  file += spill::EncodeMark({.offset = spill::kHeadBytes + text.size(), .seq = 7}) + text;
+  file += frame(records.SerializeAsString(), static_cast<std::uint32_t>(batch.records()));
+  const std::string whole = file + frame(goodbye.SerializeAsString(), 0);
+  write("spill_file", "closed", '\0' + whole);
+  write("spill_file", "killed", '\1' + file + frame("torn", 3).substr(0, 34));
+  write("spill_file", "frame_head", '\2' + frame("", 3));
+}
 
 }  // namespace
 
@@ -49,6 +79,20 @@ int main(int argc, char** argv) {
   stored("step", 7, Payload(Encode(batch.steps[0])));
   stored("key", 8, EncodeStatKey({.attempt = 1, .rank = 2, .step = 3, .activation = 4}));
   stored("steps", 9, "0-9,20,100-,every=10");
+  stored("capture_head", 0xf0, Payload(Encode(CaptureHead{.layout = 1, .elements = 300, .bytes = 1200})));
+  stored("capture_key", 0xf1,
+         EncodeCaptureKey({.attempt = 1, .rank = 2, .part = 'd', .step = 3, .activation = 4}));
+  stored("capture_requests", 0xf2,
+         EncodeCaptureRequests({{.id = 7,
+                                 .attempt = 3,
+                                 .ranks = {0, 1},
+                                 .asked_unix_nanos = 5,
+                                 .spec = *CaptureSpec::Parse("blocks.1.ln2@3:kind=output,path=0")}}));
+  stored("capture_specs", 0xf3,
+         "blocks.1.ln2@3; fc@0-9,every=3:kind=grad_output,path=0,call=1,bytes_max=4096");
+  stored("exponents", 0xf4,
+         Payload(Encode(
+             ExponentRecord{.step = 7, .activation = 3, .layout = 2, .lowest = -25, .counts = {300, 0, 1}})));
   std::vector<std::uint32_t> first_step;
   for (std::uint32_t i = 0; i < 6; ++i) first_step.push_back(i);
   BlockColumns block;
@@ -65,5 +109,10 @@ int main(int argc, char** argv) {
   with_sums("relative", EncodeBlock(later, later.Digest(), frame, 1));
   with_sums("same", EncodeBlock(frame, frame.Digest(), frame, 1));
   write("wire_batch", "batch", ToWire(batch, {}).SerializeAsString());
+  RecordBatch captured = batch;
+  captured.captures = {
+      {.step = 0, .activation = 0, .layout = 1, .elements = 16, .offset = 8, .data = std::string(120, 'v')}};
+  write("wire_batch", "captures", ToWire(captured, {}).SerializeAsString());
   write("wire_batch", "hello", ToWire(info, 1).SerializeAsString());
+  WriteSpillFiles(batch, info, write);
 }

@@ -9,7 +9,9 @@
 #include <string>
 #include <string_view>
 
+#include "common/capture_spec.h"
 #include "common/step_set.h"
+#include "server/store/capture_requests.h"
 #include "server/store/codec/catalogue.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/codec/stat_block.h"
@@ -70,12 +72,37 @@ void BlockWithSums(std::string_view bytes, const BlockColumns& frame) {
   if (!reread->ReadSums(there, nullptr, &back).ok()) std::abort();
 }
 
+// What is stored of captures and exponents, and the text that asks for a capture.
+void Captures(std::uint8_t choice, std::string_view rest) {
+  if (choice == 0xf0) return Catalogue<CaptureHead>(rest);
+  if (choice == 0xf4) return Catalogue<ExponentRecord>(rest);
+  if (choice == 0xf1) {
+    const auto key = DecodeCaptureKey(rest);
+    if (key && EncodeCaptureKey(*key) != rest) std::abort();
+  } else if (choice == 0xf2) {
+    const auto requests = DecodeCaptureRequests(rest);
+    if (!requests.ok()) return;
+    const std::string again = EncodeCaptureRequests(*requests);
+    const auto back = DecodeCaptureRequests(again);
+    if (!back.ok() || EncodeCaptureRequests(*back) != again) std::abort();
+  } else if (const auto specs = ParseCaptureSpecs(rest); specs.ok()) {
+    for (const CaptureSpec& spec : *specs) {
+      const auto again = CaptureSpec::FromArguments(spec.ToArguments());
+      if (!again.ok() || again->ToArguments() != spec.ToArguments()) std::abort();
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
   static const BlockColumns frame = fuzz::Block(0);
+  if (data[0] >= 0xf0) {
+    Captures(data[0], rest);
+    return 0;
+  }
   switch (data[0] % 12) {
     case 0:
       Catalogue<AttemptMeta>(rest);

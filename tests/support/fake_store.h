@@ -51,6 +51,13 @@ class FakeStore final : public Store {
   int usage_calls() const {
     return Get([&] { return usage_calls_; });
   }
+  // How often the ranks of this attempt were read.
+  int ranks_calls(AttemptId attempt) const {
+    return Get([&] {
+      const auto calls = ranks_calls_.find(attempt);
+      return calls == ranks_calls_.end() ? 0 : calls->second;
+    });
+  }
   std::string violation() const {
     return Get([&] { return violation_; });
   }
@@ -120,6 +127,7 @@ class FakeStore final : public Store {
   }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return Get([&] {
+      ++ranks_calls_[attempt];
       std::map<std::uint32_t, RankMeta> ranks;
       for (auto it = data_.lower_bound({attempt, 0}); it != data_.end() && it->first.first == attempt; ++it) {
         ranks[it->first.second] = it->second.meta;
@@ -281,8 +289,36 @@ class FakeStore final : public Store {
                                                StepBounds steps) override {
     return Collect<DensityRecord>(attempt, rank, steps, &RecordBatch::densities);
   }
+  Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,
+                                                StepBounds steps) override {
+    return Collect<ExponentRecord>(attempt, rank, steps, &RecordBatch::exponents);
+  }
   Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     return Collect<StepRecord>(attempt, rank, steps, &RecordBatch::steps);
+  }
+  Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
+                                              StepBounds steps) override {
+    return Get([&] {
+      std::vector<StoredCapture> captures;
+      for (const auto& [place, chunk] : data_[{attempt, rank}].captures) {
+        const auto& [step, activation, offset] = place;
+        if (step < steps.first || step > steps.last) continue;
+        if (captures.empty() || captures.back().step != step || captures.back().activation != activation) {
+          captures.push_back(
+              {.step = step, .activation = activation, .layout = chunk.layout, .elements = chunk.elements});
+        }
+        if (captures.back().bytes_stored == offset) captures.back().bytes_stored += chunk.data.size();
+      }
+      return captures;
+    });
+  }
+  Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
+                                     std::uint32_t activation, std::uint32_t offset) override {
+    std::lock_guard lock(mutex_);
+    const auto& captures = data_[{attempt, rank}].captures;
+    const auto found = captures.find({step, activation, offset});
+    if (found == captures.end()) return Status(Code::kNotFound, "no such chunk");
+    return found->second.data;
   }
   Result<StoreUsage> Usage() override {
     return Get([&] {
@@ -319,6 +355,8 @@ class FakeStore final : public Store {
     std::map<std::uint32_t, Layout> layouts;
     std::vector<RecordBatch> batches;
     std::set<std::pair<std::uint64_t, std::uint32_t>> observed;  // step, activation
+    std::map<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>, CaptureChunk>
+        captures;  // step, activation, offset
   };
 
   class Scan final : public StatScan {
@@ -436,7 +474,19 @@ class FakeStore final : public Store {
       if (!data.activations.contains(batch.stats.activation[i])) Violate("undefined activation");
       if (!data.layouts.contains(batch.stats.layout[i])) Violate("undefined layout");
     }
+    for (const CaptureChunk& chunk : batch.captures) {
+      if (!data.activations.contains(chunk.activation)) Violate("capture of an undefined activation");
+      if (!data.layouts.contains(chunk.layout)) Violate("capture with an undefined layout");
+      data.captures[{chunk.step, chunk.activation, chunk.offset}] = chunk;
+    }
+    for (const ExponentRecord& record : batch.exponents) {
+      if (!data.activations.contains(record.activation)) Violate("exponents of an undefined activation");
+      if (!data.layouts.contains(record.layout)) Violate("exponents with an undefined layout");
+    }
+    auto config = std::move(data.meta.info.config);
     data.meta = *item.meta;
+    if (data.meta.info.config.empty()) data.meta.info.config = std::move(config);  // PutRank's
+    for (const SettingRecord& setting : batch.settings) data.meta.info.config[setting.name] = setting.value;
     if (batch.records() > 0) data.batches.push_back(batch);
   }
 
@@ -470,6 +520,7 @@ class FakeStore final : public Store {
   bool blocked_ = false;
   int inside_ = 0;
   mutable int usage_calls_ = 0;
+  mutable std::map<AttemptId, int> ranks_calls_;
   std::vector<std::size_t> appends_;
   std::string violation_;
 };

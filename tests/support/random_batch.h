@@ -98,7 +98,8 @@ inline std::vector<Layout> StandardLayouts() {
           MakeLayout(3, DType::kC64, {7})};
 }
 
-// Memory, densities and settings with every kind of value, for a batch that has none.
+// Memory, densities, settings and exponents with every kind of value, for a batch that has none. Layout 1 and
+// activation 0 must be defined, as RandomBatch does.
 inline void AddObservations(RecordBatch* batch, std::uint64_t step) {
   MemoryRecord memory{.step = step, .micro_batch = 2, .phase = MemoryPhase::kPostForward, .device = "cuda:1"};
   for (int i = 0; i < kMemoryQuantityCount; i += 2) {
@@ -115,6 +116,10 @@ inline void AddObservations(RecordBatch* batch, std::uint64_t step) {
       {step + 1, 1, "labels", DensityType::kLabel, -100, 0, 0, {}},
   };
   batch->settings = {{"model.layers", "4"}, {"empty", ""}};
+  batch->exponents = {
+      {.step = step, .activation = 0, .layout = 1, .lowest = -25, .counts = {3, 0, 12}},
+      {.step = step + 1, .activation = 0, .layout = 1, .lowest = 0, .counts = {}},
+  };
 }
 
 // A whole number of steps of one rank, with a scalar and a step end each, and one event.

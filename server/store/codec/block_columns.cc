@@ -25,9 +25,29 @@ std::uint64_t FlagsOf(const TensorStats& s, bool wide) {
          SignFlag(s.std, kNegativeStd) | SignFlag(s.l1, kNegativeL1) | SignFlag(s.l2, kNegativeL2);
 }
 
-double RealOf(const ColumnRecord& record, Column column, Flag negative) {
-  const std::uint64_t sign = (record[kFlags] & negative) != 0 ? kMagnitude + 1 : 0;
-  return std::bit_cast<double>(record[column] | sign);
+// `at`: the record's number in a column.
+template <typename At>
+TensorStats MakeStats(const At& at) {
+  const std::uint64_t flags = at(kFlags);
+  const auto real = [&](Column column, Flag negative) {
+    const std::uint64_t sign = (flags & negative) != 0 ? kMagnitude + 1 : 0;
+    return std::bit_cast<double>(at(column) | sign);
+  };
+  return {.numel = at(kNumel),
+          .nan = at(kNan),
+          .pos_inf = at(kPosInf),
+          .neg_inf = at(kNegInf),
+          .zero = at(kZero),
+          .neg = at(kNeg),
+          .pos = at(kPos),
+          .has_finite = (flags & kHasFinite) != 0,
+          .min = real(kMin, kNegativeMin),
+          .max = real(kMax, kNegativeMax),
+          .mean = real(kMean, kNegativeMean),
+          .std = real(kStd, kNegativeStd),
+          .l1 = real(kL1, kNegativeL1),
+          .l2 = real(kL2, kNegativeL2),
+          .hash = at(kHash)};
 }
 
 bool NeedsWide(std::span<const double> sketch) {
@@ -91,19 +111,24 @@ ColumnRecord BlockColumns::Record(std::size_t index) const {
   return record;
 }
 
-void BlockColumns::AppendTo(std::uint64_t step, StatColumns* columns) const {
+void BlockColumns::MoveTo(std::uint64_t step, StatColumns* columns) {
+  const auto narrow = [&](Column column, std::vector<std::uint32_t>& to) {
+    const auto from = of(column);
+    to.resize(size_);
+    for (std::size_t i = 0; i < size_; ++i) to[i] = static_cast<std::uint32_t>(from[i]);
+  };
+  narrow(kActivation, columns->activation);
+  narrow(kLayout, columns->layout);
+  narrow(kOrder, columns->order);
+  narrow(kSamples, columns->sample_count);
+  columns->step.assign(size_, step);
+  columns->stats.resize(size_);
+  const std::uint64_t* const numbers = numbers_.data();
+  for (std::size_t i = 0; i < size_; ++i)
+    columns->stats[i] = MakeStats([&](Column column) { return numbers[column * size_ + i]; });
   columns->sketch_width = sketch_width_;
-  for (std::size_t i = 0; i < size_; ++i) {
-    const ColumnRecord record = Record(i);
-    columns->activation.push_back(static_cast<std::uint32_t>(record[kActivation]));
-    columns->layout.push_back(static_cast<std::uint32_t>(record[kLayout]));
-    columns->order.push_back(static_cast<std::uint32_t>(record[kOrder]));
-    columns->stats.push_back(StatsOf(record));
-    columns->sample_count.push_back(static_cast<std::uint32_t>(record[kSamples]));
-  }
-  columns->step.insert(columns->step.end(), size_, step);
-  columns->sketch.insert(columns->sketch.end(), sketch.begin(), sketch.end());
-  columns->samples.insert(columns->samples.end(), samples.begin(), samples.end());
+  columns->sketch.swap(sketch);
+  columns->samples.swap(samples);
 }
 
 BlockDigest BlockColumns::Digest() const {
@@ -128,21 +153,7 @@ std::size_t BlockColumns::memory_bytes() const {
 }
 
 TensorStats StatsOf(const ColumnRecord& record) {
-  return {.numel = record[kNumel],
-          .nan = record[kNan],
-          .pos_inf = record[kPosInf],
-          .neg_inf = record[kNegInf],
-          .zero = record[kZero],
-          .neg = record[kNeg],
-          .pos = record[kPos],
-          .has_finite = (record[kFlags] & kHasFinite) != 0,
-          .min = RealOf(record, kMin, kNegativeMin),
-          .max = RealOf(record, kMax, kNegativeMax),
-          .mean = RealOf(record, kMean, kNegativeMean),
-          .std = RealOf(record, kStd, kNegativeStd),
-          .l1 = RealOf(record, kL1, kNegativeL1),
-          .l2 = RealOf(record, kL2, kNegativeL2),
-          .hash = record[kHash]};
+  return MakeStats([&](Column column) { return record[column]; });
 }
 
 }  // namespace statcollect

@@ -63,8 +63,9 @@ class BlockColumns {
   void Take(const StatColumns& columns, std::span<const std::uint32_t> indexes,
             std::span<const std::size_t> sample_at);
   void Resize(std::size_t size, std::uint32_t sketch_width);  // keeps no content
-  // Appends the records to `columns`, which must have the same sketch width or be empty.
-  void AppendTo(std::uint64_t step, StatColumns* columns) const;
+  // Gives the records to `columns`, whose content is replaced; sketches and samples are exchanged, not
+  // copied. To be resized before it is used again.
+  void MoveTo(std::uint64_t step, StatColumns* columns);
 
   std::size_t size() const { return size_; }
   std::uint32_t sketch_width() const { return sketch_width_; }

@@ -271,6 +271,39 @@ void Read(ByteReader& in, StepRecord& s) {
   s.micro_batches = in.Varint32();
 }
 
+void Write(ByteWriter& out, const ExponentRecord& e) {
+  out.Varint(e.step);
+  out.Varint(e.activation);
+  out.Varint(e.layout);
+  out.Signed(e.lowest);
+  out.Varint(e.counts.size());
+  for (const std::uint64_t count : e.counts) out.Varint(count);
+}
+
+void Read(ByteReader& in, ExponentRecord& e) {
+  e.step = in.Varint();
+  e.activation = in.Varint32();
+  e.layout = in.Varint32();
+  const std::int64_t lowest = in.Signed();
+  e.counts.resize(in.Count(1));
+  if (lowest < kExponentLowest || lowest + static_cast<std::int64_t>(e.counts.size()) > kExponentHighest + 1)
+    in.Fail();
+  e.lowest = static_cast<std::int32_t>(lowest);
+  for (std::uint64_t& count : e.counts) count = in.Varint();
+}
+
+void Write(ByteWriter& out, const CaptureHead& c) {
+  out.Varint(c.layout);
+  out.Varint(c.elements);
+  out.Varint(c.bytes);
+}
+
+void Read(ByteReader& in, CaptureHead& c) {
+  c.layout = in.Varint32();
+  c.elements = in.Varint();
+  c.bytes = in.Varint32();
+}
+
 template <typename T>
 std::string EncodeSealed(const T& value) {
   ByteWriter out;
@@ -291,6 +324,8 @@ std::string Encode(const MemoryRecord& memory) { return EncodeSealed(memory); }
 std::string Encode(const DensityRecord& density) { return EncodeSealed(density); }
 std::string Encode(const SettingRecord& setting) { return EncodeSealed(setting); }
 std::string Encode(const StepRecord& step) { return EncodeSealed(step); }
+std::string Encode(const ExponentRecord& exponents) { return EncodeSealed(exponents); }
+std::string Encode(const CaptureHead& head) { return EncodeSealed(head); }
 
 template <typename T>
 Result<T> Decode(std::string_view what, std::string_view bytes) {
@@ -319,5 +354,7 @@ template Result<MemoryRecord> Decode<MemoryRecord>(std::string_view, std::string
 template Result<DensityRecord> Decode<DensityRecord>(std::string_view, std::string_view);
 template Result<SettingRecord> Decode<SettingRecord>(std::string_view, std::string_view);
 template Result<StepRecord> Decode<StepRecord>(std::string_view, std::string_view);
+template Result<ExponentRecord> Decode<ExponentRecord>(std::string_view, std::string_view);
+template Result<CaptureHead> Decode<CaptureHead>(std::string_view, std::string_view);
 
 }  // namespace statcollect

@@ -1,6 +1,6 @@
 // Stored form of everything that is not a block of statistics: attempts, ranks, definitions, scalars, events,
-// memory, densities, settings, step ends. Each Decode gives kDataLoss or kFailedPrecondition as Unseal,
-// naming `what`.
+// memory, densities, settings, step ends, exponents. Each Decode gives kDataLoss or kFailedPrecondition as
+// Unseal, naming `what`.
 #ifndef STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
 #define STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
 
@@ -24,6 +24,15 @@ std::string Encode(const MemoryRecord& memory);
 std::string Encode(const DensityRecord& density);
 std::string Encode(const SettingRecord& setting);
 std::string Encode(const StepRecord& step);
+std::string Encode(const ExponentRecord& exponents);
+
+// Beside each chunk of a capture: what tells whether all of them are there.
+struct CaptureHead {
+  std::uint32_t layout = 0;
+  std::uint64_t elements = 0;  // of all chunks
+  std::uint32_t bytes = 0;     // of this one
+};
+std::string Encode(const CaptureHead& head);
 
 // T: one of the above.
 template <typename T>

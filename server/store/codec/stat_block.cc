@@ -4,6 +4,7 @@
 #include <bit>
 #include <cassert>
 #include <cmath>
+#include <cstring>
 #include <span>
 
 #include "server/store/codec/byte_io.h"
@@ -52,33 +53,60 @@ struct Known {
   std::uint64_t key_l1, key_l2;  // 0 without a key frame
 };
 
-// l2^2 = n (mean^2 + std^2). l1 = n |mean| if no element has the other sign; else its ratio to l2 is the key
-// frame's, nearly, or that of a normal distribution, sqrt(2 n / pi).
-std::uint64_t Predict(Column column, const Known& r) {
-  if (column == kPos) return r.numel - (r.nan + r.pos_inf + r.neg_inf + r.zero + r.neg);
+std::uint64_t PredictPos(const Known& r) {
+  return r.numel - (r.nan + r.pos_inf + r.neg_inf + r.zero + r.neg);
+}
+
+// l2^2 = n (mean^2 + std^2).
+std::uint64_t PredictL2(const Known& r) {
   const double n = static_cast<double>(r.zero + r.neg + r.pos);
-  if (column == kL2)
-    return Prediction(std::sqrt(n * (Real(r.mean) * Real(r.mean) + Real(r.std) * Real(r.std))));
+  return Prediction(std::sqrt(n * (Real(r.mean) * Real(r.mean) + Real(r.std) * Real(r.std))));
+}
+
+// l1 = n |mean| if no element has the other sign; else its ratio to l2 is the key frame's, nearly, or that of
+// a normal distribution, sqrt(2 n / pi).
+std::uint64_t PredictL1(const Known& r) {
+  const double n = static_cast<double>(r.zero + r.neg + r.pos);
   if (r.neg == 0 || r.pos == 0) return Prediction(n * Real(r.mean));
   if (r.key_l1 != 0 && r.key_l2 != 0) return Prediction(Real(r.l2) * (Real(r.key_l1) / Real(r.key_l2)));
   return Prediction(Real(r.l2) * (0.7978845608028654 * std::sqrt(n)));
 }
 
-// Of column-wise blocks: record `i` of `block`, and of the key frame if there is one.
-Known KnownAt(const BlockColumns& block, std::size_t i, const BlockColumns* key_frame) {
-  return {.numel = block.of(kNumel)[i],
-          .nan = block.of(kNan)[i],
-          .pos_inf = block.of(kPosInf)[i],
-          .neg_inf = block.of(kNegInf)[i],
-          .zero = block.of(kZero)[i],
-          .neg = block.of(kNeg)[i],
-          .pos = block.of(kPos)[i],
-          .mean = block.of(kMean)[i],
-          .std = block.of(kStd)[i],
-          .l2 = block.of(kL2)[i],
-          .key_l1 = key_frame != nullptr ? key_frame->of(kL1)[i] : 0,
-          .key_l2 = key_frame != nullptr ? key_frame->of(kL2)[i] : 0};
+std::uint64_t Predict(Column column, const Known& r) {
+  return column == kPos ? PredictPos(r) : column == kL2 ? PredictL2(r) : PredictL1(r);
 }
+
+// Of column-wise blocks, which must not be resized meanwhile.
+class KnownColumns {
+ public:
+  KnownColumns(const BlockColumns& block, const BlockColumns* key_frame)
+      : numbers_(block.of(kActivation).data()),
+        size_(block.size()),
+        key_l1_(key_frame != nullptr ? key_frame->of(kL1).data() : nullptr),
+        key_l2_(key_frame != nullptr ? key_frame->of(kL2).data() : nullptr) {}
+
+  // Record `i`, and its counterpart in the key frame if there is one.
+  Known At(std::size_t i) const {
+    const auto of = [&](Column column) { return numbers_[column * size_ + i]; };
+    return {.numel = of(kNumel),
+            .nan = of(kNan),
+            .pos_inf = of(kPosInf),
+            .neg_inf = of(kNegInf),
+            .zero = of(kZero),
+            .neg = of(kNeg),
+            .pos = of(kPos),
+            .mean = of(kMean),
+            .std = of(kStd),
+            .l2 = of(kL2),
+            .key_l1 = key_l1_ != nullptr ? key_l1_[i] : 0,
+            .key_l2 = key_l2_ != nullptr ? key_l2_[i] : 0};
+  }
+
+ private:
+  const std::uint64_t* const numbers_;  // column by column
+  const std::size_t size_;
+  const std::uint64_t *const key_l1_, *const key_l2_;
+};
 
 Known KnownOf(const ColumnRecord& record, const ColumnRecord* key) {
   return {.numel = record[kNumel],
@@ -172,9 +200,8 @@ class ColumnEncoder {
   }
 
   void Predictions(Column column) {
-    for (std::size_t j = 0; j < own_.count; ++j) {
-      predictions_[j] = Predict(column, KnownAt(block_, own_.index[j], key_frame_));
-    }
+    const KnownColumns known(block_, key_frame_);
+    for (std::size_t j = 0; j < own_.count; ++j) predictions_[j] = Predict(column, known.At(own_.index[j]));
   }
 
   // Records without finite elements have no real numbers: whatever is cheapest stands for them.
@@ -332,22 +359,30 @@ std::string EncodeAlias(const BlockDigest& digest, std::size_t size, std::uint32
 
 namespace {
 
-// Stored numbers of the own records, at `own` in the block, to values.
-void Restore(Column column, std::uint8_t mode, std::span<std::uint64_t> numbers,
-             std::span<const std::uint16_t> own, const BlockColumns* key_frame, const BlockColumns& block) {
+// Stored numbers of the own records to values. `index_of`: the place of own record j in the block.
+template <typename IndexOf>
+void Restore(Column column, std::uint8_t mode, std::span<std::uint64_t> numbers, const IndexOf& index_of,
+             const BlockColumns* key_frame, const BlockColumns& block) {
+  const auto each = [&](const auto& value_of) {
+    for (std::size_t j = 0; j < numbers.size(); ++j) numbers[j] = value_of(numbers[j], index_of(j));
+  };
   if (mode == kNeighbour) {
     std::uint64_t previous = 0;
     for (std::uint64_t& number : numbers) number = previous += UnZigZag(number);
   } else if (mode == kKeyFrame) {
-    const auto keys = key_frame->of(column);
-    for (std::size_t j = 0; j < own.size(); ++j) numbers[j] = keys[own[j]] + UnZigZag(numbers[j]);
+    const std::uint64_t* const keys = key_frame->of(column).data();
+    each([=](std::uint64_t number, std::size_t i) { return keys[i] + UnZigZag(number); });
   } else if (mode == kExclusiveOr) {
-    const auto keys = key_frame->of(column);
-    for (std::size_t j = 0; j < own.size(); ++j) numbers[j] ^= keys[own[j]];
+    const std::uint64_t* const keys = key_frame->of(column).data();
+    each([=](std::uint64_t number, std::size_t i) { return keys[i] ^ number; });
   } else if (mode == kPredicted) {
-    for (std::size_t j = 0; j < own.size(); ++j) {
-      numbers[j] = UnZigZag(numbers[j]) + Predict(column, KnownAt(block, own[j], key_frame));
-    }
+    const KnownColumns known(block, key_frame);
+    const auto add = [&](const auto& predict) {
+      each([&](std::uint64_t number, std::size_t i) { return UnZigZag(number) + predict(known.At(i)); });
+    };
+    column == kPos  ? add([](const Known& r) { return PredictPos(r); })
+    : column == kL2 ? add([](const Known& r) { return PredictL2(r); })
+                    : add([](const Known& r) { return PredictL1(r); });
   }
 }
 
@@ -434,8 +469,46 @@ std::size_t BlockReader::OwnIndex(std::size_t index) const {
   return index - same;
 }
 
+// The own records' numbers, one after another. False: one is too large for its column.
+template <typename IndexOf>
+bool BlockReader::ReadColumn(Column column, bool all_finite, const IndexOf& index_of,
+                             std::span<std::uint64_t> numbers, const BlockColumns* key_frame,
+                             const BlockColumns& block) const {
+  if (column == kHash) {
+    for (std::size_t j = 0; j < numbers.size(); ++j) numbers[j] = HashAt(j);
+    return true;
+  }
+  const StoredColumn& stored = columns_[column];
+  stored.numbers.ReadAll(numbers);
+  Restore(column, stored.mode, numbers, index_of, key_frame, block);
+  if (IsReal(column) && !all_finite) {
+    const auto flags = block.of(kFlags);
+    for (std::size_t j = 0; j < numbers.size(); ++j) {
+      if ((flags[index_of(j)] & kHasFinite) == 0) numbers[j] = 0;
+    }
+  }
+  std::uint64_t bits = 0;
+  for (const std::uint64_t number : numbers) bits |= number;
+  return bits <= LimitOf(column);
+}
+
+// The others are there already, as in the key frame.
+bool BlockReader::ReadScattered(Column column, bool all_finite, std::span<const std::uint16_t> own_index,
+                                std::span<std::uint64_t> to, const BlockColumns* key_frame,
+                                const BlockColumns& block) const {
+  Numbers numbers;
+  const auto own = std::span(numbers).first(own_);
+  if (!ReadColumn(
+          column, all_finite, [&](std::size_t j) { return own_index[j]; }, own, key_frame, block))
+    return false;
+  for (std::size_t j = 0; j < own_; ++j) to[own_index[j]] = own[j];
+  return true;
+}
+
 std::uint64_t BlockReader::HashAt(std::size_t own_index) const {
-  return ByteReader(hashes_.substr(own_index * sizeof(std::uint64_t))).U64();
+  std::uint64_t hash = 0;
+  std::memcpy(&hash, hashes_.data() + own_index * sizeof hash, sizeof hash);
+  return std::endian::native == std::endian::little ? hash : __builtin_bswap64(hash);
 }
 
 Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* block) const {
@@ -448,38 +521,39 @@ Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* blo
   for (std::size_t i = 0, j = 0; i < size_; ++i) {
     if (!IsSame(i)) own_index[j++] = static_cast<std::uint16_t>(i);
   }
-  const auto own = std::span(own_index).first(own_);
-  Numbers numbers;
   bool all_finite = true;  // of the records that are stored here
   for (std::size_t c = 0; c < kColumnCount; ++c) {
     const auto column = static_cast<Column>(c);
     const auto to = block->of(column);
-    if (key_frame != nullptr && own_ < size_) std::ranges::copy(key_frame->of(column), to.begin());
-    if (own_ == 0) continue;
-    if (column == kHash) {
-      for (std::size_t j = 0; j < own_; ++j) to[own[j]] = HashAt(j);
-      continue;
-    }
-    if (column == kActivation && key_frame != nullptr) {
-      std::ranges::copy(key_frame->of(column), to.begin());
-      continue;
-    }
-    const StoredColumn& stored = columns_[c];
-    stored.numbers.ReadAll(std::span(numbers).first(own_));
-    Restore(column, stored.mode, std::span(numbers).first(own_), own, key_frame, *block);
-    if (IsReal(column) && !all_finite) {
-      for (std::size_t j = 0; j < own_; ++j)
-        numbers[j] = (block->of(kFlags)[own[j]] & kHasFinite) != 0 ? numbers[j] : 0;
-    }
-    std::uint64_t bits = 0;
-    for (std::size_t j = 0; j < own_; ++j) bits |= to[own[j]] = numbers[j];
-    if (bits > LimitOf(column)) return Damaged("a number in it is too large");
+    const bool as_key_frame = own_ < size_ || column == kActivation;
+    if (key_frame != nullptr && as_key_frame) std::ranges::copy(key_frame->of(column), to.begin());
+    if (own_ == 0 || (column == kActivation && key_frame != nullptr)) continue;
+    const bool read = own_ == size_
+                          ? ReadColumn(
+                                column, all_finite, [](std::size_t j) { return j; }, to, key_frame, *block)
+                          : ReadScattered(column, all_finite, own_index, to, key_frame, *block);
+    if (!read) return Damaged("a number in it is too large");
     if (column == kFlags) {
-      for (std::size_t j = 0; j < own_; ++j) all_finite = all_finite && (numbers[j] & kHasFinite) != 0;
+      const auto is_finite = [&](std::size_t i) { return (to[i] & kHasFinite) != 0; };
+      for (std::size_t j = 0; j < own_; ++j) all_finite = all_finite && is_finite(own_index[j]);
     }
   }
   return Status::Ok();
 }
+
+namespace {
+
+// Stored float32 sums, exactly.
+STATCOLLECT_WIDE_LOOPS void Widen(const char* stored, std::size_t count, double* to) {
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, stored + i * sizeof bits, sizeof bits);
+    if constexpr (std::endian::native == std::endian::big) bits = __builtin_bswap32(bits);
+    to[i] = static_cast<double>(std::bit_cast<float>(bits));
+  }
+}
+
+}  // namespace
 
 Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockColumns* key_frame,
                              BlockColumns* block) const {
@@ -491,7 +565,13 @@ Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockCo
     in = ByteReader(*payload);
   }
   const auto flags = block->of(kFlags);
-  for (std::size_t i = 0; i < size_; ++i) {
+  const bool any_wide = std::ranges::any_of(flags, [](std::uint64_t of) { return (of & kWideSketch) != 0; });
+  const bool all_narrow = own_ == size_ && !any_wide;
+  if (all_narrow) {
+    const std::string_view bytes = in.Raw(block->sketch.size() * sizeof(float));
+    if (in.ok()) Widen(bytes.data(), block->sketch.size(), block->sketch.data());
+  }
+  for (std::size_t i = 0; i < size_ && !all_narrow; ++i) {
     const auto to = block->sketch_of(i);
     if (IsSame(i)) {
       std::ranges::copy(key_frame->sketch_of(i), to.begin());

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -76,8 +77,14 @@ class BlockReader {
   bool Parse(std::string_view payload);
   void ParseSame(ByteReader& in);
   bool IsSame(std::size_t index) const;
-  std::size_t OwnIndex(std::size_t index) const;  // among the records that are not as in the key frame
-  std::uint64_t HashAt(std::size_t own_index) const;
+  std::size_t OwnIndex(std::size_t index) const;      // among the records that are not as in the key frame
+  std::uint64_t HashAt(std::size_t own_index) const;  // precondition: own_index < own_
+  template <typename IndexOf>
+  bool ReadColumn(Column column, bool all_finite, const IndexOf& index_of, std::span<std::uint64_t> numbers,
+                  const BlockColumns* key_frame, const BlockColumns& block) const;
+  bool ReadScattered(Column column, bool all_finite, std::span<const std::uint16_t> own_index,
+                     std::span<std::uint64_t> to, const BlockColumns* key_frame,
+                     const BlockColumns& block) const;
   std::uint64_t ReadOne(Column column, std::size_t own_index, const ColumnRecord& before,
                         const ColumnRecord* key) const;
   Status Damaged(std::string_view found) const;

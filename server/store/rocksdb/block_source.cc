@@ -47,12 +47,9 @@ Result<std::string> BlockSource::Fetch(const StatKey& key, const std::string& fo
   return std::string(*found);
 }
 
-Result<BlockSource::Resolved> BlockSource::Resolve(const StatKey& key, std::string_view stats) {
-  auto reader = BlockReader::Open(key, stats);
-  if (!reader.ok()) return reader.status();
-  if (reader->kind() != BlockReader::Kind::kAlias) return Resolved{key, {}, *std::move(reader)};
-  const StatKey target = reader->target();
-  const BlockDigest digest = reader->digest();
+Result<BlockSource::Resolved> BlockSource::Resolve(const StatKey& key, const BlockReader& stored) {
+  const StatKey target = stored.target();
+  const BlockDigest digest = stored.digest();
   auto bytes = Fetch(target, "the target of " + What(key));
   if (!bytes.ok()) return Reread(key, bytes.status());
   Resolved resolved{target, std::make_unique<std::string>(*std::move(bytes)), {}};
@@ -81,24 +78,24 @@ Result<BlockSource::Resolved> BlockSource::Reread(const StatKey& key, const Stat
   return Resolved{key, std::move(now), *std::move(reader)};
 }
 
-Status BlockSource::Read(const StatKey& key, std::string_view stats, bool sketches, BlockColumns* block) {
-  auto resolved = Resolve(key, stats);
-  return resolved.ok() ? ReadResolved(*resolved, sketches, block) : resolved.status();
+Status BlockSource::Read(const StatKey& key, const BlockReader& stored, bool sketches, BlockColumns* block) {
+  if (stored.kind() != BlockReader::Kind::kAlias) return ReadResolved(key, stored, sketches, block);
+  auto resolved = Resolve(key, stored);
+  return resolved.ok() ? ReadResolved(resolved->key, resolved->reader, sketches, block) : resolved.status();
 }
 
-Status BlockSource::ReadResolved(const Resolved& resolved, bool sketches, BlockColumns* block) {
-  const BlockReader& reader = resolved.reader;
+Status BlockSource::ReadResolved(const StatKey& key, const BlockReader& reader, bool sketches,
+                                 BlockColumns* block) {
   const BlockColumns* key_frame = nullptr;
   if (reader.kind() == BlockReader::Kind::kRelative) {
-    auto found = FindKeyFrame(resolved.key, reader, sketches);
+    auto found = FindKeyFrame(key, reader, sketches);
     if (!found.ok()) return found.status();
     key_frame = &(*found)->block;
   }
   STATCOLLECT_RETURN_IF_ERROR(reader.ReadNumbers(key_frame, block));
   if (!sketches) return Status::Ok();
-  const auto sums = sketches_.Get(EncodeStatKey(resolved.key));
-  if (!sums)
-    STATCOLLECT_RETURN_IF_ERROR(FromRocks("read sketches of " + What(resolved.key), sketches_.status()));
+  const auto sums = sketches_.Get(EncodeStatKey(key));
+  if (!sums) STATCOLLECT_RETURN_IF_ERROR(FromRocks("read sketches of " + What(key), sketches_.status()));
   bytes_read_ += sums ? sums->size() : 0;
   return reader.ReadSums(sums, key_frame, block);
 }
@@ -124,21 +121,27 @@ Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key, con
   }
   if (key_frames_.size() >= kKeyFramesMax) key_frames_.clear();
   KeyFrame frame{.step = at.step, .sketches = sketches, .block = {}};
-  STATCOLLECT_RETURN_IF_ERROR(ReadResolved({at, {}, *std::move(whole)}, sketches, &frame.block));
+  STATCOLLECT_RETURN_IF_ERROR(ReadResolved(at, *whole, sketches, &frame.block));
   return &key_frames_.insert_or_assign(place, std::move(frame)).first->second;
 }
 
 Result<std::optional<ColumnRecord>> BlockSource::ReadRecord(const StatKey& key, std::string_view stats,
                                                             std::uint32_t activation) {
-  auto resolved = Resolve(key, stats);
-  if (!resolved.ok()) return resolved.status();
-  const BlockReader& reader = resolved->reader;
+  auto stored = BlockReader::Open(key, stats);
+  if (!stored.ok()) return stored.status();
+  Resolved resolved{key, {}, *std::move(stored)};
+  if (resolved.reader.kind() == BlockReader::Kind::kAlias) {
+    auto found = Resolve(key, resolved.reader);
+    if (!found.ok()) return found.status();
+    resolved = *std::move(found);
+  }
+  const BlockReader& reader = resolved.reader;
   if (reader.kind() == BlockReader::Kind::kWhole) {
     const auto place = reader.Find(activation);
     if (!place) return std::optional<ColumnRecord>();
     return std::optional(reader.ReadRecord(*place, nullptr));
   }
-  auto found = FindKeyFrame(resolved->key, reader, /*sketches=*/false);
+  auto found = FindKeyFrame(resolved.key, reader, /*sketches=*/false);
   if (!found.ok()) return found.status();
   const KeyFrame& frame = **found;
   const auto activations = frame.block.of(kActivation);

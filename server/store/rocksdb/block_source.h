@@ -36,8 +36,8 @@ class BlockSource {
  public:
   BlockSource(rocksdb::DB& db, const StatFamilies& families);
 
-  // The block stored under `key` as `stats`. `sketches`: with sketches and samples. kDataLoss names the key.
-  Status Read(const StatKey& key, std::string_view stats, bool sketches, BlockColumns* block);
+  // The block stored under `key`. `sketches`: with sketches and samples. kDataLoss names the key.
+  Status Read(const StatKey& key, const BlockReader& stored, bool sketches, BlockColumns* block);
   // One record of it, without its sketch; nothing if the block does not have the activation.
   Result<std::optional<ColumnRecord>> ReadRecord(const StatKey& key, std::string_view stats,
                                                  std::uint32_t activation);
@@ -57,10 +57,12 @@ class BlockSource {
     BlockReader reader;
   };
 
-  Result<Resolved> Resolve(const StatKey& key, std::string_view stats);
+  // Precondition: `stored` is an alias.
+  Result<Resolved> Resolve(const StatKey& key, const BlockReader& stored);
   Result<Resolved> Reread(const StatKey& key, const Status& why);
   Result<std::string> Fetch(const StatKey& key, const std::string& for_what);
-  Status ReadResolved(const Resolved& resolved, bool sketches, BlockColumns* block);
+  // Of a block that is no alias.
+  Status ReadResolved(const StatKey& key, const BlockReader& reader, bool sketches, BlockColumns* block);
   Result<KeyFrame*> FindKeyFrame(const StatKey& key, const BlockReader& reader, bool sketches);
 
   rocksdb::DB& db_;

@@ -19,13 +19,15 @@ enum Family {
   kContents,
   kMemory,
   kDensities,
+  kCaptures,
   kFamilyCount
 };
 inline const std::array<std::string, kFamilyCount> kFamilies = {
-    "default", "catalogue", "stats",    "scalars", "events",
-    "steps",   "sketches",  "contents", "memory",  "densities"};
+    "default",  "catalogue", "stats",  "scalars",   "events",  "steps",
+    "sketches", "contents",  "memory", "densities", "captures"};
 // Families whose keys begin with the attempt.
-inline constexpr std::array kOfAttempts = {kStats, kScalars, kEvents, kSteps, kSketches, kMemory, kDensities};
+inline constexpr std::array kOfAttempts = {kStats,    kScalars, kEvents,    kSteps,
+                                           kSketches, kMemory,  kDensities, kCaptures};
 
 }  // namespace statcollect
 

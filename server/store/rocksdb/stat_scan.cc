@@ -39,13 +39,13 @@ class BlockScan final : public StatScan {
   const BlockHead& head() const override { return head_; }
   bool Load(bool sketches, StatColumns* columns) override {
     if (!status_.ok()) return false;
-    status_ = source_.Read(key_, View(it_->value()), sketches, &columns_);
+    status_ = source_.Read(key_, reader_, sketches, &columns_);
     if (!status_.ok()) return false;
-    Clear(columns);
-    columns_.AppendTo(key_.step, columns);
+    columns_.MoveTo(key_.step, columns);
     if (sketches) return true;
     columns->sketch_width = 0;
     columns->sketch.clear();
+    columns->samples.clear();
     columns->sample_count.assign(columns->size(), 0);
     return true;
   }
@@ -58,25 +58,14 @@ class BlockScan final : public StatScan {
     const auto key = DecodeStatKey(View(it_->key()));
     if (!key) return ForeignKey(it_->key().size());
     key_ = *key;
-    const auto reader = BlockReader::Open(key_, View(it_->value()));
+    auto reader = BlockReader::Open(key_, View(it_->value()));
     if (!reader.ok()) return reader.status();
+    reader_ = *std::move(reader);
     head_ = {.step = key_.step,
              .activation = key_.activation,
-             .records = reader->size(),
-             .digest = reader->digest()};
+             .records = reader_.size(),
+             .digest = reader_.digest()};
     return Status::Ok();
-  }
-  // Keeps the memory.
-  static void Clear(StatColumns* c) {
-    c->activation.clear();
-    c->layout.clear();
-    c->step.clear();
-    c->order.clear();
-    c->stats.clear();
-    c->sketch_width = 0;
-    c->sketch.clear();
-    c->sample_count.clear();
-    c->samples.clear();
   }
 
   KeyRange range_;
@@ -84,6 +73,7 @@ class BlockScan final : public StatScan {
   BlockSource source_;  // sees all that blocks of the iterator refer to, for it is younger
   bool started_ = false;
   StatKey key_;
+  BlockReader reader_;  // on the iterator's value
   BlockHead head_;
   BlockColumns columns_;
   Status status_;

@@ -1,6 +1,7 @@
 #include "server/store/rocksdb/stream_writer.h"
 
 #include "server/store/codec/catalogue.h"
+#include "server/store/codec/sealed.h"
 #include "server/store/key.h"
 
 namespace statcollect {
@@ -42,6 +43,35 @@ void PutSmallRecords(AttemptId attempt, std::uint32_t rank, const RecordBatch& r
     to->entries.push_back({kSteps, StepPrefix(attempt, rank, step.step), Encode(step)});
 }
 
+void PutExponents(AttemptId attempt, std::uint32_t rank, const RecordBatch& records, RocksPreparedBatch* to) {
+  for (const ExponentRecord& record : records.exponents) {
+    to->entries.push_back({kCaptures,
+                           EncodeCaptureKey({.attempt = attempt,
+                                             .rank = rank,
+                                             .part = 'e',
+                                             .step = record.step,
+                                             .activation = record.activation}),
+                           Encode(record)});
+  }
+}
+
+void PutCaptures(AttemptId attempt, std::uint32_t rank, const RecordBatch& records, RocksPreparedBatch* to) {
+  for (const CaptureChunk& chunk : records.captures) {
+    CaptureKey key{.attempt = attempt,
+                   .rank = rank,
+                   .part = 'h',
+                   .step = chunk.step,
+                   .activation = chunk.activation,
+                   .offset = chunk.offset};
+    to->entries.push_back({kCaptures, EncodeCaptureKey(key),
+                           Encode(CaptureHead{.layout = chunk.layout,
+                                              .elements = chunk.elements,
+                                              .bytes = static_cast<std::uint32_t>(chunk.data.size())})});
+    key.part = 'd';
+    to->entries.push_back({kCaptures, EncodeCaptureKey(key), Seal(kCaptureDataVersion, chunk.data)});
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<PreparedBatch> RocksStreamWriter::Prepare(const RecordBatch& records) {
@@ -49,6 +79,8 @@ std::unique_ptr<PreparedBatch> RocksStreamWriter::Prepare(const RecordBatch& rec
   PutDefinitions(attempt_, rank_, records, prepared.get());
   encoder_.Encode(records.stats, &prepared->blocks);
   PutSmallRecords(attempt_, rank_, records, prepared.get());
+  PutCaptures(attempt_, rank_, records, prepared.get());
+  PutExponents(attempt_, rank_, records, prepared.get());
   return prepared;
 }
 

@@ -13,6 +13,8 @@
 
 namespace statcollect {
 
+inline constexpr std::uint8_t kCaptureDataVersion = 1;  // of a chunk's sealed data
+
 // What a StreamWriter made of a batch: all that is to be put but the rank's state.
 class RocksPreparedBatch final : public PreparedBatch {
  public:

@@ -34,6 +34,8 @@ struct KeyRange {
 };
 
 KeyRange RankRange(AttemptId attempt, std::uint32_t rank, StepBounds steps);
+// Of one part of the family of captures (CaptureKey).
+KeyRange CaptureRange(AttemptId attempt, std::uint32_t rank, char part, StepBounds steps);
 
 // `scan`: reads much and once, so it must not push what others need out of the cache.
 std::unique_ptr<rocksdb::Iterator> Iterate(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family,

@@ -64,6 +64,16 @@ TEST(ReplicaRule, ComparesWithinAGroupOnly) {
   EXPECT_EQ(rule.Add(3, Digest(3, 6)).size(), 1u);
 }
 
+TEST(ReplicaRule, ARankMayBeManyStepsBehind) {
+  ReplicaRule rule(Groups({{0, 1}}));
+  for (std::uint64_t step = 0; step < 1000; ++step) rule.Add(0, Digest(step, step));
+  std::vector<ReplicaRule::Told> told;
+  for (std::uint64_t step = 0; step < 1000 && told.empty(); ++step)
+    told = rule.Add(1, Digest(step, step < 3 ? step : step + 1));
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].finding.step, 3u);
+}
+
 TEST(ReplicaRule, LeavesAloneWhatIsSharded) {
   query::ReplicaLayout layout = Groups({{0, 1}});
   layout.weights_sharded = true;

@@ -203,6 +203,17 @@ TEST_F(TensorRulesTest, AVanishedGradientIsToldAfterSomeStepsInARow) {
   EXPECT_EQ(Of("alarm_cleared").size(), 1u);
 }
 
+TEST_F(TensorRulesTest, ZerosBesideNanAreNoVanishedGradient) {
+  Define({Def(0, "embed", Kind::kWeightGrad)});
+  std::uint64_t step = 0;
+  for (; step < 20; ++step) Step(step, {Rms(1)});
+  TensorStats unused = Rms(0);  // of the rows that no token needed; the others are NaN
+  unused.nan = unused.numel / 2;
+  for (int n = 0; n < 20; ++n) Step(step++, {unused});
+  EXPECT_EQ(Of("nan_first_seen").size(), 1u);
+  EXPECT_TRUE(Of("vanishing_gradient").empty());
+}
+
 TEST_F(TensorRulesTest, AGradientThatDecaysGraduallyIsHealthy) {
   Define({Def(0, "w", Kind::kWeightGrad)});
   double rms = 1;

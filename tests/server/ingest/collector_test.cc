@@ -253,6 +253,49 @@ TEST(CollectorStream, StatusCountsWhatIsReceivedAndNotYetDurable) {
   EXPECT_EQ(h.collector->GetStatus().backlog_records, 0u);
 }
 
+TEST(CollectorStream, StatusTellsOfARunThatIsKeptAtOnceAlsoWithoutRetention) {
+  Harness h;
+  auto agent = h.Agent();
+  agent->Open();
+  EXPECT_TRUE(h.collector->GetStatus().retention.kept.empty());
+  ASSERT_TRUE(h.collector->KeepRun("base", true).ok());
+  EXPECT_EQ(h.collector->GetStatus().retention.kept, std::vector<std::string>{"base"});
+  ASSERT_TRUE(h.collector->KeepRun("base", false).ok());
+  EXPECT_TRUE(h.collector->GetStatus().retention.kept.empty());
+}
+
+TEST(CollectorStream, RefusesToRecordStepsThatHaveAllPassed) {
+  Harness h;
+  auto agent = h.Agent();
+  agent->Open();
+  const AttemptMeta attempt = h.store.Attempts("base")->at(0);
+  RankMeta meta = h.store.Ranks(attempt.id)->at(Harness::Session().rank);
+  meta.last_step = 17;
+  ASSERT_TRUE(h.store.PutRank(attempt.id, Harness::Session().rank, meta).ok());
+  const Status past = h.collector->RecordSteps("base", "3-16").status();
+  EXPECT_EQ(past.code(), Code::kOutOfRange);
+  EXPECT_THAT(past.message(), HasSubstr("all of them have passed (rank 0 is at step 17)"));
+  EXPECT_TRUE(h.collector->RecordSteps("base", "3-17").ok()) << "the current one is not over";
+  EXPECT_TRUE(h.collector->RecordSteps("base", "").ok());
+}
+
+TEST(CollectorStream, TellsOpenAndLaterStreamsWhatToCapture) {
+  Harness h;
+  auto agent = h.Agent();
+  agent->Open();
+  const CaptureSpec spec = *CaptureSpec::Parse("fc1@7:kind=grad_output,path=0");
+  const auto asked = h.collector->RequestCapture("base", {}, spec);
+  ASSERT_TRUE(asked.ok()) << asked.status().message();
+  EXPECT_EQ(asked->told, 1u);
+  const v1::CollectorMessage told = agent->Read();
+  ASSERT_TRUE(told.has_directive());
+  EXPECT_EQ(told.directive().kind(), "capture");
+  EXPECT_EQ(told.directive().arguments().at("request"), "1");
+  const std::map<std::string, std::string> arguments(told.directive().arguments().begin(),
+                                                     told.directive().arguments().end());
+  EXPECT_EQ(CaptureSpec::FromArguments(arguments)->ToText(), spec.ToText());
+}
+
 TEST(CollectorStream, TellsOpenAndLaterStreamsWhichStepsToRecord) {
   Harness h;
   EXPECT_EQ(h.collector->RecordSteps("base", "5-9").status().code(), Code::kNotFound);

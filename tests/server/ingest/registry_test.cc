@@ -21,6 +21,8 @@ struct FakeStream final : OpenStream {
     end = why;
   }
   void RecordSteps(const std::string&) override {}
+  void Capture(const CaptureRequest& request) override { captures.push_back(request); }
+  std::vector<CaptureRequest> captures;
   int ends = 0;
   Status end;
 };
@@ -45,6 +47,10 @@ class SessionRegistryTest : public ::testing::Test {
   Result<Admission> Open(const SessionInfo& info,
                          std::shared_ptr<FakeStream> stream = std::make_shared<FakeStream>()) {
     return registry_.Open(info, stream);
+  }
+  // What its process left, from record `from` on.
+  Result<Admission> OpenLate(const SessionInfo& info, std::uint64_t from) {
+    return registry_.Open(info, std::make_shared<FakeStream>(), from);
   }
   // Stores the rank's state with changes.
   void Put(const Admission& admission, std::uint64_t records, bool finished) {
@@ -192,6 +198,42 @@ TEST_F(SessionRegistryTest, AppendCreatesTheNextAttemptAndFencesTheRank) {
   EXPECT_FALSE(registry_.IsOpen(first->attempt.id, 0));
 }
 
+TEST_F(SessionRegistryTest, AnOlderAttemptsSessionIsFencedWhateverItsPolicyButMaySendLateWhatItLeft) {
+  const auto first = Open(Hello(0, 1, "L"));
+  Put(*first, 9, false);
+  ASSERT_TRUE(Open(Hello(0, 2, "M", 2, IfExists::kAppend)).ok());
+  for (const IfExists policy : {IfExists::kError, IfExists::kAppend, IfExists::kReplace}) {
+    const auto refused = Open(Hello(0, 1, "L", 2, policy));
+    EXPECT_EQ(refused.status().code(), Code::kAborted);
+    EXPECT_THAT(refused.status().message(), HasSubstr("fenced by attempt 2"));
+  }
+  EXPECT_EQ(Attempts(), 2u);
+  const auto resumed = OpenLate(Hello(0, 1, "L"), 10);
+  ASSERT_TRUE(resumed.ok()) << resumed.status().message();
+  EXPECT_EQ(resumed->attempt.id, first->attempt.id);
+  EXPECT_EQ(resumed->meta.durable_seq, 9u);
+}
+
+// Hundreds of ranks connect at once; reading a launch of as many takes milliseconds.
+TEST_F(SessionRegistryTest, RanksOfANewLaunchReadTheOlderOnesOnce) {
+  const auto first = Open(Hello(0, 1, "L", 8));
+  ASSERT_TRUE(Open(Hello(0, 10, "M", 8, IfExists::kAppend)).ok());
+  const int before = store_.ranks_calls(first->attempt.id);
+  for (std::uint8_t rank = 1; rank < 8; ++rank)
+    ASSERT_TRUE(Open(Hello(rank, 10 + rank, "M", 8, IfExists::kAppend)).ok());
+  EXPECT_LE(store_.ranks_calls(first->attempt.id), before + 1);
+  EXPECT_EQ(Open(Hello(0, 1, "L", 8)).status().code(), Code::kAborted) << "still known as fenced";
+}
+
+TEST_F(SessionRegistryTest, TheRestOfAnUnknownSessionCreatesNothing) {
+  EXPECT_EQ(OpenLate(Hello(0, 1, "L"), 10).status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(Attempts(), 0u);
+  ASSERT_TRUE(Open(Hello(1, 2, "L")).ok());
+  EXPECT_EQ(OpenLate(Hello(0, 1, "L"), 10).status().code(), Code::kFailedPrecondition)
+      << "also where its launch is known";
+  EXPECT_TRUE(OpenLate(Hello(0, 1, "L"), 1).ok()) << "a whole session";
+}
+
 TEST_F(SessionRegistryTest, NothingOfAFencedStreamIsWrittenAnyMore) {
   const auto first = Open(Hello(0, 1, "L"));
   ASSERT_TRUE(Open(Hello(0, 2, "M", 2, IfExists::kReplace)).ok());
@@ -262,6 +304,96 @@ TEST_F(SessionRegistryTest, ForceEndsTheStreamsOfADeletedRun) {
   EXPECT_TRUE(registry_.DeleteRun("base", true).ok());
   EXPECT_EQ(stream->end.code(), Code::kAborted);
   EXPECT_EQ(registry_.OpenStreams(), 0u);
+}
+
+TEST_F(SessionRegistryTest, ACaptureIsToldToOpenStreamsAndToThoseThatComeBack) {
+  auto first = std::make_shared<FakeStream>(), second = std::make_shared<FakeStream>();
+  const auto admission = Open(Hello(0, 1, "L"), first);
+  ASSERT_TRUE(admission.ok());
+  EXPECT_TRUE(admission->captures.empty());
+  ASSERT_TRUE(Open(Hello(1, 2, "L"), second).ok());
+  const CaptureSpec spec = *CaptureSpec::Parse("blocks.1.ln2@12");
+  const auto asked = registry_.RequestCapture("base", {}, spec);
+  ASSERT_TRUE(asked.ok()) << asked.status().message();
+  EXPECT_EQ(asked->request, 1u);
+  EXPECT_EQ(asked->ranks, (std::vector<std::uint32_t>{0, 1}));
+  EXPECT_EQ(asked->told, 2u);
+  ASSERT_EQ(first->captures.size(), 1u);
+  EXPECT_EQ(first->captures[0].spec.ToText(), "blocks.1.ln2@12");
+  EXPECT_EQ(registry_.RequestCapture("base", {1}, spec)->request, 2u);
+  EXPECT_EQ(first->captures.size(), 1u);
+  EXPECT_EQ(second->captures.size(), 2u);
+
+  // Another collector on the same store, as after a restart.
+  SessionRegistry restarted(store_, clock_, committer_);
+  const auto again = restarted.Open(Hello(0, 1, "L"), std::make_shared<FakeStream>());
+  ASSERT_TRUE(again.ok());
+  ASSERT_EQ(again->captures.size(), 1u);
+  EXPECT_EQ(again->captures[0].id, 1u);
+  EXPECT_EQ(again->captures[0].spec.ToText(), "blocks.1.ln2@12");
+}
+
+TEST_F(SessionRegistryTest, ACaptureWaitsForARankThatIsAwayForAMoment) {
+  const auto stream = std::make_shared<FakeStream>();
+  const auto admission = Open(Hello(0, 1, "L"), stream);
+  registry_.Close(admission->attempt.id, 0, stream.get());
+  const CaptureSpec spec = *CaptureSpec::Parse("blocks.1.ln2@12");
+  const auto lost = registry_.RequestCapture("base", {}, spec);
+  ASSERT_TRUE(lost.ok()) << lost.status().message();
+  EXPECT_EQ(lost->told, 0u);
+  EXPECT_EQ(Open(Hello(0, 1, "L"))->captures.size(), 1u) << "told when it comes back";
+
+  SessionRegistry restarted(store_, clock_, committer_);  // the agent has not noticed yet
+  EXPECT_TRUE(restarted.MayComeBack(admission->attempt.id, 0));
+  EXPECT_TRUE(restarted.RequestCapture("base", {}, spec).ok());
+  clock_.Advance(kAwayGrace);
+  EXPECT_FALSE(restarted.MayComeBack(admission->attempt.id, 0));
+  EXPECT_EQ(restarted.RequestCapture("base", {}, spec).status().code(), Code::kFailedPrecondition);
+
+  SessionRegistry again(store_, clock_, committer_);
+  Put(*admission, 9, /*finished=*/true);
+  EXPECT_EQ(again.RequestCapture("base", {}, spec).status().code(), Code::kFailedPrecondition)
+      << "it has said goodbye";
+}
+
+TEST_F(SessionRegistryTest, ACaptureThatCannotBeIsRefusedWithWhatToDo) {
+  const CaptureSpec spec = *CaptureSpec::Parse("blocks.1.ln2@3");
+  EXPECT_EQ(registry_.RequestCapture("base", {}, spec).status().code(), Code::kNotFound);
+  auto stream = std::make_shared<FakeStream>();
+  const auto admission = Open(Hello(0, 1), stream);
+  const Status rank = registry_.RequestCapture("base", {0, 5}, spec).status();
+  EXPECT_EQ(rank.code(), Code::kNotFound);
+  EXPECT_THAT(rank.message(), HasSubstr("no rank 5"));
+
+  RankMeta meta = admission->meta;
+  meta.last_step = 17;
+  ASSERT_TRUE(store_.PutRank(admission->attempt.id, 0, meta).ok());
+  const Status past = registry_.RequestCapture("base", {}, spec).status();
+  EXPECT_EQ(past.code(), Code::kOutOfRange);
+  EXPECT_THAT(past.message(), HasSubstr("step 3 has passed (rank 0 is at step 17)"));
+  EXPECT_THAT(past.message(), HasSubstr("STATAGENT_CAPTURES='blocks.1.ln2@3'"));
+
+  registry_.Close(admission->attempt.id, 0, stream.get());
+  clock_.Advance(kAwayGrace);
+  const Status closed = registry_.RequestCapture("base", {}, *CaptureSpec::Parse("a@99")).status();
+  EXPECT_EQ(closed.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(closed.message(), HasSubstr("no rank of it is connected"));
+  EXPECT_TRUE(stream->captures.empty());
+}
+
+TEST_F(SessionRegistryTest, OnlySoManyRequestsAreKeptAndNoStreamIsRefusedForThem) {
+  ASSERT_TRUE(Open(Hello(0, 1, "L")).ok());
+  for (std::size_t i = 0; i < kCaptureRequestsMax + 3; ++i)
+    ASSERT_TRUE(registry_.RequestCapture("base", {}, *CaptureSpec::Parse("a@9")).ok());
+  const auto kept = ReadCaptureRequests(store_, "base");
+  ASSERT_TRUE(kept.ok());
+  EXPECT_EQ(kept->size(), kCaptureRequestsMax);
+  EXPECT_EQ(kept->back().id, kCaptureRequestsMax + 3);
+  ASSERT_TRUE(store_.PutDocument("base", "captures", "no list").ok());
+  EXPECT_FALSE(ReadCaptureRequests(store_, "base").ok());
+  const auto admitted = Open(Hello(0, 1, "L"));
+  ASSERT_TRUE(admitted.ok()) << "a damaged list keeps nobody out";
+  EXPECT_TRUE(admitted->captures.empty());
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ constexpr hours kDay{24};
 struct FakeStream final : OpenStream {
   void EndStream(const Status&) override {}
   void RecordSteps(const std::string&) override {}
+  void Capture(const CaptureRequest&) override {}
 };
 
 class RetentionTest : public ::testing::Test {

@@ -114,6 +114,7 @@ TEST_F(IngestSessionTest, TrimsThePartThatIsStoredAndKeepsDefinitions) {
     front.densities.resize(whole.densities.size() - back.densities.size());
     front.settings.resize(whole.settings.size() - back.settings.size());
     front.steps.resize(whole.steps.size() - back.steps.size());
+    front.exponents.resize(whole.exponents.size() - back.exponents.size());
     ASSERT_EQ(front.records(), stored);
 
     ASSERT_TRUE(session->Accept(front, 1).ok());
@@ -128,7 +129,10 @@ TEST_F(IngestSessionTest, TrimsThePartThatIsStoredAndKeepsDefinitions) {
     EXPECT_EQ(accepted->batch->memory, back.memory);
     EXPECT_EQ(accepted->batch->densities, back.densities);
     EXPECT_EQ(accepted->batch->settings, back.settings);
-    EXPECT_EQ(accepted->meta.info.config.at("model.layers"), "4");
+    EXPECT_EQ(accepted->batch->exponents, back.exponents);
+    EXPECT_EQ(session->meta().info.config.at("model.layers"), "4");
+    EXPECT_TRUE(accepted->meta.info.config.empty())
+        << "thousands of settings would be copied with each batch";
     EXPECT_EQ(accepted->meta.records, whole.records());
     EXPECT_EQ(accepted->meta.steps, 2u);
   }

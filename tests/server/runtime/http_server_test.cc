@@ -27,6 +27,10 @@ class FakeControl : public CollectorControl {
   Result<DeletedRun> DeleteRun(const std::string&, bool) override { return DeletedRun{}; }
   Status KeepRun(const std::string&, bool) override { return Status::Ok(); }
   Result<std::uint32_t> RecordSteps(const std::string&, const std::string&) override { return 0u; }
+  Result<RequestedCapture> RequestCapture(const std::string&, const std::vector<std::uint32_t>&,
+                                          const CaptureSpec&) override {
+    return RequestedCapture();
+  }
   Result<MadeCheckpoint> Checkpoint(const std::string&) override { return MadeCheckpoint{}; }
   bool IsStreamOpen(std::uint32_t, std::uint32_t) override { return false; }
   CollectorStatus status{.version = "9.9", .data_dir = "<d&ir>", .state = "ready", .records_total = 41};

@@ -181,6 +181,33 @@ TEST_F(Checkpoint, RestoreRefusesADamagedCopyAndNamesTheFile) {
   EXPECT_FALSE(fs::exists(root_ / "restored"));
 }
 
+TEST_F(Checkpoint, RestoreSaysWhyAFolderCannotBeRead) {
+  const Status missing = RestoreCheckpoint(root_ / "absent", root_ / "restored");
+  EXPECT_THAT(missing.message(),
+              HasSubstr("cannot read '" + (root_ / "absent").string() + "': No such file"));
+  std::ofstream(root_ / "file") << "x";
+  EXPECT_THAT(RestoreCheckpoint(root_ / "file", root_ / "restored").message(), HasSubstr("Not a directory"));
+  fs::create_directory_symlink(root_ / "circle", root_ / "circle");
+  EXPECT_THAT(RestoreCheckpoint(root_ / "circle", root_ / "restored").message(),
+              HasSubstr("Too many levels"));
+  EXPECT_FALSE(fs::exists(root_ / "restored"));
+}
+
+TEST_F(Checkpoint, ARestoreThatIsStoppedLeavesNothingBehind) {
+  AppendStep(0, 0);
+  ASSERT_TRUE(store_->Checkpoint(root_ / "copy").ok());
+  for (const int after : {0, 1, 3}) {
+    int asked = 0;
+    const Status stopped =
+        RestoreCheckpoint(root_ / "copy", root_ / "restored", {.stopped = [&] { return asked++ >= after; }});
+    EXPECT_EQ(stopped.code(), Code::kCancelled) << stopped.message();
+    EXPECT_THAT(stopped.message(), HasSubstr("stopped by a signal"));
+    for (const auto& entry : fs::directory_iterator(root_))
+      EXPECT_FALSE(entry.path().filename().string().starts_with("restored")) << entry.path();
+  }
+  EXPECT_TRUE(RestoreCheckpoint(root_ / "copy", root_ / "restored", {.stopped = [] { return false; }}).ok());
+}
+
 TEST_F(Checkpoint, RestoreWantsACheckpointAndAnEmptyPlace) {
   ASSERT_TRUE(store_->Checkpoint(root_ / "copy").ok());
   fs::create_directory(root_ / "nothing");

@@ -205,6 +205,47 @@ BlockDigest GoldenDigest() {
 }
 
 // Changing these bytes makes every store unreadable: raise kStatBlockVersion and read both.
+TEST(Captures, GoldenBytes) {
+  EXPECT_EQ(Hex(Encode(CaptureHead{.layout = 2, .elements = 300, .bytes = 1200})),
+            "01"          // version
+            "02"          // layout
+            "ac02"        // elements
+            "b009"        // bytes of the chunk
+            "d1268b4c");  // CRC-32C
+  EXPECT_EQ(Hex(EncodeCaptureKey(
+                {.attempt = 1, .rank = 2, .part = 'd', .step = 3, .activation = 4, .offset = 0x80000})),
+            "00000001000000026400000000000000030000000400080000");
+  const auto key =
+      DecodeCaptureKey(EncodeCaptureKey({.attempt = 9, .rank = 8, .step = 7, .activation = 6, .offset = 5}));
+  ASSERT_TRUE(key);
+  EXPECT_EQ(key->attempt, 9u);
+  EXPECT_EQ(key->part, 'h');
+  EXPECT_EQ(key->offset, 5u);
+  EXPECT_FALSE(DecodeCaptureKey("short"));
+}
+
+TEST(Exponents, GoldenBytes) {
+  const ExponentRecord record{.step = 7, .activation = 3, .layout = 2, .lowest = -25, .counts = {300, 0, 1}};
+  const std::string bytes = Encode(record);
+  EXPECT_EQ(Hex(bytes).substr(0, 20),
+            "01"      // version
+            "07"      // step
+            "03"      // activation
+            "02"      // layout
+            "31"      // lowest exponent
+            "03"      // counts
+            "ac0200"  // of -25, -24
+            "01");    // of -23
+  const auto back = Decode<ExponentRecord>("exponents", bytes);
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(*back, record);
+  ExponentRecord beyond = record;
+  beyond.lowest = kExponentHighest - 1;
+  EXPECT_EQ(Decode<ExponentRecord>("exponents", Encode(beyond)).status().code(), Code::kDataLoss);
+  EXPECT_EQ(Hex(EncodeCaptureKey({.attempt = 1, .rank = 2, .part = 'e', .step = 3, .activation = 4})),
+            "00000001000000026500000000000000030000000400000000");
+}
+
 TEST(StatBlock, GoldenBytes) {
   const BlockColumns block = Blocks::Block(GoldenColumns());
   const EncodedBlock whole = EncodeBlock(block, GoldenDigest());

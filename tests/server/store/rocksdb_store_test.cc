@@ -498,7 +498,7 @@ void WriteFixture(Store& store) {
   }
 }
 
-TEST_F(RocksDbStoreTest, KeepsMemoryDensitiesAndSettingsOverAReopen) {
+TEST_F(RocksDbStoreTest, KeepsMemoryDensitiesSettingsAndExponentsOverAReopen) {
   Open();
   const AttemptId attempt = Create("base").id;
   RecordBatch batch = MakeBatch(1, 0, 0, 3);
@@ -512,6 +512,11 @@ TEST_F(RocksDbStoreTest, KeepsMemoryDensitiesAndSettingsOverAReopen) {
   EXPECT_EQ(*store_->Densities(attempt, 1, {}), batch.densities);
   EXPECT_THAT(*store_->Memory(attempt, 1, {.first = 8, .last = 8}), ElementsAre(batch.memory[2]));
   EXPECT_THAT(*store_->Densities(attempt, 1, {.first = 0, .last = 7}), ElementsAre(batch.densities[0]));
+  EXPECT_EQ(*store_->Exponents(attempt, 1, {}), batch.exponents);
+  EXPECT_THAT(*store_->Exponents(attempt, 1, {.first = 8, .last = 8}), ElementsAre(batch.exponents[1]));
+  EXPECT_THAT(*store_->Exponents(attempt, 1, {.first = 0, .last = 7}), ElementsAre(batch.exponents[0]));
+  EXPECT_TRUE(store_->Exponents(attempt, 0, {})->empty());
+  EXPECT_TRUE(store_->Captures(attempt, 1, {})->empty()) << "they share a family, not their keys";
   EXPECT_TRUE(store_->Memory(attempt, 0, {})->empty());
   const auto config = store_->Ranks(attempt)->at(1).info.config;
   EXPECT_EQ(config.at("model.layers"), "4");
@@ -520,10 +525,98 @@ TEST_F(RocksDbStoreTest, KeepsMemoryDensitiesAndSettingsOverAReopen) {
   ASSERT_TRUE(store_->DropAttempts({&attempt, 1}).ok());
   EXPECT_TRUE(store_->Memory(attempt, 1, {})->empty());
   EXPECT_TRUE(store_->Densities(attempt, 1, {})->empty());
+  EXPECT_TRUE(store_->Exponents(attempt, 1, {})->empty());
   EXPECT_TRUE(store_->Ranks(attempt)->empty());
 }
 
 // A checkpoint of a build that did not know memory and densities: it is verified without being changed.
+// Chunks of `bytes` bytes of one f32 tensor, in the batch's step.
+void AddChunks(RecordBatch* batch, std::uint64_t step, std::uint32_t activation, std::size_t bytes,
+               std::size_t chunk_bytes, std::size_t chunks = ~std::size_t{0}) {
+  std::string values(bytes, '\0');
+  for (std::size_t i = 0; i < bytes; ++i) values[i] = static_cast<char>(i * 7 + activation);
+  for (std::size_t at = 0; at < bytes && chunks-- > 0; at += chunk_bytes) {
+    batch->captures.push_back({.step = step,
+                               .activation = activation,
+                               .layout = 0,
+                               .elements = bytes / 4,
+                               .offset = static_cast<std::uint32_t>(at),
+                               .data = values.substr(at, chunk_bytes)});
+  }
+}
+
+TEST_F(RocksDbStoreTest, CapturesAreWholeOnlyOnceEveryChunkIsThere) {
+  Open();
+  const AttemptId attempt = Create("base").id, other = Create("other").id;
+  RecordBatch first = MakeBatch(1, 3, 0, 2);
+  AddChunks(&first, 3, 1, 4000, 1000, 3);
+  Append(*store_, attempt, 1, first);
+  RecordBatch alike = MakeBatch(1, 3, 0, 2);
+  AddChunks(&alike, 3, 0, 8, 8);
+  AddChunks(&alike, 9, 1, 8, 8);
+  Append(*store_, other, 1, alike);
+  Open();  // in between, as a daemon that was killed
+  auto found = store_->Captures(attempt, 1, {});
+  ASSERT_TRUE(found.ok() && found->size() == 1);
+  EXPECT_EQ(found->at(0).step, 3u);
+  EXPECT_EQ(found->at(0).activation, 1u);
+  EXPECT_EQ(found->at(0).elements, 1000u);
+  EXPECT_EQ(found->at(0).bytes_stored, 3000u);
+
+  RecordBatch rest = MakeBatch(first.last_seq() + 1, 4, 0, 1);
+  RecordBatch all;
+  AddChunks(&all, 3, 1, 4000, 1000);
+  rest.captures = {all.captures[3]};
+  Append(*store_, attempt, 1, rest);
+  EXPECT_EQ(store_->Captures(attempt, 1, {})->at(0).bytes_stored, 4000u);
+  for (const CaptureChunk& chunk : all.captures) {
+    const auto data = store_->CaptureChunkAt(attempt, 1, 3, 1, chunk.offset);
+    ASSERT_TRUE(data.ok()) << data.status().message();
+    EXPECT_EQ(*data, chunk.data);
+  }
+  EXPECT_EQ(store_->CaptureChunkAt(attempt, 1, 3, 1, 1).status().code(), Code::kNotFound);
+  EXPECT_EQ(store_->CaptureChunkAt(attempt, 0, 3, 1, 0).status().code(), Code::kNotFound);
+
+  EXPECT_EQ(store_->Captures(other, 1, {.first = 4, .last = 9})->size(), 1u);
+  EXPECT_EQ(store_->Captures(other, 1, {.first = 0, .last = 8})->size(), 1u);
+  ASSERT_TRUE(store_->DropAttempts({&attempt, 1}).ok());
+  EXPECT_TRUE(store_->Captures(attempt, 1, {})->empty());
+  EXPECT_EQ(store_->CaptureChunkAt(attempt, 1, 3, 1, 0).status().code(), Code::kNotFound);
+  EXPECT_EQ(store_->Captures(other, 1, {})->size(), 2u);
+}
+
+TEST_F(RocksDbStoreTest, AGapBetweenChunksIsNoWholeCapture) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  RecordBatch batch = MakeBatch(1, 3, 0, 2);
+  AddChunks(&batch, 3, 1, 4000, 1000);
+  batch.captures.erase(batch.captures.begin() + 1);
+  Append(*store_, attempt, 0, batch);
+  EXPECT_EQ(store_->Captures(attempt, 0, {})->at(0).bytes_stored, 1000u);
+}
+
+TEST_F(RocksDbStoreTest, CapturesCountInTheCensusAndComeAlongInACheckpoint) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  RecordBatch batch = MakeBatch(1, 3, 0, 2);
+  AddChunks(&batch, 3, 1, 1u << 20, 1u << 19);
+  batch.exponents = {{.step = 3, .activation = 1, .layout = 0, .lowest = -3, .counts = {2, 1}}};
+  Append(*store_, attempt, 0, batch);
+  EXPECT_GT(store_->Census()->at(0).bytes, 100'000u);
+  const std::string copy = directory_ + "-copy";
+  fs::remove_all(copy);
+  const auto made = store_->Checkpoint(copy);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  {
+    auto restored = OpenRocksDbStore(copy);
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+    EXPECT_EQ((*restored)->Captures(attempt, 0, {})->at(0).bytes_stored, 1u << 20);
+    EXPECT_EQ(*(*restored)->Exponents(attempt, 0, {}), batch.exponents);
+    EXPECT_EQ(*(*restored)->CaptureChunkAt(attempt, 0, 3, 1, 1u << 19), batch.captures[1].data);
+  }
+  fs::remove_all(copy);
+}
+
 TEST_F(RocksDbStoreTest, EventsOfTheCollectorsOwnStandBesideTheAgentsAndGoWithTheirAttempt) {
   const AttemptMeta attempt = (Open(), Create("run"));
   Append(*store_, attempt.id, 0, MakeBatch(1, 5, 0, 3));  // has an event in step 5

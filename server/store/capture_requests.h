@@ -1,0 +1,39 @@
+// What was asked to be captured, kept with the run as a document: ranks that connect later, and a collector
+// that was started again, still know it.
+#ifndef STATCOLLECT_SERVER_STORE_CAPTURE_REQUESTS_H_
+#define STATCOLLECT_SERVER_STORE_CAPTURE_REQUESTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/capture_spec.h"
+#include "common/status.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+inline constexpr std::size_t kCaptureRequestsMax = kCaptureSpecsMax;  // kept of a run: the newest
+
+struct CaptureRequest {
+  std::uint64_t id = 0;  // within the run, from 1
+  AttemptId attempt = 0;
+  std::vector<std::uint32_t> ranks;
+  std::int64_t asked_unix_nanos = 0;
+  CaptureSpec spec;
+};
+
+std::string EncodeCaptureRequests(const std::vector<CaptureRequest>& requests);
+// kDataLoss: the bytes are no such list.
+Result<std::vector<CaptureRequest>> DecodeCaptureRequests(std::string_view bytes);
+
+// Of all attempts of the run that were kept, oldest first.
+Result<std::vector<CaptureRequest>> ReadCaptureRequests(Store& store, const std::string& run);
+// Durable when it returns; all but the newest kCaptureRequestsMax are forgotten.
+Status WriteCaptureRequests(Store& store, const std::string& run, std::vector<CaptureRequest> requests);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_CAPTURE_REQUESTS_H_
