@@ -1,11 +1,13 @@
 #include "server/api/convert.h"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 
 #include "common/names.h"
 #include "proto/convert.h"
+#include "server/api/tensor_row.h"
 
 namespace statcollect::api {
 namespace {
@@ -145,6 +147,7 @@ void Fill(const query::Divergence& from, v1::Divergence& to) {
   to.set_previous(from.previous);
   Copy(from.previous_distance, [&](double value) { to.set_previous_distance(value); });
   to.set_activation_b(from.activation_b);
+  Copy(from.rank_b, [&](std::uint32_t rank) { to.set_rank_b(rank); });
 }
 
 void Fill(const query::DiffInputs& from, v1::DiffInputs& to) {
@@ -170,6 +173,7 @@ void Fill(const query::Spread& from, v1::Spread& to) {
   to.set_activations_total(from.activations_total);
   to.set_steps(from.steps);
   to.mutable_ranks()->Add(from.ranks.begin(), from.ranks.end());
+  to.mutable_ranks_b()->Add(from.ranks_b.begin(), from.ranks_b.end());
 }
 
 }  // namespace
@@ -249,6 +253,7 @@ Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
   wanted.map = request.map();
   wanted.no_alignment = request.no_alignment();
   wanted.first_only = request.first_only();
+  wanted.merge_ranks = request.merge_ranks();
   auto noise = RunsFromWire("noise", request.noise());
   if (!noise.ok()) return noise.status();
   wanted.noise = *std::move(noise);
@@ -312,6 +317,64 @@ Result<query::DensityRequest> FromWire(const v1::ListDensityRequest& request) {
   if (!ranks.ok()) return ranks.status();
   return query::DensityRequest{
       .run = request.run(), .ranks = *std::move(ranks), .steps = request.steps(), .input = request.input()};
+}
+
+Result<query::CapturesRequest> FromWire(const v1::ListCapturesRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  if (!request.activation().empty())
+    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckSteps(request));
+  auto ranks = Ranks(request);
+  if (!ranks.ok()) return ranks.status();
+  auto kinds = KindsFromWire(request.kinds());
+  if (!kinds.ok()) return kinds.status();
+  return query::CapturesRequest{.run = request.run(),
+                                .activation = request.activation(),
+                                .kinds = *std::move(kinds),
+                                .ranks = *std::move(ranks),
+                                .steps = request.steps(),
+                                .request = request.request()};
+}
+
+Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
+  const auto kind = KindFromWire(request.kind());
+  if (!kind.ok()) return kind.status();
+  query::ReadCaptureRequest wanted{.run = request.run(),
+                                   .rank = request.rank(),
+                                   .step = request.step(),
+                                   .activation = request.activation(),
+                                   .micro_batch = request.micro_batch(),
+                                   .call = request.call()};
+  if (*kind != Kind::kUnspecified) wanted.kind = *kind;
+  if (request.has_output_path()) wanted.output_path = request.output_path();
+  if (!request.mode().empty()) {
+    const auto mode = ParseMode(request.mode());
+    if (!mode)
+      return Invalid("query: mode is '" + Printable(request.mode()) + "'; expected train, eval or init");
+    wanted.mode = *mode;
+  }
+  return wanted;
+}
+
+Result<CaptureSpec> FromWire(const v1::RequestCaptureRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  const auto kind = KindFromWire(request.kind());
+  if (!kind.ok()) return kind.status();
+  if (request.mode() < 0 || request.mode() >= kModeCount) {
+    return Invalid("capture: mode " + std::to_string(request.mode()) +
+                   " is unknown to this collector; upgrade statcollectord");
+  }
+  CaptureSpec spec{.activation = request.activation(),
+                   .micro_batch = request.micro_batch(),
+                   .call = request.call(),
+                   .steps_text = std::to_string(request.step())};
+  if (*kind != Kind::kUnspecified) spec.kind = *kind;
+  if (request.has_output_path()) spec.output_path = request.output_path();
+  if (request.mode() != v1::MODE_UNSPECIFIED) spec.mode = static_cast<Mode>(request.mode());
+  if (request.bytes_max() != 0) spec.bytes_max = request.bytes_max();
+  return CaptureSpec::FromArguments(spec.ToArguments());  // which checks it
 }
 
 Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request) {
@@ -380,6 +443,7 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
   unmatched.mutable_only_b()->Add(report.unmatched.only_b.begin(), report.unmatched.only_b.end());
   Fill(report.inputs, *out.mutable_inputs());
   out.mutable_ranks()->Add(report.ranks.begin(), report.ranks.end());
+  out.mutable_ranks_b()->Add(report.ranks_b.begin(), report.ranks_b.end());
   if (report.steps) {
     out.mutable_steps()->set_first(report.steps->first);
     out.mutable_steps()->set_last(report.steps->last);
@@ -458,8 +522,27 @@ void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& 
   }
 }
 
+namespace {
+
+using MemoryFields = std::array<const google::protobuf::FieldDescriptor*, kMemoryQuantityCount>;
+
+// The fields of a row, by quantity: they have its name.
+const MemoryFields& FieldsOfMemory() {
+  static const MemoryFields fields = [] {
+    MemoryFields found{};
+    for (int i = 0; i < kMemoryQuantityCount; ++i) {
+      const std::string name(Name(static_cast<MemoryQuantity>(i)));
+      found[static_cast<std::size_t>(i)] = v1::MemoryRow::descriptor()->FindFieldByName(name);
+    }
+    return found;
+  }();
+  return fields;
+}
+
+}  // namespace
+
 void ToWire(const std::vector<query::MemoryRow>& rows, v1::ListMemoryResponse& out) {
-  const auto& descriptor = *v1::MemoryRow::descriptor();
+  const MemoryFields& fields = FieldsOfMemory();
   const auto& reflection = *v1::MemoryRow::GetReflection();
   for (const query::MemoryRow& row : rows) {
     const MemoryRecord& record = row.record;
@@ -473,9 +556,42 @@ void ToWire(const std::vector<query::MemoryRow>& rows, v1::ListMemoryResponse& o
     added.set_module(record.module);
     for (int i = 0; i < kMemoryQuantityCount; ++i) {
       const auto quantity = static_cast<MemoryQuantity>(i);
-      if (!record.Has(quantity)) continue;
-      const auto* field = descriptor.FindFieldByName(std::string(Name(quantity)));
-      reflection.SetInt64(&added, field, record.Of(quantity));
+      if (record.Has(quantity))
+        reflection.SetInt64(&added, fields[static_cast<std::size_t>(i)], record.Of(quantity));
+    }
+  }
+}
+
+void ToWire(const query::CaptureRow& row, v1::CaptureRow& out) {
+  FillTensor(row, row.step, out);
+  out.set_numel(row.numel);
+  out.set_elements(row.elements);
+  out.set_bytes(row.bytes);
+  out.set_bytes_stored(row.bytes_stored);
+  out.set_complete(row.complete());
+}
+
+void ToWire(const query::CapturesReport& report, v1::ListCapturesResponse& out) {
+  for (const query::CaptureRow& row : report.records) ToWire(row, *out.add_records());
+  for (const query::CaptureRequestRow& row : report.requests) {
+    const CaptureSpec& spec = row.request.spec;
+    v1::CaptureRequestRow& added = *out.add_requests();
+    added.set_request(row.request.id);
+    added.set_activation(spec.activation);
+    if (spec.kind) added.set_kind(static_cast<v1::Kind>(*spec.kind));
+    if (spec.output_path) added.set_output_path(*spec.output_path);
+    added.set_micro_batch(spec.micro_batch);
+    added.set_call(spec.call);
+    added.set_mode(std::string(Name(spec.mode)));
+    added.set_step(spec.steps.last());
+    added.set_bytes_max(spec.bytes_max);
+    added.set_asked_unix_nanos(row.request.asked_unix_nanos);
+    for (const query::CaptureRequestRank& rank : row.ranks) {
+      v1::CaptureRequestRank& of = *added.add_ranks();
+      of.set_rank(rank.rank);
+      of.set_state(rank.state);
+      of.set_why(rank.why);
+      if (rank.last_step) of.set_last_step(*rank.last_step);
     }
   }
 }

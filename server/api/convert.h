@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "common/capture_spec.h"
 #include "common/status.h"
+#include "server/query/captures.h"
 #include "server/query/records_reader.h"
 #include "server/query/reports.h"
 #include "server/runtime/control.h"
@@ -27,6 +29,9 @@ Result<query::ScalarsRequest> FromWire(const v1::ListScalarsRequest& request);
 Result<query::MemoryRequest> FromWire(const v1::ListMemoryRequest& request);
 Result<query::DensityRequest> FromWire(const v1::ListDensityRequest& request);
 Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request);
+Result<query::CapturesRequest> FromWire(const v1::ListCapturesRequest& request);
+Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request);
+Result<CaptureSpec> FromWire(const v1::RequestCaptureRequest& request);
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
 
 // Parts of questions. kInvalidArgument: more ranks than a run can have, kinds that this build does not know.
@@ -46,6 +51,8 @@ void ToWire(const std::vector<query::MemoryRow>& rows, v1::ListMemoryResponse& o
 void ToWire(const std::vector<query::DensityRow>& rows, v1::ListDensityResponse& out);
 void ToWire(const query::EventRow& row, v1::EventRow& out);
 void ToWire(const std::vector<query::EventRow>& rows, v1::ListEventsResponse& out);
+void ToWire(const query::CaptureRow& row, v1::CaptureRow& out);
+void ToWire(const query::CapturesReport& report, v1::ListCapturesResponse& out);
 void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out);
 void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out);
 

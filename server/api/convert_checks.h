@@ -1,9 +1,13 @@
-// As convert.h, for the questions about one step (top), about settings (config) and about ranks.
+// As convert.h, for the questions about one step (top), about settings (config), about ranks and about
+// exponents.
 #ifndef STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 #define STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 
+#include <vector>
+
 #include "common/status.h"
 #include "server/query/config_report.h"
+#include "server/query/exponents.h"
 #include "server/query/ranks.h"
 #include "server/query/top.h"
 #include "statcollect/v1/query.pb.h"
@@ -13,10 +17,12 @@ namespace statcollect::api {
 Result<query::TopRequest> FromWire(const v1::GetTopRequest& request);
 Result<query::ConfigRequest> FromWire(const v1::CompareConfigRequest& request);
 Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request);
+Result<query::ExponentsRequest> FromWire(const v1::ListExponentsRequest& request);
 
 void ToWire(const query::TopReport& report, v1::GetTopResponse& out);
 void ToWire(const query::ConfigReport& report, v1::ConfigReport& out);
 void ToWire(const query::RanksReport& report, v1::RanksReport& out);
+void ToWire(const std::vector<query::ExponentRow>& rows, v1::ListExponentsResponse& out);
 
 }  // namespace statcollect::api
 

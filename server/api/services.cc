@@ -169,6 +169,37 @@ class QueryService final : public v1::Query::CallbackService {
     });
   }
 
+  ServerUnaryReactor* ListCaptures(CallbackServerContext*, const v1::ListCapturesRequest* request,
+                                   v1::ListCapturesResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::ListCaptures);
+  }
+
+  ServerUnaryReactor* ListExponents(CallbackServerContext*, const v1::ListExponentsRequest* request,
+                                    v1::ListExponentsResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::ListExponents);
+  }
+
+  grpc::ServerWriteReactor<v1::ReadCaptureResponse>* ReadCapture(
+      CallbackServerContext* context, const v1::ReadCaptureRequest* request) override {
+    using Call = FlowCall<v1::ReadCaptureResponse>;
+    const auto work = [this, request](const std::stop_token& stop, const Call::Send& send) {
+      const auto wanted = FromWire(*request);
+      if (!wanted.ok()) return wanted.status();
+      const auto head = [&](const query::CaptureRow& row) {
+        v1::ReadCaptureResponse message;
+        ToWire(row, *message.mutable_capture());
+        return send(std::move(message));
+      };
+      const auto data = [&](std::string bytes) {
+        v1::ReadCaptureResponse message;
+        message.set_data(std::move(bytes));
+        return send(std::move(message));
+      };
+      return engine_.ReadCapture(*wanted, head, data, stop);
+    };
+    return Call::Start(streams_, *context, limits_.stream_patience, work);
+  }
+
   ServerUnaryReactor* GetTop(CallbackServerContext*, const v1::GetTopRequest* request,
                              v1::GetTopResponse* response) override {
     return Answer(*request, *response, &query::QueryEngine::GetTop);
@@ -225,8 +256,9 @@ constexpr std::size_t kPathBytesMax = 4096;
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  explicit AdminService(CollectorControl& control)
+  AdminService(CollectorControl& control, const query::QueryEngine& engine)
       : control_(control),
+        engine_(engine),
         pool_({.what = "administration", .threads = 1, .waiting_max = 64}),
         slow_({.what = "checkpoint", .threads = 1, .waiting_max = 4}) {}
 
@@ -268,6 +300,23 @@ class AdminService final : public v1::Admin::CallbackService {
     });
   }
 
+  ServerUnaryReactor* RequestCapture(CallbackServerContext*, const v1::RequestCaptureRequest* request,
+                                     v1::RequestCaptureResponse* response) override {
+    return UnaryCall::Start(pool_, [this, request, response](const std::stop_token&) {
+      const auto spec = FromWire(*request);
+      if (!spec.ok()) return spec.status();
+      const auto ranks = api::RanksFromWire(request->ranks());
+      if (!ranks.ok()) return ranks.status();
+      STATCOLLECT_RETURN_IF_ERROR(engine_.CheckCanBeCaptured(request->run(), *spec));
+      const auto asked = control_.RequestCapture(request->run(), *ranks, *spec);
+      if (!asked.ok()) return asked.status();
+      response->set_request(asked->request);
+      response->mutable_ranks()->Assign(asked->ranks.begin(), asked->ranks.end());
+      response->set_told(asked->told);
+      return Status::Ok();
+    });
+  }
+
   ServerUnaryReactor* Checkpoint(CallbackServerContext*, const v1::CheckpointRequest* request,
                                  v1::CheckpointResponse* response) override {
     return UnaryCall::Start(slow_, [this, request, response](const std::stop_token&) {
@@ -288,6 +337,7 @@ class AdminService final : public v1::Admin::CallbackService {
 
  private:
   CollectorControl& control_;
+  const query::QueryEngine& engine_;
   WorkerPool pool_;
   WorkerPool slow_;  // what copies much
 };
@@ -299,8 +349,8 @@ std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine
   return std::make_unique<QueryService>(engine, limits, feed);
 }
 
-std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control) {
-  return std::make_unique<AdminService>(control);
+std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control, const query::QueryEngine& engine) {
+  return std::make_unique<AdminService>(control, engine);
 }
 
 }  // namespace statcollect

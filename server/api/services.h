@@ -37,14 +37,14 @@ struct QueryLimits {
 
 // Usage:
 //   auto query = MakeQueryService(engine, {});
-//   auto admin = MakeAdminService(control);
+//   auto admin = MakeAdminService(control, engine);
 //   builder.RegisterService(query.get()).RegisterService(admin.get());
 // The services must outlive the grpc::Server; `engine` and `control` must outlive the services. Destruction
 // cancels what still runs and waits for it: shut the server down first.
 // `feed`: tells FollowEvents what is new; outlives the service. Null: it is not offered.
 std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine,
                                                 const QueryLimits& limits = {}, EventFeed* feed = nullptr);
-std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control);
+std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control, const query::QueryEngine& engine);
 
 }  // namespace statcollect
 

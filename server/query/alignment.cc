@@ -193,29 +193,29 @@ void Alignment::Remember(std::uint32_t first, std::size_t records, const Content
   known_.insert_or_assign({first, records}, content);
 }
 
-const Alignment& Aligner::For(std::uint32_t rank, const RankCatalogue& a, const RankCatalogue& b) {
+const Alignment& Aligner::For(std::size_t place, const RankCatalogue& a, const RankCatalogue& b) {
   {
     std::lock_guard lock(mutex_);
-    const auto found = alignments_.find({rank, &a, &b});
+    const auto found = alignments_.find({place, &a, &b});
     if (found != alignments_.end()) return *found->second;
   }
-  const auto by_order = by_order_.find(rank);
+  const auto by_order = by_order_.find(place);
   auto made = std::make_unique<Alignment>(
       a, b, options_, by_order == by_order_.end() ? std::vector<OrderMatch>() : by_order->second);
   std::lock_guard lock(mutex_);
-  return *alignments_.try_emplace({rank, &a, &b}, std::move(made)).first->second;
+  return *alignments_.try_emplace({place, &a, &b}, std::move(made)).first->second;
 }
 
-void Aligner::SetByOrder(std::uint32_t rank, std::vector<OrderMatch> by_order) {
+void Aligner::SetByOrder(std::size_t place, std::vector<OrderMatch> by_order) {
   std::lock_guard lock(mutex_);
-  by_order_[rank] = std::move(by_order);
-  std::erase_if(alignments_, [&](const auto& entry) { return std::get<0>(entry.first) == rank; });
+  by_order_[place] = std::move(by_order);
+  std::erase_if(alignments_, [&](const auto& entry) { return std::get<0>(entry.first) == place; });
 }
 
 std::vector<Aligner::Entry> Aligner::all() const {
   std::lock_guard lock(mutex_);
   std::vector<Entry> entries;
-  for (const auto& [place, alignment] : alignments_) entries.push_back({std::get<0>(place), alignment.get()});
+  for (const auto& [key, alignment] : alignments_) entries.push_back({std::get<0>(key), alignment.get()});
   return entries;
 }
 

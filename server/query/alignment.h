@@ -107,21 +107,22 @@ class Alignment {
 class Aligner {
  public:
   explicit Aligner(Alignment::Options options) : options_(options) {}
-  const Alignment& For(std::uint32_t rank, const RankCatalogue& a, const RankCatalogue& b);
-  // Alignments of the rank are made anew with it; to be called before any of them is used.
-  void SetByOrder(std::uint32_t rank, std::vector<OrderMatch> by_order);
+  // `place`: tells ranks apart, in the order of all().
+  const Alignment& For(std::size_t place, const RankCatalogue& a, const RankCatalogue& b);
+  // Alignments of the place are made anew with it; to be called before any of them is used.
+  void SetByOrder(std::size_t place, std::vector<OrderMatch> by_order);
 
   struct Entry {
-    std::uint32_t rank = 0;
+    std::size_t place = 0;
     const Alignment* alignment = nullptr;
   };
-  std::vector<Entry> all() const;  // in the order of ranks
+  std::vector<Entry> all() const;
 
  private:
   const Alignment::Options options_;
   mutable std::mutex mutex_;
-  std::map<std::uint32_t, std::vector<OrderMatch>> by_order_;  // by rank; constant once alignments are used
-  std::map<std::tuple<std::uint32_t, const RankCatalogue*, const RankCatalogue*>, std::unique_ptr<Alignment>>
+  std::map<std::size_t, std::vector<OrderMatch>> by_order_;  // by place; constant once alignments are used
+  std::map<std::tuple<std::size_t, const RankCatalogue*, const RankCatalogue*>, std::unique_ptr<Alignment>>
       alignments_;
 };
 

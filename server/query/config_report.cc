@@ -194,7 +194,7 @@ ConfigReport ReportConfig(const RunView& a, const RunView* b, bool all) {
     if (b != nullptr && !IsCompared(key, of_a, of_b)) continue;
     ConfigItem item = MakeItem(key, Find(of_a, key), Find(of_b, key));
     if (b != nullptr && key == "command_line" && item.a && item.b)
-      item.same = WithoutName(*item.a, a.run()) == WithoutName(*item.b, b->run());
+      item.same = item.same || WithoutName(*item.a, a.run()) == WithoutName(*item.b, b->run());
     ++report.compared;
     report.differ += b != nullptr && !item.same ? 1 : 0;
     if (b == nullptr || all || !item.same) report.items.push_back(std::move(item));

@@ -12,6 +12,7 @@
 #include "server/query/config_diff.h"
 #include "server/query/diff_plan.h"
 #include "server/query/growth.h"
+#include "server/query/loaded_weights.h"
 #include "server/query/loss_diff.h"
 #include "server/query/parallel.h"
 #include "server/query/rank_step_diff.h"
@@ -49,6 +50,7 @@ class ReportBuilder {
         plan_(plan),
         context_(context),
         losses_(context),
+        loaded_(context),
         rows_max_(RowsMax(request)) {}
 
   Status Take(StepResult result);
@@ -56,7 +58,7 @@ class ReportBuilder {
   DiffReport Conclude() &&;
 
  private:
-  Status TakeMissing(RankStepFindings& at, std::vector<PlacedRow>& rows);
+  Status TakeMissing(RankStepFindings& at);
   // Whether a side's step is stored whole; looked up once, when something is missing in it.
   struct Completeness {
     std::optional<bool> a, b;
@@ -64,9 +66,10 @@ class ReportBuilder {
   Result<bool> IsComplete(bool of_a, const RankStepFindings& at, Completeness& known);
   Result<bool> IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
                                   Completeness& known);
-  bool IsOfALaunchOnly(const MissingRecord& missing, const RankStepFindings& at) const;
   void TakeOutOfPlace(RankStepFindings& at);
-  void TakeRows(std::vector<PlacedRow> placed, const std::vector<ForwardTrace>& traces);
+  void AddLonelyStep(const RankStepFindings& at);
+  void NoteOnlyUpdate(bool in_a, const RankStepFindings& at);
+  void TakeRows(std::vector<PlacedRow*> placed, const std::vector<ForwardTrace>& traces);
   void MarkStepOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces);
   void AddGrowth(std::uint64_t step, const Tally& tally);
   void NoteUnmatched(const std::string& label, bool only_a);
@@ -82,35 +85,44 @@ class ReportBuilder {
   DiffReport report_;
   Tally tally_;
   LossDiff losses_;
+  LoadedWeights loaded_;
   const std::uint64_t rows_max_;
   std::set<std::string> unmatched_a_, unmatched_b_;
   std::unordered_set<std::string> missing_counted_;  // side, rank and label
   std::set<std::string> missing_names_, diverged_losses_;
-  std::set<std::uint32_t> diverged_ranks_;
-  std::set<std::string> incomplete_;                                      // notes
-  std::map<std::pair<bool, std::uint32_t>, std::uint64_t> lonely_steps_;  // only in A; rank
+  std::set<std::uint32_t> diverged_ranks_, diverged_ranks_b_;
+  std::set<std::string> incomplete_;  // notes
+  struct LonelySteps {
+    std::uint64_t count = 0, last = 0;
+  };
+  std::map<std::pair<bool, std::uint32_t>, LonelySteps> lonely_steps_;  // only in A; rank that lacks them
   std::vector<GrowthPoint> growth_;
+  bool only_update_noted_a_ = false, only_update_noted_b_ = false;
   bool uncertain_missing_ = false, cut_ = false, order_reported_ = false, values_diverged_ = false;
 };
 
 Status ReportBuilder::Take(StepResult result) {
-  std::vector<PlacedRow> rows;
+  std::vector<PlacedRow*> rows;
   std::vector<ForwardTrace> traces;
   std::optional<PlacedRow> bitwise;
   Tally tally;
   for (RankStepFindings& at : result.ranks) {
     STATCOLLECT_RETURN_IF_ERROR(losses_.Compare(at));
     if (!order_reported_) TakeOutOfPlace(at);
-    std::vector<PlacedRow> missing;
-    STATCOLLECT_RETURN_IF_ERROR(TakeMissing(at, missing));
-    if (at.tally.diverged > 0) diverged_ranks_.insert(at.rank);
-    if (at.only_in_a || at.only_in_b) ++lonely_steps_[{at.only_in_a, at.rank}];
+    if (!at.missing.empty()) STATCOLLECT_RETURN_IF_ERROR(loaded_.Compare(at));
+    STATCOLLECT_RETURN_IF_ERROR(TakeMissing(at));
+    if (at.tally.diverged > 0) {
+      diverged_ranks_.insert(at.ranks.a);
+      diverged_ranks_b_.insert(at.ranks.b);
+    }
+    if (at.only_in_a || at.only_in_b) AddLonelyStep(at);
+    if (at.only_update_in_a) NoteOnlyUpdate(/*in_a=*/true, at);
+    if (at.only_update_in_b) NoteOnlyUpdate(/*in_a=*/false, at);
     for (const PlacedRow& placed : at.rows) {
       if (placed.row.stage == Stage::kLoss) diverged_losses_.insert(placed.row.activation);
     }
     tally.Add(at.tally);
-    rows.insert(rows.end(), std::make_move_iterator(at.rows.begin()), std::make_move_iterator(at.rows.end()));
-    rows.insert(rows.end(), std::make_move_iterator(missing.begin()), std::make_move_iterator(missing.end()));
+    for (PlacedRow& placed : at.rows) rows.push_back(&placed);
     if (at.trace) traces.push_back(*std::move(at.trace));
     if (at.first_bitwise && !(bitwise && bitwise->place < at.first_bitwise->place))
       bitwise = std::move(at.first_bitwise);
@@ -128,13 +140,13 @@ Status ReportBuilder::Take(StepResult result) {
   return Status::Ok();
 }
 
-void ReportBuilder::TakeRows(std::vector<PlacedRow> placed, const std::vector<ForwardTrace>& traces) {
+void ReportBuilder::TakeRows(std::vector<PlacedRow*> placed, const std::vector<ForwardTrace>& traces) {
   if (placed.empty()) return;
   std::stable_sort(placed.begin(), placed.end(),
-                   [](const PlacedRow& x, const PlacedRow& y) { return x.place < y.place; });
+                   [](const PlacedRow* x, const PlacedRow* y) { return x->place < y->place; });
   std::vector<Divergence> rows;
   rows.reserve(placed.size());
-  for (PlacedRow& one : placed) rows.push_back(std::move(one.row));
+  for (PlacedRow* const one : placed) rows.push_back(std::move(one->row));
   MarkStepOrigins(rows, traces);
   for (Divergence& row : rows) {
     if (row.reason == Reason::kOrder) order_reported_ = true;
@@ -188,40 +200,50 @@ void ReportBuilder::TakeOutOfPlace(RankStepFindings& at) {
   at.rows.push_back(placed);
 }
 
+// Merged ranks: one rank may lack a step in several pairs.
+void ReportBuilder::AddLonelyStep(const RankStepFindings& at) {
+  LonelySteps& lonely = lonely_steps_[{at.only_in_a, at.only_in_a ? at.ranks.b : at.ranks.a}];
+  if (lonely.count == 0 || lonely.last != at.step) ++lonely.count;
+  lonely.last = at.step;
+}
+
+// The first one of each run. Not if the rank lost records, of which the pass may be one.
+void ReportBuilder::NoteOnlyUpdate(bool in_a, const RankStepFindings& at) {
+  const RunView &run = in_a ? a_ : b_, &other = in_a ? b_ : a_;
+  const std::uint32_t rank = in_a ? at.ranks.a : at.ranks.b;
+  const auto& kinds = in_a ? plan_.kinds_a : plan_.kinds_b;
+  bool& noted = in_a ? only_update_noted_a_ : only_update_noted_b_;
+  if (noted || !kinds[static_cast<std::size_t>(Kind::kOutput)] || run.Dropped(rank) > 0) return;
+  noted = true;
+  incomplete_.insert(run.run() + " made an update without a forward pass in step " + std::to_string(at.step) +
+                     " on rank " + std::to_string(rank) + ", where " + other.run() +
+                     " made one: the optimizer's step() was called again, or no batch came before it");
+}
+
 // One row and one count for an identity and rank, at the first step without it.
-Status ReportBuilder::TakeMissing(RankStepFindings& at, std::vector<PlacedRow>& rows) {
+Status ReportBuilder::TakeMissing(RankStepFindings& at) {
   Completeness known;
   for (MissingRecord& missing : at.missing) {
     auto certain = IsCertainlyMissing(missing, at, known);
     if (!certain.ok()) return certain.status();
     if (!*certain) continue;
-    const std::string counted = (missing.in_a ? "a" : "b") + std::to_string(at.rank) + " " + missing.label;
+    const std::string counted = (missing.in_a ? "a" : "b") + std::to_string(at.ranks.a) + ":" +
+                                std::to_string(at.ranks.b) + " " + missing.label;
     if (!missing_counted_.insert(counted).second) continue;
     ++at.tally.records;
     ++at.tally.diverged;
     const Divergence& row = missing.placed.row;
     missing_names_.insert(SpreadName(row.kind, row.activation, row.output_path));
-    rows.push_back(std::move(missing.placed));
+    at.rows.push_back(std::move(missing.placed));
   }
   return Status::Ok();
-}
-
-// Weights as a launch loaded them at its first step, in which the other run was under way already.
-bool ReportBuilder::IsOfALaunchOnly(const MissingRecord& missing, const RankStepFindings& at) const {
-  if (missing.placed.row.mode != Name(Mode::kInit)) return false;
-  const auto first_step = [&](const RunView& view, std::size_t attempt) {
-    const auto meta = view.ranks(attempt).find(at.rank);
-    return meta == view.ranks(attempt).end() ? std::nullopt : meta->second.first_step;
-  };
-  const auto a = first_step(a_, at.attempt_a), b = first_step(b_, at.attempt_b);
-  const auto& [having, lacking] = missing.in_a ? std::pair(b, a) : std::pair(a, b);
-  return having && lacking && *having == at.step && *lacking < at.step;
 }
 
 Result<bool> ReportBuilder::IsComplete(bool of_a, const RankStepFindings& at, Completeness& known) {
   std::optional<bool>& complete = of_a ? known.a : known.b;
   if (complete) return *complete;
-  auto found = (of_a ? a_ : b_).IsComplete(of_a ? at.attempt_a : at.attempt_b, at.rank, at.step);
+  auto found = of_a ? a_.IsComplete(at.attempt_a, at.ranks.a, at.step)
+                    : b_.IsComplete(at.attempt_b, at.ranks.b, at.step);
   if (found.ok()) complete = *found;
   return found;
 }
@@ -232,19 +254,20 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
                                                Completeness& known) {
   const bool in_a = missing.in_a;
   const RunView& view = in_a ? a_ : b_;
+  const std::uint32_t rank = in_a ? at.ranks.a : at.ranks.b;
   auto complete = IsComplete(in_a, at, known);
   if (!complete.ok()) return complete.status();
   if (!*complete) {
     incomplete_.insert("step " + std::to_string(at.step) + " of " + view.run() +
-                       " was not finished on rank " + std::to_string(at.rank) +
+                       " was not finished on rank " + std::to_string(rank) +
                        "; what is missing there was not counted");
     return false;
   }
   const Kind kind = missing.placed.row.kind;
-  if (IsOfALaunchOnly(missing, at)) {
+  if (loaded_.IsLoaded(missing, at)) {
     incomplete_.insert((in_a ? b_ : a_).run() + " was launched anew at step " + std::to_string(at.step) +
-                       "; its weights as loaded there have no counterpart in " + view.run() +
-                       " and were not compared");
+                       "; weights as loaded there that have no counterpart in " + view.run() +
+                       " were not compared");
     return false;
   }
   NoteUnmatched(missing.label, /*only_a=*/!in_a);
@@ -254,7 +277,7 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
     at.alignment->MarkA(missing.id, Alignment::kMissingSeen);
   }
   if (!(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
-  const bool maybe_lost = missing.defined && view.Dropped(at.rank) > 0;
+  const bool maybe_lost = missing.defined && view.Dropped(rank) > 0;
   uncertain_missing_ = uncertain_missing_ || maybe_lost;
   return !maybe_lost;
 }
@@ -275,7 +298,7 @@ void ReportBuilder::AddGrowth(std::uint64_t step, const Tally& tally) {
   if (growth_.empty() && tally.distances == 0 && tally.diverged == 0) return;
   GrowthPoint point{.step = step, .diverged = tally.diverged, .distance = {}, .distance_max = {}};
   if (tally.distances > 0) {
-    point.distance = std::exp(tally.distance_log_sum / static_cast<double>(tally.distances));
+    point.distance = std::exp(tally.DistanceLogSum() / static_cast<double>(tally.distances));
     point.distance_max = tally.distance_max;
   }
   growth_.push_back(point);
@@ -299,6 +322,7 @@ void ReportBuilder::CountSpread() {
   report_.spread.activations = diverged.size() + diverged_losses_.size();
   report_.spread.activations_total = compared.size() + losses_.compared().size();
   report_.spread.ranks.assign(diverged_ranks_.begin(), diverged_ranks_.end());
+  if (request_.merge_ranks) report_.spread.ranks_b.assign(diverged_ranks_b_.begin(), diverged_ranks_b_.end());
 }
 
 void ReportBuilder::AddNotes() {
@@ -306,6 +330,12 @@ void ReportBuilder::AddNotes() {
   if (tally_.sketches_differ) {
     notes.push_back(
         "the runs were recorded with different sketches; distances come from statistics where they differ");
+  }
+  if (tally_.definitions_differ) {
+    notes.push_back(
+        "the runs have hashes of different kinds or definitions, which were not compared, and neither were "
+        "their "
+        "sketches: identical means here that every recorded statistic is equal");
   }
   if (uncertain_missing_) {
     notes.push_back(
@@ -323,8 +353,9 @@ void ReportBuilder::AddNotes() {
   }
   for (const auto& [where, steps] : lonely_steps_) {
     notes.push_back("rank " + std::to_string(where.second) + " of " + (where.first ? b_ : a_).run() +
-                    " has no statistics in " + std::to_string(steps) + (steps == 1 ? " step" : " steps") +
-                    " in which " + (where.first ? a_ : b_).run() + " has some; they were not compared");
+                    " has no statistics in " + std::to_string(steps.count) +
+                    (steps.count == 1 ? " step" : " steps") + " in which " + (where.first ? a_ : b_).run() +
+                    " has some; they were not compared");
   }
   if (cut_) notes.push_back("some lists were cut; narrow the question with --steps, --rank or --kinds");
   for (const std::string& name : losses_.OnlyInA()) NoteUnmatched("scalar " + name, /*only_a=*/true);
@@ -332,6 +363,7 @@ void ReportBuilder::AddNotes() {
   if (losses_.alone() > 0) {
     notes.push_back(std::to_string(losses_.alone()) + " losses are in one run only and were not compared");
   }
+  notes.insert(notes.end(), loaded_.notes().begin(), loaded_.notes().end());
   notes.insert(notes.end(), incomplete_.begin(), incomplete_.end());
 }
 
@@ -434,7 +466,8 @@ class DiffScan {
         Unit& unit = units.emplace_back();
         unit.rank_index = rank;
         unit.first_step_index = first;
-        unit.steps = {.rank = plan_.ranks[rank],
+        unit.steps = {.place = rank,
+                      .ranks = plan_.ranks[rank],
                       .attempt_a = attempts_.first,
                       .attempt_b = attempts_.second,
                       .steps = {}};
@@ -486,32 +519,38 @@ bool Covers(const Alignment& alignment, const StepData& a, const StepData& b) {
 // A rank's names are aligned on the first step in which both runs have statistics of it.
 Status AlignByOrder(const DiffContext& context, const DiffPlan& plan, const std::stop_token& stop) {
   constexpr int kStepsTried = 8;
-  for (const std::uint32_t rank : plan.ranks) {
+  for (std::size_t place = 0; place < plan.ranks.size(); ++place) {
+    const RankPair ranks = plan.ranks[place];
     int tried = 0;
     for (auto step = plan.steps.begin(); step != plan.steps.end() && tried < kStepsTried; ++step, ++tried) {
       if (stop.stop_requested()) return {Code::kCancelled, "diff: cancelled"};
       const auto [attempt_a, attempt_b] = step->second;
-      auto catalogue_a = context.a.Catalogue(attempt_a, rank),
-           catalogue_b = context.b.Catalogue(attempt_b, rank);
+      auto catalogue_a = context.a.Catalogue(attempt_a, ranks.a),
+           catalogue_b = context.b.Catalogue(attempt_b, ranks.b);
       if (!catalogue_a.ok()) return catalogue_a.status();
       if (!catalogue_b.ok()) return catalogue_b.status();
-      const Alignment& alignment = context.aligner.For(rank, **catalogue_a, **catalogue_b);
+      const Alignment& alignment = context.aligner.For(place, **catalogue_a, **catalogue_b);
       if (!alignment.IsOpenOnBothSides()) break;
-      const auto a = context.a.Read(attempt_a, rank, step->first),
-                 b = context.b.Read(attempt_b, rank, step->first);
+      const auto a = context.a.Read(attempt_a, ranks.a, step->first),
+                 b = context.b.Read(attempt_b, ranks.b, step->first);
       if (!a.ok()) return a.status();
       if (!b.ok()) return b.status();
       if (a->observations.empty() || b->observations.empty() || !Covers(alignment, *a, *b)) continue;
       auto matches = AlignBySequence(*a, *b, alignment);
-      if (!matches.empty()) context.aligner.SetByOrder(rank, std::move(matches));
+      if (!matches.empty()) context.aligner.SetByOrder(place, std::move(matches));
       break;
     }
   }
   return Status::Ok();
 }
 
-void AddPlan(const DiffPlan& plan, DiffReport& report) {
-  report.ranks = plan.ranks;
+void AddPlan(const DiffPlan& plan, bool merged, DiffReport& report) {
+  for (const RankPair& ranks : plan.ranks) {
+    if (report.ranks.empty() || report.ranks.back() != ranks.a) report.ranks.push_back(ranks.a);
+    if (merged) report.ranks_b.push_back(ranks.b);
+  }
+  std::sort(report.ranks_b.begin(), report.ranks_b.end());
+  report.ranks_b.erase(std::unique(report.ranks_b.begin(), report.ranks_b.end()), report.ranks_b.end());
   report.notes.insert(report.notes.begin(), plan.notes.begin(), plan.notes.end());
   if (!plan.steps.empty())
     report.steps = StepRange{.first = plan.steps.begin()->first, .last = plan.steps.rbegin()->first};
@@ -534,7 +573,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                               .b = b,
                               .tolerance = request.tolerance,
                               .exact = request.exact,
-                              .losses = request.kinds.empty(),
+                              .losses = plan->losses,
                               .aligner = aligner,
                               .limits = limits,
                               .noise = noise};
@@ -549,7 +588,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
   report.run_a = a.run();
   report.run_b = b.run();
   report.inputs.config = CompareConfiguration(a, b);
-  AddPlan(*plan, report);
+  AddPlan(*plan, request.merge_ranks, report);
   if (request.first_only && report.first) {
     report.notes.push_back("ended at the first step that diverged; later steps were not compared");
     report.steps->last = report.first->step;

@@ -4,9 +4,12 @@
 #include <cmath>
 #include <iterator>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "common/names.h"
 #include "common/step_set.h"
+#include "server/query/parallel.h"
 
 namespace statcollect::query {
 namespace {
@@ -19,17 +22,20 @@ std::string RangeOf(const Steps& steps) {
 }
 
 void ChooseKinds(const DiffRequest& request, DiffPlan& plan) {
+  plan.losses = request.kinds.empty() && !request.merge_ranks;
   plan.wanted.fill(request.kinds.empty());
   for (const Kind kind : request.kinds) plan.wanted[static_cast<std::size_t>(kind)] = true;
 }
 
 void ChooseRanks(const RunView& a, const RunView& b, const DiffRequest& request, DiffPlan& plan) {
   const auto ranks_a = a.AllRanks(), ranks_b = b.AllRanks();
+  std::vector<std::uint32_t> common;
   std::set_intersection(ranks_a.begin(), ranks_a.end(), ranks_b.begin(), ranks_b.end(),
-                        std::back_inserter(plan.ranks));
+                        std::back_inserter(common));
+  for (const std::uint32_t rank : common) plan.ranks.push_back({rank, rank});
   if (!request.ranks.empty()) {
     std::set<std::uint32_t> asked(request.ranks.begin(), request.ranks.end());
-    std::erase_if(plan.ranks, [&](std::uint32_t rank) { return asked.erase(rank) == 0; });
+    std::erase_if(plan.ranks, [&](const RankPair& rank) { return asked.erase(rank.a) == 0; });
     for (const std::uint32_t rank : asked) {
       plan.notes.push_back("rank " + std::to_string(rank) + " was asked for, but not both runs have it");
     }
@@ -37,12 +43,38 @@ void ChooseRanks(const RunView& a, const RunView& b, const DiffRequest& request,
   if (ranks_a != ranks_b) {
     plan.notes.push_back("the runs have different ranks (" + std::to_string(ranks_a.size()) + " and " +
                          std::to_string(ranks_b.size()) + "); compared the " +
-                         std::to_string(plan.ranks.size()) + " that both have");
+                         std::to_string(plan.ranks.size()) +
+                         " that both have (--merge-ranks compares replicas whatever their number)");
   }
   if (plan.ranks.empty()) {
     plan.incomparable =
         "no rank in common" + std::string(request.ranks.empty() ? "" : " among those asked for");
   }
+}
+
+// Replicas instead of ranks of one number, and of kinds those that replicas have in common.
+Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPlan& plan) {
+  auto merged = MergeRanks(a, b, plan.steps);
+  if (!merged.ok()) return merged.status();
+  plan.notes.insert(plan.notes.end(), merged->notes.begin(), merged->notes.end());
+  plan.incomparable = merged->incomparable;
+  plan.ranks = std::move(merged->pairs);
+  if (!request.ranks.empty()) {
+    const std::set<std::uint32_t> asked(request.ranks.begin(), request.ranks.end());
+    std::erase_if(plan.ranks, [&](const RankPair& pair) { return !asked.contains(pair.a); });
+  }
+  if (plan.incomparable.empty() && plan.ranks.empty())
+    plan.incomparable = "none of the ranks asked for is one of " + a.run();
+  bool any = false;
+  for (std::size_t kind = 0; kind < kKindCount; ++kind) {
+    plan.wanted[kind] = plan.wanted[kind] && merged->replicated[kind];
+    any = any || plan.wanted[kind];
+  }
+  if (plan.incomparable.empty() && !any)
+    plan.incomparable =
+        "none of the kinds asked for is the same on replicas: with merged ranks weights, their "
+        "gradients and optimizer state can be compared";
+  return Status::Ok();
 }
 
 void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const Steps& steps_b,
@@ -62,11 +94,29 @@ void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const
   }
 }
 
-Status FindKinds(RunView& view, const std::vector<std::uint32_t>& ranks,
+// Into the views' caches, on several threads. A failure shows again where a catalogue is asked for.
+void ReadCatalogues(RunView& a, RunView& b, const DiffPlan& plan) {
+  std::set<std::tuple<RunView*, std::size_t, std::uint32_t>> wanted;
+  std::set<std::pair<std::size_t, std::size_t>> attempts;
+  for (const auto& [step, of] : plan.steps) attempts.insert(of);
+  for (const auto& [of_a, of_b] : attempts) {
+    for (const RankPair& rank : plan.ranks) {
+      wanted.emplace(&a, of_a, rank.a);
+      wanted.emplace(&b, of_b, rank.b);
+    }
+  }
+  const std::vector<std::tuple<RunView*, std::size_t, std::uint32_t>> all(wanted.begin(), wanted.end());
+  InParallel(all.size(), [&](std::size_t i) {
+    const auto [view, attempt, rank] = all[i];
+    (void)view->Catalogue(attempt, rank);
+  });
+}
+
+Status FindKinds(RunView& view, const std::vector<RankPair>& ranks, std::uint32_t RankPair::*side,
                  const std::set<std::size_t>& attempts, std::array<bool, kKindCount>& present) {
   for (const std::size_t attempt : attempts) {
-    for (const std::uint32_t rank : ranks) {
-      auto catalogue = view.Catalogue(attempt, rank);
+    for (const RankPair& rank : ranks) {
+      auto catalogue = view.Catalogue(attempt, rank.*side);
       if (!catalogue.ok()) return catalogue.status();
       for (const ActivationDef& def : (*catalogue)->activations)
         present[static_cast<std::size_t>(def.key.kind)] = true;
@@ -77,13 +127,14 @@ Status FindKinds(RunView& view, const std::vector<std::uint32_t>& ranks,
 
 // A kind that one run never recorded was not asked for there: that is no divergence, but is said.
 Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
+  ReadCatalogues(a, b, plan);
   std::set<std::size_t> attempts_a, attempts_b;
   for (const auto& [step, attempts] : plan.steps) {
     attempts_a.insert(attempts.first);
     attempts_b.insert(attempts.second);
   }
-  STATCOLLECT_RETURN_IF_ERROR(FindKinds(a, plan.ranks, attempts_a, plan.kinds_a));
-  STATCOLLECT_RETURN_IF_ERROR(FindKinds(b, plan.ranks, attempts_b, plan.kinds_b));
+  STATCOLLECT_RETURN_IF_ERROR(FindKinds(a, plan.ranks, &RankPair::a, attempts_a, plan.kinds_a));
+  STATCOLLECT_RETURN_IF_ERROR(FindKinds(b, plan.ranks, &RankPair::b, attempts_b, plan.kinds_b));
   for (std::size_t kind = 1; kind < kKindCount; ++kind) {
     if (plan.kinds_a[kind] == plan.kinds_b[kind] || !plan.wanted[kind]) continue;
     plan.notes.push_back("only " + (plan.kinds_a[kind] ? a : b).run() + " recorded " +
@@ -121,13 +172,15 @@ Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
   }
   DiffPlan plan;
   ChooseKinds(request, plan);
-  ChooseRanks(a, b, request, plan);
+  if (!request.merge_ranks) ChooseRanks(a, b, request, plan);
   if (plan.incomparable.empty()) {
     auto steps_a = a.Steps(*wanted), steps_b = b.Steps(*wanted);
     if (!steps_a.ok()) return steps_a.status();
     if (!steps_b.ok()) return steps_b.status();
     ChooseSteps(a, *steps_a, b, *steps_b, request, plan);
   }
+  if (plan.incomparable.empty() && request.merge_ranks)
+    STATCOLLECT_RETURN_IF_ERROR(ChooseReplicas(a, b, request, plan));
   NoteLossesAndLife(a, is_stream_open, plan);
   NoteLossesAndLife(b, is_stream_open, plan);
   if (plan.incomparable.empty()) STATCOLLECT_RETURN_IF_ERROR(CompareKinds(a, b, plan));

@@ -4,12 +4,11 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/status.h"
+#include "server/query/merge_ranks.h"
 #include "server/query/query.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
@@ -17,10 +16,11 @@
 namespace statcollect::query {
 
 struct DiffPlan {
-  std::vector<std::uint32_t> ranks;                                    // ascending
-  std::map<std::uint64_t, std::pair<std::size_t, std::size_t>> steps;  // attempts of A and B
-  std::array<bool, kKindCount> wanted{};                               // by kind
-  std::array<bool, kKindCount> kinds_a{}, kinds_b{};                   // ever recorded
+  std::vector<RankPair> ranks;  // ascending; unless they are merged, each with itself
+  StepAttempts steps;
+  std::array<bool, kKindCount> wanted{};              // by kind
+  std::array<bool, kKindCount> kinds_a{}, kinds_b{};  // ever recorded
+  bool losses = true;                                 // whether losses are compared
   std::vector<std::string> notes;
   std::string incomparable;  // why there is nothing to compare; empty: there is
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <span>
 
 #include "common/names.h"
 #include "server/query/noise.h"
@@ -58,11 +60,46 @@ void SetInterval(Distance& distance, const Observation& a, double proven) {
   distance.high = std::max(distance.high, distance.value);
 }
 
+// Sum of squared differences; in eight sums, so that vectors can be used.
+double SquaredDifferences(std::span<const double> a, std::span<const double> b) {
+  constexpr std::size_t kSums = 8;
+  double sums[kSums] = {};
+  std::size_t i = 0;
+  for (; i + kSums <= a.size(); i += kSums) {
+    for (std::size_t j = 0; j < kSums; ++j) sums[j] += (a[i + j] - b[i + j]) * (a[i + j] - b[i + j]);
+  }
+  for (; i < a.size(); ++i) sums[0] += (a[i] - b[i]) * (a[i] - b[i]);
+  double all = 0;
+  for (const double sum : sums) all += sum;
+  return all;
+}
+
+// Where squares are far from overflow and underflow: nearly always. Nothing: scale, as below, or let norms
+// and means decide.
+std::optional<Distance> MeasureSketchQuickly(const Observation& a, const Observation& b) {
+  constexpr double kSmallest = 1e-200, kLargest = 1e200, kClearly = 1 - 1e-9;
+  const double squares = SquaredDifferences(a.sketch, b.sketch);
+  const double norm = std::max(a.stats->l2, b.stats->l2);
+  if (!(squares > kSmallest && squares < kLargest && norm > 0 && norm < kLargest)) return std::nullopt;
+  const double of_norms = a.stats->l2 - b.stats->l2, of_means = a.stats->mean - b.stats->mean;
+  const double proven = std::max(of_norms * of_norms, FiniteCount(a) * of_means * of_means);
+  if (!(proven < squares * kClearly)) return std::nullopt;
+  return Distance{.value = std::sqrt(squares) / norm, .kind = DistanceKind::kSketch};
+}
+
 Distance MeasureSketch(const Observation& a, const Observation& b, bool interval) {
+  auto quickly = MeasureSketchQuickly(a, b);
+  if (quickly && interval) SetInterval(*quickly, a, ProvenDistance(a, b));
+  if (quickly) return *quickly;
   // Scaled by the largest sum, so that squares neither overflow nor underflow.
   double scale = 0;
-  for (std::size_t i = 0; i < a.sketch.size(); ++i)
-    scale = std::max(scale, std::abs(a.sketch[i] - b.sketch[i]));
+  bool overflowed = false;
+  for (std::size_t i = 0; i < a.sketch.size(); ++i) {
+    const double apart = std::abs(a.sketch[i] - b.sketch[i]);
+    overflowed = overflowed || !std::isfinite(apart);
+    scale = std::max(scale, apart);
+  }
+  if (overflowed) return {.value = kInfinite, .kind = DistanceKind::kSketch};
   double squares = 0;
   for (std::size_t i = 0; i < a.sketch.size() && scale > 0; ++i) {
     const double part = (a.sketch[i] - b.sketch[i]) / scale;
@@ -150,8 +187,9 @@ double RelativeDifference(double a, double b) {
 }
 
 Distance Measure(const Observation& a, const Observation& b, bool interval) {
-  const bool sketches =
-      !a.sketch.empty() && a.sketch.size() == b.sketch.size() && a.stats->has_finite && b.stats->has_finite;
+  const bool sketches = !a.sketch.empty() && a.sketch.size() == b.sketch.size() &&
+                        a.layout->hash_kind == b.layout->hash_kind && a.stats->has_finite &&
+                        b.stats->has_finite;
   if (sketches) {
     const Distance distance = MeasureSketch(a, b, interval);
     if (std::isfinite(distance.value)) return distance;  // float32 sums may have overflowed

@@ -18,12 +18,11 @@ struct Distance {
                              // of a confidence
 };
 
-// Relative L2 of the difference. With sketches of one width on both sides: ||sA - sB|| / max(||A||, ||B||);
-// the square of the numerator is an unbiased estimate of ||A - B||^2. Otherwise the largest of |l2A-l2B|/l2,
-// |meanA-meanB|/rms, |stdA-stdB|/std, |minA-minB|/absmax, |maxA-maxB|/absmax, each divided by the larger
-// side's value, over the statistics that both sides have and trust; 0/0 is 0, x/0 infinite. Precondition:
-// equal element counts.
-// `interval`: also where the true value is likely to be.
+// Relative L2 of the difference. With sketches of one width and definition (hash kind) on both sides: ||sA -
+// sB|| / max(||A||, ||B||); the square of the numerator is an unbiased estimate of ||A - B||^2. Otherwise the
+// largest of |l2A-l2B|/l2, |meanA-meanB|/rms, |stdA-stdB|/std, |minA-minB|/absmax, |maxA-maxB|/absmax, each
+// divided by the larger side's value, over the statistics that both sides have and trust; 0/0 is 0, x/0
+// infinite. Precondition: equal element counts. `interval`: also where the true value is likely to be.
 Distance Measure(const Observation& a, const Observation& b, bool interval = true);
 
 // Components that the moments are over.

@@ -58,14 +58,14 @@ Status LossDiff::ComparePair(const ScalarRecord& a, double b, std::uint64_t posi
   comparison.tolerance = context_.tolerance.value_or(DefaultTolerance(DType::kF32, DType::kF32));
   comparison.agreement = distance > comparison.tolerance ? Agreement::kDiverged : Agreement::kWithinTolerance;
   if (comparison.agreement == Agreement::kDiverged && context_.noise != nullptr && !context_.exact) {
-    auto noise = context_.noise->OfLoss(at.rank, at.step, a.micro_batch, a.name);
+    auto noise = context_.noise->OfLoss(at.ranks.a, at.step, a.micro_batch, a.name);
     if (!noise.ok()) return noise.status();
     WeighByNoise(*noise, comparison);
   }
   const bool diverged = comparison.agreement == Agreement::kDiverged;
   Divergence row{.step = at.step,
                  .micro_batch = a.micro_batch,
-                 .rank = at.rank,
+                 .rank = at.ranks.a,
                  .stage = Stage::kLoss,
                  .activation = a.name};
   row.distance = distance;
@@ -76,7 +76,7 @@ Status LossDiff::ComparePair(const ScalarRecord& a, double b, std::uint64_t posi
   row.a = ObservationSide{.value = a.value};
   row.b = ObservationSide{.value = b};
   row.reason = !diverged ? Reason::kBitwise : std::isinf(distance) ? Reason::kNonfinite : Reason::kNumeric;
-  const Place place = MakePlace(Stage::kLoss, a.micro_batch, false, position, at.rank);
+  const Place place = MakePlace(Stage::kLoss, a.micro_batch, false, position, at.ranks.a);
   if (!(at.first_bitwise && at.first_bitwise->place < place)) at.first_bitwise = PlacedRow{place, row};
   if (!diverged && !context_.exact) {
     ++at.tally.within_tolerance;

@@ -8,6 +8,7 @@
 #include <re2/re2.h>
 
 #include "common/names.h"
+#include "common/text.h"
 
 namespace statcollect::query {
 
@@ -18,6 +19,8 @@ struct NameMap::Rule {
 
 namespace {
 
+constexpr std::string_view kBlanks = " \t\r";
+
 constexpr std::size_t kBytesMax = std::size_t{1} << 20;
 constexpr std::size_t kPatternsMax = 1000;
 constexpr std::int64_t kPatternBytesMax = std::int64_t{1} << 20;  // of one compiled
@@ -25,12 +28,6 @@ constexpr std::size_t kShownBytesMax = 200;
 constexpr int kGroupsMax = 9;
 constexpr char kExpected[] =
     "; expected PATTERN -> NAME, for example transformer\\.h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2";
-
-std::string_view Trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
 
 // By commas outside of brackets and braces, which regular expressions use: "a{1,2}, b" has two parts.
 std::vector<std::string> SplitNames(std::string_view text) {
@@ -49,7 +46,7 @@ std::vector<std::string> SplitNames(std::string_view text) {
       parts.back() += c;
     }
   }
-  for (std::string& part : parts) part = std::string(Trimmed(part));
+  for (std::string& part : parts) part = std::string(Trimmed(part, kBlanks));
   return parts;
 }
 
@@ -74,7 +71,7 @@ Result<NameMap> NameMap::Parse(std::string_view text) {
   NameMap map;
   std::size_t number = 0;
   while (!text.empty()) {
-    const std::string_view line = Trimmed(text.substr(0, text.find('\n')));
+    const std::string_view line = Trimmed(text.substr(0, text.find('\n')), kBlanks);
     text.remove_prefix(
         std::min(text.size(), text.find('\n') == std::string_view::npos ? text.size() : text.find('\n') + 1));
     ++number;

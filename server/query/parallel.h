@@ -16,17 +16,25 @@ inline std::size_t ThreadsOfAQuery() {
   return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kThreadsMax);
 }
 
-// Runs work(0) .. work(count - 1), begun in this order, on a few threads, the caller's among them. Returns
-// when all have ended. `work` must not throw.
-template <typename Work>
-void InParallel(std::size_t count, const Work& work) {
+// Runs work(0) .. work(count - 1), begun in this order, on a few threads, the caller's among them, once that
+// has done `mine`. Returns when all have ended. Neither may throw.
+template <typename Mine, typename Work>
+void InParallelWith(const Mine& mine, std::size_t count, const Work& work,
+                    std::size_t threads = ThreadsOfAQuery()) {
   std::atomic<std::size_t> next{0};
   const auto run = [&] {
     for (std::size_t i = next++; i < count; i = next++) work(i);
   };
   std::vector<std::jthread> helpers;
-  for (std::size_t n = std::min(count, ThreadsOfAQuery()); n > 1; --n) helpers.emplace_back(run);
+  for (std::size_t n = std::min(count + 1, threads); n > 1; --n) helpers.emplace_back(run);
+  mine();
   run();
+}
+
+template <typename Work>
+void InParallel(std::size_t count, const Work& work) {
+  if (count == 0) return;
+  InParallelWith([] {}, count, work, std::min(count, ThreadsOfAQuery()));
 }
 
 }  // namespace statcollect::query

@@ -8,6 +8,7 @@
 #include "server/query/diff.h"
 #include "server/query/noise_profile.h"
 #include "server/query/noise_store.h"
+#include "server/query/rows.h"
 #include "server/query/run_view.h"
 #include "server/query/suggest.h"
 
@@ -16,19 +17,8 @@ namespace {
 
 constexpr std::size_t kEventsShown = 100;
 
-Status Cancelled() { return {Code::kCancelled, "query: cancelled"}; }
-
-Status TooMany(const std::string& what) {
-  return {Code::kResourceExhausted, "list " + what + ": more than " + std::to_string(kRowsMax) +
-                                        " rows; narrow the question with --rank or --steps"};
-}
-
 std::string StateOf(bool open, bool finished) {
   return open ? "running" : finished ? "finished" : "interrupted";
-}
-
-bool WantedRank(const std::vector<std::uint32_t>& ranks, std::uint32_t rank) {
-  return ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
 // Distinct steps. Ordinarily (one attempt, all ranks begin together) the ranks' tallies tell; otherwise the
@@ -210,12 +200,12 @@ Status ForEachRecord(Store& store, const Request& request, const std::stop_token
   if (!view.ok()) return view.status();
   auto wanted = StepSet::Parse(request.steps);
   if (!wanted.ok()) return wanted.status();
-  auto owners = view->Steps(*wanted);
+  auto owners = StepOwners::Of(*view, *wanted);
   if (!owners.ok()) return owners.status();
   const StepBounds bounds{.first = wanted->first(), .last = wanted->last()};
   const auto& attempts = view->attempts();
   for (const std::uint32_t rank : view->AllRanks()) {
-    if (!WantedRank(request.ranks, rank)) continue;
+    if (!IsWanted(request.ranks, rank)) continue;
     using Records = std::decay_t<decltype(*read(0, rank, bounds))>;
     std::map<std::uint64_t, std::pair<std::size_t, Records>> steps;  // with the attempt that they are of
     for (std::size_t attempt = 0; attempt < attempts.size(); ++attempt) {
@@ -225,8 +215,7 @@ Status ForEachRecord(Store& store, const Request& request, const std::stop_token
       if (!records.ok()) return records.status();
       for (auto& record : *records) {
         if (!wanted->Contains(record.step)) continue;
-        const auto owner = owners->find(record.step);
-        if (owner != owners->end() && owner->second != attempt) continue;
+        if (!owners->IsOf(attempt, record.step)) continue;
         auto& [of, kept] = steps[record.step];
         if (of != attempt) kept.clear();
         of = attempt;
@@ -242,8 +231,8 @@ Status ForEachRecord(Store& store, const Request& request, const std::stop_token
 
 }  // namespace
 
-QueryEngine::QueryEngine(Store& store, IsStreamOpen is_stream_open)
-    : store_(store), is_stream_open_(std::move(is_stream_open)) {}
+QueryEngine::QueryEngine(Store& store, IsStreamOpen is_stream_open, IsStreamOpen may_come_back)
+    : store_(store), is_stream_open_(std::move(is_stream_open)), may_come_back_(std::move(may_come_back)) {}
 
 Result<std::vector<RunSummary>> QueryEngine::ListRuns() const {
   auto runs = store_.ListRuns();
@@ -335,17 +324,13 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
   std::vector<RunView::Series> series;
   STATCOLLECT_RETURN_IF_ERROR(
       ForEachDefinition(*view, [&](std::size_t attempt, std::uint32_t rank, const ActivationDef& def) {
-        if (Matches(request, def.key) && WantedRank(request.ranks, rank))
+        if (Matches(request, def.key) && IsWanted(request.ranks, rank))
           series.push_back({.attempt = attempt, .rank = rank, .activation = def.id, .points = {}});
       }));
   if (series.empty()) return NoActivation(*view, request);
   std::vector<SeriesPoint> points;
-  std::map<std::uint64_t, std::size_t> owners;  // of steps, where a run has several attempts
-  if (view->attempts().size() > 1) {
-    auto steps = view->Steps(*wanted);
-    if (!steps.ok()) return steps.status();
-    owners = *std::move(steps);
-  }
+  const auto owners = StepOwners::Of(*view, *wanted);
+  if (!owners.ok()) return owners.status();
   STATCOLLECT_RETURN_IF_ERROR(
       view->ReadSeries(series, {.first = wanted->first(), .last = wanted->last()}, stop));
   if (stop.stop_requested()) return Cancelled();
@@ -354,9 +339,8 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
     if (!catalogue.ok()) return catalogue.status();
     const ActivationKey& key = (*catalogue)->activations[one.activation].key;
     for (const StatPoint& point : one.points) {
-      const auto owner = owners.find(point.step);
-      if (!wanted->Contains(point.step) || (owner != owners.end() && owner->second != one.attempt)) continue;
-      if (points.size() >= kRowsMax) return TooMany("series");
+      if (!wanted->Contains(point.step) || !owners->IsOf(one.attempt, point.step)) continue;
+      if (points.size() >= kRowsMax) return TooManyRows("series");
       points.push_back(MakePoint(request.run, one.rank, key, point, (*catalogue)->layouts[point.layout]));
     }
   }
@@ -371,31 +355,21 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
 
 Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& request,
                                                         const std::stop_token& stop) const {
-  auto view = RunView::Open(store_, request.run);
-  if (!view.ok()) return view.status();
-  auto wanted = StepSet::Parse(request.steps);
-  if (!wanted.ok()) return wanted.status();
-  auto steps = view->Steps(*wanted);
-  if (!steps.ok()) return steps.status();
   std::vector<ScalarRow> rows;
   std::set<std::string> names;
-  for (std::size_t attempt = 0; attempt < view->attempts().size(); ++attempt) {
-    for (const auto& [rank, meta] : view->ranks(attempt)) {
-      if (stop.stop_requested()) return Cancelled();
-      if (!WantedRank(request.ranks, rank)) continue;
-      auto scalars = view->Scalars(attempt, rank, {.first = wanted->first(), .last = wanted->last()});
-      if (!scalars.ok()) return scalars.status();
-      for (ScalarRecord& scalar : *scalars) {
+  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord(
+      store_, request, stop,
+      [&](AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+        return store_.Scalars(attempt, rank, steps);
+      },
+      [&](std::uint32_t rank, ScalarRecord& scalar) {
         names.insert(scalar.name);
-        const auto owner = steps->find(scalar.step);
-        if (owner == steps->end() || owner->second != attempt) continue;
-        if (!request.name.empty() && scalar.name != request.name) continue;
-        if (rows.size() >= kRowsMax) return TooMany("scalars");
+        if (!request.name.empty() && scalar.name != request.name) return Status::Ok();
+        if (rows.size() >= kRowsMax) return TooManyRows("scalars");
         rows.push_back(
             {request.run, rank, scalar.step, scalar.micro_batch, std::move(scalar.name), scalar.value});
-      }
-    }
-  }
+        return Status::Ok();
+      }));
   if (rows.empty() && !request.name.empty()) {
     return Status(Code::kNotFound,
                   "scalars of run '" + request.run + "': no scalar '" + Printable(request.name) +
@@ -416,7 +390,7 @@ Result<std::vector<MemoryRow>> QueryEngine::ListMemory(const MemoryRequest& requ
       },
       [&](std::uint32_t rank, MemoryRecord& record) {
         if (record.module.empty() == request.modules) return Status::Ok();
-        if (rows.size() >= kRowsMax) return TooMany("memory");
+        if (rows.size() >= kRowsMax) return TooManyRows("memory");
         rows.push_back({request.run, rank, std::move(record)});
         return Status::Ok();
       }));
@@ -435,7 +409,7 @@ Result<std::vector<DensityRow>> QueryEngine::ListDensity(const DensityRequest& r
       [&](std::uint32_t rank, DensityRecord& record) {
         inputs.insert(record.input);
         if (!request.input.empty() && record.input != request.input) return Status::Ok();
-        if (rows.size() >= kRowsMax) return TooMany("density");
+        if (rows.size() >= kRowsMax) return TooManyRows("density");
         rows.push_back({request.run, rank, std::move(record)});
         return Status::Ok();
       }));
@@ -453,7 +427,7 @@ Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& reque
   if (!view.ok()) return view.status();
   std::vector<EventRow> rows;
   for (const std::uint32_t rank : view->AllRanks()) {
-    if (!WantedRank(request.ranks, rank)) continue;
+    if (!IsWanted(request.ranks, rank)) continue;
     for (std::size_t attempt = 0; attempt < view->attempts().size(); ++attempt) {
       if (stop.stop_requested()) return Cancelled();
       if (!view->ranks(attempt).contains(rank)) continue;
@@ -461,12 +435,33 @@ Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& reque
       if (!events.ok()) return events.status();
       for (EventRecord& event : *events) {
         if (!request.Wants(rank, event)) continue;
-        if (rows.size() >= kRowsMax) return TooMany("events");
+        if (rows.size() >= kRowsMax) return TooManyRows("events");
         rows.push_back(MakeEvent(request.run, view->attempts()[attempt], rank, std::move(event)));
       }
     }
   }
   return rows;
+}
+
+Result<CapturesReport> QueryEngine::ListCaptures(const CapturesRequest& request,
+                                                 const std::stop_token& stop) const {
+  return query::ListCaptures(store_, request, {is_stream_open_, may_come_back_}, stop);
+}
+
+Status QueryEngine::ReadCapture(const ReadCaptureRequest& request,
+                                const std::function<Status(const CaptureRow&)>& head,
+                                const std::function<Status(std::string)>& data,
+                                const std::stop_token& stop) const {
+  return query::ReadCapture(store_, request, head, data, stop);
+}
+
+Status QueryEngine::CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec) const {
+  return query::CheckCanBeCaptured(store_, run, spec);
+}
+
+Result<std::vector<ExponentRow>> QueryEngine::ListExponents(const ExponentsRequest& request,
+                                                            const std::stop_token& stop) const {
+  return query::ListExponents(store_, request, stop);
 }
 
 Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& take,

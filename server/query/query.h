@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/query/captures.h"
 #include "server/query/config_report.h"
+#include "server/query/exponents.h"
 #include "server/query/ranks.h"
 #include "server/query/records_reader.h"
 #include "server/query/reports.h"
@@ -35,7 +37,8 @@ using OnProgress = std::function<void(const Progress&)>;
 class QueryEngine {
  public:
   // Borrows the store, which must outlive the engine.
-  explicit QueryEngine(Store& store, IsStreamOpen is_stream_open = {});
+  // `may_come_back`: of a rank that is not connected and has not said goodbye.
+  explicit QueryEngine(Store& store, IsStreamOpen is_stream_open = {}, IsStreamOpen may_come_back = {});
 
   Result<std::vector<RunSummary>> ListRuns() const;
   Result<RunDetail> GetRun(const std::string& run) const;
@@ -70,6 +73,16 @@ class QueryEngine {
   Result<std::vector<EventRow>> ListEvents(const EventsRequest& request,
                                            const std::stop_token& stop = {}) const;
 
+  // See captures.h.
+  Result<CapturesReport> ListCaptures(const CapturesRequest& request, const std::stop_token& stop = {}) const;
+  Status ReadCapture(const ReadCaptureRequest& request, const std::function<Status(const CaptureRow&)>& head,
+                     const std::function<Status(std::string)>& data, const std::stop_token& stop = {}) const;
+  Status CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec) const;
+
+  // See exponents.h.
+  Result<std::vector<ExponentRow>> ListExponents(const ExponentsRequest& request,
+                                                 const std::stop_token& stop = {}) const;
+
   // See records_reader.h.
   Status ReadRecords(const RecordsRequest& request, const OnRecords& take,
                      const std::stop_token& stop = {}) const;
@@ -83,7 +96,7 @@ class QueryEngine {
 
  private:
   Store& store_;
-  IsStreamOpen is_stream_open_;
+  IsStreamOpen is_stream_open_, may_come_back_;
 };
 
 }  // namespace statcollect::query

@@ -17,51 +17,33 @@ class Judge {
  public:
   Judge(const DiffContext& context, const RankStepFindings& at) : context_(context), at_(at) {}
 
-  // `id_a`: whose noise counts. `interval`: with the distance's interval.
-  Result<Comparison> operator()(const Observation& a, const Observation& b, std::uint32_t id_a,
-                                bool interval) {
+  // `id_a`: whose noise counts. `interval`: with the distance's interval. After a failure (status) noise is
+  // 0.
+  Comparison operator()(const Observation& a, const Observation& b, std::uint32_t id_a, bool interval) {
     Comparison comparison = Compare(a, b, context_.tolerance, context_.exact, interval);
     const bool by_size = comparison.reason == Reason::kNumeric || comparison.reason == Reason::kNonfinite;
-    if (context_.noise == nullptr || !by_size || comparison.agreement != Agreement::kDiverged ||
-        context_.exact) {
-      return comparison;
-    }
-    if (!noise_) {
-      auto noise = context_.noise->At(at_.attempt_a, at_.rank, at_.step);
-      if (!noise.ok()) return noise.status();
-      noise_ = *std::move(noise);
-    }
-    WeighByNoise(id_a < noise_->size() ? (*noise_)[id_a] : 0, comparison);
+    if (context_.noise != nullptr && by_size && comparison.agreement == Agreement::kDiverged &&
+        !context_.exact)
+      WeighByNoise(NoiseOf(id_a), comparison);
     return comparison;
   }
+  const Status& status() const { return status_; }
 
  private:
+  double NoiseOf(std::uint32_t id_a) {
+    if (!noise_) {
+      auto noise = context_.noise->At(at_.attempt_a, at_.ranks.a, at_.step);
+      status_ = noise.status();
+      noise_ = noise.ok() ? *std::move(noise) : std::vector<double>();
+    }
+    return id_a < noise_->size() ? (*noise_)[id_a] : 0;
+  }
+
   const DiffContext& context_;
   const RankStepFindings& at_;
+  Status status_;
   std::optional<std::vector<double>> noise_;
 };
-
-void Count(const Comparison& comparison, Stage stage, Tally& tally) {
-  if (comparison.agreement == Agreement::kIncomparable) {
-    ++tally.incomparable;
-    return;
-  }
-  const bool identical = comparison.agreement == Agreement::kIdentical;
-  ++tally.records;
-  tally.identical += identical ? 1 : 0;
-  tally.within_tolerance += comparison.agreement == Agreement::kWithinTolerance ? 1 : 0;
-  tally.diverged += comparison.agreement == Agreement::kDiverged ? 1 : 0;
-  tally.without_hash += comparison.without_hash ? 1 : 0;
-  tally.weights_seen |= stage == Stage::kWeights;
-  tally.batches_seen |= stage == Stage::kBatch;
-  tally.weights_differ |= stage == Stage::kWeights && !identical;
-  tally.batches_differ |= stage == Stage::kBatch && !identical;
-  if (!comparison.distance || !(comparison.distance->value > 0) || std::isinf(comparison.distance->value))
-    return;
-  ++tally.distances;
-  tally.distance_log_sum += std::log(comparison.distance->value);
-  tally.distance_max = std::max(tally.distance_max, comparison.distance->value);
-}
 
 // --- with everything a report may say, one step at a time
 
@@ -73,7 +55,11 @@ struct Agreeing {
 
 class DetailedComparison {
  public:
-  DetailedComparison(const DiffContext& context, const StepData& a, const StepData& b, RankStepFindings& to)
+  using Observations = std::vector<Observation>;  // of a step, in the order of execution
+
+  // What it borrows must outlive it.
+  DetailedComparison(const DiffContext& context, const Observations& a, const Observations& b,
+                     RankStepFindings& to)
       : context_(context),
         alignment_(*to.alignment),
         judge_(context, to),
@@ -84,9 +70,10 @@ class DetailedComparison {
         first_training_b_(FirstTraining(b).value_or(0)) {}
 
   Status Run() {
+    if (context_.limits.WantsRows(to_.step)) to_.rows.reserve(to_.tally.diverged);
     Index(a_, alignment_.a(), by_id_a_);
     Index(b_, alignment_.b(), by_id_b_);
-    for (const Observation& seen : a_.observations) {
+    for (const Observation& seen : a_) {
       const ActivationTraits& traits = alignment_.traits_a(seen.def->id);
       if (!traits.wanted || traits.grouped) continue;
       const std::uint32_t other = alignment_.b_of(seen.def->id);
@@ -96,12 +83,16 @@ class DetailedComparison {
         continue;
       }
       position_of_b_[b] = seen.order + 1ull;
-      STATCOLLECT_RETURN_IF_ERROR(ComparePair(seen, *b, *seen.def));
+      ComparePair(seen, *b, *seen.def);
     }
-    for (const AlignedGroup& group : alignment_.groups()) STATCOLLECT_RETURN_IF_ERROR(CompareGroup(group));
+    for (const AlignedGroup& group : alignment_.groups()) CompareGroup(group);
+    STATCOLLECT_RETURN_IF_ERROR(judge_.status());
     AddMissingInA();
     if (context_.limits.WantsOrder(to_.step)) CompareOrder();
-    if (values_diverged_) to_.trace = std::move(trace_);
+    const bool trained_a = FirstTraining(a_).has_value(), trained_b = FirstTraining(b_).has_value();
+    to_.only_update_in_a = !trained_a && trained_b && HasUpdate(a_);
+    to_.only_update_in_b = !trained_b && trained_a && HasUpdate(b_);
+    to_.trace = std::move(trace_);  // also if all values agree: which passes both runs made
     return Status::Ok();
   }
 
@@ -112,36 +103,44 @@ class DetailedComparison {
     Comparison comparison;
   };
 
-  static void Index(const StepData& data, const RankCatalogue& catalogue,
+  static void Index(const Observations& side, const RankCatalogue& catalogue,
                     std::vector<const Observation*>& by_id) {
     by_id.assign(catalogue.activations.size(), nullptr);
-    for (const Observation& seen : data.observations) by_id[seen.def->id] = &seen;
+    for (const Observation& seen : side) by_id[seen.def->id] = &seen;
   }
 
   // The order of the first forward record in training; nothing if there is none.
-  static std::optional<std::uint32_t> FirstTraining(const StepData& data) {
-    for (const Observation& seen : data.observations) {
+  static std::optional<std::uint32_t> FirstTraining(const Observations& side) {
+    for (const Observation& seen : side) {
       if (StageOf(seen.def->key) == Stage::kForward && seen.def->key.mode == Mode::kTrain) return seen.order;
     }
     return std::nullopt;
   }
 
-  Place PlaceOf(const Observation& of_a) const {
-    return MakePlace(of_a.def->key, of_a.order + 1ull, to_.rank, of_a.order < first_training_a_);
+  static bool HasUpdate(const Observations& side) {
+    return std::any_of(side.begin(), side.end(),
+                       [](const Observation& seen) { return StageOf(seen.def->key) == Stage::kOptimizer; });
   }
 
-  Status ComparePair(const Observation& a, const Observation& b, const ActivationDef& def) {
-    auto judged = judge_(a, b, def.id, /*interval=*/true);
-    if (!judged.ok()) return judged.status();
+  Place PlaceOf(const Observation& of_a) const {
+    return MakePlace(of_a.def->key, of_a.order + 1ull, to_.ranks.a, of_a.order < first_training_a_);
+  }
+
+  Divergence NewRow(const ActivationDef& def) const {
+    Divergence row = MakeRow(def, to_.step, to_.ranks.a);
+    if (to_.ranks.b != to_.ranks.a) row.rank_b = to_.ranks.b;
+    return row;
+  }
+
+  void ComparePair(const Observation& a, const Observation& b, const ActivationDef& def) {
     const Stage stage = alignment_.traits_a(def.id).stage;
-    const Pair pair{&a, &b, *std::move(judged)};
+    const Pair pair{&a, &b, judge_(a, b, def.id, /*interval=*/true)};
     if (pair.comparison.agreement != Agreement::kIncomparable) AddRow(pair, def, stage);
-    if (stage != Stage::kForward) return Status::Ok();
+    if (stage != Stage::kForward) return;
     if (def.depth == 1) trace_.root = def.key.name;
-    trace_.rank = to_.rank;
+    trace_.rank = to_.ranks.a;
     trace_.points.push_back({&def.key, pair.comparison.agreement == Agreement::kDiverged});
     forward_.push_back(pair);
-    return Status::Ok();
   }
 
   void AddRow(const Pair& pair, const ActivationDef& def, Stage stage) {
@@ -154,8 +153,8 @@ class DetailedComparison {
                          context_.limits.WantsBitwise(to_.step) &&
                          !(to_.first_bitwise && to_.first_bitwise->place < place);
     if (bitwise || (diverged && context_.limits.WantsRows(to_.step))) {
-      Divergence row = MakeRow(def, to_.step, to_.rank);
-      SetDistance(row, comparison);
+      Divergence row = NewRow(def);
+      SetComparison(row, comparison);
       row.a = MakeSide(*pair.a);
       row.b = MakeSide(*pair.b);
       if (pair.b->def != nullptr && pair.b->def->key.name != key.name)
@@ -167,21 +166,7 @@ class DetailedComparison {
       if (bitwise) to_.first_bitwise = PlacedRow{place, row};
       if (diverged) to_.rows.push_back({place, std::move(row)});
     }
-    values_diverged_ |= diverged;
     if (!diverged) previous = {&def, comparison.distance ? comparison.distance->value : 0.0};
-  }
-
-  static void SetDistance(Divergence& row, const Comparison& comparison) {
-    row.reason = comparison.reason;
-    row.tolerance = comparison.tolerance;
-    row.times_noise = comparison.times_noise;
-    if (!comparison.distance) return;
-    row.distance = comparison.distance->value;
-    row.distance_kind = comparison.distance->kind;
-    if (comparison.distance->kind == DistanceKind::kSketch) {
-      row.distance_low = comparison.distance->low;
-      row.distance_high = comparison.distance->high;
-    }
   }
 
   // The parts of a side that the step has; nothing if it lacks some.
@@ -199,7 +184,7 @@ class DetailedComparison {
     return Combine(copies);
   }
 
-  Status CompareGroup(const AlignedGroup& group) {
+  void CompareGroup(const AlignedGroup& group) {
     const auto a = Parts(group.a, by_id_a_), b = Parts(group.b, by_id_b_);
     const bool whole = a.size() == group.a.size() && b.size() == group.b.size();
     for (const Observation* part : b) position_of_b_[part] = a.empty() ? 0 : a.front()->order + 1ull;
@@ -214,15 +199,14 @@ class DetailedComparison {
     for (const Observation* part : a) AddMissing(*part, false, true, PlaceOf(*part));
     const std::uint64_t position = a.empty() ? 0 : a.front()->order + 1ull;
     for (const Observation* part : b)
-      AddMissing(*part, true, true, MakePlace(part->def->key, position, to_.rank));
-    return Status::Ok();
+      AddMissing(*part, true, true, MakePlace(part->def->key, position, to_.ranks.a));
   }
 
   void AddMissing(const Observation& seen, bool in_a, bool defined, const Place& place) {
     const std::uint32_t id = seen.def->id;
     if (in_a ? alignment_.HasB(id, Alignment::kMissingSeen) : alignment_.HasA(id, Alignment::kMissingSeen))
       return;
-    Divergence row = MakeRow(*seen.def, to_.step, to_.rank);
+    Divergence row = NewRow(*seen.def);
     row.reason = in_a ? Reason::kMissingInA : Reason::kMissingInB;
     (in_a ? row.b : row.a) = MakeSide(seen);
     to_.missing.push_back({.placed = {place, std::move(row)},
@@ -236,12 +220,12 @@ class DetailedComparison {
   void AddMissingInA() {
     std::uint64_t position = 0;
     std::uint32_t after = 0;
-    for (const Observation& left : b_.observations) {
+    for (const Observation& left : b_) {
       const ActivationTraits& traits = alignment_.traits_b(left.def->id);
       const auto matched = position_of_b_.find(&left);
       if (matched != position_of_b_.end()) position = matched->second;
       if (matched != position_of_b_.end() || !traits.wanted || traits.grouped) continue;
-      Place place = MakePlace(left.def->key, position, to_.rank, left.order < first_training_b_);
+      Place place = MakePlace(left.def->key, position, to_.ranks.a, left.order < first_training_b_);
       place.after = ++after;
       AddMissing(left, /*in_a=*/true, alignment_.a_of(left.def->id) != Alignment::kNone, place);
     }
@@ -258,7 +242,7 @@ class DetailedComparison {
       if (after == nullptr || pair->b->order < after->order) after = pair->b;
     }
     if (first == nullptr) return;
-    Divergence row = MakeRow(*first->a->def, to_.step, to_.rank);
+    Divergence row = NewRow(*first->a->def);
     row.reason = Reason::kOrder;
     row.a = MakeSide(*first->a);
     row.b = MakeSide(*first->b);
@@ -268,8 +252,8 @@ class DetailedComparison {
   const DiffContext& context_;
   const Alignment& alignment_;
   Judge judge_;
-  const StepData& a_;
-  const StepData& b_;
+  const Observations& a_;
+  const Observations& b_;
   RankStepFindings& to_;
   std::vector<const Observation*> by_id_a_, by_id_b_;
   std::map<const Observation*, std::uint64_t> position_of_b_;  // in A's order, of what is matched
@@ -279,7 +263,6 @@ class DetailedComparison {
   std::deque<Combined> combined_;
   std::deque<Observation> observations_;
   const std::uint32_t first_training_a_, first_training_b_;  // orders; 0: nothing runs before it
-  bool values_diverged_ = false;
 };
 
 // --- counts only, over many steps
@@ -343,6 +326,16 @@ class LoadedStep {
             .sketch = block.SketchOf(i),
             .order = block.order[i]};
   }
+  // In the order of execution.
+  std::vector<Observation> InOrder() const {
+    std::vector<Observation> all;
+    for (const StatColumns& block : blocks()) {
+      for (std::size_t i = 0; i < block.size(); ++i) all.push_back(At(block, i));
+    }
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Observation& x, const Observation& y) { return x.order < y.order; });
+    return all;
+  }
 
  private:
   struct Spot {
@@ -360,8 +353,8 @@ class RankScan {
   RankScan(const DiffContext& context, const RankSteps& steps)
       : context_(context),
         steps_(steps),
-        cursor_a_(context.a, steps.attempt_a, steps.rank, Bounds(steps)),
-        cursor_b_(context.b, steps.attempt_b, steps.rank, Bounds(steps)) {}
+        cursor_a_(context.a, steps.attempt_a, steps.ranks.a, Bounds(steps)),
+        cursor_b_(context.b, steps.attempt_b, steps.ranks.b, Bounds(steps)) {}
 
   Result<std::vector<RankStepFindings>> Run(const std::stop_token& stop) {
     std::vector<RankStepFindings> all;
@@ -369,7 +362,7 @@ class RankScan {
       if (stop.stop_requested()) break;
       RankStepFindings& at = all.emplace_back();
       at.step = step;
-      at.rank = steps_.rank;
+      at.ranks = steps_.ranks;
       at.attempt_a = steps_.attempt_a;
       at.attempt_b = steps_.attempt_b;
       STATCOLLECT_RETURN_IF_ERROR(CompareStep(at));
@@ -415,28 +408,28 @@ class RankScan {
         (quick.not_identical && limits.WantsBitwise(at.step)) ||
         (limits.WantsOrder(at.step) && (quick.out_of_order || (quick.moved && quick.skipped)));
     if (!in_detail) return Status::Ok();
-    STATCOLLECT_RETURN_IF_ERROR(LookAgain(at));
+    STATCOLLECT_RETURN_IF_ERROR(quick.skipped ? LookAgain(at) : LookCloser(at));
     SetLimits(at);
     return Status::Ok();
   }
 
   Result<const Alignment*> CurrentAlignment() {
-    auto a = context_.a.Catalogue(steps_.attempt_a, steps_.rank);
-    auto b = context_.b.Catalogue(steps_.attempt_b, steps_.rank);
+    auto a = context_.a.Catalogue(steps_.attempt_a, steps_.ranks.a);
+    auto b = context_.b.Catalogue(steps_.attempt_b, steps_.ranks.b);
     if (!a.ok()) return a.status();
     if (!b.ok()) return b.status();
     return AlignmentOf(**a, **b);
   }
   const Alignment* AlignmentOf(const RankCatalogue& a, const RankCatalogue& b) {
     if (alignment_ == nullptr || &alignment_->a() != &a || &alignment_->b() != &b) {
-      alignment_ = &context_.aligner.For(steps_.rank, a, b);
+      alignment_ = &context_.aligner.For(steps_.place, a, b);
     }
     return alignment_;
   }
   // With the definitions that the loaded blocks need.
   Result<const Alignment*> Define(std::uint64_t step) {
-    auto a = context_.a.CatalogueOf(steps_.attempt_a, steps_.rank, step, loaded_a_.blocks());
-    auto b = context_.b.CatalogueOf(steps_.attempt_b, steps_.rank, step, loaded_b_.blocks());
+    auto a = context_.a.CatalogueOf(steps_.attempt_a, steps_.ranks.a, step, loaded_a_.blocks());
+    auto b = context_.b.CatalogueOf(steps_.attempt_b, steps_.ranks.b, step, loaded_b_.blocks());
     if (!a.ok()) return a.status();
     if (!b.ok()) return b.status();
     return AlignmentOf(**a, **b);
@@ -527,31 +520,30 @@ class RankScan {
           quick.moved |= a.order != b.order;
           forward_.push_back({a.def, a.order, b.order});
         }
-        STATCOLLECT_RETURN_IF_ERROR(ComparePair(a, b, id, traits.stage, judge, at, quick));
+        ComparePair(a, b, id, traits.stage, judge, at, quick);
       }
     }
-    for (const AlignedGroup& group : alignment.groups()) {
-      STATCOLLECT_RETURN_IF_ERROR(CompareGroup(group, judge, at, quick));
-    }
+    for (const AlignedGroup& group : alignment.groups()) CompareGroup(group, judge, at, quick);
+    STATCOLLECT_RETURN_IF_ERROR(judge.status());
     LookForMissingInA(alignment, matched, quick);
     if (quick.moved && !quick.skipped && context_.limits.WantsOrder(at.step))
       quick.out_of_order = IsOutOfOrder();
     return Status::Ok();
   }
 
-  Status ComparePair(const Observation& a, const Observation& b, std::uint32_t id, Stage stage, Judge& judge,
-                     RankStepFindings& at, Quick& quick) {
-    auto judged = judge(a, b, id, /*interval=*/false);
-    if (!judged.ok()) return judged.status();
-    Count(*judged, stage, at.tally);
+  void ComparePair(const Observation& a, const Observation& b, std::uint32_t id, Stage stage, Judge& judge,
+                   RankStepFindings& at, Quick& quick) {
+    const Comparison judged = judge(a, b, id, /*interval=*/false);
+    at.tally.Count(judged, stage);
     at.tally.sketches_differ |= a.sketch.size() != b.sketch.size();
+    at.tally.definitions_differ |= a.layout->hash_kind != b.layout->hash_kind &&
+                                   a.layout->Has(Statistic::kHash) && b.layout->Has(Statistic::kHash);
     at.alignment->MarkA(id, Alignment::kCompared);
-    if (judged->agreement == Agreement::kDiverged) at.alignment->MarkA(id, Alignment::kDiverged);
-    quick.not_identical |= judged->agreement != Agreement::kIdentical;
-    return Status::Ok();
+    if (judged.agreement == Agreement::kDiverged) at.alignment->MarkA(id, Alignment::kDiverged);
+    quick.not_identical |= judged.agreement != Agreement::kIdentical;
   }
 
-  Status CompareGroup(const AlignedGroup& group, Judge& judge, RankStepFindings& at, Quick& quick) {
+  void CompareGroup(const AlignedGroup& group, Judge& judge, RankStepFindings& at, Quick& quick) {
     std::vector<Observation> parts_a, parts_b;
     const auto gather = [](const auto& ids, const LoadedStep& loaded, std::vector<Observation>& parts) {
       for (const std::uint32_t id : ids) {
@@ -569,7 +561,6 @@ class RankScan {
       quick.missing |= !at.alignment->HasA(part.def->id, Alignment::kMissingSeen);
     for (const Observation& part : parts_b)
       quick.missing |= !at.alignment->HasB(part.def->id, Alignment::kMissingSeen);
-    return Status::Ok();
   }
 
   void LookForMissingInA(const Alignment& alignment, std::uint64_t matched, Quick& quick) {
@@ -610,15 +601,22 @@ class RankScan {
     return false;
   }
 
+  // At what is loaded: all of the step.
+  Status LookCloser(RankStepFindings& at) {
+    const auto a = loaded_a_.InOrder(), b = loaded_b_.InOrder();
+    return DetailedComparison(context_, a, b, at).Run();
+  }
+
+  // At all of the step, of which equal blocks were not decoded.
   Status LookAgain(RankStepFindings& at) {
-    const auto a = context_.a.Read(steps_.attempt_a, steps_.rank, at.step);
-    const auto b = context_.b.Read(steps_.attempt_b, steps_.rank, at.step);
+    const auto a = context_.a.Read(steps_.attempt_a, steps_.ranks.a, at.step);
+    const auto b = context_.b.Read(steps_.attempt_b, steps_.ranks.b, at.step);
     if (!a.ok()) return a.status();
     if (!b.ok()) return b.status();
     auto defined = CurrentAlignment();  // Read may have met more definitions
     if (!defined.ok()) return defined.status();
     at.alignment = *defined;
-    return DetailedComparison(context_, *a, *b, at).Run();
+    return DetailedComparison(context_, a->observations, b->observations, at).Run();
   }
 
   void SetLimits(const RankStepFindings& at) {
@@ -631,8 +629,9 @@ class RankScan {
   Status AddLosses(std::vector<RankStepFindings>& all) {
     if (!context_.losses || all.empty()) return Status::Ok();
     const StepBounds bounds{.first = all.front().step, .last = all.back().step};
-    const auto add = [&](const RunView& view, std::size_t attempt, auto member) -> Status {
-      auto scalars = view.Scalars(attempt, steps_.rank, bounds);
+    const auto add = [&](const RunView& view, std::size_t attempt, std::uint32_t rank,
+                         auto member) -> Status {
+      auto scalars = view.Scalars(attempt, rank, bounds);
       if (!scalars.ok()) return scalars.status();
       auto at = all.begin();
       for (ScalarRecord& scalar : *scalars) {
@@ -642,8 +641,9 @@ class RankScan {
       }
       return Status::Ok();
     };
-    STATCOLLECT_RETURN_IF_ERROR(add(context_.a, steps_.attempt_a, &RankStepFindings::losses_a));
-    return add(context_.b, steps_.attempt_b, &RankStepFindings::losses_b);
+    STATCOLLECT_RETURN_IF_ERROR(
+        add(context_.a, steps_.attempt_a, steps_.ranks.a, &RankStepFindings::losses_a));
+    return add(context_.b, steps_.attempt_b, steps_.ranks.b, &RankStepFindings::losses_b);
   }
 
   struct Ordered {
@@ -666,6 +666,56 @@ class RankScan {
 
 }  // namespace
 
+void SetComparison(Divergence& row, const Comparison& comparison) {
+  row.reason = comparison.reason;
+  row.tolerance = comparison.tolerance;
+  row.times_noise = comparison.times_noise;
+  if (!comparison.distance) return;
+  row.distance = comparison.distance->value;
+  row.distance_kind = comparison.distance->kind;
+  if (comparison.distance->kind == DistanceKind::kSketch) {
+    row.distance_low = comparison.distance->low;
+    row.distance_high = comparison.distance->high;
+  }
+}
+
+void Tally::Count(const Comparison& comparison, Stage stage) {
+  if (comparison.agreement == Agreement::kIncomparable) {
+    ++incomparable;
+    return;
+  }
+  const bool same = comparison.agreement == Agreement::kIdentical;
+  ++records;
+  identical += same ? 1 : 0;
+  within_tolerance += comparison.agreement == Agreement::kWithinTolerance ? 1 : 0;
+  diverged += comparison.agreement == Agreement::kDiverged ? 1 : 0;
+  without_hash += comparison.without_hash ? 1 : 0;
+  weights_seen |= stage == Stage::kWeights;
+  batches_seen |= stage == Stage::kBatch;
+  weights_differ |= stage == Stage::kWeights && !same;
+  batches_differ |= stage == Stage::kBatch && !same;
+  if (!comparison.distance || !(comparison.distance->value > 0) || std::isinf(comparison.distance->value))
+    return;
+  AddDistance(comparison.distance->value);
+}
+
+// Products instead of logarithms, as long as they neither overflow nor underflow.
+void Tally::AddDistance(double distance) {
+  constexpr double kSmallest = 1e-100, kLargest = 1e100;
+  ++distances;
+  distance_max = std::max(distance_max, distance);
+  if (!(distance > kSmallest && distance < kLargest)) {
+    distance_log_sum += std::log(distance);
+    return;
+  }
+  distance_product *= distance;
+  if (distance_product > kSmallest && distance_product < kLargest) return;
+  distance_log_sum += std::log(distance_product);
+  distance_product = 1;
+}
+
+double Tally::DistanceLogSum() const { return distance_log_sum + std::log(distance_product); }
+
 void Tally::Add(const Tally& other) {
   records += other.records;
   identical += other.identical;
@@ -678,8 +728,9 @@ void Tally::Add(const Tally& other) {
   batches_seen |= other.batches_seen;
   batches_differ |= other.batches_differ;
   sketches_differ |= other.sketches_differ;
+  definitions_differ |= other.definitions_differ;
   distances += other.distances;
-  distance_log_sum += other.distance_log_sum;
+  distance_log_sum += other.DistanceLogSum();
   distance_max = std::max(distance_max, other.distance_max);
 }
 

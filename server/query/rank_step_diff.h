@@ -15,6 +15,7 @@
 #include "common/status.h"
 #include "server/query/alignment.h"
 #include "server/query/distance.h"
+#include "server/query/merge_ranks.h"
 #include "server/query/noise.h"
 #include "server/query/origin.h"
 #include "server/query/reports.h"
@@ -29,16 +30,24 @@ struct PlacedRow {
   Divergence row;
 };
 
+// What the comparison says, but for the sides.
+void SetComparison(Divergence& row, const Comparison& comparison);
+
 // Counts of what was compared. records == identical + within_tolerance + diverged.
 struct Tally {
   std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
   std::uint64_t incomparable = 0;  // pairs without a statistic in common; not among the records
   std::uint64_t without_hash = 0;  // of the identical: as far as was recorded
   bool weights_seen = false, weights_differ = false, batches_seen = false, batches_differ = false;
-  bool sketches_differ = false;  // in width
+  bool sketches_differ = false;     // in width
+  bool definitions_differ = false;  // of hashes, and so of sketches
   // Of the distances of what is not identical, finite ones.
   std::uint64_t distances = 0;
   double distance_log_sum = 0, distance_max = 0;
+  double distance_product = 1;  // of those whose logarithms are not in the sum yet
+  void Count(const Comparison& comparison, Stage stage);
+  void AddDistance(double distance);  // > 0
+  double DistanceLogSum() const;
   void Add(const Tally& other);
 };
 
@@ -59,7 +68,7 @@ struct OutOfPlace {
 
 struct RankStepFindings {
   std::uint64_t step = 0;
-  std::uint32_t rank = 0;
+  RankPair ranks;
   std::size_t attempt_a = 0, attempt_b = 0;
   const Alignment* alignment = nullptr;       // null: nothing was there to compare
   bool only_in_a = false, only_in_b = false;  // the other run has no statistics of the rank in this step
@@ -69,6 +78,8 @@ struct RankStepFindings {
   std::vector<MissingRecord> missing;
   std::optional<OutOfPlace> out_of_place;
   std::optional<ForwardTrace> trace;
+  // The run made an update in this step and no training pass, the other run a pass.
+  bool only_update_in_a = false, only_update_in_b = false;
   std::vector<ScalarRecord> losses_a, losses_b;
 };
 
@@ -109,7 +120,8 @@ struct DiffContext {
 
 // Steps of one rank that both runs have, ascending, all from one attempt of each.
 struct RankSteps {
-  std::uint32_t rank = 0;
+  std::size_t place = 0;  // in the plan: whose alignment it is
+  RankPair ranks;
   std::size_t attempt_a = 0, attempt_b = 0;
   std::vector<std::uint64_t> steps;
 };

@@ -13,6 +13,7 @@
 #include "common/names.h"
 #include "server/query/config_report.h"
 #include "server/query/distance.h"
+#include "server/query/parallel.h"
 #include "server/query/step_order.h"
 
 namespace statcollect::query {
@@ -24,6 +25,7 @@ constexpr std::uint64_t kBatchElementsMin = 16;  // smaller inputs are equal by 
 constexpr std::uint64_t kLossStepsAgreeing = 3;  // before a loss counts as reduced
 constexpr double kSameNames = 0.8;               // of the ranks' weights: fewer in common are no replicas
 constexpr std::uint64_t kSpan = 256;             // steps whose scalars are read at a time
+constexpr std::size_t kWaveRankSteps = 8;        // read ahead while as many are checked: they hold sketches
 
 // What the check makes of a kind.
 enum class Role : std::uint8_t { kWeight, kState, kGradient, kBatch, kActivation };
@@ -114,6 +116,30 @@ struct Cell {
   double rms = 0;
 };
 
+Cell CellOf(const Observation& o) {
+  const TensorStats& s = *o.stats;
+  const double finite = FiniteCount(o);
+  const bool bounds = o.layout->Trusts(Statistic::kMin) && o.layout->Trusts(Statistic::kMax);
+  Cell cell = {
+      .present = true, .finite = s.has_finite && finite > 0, .nan = s.nan > 0, .pos_inf = s.pos_inf > 0};
+  cell.varied = s.has_finite && !(bounds && s.min == s.max);
+  cell.large = s.numel >= kBatchElementsMin;
+  cell.order = o.order;
+  cell.hash = IdentityOf(o);
+  cell.rms = cell.finite && o.layout->Trusts(Statistic::kL2) ? s.l2 / std::sqrt(finite) : 0;
+  return cell;
+}
+
+// One rank's step, and what can be said of it without the other ranks: made on any thread.
+struct RankStep {
+  std::uint64_t step = 0;
+  std::size_t attempt = 0, group = 0, index = 0;  // `index`: of the rank in its group
+  std::uint32_t rank = 0;
+  StepData data;
+  std::vector<Cell> cells;  // of its observations, one for one
+  Status status;
+};
+
 struct Odd {
   Ranks ranks, others;
   bool outvoted = false;
@@ -150,8 +176,8 @@ using FindingKey = std::tuple<RankReason, Ranks, std::string>;
 class RankCheck {
  public:
   RankCheck(RunView& view, const RanksRequest& request,
-            const std::function<bool(AttemptId, std::uint32_t)>& is_open)
-      : view_(view), request_(request), is_open_(is_open) {
+            const std::function<bool(AttemptId, std::uint32_t)>& is_open, std::size_t threads)
+      : view_(view), request_(request), is_open_(is_open), threads_(threads) {
     report_.run = view.run();
   }
 
@@ -163,6 +189,8 @@ class RankCheck {
     std::uint64_t step = 0;
     std::size_t attempt = 0, group = 0;
     const Ranks* ranks = nullptr;
+    std::vector<bool> recorded;                    // by rank's index
+    std::optional<RankStep> reference;             // of the first that recorded something
     std::vector<std::vector<Cell>> cells;          // by rank's index, by key
     std::map<std::uint32_t, Comparison> measured;  // by key: a rank that differs from the reference
   };
@@ -170,9 +198,13 @@ class RankCheck {
   Status Choose();
   void ReadLayout();
   void NoteMissingRanks();
-  Status CheckGroup(GroupStep& at, const std::function<Status()>& tick);
-  void Take(const StepData& data, std::size_t index, GroupStep& at);
-  void Measure(const StepData& reference, const StepData& data, std::size_t index, GroupStep& at);
+  std::vector<RankStep> CutWave(std::map<std::uint64_t, std::size_t>::const_iterator& step,
+                                std::size_t& group, std::size_t& index) const;
+  void Read(RankStep& to, const std::stop_token& stop) const;
+  Status CheckWave(std::vector<RankStep>& wave, GroupStep& at, const std::function<Status()>& tick);
+  Status CheckGroup(GroupStep& at);
+  void Take(const RankStep& read, GroupStep& at);
+  void Measure(const RankStep& read, GroupStep& at);
   void CompareReplicas(GroupStep& at);
   void CompareKey(std::uint32_t id, bool bits, GroupStep& at);
   bool IsEqual(const Cell& a, const Cell& b, bool bits) const;
@@ -218,6 +250,7 @@ class RankCheck {
   RunView& view_;
   const RanksRequest& request_;
   const std::function<bool(AttemptId, std::uint32_t)>& is_open_;
+  const std::size_t threads_;
   RanksReport report_;
   ReplicaLayout layout_;
   StepSet wanted_;
@@ -254,14 +287,49 @@ Result<RanksReport> RankCheck::Run(const std::function<void(const Progress&)>& p
     if (progress) progress(done);
     return Status::Ok();
   };
-  for (const auto& [step, attempt] : steps_) {
-    for (std::size_t group = 0; group < report_.groups.size(); ++group) {
-      GroupStep at{.step = step, .attempt = attempt, .group = group, .ranks = &report_.groups[group]};
-      STATCOLLECT_RETURN_IF_ERROR(CheckGroup(at, tick));
-    }
+  auto step = steps_.cbegin();
+  std::size_t group = 0, index = 0;
+  GroupStep at;
+  std::vector<RankStep> wave, next = CutWave(step, group, index);
+  while (!wave.empty() || !next.empty()) {
+    Status checked;
+    // The checks follow each other, in order: this thread does them while the others read what comes next.
+    InParallelWith([&] { checked = CheckWave(wave, at, tick); }, next.size(),
+                   [&](std::size_t i) { Read(next[i], stop); }, threads_);
+    STATCOLLECT_RETURN_IF_ERROR(checked);
+    wave = std::exchange(next, CutWave(step, group, index));
   }
   Conclude();
   return std::move(report_);
+}
+
+// From where the last one ended: step by step, group by group, rank by rank.
+std::vector<RankStep> RankCheck::CutWave(std::map<std::uint64_t, std::size_t>::const_iterator& step,
+                                         std::size_t& group, std::size_t& index) const {
+  std::vector<RankStep> wave;
+  while (step != steps_.cend() && !report_.groups.empty() && wave.size() < kWaveRankSteps) {
+    wave.push_back({.step = step->first,
+                    .attempt = step->second,
+                    .group = group,
+                    .index = index,
+                    .rank = report_.groups[group][index]});
+    if (++index < report_.groups[group].size()) continue;
+    index = 0;
+    if (++group < report_.groups.size()) continue;
+    group = 0;
+    ++step;
+  }
+  return wave;
+}
+
+void RankCheck::Read(RankStep& to, const std::stop_token& stop) const {
+  if (stop.stop_requested() || !view_.ranks(to.attempt).contains(to.rank)) return;
+  auto data = view_.Read(to.attempt, to.rank, to.step);
+  to.status = data.status();
+  if (!data.ok()) return;
+  to.data = *std::move(data);
+  to.cells.reserve(to.data.observations.size());
+  for (const Observation& o : to.data.observations) to.cells.push_back(CellOf(o));
 }
 
 Status RankCheck::Choose() {
@@ -291,11 +359,7 @@ Status RankCheck::Choose() {
 }
 
 void RankCheck::ReadLayout() {
-  std::map<std::uint32_t, std::map<std::string, std::string>> configs;
-  for (std::size_t attempt = 0; attempt < view_.attempts().size(); ++attempt) {
-    for (const auto& [rank, meta] : view_.ranks(attempt)) configs[rank] = meta.info.config;
-  }
-  layout_ = FindReplicas(configs, view_.attempts().back().world_size);
+  layout_ = FindReplicas(view_);
   for (const std::string& note : layout_.notes) Note(note);
   for (Ranks group : layout_.groups) {
     std::erase_if(group, [&](std::uint32_t rank) {
@@ -326,32 +390,38 @@ void RankCheck::NoteMissingRanks() {
   Add(std::move(finding), 0);
 }
 
-Status RankCheck::CheckGroup(GroupStep& at, const std::function<Status()>& tick) {
-  const Ranks& ranks = *at.ranks;
-  at.cells.resize(ranks.size());
-  StepData reference;
-  std::vector<bool> recorded(ranks.size());
-  bool any = false;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
+// `at`: the group whose ranks have been taken in so far; it may have begun in the wave before.
+Status RankCheck::CheckWave(std::vector<RankStep>& wave, GroupStep& at, const std::function<Status()>& tick) {
+  for (RankStep& read : wave) {
     STATCOLLECT_RETURN_IF_ERROR(tick());
-    if (!view_.ranks(at.attempt).contains(ranks[i])) continue;
-    auto data = view_.Read(at.attempt, ranks[i], at.step);
-    if (!data.ok()) return data.status();
-    if (data->observations.empty()) continue;
-    recorded[i] = true;
-    ++steps_of_rank_[ranks[i]];
-    Take(*data, i, at);
-    if (any) {
-      Measure(reference, *data, i, at);
-    } else {
-      reference = *std::move(data);
-      any = true;
+    STATCOLLECT_RETURN_IF_ERROR(read.status);
+    const Ranks& ranks = report_.groups[read.group];
+    if (read.index == 0) {
+      at = {.step = read.step, .attempt = read.attempt, .group = read.group, .ranks = &ranks};
+      at.recorded.resize(ranks.size());
+      at.cells.resize(ranks.size());
     }
+    if (!read.data.observations.empty()) {
+      at.recorded[read.index] = true;
+      ++steps_of_rank_[read.rank];
+      Take(read, at);
+      if (at.reference) {
+        Measure(read, at);
+      } else {
+        at.reference = std::move(read);
+      }
+    }
+    if (read.index + 1 == ranks.size()) STATCOLLECT_RETURN_IF_ERROR(CheckGroup(at));
   }
-  if (any) {
+  return Status::Ok();
+}
+
+Status RankCheck::CheckGroup(GroupStep& at) {
+  const Ranks& ranks = *at.ranks;
+  if (at.reference) {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       at.cells[i].resize(keys_.size());
-      if (recorded[i] || !view_.ranks(at.attempt).contains(ranks[i])) continue;
+      if (at.recorded[i] || !view_.ranks(at.attempt).contains(ranks[i])) continue;
       if (missing_count_[ranks[i]]++ == 0) missing_steps_[ranks[i]] = {at.step, at.step};
       missing_steps_[ranks[i]].back() = at.step;
     }
@@ -395,48 +465,39 @@ std::uint32_t RankCheck::KeyOf(std::size_t attempt, std::uint32_t rank, const Ac
   return id;
 }
 
-void RankCheck::Take(const StepData& data, std::size_t index, GroupStep& at) {
-  auto& cells = at.cells[index];
-  for (const Observation& o : data.observations) {
-    if (!Wanted(o.def->key.kind)) continue;
-    const std::uint32_t id = KeyOf(at.attempt, (*at.ranks)[index], *o.def);
+void RankCheck::Take(const RankStep& read, GroupStep& at) {
+  auto& cells = at.cells[read.index];
+  for (std::size_t i = 0; i < read.cells.size(); ++i) {
+    const ActivationDef& def = *read.data.observations[i].def;
+    if (!Wanted(def.key.kind)) continue;
+    const std::uint32_t id = KeyOf(at.attempt, read.rank, def);
     if (cells.size() <= id) cells.resize(std::max<std::size_t>(keys_.size(), id + 1));
-    const TensorStats& s = *o.stats;
-    const double elements = static_cast<double>(s.numel) * (IsComplex(o.layout->dtype) ? 2 : 1);
-    const double finite = elements - static_cast<double>(s.nan) - static_cast<double>(s.pos_inf) -
-                          static_cast<double>(s.neg_inf);
-    Cell& cell = cells[id];
-    cell = {
-        .present = true, .finite = s.has_finite && finite > 0, .nan = s.nan > 0, .pos_inf = s.pos_inf > 0};
-    const bool bounds = o.layout->Trusts(Statistic::kMin) && o.layout->Trusts(Statistic::kMax);
-    cell.varied = s.has_finite && !(bounds && s.min == s.max);
-    cell.large = s.numel >= kBatchElementsMin;
-    cell.order = o.order;
-    cell.hash = IdentityOf(o);
-    cell.rms = cell.finite && o.layout->Trusts(Statistic::kL2) ? s.l2 / std::sqrt(finite) : 0;
+    cells[id] = read.cells[i];
   }
 }
 
 // Distances of what differs from the reference, and numbers for shapes, while both are at hand.
-void RankCheck::Measure(const StepData& reference, const StepData& data, std::size_t index, GroupStep& at) {
-  std::unordered_map<std::uint32_t, const Observation*> of_key;
-  const std::size_t first = static_cast<std::size_t>(
-      std::find_if(at.cells.begin(), at.cells.end(), [](const auto& cells) { return !cells.empty(); }) -
-      at.cells.begin());
-  for (const Observation& o : reference.observations) {
-    if (Wanted(o.def->key.kind) && IsReplicated(RoleOf(o.def->key)))
-      of_key.emplace(KeyOf(at.attempt, (*at.ranks)[first], *o.def), &o);
+void RankCheck::Measure(const RankStep& read, GroupStep& at) {
+  const RankStep& reference = *at.reference;
+  std::unordered_map<std::uint32_t, std::size_t> of_key;
+  const auto is_wanted = [&](const Observation& o) {
+    return Wanted(o.def->key.kind) && IsReplicated(RoleOf(o.def->key));
+  };
+  for (std::size_t i = 0; i < reference.cells.size(); ++i) {
+    const Observation& o = reference.data.observations[i];
+    if (is_wanted(o)) of_key.emplace(KeyOf(at.attempt, reference.rank, *o.def), i);
   }
-  for (const Observation& o : data.observations) {
-    if (!Wanted(o.def->key.kind) || !IsReplicated(RoleOf(o.def->key))) continue;
-    const std::uint32_t id = KeyOf(at.attempt, (*at.ranks)[index], *o.def);
+  for (std::size_t i = 0; i < read.cells.size(); ++i) {
+    const Observation& o = read.data.observations[i];
+    if (!is_wanted(o)) continue;
+    const std::uint32_t id = KeyOf(at.attempt, read.rank, *o.def);
     const auto found = of_key.find(id);
     if (found == of_key.end()) continue;
-    const Observation& r = *found->second;
-    Cell& cell = at.cells[index][id];
+    const Observation& r = reference.data.observations[found->second];
+    Cell& cell = at.cells[read.index][id];
     const bool same_layout = r.layout->shape == o.layout->shape && r.layout->dtype == o.layout->dtype;
     cell.layout = same_layout ? 0 : 1;
-    if (same_layout && IdentityOf(r) == IdentityOf(o)) continue;
+    if (same_layout && reference.cells[found->second].hash == read.cells[i].hash) continue;
     // Far behind a divergence only the count is needed, unless the distance decides.
     if (!request_.tolerance && keys_[id].agreed && at.measured.size() >= kSidesMax) {
       cell.diverged = true;
@@ -1210,8 +1271,8 @@ std::string_view Name(RankReason reason) {
 Result<RanksReport> CheckRanks(RunView& view, const RanksRequest& request,
                                const std::function<bool(AttemptId, std::uint32_t)>& is_stream_open,
                                const std::function<void(const Progress&)>& progress,
-                               const std::stop_token& stop) {
-  return RankCheck(view, request, is_stream_open).Run(progress, stop);
+                               const std::stop_token& stop, std::size_t threads) {
+  return RankCheck(view, request, is_stream_open, threads).Run(progress, stop);
 }
 
 }  // namespace statcollect::query

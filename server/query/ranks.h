@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/query/parallel.h"
 #include "server/query/replicas.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
@@ -93,12 +94,14 @@ struct RanksReport {
   std::vector<std::string> notes;
 };
 
-// Stop requests are honoured, and progress is told, once a step and rank. Memory: about 32 bytes for each
-// tensor of one step of one group of replicas, 48 for each weight of each rank, and one rank's step in full.
+// Stop requests are honoured, and progress is told, once a step and rank. Memory: about 32 bytes
+// for each tensor of one step of one group of replicas, 48 for each weight of each rank, and 64 steps of a
+// rank in full: they are read on several threads, ahead of the checks, which one thread does in order. The
+// answer does not depend on how many there are.
 Result<RanksReport> CheckRanks(RunView& view, const RanksRequest& request,
                                const std::function<bool(AttemptId, std::uint32_t)>& is_stream_open,
                                const std::function<void(const Progress&)>& progress,
-                               const std::stop_token& stop);
+                               const std::stop_token& stop, std::size_t threads = ThreadsOfAQuery());
 
 }  // namespace statcollect::query
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/step_set.h"
+#include "server/query/rows.h"
 #include "server/query/run_view.h"
 
 namespace statcollect::query {
@@ -13,11 +14,6 @@ namespace {
 
 constexpr std::size_t kPartBytesMax = 512u << 10;  // of statistics, about; definitions likewise
 constexpr std::size_t kDefinitionsMax = 2048;      // in a part
-
-template <typename T>
-bool IsWanted(const std::vector<T>& wanted, T value) {
-  return wanted.empty() || std::find(wanted.begin(), wanted.end(), value) != wanted.end();
-}
 
 // A record's place in the blocks of its step.
 struct Entry {

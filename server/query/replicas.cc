@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "common/names.h"
+#include "server/query/run_view.h"
 
 namespace statcollect::query {
 namespace {
@@ -97,7 +98,7 @@ class Reader {
     if (!GroupByCoordinates() && !GroupBySizes()) {
       Ranks all;
       for (const auto& [rank, config] : configs_) all.push_back(rank);
-      if (!all.empty()) layout_.groups.push_back(std::move(all));
+      if (!all.empty()) Add({0, 0}, std::move(all));
     }
     return std::move(layout_);
   }
@@ -187,9 +188,14 @@ class Reader {
     return true;
   }
 
+  void Add(const std::array<std::uint32_t, 2>& place, Ranks ranks) {
+    layout_.places.push_back(place);
+    layout_.groups.push_back(std::move(ranks));
+  }
+
   void Take(std::map<std::array<std::uint32_t, 2>, Ranks>& groups, const std::string& source) {
     layout_.stated = true;
-    for (auto& [at, ranks] : groups) layout_.groups.push_back(std::move(ranks));
+    for (auto& [at, ranks] : groups) Add(at, std::move(ranks));
     layout_.notes.push_back(std::to_string(layout_.groups.size()) +
                             (layout_.groups.size() == 1 ? " group" : " groups") + " of replicas, " + source);
   }
@@ -203,6 +209,14 @@ class Reader {
 
 ReplicaLayout FindReplicas(const std::map<std::uint32_t, Config>& configs, std::uint32_t world_size) {
   return Reader(configs, world_size).Read();
+}
+
+ReplicaLayout FindReplicas(const RunView& view) {
+  std::map<std::uint32_t, Config> configs;
+  for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
+    for (const auto& [rank, meta] : view.ranks(attempt)) configs[rank] = meta.info.config;
+  }
+  return FindReplicas(configs, view.attempts().back().world_size);
 }
 
 }  // namespace statcollect::query

@@ -2,6 +2,7 @@
 #ifndef STATCOLLECT_SERVER_QUERY_REPLICAS_H_
 #define STATCOLLECT_SERVER_QUERY_REPLICAS_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -9,11 +10,14 @@
 
 namespace statcollect::query {
 
+class RunView;
+
 using Ranks = std::vector<std::uint32_t>;  // ascending
 
 struct ReplicaLayout {
   std::vector<Ranks> groups;  // every rank in one of them; ranks of a group are replicas of each other
-  bool stated = false;        // the configuration says so; otherwise all ranks are taken as replicas
+  std::vector<std::array<std::uint32_t, 2>> places;  // of each group: tensor and pipeline parallel rank
+  bool stated = false;  // the configuration says so; otherwise all ranks are taken as replicas
   bool weights_sharded = false, gradients_sharded = false, state_sharded = false;
   bool experts_differ = false;     // names with "expert" are not the same on the ranks of a group
   std::vector<std::string> notes;  // what was read where, and what could not be used
@@ -25,6 +29,9 @@ struct ReplicaLayout {
 //   fsdp, sharding_strategy, zero_stage, distributed_optimizer: what is sharded over the replicas
 ReplicaLayout FindReplicas(const std::map<std::uint32_t, std::map<std::string, std::string>>& configs,
                            std::uint32_t world_size);
+
+// Of the newest configuration of each of a run's ranks.
+ReplicaLayout FindReplicas(const RunView& view);
 
 }  // namespace statcollect::query
 

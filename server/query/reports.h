@@ -131,6 +131,7 @@ struct DiffRequest {
   bool first_only = false;           // ends after the first step that diverged
   std::vector<std::string> noise;    // repeated runs of A, whose spread means nothing
   bool no_noise = false;             // nor is a stored noise profile of A used
+  bool merge_ranks = false;          // compares replicas, whatever their number (merge_ranks.h)
 };
 
 inline constexpr std::uint32_t kTopDefault = 20;
@@ -157,7 +158,8 @@ struct ObservationSide {
 struct Divergence {
   std::uint64_t step = 0;
   std::uint32_t micro_batch = 0;
-  std::uint32_t rank = 0;
+  std::uint32_t rank = 0;               // of A
+  std::optional<std::uint32_t> rank_b;  // of B, where that is another: ranks were merged
   Stage stage = Stage::kUnspecified;
   Kind kind = Kind::kUnspecified;  // unspecified for losses
   std::string activation;          // stage loss: the scalar's name
@@ -236,7 +238,8 @@ struct Spread {
   std::uint64_t activations = 0;        // distinct (kind, name, path) that diverged
   std::uint64_t activations_total = 0;  // distinct ones compared
   std::uint64_t steps = 0;              // with a divergence
-  std::vector<std::uint32_t> ranks;     // with a divergence
+  std::vector<std::uint32_t> ranks;     // with a divergence; of A
+  std::vector<std::uint32_t> ranks_b;   // of B, where ranks were merged
 };
 
 struct DiffReport {
@@ -247,9 +250,10 @@ struct DiffReport {
   Compared compared;
   Unmatched unmatched;
   DiffInputs inputs;
-  std::vector<std::uint32_t> ranks;  // compared
-  std::optional<StepRange> steps;    // compared
-  std::string message;               // why incomparable
+  std::vector<std::uint32_t> ranks;    // compared; of A
+  std::vector<std::uint32_t> ranks_b;  // of B; empty: the same
+  std::optional<StepRange> steps;      // compared
+  std::string message;                 // why incomparable
   std::optional<Divergence> first_bitwise;
   std::vector<Divergence> origins;  // independent ones, `first` first
   Spread spread;
@@ -359,8 +363,8 @@ struct EventsRequest {
   }
 };
 
-// Most rows of one answer of GetSeries, ListScalars, ListEvents, ListMemory, ListDensity; more is
-// kResourceExhausted with what to narrow.
+// Most rows of one answer of GetSeries, ListScalars, ListEvents, ListMemory, ListDensity, ListCaptures,
+// ListExponents; more is kResourceExhausted with what to narrow.
 inline constexpr std::uint64_t kRowsMax = 1'000'000;
 
 }  // namespace statcollect::query

@@ -64,13 +64,19 @@ Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wante
       if (wanted.Contains(step)) steps[step] = attempt;  // newer attempts come later and win
     };
     for (const auto& [rank, meta] : ranks_[attempt]) {
-      if (IsGapless(meta)) {
+      const bool lone = meta.steps == 1 && steps.contains(meta.first_step.value_or(0));
+      if (IsGapless(meta) && !lone) {
         const std::uint64_t last = std::min(*meta.last_step, bounds.last);
         for (std::uint64_t step = std::max(*meta.first_step, bounds.first); step <= last; ++step) add(step);
         continue;
       }
       auto with_stats = store_->StatSteps(attempts_[attempt].id, rank, bounds);
       if (!with_stats.ok()) return with_stats.status();
+      if (!with_stats->empty() && steps.contains(with_stats->front())) {
+        auto found = IsWhatWasFound(attempt, rank, with_stats->front());
+        if (!found.ok()) return found.status();
+        if (*found) with_stats->erase(with_stats->begin());
+      }
       for (const std::uint64_t step : *with_stats) add(step);
       auto scalars = store_->Scalars(attempts_[attempt].id, rank, bounds);
       if (!scalars.ok()) return scalars.status();
@@ -78,6 +84,29 @@ Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wante
     }
   }
   return steps;
+}
+
+// Asked of the store and not of a window's steps: the answer is the same for every window.
+Result<bool> RunView::IsWhatWasFound(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
+  if (step != ranks_[attempt].at(rank).first_step) return false;
+  auto next = store_->StatSteps(attempts_[attempt].id, rank, {.first = step + 1, .last = step + 1});
+  if (!next.ok()) return next.status();
+  if (!next->empty()) return false;
+  return HasOnlyInitial(attempt, rank, step);
+}
+
+Result<bool> RunView::HasOnlyInitial(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
+  auto activations = store_->Activations(attempts_[attempt].id, rank);
+  if (!activations.ok()) return activations.status();
+  const auto scan = Scan(attempt, rank, {.first = step, .last = step});
+  StatColumns columns;
+  while (scan->NextHead() && scan->Load(/*sketches=*/false, &columns)) {
+    for (const std::uint32_t id : columns.activation) {
+      if (id >= activations->size() || (*activations)[id].key.mode != Mode::kInit) return false;
+    }
+  }
+  STATCOLLECT_RETURN_IF_ERROR(scan->status());
+  return true;
 }
 
 Result<std::optional<std::uint64_t>> RunView::NewestStepWithStats() const {

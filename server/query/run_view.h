@@ -55,7 +55,8 @@ class RunView {
   std::vector<std::uint32_t> AllRanks() const;      // of any attempt, ascending
   std::uint64_t Dropped(std::uint32_t rank) const;  // records its agents reported as lost
 
-  // Steps that have records, each with the index of its attempt.
+  // Steps that have records, each with the index of its attempt. Weights that a launch loaded before it was
+  // told the step that it resumes at make no step its own.
   Result<std::map<std::uint64_t, std::size_t>> Steps(const StepSet& wanted) const;
   // Of any attempt; absent if nothing was recorded. Cost: a seek for each step behind the newest statistics.
   Result<std::optional<std::uint64_t>> NewestStepWithStats() const;
@@ -86,6 +87,9 @@ class RunView {
   Result<const RankCatalogue*> ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank,
                                                   const RankCatalogue* outgrown);
   Result<std::unique_ptr<RankCatalogue>> ReadCatalogue(std::size_t attempt, std::uint32_t rank) const;
+  // Whether the step holds only the weights that a launch found before it was told where it goes on.
+  Result<bool> IsWhatWasFound(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
+  Result<bool> HasOnlyInitial(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   Status DefineLayouts(const Series& series);
   Status Undefined(std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> ReadBlocks(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;

@@ -108,6 +108,18 @@ class GatedStore final : public Store {
                                                StepBounds steps) override {
     return store_.Densities(attempt, rank, steps);
   }
+  Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,
+                                                StepBounds steps) override {
+    return store_.Exponents(attempt, rank, steps);
+  }
+  Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
+                                              StepBounds steps) override {
+    return store_.Captures(attempt, rank, steps);
+  }
+  Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
+                                     std::uint32_t activation, std::uint32_t offset) override {
+    return store_.CaptureChunkAt(attempt, rank, step, activation, offset);
+  }
   Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
     return store_.PutEvents(attempt, events);
   }
@@ -198,6 +210,13 @@ class StoreControl final : public CollectorControl {
     return 2u;
   }
   std::string recorded_steps;
+  Result<RequestedCapture> RequestCapture(const std::string& run, const std::vector<std::uint32_t>& ranks,
+                                          const CaptureSpec& spec) override {
+    if (run != "base") return Status(Code::kFailedPrecondition, "run '" + run + "' is not connected");
+    asked_captures.push_back(spec);
+    return RequestedCapture{.request = asked_captures.size(), .ranks = ranks, .told = 1};
+  }
+  std::vector<CaptureSpec> asked_captures;
   Result<MadeCheckpoint> Checkpoint(const std::string& directory) override {
     if (directory.front() != '/') return Status(Code::kInvalidArgument, "'" + directory + "' is relative");
     return MadeCheckpoint{.directory = directory, .files = 12, .bytes = 3u << 20, .linked = true};
@@ -222,7 +241,7 @@ class QueryServer {
         control(store),
         engine_(gate),
         query_(MakeQueryService(engine_, limits, &feed)),
-        admin_(MakeAdminService(control)) {
+        admin_(MakeAdminService(control, engine_)) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);

@@ -68,6 +68,10 @@ TEST_F(ConfigReportTest, ComparesNumbersByValueAndLeavesOutWhatAlwaysDiffers) {
   EXPECT_THAT(report->items, IsEmpty());
   Write("baseline", {{"command_line", "t.py --name baseline --bug"}});
   EXPECT_FALSE(engine_.CompareConfig({.run_a = "base", .run_b = "baseline"})->same);
+  Write("train", {{"command_line", "train.py"}});
+  Write("again", {{"command_line", "train.py"}});
+  EXPECT_TRUE(engine_.CompareConfig({.run_a = "train", .run_b = "again"})->same)
+      << "a run named as its script";
 }
 
 TEST_F(ConfigReportTest, SettingOfOneRunAloneDiffers) {

@@ -195,6 +195,27 @@ TEST_F(DiffNotesTest, WhatAFinishedStepDoesNotHaveIsMissing) {
   EXPECT_EQ(r.first->step, 2u);
 }
 
+TEST_F(DiffNotesTest, AnUpdateWithoutAForwardPassIsToldAsSuch) {
+  RunWriter a(store_, "a"), b(store_, "b"), lossy(store_, "lossy");
+  for (RunWriter* run : {&a, &b, &lossy}) {
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      if (run == &a || step != 2) run->Observe(0, step, Key("x"), Wave(1));
+      run->Observe(0, step, Key("x.weight", Kind::kWeight), Wave(2));
+    }
+  }
+  lossy.Dropped(0, 5);
+  for (RunWriter* run : {&a, &b, &lossy}) run->Commit();
+  EXPECT_THAT(Ask().notes,
+              ElementsAre(HasSubstr("b made an update without a forward pass in step 2 on rank 0, where a")));
+  auto swapped = QueryEngine(store_).Diff({.run_a = "b", .run_b = "a"});
+  EXPECT_THAT(swapped->notes, ElementsAre(HasSubstr("b made an update without a forward pass in step 2")));
+  auto with_losses = QueryEngine(store_).Diff({.run_a = "a", .run_b = "lossy"});
+  EXPECT_THAT(with_losses->notes, ::testing::Not(Contains(HasSubstr("without a forward pass"))));
+  // Runs in which forward passes were not recorded.
+  auto updates = QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .kinds = {Kind::kWeight}});
+  EXPECT_EQ(updates->verdict, Verdict::kIdentical);
+}
+
 TEST_F(DiffNotesTest, RecordsThatAnAgentLostAreNotBlamed) {
   RunWriter a(store_, "a"), b(store_, "b");
   Fill(a, 0, 2);
@@ -342,6 +363,16 @@ class GrowingStore final : public Store {
   }
   Result<std::vector<DensityRecord>> Densities(AttemptId a, std::uint32_t r, StepBounds s) override {
     return inner_.Densities(a, r, s);
+  }
+  Result<std::vector<ExponentRecord>> Exponents(AttemptId a, std::uint32_t r, StepBounds s) override {
+    return inner_.Exponents(a, r, s);
+  }
+  Result<std::vector<StoredCapture>> Captures(AttemptId a, std::uint32_t r, StepBounds s) override {
+    return inner_.Captures(a, r, s);
+  }
+  Result<std::string> CaptureChunkAt(AttemptId a, std::uint32_t r, std::uint64_t step,
+                                     std::uint32_t activation, std::uint32_t offset) override {
+    return inner_.CaptureChunkAt(a, r, step, activation, offset);
   }
   Status PutEvents(AttemptId a, std::span<const CollectorEvent> events) override {
     return inner_.PutEvents(a, events);

@@ -55,8 +55,9 @@ void WriteStep(RunWriter& run, std::uint32_t rank, std::uint64_t step, const Cha
 class DiffTest : public ::testing::Test {
  protected:
   void Write(const std::string& name, const Change& change = {}, std::uint64_t steps = 3,
-             std::uint32_t ranks = 2, std::uint32_t sketch = 16) {
+             std::uint32_t ranks = 2, std::uint32_t sketch = 16, HashKind hash_kind = HashKind::kContent) {
     RunWriter run(store_, name, ranks, sketch);
+    run.UseHashKind(hash_kind);
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       for (std::uint64_t step = 0; step < steps; ++step) {
         WriteStep(run, rank, step, change);
@@ -184,6 +185,22 @@ TEST_F(DiffTest, WithoutSketchesTheDistanceComesFromStatistics) {
   EXPECT_EQ(r.first->distance_kind, DistanceKind::kStatistics);
   EXPECT_NEAR(*r.first->distance, 0.01 / 1.01, 1e-9);
   EXPECT_FALSE(r.first->distance_low);
+}
+
+TEST_F(DiffTest, RunsOfDifferentDefinitionsAreComparedByStatisticsAlone) {
+  Write("a", {}, 2, 1);
+  Write("b", {}, 2, 1, 16, HashKind::kXor64);
+  const DiffReport same = Ask();
+  EXPECT_EQ(same.verdict, Verdict::kIdentical);
+  EXPECT_EQ(same.compared.diverged, 0u);
+  EXPECT_THAT(same.notes, ::testing::Contains(HasSubstr("definitions")));
+  Write("c", Scale("blocks.0.mlp", Kind::kOutput, 1.01), 2, 1, 16, HashKind::kXor64);
+  const auto other = QueryEngine(store_).Diff({.run_a = "a", .run_b = "c"});
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(other->verdict, Verdict::kDiverged);
+  EXPECT_EQ(other->first->activation, "blocks.0.mlp");
+  EXPECT_EQ(other->first->distance_kind, DistanceKind::kStatistics);
+  EXPECT_EQ(other->compared.diverged, 2u);
 }
 
 TEST_F(DiffTest, SketchesOfDifferentWidthsAreNoted) {
@@ -420,6 +437,91 @@ TEST_F(DiffTest, WeightsOfALaunchInMidRunAreNotMissingInTheOther) {
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIdentical);
   EXPECT_THAT(r.notes, ::testing::Contains(::testing::HasSubstr("b was launched anew at step 2")));
+}
+
+// Run `whole` trains four steps; `resumed` ends before step 2 and goes on from a checkpoint.
+void WriteResumed(Store& store, const std::string& whole, const std::string& resumed, double loaded) {
+  const ActivationKey initial = Key("m.weight", Kind::kWeight, "", 0, 0, Mode::kInit);
+  const auto train = [](RunWriter& run, std::uint64_t first, std::uint64_t end, double apart) {
+    for (std::uint64_t step = first; step < end; ++step) {
+      const auto at = static_cast<double>(step);
+      run.Observe(0, step, Key("m"), Wave(10 + at + apart));
+      run.Observe(0, step, Key("m.weight", Kind::kWeight), Wave(1 + at + apart));
+    }
+  };
+  RunWriter all(store, whole), before(store, resumed);
+  for (RunWriter* run : {&all, &before}) run->Observe(0, 0, initial, Wave(0.5));
+  train(all, 0, 4, 0);
+  train(before, 0, 2, 0);
+  all.Commit();
+  before.Commit();
+  RunWriter after(store, resumed);
+  after.Observe(0, 2, initial, Wave(loaded));
+  train(after, 2, 4, loaded - 2);
+  after.Commit();
+}
+
+TEST_F(DiffTest, WeightsLoadedInMidRunAreThoseThatTheOtherRunHadAfterTheStepBefore) {
+  WriteResumed(store_, "a", "b", 2);
+  const DiffReport r = Ask();
+  EXPECT_EQ(r.verdict, Verdict::kIdentical);
+  EXPECT_EQ(r.compared.records, 1u + 4 * 2 + 1);
+  EXPECT_THAT(r.notes, ElementsAre("b was launched anew at step 2; its weights as loaded there were compared "
+                                   "with those of a after step 1"));
+}
+
+TEST_F(DiffTest, AWrongCheckpointIsFoundInTheWeightsAndNotInWhatTheyCompute) {
+  WriteResumed(store_, "a", "b", 2.5);
+  DiffReport r = Ask();
+  EXPECT_EQ(r.first->step, 2u);
+  EXPECT_EQ(r.first->stage, Stage::kWeights);
+  EXPECT_EQ(r.first->activation, "m.weight");
+  EXPECT_EQ(r.first->mode, "init");
+  EXPECT_NEAR(*r.first->distance, 0.2, 0.1);
+  EXPECT_DOUBLE_EQ(*r.first->b->l2 / *r.first->a->l2, 1.25);
+  EXPECT_TRUE(r.first->origin);
+  EXPECT_EQ(r.origins.size(), 1u);
+  EXPECT_EQ(r.inputs.weights, "differ");
+  const auto swapped = QueryEngine(store_).Diff({.run_a = "b", .run_b = "a"});
+  ASSERT_TRUE(swapped.ok());
+  EXPECT_EQ(swapped->first->stage, Stage::kWeights);
+  EXPECT_DOUBLE_EQ(*swapped->first->b->l2 / *swapped->first->a->l2, 0.8);
+  EXPECT_EQ(swapped->compared.diverged, r.compared.diverged);
+}
+
+// watch() before set_step(): the launch put its weights into step 0, and nothing else.
+TEST_F(DiffTest, WeightsLoadedBeforeTheStepWasSetTakeNoStepFromAnEarlierLaunch) {
+  const ActivationKey initial = Key("m.weight", Kind::kWeight, "", 0, 0, Mode::kInit);
+  RunWriter a(store_, "a"), before(store_, "b");
+  for (RunWriter* run : {&a, &before}) {
+    run->Observe(0, 0, initial, Wave(0.5));
+    for (std::uint64_t step = 0; step < (run == &a ? 6u : 3u); ++step)
+      run->Observe(0, step, Key("m"), Wave(1));
+    run->Commit();
+  }
+  RunWriter after(store_, "b");
+  after.Observe(0, 0, initial, Wave(7));
+  for (std::uint64_t step = 3; step < 6; ++step) after.Observe(0, step, Key("m"), Wave(1));
+  after.Commit();
+  const DiffReport r = Ask();
+  EXPECT_EQ(r.verdict, Verdict::kIdentical);
+  EXPECT_EQ(r.compared.records, 7u);
+  const auto first = QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .steps = "0"});
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first->verdict, Verdict::kIdentical) << "a window shows the same as the whole";
+  EXPECT_EQ(first->compared.records, 2u);
+}
+
+// It died while it loaded the checkpoint; the launch after it goes on.
+TEST_F(DiffTest, ALaunchThatOnlyFoundItsWeightsTakesNoStepFromAnEarlierOne) {
+  const ActivationKey initial = Key("m.weight", Kind::kWeight, "", 0, 0, Mode::kInit);
+  RunWriter a(store_, "a"), before(store_, "b");
+  for (RunWriter* run : {&a, &before})
+    run->Observe(0, 0, initial, Wave(0.5)).Observe(0, 0, Key("m"), Wave(1)).Commit();
+  RunWriter(store_, "b").Observe(0, 0, initial, Wave(7)).Commit();
+  const DiffReport r = Ask();
+  EXPECT_EQ(r.verdict, Verdict::kIdentical);
+  EXPECT_EQ(r.compared.records, 2u);
 }
 
 TEST_F(DiffTest, AnOrderThatIsLeftIsNamedAtItsFirstPlaceInA) {

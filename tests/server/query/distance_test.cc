@@ -270,6 +270,17 @@ TEST(Distance, SketchThatOverflowedItsFloat32FallsBackToStatistics) {
   EXPECT_NEAR(c.distance->value, 0.5, 1e-9);
 }
 
+TEST(Distance, SketchesOfNothingButOverflowTellNothing) {
+  const double c = 3e38, root = std::sqrt(2.0);
+  Seen a({.values = {c, c, -c, -c}}), b({.values = {root * c, -root * c, 0, 0}});  // of one norm and mean
+  a.sums.assign(16, kInfinite);
+  b.sums.assign(16, kInfinite);
+  const Comparison compared = Compare(a.observation(), b.observation(), {}, false);
+  EXPECT_EQ(compared.agreement, Agreement::kDiverged);
+  EXPECT_EQ(compared.distance->kind, DistanceKind::kStatistics);
+  EXPECT_NEAR(compared.distance->value, 1 - 1 / root, 1e-9);
+}
+
 TEST(Distance, NoCombinationOfExtremesIsNotANumber) {
   const std::vector<double> extremes = {0, 1e-308, 1, 1e308, 1.7e308, -1e308};
   for (const double x : extremes) {
@@ -345,6 +356,22 @@ TEST(Distance, HashesOfAnotherKindTellNothing) {
   EXPECT_FALSE(compare().distance);
   y.layout.hash_kind = HashKind::kMd5;
   EXPECT_EQ(compare().agreement, Agreement::kIncomparable);
+}
+
+// As after a change of stats::kDefinition: the same tensor has another hash and another sketch.
+TEST(Distance, SketchesOfAnotherDefinitionTellNothing) {
+  Seen x(Random(64, 2)), y = x;
+  ++y.stats.hash;
+  for (double& sum : y.sums) sum = -sum;
+  const auto compare = [&] { return Compare(x.observation(), y.observation(), {}, false); };
+  EXPECT_EQ(compare().distance->kind, DistanceKind::kSketch);
+  EXPECT_EQ(compare().agreement, Agreement::kDiverged);
+  y.layout.hash_kind = HashKind::kXor64;
+  EXPECT_EQ(compare().agreement, Agreement::kIdentical);
+  EXPECT_TRUE(compare().without_hash);
+  y.stats.l2 *= 1.01;
+  EXPECT_EQ(compare().distance->kind, DistanceKind::kStatistics);
+  EXPECT_EQ(compare().agreement, Agreement::kDiverged);
 }
 
 TEST(Distance, TensorsOfNothingButNanAreEqualAsFarAsCounted) {

@@ -195,6 +195,15 @@ TEST(Origin, AMissingModuleExplainsNoValuesAsItMayNotHaveBeenRecorded) {
               ElementsAre("output h.1", "output h.2"));
 }
 
+TEST(Origin, AMissingModuleOfARankWhoseValuesAgreeExplainsNoGradientOfAnother) {
+  EXPECT_THAT(Origins({{Key("fc1")},
+                       {Key("fc2"), false, 0, 0, /*only_a=*/true},
+                       {Key("fc1"), false, 1},
+                       {Key("fc2"), false, 1},
+                       {Key("fc1.weight", Kind::kWeightGrad), true, 1}}),
+              ElementsAre("output fc2", "weight_grad fc1.weight"));
+}
+
 TEST(Origin, LaterStepsArePropagatedOnEveryRank) {
   const DiffReport r = DiffOf({{Key("x"), kDiffers, 0, 0},
                                {Key("y"), false, 1, 0},

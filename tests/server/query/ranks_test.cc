@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -427,6 +428,49 @@ TEST_F(RanksTest, TellsProgressAndIsCancelled) {
       {.run = "r"}, [&](const Progress& progress) { progress.done == 3 ? stop.request_stop() : false; },
       stop.get_token());
   EXPECT_EQ(cancelled.status().code(), Code::kCancelled);
+}
+
+// Everything that a person or a script sees of it.
+std::string Told(const RanksReport& report) {
+  std::string text = std::to_string(static_cast<int>(report.verdict)) + " " +
+                     std::to_string(report.compared.records) + " " + std::to_string(report.compared.diverged);
+  for (const RankFinding& f : report.findings) {
+    text += "\n" + std::to_string(f.step) + "-" + std::to_string(f.last_step) + " " +
+            std::to_string(f.steps) + " " + std::to_string(f.activations) +
+            (f.propagated ? " propagated " : " ") + f.text;
+  }
+  for (const std::string& note : report.notes) text += "\n" + note;
+  return text;
+}
+
+TEST_F(RanksTest, AnswersTheSameOnAnyNumberOfThreads) {
+  Training training{.ranks = 5, .steps = 40};
+  training.config = {{"tp", "1"}};
+  training.seed = [base = training.seed](auto rank, auto step, const auto& name, auto kind) {
+    const bool stale = rank == 3 && step >= 17 && name == "b.weight" && kind == Kind::kWeight;
+    const bool skipped = rank == 1 && step == 29 && kind == Kind::kWeightGrad;
+    return base(rank, step, name, kind) + (stale || skipped ? 7777 : 0);
+  };
+  training.scale = [](auto rank, auto step, const auto& name, auto kind) {
+    return rank == 4 && step == 11 && name == "a" && kind == Kind::kOutput ? kNan : 1.0;
+  };
+  training.recorded = [](auto rank, auto step, const auto&) { return rank != 2 || step < 37; };
+  training.Write(store_, "r");
+  auto view = RunView::Open(store_, "r");
+  ASSERT_TRUE(view.ok());
+  std::set<std::string> answers;
+  for (const std::size_t threads : {1u, 2u, 3u, 8u, 2u}) {
+    std::uint64_t done = 0;
+    const auto report = CheckRanks(
+        *view, {.run = "r"}, {}, [&](const Progress& progress) { EXPECT_EQ(progress.done, ++done); }, {},
+        threads);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    EXPECT_EQ(done, 5u * 40u);
+    answers.insert(Told(*report));
+  }
+  EXPECT_EQ(answers.size(), 1u);
+  EXPECT_THAT(*answers.begin(), AllOf(HasSubstr("Rank 3 does not have the b.weight"), HasSubstr("NaN"),
+                                      HasSubstr("Rank 2 has no statistics in steps 37..39")));
 }
 
 TEST_F(RanksTest, SettingsThatRanksWereToldDifferentlyAreRemarked) {

@@ -104,6 +104,11 @@ class RunWriter {
     attempt_ = *made;
   }
 
+  // As an agent with another definition of hash and sketch writes: other hashes, other sketches.
+  RunWriter& UseHashKind(HashKind kind) {
+    hash_kind_ = kind;
+    return *this;
+  }
   RunWriter& Observe(std::uint32_t rank, std::uint64_t step, const ActivationKey& key, const Tensor& tensor) {
     Rank& r = ranks_[rank];
     StatColumns& c = r.batch.stats;
@@ -113,8 +118,11 @@ class RunWriter {
     c.step.push_back(step);
     c.order.push_back(r.next_order[step]++);
     c.stats.push_back(StatsOf(tensor));
-    for (const double sum : SketchOf(tensor, sketch_))
+    if (hash_kind_ != HashKind::kContent) c.stats.back().hash = MixBits(c.stats.back().hash + 1);
+    for (const double plain : SketchOf(tensor, sketch_)) {
+      const double sum = hash_kind_ != HashKind::kContent ? -plain : plain;
       c.sketch.push_back(narrow_sketches_ && !HasWideSketch(tensor.dtype) ? static_cast<float>(sum) : sum);
+    }
     c.sample_count.push_back(tensor.samples);
     c.samples.insert(c.samples.end(), tensor.values.begin(), tensor.values.begin() + tensor.samples);
     r.stat_steps.insert(step);
@@ -135,6 +143,18 @@ class RunWriter {
   RunWriter& Density(std::uint32_t rank, DensityRecord record) {
     Extend(ranks_[rank], record.step);
     ranks_[rank].batch.densities.push_back(std::move(record));
+    return *this;
+  }
+  // Of a tensor that was observed there.
+  RunWriter& Exponents(std::uint32_t rank, std::uint64_t step, const ActivationKey& key, const Tensor& tensor,
+                       std::int32_t lowest, std::vector<std::uint64_t> counts) {
+    Rank& r = ranks_[rank];
+    r.batch.exponents.push_back({.step = step,
+                                 .activation = Intern(r, key),
+                                 .layout = Intern(r, tensor),
+                                 .lowest = lowest,
+                                 .counts = std::move(counts)});
+    Extend(r, step);
     return *this;
   }
   RunWriter& Event(std::uint32_t rank, std::uint64_t step, const std::string& kind,
@@ -228,9 +248,11 @@ class RunWriter {
     }
     return entry->second;
   }
-  static std::uint32_t Intern(Rank& r, const Tensor& tensor) {
-    Layout layout{
-        .id = static_cast<std::uint32_t>(r.layouts.size()), .dtype = tensor.dtype, .shape = tensor.Shape()};
+  std::uint32_t Intern(Rank& r, const Tensor& tensor) const {
+    Layout layout{.id = static_cast<std::uint32_t>(r.layouts.size()),
+                  .dtype = tensor.dtype,
+                  .shape = tensor.Shape(),
+                  .hash_kind = hash_kind_};
     for (const Layout& known : r.layouts) {
       if (known.dtype == layout.dtype && known.shape == layout.shape) return known.id;
     }
@@ -239,6 +261,7 @@ class RunWriter {
     return layout.id;
   }
 
+  HashKind hash_kind_ = HashKind::kContent;
   Store& store_;
   std::string run_;
   std::uint32_t sketch_;
