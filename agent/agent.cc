@@ -1,5 +1,6 @@
 #include "statagent/agent.h"
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "agent/option_resolver.h"
 #include "agent/process_guard.h"
 #include "agent/stats/cuda/engine.h"
+#include "agent/stats/exponent_of.h"
 #include "agent/stats/stats.h"
 
 namespace statagent {
@@ -43,13 +45,30 @@ Status CheckNotForkedAfterStart() {
 
 }  // namespace
 
-Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts) {
+Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts, void* stream) {
+  namespace stats = statcollect::stats;
   return Guarded([&]() -> Status {
-    const auto cpu = ToCpuTensor(tensor);
-    if (!cpu.ok()) return cpu.status();
-    statcollect::stats::CountExponents(*cpu, lowest, counts);
+    const auto data = CheckedTensor(tensor);
+    if (!data.ok()) return data.status();
+    if (tensor.device != Device::kCuda) {
+      stats::CountExponents(*data, lowest, counts);
+      return Status::Ok();
+    }
+    std::vector<std::uint64_t> all(stats::kExponentCount);
+    statcollect::TensorStats beside;
+    STATCOLLECT_RETURN_IF_ERROR(stats::cuda::ComputeCuda(
+        *data, tensor.device_index, stream, {.stats = &beside, .exponents = all}, kComputeTimeout));
+    std::fill(counts.begin(), counts.end(), std::uint64_t{0});
+    for (std::uint32_t i = 0; i < stats::kExponentCount && !counts.empty(); ++i) {
+      const std::int32_t exponent = stats::kExponentMin + static_cast<std::int32_t>(i);
+      counts[stats::BinOf(exponent, lowest, static_cast<std::uint32_t>(counts.size()))] += all[i];
+    }
     return Status::Ok();
   });
+}
+
+Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts) {
+  return CountExponents(tensor, lowest, counts, nullptr);
 }
 
 Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::uint32_t samples) {
@@ -203,12 +222,31 @@ Status Agent::AddConfig(const std::map<std::string, std::string>& settings) noex
 }
 
 void Agent::EndStep() noexcept {
-  if (!impl_->Inert()) impl_->recorder().EndStep();
+  if (!impl_->Inert()) {
+    (void)Guarded([&]() -> Status {
+      impl_->EndStep();
+      return Status::Ok();
+    });
+  }
 }
 
 Status Agent::SetStep(std::uint64_t step) noexcept {
   if (impl_->Inert()) return Status::Ok();
-  return Guarded([&] { return impl_->recorder().SetStep(step); });
+  return Guarded([&] { return impl_->SetStep(step); });
+}
+
+void Agent::ReplaysIn(int device, void* stream) noexcept {
+  if (impl_->Inert()) return;
+  (void)Guarded([&]() -> Status {
+    impl_->ReplaysIn(device, stream);
+    return Status::Ok();
+  });
+}
+
+std::vector<int> Agent::ReplayDevices() const noexcept {
+  if (impl_->Inert()) return {};
+  auto devices = Guarded([&]() -> Result<std::vector<int>> { return impl_->ReplayDevices(); });
+  return devices.ok() ? *std::move(devices) : std::vector<int>();
 }
 
 std::uint64_t Agent::step() const noexcept { return impl_->Inert() ? 0 : impl_->recorder().step(); }
@@ -232,6 +270,7 @@ Counters Agent::counters() const noexcept {
   counters.produced = found.produced;
   counters.acked = found.acked;
   counters.pending = found.pending;
+  counters.spilled = std::min(found.pending, impl_->spilled());
   counters.dropped = std::move(found.dropped_by_cause);
   return counters;
 }

@@ -48,21 +48,33 @@ SessionInfo MakeSession(const ResolvedOptions& options, const Launch& launch, co
 
 ExporterOptions MakeExporterOptions(const ResolvedOptions& options,
                                     const statcollect::Definitions& definitions,
-                                    std::function<void(const Directive&)> on_directive) {
+                                    std::function<void(const Directive&)> on_directive,
+                                    std::function<void(const char*, const std::string&)> on_event) {
   std::random_device random;
   return {.collector = options.collector,
           .backoff = {},
           .seed = random(),
           .welcome_timeout = std::chrono::seconds(20),
           .definitions = &definitions,
-          .on_directive = std::move(on_directive)};
+          .spill = options.spill,
+          .on_directive = std::move(on_directive),
+          .on_event = std::move(on_event)};
 }
 
 Recorder::Options MakeRecorderOptions(const ResolvedOptions& options) {
   return {.steps = options.steps,
           .slots = options.buffer_records_max,
           .sketch = options.sketch,
-          .samples = options.samples};
+          .samples = options.samples,
+          .captures = options.captures,
+          .exponents = options.exponents};
+}
+
+statcollect::stats::cuda::EngineOptions MakeEngineOptions(const ResolvedOptions& options) {
+  return {.sketch = options.sketch,
+          .samples = options.samples,
+          .exponent_lowest = kExponentLowest,
+          .exponents = options.exponents.empty() ? 0 : static_cast<std::uint32_t>(kExponentsMax)};
 }
 
 std::chrono::steady_clock::time_point After(std::chrono::milliseconds timeout) {
@@ -91,16 +103,6 @@ Status CheckCall(const Identity& identity, std::int64_t lowest) {
 
 }  // namespace
 
-Result<statcollect::stats::CpuTensor> ToCpuTensor(const TensorView& tensor) {
-  if (tensor.device != Device::kCpu) {
-    return Status(Code::kUnimplemented, "histogram of a tensor on device " +
-                                            std::to_string(static_cast<int>(tensor.device)) + ":" +
-                                            std::to_string(tensor.device_index) +
-                                            ": expected device 0 (CPU); copy the tensor to the CPU first");
-  }
-  return CheckedTensor(tensor);
-}
-
 Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor) {
   if (tensor.device != Device::kCpu && tensor.device != Device::kCuda) {
     return Status(Code::kInvalidArgument, "observe tensor: its device is " +
@@ -118,20 +120,65 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
       recorder(MakeRecorderOptions(options), &clock, &ledger, &waker),
       workers(static_cast<int>(options.threads)),
       transport(std::move(own_transport)),
-      exporter(MakeSession(options, launch, clock),
-               MakeExporterOptions(options, recorder.definitions(),
-                                   [this](const Directive& directive) { Obey(directive); }),
-               transport.get(), &ledger, &log,
-               [this] {
-                 if (exporter.Failed()) recorder.Refuse(kDropRejected);
-                 waker.Wake();
-               }),
-      cuda({.sketch = options.sketch, .samples = options.samples}, statcollect::stats::cuda::MakeCudaApi(),
-           &recorder, &clock),
-      batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch, &cuda) {}
+      exporter(
+          MakeSession(options, launch, clock),
+          MakeExporterOptions(
+              options, recorder.definitions(), [this](const Directive& directive) { Obey(directive); },
+              [this](const char* kind, const std::string& text) { (void)recorder.LogEvent(kind, text, {}); }),
+          transport.get(), &ledger, &log,
+          [this] {
+            if (exporter.Failed()) recorder.Refuse(kDropRejected);
+            waker.Wake();
+          }),
+      cuda(MakeEngineOptions(options), statcollect::stats::cuda::MakeCudaApi(), &recorder, &clock),
+      cuda_captures(
+          statcollect::stats::cuda::MakeCudaApi(), &recorder.captures(),
+          [this](const CaptureTarget& target, const std::string& why) { MissCapture(target, why); }),
+      filler(&cuda, &cuda_captures),
+      batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch, &filler) {}
 
 void Agent::Impl::Parts::Obey(const Directive& directive) {
-  if (directive.kind != "steps") return;
+  if (directive.kind == "steps") return ObeySteps(directive);
+  if (directive.kind == "capture") return ObeyCapture(directive);
+}
+
+void Agent::Impl::Parts::ObeyCapture(const Directive& directive) {
+  const auto request = directive.arguments.find("request");
+  const std::string id = request == directive.arguments.end() ? "" : request->second;
+  auto spec = CaptureSpec::FromArguments(directive.arguments);
+  if (spec.ok()) return recorder.KeepValues(*std::move(spec), id);
+  recorder.MissCapture(recorder.step(), id, "what the collector asked for",
+                       "makes no sense to this agent: " + spec.status().message());
+}
+
+void Agent::Impl::Parts::MissCapture(const CaptureTarget& target, const std::string& why) {
+  const auto def = recorder.definitions().Activations(target.activation, target.activation).front();
+  recorder.MissCapture(target.step, target.requests, def.key.name,
+                       "in step " + std::to_string(target.step) + ": " + why);
+}
+
+void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::stats::CpuTensor& data,
+                                    const TensorView& tensor, void* stream) {
+  const std::uint64_t elements =
+      CapturedElements(tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}, target.bytes_max);
+  CapturedTensor* const captured =
+      recorder.captures().Reserve(target, elements, elements * DTypeBytes(tensor.dtype));
+  if (captured == nullptr) {
+    return MissCapture(target,
+                       "there is no room: " + std::to_string(CaptureQueue::kBytesMax >> 20) +
+                           " MiB of values may wait to be sent; ask for fewer at a time, or for fewer bytes");
+  }
+  if (tensor.device == Device::kCuda) {
+    const Status copied = cuda_captures.Copy(captured, data, tensor.device_index, stream);
+    if (!copied.ok()) MissCapture(target, copied.message());
+  } else {
+    statcollect::stats::CopyElements(data, elements, captured->data());
+    recorder.captures().Commit(captured);
+  }
+  waker.Wake();
+}
+
+void Agent::Impl::Parts::ObeySteps(const Directive& directive) {
   const auto wanted = directive.arguments.find("steps");
   if (wanted == directive.arguments.end()) return;
   auto steps = StepSet::Parse(wanted->second);
@@ -155,6 +202,7 @@ Agent::Impl::~Impl() {
 }
 
 Status Agent::Impl::Start() {
+  STATCOLLECT_RETURN_IF_ERROR(parts_->exporter.CheckSpill());
   parts_->exporter.Start();
   parts_->batcher.Start();
   const Status welcome = parts_->exporter.WaitForWelcome(After(options_.connect_timeout), options_.required);
@@ -162,8 +210,10 @@ Status Agent::Impl::Start() {
   if (welcome.ok()) return welcome;
   if (IsFatal(welcome.code()) || options_.required) return welcome;
   parts_->log.Log("cannot " + welcome.message() + "; training goes on without; up to " +
-                  std::to_string(options_.buffer_records_max) +
-                  " records wait in memory, more are dropped and counted, and the agent keeps trying");
+                  std::to_string(options_.buffer_records_max) + " records wait in memory, more " +
+                  (options_.spill.directory.empty() ? "are dropped and counted"
+                                                    : "in a file in " + options_.spill.directory) +
+                  ", and the agent keeps trying");
   return Status::Ok();
 }
 
@@ -179,17 +229,32 @@ Status Agent::Impl::Observe(const Identity& identity, const TensorView& tensor, 
   STATCOLLECT_RETURN_IF_ERROR(CheckCall(identity, -1));
   const auto data = Open(tensor);
   if (!data.ok()) return data.status();
+  if (IsCapturing(tensor, stream)) {
+    Recorder::Captured captured;
+    STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Capture(ToIdentityView(identity), identity.call < 0,
+                                                         tensor.dtype, tensor.shape, &captured));
+    return Capture(captured, *data, tensor, stream);
+  }
   Slot* slot = nullptr;
-  STATCOLLECT_RETURN_IF_ERROR(
-      parts_->recorder.Begin(ToIdentityView(identity), identity.call < 0, tensor.dtype, tensor.shape, &slot));
+  std::optional<CaptureTarget> capture;
+  STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Begin(ToIdentityView(identity), identity.call < 0,
+                                                     tensor.dtype, tensor.shape, &slot, &capture));
+  if (capture) parts_->KeepValues(*std::move(capture), *data, tensor, stream);
   return Fill(slot, *data, tensor, stream);
 }
 
 Status Agent::Impl::Observe(std::uint32_t handle, const TensorView& tensor, void* stream) {
   const auto data = Open(tensor);
   if (!data.ok()) return data.status();
+  if (IsCapturing(tensor, stream)) {
+    Recorder::Captured captured;
+    STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Capture(handle, tensor.dtype, tensor.shape, &captured));
+    return Capture(captured, *data, tensor, stream);
+  }
   Slot* slot = nullptr;
-  STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Begin(handle, tensor.dtype, tensor.shape, &slot));
+  std::optional<CaptureTarget> capture;
+  STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Begin(handle, tensor.dtype, tensor.shape, &slot, &capture));
+  if (capture) parts_->KeepValues(*std::move(capture), *data, tensor, stream);
   return Fill(slot, *data, tensor, stream);
 }
 
@@ -207,11 +272,17 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
       continue;
     }
     const auto data = Open(item.tensor);
+    if (data.ok() && IsCapturing(item.tensor, stream)) {
+      note(Observe(item.handle, item.tensor, stream));
+      continue;
+    }
     Slot* slot = nullptr;
-    const Status begun =
-        !data.ok() ? data.status()
-                   : parts_->recorder.Begin(item.handle, item.tensor.dtype, item.tensor.shape, &slot);
+    std::optional<CaptureTarget> capture;
+    const Status begun = !data.ok() ? data.status()
+                                    : parts_->recorder.Begin(item.handle, item.tensor.dtype,
+                                                             item.tensor.shape, &slot, &capture);
     note(begun);
+    if (capture) parts_->KeepValues(*std::move(capture), *data, item.tensor, stream);
     if (slot != nullptr) lists[item.tensor.device_index].push_back({slot, *data});
   }
   for (const auto& [device, list] : lists) {
@@ -226,12 +297,43 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
   return first;
 }
 
+Status Agent::Impl::Capture(const Recorder::Captured& captured, const statcollect::stats::CpuTensor& data,
+                            const TensorView& tensor, void* stream) {
+  return parts_->cuda.Capture(captured, data, tensor.device_index, stream, parts_->recorder.step(),
+                              parts_->recorder.StepWanted());
+}
+
+void Agent::Impl::EndStep() {
+  const std::vector<int> devices = ReplayDevices();
+  if (devices.empty()) return parts_->recorder.EndStep();
+  Slot* gate = nullptr;
+  parts_->recorder.EndStep(&gate);
+  (void)parts_->cuda.Mark(gate, devices, parts_->recorder.step(), parts_->recorder.StepWanted());
+}
+
+Status Agent::Impl::SetStep(std::uint64_t step) {
+  const std::vector<int> devices = ReplayDevices();
+  if (devices.empty()) return parts_->recorder.SetStep(step);
+  Slot* gate = nullptr;
+  STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.SetStep(step, &gate));
+  (void)parts_->cuda.Mark(gate, devices, parts_->recorder.step(), parts_->recorder.StepWanted());
+  return Status::Ok();
+}
+
+std::uint64_t Agent::Impl::MarkReplays() {
+  const std::vector<int> devices = ReplayDevices();
+  if (devices.empty()) return 0;
+  return parts_->cuda.Mark(parts_->recorder.Gate(), devices, parts_->recorder.step(),
+                           parts_->recorder.StepWanted());
+}
+
 Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
                          void* stream) {
   if (slot == nullptr) return Status::Ok();
   if (tensor.device == Device::kCuda) return parts_->cuda.Fill(slot, data, tensor.device_index, stream);
   slot->stats = statcollect::stats::ComputeCpu(data, slot->sketch, slot->samples, &slot->sample_count,
                                                &parts_->workers);
+  if (slot->exponents != nullptr) statcollect::stats::CountExponents(data, kExponentLowest, *slot->exponents);
   parts_->recorder.Commit(slot);
   return Status::Ok();
 }
@@ -242,14 +344,17 @@ Result<std::uint32_t> Agent::Impl::Intern(const Identity& identity) {
 }
 
 Status Agent::Impl::Flush(std::chrono::milliseconds timeout) {
+  const TimePoint deadline = After(timeout);
+  const bool marked = parts_->cuda.WaitMarked(MarkReplays(), deadline);
   parts_->batcher.Flush();
-  const bool settled = parts_->ledger.WaitSettled(After(timeout));
+  const bool settled = parts_->ledger.WaitSettled(deadline) && marked;
   if (const Status failure = parts_->exporter.failure(); !failure.ok()) return failure;
   if (settled) return Status::Ok();
-  return Status(Code::kDeadlineExceeded,
-                "flush: " + std::to_string(counters().pending) + " records are still pending after " +
-                    std::to_string(timeout.count()) + " ms; expected 0; see whether the collector at " +
-                    options_.collector + " is reachable, or wait longer");
+  return Status(Code::kDeadlineExceeded, "flush: " + std::to_string(counters().pending) + " records" +
+                                             (marked ? "" : ", and what CUDA graphs are replaying,") +
+                                             " are still pending after " + std::to_string(timeout.count()) +
+                                             " ms; expected 0; see whether the collector at " +
+                                             options_.collector + " is reachable, or wait longer");
 }
 
 Status Agent::Impl::Close(std::chrono::milliseconds timeout) {
@@ -257,18 +362,23 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout) {
   if (std::exchange(closed_, true)) return close_status_;
   const TimePoint deadline = After(timeout);
   const std::uint64_t before = counters().dropped();
+  (void)parts_->cuda.WaitMarked(MarkReplays(), deadline);  // what comes after the refusal is lost
+  parts_->recorder.EndCaptures();
   parts_->recorder.Refuse(kDropClosed);
   parts_->batcher.Stop(deadline);
   close_status_ = parts_->exporter.Finish(deadline);
+  parts_->cuda_captures.Abandon();
   parts_->recorder.DropRest(kDropClosed);
   parts_->cuda.Abandon();
+  parts_->log.FlushLosses();
   const std::uint64_t lost = counters().dropped() - before;
   if (lost > 0 && !IsFatal(close_status_.code())) {
     close_status_ = Status(Code::kDeadlineExceeded,
                            "close: " + std::to_string(lost) + " records could not be made durable in " +
                                std::to_string(timeout.count()) +
                                " ms and are counted as dropped; see whether the collector at " +
-                               options_.collector + " is reachable, or give close more time");
+                               options_.collector + " is reachable, or give close more time" +
+                               (spilled() > 0 ? "; " + close_status_.message() : ""));
   }
   return close_status_;
 }

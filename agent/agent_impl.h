@@ -7,7 +7,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
+#include "agent/cuda_captures.h"
 #include "agent/cuda_slots.h"
 #include "agent/export/batcher.h"
 #include "agent/export/exporter.h"
@@ -25,8 +27,6 @@ namespace statagent {
 
 // What an engine computes from, on any device, or what is wrong with the view.
 Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor);
-// The same for a tensor that must be on the CPU.
-Result<statcollect::stats::CpuTensor> ToCpuTensor(const TensorView& tensor);
 
 // Threads: as Agent. In a forked child nothing may be called but IsCopy: the threads are gone and the mutexes
 // may be held.
@@ -48,12 +48,17 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   Status Observe(std::uint32_t handle, const TensorView& tensor, void* stream);
   Status ObserveList(std::span<const Item> items, void* stream, std::size_t* refused);
   Result<std::uint32_t> Intern(const Identity& identity);
+  void ReplaysIn(int device, void* stream) { parts_->cuda.ReplaysIn(device, stream); }
+  std::vector<int> ReplayDevices() { return parts_->cuda.ReplayDevices(); }
+  void EndStep();
+  Status SetStep(std::uint64_t step);
   Status Flush(std::chrono::milliseconds timeout);
   Status Close(std::chrono::milliseconds timeout);
   void CloseAtExit() noexcept override;
 
   statcollect::Recorder& recorder() { return parts_->recorder; }
   statcollect::AgentCounters counters() const { return parts_->ledger.Snapshot(); }
+  std::uint64_t spilled() const { return parts_->exporter.progress().spilled; }
   const statcollect::Launch& launch() const { return launch_; }
 
  private:
@@ -63,6 +68,12 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
           std::unique_ptr<statcollect::Transport> own_transport);
     // What the collector wishes. Kinds that it does not know are let be.
     void Obey(const statcollect::Directive& directive);
+    void ObeySteps(const statcollect::Directive& directive);
+    void ObeyCapture(const statcollect::Directive& directive);
+    // Keeps the tensor's raw values.
+    void KeepValues(statcollect::CaptureTarget target, const statcollect::stats::CpuTensor& data,
+                    const TensorView& tensor, void* stream);
+    void MissCapture(const statcollect::CaptureTarget& target, const std::string& why);
 
     statcollect::SystemClock clock;
     statcollect::Ledger ledger;
@@ -73,10 +84,19 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
     const std::unique_ptr<statcollect::Transport> transport;
     statcollect::Exporter exporter;
     statcollect::CudaSlots cuda;
+    statcollect::CudaCaptures cuda_captures;
+    statcollect::CudaFiller filler;
     statcollect::Batcher batcher;
   };
 
   Result<statcollect::stats::CpuTensor> Open(const TensorView& tensor);
+  bool IsCapturing(const TensorView& tensor, void* stream) {
+    return tensor.device == Device::kCuda && parts_->cuda.IsCapturing(tensor.device_index, stream);
+  }
+  Status Capture(const statcollect::Recorder::Captured& captured, const statcollect::stats::CpuTensor& data,
+                 const TensorView& tensor, void* stream);
+  // Marks what has been replayed so far, if graphs live; returns the mark's number or 0.
+  std::uint64_t MarkReplays();
   Status Fill(statcollect::Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
               void* stream);
 

@@ -105,6 +105,10 @@ Status ReadOptions(const statagent_options& from, statagent::Options* to) {
   to->if_exists = Text(from.if_exists);
   to->launch = Text(from.launch);
   to->steps = Text(from.steps);
+  to->spill_dir = Text(from.spill_dir);
+  to->spill_limit = Text(from.spill_limit);
+  to->captures = Text(from.captures);
+  to->exponents = Text(from.exponents);
   STATCOLLECT_RETURN_IF_ERROR(
       ReadMap("statagent_start", from.config_keys, from.config_values, from.config_count, &to->config));
   if (from.required >= 0) to->required = from.required != 0;
@@ -364,6 +368,18 @@ int statagent_set_step(statagent_agent* agent, uint64_t step) {
   });
 }
 
+void statagent_replays_in(statagent_agent* agent, int32_t device, void* stream) {
+  if (agent != nullptr) agent->agent->ReplaysIn(device, stream);
+}
+
+uint64_t statagent_replay_devices(const statagent_agent* agent) {
+  std::uint64_t bits = 0;
+  if (agent == nullptr) return bits;
+  for (const int device : agent->agent->ReplayDevices())
+    if (device < 64) bits |= std::uint64_t{1} << device;
+  return bits;
+}
+
 uint64_t statagent_step(const statagent_agent* agent) { return agent == nullptr ? 0 : agent->agent->step(); }
 
 int statagent_step_wanted(const statagent_agent* agent) {
@@ -391,6 +407,7 @@ int statagent_counters(const statagent_agent* agent, statagent_counts* counts) {
     counts->produced = found.produced;
     counts->acked = found.acked;
     counts->pending = found.pending;
+    counts->spilled = found.spilled;
     counts->dropped = 0;
     for (const auto& [cause, n] : found.dropped) counts->dropped += n;
     return Status::Ok();
@@ -429,6 +446,11 @@ int statagent_compute_on(const statagent_tensor* tensor, uint32_t sketch, uint32
 }
 
 int statagent_exponents(const statagent_tensor* tensor, int32_t lowest, uint32_t count, uint64_t* counts) {
+  return statagent_exponents_on(tensor, lowest, count, nullptr, counts);
+}
+
+int statagent_exponents_on(const statagent_tensor* tensor, int32_t lowest, uint32_t count, void* stream,
+                           uint64_t* counts) {
   return Guarded([&] {
     const auto view = ReadTensor("statagent_exponents", tensor);
     if (!view.ok()) return view.status();
@@ -438,7 +460,7 @@ int statagent_exponents(const statagent_tensor* tensor, int32_t lowest, uint32_t
       return Invalid("statagent_exponents: lowest is " + std::to_string(lowest) + " and count " +
                      std::to_string(count) + "; expected exponents within -4096..4096");
     }
-    return statagent::CountExponents(*view, lowest, {counts, count});
+    return statagent::CountExponents(*view, lowest, {counts, count}, stream);
   });
 }
 

@@ -1,10 +1,29 @@
-// Slots that a GPU fills: between recorder and CUDA engine.
+// Slots that a GPU fills, and records of CUDA graphs' replays: between recorder and CUDA engine.
+//
+// Replays are invisible to the host until their results come through the engine's log. So the end of a step
+// leaves a gate in the order of records (staging_ring.h), and a mark in the stream of replays: when the
+// device has passed the mark, what the log held before it is the step's, and the gate opens.
+//
+//   replay's result: landed (here, by step) -> sent at its gate, or lost if the gate was passed before
+//
+// Invariants: (1) Every gate opens: its marks are reached, or the device has failed, or rows of the log are
+// lost. (2) A record is given to the batcher only at a gate of its step.
 #ifndef STATCOLLECT_AGENT_CUDA_SLOTS_H_
 #define STATCOLLECT_AGENT_CUDA_SLOTS_H_
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <span>
+#include <unordered_map>
+#include <vector>
 
 #include "agent/staging/recorder.h"
 #include "agent/staging/slot_filler.h"
@@ -14,8 +33,9 @@
 
 namespace statcollect {
 
-// Threads: Check and Fill from any; Poll from the batcher's; Abandon once the batcher has stopped.
-class CudaSlots final : public SlotFiller {
+// Threads: Check, Fill, Capture, IsCapturing, ReplaysIn and Mark from any; Poll, FrontReplayed, PopReplayed
+// and PassGate from the batcher's; Abandon once the batcher has stopped.
+class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
  public:
   // `recorder` and `clock` outlive it.
   CudaSlots(const stats::cuda::EngineOptions& options, std::unique_ptr<stats::cuda::CudaApi> api,
@@ -24,7 +44,8 @@ class CudaSlots final : public SlotFiller {
   // Whether the tensor can be observed. Precondition: Validate(tensor) was OK.
   Status Check(const stats::CpuTensor& tensor, int device) { return engine_.Check(tensor, device); }
   // Enqueues the computation of what goes into the slot; counts a loss and gives the slot up if that is not
-  // possible. Precondition: Check(tensor, device) was OK. kUnimplemented: its strides.
+  // possible. Precondition: Check(tensor, device) was OK, IsCapturing(device, stream) is false.
+  // kUnimplemented: its strides.
   Status Fill(Slot* slot, const stats::CpuTensor& tensor, int device, void* stream);
 
   // The same for several tensors, with as few launches as possible. *unimplemented: how many were given up
@@ -35,17 +56,87 @@ class CudaSlots final : public SlotFiller {
   };
   void FillList(std::span<const Item> items, int device, void* stream, std::size_t* unimplemented);
 
+  // Whether the stream is being captured into a graph. Precondition: Check was OK for a tensor of the device.
+  bool IsCapturing(int device, void* stream) { return engine_.IsCapturing(device, stream); }
+  // The tensor will be recorded at each replay; a loss now is counted once. `step`, `wanted`: the current
+  // one. kUnimplemented: its strides.
+  Status Capture(const Recorder::Captured& captured, const stats::CpuTensor& tensor, int device, void* stream,
+                 std::uint64_t step, bool wanted);
+  // Devices whose replays record something, now.
+  std::vector<int> ReplayDevices() { return engine_.ReplayDevices(); }
+  // Marks go into this stream from now on; before: the device's default stream.
+  void ReplaysIn(int device, void* stream);
+  // What these devices replay from now on belongs to `step`, and is recorded if `wanted`. The gate (may be
+  // null: what has not been sent by then is lost) opens when they have come here; `passed`: the steps below
+  // end with it. Returns the mark's number.
+  std::uint64_t Mark(Slot* gate, std::span<const int> devices, std::uint64_t step, bool wanted);
+  // Until the devices have passed the mark; false: the deadline came first.
+  bool WaitMarked(std::uint64_t mark, std::chrono::steady_clock::time_point deadline);
+
   std::size_t Poll() noexcept override;
+  const ObservedTensor* FrontReplayed(const ReplayGate& gate) noexcept override;
+  void PopReplayed() noexcept override;
+  void PassGate(const ReplayGate& gate) noexcept override;
   // Nothing more will be polled: every slot still to come is handed over unfilled, for the ring to count.
+  // Graphs that live on record nothing.
   void Abandon();
 
  private:
+  // A tensor in a graph.
+  struct Captured {
+    Recorder::Captured tensor;
+    std::uint64_t graph = 0;
+    std::uint64_t step = 0;     // of the last replay
+    std::uint32_t replays = 0;  // in that step
+  };
+  // What the tensors of one graph have in common.
+  struct Graph {
+    std::uint32_t tensors = 0;  // alive
+    std::uint32_t orders = 0;   // positions that a replay takes
+    struct Calls {
+      std::uint32_t first = ~0u, count = 0;
+    };
+    std::map<std::uint32_t, Calls> calls;  // by root
+  };
+  struct Replay : ObservedTensor {
+    std::vector<double> values;
+  };
+  struct OpenMark {
+    std::uint64_t number = 0;
+    Slot* gate = nullptr;
+    std::set<int> devices;  // that have not passed it
+  };
+
+  void DropLate();  // what has landed and has no gate
   // Counts the loss of a slot that is not going to be computed.
   void GiveUp(Slot* slot, const Status& why);
+  // `device` has passed all marks up to this one.
+  void Reach(int device, std::uint64_t number);
+
+  void Replayed(void* cookie, std::uint64_t step, const TensorStats& stats, std::span<const double> sketch,
+                std::span<const double> samples) override;
+  void Marked(int device, std::uint64_t number) override { Reach(device, number); }
+  void Missed(int device, std::uint64_t rows) override;
+  void Failed(int device) override;
+  void Gone(void* cookie) override;
 
   Recorder* const recorder_;
   const Clock* const clock_;
   stats::cuda::CudaEngine engine_;
+
+  // The batcher's.
+  std::map<std::uint64_t, std::deque<Replay>> landed_;  // by step
+  std::size_t landed_count_ = 0;
+  std::uint64_t floor_ = 0;                 // replays of steps below come too late
+  std::atomic<std::uint64_t> gateless_{0};  // steps below have ended without a gate; changed under mutex_
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable marks_changed_;
+  std::unordered_map<void*, std::unique_ptr<Captured>> captured_;
+  std::map<std::uint64_t, Graph> graphs_;
+  std::map<int, void*> streams_;
+  std::uint64_t marks_ = 0;
+  std::deque<OpenMark> open_;
 };
 
 }  // namespace statcollect

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <limits>
 #include <thread>
 #include <utility>
 
+#include "common/byte_size.h"
 #include "common/names.h"
 #include "common/records.h"
 
@@ -17,6 +19,8 @@ namespace {
 constexpr std::size_t kBufferRecordsMax = 1u << 24;
 constexpr std::uint32_t kThreadsMax = 64, kDefaultThreadsMax = 4;
 constexpr std::size_t kBufferBytesMax = std::size_t{4} << 30;
+// A file begins with what the send window holds.
+constexpr std::uint64_t kSpillBytesMin = 64u << 20;
 constexpr std::size_t kConfigEntriesMax = 4096;
 constexpr std::size_t kConfigValueBytesMax = 16u << 10;
 constexpr std::size_t kConfigBytesMax = 1u << 20;
@@ -74,6 +78,10 @@ Status FillFromEnvironment(const Environment& environment, statagent::Options* o
   environment.Fill("IF_EXISTS", &options->if_exists);
   environment.Fill("LAUNCH", &options->launch);
   environment.Fill("STEPS", &options->steps);
+  environment.Fill("SPILL_DIR", &options->spill_dir);
+  environment.Fill("SPILL_LIMIT", &options->spill_limit);
+  environment.Fill("CAPTURES", &options->captures);
+  environment.Fill("EXPONENTS", &options->exponents);
   STATCOLLECT_RETURN_IF_ERROR(environment.Fill("REQUIRED", &options->required));
   STATCOLLECT_RETURN_IF_ERROR(environment.Fill("RANK", &options->rank));
   STATCOLLECT_RETURN_IF_ERROR(environment.Fill("LOCAL_RANK", &options->local_rank));
@@ -180,6 +188,22 @@ std::uint32_t DefaultThreads(const GetEnv& getenv) {
   return std::clamp(threads, 1u, kDefaultThreadsMax);
 }
 
+Status CheckSpill(const statagent::Options& options, SpillOptions* spill) {
+  if (!options.spill_dir.empty()) {
+    std::error_code error;
+    const auto directory =
+        std::filesystem::absolute(options.spill_dir, error);  // the program may go elsewhere
+    if (error) return Invalid("spill_dir", options.spill_dir, "a folder");
+    spill->directory = directory.string();
+  }
+  if (options.spill_limit.empty()) return Status::Ok();
+  const auto bytes = ParseByteSize(options.spill_limit);
+  if (!bytes || *bytes < kSpillBytesMin)
+    return Invalid("spill_limit", options.spill_limit, "a size from 64MiB on, such as 512MiB or 20GiB");
+  spill->bytes_max = *bytes;
+  return Status::Ok();
+}
+
 Status CheckLaunchId(const std::string& launch) {
   return launch.empty() ? Status::Ok() : ValidateTensorName("launch", launch);
 }
@@ -223,6 +247,15 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   auto steps = StepSet::Parse(options.steps);
   if (!steps.ok()) return steps.status();
   resolved.steps = *std::move(steps);
+  STATCOLLECT_RETURN_IF_ERROR(CheckSpill(options, &resolved.spill));
+  auto captures = ParseCaptureSpecs(options.captures);
+  if (!captures.ok())
+    return Status(captures.status().code(), "start the agent: captures: " + captures.status().message());
+  resolved.captures = *std::move(captures);
+  auto exponents = ParseExponentSpecs(options.exponents);
+  if (!exponents.ok())
+    return Status(exponents.status().code(), "start the agent: " + exponents.status().message());
+  resolved.exponents = *std::move(exponents);
   resolved.threads = DefaultThreads(getenv);
   STATCOLLECT_RETURN_IF_ERROR(CheckNumbers(options, &resolved));
   return resolved;

@@ -8,8 +8,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "agent/export/spill_file.h"
 #include "agent/launch_environment.h"
+#include "agent/staging/exponent_spec.h"
+#include "common/capture_spec.h"
 #include "common/status.h"
 #include "common/step_set.h"
 #include "common/types.h"
@@ -26,11 +30,14 @@ struct ResolvedOptions {
   bool required = false;
   LaunchOptions launch;
   StepSet steps;
+  std::vector<CaptureSpec> captures;
+  std::vector<ExponentSpec> exponents;
   std::uint32_t sketch = 16;
   std::uint32_t samples = 0;
   std::size_t buffer_records_max = 32768;
   std::uint32_t threads = 1;
   std::chrono::milliseconds connect_timeout{3000};
+  SpillOptions spill;
 };
 
 // kInvalidArgument names the option, or the variable, and what was expected.

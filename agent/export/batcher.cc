@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/export/worker_thread.h"
+#include "common/names.h"
 
 namespace statcollect {
 namespace {
@@ -49,12 +50,55 @@ struct AddTo {
   void operator()(MemoryRecord&& r) const { batch.memory.push_back(std::move(r)); }
   void operator()(DensityRecord&& r) const { batch.densities.push_back(std::move(r)); }
   void operator()(SettingRecord&& r) const { batch.settings.push_back(std::move(r)); }
+  void operator()(ExponentRecord&& r) const { batch.exponents.push_back(std::move(r)); }
   void operator()(const StepRecord& r) const { batch.steps.push_back(r); }
 };
 
+// "captured blocks.1.ln2 (output): f32 16x64x128, 131,072 elements" and the numbers.
+EventRecord CaptureEvent(const CaptureQueue::Next& next, const ActivationDef& def, const Layout& layout,
+                         std::int64_t unix_nanos) {
+  std::string shape;
+  std::uint64_t numel = 1;
+  for (const std::int64_t size : layout.shape) {
+    shape += (shape.empty() ? "" : "x") + std::to_string(size);
+    numel *= static_cast<std::uint64_t>(size);
+  }
+  const std::string kind(Name(def.key.kind));
+  std::string text = "captured " + def.key.name + " (" + kind + "): " + std::string(Name(layout.dtype)) +
+                     (shape.empty() ? "" : " " + shape) + ", ";
+  text += next.elements < numel
+              ? "the first " + std::to_string(next.elements) + " of " + std::to_string(numel) + " elements"
+              : std::to_string(numel) + " elements";
+  EventRecord event{.kind = "capture",
+                    .step = next.target.step,
+                    .unix_nanos = unix_nanos,
+                    .text = std::move(text),
+                    .fields = {{"activation", def.key.name},
+                               {"kind", kind},
+                               {"output_path", def.key.output_path},
+                               {"micro_batch", std::to_string(def.key.micro_batch)},
+                               {"call", std::to_string(def.key.call)},
+                               {"elements", std::to_string(next.elements)},
+                               {"numel", std::to_string(numel)}}};
+  if (!next.target.requests.empty()) event.fields["request"] = next.target.requests;
+  return event;
+}
+
+// Memory for so many tensors at once, instead of growing and copying on the way.
+void Reserve(std::size_t tensors, StatColumns* columns) {
+  columns->activation.reserve(tensors);
+  columns->layout.reserve(tensors);
+  columns->step.reserve(tensors);
+  columns->order.reserve(tensors);
+  columns->stats.reserve(tensors);
+  columns->sketch.reserve(tensors * columns->sketch_width);
+  columns->sample_count.reserve(tensors);
+}
+
 bool IsReported(const std::string& cause) {
   return cause == kDropBufferFull || cause == kDropTableFull || cause == kDropDeviceError ||
-         cause == kDropGraphCapture;
+         cause == kDropGraphCapture || cause == kDropGraphReplay || cause == kDropCaptureMemory ||
+         cause == kDropCaptureStrides || cause == kDropCaptureRefused;
 }
 
 }  // namespace
@@ -64,6 +108,7 @@ struct Batcher::Builder {
   RecordBatch batch;
   std::size_t bytes = kBatchOverheadBytes;
   std::size_t bytes_max = 0;
+  bool full = false;  // what comes next must not overtake what does not fit
 
   std::size_t records() const { return batch.records(); }
   // A first record is always taken, so that a small limit cannot stop everything.
@@ -87,7 +132,8 @@ Batcher::~Batcher() { Stop(TimePoint::min()); }
 
 TimePoint Batcher::Poll() {
   filling_ = filler_ != nullptr && filler_->Poll() > 0;
-  const TimePoint next = Round();
+  const TimePoint tend_at = sink_->Tend();
+  const TimePoint next = std::min(Round(), tend_at);
   return filling_ ? std::min(next, clock_->Now() + kFillerInterval) : next;
 }
 
@@ -98,6 +144,7 @@ TimePoint Batcher::Round() {
   }
   const TimePoint now = clock_->Now();
   if (flush_.exchange(false)) flushing_ = true;
+  if (recorder_->captures().HasReady() && sink_->TakesCaptures() == false) RefuseCaptures();
   const TimePoint report_at = ReportLosses(now);
   if (Empty()) {
     oldest_.reset();
@@ -109,7 +156,8 @@ TimePoint Batcher::Round() {
   if (!sink_->HasRoom()) return report_at;
   Builder builder;
   builder.bytes_max = sink_->BatchBytesMax();
-  if (!Assemble(&builder)) return now + kRetry;
+  // Values wait for a slot that is being filled, or for the collector to say that it takes them.
+  if (!Assemble(&builder)) return now + (sink_->TakesCaptures() ? kRetry : kBatchAge);
   oldest_.reset();
   // What did not fit any more follows at once.
   last_batch_ = !filling_ && recorder_->side().HasStepEnd() ? std::nullopt : std::optional(now);
@@ -119,13 +167,15 @@ TimePoint Batcher::Round() {
 
 bool Batcher::Empty() {
   return reports_.empty() && recorder_->side().size() == 0 &&
-         recorder_->ring().head() == recorder_->ring().tail();
+         recorder_->ring().head() == recorder_->ring().tail() && recorder_->captures().empty();
 }
 
 TimePoint Batcher::DueAt(TimePoint now) {
   const std::uint64_t waiting =
       recorder_->ring().tail() - recorder_->ring().head() + recorder_->side().size();
-  if (flushing_ || closing_ || waiting >= kBatchRecords) return now;
+  if (flushing_ || closing_ || waiting >= kBatchRecords ||
+      (recorder_->captures().HasReady() && sink_->TakesCaptures() == true))
+    return now;
   const TimePoint aged = *oldest_ + kBatchAge;
   if (filling_ || !recorder_->side().HasStepEnd()) return aged;
   return last_batch_ ? std::min(aged, *last_batch_ + kStepSpacing) : now;
@@ -152,21 +202,25 @@ TimePoint Batcher::ReportLosses(TimePoint now) {
 
 bool Batcher::Assemble(Builder* builder) {
   builder->batch.stats.sketch_width = sketch_;
+  Reserve(std::min<std::size_t>(kBatchRecords, recorder_->ring().tail() - recorder_->ring().head()),
+          &builder->batch.stats);
   while (!reports_.empty() && builder->Fits(EncodedBytesMax(reports_.front()))) {
     builder->bytes += EncodedBytesMax(reports_.front());
     builder->batch.events.push_back(std::move(reports_.front()));
     reports_.pop_front();
   }
-  while (builder->records() < kBatchRecords && (TakeSide(builder) || TakeSlot(builder))) {
+  TakeCapture(builder);
+  while (!builder->full && builder->records() < kBatchRecords && (TakeSide(builder) || TakeSlot(builder))) {
   }
   return builder->records() > 0;
 }
 
 bool Batcher::TakeSide(Builder* builder) {
-  bool too_big = false;
+  if (recorder_->side().front_ticket() > recorder_->ring().head()) return false;  // asked for every record
   const std::size_t room = builder->room() - std::min(builder->room(), kNormBytes);
-  auto entry = recorder_->side().PopIf(recorder_->ring().head(), room, &too_big);
-  if (too_big) builder->bytes = builder->bytes_max;  // full: later records must not overtake this one
+  // Nothing waits for values while no collector has said whether it takes them: that may take hours.
+  const auto held_step = sink_->TakesCaptures() ? recorder_->captures().OldestStep() : std::nullopt;
+  auto entry = recorder_->side().PopIf(recorder_->ring().head(), room, held_step, &builder->full);
   if (!entry) return false;
   builder->bytes += entry->bytes;
   if (const auto* step = std::get_if<StepRecord>(&entry->record)) {
@@ -174,15 +228,19 @@ bool Batcher::TakeSide(Builder* builder) {
     AddNorm(step->step, builder);
   } else if (const auto* scalar = std::get_if<ScalarRecord>(&entry->record)) {
     program_logs_norm_ = program_logs_norm_ || scalar->name == kNormName;
+  } else if (const auto* exponents = std::get_if<ExponentRecord>(&entry->record)) {
+    // Its tensor was reserved before it, so that it has been sent and defined.
+    assert(exponents->activation < activations_sent_ && exponents->layout < layouts_sent_);
+    (void)exponents;
   }
   std::visit(AddTo{builder->batch}, std::move(entry->record));
   return true;
 }
 
-void Batcher::AddToNorm(const Slot& slot) {
-  if (slot.activation >= is_gradient_.size() || !is_gradient_[slot.activation]) return;
+void Batcher::AddToNorm(const ObservedTensor& tensor) {
+  if (tensor.activation >= is_gradient_.size() || !is_gradient_[tensor.activation]) return;
   double& sum = norm_squared_ ? *norm_squared_ : norm_squared_.emplace(0);
-  const TensorStats& stats = slot.stats;
+  const TensorStats& stats = tensor.stats;
   if (stats.has_finite) sum += stats.l2 * stats.l2;
   if (stats.pos_inf + stats.neg_inf > 0) sum += std::numeric_limits<double>::infinity();
   if (stats.nan > 0) sum = std::numeric_limits<double>::quiet_NaN();
@@ -200,48 +258,106 @@ void Batcher::AddNorm(std::uint64_t step, Builder* builder) {
   ledger_->Produce();
 }
 
-bool Batcher::TakeSlot(Builder* builder) {
-  const Slot* slot = recorder_->ring().Front();
-  if (slot == nullptr) return false;
+bool Batcher::Define(std::uint32_t activation, std::uint32_t layout, std::size_t bytes, Builder* builder) {
   std::vector<ActivationDef> activations;
   std::vector<Layout> layouts;
-  if (slot->activation >= activations_sent_) {
-    activations = recorder_->definitions().Activations(activations_sent_, slot->activation);
-  }
-  if (slot->layout >= layouts_sent_) layouts = recorder_->definitions().Layouts(layouts_sent_, slot->layout);
-  const std::size_t bytes = kRecordBytes + (slot->sketch.size() + slot->sample_count) * sizeof(double) +
-                            BytesOfAll(activations) + BytesOfAll(layouts);
+  if (activation >= activations_sent_)
+    activations = recorder_->definitions().Activations(activations_sent_, activation);
+  if (layout >= layouts_sent_) layouts = recorder_->definitions().Layouts(layouts_sent_, layout);
+  bytes += BytesOfAll(activations) + BytesOfAll(layouts);
   if (!builder->Fits(bytes)) return false;
   builder->bytes += bytes;
   activations_sent_ += static_cast<std::uint32_t>(activations.size());
   for (const ActivationDef& def : activations)
     is_gradient_.push_back(def.key.kind == Kind::kWeightGrad && def.key.call == 0);
-  AddToNorm(*slot);
   layouts_sent_ += static_cast<std::uint32_t>(layouts.size());
   std::move(activations.begin(), activations.end(), std::back_inserter(builder->batch.activations));
   std::move(layouts.begin(), layouts.end(), std::back_inserter(builder->batch.layouts));
+  return true;
+}
+
+void Batcher::TakeCapture(Builder* builder) {
+  CaptureQueue& captures = recorder_->captures();
+  if (sink_->TakesCaptures() != true || !captures.HasReady()) return;
+  const CaptureQueue::Next next = captures.Peek();
+  const auto [activation, layout] = std::pair(next.target.activation, next.target.layout);
+  EventRecord event;
+  if (next.last) {
+    event = CaptureEvent(next, recorder_->definitions().Activations(activation, activation).front(),
+                         recorder_->definitions().Layouts(layout, layout).front(), clock_->UnixNanos());
+  }
+  if (!Define(activation, layout, kRecordBytes + next.bytes + EncodedBytesMax(event), builder)) return;
+  builder->batch.captures.push_back(captures.Pop());
+  if (!next.last) return;
+  builder->batch.events.push_back(std::move(event));
+  ledger_->Produce();
+}
+
+void Batcher::RefuseCaptures() {
+  CaptureQueue& captures = recorder_->captures();
+  while (captures.HasReady()) {
+    const CaptureQueue::Next next = captures.Peek();
+    (void)captures.Pop();
+    ledger_->Drop(kDropCaptureRefused);
+    if (!next.last) continue;
+    const auto def =
+        recorder_->definitions().Activations(next.target.activation, next.target.activation).front();
+    recorder_->MissCapture(
+        next.target.step, next.target.requests, def.key.name,
+        "in step " + std::to_string(next.target.step) +
+            ": the collector is of a release that knows no captures; upgrade statcollectord");
+  }
+}
+
+bool Batcher::TakeSlot(Builder* builder) {
+  const Slot* slot = recorder_->ring().Front();
+  if (slot == nullptr) return false;
+  if (!slot->gate) {
+    if (!AddTensor(*slot, builder)) return false;
+    recorder_->ring().Release();
+    return true;
+  }
+  if (const ObservedTensor* replayed = filler_->FrontReplayed(*slot->gate)) {
+    if (!AddTensor(*replayed, builder)) return false;
+    filler_->PopReplayed();
+    return true;
+  }
+  filler_->PassGate(*slot->gate);
+  recorder_->ring().Release();
+  return true;
+}
+
+bool Batcher::AddTensor(const ObservedTensor& tensor, Builder* builder) {
+  const std::size_t bytes = kRecordBytes + (tensor.sketch.size() + tensor.sample_count) * sizeof(double);
+  if (!Define(tensor.activation, tensor.layout, bytes, builder)) return false;
+  AddToNorm(tensor);
 
   StatColumns& columns = builder->batch.stats;
-  columns.activation.push_back(slot->activation);
-  columns.layout.push_back(slot->layout);
-  columns.step.push_back(slot->step);
-  columns.order.push_back(slot->order);
-  columns.stats.push_back(slot->stats);
-  columns.sketch.insert(columns.sketch.end(), slot->sketch.begin(), slot->sketch.end());
-  columns.sample_count.push_back(slot->sample_count);
-  columns.samples.insert(columns.samples.end(), slot->samples.begin(),
-                         slot->samples.begin() + slot->sample_count);
-  last_step_ = slot->step;
-  recorder_->ring().Release();
+  columns.activation.push_back(tensor.activation);
+  columns.layout.push_back(tensor.layout);
+  columns.step.push_back(tensor.step);
+  columns.order.push_back(tensor.order);
+  columns.stats.push_back(tensor.stats);
+  columns.sketch.insert(columns.sketch.end(), tensor.sketch.begin(), tensor.sketch.end());
+  columns.sample_count.push_back(tensor.sample_count);
+  columns.samples.insert(columns.samples.end(), tensor.samples.begin(),
+                         tensor.samples.begin() + tensor.sample_count);
+  last_step_ = tensor.step;
   return true;
 }
 
 void Batcher::Discard() {
   std::uint64_t lost = std::exchange(reports_, {}).size() + recorder_->side().Clear();
-  while (recorder_->ring().Front() != nullptr) {
+  while (const Slot* slot = recorder_->ring().Front()) {
+    if (slot->gate) {
+      for (; filler_->FrontReplayed(*slot->gate) != nullptr; ++lost) filler_->PopReplayed();
+      filler_->PassGate(*slot->gate);
+    } else {
+      ++lost;
+    }
     recorder_->ring().Release();
-    ++lost;
   }
+  for (; recorder_->captures().HasReady(); ++lost) (void)recorder_->captures().Pop();
   ledger_->Drop(kDropRejected, lost);
 }
 

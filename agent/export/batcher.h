@@ -8,9 +8,13 @@
 // in that step or the program logs a scalar of that name itself. So it costs no pass over the tensors, on any
 // device.
 //
-// Invariants: (1) Records leave in the order in which they were handed over. (2) A definition goes into the
-// first batch that uses it or an earlier one. (3) A batch that holds more than one record fits
-// BatchSink::BatchBytesMax. Threads: Poll from the batcher's own; the rest from any.
+// Raw values of tensors leave a chunk a batch, before everything else that waits, so that neither waits for
+// all of the other. With the last chunk of a tensor comes an event, `capture`.
+//
+// Invariants: (1) Records leave in the order in which they were handed over, but for raw values, which leave
+// before the end of their step, or, until a collector has answered for the first time, whenever it has. (2) A
+// definition goes into the first batch that uses it or an earlier one. (3) A batch that holds more than one
+// record fits BatchSink::BatchBytesMax. Threads: Poll from the batcher's own; the rest from any.
 #ifndef STATCOLLECT_AGENT_EXPORT_BATCHER_H_
 #define STATCOLLECT_AGENT_EXPORT_BATCHER_H_
 
@@ -69,7 +73,13 @@ class Batcher {
   bool Assemble(Builder* builder);
   bool TakeSide(Builder* builder);
   bool TakeSlot(Builder* builder);
-  void AddToNorm(const Slot& slot);
+  // False: there is no room for it.
+  bool AddTensor(const ObservedTensor& tensor, Builder* builder);
+  void AddToNorm(const ObservedTensor& tensor);
+  // Adds the definitions up to these that were not sent yet, if they and `bytes` fit.
+  bool Define(std::uint32_t activation, std::uint32_t layout, std::size_t bytes, Builder* builder);
+  void TakeCapture(Builder* builder);
+  void RefuseCaptures();
   // Before the end of `step` is added; `micro_batch` 0.
   void AddNorm(std::uint64_t step, Builder* builder);
   void Discard();

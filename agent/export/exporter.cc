@@ -1,6 +1,7 @@
 #include "agent/export/exporter.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -12,6 +13,15 @@ namespace {
 
 // Definitions in one batch that repeats them; each takes some hundred bytes.
 constexpr std::uint32_t kRepeatedMax = 2048;
+// After the spill file could not be written.
+constexpr std::chrono::seconds kFileRetry{5};
+// So much of the file is given back at once.
+constexpr std::uint64_t kFreeBytes = 16u << 20;
+
+std::unique_ptr<SpillFile> MakeFile(const SpillOptions& options, const SessionInfo& session) {
+  if (options.directory.empty()) return nullptr;
+  return std::make_unique<SpillFile>(options, session.rank, session.session, wire::EncodeHello(session, 1));
+}
 
 template <typename Defs>
 void Extend(Defs* to, Defs from) {
@@ -43,6 +53,7 @@ Exporter::Exporter(SessionInfo session, ExporterOptions options, Transport* tran
       ledger_(ledger),
       log_(log),
       on_room_(std::move(on_room)),
+      file_(MakeFile(options_.spill, session_)),
       backoff_(options_.backoff, options_.seed) {}
 
 Exporter::~Exporter() { (void)Finish(TimePoint::min()); }
@@ -64,12 +75,31 @@ Status Exporter::WaitForWelcome(TimePoint deadline, bool patient) {
 
 bool Exporter::HasRoom() {
   Lock lock(mutex_);
-  return fatal_.ok() && window_.HasRoom();
+  if (!fatal_.ok() || held_) return false;
+  if (CanPlaceLocked()) return true;
+  if (file_ == nullptr || std::chrono::steady_clock::now() < retry_file_at_) return false;
+  std::size_t bytes = window_.BatchBytesMax();
+  if (spilled_ == 0) {
+    for (const auto& entry : window_.BehindFile()) bytes += entry->bytes.size() + spill::kFrameHeadBytes;
+  }
+  if (file_->Fits(bytes)) return true;
+  lock.unlock();
+  if (!std::exchange(full_told_, true)) {
+    Tell("spill_full", "spill file " + file_->path() + " is full (" +
+                           std::to_string(file_->bytes_max() >> 20) +
+                           " MiB); further records are dropped and counted until the collector takes some");
+  }
+  return false;
 }
 
 std::size_t Exporter::BatchBytesMax() {
   Lock lock(mutex_);
   return window_.BatchBytesMax();
+}
+
+std::optional<bool> Exporter::TakesCaptures() {
+  Lock lock(mutex_);
+  return takes_captures_;
 }
 
 void Exporter::Submit(RecordBatch batch, std::size_t /*bytes*/) {
@@ -81,8 +111,177 @@ void Exporter::Submit(RecordBatch batch, std::size_t /*bytes*/) {
   }
   if (!batch.steps.empty()) last_step_ = std::max(last_step_, batch.steps.back().step);
   added_ = encoded.after;
-  window_.Add(std::move(encoded));
+  if (file_ == nullptr || CanPlaceLocked()) {
+    window_.Add(std::move(encoded));
+    changed_.notify_all();
+    return;
+  }
+  held_ = std::make_shared<const EncodedBatch>(std::move(encoded));
+  lock.unlock();
+  PlaceHeld();
+}
+
+void Exporter::PlaceHeld() {
+  std::shared_ptr<const EncodedBatch> held;
+  {
+    Lock lock(mutex_);
+    held = held_;
+    if (held == nullptr) return;
+    if (CanPlaceLocked()) {
+      window_.Add(*std::exchange(held_, nullptr));
+      changed_.notify_all();
+      return;
+    }
+  }
+  if (std::chrono::steady_clock::now() < retry_file_at_ || !file_->Fits(held->bytes.size())) return;
+  const bool is_new = !file_->exists();
+  const Status appended = AppendToFile(held);
+  if (!appended.ok()) {
+    retry_file_at_ = std::chrono::steady_clock::now() + kFileRetry;
+    if (!std::exchange(failure_told_, true))
+      Tell("spill_failed",
+           "cannot " + appended.message() +
+               "; what finds no room in memory is dropped and counted; the agent keeps trying");
+  } else if (is_new) {
+    Tell("records_spilled", "the collector at " + options_.collector +
+                                " is away or slower than the training: records wait in " + file_->path());
+  }
+}
+
+void Exporter::Tell(const char* kind, const std::string& text) {
+  log_->Log(text);
+  if (options_.on_event) options_.on_event(kind, text);
+}
+
+Status Exporter::AppendToFile(const std::shared_ptr<const EncodedBatch>& last) {
+  std::vector<SendWindow::Entry> behind;
+  std::uint64_t first_seq = 0;
+  {
+    Lock lock(mutex_);
+    if (spilled_ == 0) behind = window_.BehindFile();
+    first_seq = behind.empty() ? window_.next_seq() : behind.front()->first_seq;
+  }
+  Status failure;
+  if (!file_->exists()) {
+    failure = file_->Create(first_seq);
+    freed_before_ = 0;
+  }
+  std::vector<FileSpan> spans;
+  for (const auto& entry : behind) {
+    FileSpan at;
+    if (failure.ok()) failure = file_->Append(*entry, &at);
+    if (failure.ok()) spans.push_back(at);
+  }
+  FileSpan own;
+  if (failure.ok() && last != nullptr) failure = file_->Append(*last, &own);
+  {
+    Lock lock(mutex_);
+    for (std::size_t i = 0; i < spans.size(); ++i) behind[i]->file = spans[i];
+    if (failure.ok() && last != nullptr && held_ == last) {  // else: all was dropped meanwhile
+      if (spilled_ == 0) file_read_ = own.begin;
+      file_end_ = own.end;
+      spilled_ += last->records;
+      held_ = nullptr;
+    }
+    changed_.notify_all();
+  }
+  return failure;
+}
+
+spill::Mark Exporter::MarkLocked() const {
+  const EncodedBatch* first = window_.FirstInFile();
+  if (first != nullptr) return {.offset = first->file.begin, .seq = first->first_seq};
+  return {.offset = file_read_, .seq = window_.next_seq()};
+}
+
+Exporter::TimePoint Exporter::Tend() {
+  if (file_ == nullptr) return TimePoint::max();
+  PlaceHeld();
+  Lock lock(mutex_);
+  const std::uint64_t marks = marks_due_;
+  if (file_->exists() && !keep_) {
+    if (spilled_ == 0 && !window_.UnackedInFile()) {
+      window_.ForgetFile();
+      lock.unlock();
+      file_->Remove();
+      full_told_ = failure_told_ = false;
+      lock.lock();
+    } else if (const spill::Mark mark = MarkLocked();
+               marks != marks_done_ || mark.offset >= freed_before_ + kFreeBytes) {
+      lock.unlock();
+      if (const Status written = file_->Write(mark); written.ok()) {
+        file_->FreeBefore(mark.offset);
+        freed_before_ = mark.offset;
+        full_told_ = false;
+      } else {
+        log_->Log("cannot " + written.message());
+        if (marks != marks_done_) file_->Hide();  // with wrong numbers nobody may send it later
+      }
+      lock.lock();
+    }
+  }
+  marks_done_ = marks;
   changed_.notify_all();
+  return held_ ? std::max(retry_file_at_, std::chrono::steady_clock::now() + std::chrono::milliseconds(100))
+               : TimePoint::max();
+}
+
+void Exporter::Load(Lock* lock) {
+  const std::uint64_t offset = file_read_;
+  lock->unlock();
+  spill::FrameHead frame;
+  auto batch = file_->Read(offset, &frame);
+  lock->lock();
+  if (!batch.ok()) return LoseLocked(frame);
+  file_read_ = batch->file.end;
+  spilled_ -= batch->records;
+  window_.Add(*std::move(batch));
+}
+
+void Exporter::LoseLocked(const spill::FrameHead& frame) {
+  const bool one = frame.records > 0;  // the frames behind it can be found
+  const std::uint64_t lost = one ? frame.records : spilled_;
+  file_read_ = one ? file_read_ + spill::kFrameHeadBytes + frame.payload_bytes : file_end_;
+  spilled_ -= lost;
+  const DefinitionCounts given =
+      one ? DefinitionCounts{.activations = frame.activations_after, .layouts = frame.layouts_after} : added_;
+  for (EncodedBatch& batch : Repair(given, kDropSpillDamaged, lost)) window_.Add(std::move(batch));
+  ledger_->Drop(kDropSpillDamaged, lost);  // last, so that what tells of it is pending before
+  log_->Log("spill file " + file_->path() + " is damaged: " + std::to_string(lost) +
+            " records are lost and counted (" + std::string(kDropSpillDamaged) + ")");
+}
+
+std::uint64_t Exporter::DropAllLocked(std::string_view cause, std::uint64_t kept) {
+  const std::uint64_t held = held_ == nullptr ? 0 : held_->records;
+  const std::uint64_t lost = window_.Clear() + std::exchange(spilled_, 0) + held - kept;
+  held_ = nullptr;
+  ledger_->Drop(cause, lost);
+  return lost;
+}
+
+std::uint64_t Exporter::KeepRest() {
+  if (file_ == nullptr) return 0;
+  Lock lock(mutex_);
+  const std::shared_ptr<const EncodedBatch> held = held_;
+  const bool rest = !window_.empty() || spilled_ > 0 || held;
+  if (!rest || (!fatal_.ok() && !keep_) || window_.UnackedBeforeFile() || file_->hidden()) {
+    lock.unlock();
+    file_->Remove();
+    return 0;
+  }
+  lock.unlock();
+  const bool whole = AppendToFile(held).ok();
+  lock.lock();
+  const std::uint64_t kept = window_.UnackedRecords(true) + spilled_;
+  const spill::Mark mark = MarkLocked();
+  lock.unlock();
+  if (kept == 0 || !file_->Write(mark).ok()) {
+    file_->Remove();
+    return 0;
+  }
+  if (whole) (void)file_->AppendGoodbye(wire::EncodeGoodbye(ledger_->Snapshot()));
+  file_->Close();
+  return kept;
 }
 
 EncodedBatch Exporter::Encode(const RecordBatch& batch) {
@@ -140,7 +339,9 @@ Status Exporter::failure() {
 
 Exporter::Progress Exporter::progress() {
   Lock lock(mutex_);
-  return progress_;
+  Progress progress = progress_;
+  if (file_ != nullptr) progress.spilled = kept_ + spilled_ + window_.UnackedRecords(true);
+  return progress;
 }
 
 Status Exporter::Finish(TimePoint deadline) {
@@ -151,16 +352,29 @@ Status Exporter::Finish(TimePoint deadline) {
     finishing_ = retry_now_ = true;
     backoff_.Reset();
     changed_.notify_all();
-    changed_.wait_until(lock, deadline, [this] { return done_; });
+    // The batcher tends no more.
+    const auto due = [this] { return !MarkedLocked() || (held_ && CanPlaceLocked()); };
+    while (changed_.wait_until(lock, deadline, [&] { return done_ || due(); }) && !done_) {
+      lock.unlock();
+      (void)Tend();
+      lock.lock();
+    }
     stop_ = true;
     if (stream_ != nullptr) stream_->Cancel();
     changed_.notify_all();
   }
   thread_.join();
+  const std::uint64_t kept = KeepRest();
   Lock lock(mutex_);
-  const std::uint64_t lost = window_.Clear();
-  ledger_->Drop(kDropClosed, lost);
-  if (!fatal_.ok()) {
+  const std::uint64_t lost = DropAllLocked(kDropClosed, kept);
+  kept_ = kept;
+  if (kept > 0) {
+    const std::string where = std::to_string(kept) + " records that the collector does not have are in " +
+                              file_->path() + "; send them with: statctl import spill " + file_->path();
+    log_->LogFinal(where);
+    result_ = Status(fatal_.ok() ? Code::kDeadlineExceeded : fatal_.code(),
+                     fatal_.ok() ? "close: " + where : fatal_.message() + "; " + where);
+  } else if (!fatal_.ok()) {
     result_ = fatal_;
   } else if (lost > 0) {
     result_ = Status(Code::kDeadlineExceeded,
@@ -176,6 +390,7 @@ void Exporter::OnWelcome(const Welcome& welcome) {
   {
     Lock lock(mutex_);
     window_.SetLimits(welcome.limits);
+    takes_captures_ = welcome.limits.capture_chunk_bytes_max >= CaptureQueue::kChunkBytes;
     const Result<SendWindow::Resumed> result = window_.Resume(welcome.durable_seq);
     if (!result.ok()) {
       protocol_error_ = result.status();
@@ -184,8 +399,10 @@ void Exporter::OnWelcome(const Welcome& welcome) {
       ledger_->Ack(resumed.newly_acked);
       if (resumed.newly_acked > 0) backoff_.Reset();
       ledger_->Regress(resumed.lost, resumed.gone);
-      if (resumed.gone > 0)
+      if (resumed.gone > 0) {
         window_.Renumber(Repair(window_.DefinedBefore(added_), kDropRegressed, resumed.gone));
+        if (file_ != nullptr) ++marks_due_;
+      }
       progress_.lost_after_ack += resumed.lost;
       ++progress_.streams;
       phase_ = Phase::kWelcomed;
@@ -195,10 +412,10 @@ void Exporter::OnWelcome(const Welcome& welcome) {
     changed_.notify_all();
   }
   if (resumed.lost > 0) {
-    log_->Log("the collector at " + options_.collector + " lost " + std::to_string(resumed.lost) +
-              " records that it had acknowledged (a restored checkpoint?); " +
-              std::to_string(resumed.lost - resumed.gone) + " are sent again, " +
-              std::to_string(resumed.gone) + " are no longer held and counted as dropped (regressed)");
+    log_->LogLoss("the collector at " + options_.collector + " lost " + std::to_string(resumed.lost) +
+                  " records that it had acknowledged (a restored checkpoint?); " +
+                  std::to_string(resumed.lost - resumed.gone) + " are sent again, " +
+                  std::to_string(resumed.gone) + " are no longer held and counted as dropped (regressed)");
   }
   on_room_();
 }
@@ -234,6 +451,7 @@ void Exporter::Run() {
 Status Exporter::RunStream() {
   std::uint64_t first_unacked = 0;
   std::unique_ptr<Stream> stream;
+  SessionInfo session = session_;
   {
     Lock lock(mutex_);
     if (stop_ || (NothingLeftLocked() && !ever_welcomed_)) return Status::Ok();
@@ -242,8 +460,10 @@ Status Exporter::RunStream() {
     stream_ended_ = false;
     phase_ = Phase::kConnecting;
     first_unacked = window_.first_unacked_seq();
+    // What had to be replaced is gone; what is there now under the name is another launch's.
+    if (ever_welcomed_ && session.if_exists == IfExists::kReplace) session.if_exists = IfExists::kError;
   }
-  if (stream->SendHello(session_, first_unacked)) Pump(stream.get());
+  if (stream->SendHello(session, first_unacked)) Pump(stream.get());
   {
     Lock lock(mutex_);
     if (stop_ || !protocol_error_.ok()) stream->Cancel();
@@ -261,9 +481,13 @@ void Exporter::Pump(Stream* stream) {
     return;
   }
   while (true) {
-    changed_.wait(lock, [&] { return broken() || window_.HasUnsent() || GoodbyeDueLocked(); });
+    changed_.wait(lock, [&] {
+      return broken() || GoodbyeDueLocked() || (MarkedLocked() && (window_.HasUnsent() || CanLoadLocked()));
+    });
     if (broken()) return;
-    if (const auto batch = window_.TakeNext()) {
+    if (CanLoadLocked() && !window_.HasUnsent()) {
+      Load(&lock);
+    } else if (const auto batch = window_.TakeNext()) {
       lock.unlock();
       const bool sent = stream->Send(*batch);
       lock.lock();
@@ -308,12 +532,15 @@ void Exporter::Fail(const Status& end) {
     quiet = quiet_;
     fatal_ = protocol_error_.ok() ? end : protocol_error_;
     fatal = fatal_;
-    ledger_->Drop(kDropRejected, window_.Clear());
+    keep_ = file_ != nullptr && !ever_welcomed_;
+    if (!keep_) DropAllLocked(kDropRejected);
     changed_.notify_all();
   }
   if (!quiet) {
-    log_->LogFinal("the collector at " + options_.collector + " ended this session: " + fatal.message() +
-                   "; training goes on, nothing more is recorded");
+    const std::string text = "the collector at " + options_.collector +
+                             " ended this session: " + fatal.message() +
+                             "; training goes on, nothing more is recorded";
+    keep_ ? log_->Log(text) : log_->LogFinal(text);  // the end of a file that is kept is said last
   }
   on_room_();
 }

@@ -2,9 +2,13 @@
 // acknowledged as durable, comes back after a failure with growing waits, resends what the collector lacks,
 // and says goodbye.
 //
-// Threads: one of its own drives the stream; the transport's thread calls the receiver; the batcher submits;
-// any thread may wait or finish. All shared state is behind one mutex that is never held over a call that may
-// block.
+// With a spill file a full window is no end: what has no room goes to the file, and from there to the window
+// in the same order. A file begins with everything that the window holds, so that it alone is whole: if the
+// process ends before the collector has all of it, it stays, and `statctl import spill` sends it.
+//
+// Threads: one of its own drives the stream and reads the file; the transport's thread calls the receiver;
+// the batcher submits, tends and writes the file; any thread may wait or finish (after the batcher has
+// stopped). All shared state is behind one mutex that is never held over a call that may block.
 #ifndef STATCOLLECT_AGENT_EXPORT_EXPORTER_H_
 #define STATCOLLECT_AGENT_EXPORT_EXPORTER_H_
 
@@ -24,7 +28,9 @@
 #include "agent/export/batch_sink.h"
 #include "agent/export/log_limiter.h"
 #include "agent/export/send_window.h"
+#include "agent/export/spill_file.h"
 #include "agent/export/transport.h"
+#include "agent/staging/capture_queue.h"
 #include "agent/staging/ledger.h"
 #include "agent/staging/registry.h"
 
@@ -36,8 +42,12 @@ struct ExporterOptions {
   std::uint64_t seed = 0;                            // of the backoff's random part
   std::chrono::milliseconds welcome_timeout{20000};  // for one attempt to connect
   const Definitions* definitions = nullptr;          // of the batches, to give them again after a loss
+  SpillOptions spill = {};
   // From the transport's thread, without locks held; must not block. May be empty.
   std::function<void(const Directive&)> on_directive = {};
+  // What happens to the spill file, as an event of the run. From the thread that submits, without locks held.
+  // May be empty.
+  std::function<void(const char* kind, const std::string& text)> on_event = {};
 };
 
 // Whether another attempt with the same session may succeed.
@@ -53,26 +63,33 @@ class Exporter final : public BatchSink, private StreamReceiver {
            LogLimiter* log, std::function<void()> on_room);
   ~Exporter() override;
 
+  // kInvalidArgument: files cannot be made where they are wanted.
+  Status CheckSpill() const { return file_ ? file_->CheckDirectory() : Status::Ok(); }
   void Start();
   // Waits for the collector's first answer: OK when it welcomed us; a fatal status as it came; kUnavailable
   // at the deadline, or, unless `patient`, after the first failed attempt. The exporter goes on trying unless
   // the status is fatal.
   Status WaitForWelcome(TimePoint deadline, bool patient);
 
+  // Writes to the spill file what found no place yet, frees it and removes it.
+  TimePoint Tend() override;
   bool HasRoom() override;
   std::size_t BatchBytesMax() override;
+  std::optional<bool> TakesCaptures() override;
   void Submit(RecordBatch batch, std::size_t bytes) override;
   bool Failed() override;
   Status failure();  // OK, or why it stopped for good
 
   // Waits until everything submitted is durable and the goodbye is answered, at most until the deadline; then
-  // ends the thread and counts the rest as dropped. kDeadlineExceeded, or the fatal status, if something was
-  // lost. Nothing is submitted afterwards. Idempotent.
+  // ends the thread. The rest is left in the spill file and stays pending, or, without one, is counted as
+  // dropped. kDeadlineExceeded, or the fatal status, if there was a rest. Nothing is submitted afterwards.
+  // Idempotent.
   Status Finish(TimePoint deadline);
 
   struct Progress {
     std::uint64_t streams = 0;         // welcomes received
     std::uint64_t lost_after_ack = 0;  // records that the collector had acknowledged, and did not have
+    std::uint64_t spilled = 0;         // pending records that are in the spill file
   };
   Progress progress();
 
@@ -96,7 +113,29 @@ class Exporter final : public BatchSink, private StreamReceiver {
   bool HandleEnd(const Status& end);
   void Fail(const Status& status);
   bool GoodbyeDueLocked() const { return NothingLeftLocked() && !goodbye_sent_; }
-  bool NothingLeftLocked() const { return finishing_ && window_.empty(); }
+  bool NothingLeftLocked() const { return finishing_ && window_.empty() && spilled_ == 0 && !held_; }
+
+  // --- the spill file
+  bool MarkedLocked() const { return marks_done_ == marks_due_; }
+  // What comes now may go to the window without overtaking anything.
+  bool CanPlaceLocked() const { return spilled_ == 0 && window_.HasRoom(); }
+  bool CanLoadLocked() const { return spilled_ > 0 && window_.HasRoom(); }
+  // Takes the next batch out of the file into the window. `lock` is released while it reads.
+  void Load(Lock* lock);
+  void LoseLocked(const spill::FrameHead& frame);
+  // Gives the batch that is held a place in the window or in the file, if one has room.
+  void PlaceHeld();
+  // Adds to the file what the window holds beyond it, then `last`. If that fails, what was added until then
+  // stays in it.
+  Status AppendToFile(const std::shared_ptr<const EncodedBatch>& last);
+  spill::Mark MarkLocked() const;
+  void Tell(const char* kind, const std::string& text);
+  // Forgets everything that was submitted; all but `kept` records, which are in the file, count as dropped.
+  // Returns how many that are.
+  std::uint64_t DropAllLocked(std::string_view cause, std::uint64_t kept = 0);
+  // After the end: completes the file. Returns the records left in it for the collector.
+  std::uint64_t KeepRest();
+
   EncodedBatch Encode(const RecordBatch& batch);
   // Batches that tell of `lost` records (0: none) and give the first `definitions` again.
   std::vector<EncodedBatch> Repair(const DefinitionCounts& definitions, std::string_view cause,
@@ -111,9 +150,14 @@ class Exporter final : public BatchSink, private StreamReceiver {
   LogLimiter* const log_;
   const std::function<void()> on_room_;
 
+  const std::unique_ptr<SpillFile> file_;  // nullptr: none is wanted
+
   // Of the thread that submits.
   std::vector<Layout> layouts_;
   DefinitionCounts given_;
+  TimePoint retry_file_at_{};       // not before, after a failure
+  std::uint64_t freed_before_ = 0;  // offset in the file
+  bool full_told_ = false, failure_told_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -130,8 +174,15 @@ class Exporter final : public BatchSink, private StreamReceiver {
   bool quiet_ = true;  // until WaitForWelcome has returned: its caller tells
   Status result_;      // of Finish
   Progress progress_;
-  DefinitionCounts added_;       // given by the batches that were added to the window
-  std::uint64_t last_step_ = 0;  // submitted
+  DefinitionCounts added_;                        // given by the batches that were submitted
+  std::shared_ptr<const EncodedBatch> held_;      // submitted, and neither in the window nor in the file yet
+  std::uint64_t spilled_ = 0;                     // records in the file that the window has not had yet,
+  std::uint64_t file_read_ = 0, file_end_ = 0;    // in the frames between these offsets
+  std::uint64_t marks_due_ = 0, marks_done_ = 0;  // the file's mark must be written before more is sent
+  bool keep_ = false;                   // refused before the first welcome: the file may go elsewhere
+  std::uint64_t kept_ = 0;              // records left in the file at the end
+  std::uint64_t last_step_ = 0;         // submitted
+  std::optional<bool> takes_captures_;  // as the last welcome said
   std::thread thread_;
   std::mutex finish_mutex_;  // one Finish at a time
 };

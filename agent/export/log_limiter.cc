@@ -9,6 +9,7 @@ namespace statcollect {
 namespace {
 
 constexpr std::size_t kLineBytesMax = 1000;
+constexpr std::size_t kLossesBytesMax = 800;
 
 void WriteToStandardError(const std::string& line) {
   const std::string whole = "statagent: " + line + "\n";
@@ -29,6 +30,22 @@ void LogLimiter::Log(std::string_view text) {
   WriteLocked(text);
 }
 
+void LogLimiter::LogLoss(std::string_view text) {
+  std::lock_guard lock(mutex_);
+  if (!last_ || clock_->Now() - *last_ >= kInterval) return WriteLocked(text);
+  if (losses_.size() < kLossesBytesMax) {
+    losses_ += losses_.empty() ? "" : "; ";
+    losses_ += text;
+  } else {
+    ++suppressed_;
+  }
+}
+
+void LogLimiter::FlushLosses() {
+  std::lock_guard lock(mutex_);
+  if (!losses_.empty()) WriteLocked(std::exchange(losses_, {}));
+}
+
 void LogLimiter::LogFinal(std::string_view text) {
   std::lock_guard lock(mutex_);
   if (std::exchange(final_written_, true)) return;
@@ -37,6 +54,8 @@ void LogLimiter::LogFinal(std::string_view text) {
 
 void LogLimiter::WriteLocked(std::string_view text) {
   std::string line = Printable(text, kLineBytesMax);
+  if (!losses_.empty())
+    line += " (before that: " + Printable(std::exchange(losses_, {}), kLineBytesMax) + ")";
   if (suppressed_ > 0) line += " (" + std::to_string(suppressed_) + " earlier messages not shown)";
   suppressed_ = 0;
   last_ = clock_->Now();

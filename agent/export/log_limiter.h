@@ -24,6 +24,10 @@ class LogLimiter {
   explicit LogLimiter(const Clock* clock, Sink sink = {});
 
   void Log(std::string_view text);
+  // For what tells of lost records: what comes too soon is said with the next line, or by FlushLosses.
+  void LogLoss(std::string_view text);
+  // Writes what LogLoss still holds back, even within the minute: the agent ends.
+  void FlushLosses();
   // For what ends the agent's work: written even within the minute, once.
   void LogFinal(std::string_view text);
 
@@ -35,6 +39,7 @@ class LogLimiter {
   std::mutex mutex_;
   std::optional<std::chrono::steady_clock::time_point> last_;
   std::uint64_t suppressed_ = 0;
+  std::string losses_;  // held back
   bool final_written_ = false;
 };
 

@@ -81,6 +81,53 @@ DefinitionCounts SendWindow::DefinedBefore(const DefinitionCounts& otherwise) co
   return unacked_.empty() ? otherwise : unacked_.front()->before;
 }
 
+std::vector<SendWindow::Entry> SendWindow::BehindFile() const {
+  std::vector<Entry> behind;
+  for (const auto* held : {&recent_, &unacked_}) {
+    for (const Entry& entry : *held) {
+      if (entry->file.end > 0) {
+        behind.clear();
+      } else {
+        behind.push_back(entry);
+      }
+    }
+  }
+  return behind;
+}
+
+const EncodedBatch* SendWindow::FirstInFile() const {
+  for (const auto* held : {&recent_, &unacked_}) {
+    for (const Entry& entry : *held) {
+      if (entry->file.end > 0) return entry.get();
+    }
+  }
+  return nullptr;
+}
+
+bool SendWindow::UnackedInFile() const {
+  return std::any_of(unacked_.begin(), unacked_.end(),
+                     [](const Entry& entry) { return entry->file.end > 0; });
+}
+
+bool SendWindow::UnackedBeforeFile() const {
+  return !unacked_.empty() && unacked_.front()->file.end == 0 && UnackedInFile();
+}
+
+void SendWindow::ForgetFile() {
+  for (const auto* held : {&recent_, &unacked_}) {
+    for (const Entry& entry : *held) entry->file = {};
+  }
+}
+
+std::uint64_t SendWindow::UnackedRecords(bool in_file) const {
+  std::uint64_t records = 0;
+  for (const Entry& entry : unacked_) {
+    if ((entry->file.end > 0) == in_file)
+      records += entry->last_seq() - std::max(acked_seq_, entry->first_seq - 1);
+  }
+  return records;
+}
+
 std::uint64_t SendWindow::first_unacked_seq() const {
   return unacked_.empty() ? next_seq_ : unacked_.front()->first_seq;
 }

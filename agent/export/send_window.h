@@ -23,6 +23,7 @@ struct StreamLimits {
   std::size_t message_bytes_max = 4u << 20;
   std::size_t window_batches_max = 8;
   std::size_t window_bytes_max = 16u << 20;
+  std::size_t capture_chunk_bytes_max = 0;  // 0: the collector refuses raw values
 };
 
 class SendWindow {
@@ -60,15 +61,29 @@ class SendWindow {
   // What batches before the first one held have defined; `otherwise` if none is held.
   DefinitionCounts DefinedBefore(const DefinitionCounts& otherwise) const;
 
+  // --- of the spill file, which holds a run of consecutive batches
+  using Entry = std::shared_ptr<EncodedBatch>;
+  // What is held, acknowledged or not, behind the last batch that is in the file; everything if none is.
+  std::vector<Entry> BehindFile() const;
+  // The first batch held that is in the file; nullptr if none is.
+  const EncodedBatch* FirstInFile() const;
+  // Whether a batch in the file is not acknowledged yet.
+  bool UnackedInFile() const;
+  // A batch not acknowledged yet goes before the first in the file: the file alone is then no whole.
+  bool UnackedBeforeFile() const;
+  void ForgetFile();
+
   bool empty() const { return unacked_.empty(); }
+  // Records not acknowledged, in the file or not.
+  std::uint64_t UnackedRecords(bool in_file) const;
+  // The number that the next batch gets.
+  std::uint64_t next_seq() const { return next_seq_; }
   // Lowest number still held for sending.
   std::uint64_t first_unacked_seq() const;
   // Forgets everything unacknowledged; returns how many records that loses.
   std::uint64_t Clear();
 
  private:
-  using Entry = std::shared_ptr<EncodedBatch>;
-
   Status CheckGiven(std::uint64_t durable_seq) const;
   void Free(std::uint64_t durable_seq);
   std::uint64_t CountAcked(std::uint64_t durable_seq);

@@ -1,5 +1,6 @@
 #include "agent/export/wire.h"
 
+#include <array>
 #include <bit>
 #include <cassert>
 #include <map>
@@ -13,9 +14,26 @@ namespace {
 
 enum WireType : std::uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
+// One number, little-endian: a single store where the processor is.
+template <typename T>
+void Store(char* to, T value) {
+  for (std::size_t i = 0; i < sizeof(T); ++i) to[i] = static_cast<char>(value >> (8 * i));
+}
+
+std::size_t VarintBytes(std::uint64_t value) {
+  return static_cast<std::size_t>(std::bit_width(value | 1) + 6) / 7;
+}
+
+// Of a field of so many bytes; none if they are none.
+std::size_t FieldBytes(std::uint32_t field, std::size_t bytes) {
+  return bytes == 0 ? 0 : VarintBytes(field << 3) + VarintBytes(bytes) + bytes;
+}
+
 // Appends fields to a message. As proto3 does, leaves out what equals the default.
 class Writer {
  public:
+  void Reserve(std::size_t bytes) { out_.reserve(bytes); }
+
   void Varint(std::uint64_t value) {
     while (value >= 0x80) {
       out_.push_back(static_cast<char>(value | 0x80));
@@ -26,7 +44,7 @@ class Writer {
 
   template <typename T>
   void Fixed(T value) {
-    for (std::size_t i = 0; i < sizeof(T); ++i) out_.push_back(static_cast<char>(value >> (8 * i)));
+    Store(Extend(sizeof(T)), value);
   }
 
   void Tag(std::uint32_t field, WireType type) { Varint(field << 3 | type); }
@@ -56,6 +74,14 @@ class Writer {
     out_.append(bytes);
   }
 
+  // A packed repeated field of n values, `bytes` in all, if there are any. Returns where they go.
+  char* PackedFixed(std::uint32_t field, std::size_t bytes) {
+    if (bytes == 0) return nullptr;
+    Tag(field, kBytes);
+    Varint(bytes);
+    return Extend(bytes);
+  }
+
   template <typename Map>
   void MapField(std::uint32_t field, const Map& map);
 
@@ -64,6 +90,12 @@ class Writer {
   const std::string& bytes() const { return out_; }
 
  private:
+  char* Extend(std::size_t bytes) {
+    const std::size_t before = out_.size();
+    out_.resize(before + bytes);
+    return out_.data() + before;
+  }
+
   std::string out_;
 };
 
@@ -82,23 +114,22 @@ void Writer::MapField(std::uint32_t field, const Map& map) {
 
 // A packed repeated field: put(writer, i) for each record.
 template <typename Put>
-void Packed(Writer* message, std::uint32_t field, std::size_t n, Put put) {
+std::string PackedBytes(std::size_t n, Put put) {
   Writer column;
+  column.Reserve(n);
   for (std::size_t i = 0; i < n; ++i) put(&column, i);
-  message->Bytes(field, column.bytes());
+  return column.Take();
+}
+
+template <typename Put>
+void Packed(Writer* message, std::uint32_t field, std::size_t n, Put put) {
+  message->Bytes(field, PackedBytes(n, put));
 }
 
 template <typename Get>
 void PackedVarints(Writer* message, std::uint32_t field, std::size_t n, Get get) {
   Packed(message, field, n,
          [&](Writer* column, std::size_t i) { column->Varint(static_cast<std::uint64_t>(get(i))); });
-}
-
-template <typename Get>
-void PackedDoubles(Writer* message, std::uint32_t field, std::size_t n, Get get) {
-  Packed(message, field, n, [&](Writer* column, std::size_t i) {
-    column->Fixed(std::bit_cast<std::uint64_t>(static_cast<double>(get(i))));
-  });
 }
 
 std::string Definition(const ActivationDef& def) {
@@ -124,54 +155,122 @@ std::string Definition(const Layout& layout) {
   return w.Take();
 }
 
-// k float32 sums for a narrow record, k float64 sums for a wide one, each kind in record order.
-void Sketches(Writer* w, const StatColumns& columns, std::span<const Layout> known) {
-  Writer narrow, wide;
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    assert(columns.layout[i] < known.size());
-    const bool is_wide = HasWideSketch(known[columns.layout[i]].dtype);
-    for (const double sum : columns.SketchOf(i)) {
-      if (is_wide) {
-        wide.Fixed(std::bit_cast<std::uint64_t>(sum));
-      } else {
-        narrow.Fixed(std::bit_cast<std::uint32_t>(static_cast<float>(sum)));
+// The columns of a batch's statistics as a message within another one. Written in one go, for they are nearly
+// all of what an agent sends: columns of a fixed width go to their place at once, the short others are
+// encoded before, because the message's size goes first.
+class StatsMessage {
+ public:
+  StatsMessage(const StatColumns& columns, std::span<const Layout> known)
+      : columns_(columns), known_(known), n_(columns.size()) {
+    EncodeVarints();
+    CountSums();
+  }
+
+  void WriteTo(Writer* w, std::uint32_t field) const {
+    w->Reserve(w->size() + FieldBytes(field, Size()) + kSpareBytes);
+    w->Tag(field, kBytes);
+    w->Varint(Size());
+    [[maybe_unused]] const std::size_t begin = w->size();
+    for (std::size_t i = 0; i < varints_.size(); ++i)
+      w->Bytes(static_cast<std::uint32_t>(i + 1), varints_[i]);
+    const std::vector<TensorStats>& stats = columns_.stats;
+    Doubles(w, 12, n_, [&](std::size_t i) { return stats[i].min; });
+    Doubles(w, 13, n_, [&](std::size_t i) { return stats[i].max; });
+    Doubles(w, 14, n_, [&](std::size_t i) { return stats[i].mean; });
+    Doubles(w, 15, n_, [&](std::size_t i) { return stats[i].std; });
+    Doubles(w, 16, n_, [&](std::size_t i) { return stats[i].l1; });
+    Doubles(w, 17, n_, [&](std::size_t i) { return stats[i].l2; });
+    Numbers(w, 18, n_, [&](std::size_t i) { return stats[i].hash; });
+    w->Number(19, columns_.sketch_width);
+    WriteSums(w);
+    w->Bytes(22, sample_counts_);
+    Doubles(w, 23, columns_.samples.size(), [&](std::size_t i) { return columns_.samples[i]; });
+    assert(w->size() == begin + Size());
+  }
+
+ private:
+  // For the small records that follow; more of them make the buffer grow.
+  static constexpr std::size_t kSpareBytes = 1024;
+
+  template <typename Get>
+  std::string Varints(Get get) const {
+    return PackedBytes(n_, [&](Writer* column, std::size_t i) { column->Varint(get(i)); });
+  }
+  template <typename Get>
+  static void Numbers(Writer* w, std::uint32_t field, std::size_t n, Get get) {
+    char* const to = w->PackedFixed(field, n * sizeof(std::uint64_t));
+    for (std::size_t i = 0; i < n; ++i) Store(to + i * sizeof(std::uint64_t), get(i));
+  }
+  template <typename Get>
+  static void Doubles(Writer* w, std::uint32_t field, std::size_t n, Get get) {
+    Numbers(w, field, n, [&](std::size_t i) { return std::bit_cast<std::uint64_t>(get(i)); });
+  }
+
+  void EncodeVarints() {
+    const std::vector<TensorStats>& stats = columns_.stats;
+    varints_ = {Varints([&](std::size_t i) { return columns_.activation[i]; }),
+                Varints([&](std::size_t i) { return columns_.layout[i]; }),
+                Varints([&](std::size_t i) { return columns_.step[i]; }),
+                Varints([&](std::size_t i) { return columns_.order[i]; }),
+                Varints([&](std::size_t i) { return stats[i].nan; }),
+                Varints([&](std::size_t i) { return stats[i].pos_inf; }),
+                Varints([&](std::size_t i) { return stats[i].neg_inf; }),
+                Varints([&](std::size_t i) { return stats[i].zero; }),
+                Varints([&](std::size_t i) { return stats[i].neg; }),
+                Varints([&](std::size_t i) { return stats[i].pos; }),
+                Varints([&](std::size_t i) { return stats[i].has_finite ? 1u : 0u; })};
+    if (!columns_.samples.empty())
+      sample_counts_ = Varints([&](std::size_t i) { return columns_.sample_count[i]; });
+  }
+
+  bool IsWide(std::size_t i) const {
+    assert(columns_.layout[i] < known_.size());
+    return HasWideSketch(known_[columns_.layout[i]].dtype);
+  }
+
+  void CountSums() {
+    for (std::size_t i = 0; i < n_ && columns_.sketch_width > 0; ++i)
+      (IsWide(i) ? wide_sums_ : narrow_sums_) += columns_.sketch_width;
+  }
+
+  // k float32 sums for a narrow record, k float64 sums for a wide one, each kind in record order.
+  void WriteSums(Writer* w) const {
+    char* narrow = w->PackedFixed(20, narrow_sums_ * sizeof(float));
+    for (std::size_t i = 0; i < n_ && narrow_sums_ > 0; ++i) {
+      if (IsWide(i)) continue;
+      for (const double sum : columns_.SketchOf(i)) {
+        Store(narrow, std::bit_cast<std::uint32_t>(static_cast<float>(sum)));
+        narrow += sizeof(float);
+      }
+    }
+    char* wide = w->PackedFixed(21, wide_sums_ * sizeof(double));
+    for (std::size_t i = 0; i < n_ && wide_sums_ > 0; ++i) {
+      if (!IsWide(i)) continue;
+      for (const double sum : columns_.SketchOf(i)) {
+        Store(wide, std::bit_cast<std::uint64_t>(sum));
+        wide += sizeof(double);
       }
     }
   }
-  w->Bytes(20, narrow.bytes());
-  w->Bytes(21, wide.bytes());
-}
 
-std::string Columns(const StatColumns& columns, std::span<const Layout> known) {
-  Writer w;
-  const std::size_t n = columns.size();
-  const std::vector<TensorStats>& stats = columns.stats;
-  PackedVarints(&w, 1, n, [&](std::size_t i) { return columns.activation[i]; });
-  PackedVarints(&w, 2, n, [&](std::size_t i) { return columns.layout[i]; });
-  PackedVarints(&w, 3, n, [&](std::size_t i) { return columns.step[i]; });
-  PackedVarints(&w, 4, n, [&](std::size_t i) { return columns.order[i]; });
-  PackedVarints(&w, 5, n, [&](std::size_t i) { return stats[i].nan; });
-  PackedVarints(&w, 6, n, [&](std::size_t i) { return stats[i].pos_inf; });
-  PackedVarints(&w, 7, n, [&](std::size_t i) { return stats[i].neg_inf; });
-  PackedVarints(&w, 8, n, [&](std::size_t i) { return stats[i].zero; });
-  PackedVarints(&w, 9, n, [&](std::size_t i) { return stats[i].neg; });
-  PackedVarints(&w, 10, n, [&](std::size_t i) { return stats[i].pos; });
-  PackedVarints(&w, 11, n, [&](std::size_t i) { return stats[i].has_finite ? 1 : 0; });
-  PackedDoubles(&w, 12, n, [&](std::size_t i) { return stats[i].min; });
-  PackedDoubles(&w, 13, n, [&](std::size_t i) { return stats[i].max; });
-  PackedDoubles(&w, 14, n, [&](std::size_t i) { return stats[i].mean; });
-  PackedDoubles(&w, 15, n, [&](std::size_t i) { return stats[i].std; });
-  PackedDoubles(&w, 16, n, [&](std::size_t i) { return stats[i].l1; });
-  PackedDoubles(&w, 17, n, [&](std::size_t i) { return stats[i].l2; });
-  Packed(&w, 18, n, [&](Writer* column, std::size_t i) { column->Fixed(stats[i].hash); });
-  w.Number(19, columns.sketch_width);
-  if (columns.sketch_width > 0) Sketches(&w, columns, known);
-  if (!columns.samples.empty()) {
-    PackedVarints(&w, 22, n, [&](std::size_t i) { return columns.sample_count[i]; });
-    PackedDoubles(&w, 23, columns.samples.size(), [&](std::size_t i) { return columns.samples[i]; });
+  std::size_t Size() const {
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < varints_.size(); ++i)
+      bytes += FieldBytes(static_cast<std::uint32_t>(i + 1), varints_[i].size());
+    for (std::uint32_t field = 12; field <= 18; ++field) bytes += FieldBytes(field, n_ * sizeof(double));
+    if (columns_.sketch_width > 0) bytes += VarintBytes(19 << 3) + VarintBytes(columns_.sketch_width);
+    return bytes + FieldBytes(20, narrow_sums_ * sizeof(float)) +
+           FieldBytes(21, wide_sums_ * sizeof(double)) + FieldBytes(22, sample_counts_.size()) +
+           FieldBytes(23, columns_.samples.size() * sizeof(double));
   }
-  return w.Take();
-}
+
+  const StatColumns& columns_;
+  const std::span<const Layout> known_;
+  const std::size_t n_;
+  std::array<std::string, 11> varints_;  // fields 1 to 11
+  std::string sample_counts_;
+  std::size_t narrow_sums_ = 0, wide_sums_ = 0;
+};
 
 std::string Small(const ScalarRecord& scalar) {
   Writer w;
@@ -239,17 +338,40 @@ std::string Small(const StepRecord& step) {
   return w.Take();
 }
 
+std::string Small(const CaptureChunk& chunk) {
+  Writer w;
+  w.Number(1, chunk.activation);
+  w.Number(2, chunk.layout);
+  w.Number(3, chunk.step);
+  w.Number(4, chunk.elements);
+  w.Number(5, chunk.offset);
+  w.Bytes(6, chunk.data);
+  return w.Take();
+}
+
+std::string Small(const ExponentRecord& record) {
+  Writer w;
+  w.Number(1, record.activation);
+  w.Number(2, record.layout);
+  w.Number(3, record.step);
+  w.Number(4, ZigZag(record.lowest));
+  PackedVarints(&w, 5, record.counts.size(), [&](std::size_t i) { return record.counts[i]; });
+  return w.Take();
+}
+
 std::string Records(const RecordBatch& batch, std::span<const Layout> known) {
   Writer w;
   for (const ActivationDef& def : batch.activations) w.Message(1, Definition(def));
   for (const Layout& layout : batch.layouts) w.Message(2, Definition(layout));
-  if (!batch.stats.empty()) w.Message(3, Columns(batch.stats, known));
+  if (!batch.stats.empty()) StatsMessage(batch.stats, known).WriteTo(&w, 3);
   for (const ScalarRecord& scalar : batch.scalars) w.Message(4, Small(scalar));
   for (const EventRecord& event : batch.events) w.Message(5, Small(event));
   for (const StepRecord& step : batch.steps) w.Message(6, Small(step));
   for (const MemoryRecord& memory : batch.memory) w.Message(7, Small(memory));
   for (const DensityRecord& density : batch.densities) w.Message(8, Small(density));
   for (const SettingRecord& setting : batch.settings) w.Message(9, Small(setting));
+  for (const CaptureChunk& chunk : batch.captures) w.Message(10, Small(chunk));
+  for (const ExponentRecord& record : batch.exponents) w.Message(11, Small(record));
   return w.Take();
 }
 
@@ -333,6 +455,7 @@ bool DecodeLimits(std::string_view bytes, StreamLimits* limits) {
     if (r.field == 1) limits->message_bytes_max = value;
     if (r.field == 2) limits->window_batches_max = value;
     if (r.field == 3) limits->window_bytes_max = value;
+    if (r.field == 4) limits->capture_chunk_bytes_max = value;
   }
   return r.ok();
 }

@@ -22,10 +22,14 @@ inline constexpr std::string_view kDropBufferFull =
 inline constexpr std::string_view kDropTableFull = "table_full";  // too many different activations or shapes
 inline constexpr std::string_view kDropDeviceError = "device_error";  // the GPU has failed
 inline constexpr std::string_view kDropGraphCapture =
-    "graph_capture";                                           // observed while a CUDA graph was captured
+    "graph_capture";  // no room for what a CUDA graph would have recorded
+inline constexpr std::string_view kDropGraphReplay =
+    "graph_replay";  // replays were faster than their results were read, or in no order with the step's end
 inline constexpr std::string_view kDropRejected = "rejected";  // the collector refused the session
 inline constexpr std::string_view kDropRegressed =
     "regressed";  // acknowledged, lost by the collector, and no longer held
+inline constexpr std::string_view kDropSpillDamaged =
+    "spill_damaged";                                       // could not be read back from the spill file
 inline constexpr std::string_view kDropClosed = "closed";  // not durable when the agent was closed, or later
 
 class Ledger {

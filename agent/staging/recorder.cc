@@ -17,27 +17,50 @@ Status DuplicateError(const ActivationKey& key, std::uint64_t step) {
                     "; expected once a step; end the step, or give the observation another call index");
 }
 
+// The counts from the first to the last that is not 0.
+void Trim(const ExponentCounts& counts, ExponentRecord* record) {
+  const auto is_some = [](std::uint64_t count) { return count != 0; };
+  const auto first = std::find_if(counts.begin(), counts.end(), is_some);
+  if (first == counts.end()) return;
+  const auto last = std::find_if(counts.rbegin(), counts.rend(), is_some).base();
+  record->lowest = kExponentLowest + static_cast<std::int32_t>(first - counts.begin());
+  record->counts.assign(first, last);
+}
+
+Status UnknownHandle(std::uint32_t handle) {
+  return Status(Code::kInvalidArgument, "observe: handle " + std::to_string(handle) +
+                                            " was never given out; expected one that Intern returned");
+}
+
 }  // namespace
 
 Recorder::Recorder(const Options& options, const Clock* clock, Ledger* ledger, Waker* batcher)
     : clock_(clock),
       ledger_(ledger),
       batcher_(batcher),
+      sketch_(options.sketch),
+      samples_(options.samples),
       ring_(options.slots, options.sketch, options.samples),
+      queue_(ledger),
       steps_(options.steps),
-      registry_(&definitions_) {}
+      registry_(&definitions_),
+      exponents_(options.exponents) {
+  for (const CaptureSpec& spec : options.captures) wishes_.push_back({.spec = spec, .request = {}});
+  LookAtWishesLocked();
+}
 
 Result<std::uint32_t> Recorder::Intern(const IdentityView& identity) {
   std::lock_guard lock(mutex_);
   return registry_.Intern(identity);
 }
 
-Status Recorder::Begin(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot) {
+Status Recorder::Begin(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot,
+                       std::optional<CaptureTarget>* capture) {
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
     const std::uint64_t before = ring_.tail();
-    STATCOLLECT_RETURN_IF_ERROR(BeginLocked(handle, dtype, shape, slot));
+    STATCOLLECT_RETURN_IF_ERROR(BeginLocked(handle, dtype, shape, slot, capture));
     wake = *slot != nullptr && before == ring_.head();
   }
   if (wake) batcher_->Wake();
@@ -45,12 +68,13 @@ Status Recorder::Begin(std::uint32_t handle, DType dtype, std::span<const std::i
 }
 
 Status Recorder::Begin(const IdentityView& identity, bool next_call, DType dtype,
-                       std::span<const std::int64_t> shape, Slot** slot) {
+                       std::span<const std::int64_t> shape, Slot** slot,
+                       std::optional<CaptureTarget>* capture) {
   *slot = nullptr;
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
-    if (!WantsLocked(identity.mode)) return Status::Ok();
+    if (!WantsLocked(identity.mode) && !keeping_) return Status::Ok();
     const Result<std::uint32_t> handle =
         next_call ? registry_.InternNextCall(identity, step_) : registry_.Intern(identity);
     if (!handle.ok()) {
@@ -59,7 +83,7 @@ Status Recorder::Begin(const IdentityView& identity, bool next_call, DType dtype
       return Status::Ok();
     }
     const std::uint64_t before = ring_.tail();
-    STATCOLLECT_RETURN_IF_ERROR(BeginLocked(*handle, dtype, shape, slot));
+    STATCOLLECT_RETURN_IF_ERROR(BeginLocked(*handle, dtype, shape, slot, capture));
     wake = *slot != nullptr && before == ring_.head();
   }
   if (wake) batcher_->Wake();
@@ -67,15 +91,16 @@ Status Recorder::Begin(const IdentityView& identity, bool next_call, DType dtype
 }
 
 Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
-                             Slot** slot) {
+                             Slot** slot, std::optional<CaptureTarget>* capture) {
   *slot = nullptr;
   Registry::Activation* activation = registry_.Find(handle);
-  if (activation == nullptr) {
-    return Status(Code::kInvalidArgument, "observe: handle " + std::to_string(handle) +
-                                              " was never given out; expected one that Intern returned");
-  }
-  if (!WantsLocked(activation->def.key.mode)) return Status::Ok();
+  if (activation == nullptr) return UnknownHandle(handle);
+  const bool wanted = WantsLocked(activation->def.key.mode);
+  if (!wanted && !keeping_) return Status::Ok();
   if (activation->next_step > step_) return DuplicateError(activation->def.key, step_);
+  std::optional<CaptureTarget> target;
+  if (keeping_ && capture != nullptr && refused_.empty()) target = MatchLocked(activation->def.key);
+  if (!wanted && !target) return Status::Ok();
   activation->next_step = step_ + 1;
   NoteMicroBatchLocked(activation->def.key.micro_batch);
   const std::uint32_t order = order_++;
@@ -85,11 +110,21 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
   }
   const std::uint32_t layout = registry_.InternLayout(dtype, shape, activation->last_layout);
   if (layout == Registry::kNone) {
+    if (target) {
+      MissLocked(step_, target->requests, activation->def.key.name,
+                 "in step " + std::to_string(step_) + ": there are too many different shapes");
+    }
     ledger_->ProduceDropped(kDropTableFull);
     return Status::Ok();
   }
   activation->last_layout = layout;
   const std::uint32_t definition = registry_.Define(activation);  // the last thing that may allocate
+  if (target) {
+    target->activation = definition;
+    target->layout = layout;
+    *capture = *std::move(target);
+    if (!wanted) return Status::Ok();
+  }
   Slot* reserved = ring_.TryReserve();
   if (reserved == nullptr) {
     ledger_->ProduceDropped(kDropBufferFull);
@@ -101,23 +136,114 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
   reserved->step = step_;
   reserved->order = order;
   reserved->sample_count = 0;
+  if (!exponents_.empty()) WantExponentsLocked(activation->def.key, reserved);
   *slot = reserved;
   return Status::Ok();
 }
 
+void Recorder::WantExponentsLocked(const ActivationKey& key, Slot* slot) {
+  const bool wanted = std::any_of(exponents_.begin(), exponents_.end(), [&](const ExponentSpec& spec) {
+    return spec.steps.Contains(step_) && spec.Matches(key);
+  });
+  if (!wanted) return;
+  slot->exponents.reset(new (std::nothrow) ExponentCounts());
+  if (slot->exponents == nullptr) {
+    ledger_->ProduceDropped(kDropBufferFull);
+  } else {
+    ledger_->Produce();  // now, with its tensor: what comes of a device late belongs to what was handed over
+  }
+}
+
 void Recorder::Commit(Slot* slot) {
+  const std::unique_ptr<ExponentCounts> exponents = std::move(slot->exponents);
+  ExponentRecord record{.step = slot->step, .activation = slot->activation, .layout = slot->layout};
   if (!ring_.Commit(slot)) {
     ledger_->Drop(kDropClosed);
+    if (exponents != nullptr) ledger_->Drop(kDropClosed);
     return;
   }
   const std::uint64_t waiting = ring_.tail() - ring_.head();
-  if (waiting % kBatchRecords == 0) batcher_->Wake();
+  bool wake = waiting % kBatchRecords == 0;
+  if (exponents != nullptr) {
+    Trim(*exponents, &record);
+    std::lock_guard lock(mutex_);
+    wake = PushProducedLocked(std::move(record)) || wake;
+  }
+  if (wake) batcher_->Wake();
 }
 
 void Recorder::GiveUp(Slot* slot, std::string_view cause) {
   ledger_->Drop(cause);
+  if (std::exchange(slot->exponents, nullptr) != nullptr) ledger_->Drop(cause);
   ring_.GiveUp(slot);
   batcher_->Wake();  // it may be what others wait behind
+}
+
+Status Recorder::Capture(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
+                         Captured* out) {
+  std::lock_guard lock(mutex_);
+  return CaptureLocked(handle, dtype, shape, out);
+}
+
+Status Recorder::Capture(const IdentityView& identity, bool next_call, DType dtype,
+                         std::span<const std::int64_t> shape, Captured* out) {
+  std::lock_guard lock(mutex_);
+  const auto handle = next_call ? registry_.InternNextCall(identity, step_) : registry_.Intern(identity);
+  return handle.ok() ? CaptureLocked(*handle, dtype, shape, out) : handle.status();
+}
+
+Status Recorder::CaptureLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
+                               Captured* out) {
+  Registry::Activation* activation = registry_.Find(handle);
+  if (activation == nullptr) return UnknownHandle(handle);
+  const auto root = registry_.InternCall(*activation, 0);
+  if (!root.ok()) return root.status();
+  const std::uint32_t layout = registry_.InternLayout(dtype, shape, activation->last_layout);
+  if (layout == Registry::kNone) return {Code::kResourceExhausted, "observe: too many different shapes"};
+  NoteMicroBatchLocked(activation->def.key.micro_batch);
+  *out = {*root, activation->def.key.call, layout, order_++};
+  return Status::Ok();
+}
+
+bool Recorder::Replay(const Captured& captured, std::uint32_t call, std::uint32_t stride, std::uint64_t step,
+                      ObservedTensor* record) {
+  constexpr int kTries = 64;
+  std::lock_guard lock(mutex_);
+  std::string_view cause = kDropTableFull;
+  for (int i = 0; i < kTries && refused_.empty(); ++i, call += stride) {
+    const auto handle = registry_.InternCall(*registry_.Find(captured.root), call);
+    if (!handle.ok()) break;
+    Registry::Activation* activation = registry_.Find(*handle);
+    if (activation->next_step > step) {
+      cause = kDropGraphReplay;
+      continue;
+    }
+    activation->next_step = step + 1;
+    record->activation = registry_.Define(activation);
+    record->layout = captured.layout;
+    record->step = step;
+    record->order = captured.order;
+    ledger_->Produce();
+    return true;
+  }
+  ledger_->ProduceDropped(refused_.empty() ? cause : std::string_view(refused_));
+  return false;
+}
+
+Slot* Recorder::Gate() {
+  std::lock_guard lock(mutex_);
+  return GateLocked(step_);
+}
+
+Slot* Recorder::GateLocked(std::uint64_t next) {
+  Slot* const slot = refused_.empty() ? ring_.TryReserve() : nullptr;
+  if (slot != nullptr) slot->gate = ReplayGate{.step = next > step_ ? next - 1 : step_, .next = next};
+  return slot;
+}
+
+void Recorder::OpenGate(Slot* gate) {
+  (void)ring_.Commit(gate);
+  batcher_->Wake();
 }
 
 template <typename Make>
@@ -228,24 +354,25 @@ Status Recorder::AddConfig(const std::map<std::string, std::string>& settings) {
   return status;
 }
 
-void Recorder::EndStep() {
+void Recorder::EndStep(Slot** gate) {
   {
     std::lock_guard lock(mutex_);
+    if (gate != nullptr) *gate = GateLocked(step_ + 1);
     PushLocked(StepRecord{step_, clock_->UnixNanos(), micro_batches_});
     BeginStepLocked(step_ + 1);
   }
   batcher_->Wake();
 }
 
-Status Recorder::SetStep(std::uint64_t step) {
+Status Recorder::SetStep(std::uint64_t step, Slot** gate) {
   std::lock_guard lock(mutex_);
   if (step < step_) {
     return Status(Code::kInvalidArgument,
                   "set step " + std::to_string(step) + ": the current step is " + std::to_string(step_) +
                       "; steps never go back within a launch; start a new agent instead");
   }
-  if (step == step_) return Status::Ok();
-  BeginStepLocked(step);
+  if (gate != nullptr) *gate = GateLocked(step);
+  if (step != step_) BeginStepLocked(step);
   return Status::Ok();
 }
 
@@ -254,6 +381,88 @@ void Recorder::BeginStepLocked(std::uint64_t step) {
   order_ = 0;
   micro_batches_ = 0;
   if (next_steps_) steps_ = *std::exchange(next_steps_, std::nullopt);
+  if (!wishes_.empty()) LookAtWishesLocked();
+}
+
+std::optional<CaptureTarget> Recorder::MatchLocked(const ActivationKey& key) {
+  std::optional<CaptureTarget> target;
+  for (Wish& wish : wishes_) {
+    if (!wish.spec.steps.Contains(step_) || !wish.spec.Matches(key)) continue;
+    wish.matched = true;
+    if (!target) target = CaptureTarget{.step = step_, .requests = {}};
+    target->bytes_max = std::max(target->bytes_max, wish.spec.bytes_max);
+    if (!wish.request.empty()) target->requests += (target->requests.empty() ? "" : ",") + wish.request;
+  }
+  return target;
+}
+
+// At the beginning of a step: forgets what has passed, and tells of what never came.
+void Recorder::LookAtWishesLocked() {
+  std::erase_if(wishes_, [this](const Wish& wish) {
+    if (wish.spec.steps.last() >= step_) return false;
+    if (!wish.matched) {
+      MissLocked(wish, "was not observed in step " + wish.spec.steps_text +
+                           "; is it watched, and is the step recorded (statctl record, the steps of watch)?");
+    }
+    return true;
+  });
+  keeping_ = std::any_of(wishes_.begin(), wishes_.end(),
+                         [this](const Wish& wish) { return wish.spec.steps.Contains(step_); });
+}
+
+void Recorder::MissLocked(std::uint64_t step, const std::string& requests, const std::string& activation,
+                          const std::string& why) {
+  std::map<std::string, std::string> fields = {{"activation", activation}, {"reason", why}};
+  if (!requests.empty()) fields["request"] = requests;
+  PushLocked(EventRecord{.kind = "capture_missed",
+                         .step = std::min(step, step_),
+                         .unix_nanos = clock_->UnixNanos(),
+                         .text = "not captured: " + activation + " " + why,
+                         .fields = std::move(fields)});
+}
+
+void Recorder::MissLocked(const Wish& wish, const std::string& why) {
+  MissLocked(wish.spec.steps.last(), wish.request, wish.spec.Describe(), why);
+}
+
+void Recorder::MissCapture(std::uint64_t step, const std::string& requests, const std::string& activation,
+                           const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    MissLocked(step, requests, activation, why);
+  }
+  batcher_->Wake();
+}
+
+void Recorder::KeepValues(CaptureSpec spec, const std::string& request) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!request.empty() && !requests_.insert(request).second) return;
+    Wish wish{.spec = std::move(spec), .request = request};
+    if (wish.spec.steps.last() < step_) {
+      MissLocked(wish, "in step " + wish.spec.steps_text + ": it has passed, this rank is at step " +
+                           std::to_string(step_));
+    } else if (wishes_.size() >= kCaptureSpecsMax) {
+      MissLocked(wish, "in step " + wish.spec.steps_text + ": " + std::to_string(kCaptureSpecsMax) +
+                           " captures wait already");
+    } else {
+      wishes_.push_back(std::move(wish));
+      LookAtWishesLocked();
+      return;
+    }
+  }
+  batcher_->Wake();
+}
+
+void Recorder::EndCaptures() {
+  std::lock_guard lock(mutex_);
+  for (const Wish& wish : std::exchange(wishes_, {})) {
+    if (!wish.matched) {
+      MissLocked(wish,
+                 "in step " + wish.spec.steps_text + ": the run ended at step " + std::to_string(step_));
+    }
+  }
+  keeping_ = false;
 }
 
 void Recorder::RecordSteps(StepSet steps) {
@@ -268,7 +477,7 @@ std::uint64_t Recorder::step() const {
 
 bool Recorder::StepWanted() const {
   std::lock_guard lock(mutex_);
-  return steps_.Contains(step_);
+  return steps_.Contains(step_) || keeping_;
 }
 
 void Recorder::Refuse(std::string_view cause) {
@@ -277,8 +486,13 @@ void Recorder::Refuse(std::string_view cause) {
 }
 
 void Recorder::DropRest(std::string_view cause) {
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
   ledger_->Drop(cause, ring_.Abandon());
   ledger_->Drop(cause, side_.Clear());
+  ledger_->Drop(cause, queue_.DropAll());
 }
 
 bool Recorder::PushLocked(SideRecord record) {
@@ -286,9 +500,16 @@ bool Recorder::PushLocked(SideRecord record) {
     ledger_->ProduceDropped(refused_);
     return false;
   }
-  // Into the books first: the batcher may take and settle it before this returns.
+  ledger_->Produce();  // first: the batcher may take and settle it before this returns
+  return PushProducedLocked(std::move(record));
+}
+
+bool Recorder::PushProducedLocked(SideRecord record) {
+  if (ended_) {
+    ledger_->Drop(kDropClosed);
+    return false;
+  }
   bool was_empty = false;
-  ledger_->Produce();
   bool pushed = false;
   try {
     pushed = side_.TryPush(std::move(record), ring_.tail(), &was_empty);

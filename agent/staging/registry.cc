@@ -112,6 +112,19 @@ Result<std::uint32_t> Registry::Intern(const IdentityView& identity) {
   return handle;
 }
 
+Result<std::uint32_t> Registry::InternCall(const Activation& activation, std::uint32_t call) {
+  const ActivationDef& def = activation.def;
+  return Intern({.name = def.key.name,
+                 .kind = def.key.kind,
+                 .output_path = def.key.output_path,
+                 .micro_batch = def.key.micro_batch,
+                 .call = call,
+                 .mode = def.key.mode,
+                 .parent = def.parent,
+                 .class_name = def.class_name,
+                 .depth = def.depth});
+}
+
 Result<std::uint32_t> Registry::InternNextCall(IdentityView identity, std::uint64_t step) {
   identity.call = kNone;
   auto found = calls_.find(KeyOf(identity));

@@ -69,6 +69,9 @@ class Registry {
   // As Intern, with `call` counted from 0 within (step, rest of the identity).
   Result<std::uint32_t> InternNextCall(IdentityView identity, std::uint64_t step);
 
+  // The same identity with another call index.
+  Result<std::uint32_t> InternCall(const Activation& activation, std::uint32_t call);
+
   // nullptr for a handle that was never given out.
   Activation* Find(std::uint32_t handle);
   // Gives the activation's definition its id, if it has none, and publishes it.

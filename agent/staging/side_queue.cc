@@ -22,6 +22,9 @@ struct BytesOf {
   std::size_t operator()(const SettingRecord& r) const {
     return kMessageBytes + r.name.size() + r.value.size();
   }
+  std::size_t operator()(const ExponentRecord& r) const {
+    return kMessageBytes + r.counts.size() * kVarintBytes;
+  }
   std::size_t operator()(const EventRecord& r) const {
     std::size_t bytes = kMessageBytes + r.kind.size() + r.text.size();
     for (const auto& [key, value] : r.fields) bytes += kFieldBytes + key.size() + value.size();
@@ -44,23 +47,30 @@ bool SideQueue::TryPush(SideRecord record, std::uint64_t after_ticket, bool* was
   entries_.push_back({std::move(record), after_ticket, bytes});
   bytes_ += bytes;
   step_ends_ += step_end ? 1 : 0;
+  if (*was_empty) FrontChangedLocked();
   return true;
 }
 
 std::optional<SideQueue::Entry> SideQueue::PopIf(std::uint64_t ring_head, std::size_t bytes_max,
-                                                 bool* too_big) {
+                                                 std::optional<std::uint64_t> held_step, bool* held_back) {
   std::lock_guard lock(mutex_);
-  *too_big = false;
+  *held_back = false;
   if (entries_.empty() || entries_.front().after_ticket > ring_head) return std::nullopt;
-  if (entries_.front().bytes > bytes_max) {
-    *too_big = true;
+  const auto* end = std::get_if<StepRecord>(&entries_.front().record);
+  if (entries_.front().bytes > bytes_max || (end != nullptr && held_step && end->step >= *held_step)) {
+    *held_back = true;
     return std::nullopt;
   }
   Entry entry = std::move(entries_.front());
   entries_.pop_front();
   bytes_ -= entry.bytes;
   step_ends_ -= IsStepEnd(entry.record) ? 1 : 0;
+  FrontChangedLocked();
   return entry;
+}
+
+void SideQueue::FrontChangedLocked() {
+  front_ticket_.store(entries_.empty() ? kNone : entries_.front().after_ticket, std::memory_order_release);
 }
 
 std::size_t SideQueue::size() const {
@@ -79,6 +89,7 @@ std::uint64_t SideQueue::Clear() {
   entries_.clear();
   bytes_ = 0;
   step_ends_ = 0;
+  FrontChangedLocked();
   return cleared;
 }
 

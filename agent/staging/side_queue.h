@@ -1,10 +1,11 @@
-// Bounded queue of the small records (scalars, events, memory, densities, settings, step ends) beside the
-// staging ring. An entry remembers how many tensors were reserved before it, so that the batcher can take
-// both in the order in which they were handed over. Threads: TryPush from any; the rest from the batcher, and
-// Clear from whoever closes.
+// Bounded queue of the small records (scalars, events, memory, densities, settings, exponents, step ends)
+// beside the staging ring. An entry remembers how many tensors were reserved before it, so that the batcher
+// can take both in the order in which they were handed over. Threads: TryPush from any; the rest from the
+// batcher, and Clear from whoever closes.
 #ifndef STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
 #define STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -16,8 +17,8 @@
 
 namespace statcollect {
 
-using SideRecord =
-    std::variant<ScalarRecord, EventRecord, MemoryRecord, DensityRecord, SettingRecord, StepRecord>;
+using SideRecord = std::variant<ScalarRecord, EventRecord, MemoryRecord, DensityRecord, SettingRecord,
+                                ExponentRecord, StepRecord>;
 
 // At most this many bytes on the wire.
 std::size_t EncodedBytesMax(const SideRecord& record);
@@ -40,16 +41,25 @@ class SideQueue {
   // queue was.
   bool TryPush(SideRecord record, std::uint64_t after_ticket, bool* was_empty);
 
-  // The oldest entry, if all tensors before it have left the ring and it has at most bytes_max bytes.
-  // *too_big tells that only its size held it back.
-  std::optional<Entry> PopIf(std::uint64_t ring_head, std::size_t bytes_max, bool* too_big);
+  // Tensors reserved in the ring before the oldest entry; the largest number if there is none. Takes no lock.
+  std::uint64_t front_ticket() const { return front_ticket_.load(std::memory_order_acquire); }
+
+  // The oldest entry, if all tensors before it have left the ring, it has at most bytes_max bytes and is not
+  // the end of step `held_step` or a later one. *held_back tells that only one of the last two was the
+  // reason.
+  std::optional<Entry> PopIf(std::uint64_t ring_head, std::size_t bytes_max,
+                             std::optional<std::uint64_t> held_step, bool* held_back);
 
   std::size_t size() const;
   bool HasStepEnd() const;  // whether a step end waits
   std::uint64_t Clear();    // forgets everything; returns how many there were
 
  private:
+  static constexpr std::uint64_t kNone = ~std::uint64_t{0};
+  void FrontChangedLocked();
+
   const std::size_t records_max_, bytes_max_;
+  std::atomic<std::uint64_t> front_ticket_{kNone};
   mutable std::mutex mutex_;
   std::deque<Entry> entries_;
   std::size_t bytes_ = 0;

@@ -25,7 +25,9 @@ Slot* StagingRing::TryReserve() noexcept {
     if (!tail_.compare_exchange_weak(ticket, ticket + 1)) continue;
     Slot& slot = At(ticket);
     Slot::State expected = Slot::kFree;
-    return slot.state.compare_exchange_strong(expected, Slot::kReserved) ? &slot : nullptr;
+    if (!slot.state.compare_exchange_strong(expected, Slot::kReserved)) return nullptr;
+    slot.gate.reset();
+    return &slot;
   }
   return nullptr;
 }
@@ -61,7 +63,8 @@ std::uint64_t StagingRing::Abandon() noexcept {
   abandoned_.store(true);
   std::uint64_t ready = 0;
   for (std::uint64_t ticket = head_.load(); ticket != tail_.load(); ++ticket) {
-    if (At(ticket).state.exchange(Slot::kAbandoned) == Slot::kReady) ++ready;
+    Slot& slot = At(ticket);
+    if (slot.state.exchange(Slot::kAbandoned) == Slot::kReady && !slot.gate) ++ready;
   }
   return ready;
 }

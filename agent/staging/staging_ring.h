@@ -7,10 +7,12 @@
 #ifndef STATCOLLECT_AGENT_STAGING_STAGING_RING_H_
 #define STATCOLLECT_AGENT_STAGING_STAGING_RING_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,16 +20,31 @@
 
 namespace statcollect {
 
+// Components by binary exponent, from kExponentLowest on.
+using ExponentCounts = std::array<std::uint64_t, kExponentsMax>;
+
 // One observed tensor on its way to the batcher.
-struct Slot {
+struct ObservedTensor {
   std::uint32_t activation = 0;  // ActivationDef::id
   std::uint32_t layout = 0;      // Layout::id
   std::uint64_t step = 0;
   std::uint32_t order = 0;
   std::uint32_t sample_count = 0;  // of `samples`, how many hold
   TensorStats stats;
-  std::span<double> sketch;  // in memory that the ring owns
+  std::span<double> sketch;
   std::span<double> samples;
+};
+
+// The place in the order of what replays of CUDA graphs record in steps up to `step`: it becomes known only
+// after later records have got their slots. Afterwards what belongs to steps before `next` comes too late.
+struct ReplayGate {
+  std::uint64_t step = 0, next = 0;
+};
+
+struct Slot : ObservedTensor {     // sketch and samples: memory that the ring owns
+  std::optional<ReplayGate> gate;  // then there is no tensor
+  // Whoever fills the slot counts the exponents, too; null: nobody asked. Gone when the slot is handed over.
+  std::unique_ptr<ExponentCounts> exponents;
 
  private:
   friend class StagingRing;
@@ -52,7 +69,8 @@ class StagingRing {
   Slot* Front() noexcept;
   // Frees the slot that Front returned.
   void Release() noexcept;
-  // Gives up every slot not yet released: returns how many of them were ready; those reserved fail to commit.
+  // Gives up every slot not yet released: returns how many of them were ready tensors; those reserved fail to
+  // commit.
   // Nothing can be reserved afterwards. Precondition: the batcher has stopped.
   std::uint64_t Abandon() noexcept;
 

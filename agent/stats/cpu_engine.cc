@@ -10,6 +10,12 @@
 #include "common/names.h"
 
 namespace statcollect::stats {
+
+// What is stored under HashKind::kContent compares with what has always been stored there.
+static_assert(
+    kDefinition == 2,
+    "a new definition of hash and sketch needs a HashKind of its own (common/types.h), which the agent "
+    "writes into its layouts");
 namespace {
 
 constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 62;

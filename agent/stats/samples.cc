@@ -26,4 +26,8 @@ std::uint32_t CopySamples(const CpuTensor& tensor, std::span<double> samples) no
   return wanted;
 }
 
+void CopyElements(const CpuTensor& tensor, std::uint64_t elements, void* to) noexcept {
+  if (elements > 0) TensorWalk(tensor).Copy(elements, to);
+}
+
 }  // namespace statcollect::stats

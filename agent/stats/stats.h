@@ -51,6 +51,10 @@ class CpuWorkers;
 TensorStats ComputeCpu(const CpuTensor& tensor, std::span<double> sketch, std::span<double> samples,
                        std::uint32_t* samples_written, CpuWorkers* workers = nullptr) noexcept;
 
+// Copies the first `elements` elements, in row-major order, as they lie in memory. Precondition:
+// Validate(tensor) is OK; it has as many.
+void CopyElements(const CpuTensor& tensor, std::uint64_t elements, void* to) noexcept;
+
 // Binary exponents floor(log2(|x|)) of the finite components that are not 0: counts[e - lowest] of exponent
 // e; the first and the last count take what lies beyond them. float64 reaches from -1074 to 1023. A pass of
 // its own, at about 2 ns a component: for whoever asks. Precondition: Validate(tensor) is OK.

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -358,6 +360,136 @@ TEST_F(BatcherTest, StopEndsAtItsDeadlineWhenThereIsNoRoom) {
   recorder_->DropRest(kDropClosed);
   EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("closed"), 2u);
   EXPECT_EQ(ledger_.Snapshot().pending, 0u);
+}
+
+class CaptureBatchTest : public BatcherTest {
+ protected:
+  // Observes and captures: as the agent does.
+  void Capture(const std::string& name, std::uint64_t bytes, bool commit = true) {
+    Slot* slot = nullptr;
+    std::optional<CaptureTarget> target;
+    recorder_->KeepValues(*CaptureSpec::Parse(name + "@" + std::to_string(recorder_->step())), name);
+    ASSERT_TRUE(
+        recorder_->Begin({.name = name, .kind = Kind::kOutput}, false, DType::kU8, kShape, &slot, &target)
+            .ok());
+    recorder_->Commit(slot);
+    ASSERT_TRUE(target);
+    captured_ = recorder_->captures().Reserve(*std::move(target), bytes, bytes);
+    ASSERT_NE(captured_, nullptr);
+    std::fill_n(captured_->data(), bytes, static_cast<unsigned char>(name[0]));
+    if (commit) recorder_->captures().Commit(captured_);
+  }
+  CapturedTensor* captured_ = nullptr;
+};
+
+TEST_F(CaptureBatchTest, AChunkABatchWithTheDefinitionsAndTheEventWithTheLast) {
+  Make();
+  Capture("a", 2 * CaptureQueue::kChunkBytes + 3);
+  recorder_->EndStep();
+  PollAll();
+  ASSERT_EQ(sink_.batches.size(), 3u);
+  std::string values;
+  for (const RecordBatch& batch : sink_.batches) {
+    ASSERT_EQ(batch.captures.size(), 1u);
+    EXPECT_EQ(batch.captures[0].offset, values.size());
+    values += batch.captures[0].data;
+  }
+  EXPECT_EQ(values, std::string(2 * CaptureQueue::kChunkBytes + 3, 'a'));
+  EXPECT_EQ(sink_.batches[0].activations.size(), 1u);
+  EXPECT_EQ(sink_.batches[0].layouts.size(), 1u);
+  EXPECT_TRUE(sink_.batches[1].events.empty());
+  ASSERT_EQ(sink_.batches[2].events.size(), 1u);
+  EXPECT_EQ(sink_.batches[2].events[0].kind, "capture");
+  EXPECT_EQ(sink_.batches[2].events[0].fields.at("request"), "a");
+  EXPECT_EQ(ledger_.Snapshot().produced, ledger_.Snapshot().pending);
+  EXPECT_EQ(ledger_.Snapshot().pending, 3u + 1 + 1 + 1) << "chunks, event, statistics, step end";
+}
+
+TEST_F(CaptureBatchTest, TheEndOfItsStepWaitsForTheValues) {
+  Make();
+  Capture("a", 10, /*commit=*/false);
+  recorder_->EndStep();
+  Observe("later");
+  clock_.Advance(milliseconds(300));
+  PollAll();
+  for (const RecordBatch& batch : sink_.batches) EXPECT_TRUE(batch.steps.empty()) << "still being copied";
+  recorder_->captures().Commit(captured_);
+  PollAll();
+  clock_.Advance(milliseconds(300));
+  PollAll();
+  std::size_t captured_at = 99, ended_at = 99;
+  for (std::size_t i = 0; i < sink_.batches.size(); ++i) {
+    if (!sink_.batches[i].captures.empty()) captured_at = i;
+    if (!sink_.batches[i].steps.empty()) ended_at = i;
+  }
+  EXPECT_LE(captured_at, ended_at);
+  EXPECT_NE(ended_at, 99u);
+}
+
+class OldCollector final : public BatchSink {
+ public:
+  bool HasRoom() override { return true; }
+  std::size_t BatchBytesMax() override { return 1u << 20; }
+  void Submit(RecordBatch batch, std::size_t) override { batches.push_back(std::move(batch)); }
+  std::optional<bool> TakesCaptures() override { return takes; }
+  bool Failed() override { return false; }
+  std::optional<bool> takes;
+  std::vector<RecordBatch> batches;
+};
+
+// With a spill file the sink has room all the while; what it would lose is everything.
+TEST_F(CaptureBatchTest, NothingWaitsForValuesBeforeACollectorHasAnswered) {
+  Make();
+  OldCollector away;
+  Batcher batcher(recorder_.get(), &away, &ledger_, &waker_, &clock_, 16);
+  Capture("a", 10);
+  recorder_->EndStep();
+  Observe("later");
+  recorder_->EndStep();
+  const auto poll = [&] {
+    for (int i = 0; i < 20; ++i) {
+      clock_.Advance(milliseconds(250));
+      (void)batcher.Poll();
+    }
+  };
+  poll();
+  std::size_t steps = 0, chunks = 0;
+  for (const RecordBatch& batch : away.batches) steps += batch.steps.size();
+  EXPECT_EQ(steps, 2u);
+  away.takes = true;
+  poll();
+  for (const RecordBatch& batch : away.batches) chunks += batch.captures.size();
+  EXPECT_EQ(chunks, 1u);
+  EXPECT_TRUE(recorder_->captures().empty());
+}
+
+TEST_F(CaptureBatchTest, ACollectorThatKnowsNoCapturesGetsNoneAndTheLossIsToldAndCounted) {
+  Make();
+  OldCollector old;
+  Batcher batcher(recorder_.get(), &old, &ledger_, &waker_, &clock_, 16);
+  Capture("a", 10);
+  recorder_->EndStep();
+  const auto poll = [&] {
+    for (int i = 0; i < 20; ++i) {
+      clock_.Advance(milliseconds(250));
+      (void)batcher.Poll();
+    }
+  };
+  poll();
+  for (const RecordBatch& batch : old.batches) EXPECT_TRUE(batch.captures.empty()) << "not known yet";
+  EXPECT_FALSE(recorder_->captures().empty());
+  old.takes = false;
+  poll();
+  EXPECT_TRUE(recorder_->captures().empty());
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("capture_refused"), 1u);
+  bool told = false, ended = false;
+  for (const RecordBatch& batch : old.batches) {
+    EXPECT_TRUE(batch.captures.empty());
+    ended = ended || !batch.steps.empty();
+    for (const EventRecord& event : batch.events) told = told || event.kind == "capture_missed";
+  }
+  EXPECT_TRUE(told);
+  EXPECT_TRUE(ended);
 }
 
 }  // namespace

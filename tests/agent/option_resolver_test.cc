@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -38,6 +39,20 @@ TEST(OptionResolver, HasDefaults) {
   EXPECT_EQ(r->sketch, 16u);
   EXPECT_EQ(r->buffer_records_max, 32768u);
   EXPECT_TRUE(r->steps.Contains(123456));
+  EXPECT_EQ(r->spill.directory, "") << "no spill file";
+}
+
+TEST(OptionResolver, TakesASpillFolderAndItsLimit) {
+  auto r = Resolve({.run = "r", .spill_dir = "/scratch"});
+  ASSERT_TRUE(r.ok()) << r.status().message();
+  EXPECT_EQ(r->spill.directory, "/scratch");
+  EXPECT_EQ(r->spill.bytes_max, std::uint64_t{1} << 30);
+  r = Resolve({.run = "r"}, {{"STATAGENT_SPILL_DIR", "here"}, {"STATAGENT_SPILL_LIMIT", "20GiB"}});
+  ASSERT_TRUE(r.ok()) << r.status().message();
+  EXPECT_EQ(r->spill.directory, std::filesystem::current_path() / "here") << "where it is now";
+  EXPECT_EQ(r->spill.bytes_max, std::uint64_t{20} << 30);
+  for (const char* bad : {"63MiB", "1", "1gib", "-1GiB", "1.5GiB", "9999999999TiB", "GiB"})
+    EXPECT_THAT(Error({.run = "r", .spill_limit = bad}), HasSubstr("spill_limit is '")) << bad;
 }
 
 TEST(OptionResolver, TakesOnlyThisRanksShareOfTheProcessors) {
@@ -68,6 +83,7 @@ TEST(OptionResolver, FillsFromTheEnvironmentWhatTheProgramLeavesOpen) {
                                                         {"STATAGENT_SAMPLES", "10"},
                                                         {"STATAGENT_BUFFER_RECORDS_MAX", "100"},
                                                         {"STATAGENT_THREADS", "7"},
+                                                        {"STATAGENT_EXPONENTS", "*@3; fc1"},
                                                         {"STATAGENT_CONNECT_TIMEOUT_MS", "50"}};
   auto r = Resolve({}, variables);
   ASSERT_TRUE(r.ok()) << r.status().message();
@@ -84,6 +100,7 @@ TEST(OptionResolver, FillsFromTheEnvironmentWhatTheProgramLeavesOpen) {
   EXPECT_EQ(r->buffer_records_max, 100u);
   EXPECT_EQ(r->connect_timeout, milliseconds(50));
   EXPECT_EQ(r->threads, 7u);
+  EXPECT_EQ(r->exponents.size(), 2u);
   r = Resolve({.run = "program", .required = false, .sketch = 0}, variables);
   ASSERT_TRUE(r.ok());
   EXPECT_EQ(r->run, "program");
@@ -108,6 +125,8 @@ TEST(OptionResolver, SaysWhatIsWrong) {
   EXPECT_THAT(Error({.run = "r", .samples = 1024, .buffer_records_max = 1u << 24}), HasSubstr("bytes)"));
   EXPECT_THAT(Error({.run = "r", .connect_timeout = milliseconds(-1)}), HasSubstr("connect_timeout"));
   EXPECT_NE(Error({.run = "r", .steps = "9-1"}), "");
+  EXPECT_THAT(Error({.run = "r", .exponents = "*@3:kind=x"}),
+              HasSubstr("start the agent: exponents: an option"));
   EXPECT_THAT(Error({.run = "r"}, {{"STATAGENT_RANK", "first"}}), HasSubstr("STATAGENT_RANK is 'first'"));
   EXPECT_THAT(Error({.run = "r", .config = {{"a\nb", "x"}}}), HasSubstr("configuration key"));
 }

@@ -37,6 +37,7 @@ void ExpectSameBatch(const RecordBatch& batch, std::span<const Layout> known_bef
   EXPECT_EQ(decoded->events, batch.events);
   EXPECT_EQ(decoded->memory, batch.memory);
   EXPECT_EQ(decoded->densities, batch.densities);
+  EXPECT_EQ(decoded->exponents, batch.exponents);
   EXPECT_EQ(decoded->settings, batch.settings);
   EXPECT_EQ(decoded->steps, batch.steps);
 }
@@ -81,6 +82,18 @@ TEST(Wire, BatchesWithoutTensorsAndWithSamplesAndWithExtremesArrive) {
   samples.stats.sample_count = {3, 0};
   samples.stats.samples = {1.5, -2.5, 1e300};
   ExpectSameBatch(samples, {}, testing::StandardLayouts());
+}
+
+TEST(Wire, ChunksOfCapturesArriveAsTheyWere) {
+  RecordBatch batch = testing::RandomBatch(5, 9, {.activations = 2, .steps = 1});
+  const std::vector<Layout> layouts = testing::StandardLayouts();
+  batch.captures = {
+      {.step = 3, .activation = 1, .layout = 1, .elements = 16, .offset = 0, .data = std::string(100, '\0')},
+      {.step = 3, .activation = 1, .layout = 1, .elements = 16, .offset = 100, .data = std::string(28, 'x')}};
+  ExpectSameBatch(batch, {}, layouts);
+  const auto decoded = FromWire(Parse(wire::EncodeBatch(batch, layouts)).batch(), {});
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(decoded->captures, batch.captures);
 }
 
 TEST(Wire, DefinitionsKeepNegativeDepths) {
@@ -137,6 +150,7 @@ TEST(Wire, ReadsWhatTheCollectorSays) {
   welcome.mutable_welcome()->set_attempt(2);
   welcome.mutable_welcome()->set_durable_seq(1ull << 40);
   welcome.mutable_welcome()->mutable_limits()->set_window_batches_max(3);
+  welcome.mutable_welcome()->mutable_limits()->set_capture_chunk_bytes_max(1u << 20);
   welcome.mutable_welcome()->set_fsync(true);
   const auto read = wire::Decode(welcome.SerializeAsString());
   ASSERT_TRUE(read.ok() && read->welcome && !read->ack);
@@ -144,6 +158,7 @@ TEST(Wire, ReadsWhatTheCollectorSays) {
   EXPECT_EQ(read->welcome->durable_seq, 1ull << 40);
   EXPECT_EQ(read->welcome->limits.window_batches_max, 3u);
   EXPECT_EQ(read->welcome->limits.message_bytes_max, 4u << 20) << "not said: the default";
+  EXPECT_EQ(read->welcome->limits.capture_chunk_bytes_max, 1u << 20);
 
   v1::CollectorMessage ack;
   ack.mutable_ack()->set_durable_seq(9);

@@ -61,7 +61,9 @@ struct Identity {
 struct Counters {
   std::uint64_t produced = 0;  // records handed to the agent (tensors, scalars, events, step ends)
   std::uint64_t acked = 0;     // durable in the collector
-  std::uint64_t pending = 0;   // in the agent's memory
+  std::uint64_t pending = 0;   // in the agent's memory or in its spill file
+  std::uint64_t spilled =
+      0;  // of these, in the spill file; after Close: left there for `statctl import spill`
   std::map<std::string, std::uint64_t> dropped;  // by cause
 };
 
@@ -82,8 +84,10 @@ STATAGENT_API Result<Statistics> Compute(const TensorView& tensor, std::uint32_t
 
 // Binary exponents floor(log2(|x|)) of the finite elements that are not 0 (complex: of both parts): counts[e
 // - lowest] of exponent e; the first and the last count take what lies beyond. float64 reaches from -1074 to
-// 1023. A pass of its own.
+// 1023. A pass of its own. `stream` as for Compute.
 STATAGENT_API Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts);
+STATAGENT_API Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts,
+                                    void* stream);
 
 // The same in the CUDA stream that produced the tensor, whose result it waits for, no longer than a minute. A
 // null stream is the device's default one. kUnimplemented: no CUDA engine in this build, or no driver or
@@ -131,8 +135,9 @@ class STATAGENT_API Agent {
   Result<std::uint32_t> Intern(const Identity& identity) noexcept;
   Status Observe(std::uint32_t handle, const TensorView& tensor, void* stream = nullptr) noexcept;
 
-  // Several tensors by handle, as Observe for each; on a GPU with as few kernel launches as possible (one for all small tensors
-  // of a dtype). All in one stream. Takes what it can: returns the first error, *refused how many had one.
+  // Several tensors by handle, as Observe for each; on a GPU with as few kernel launches as possible (one for
+  // all small tensors of a dtype). All in one stream. Takes what it can: returns the first error, *refused
+  // how many had one.
   struct Item {
     std::uint32_t handle = 0;
     TensorView tensor;
@@ -155,14 +160,25 @@ class STATAGENT_API Agent {
   // backwards).
   void EndStep() noexcept;
   Status SetStep(std::uint64_t step) noexcept;
+  // CUDA graphs. A tensor that is observed in a stream while it is captured into a graph is recorded at each
+  // replay of the graph (in recorded steps), under its identity with the call counted from 0 in each step.
+  // The tensor must be memory that the graph keeps. Which step a replay belongs to is decided on the device:
+  // EndStep, SetStep and Flush enqueue a tiny kernel in the stream named here (default: the legacy default
+  // stream), and replays before it in stream order belong to the step that ends. Name the stream in which
+  // graphs are replayed, whenever it changes, and another one before it is destroyed: CUDA refuses the next
+  // mark in a stream that is gone, which the agent takes for a failure of the device. What its graphs replay
+  // from then on, and all later tensors on it, is counted as `device_error`.
+  void ReplaysIn(int device, void* stream) noexcept;
+  // The devices with such graphs that live, at this moment.
+  std::vector<int> ReplayDevices() const noexcept;
   std::uint64_t step() const noexcept;
   bool StepWanted() const noexcept;  // whether the current step is recorded
 
   // Waits until everything handed over so far is durable in the collector or dropped. kDeadlineExceeded says
   // what is pending.
   Status Flush(std::chrono::milliseconds timeout) noexcept;
-  // Flush, goodbye, join the threads. Bounded by the timeout; what is still pending then is counted as
-  // dropped. Idempotent.
+  // Flush, goodbye, join the threads. Bounded by the timeout; what is still pending then is left in the spill
+  // file, or, without one, counted as dropped. Idempotent.
   Status Close(std::chrono::milliseconds timeout) noexcept;
 
   Counters counters() const noexcept;

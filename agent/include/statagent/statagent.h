@@ -40,6 +40,10 @@ typedef struct {
   int64_t buffer_records_max;
   int64_t connect_timeout_ms;
   int64_t threads; /* 1..64 */
+  const char* spill_dir;
+  const char* spill_limit; /* "1GiB" */
+  const char* captures;    /* "NAME@STEPS; ..." */
+  const char* exponents;   /* "PATTERN@STEPS; ..." */
 } statagent_options;
 
 /* dtype, kind, mode: numeric values of DType, Kind, Mode in statagent/types.h. */
@@ -79,6 +83,7 @@ typedef struct {
 typedef struct {
   uint32_t struct_size;
   uint64_t produced, acked, pending, dropped; /* produced == acked + dropped + pending */
+  uint64_t spilled;                           /* of pending: in the spill file */
 } statagent_counts;
 
 /* Memory at one moment. phase, present: MemoryPhase and bits of MemoryQuantity in statagent/types.h; bytes:
@@ -111,8 +116,8 @@ STATAGENT_C_API const char* statagent_version(void);
 
 /* Waits for the collector's answer up to connect_timeout_ms. 6: the run has data and if_exists is error. */
 STATAGENT_C_API int statagent_start(const statagent_options* options, statagent_agent** agent);
-/* Flush, goodbye, join; bounded by the timeout. What is pending then counts as dropped. Idempotent; keeps the
- * handle. */
+/* Flush, goodbye, join; bounded by the timeout. What is pending then stays in the spill file, or, without
+ * one, counts as dropped. Idempotent; keeps the handle. */
 STATAGENT_C_API int statagent_close(statagent_agent* agent, int64_t timeout_ms);
 /* Close (2 s) if not closed, and release the handle. Null is allowed. */
 STATAGENT_C_API void statagent_free(statagent_agent* agent);
@@ -124,10 +129,11 @@ STATAGENT_C_API int statagent_intern(statagent_agent* agent, const statagent_ide
  * may be observed once in a step; a second time is refused (3). */
 STATAGENT_C_API int statagent_observe(statagent_agent* agent, uint32_t handle, const statagent_tensor* tensor,
                                       void* stream);
-/* Several tensors of one stream under their handles, as statagent_observe for each; on a GPU with as few kernel launches as possible.
- * Takes what it can: returns the first error, *refused how many had one. */
+/* Several tensors of one stream under their handles, as statagent_observe for each; on a GPU with as few
+ * kernel launches as possible. Takes what it can: returns the first error, *refused how many had one. */
 STATAGENT_C_API int statagent_observe_list(statagent_agent* agent, uint64_t count, const uint32_t* handles,
-                                           const statagent_tensor* const* tensors, void* stream, uint64_t* refused);
+                                           const statagent_tensor* const* tensors, void* stream,
+                                           uint64_t* refused);
 STATAGENT_C_API int statagent_log_scalar(statagent_agent* agent, const char* name, double value,
                                          uint32_t micro_batch);
 STATAGENT_C_API int statagent_log_event(statagent_agent* agent, const char* kind, const char* text,
@@ -148,6 +154,10 @@ STATAGENT_C_API int statagent_log_density(statagent_agent* agent, const statagen
                                           uint64_t step);
 STATAGENT_C_API void statagent_end_step(statagent_agent* agent);
 STATAGENT_C_API int statagent_set_step(statagent_agent* agent, uint64_t step);
+/* CUDA graphs: the stream in which they are replayed on this device, and bit d for each device d whose living
+   graphs record something. See Agent::ReplaysIn in agent.h. */
+STATAGENT_C_API void statagent_replays_in(statagent_agent* agent, int32_t device, void* stream);
+STATAGENT_C_API uint64_t statagent_replay_devices(const statagent_agent* agent);
 STATAGENT_C_API uint64_t statagent_step(const statagent_agent* agent);
 STATAGENT_C_API int statagent_step_wanted(const statagent_agent* agent); /* 1 or 0 */
 STATAGENT_C_API uint32_t statagent_rank(const statagent_agent* agent);
@@ -175,6 +185,9 @@ STATAGENT_C_API int statagent_compute_on(const statagent_tensor* tensor, uint32_
    from -1074 to 1023. */
 STATAGENT_C_API int statagent_exponents(const statagent_tensor* tensor, int32_t lowest, uint32_t count,
                                         uint64_t* counts);
+/* The same in the CUDA stream that produced the tensor, as statagent_compute_on. */
+STATAGENT_C_API int statagent_exponents_on(const statagent_tensor* tensor, int32_t lowest, uint32_t count,
+                                           void* stream, uint64_t* counts);
 
 /* A set of steps ("0-9,20,100-", "0-99,every=10"). */
 typedef struct statagent_steps statagent_steps;

@@ -9,6 +9,7 @@ whose Python runs each time the graph runs:
     mark(key, entering, grad_enabled)        the root's forward pass begins or ends
     passed(gradient, key)                    the backward pass comes to an output of the root
     inputs(values, key, names)               what the root is called with
+    attend(key, training, schema)            the root is called, with inputs of this schema
     padded(value, kind, pad)                 whole numbers go into an embedding or a loss that ignores one of them
 
 `key` is a tensor with the number of the hook, an input of the graph: a graph that is used for many like modules observes each under its own
@@ -35,6 +36,7 @@ from ._modules import Named
 
 NEEDS = "torch.library with effectful operators, and hooks on intermediate tensors in graphs (torch 2.13 has both)"
 _DEPTH_MAX = 16
+_SCHEMA_DEPTH_MAX = 6
 _SEPARATOR = "\x1f"
 _FIELD = "\x1d"  # between a name and the path in it
 _UNREADABLE = "\x1e"  # before the path of a tensor that is no plain one
@@ -77,6 +79,13 @@ class Inputs(Protocol):
 
     def see_all(self, found: list[tuple[str, str, Any]]) -> None:
         """Name, path in it ("" for a bare tensor), tensor."""
+
+
+class Attendant(Protocol):
+    """What the operators tell how the root is called."""
+
+    def attend_schema(self, training: bool, schema: str) -> None:
+        """schema: for `read_schema`; equal for equal schemas."""
 
 
 @dataclasses.dataclass
@@ -142,6 +151,7 @@ class _Entry:
 _entries: dict[int, _Entry] = {}
 _roots: dict[int, Root] = {}
 _inputs: dict[int, Inputs] = {}
+_attendants: dict[int, Attendant] = {}
 _keys = itertools.count(1)
 _tickets = itertools.count(1)
 _sites = itertools.count(1)
@@ -150,7 +160,13 @@ _sites = itertools.count(1)
 class Key:
     """The number of a recorder or a root, and the tensor that carries it into graphs."""
 
-    def __init__(self, recorder: Recorder | None = None, root: Root | None = None, inputs: Inputs | None = None) -> None:
+    def __init__(
+        self,
+        recorder: Recorder | None = None,
+        root: Root | None = None,
+        inputs: Inputs | None = None,
+        attendant: Attendant | None = None,
+    ) -> None:
         self.number = next(_keys)
         self.tensor = torch.tensor(self.number, dtype=torch.int64, device="cpu", requires_grad=False)
         if recorder is not None:
@@ -159,12 +175,15 @@ class Key:
             _roots[self.number] = root
         if inputs is not None:
             _inputs[self.number] = inputs
+        if attendant is not None:
+            _attendants[self.number] = attendant
 
     def remove(self) -> None:
         """Graphs that still carry the number record nothing from now on."""
         _entries.pop(self.number, None)
         _roots.pop(self.number, None)
         _inputs.pop(self.number, None)
+        _attendants.pop(self.number, None)
 
 
 class _Inspections:
@@ -295,6 +314,17 @@ def _given(values: list[Any], key: Any, names: str) -> None:
         inputs.see_all([(name, path, value) for (name, path), value in zip(paths, values)])
 
 
+def _attend(key: Any, training: bool, schema: str) -> None:
+    attendant = _attendants.get(key.item())
+    if attendant is not None and not in_backward():
+        attendant.attend_schema(training, schema)
+
+
+def read_schema(schema: str) -> dict[str, str]:
+    """Path of a leaf -> what it is, of what `trace_schema` left in a graph."""
+    return dict(entry.split(_FIELD, 1) for entry in schema.split(_SEPARATOR)) if schema else {}
+
+
 def _padded(value: Any, kind: str, pad: int) -> None:
     from ._density import seen
 
@@ -328,6 +358,7 @@ def _define() -> Any:
         "mark": ("(Tensor key, bool entering, bool grad_enabled) -> ()", _mark),
         "passed": ("(Tensor gradient, Tensor key) -> ()", _passed),
         "inputs": ("(Tensor[] values, Tensor key, str names) -> ()", _given),
+        "attend": ("(Tensor key, bool training, str schema) -> ()", _attend),
         "padded": ("(Tensor value, str kind, int pad) -> ()", _padded),
     }
     for name, (schema, function) in schemas.items():
@@ -528,6 +559,42 @@ def trace_inputs(key: Any, names: list[str], args: Any, kwargs: Any) -> None:
                 paths.append(name + _FIELD + ("" if isinstance(value, torch.Tensor) else path))
     if values:
         torch.ops.statagent.inputs(values, key, _SEPARATOR.join(paths))
+
+
+def trace_schema(key: Any, training: bool, args: Any, kwargs: Any) -> None:
+    """The root is called with inputs of this schema: a constant, because torch makes another graph for another one. Without sizes, which would
+    make graphs of their own."""
+    if torch.compiler.is_exporting():
+        return
+    found: list[str] = []
+    for index, value in enumerate(args):
+        _describe(str(index), value, 0, found)
+    for name, value in kwargs.items():
+        _describe(name, value, 0, found)
+    torch.ops.statagent.attend(key, training, _SEPARATOR.join(found))
+
+
+def _describe(path: str, value: Any, depth: int, found: list[str]) -> None:
+    """The same as _transitions.describe, in terms that can be traced."""
+    if isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).replace("torch.", "")
+        found.append(f"{path}{_FIELD}{dtype} rank {value.dim()}" + (", needs gradient" if value.requires_grad else ""))
+        return
+    if value is None or isinstance(value, bool):
+        found.append(path + _FIELD + str(value))
+        return
+    found.append(path + _FIELD + type(value).__name__)
+    if depth >= _SCHEMA_DEPTH_MAX:
+        return
+    if isinstance(value, (tuple, list)):
+        for index, child in enumerate(value):
+            _describe(f"{path}.{index}", child, depth + 1, found)
+    elif isinstance(value, (dict, Mapping)):
+        for name, child in value.items():
+            _describe(f"{path}.{name}", child, depth + 1, found)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            _describe(f"{path}.{field.name}", getattr(value, field.name, None), depth + 1, found)
 
 
 def trace_padded(kind: str, value: Any, pad: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from .errors import InvalidArgumentError
 SETTINGS_MAX = 4096  # that the library takes
 ENTRIES_MAX = 4000  # the rest is for the automatic ones
 DEPTH_MAX = 16
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object or function: another one in each process
 
 
 def flatten_configuration(config: Any) -> dict[str, str]:
@@ -53,7 +55,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     try:
-        return str(value)
+        return value if isinstance(value, str) else _ADDRESS.sub("", str(value))
     except Exception as error:
         return f"<{type(value).__name__}: {type(error).__name__}>"
 

@@ -62,6 +62,10 @@ class Options(_Structure):
         ("buffer_records_max", c_int64),
         ("connect_timeout_ms", c_int64),
         ("threads", c_int64),
+        ("spill_dir", c_char_p),
+        ("spill_limit", c_char_p),
+        ("captures", c_char_p),
+        ("exponents", c_char_p),
     ]
 
 
@@ -133,7 +137,7 @@ class Density(_Structure):
 
 
 class Counts(_Structure):
-    _fields_ = [("struct_size", c_uint32), *[(name, c_uint64) for name in ("produced", "acked", "pending", "dropped")]]
+    _fields_ = [("struct_size", c_uint32), *[(name, c_uint64) for name in ("produced", "acked", "pending", "dropped", "spilled")]]
 
 
 VisitDropped = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_uint64)
@@ -161,6 +165,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "statagent_log_density": (c_int, [c_void_p, POINTER(Density), c_uint64]),
     "statagent_end_step": (None, [c_void_p]),
     "statagent_set_step": (c_int, [c_void_p, c_uint64]),
+    "statagent_replays_in": (None, [c_void_p, c_int32, c_void_p]),
+    "statagent_replay_devices": (c_uint64, [c_void_p]),
     "statagent_step": (c_uint64, [c_void_p]),
     "statagent_step_wanted": (c_int, [c_void_p]),
     "statagent_rank": (c_uint32, [c_void_p]),
@@ -176,7 +182,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         c_int,
         [POINTER(Tensor), c_uint32, c_uint32, c_void_p, POINTER(Statistics), POINTER(c_double), POINTER(c_double)],
     ),
-    "statagent_exponents": (c_int, [POINTER(Tensor), c_int32, c_uint32, POINTER(c_uint64)]),
+    "statagent_exponents_on": (c_int, [POINTER(Tensor), c_int32, c_uint32, c_void_p, POINTER(c_uint64)]),
     "statagent_steps_parse": (c_int, [c_char_p, POINTER(c_void_p)]),
     "statagent_steps_contains": (c_int, [c_void_p, c_uint64]),
     "statagent_steps_free": (None, [c_void_p]),

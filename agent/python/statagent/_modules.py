@@ -157,7 +157,7 @@ class Selection:
 def _patterns(what: str, patterns: Iterable[str] | None) -> list[str] | None:
     if patterns is None:
         return None
-    found = [patterns] if isinstance(patterns, str) else list(patterns)
+    found = [patterns] if isinstance(patterns, str) or not isinstance(patterns, Iterable) else list(patterns)
     for pattern in found:
         if not isinstance(pattern, str) or not pattern:
             raise InvalidArgumentError(f"watch: {what} holds {pattern!r}; expected patterns of module names, as 'blocks.*.ln1'")

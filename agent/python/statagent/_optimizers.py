@@ -10,9 +10,14 @@ from typing import Any
 
 from ._log import warn_once
 from ._modules import Named
-from ._tensors import Place, plain_tensor_types
+from ._tensors import Place, capturing, plain_tensor_types
 from .agent import Agent
 from .flatten import flatten
+
+RUN_THE_WATCHED = (
+    "expected a forward pass of it before each update; a copy that was made after watch(), or loaded from a file, is another model: "
+    "watch that one"
+)
 
 
 def goes_in_list(tensor: Any) -> bool:
@@ -196,17 +201,21 @@ class OptimizerHooks:
             self._agent.observe_list(items)
 
     def _end_step(self) -> None:
-        """The step is over when every watched optimizer has made its update."""
+        """The step is over when every watched optimizer has made its update; not while one becomes part of a CUDA graph."""
+        if capturing():
+            self._agent.updates_replayed = True
+            return
         updates = self._agent.optimizers
         if id(self._optimizer) in updates:
             updates[id(self._optimizer)] += 1
         if all(updates.values()):
             if self._wanted() and not self._trained():
-                warn_once(
-                    "untrained step",
-                    f"optimizer.step() ended step {self._agent.current_step()}, in which the watched model was not run; expected a forward "
-                    "pass before each update; if step() is called twice in a row, the second update counts as a step of its own",
+                reason = (
+                    f"optimizer.step() ended step {self._agent.current_step()}, in which the watched model was not run; {RUN_THE_WATCHED}; "
+                    "if step() is called twice in a row, the second update counts as a step of its own"
                 )
+                warn_once("untrained step", reason)
+                self._agent.tell_not_recorded("", "output", reason)
             self._agent.end_step()
 
 

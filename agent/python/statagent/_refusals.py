@@ -50,8 +50,14 @@ class Refusals:
                 return
             self._events += 1
             last = self._events == EVENTS_MAX or times == EVENTS_OF_REASON_MAX
-        what = f"{kind} of '{name}'" if kind and name else f"'{name}'" if name else "a record"
-        text = f"{what} is not recorded: {reason}"
+        text = f"{_what(name, kind)} not recorded: {reason}"
         if last:
             text += " (further ones are counted, not told)"
         self._log_event(KIND, text.replace("\0", "\\0"), {"name": name, "kind": kind, "reason": reason})
+
+
+def _what(name: str, kind: str) -> str:
+    """What a message is about, with its verb."""
+    if name:
+        return f"{kind} of '{name}' is" if kind else f"'{name}' is"
+    return f"a record of kind {kind} is" if kind else "a record is"

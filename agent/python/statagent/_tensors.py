@@ -63,6 +63,12 @@ def cuda_stream(torch: Any, device: int) -> int:
         return int(torch.cuda.current_stream(device).cuda_stream)
 
 
+def capturing() -> bool:
+    """Whether this thread's current CUDA stream is being captured into a graph: nothing runs, the graph does when it is replayed."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
+
+
 # A structure for one call of the library; the key under which it is given back, or None; what keeps the memory alive.
 Borrowed = tuple[Tensor, Optional[tuple[Any, ...]], Any]
 
@@ -184,6 +190,8 @@ def _refuse_torch(torch: Any, tensor: Any, dtype: int | None) -> TensorTypeError
         return _refuse(
             f"a torch tensor on {tensor.device}", "expected one on the CPU or a CUDA device; observe tensor.cpu() instead"
         )
+    if tensor.is_nested:
+        return _refuse("a nested torch tensor", "expected a plain one; observe its values() or to_padded_tensor()")
     if tensor.layout is not torch.strided:
         return _refuse(f"a torch tensor of layout {tensor.layout}", "expected torch.strided; observe its values or to_dense()")
     if dtype is None:
@@ -197,7 +205,7 @@ def _refuse_unreadable(torch: Any, tensor: Any) -> TensorTypeError:
             "a parameter of a lazy module without a shape yet", "expected one with data, as after the first forward pass"
         )
     if tensor.is_nested:
-        return _refuse("a nested torch tensor", "expected a plain one; observe its values or to_padded_tensor()")
+        return _refuse_torch(torch, tensor, None)
     wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
     if wrapped is not None and wrapped(tensor):
         return _refuse(

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from . import _tracing
 from ._modules import INERT_COPY, Named, name_modules
 from .agent import Agent
 from .flatten import _children
@@ -122,11 +123,14 @@ class Transitions:
         self._known: list[dict[str, Any]] = []
         self._parameters: list[Any] = []
         self._learn(name_modules(model))
+        _tracing.prepare()
+        self._key = _tracing.compiled.Key(attendant=self)
         self._removable = model.register_forward_pre_hook(_Attend(self), with_kwargs=True)
         agent.add_step_listener(self.step_ended)
 
     def remove(self) -> None:
         self._removable.remove()
+        self._key.remove()
         self._agent.remove_step_listener(self.step_ended)
         self._live, self._known, self._parameters = [], [], []
 
@@ -139,11 +143,19 @@ class Transitions:
             signature = self._signature_of(args, kwargs)
             if training is self._last_training and signature == self._last_signature:
                 return
-            self._changed(training, signature, args, kwargs)
+            self._changed(training, signature, lambda: describe(args, kwargs, self._tensor_type, self._sizes))
         except Exception as error:
             self._agent.refuse(f"transitions: {error}")
 
-    def _changed(self, training: bool, signature: Any, args: Any, kwargs: Any) -> None:
+    def attend_schema(self, training: bool, schema: str) -> None:
+        """As `attend`, by a compiled graph, which was made for one schema."""
+        try:
+            if training is not self._last_training or schema != self._last_signature:
+                self._changed(training, schema, lambda: _tracing.compiled.read_schema(schema))
+        except Exception as error:
+            self._agent.refuse(f"transitions: {error}")
+
+    def _changed(self, training: bool, signature: Any, described: Callable[[], Schema]) -> None:
         mode, before = "train" if training else "eval", self._last_training
         self._last_training, self._last_signature = training, signature
         if before is not None and before != training:
@@ -154,7 +166,7 @@ class Transitions:
             return
         if len(seen) < SCHEMAS_MAX:
             seen.append(signature)
-        schema = describe(args, kwargs, self._tensor_type, self._sizes)
+        schema = described()
         known = self._schemas.get(mode)
         self._schemas[mode] = schema
         if known is None:
@@ -261,15 +273,17 @@ def _why(utils: Any) -> str:
 
 
 class _Attend:
-    """The root's hook. Stays behind when the module is copied or pickled; does nothing while torch.compile traces it."""
+    """The root's hook. Stays behind when the module is copied or pickled. Read for a graph, it leaves an operator there."""
 
     def __init__(self, transitions: Transitions) -> None:
         self._attend, self._compiling = transitions.attend, transitions._compiling
+        self._key = transitions._key.tensor
 
     def __call__(self, root: Any, args: Any, kwargs: Any) -> None:
-        if self._compiling is not None and self._compiling():
-            return
-        self._attend(root, args, kwargs)
+        if _tracing.tracing():
+            _tracing.compiled.trace_schema(self._key, root.training, args, kwargs)
+        elif self._compiling is None or not self._compiling():
+            self._attend(root, args, kwargs)
 
     def __reduce__(self) -> Any:
         return INERT_COPY

@@ -7,6 +7,7 @@ import ctypes
 import math
 import numbers
 import os
+import sys
 import threading
 import time
 import weakref
@@ -19,7 +20,7 @@ from ._deferred import Deferred, on_gpu
 from ._library import KINDS, MODES
 from ._log import warn, warn_once
 from ._refusals import Refusals
-from ._tensors import Place, borrow, give_back
+from ._tensors import Place, borrow, cuda_stream, give_back
 from .errors import InvalidArgumentError, StatagentError
 from .flatten import flatten
 
@@ -50,6 +51,7 @@ class Agent:
         self._lock = threading.Lock()
         self._refusals = Refusals(self.log_event)
         self._closed = library is None
+        self.closing = False  # close() has been called, and has not ended it yet
         # Whether tensors of the current step are recorded: read on every hook, changed only when the step changes.
         self.wanted = False
         self._handles: dict[tuple[Any, ...], int] = {}
@@ -65,6 +67,7 @@ class Agent:
         self.backward_seen = False
         self.muted = False
         self.optimizers: dict[int, int] = {}  # watched optimizers by id, with their updates in this step
+        self.updates_replayed = False  # a watched optimizer's update is part of a CUDA graph
         self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
         self.settings: dict[str, str] = {}  # the run's configuration as sent
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
@@ -319,10 +322,11 @@ class Agent:
             self._count_refused(str(error))
 
     def step(self) -> None:
-        """Ends the current step. With a watched optimizer the step ends by itself, and this does nothing."""
+        """Ends the current step. With a watched optimizer the step ends by itself, and this does nothing, unless its update is part of a
+        CUDA graph: nobody sees a replay, so that this is called after each."""
         if self._closed:
             return
-        if self.optimizers:
+        if self.optimizers and not self.updates_replayed:
             warn_once("step", "step(): a watched optimizer ends the step already; this call is ignored")
             return
         self.end_step()
@@ -332,6 +336,7 @@ class Agent:
             return
         try:
             self.deferred.collect()
+            self._name_replay_streams()
             self._library.statagent_end_step(self._pointer)
             self._step_changed()
         except Exception as error:
@@ -342,8 +347,17 @@ class Agent:
         number = _whole("set_step: step", step)
         if self._closed:
             return
+        self._name_replay_streams()
         _library.check(self._library.statagent_set_step(self._pointer, number))
         self._step_changed()
+
+    def _name_replay_streams(self) -> None:
+        """Tells the library where CUDA graphs are replayed: in the current streams of the devices that have any."""
+        devices, device = int(self._library.statagent_replay_devices(self._pointer)), 0
+        while devices:
+            if devices & 1:
+                self._library.statagent_replays_in(self._pointer, device, cuda_stream(sys.modules["torch"], device))
+            devices, device = devices >> 1, device + 1
 
     def _step_changed(self) -> None:
         self.wanted = bool(self._library.statagent_step_wanted(self._pointer))
@@ -401,14 +415,18 @@ class Agent:
         if self._closed:
             return True
         milliseconds -= self._about_to_flush(milliseconds)
+        self._name_replay_streams()
         return self._library.statagent_flush(self._pointer, milliseconds) == 0
 
     def close(self, timeout: float = EXIT_SECONDS) -> bool:
-        """Flushes for at most `timeout` seconds and ends. What is pending then counts as dropped. Later calls do nothing."""
+        """Flushes for at most `timeout` seconds and ends. What is pending then stays in the spill file, or, without one, counts as
+        dropped. Later calls do nothing."""
         milliseconds = _milliseconds("close: timeout", timeout)
         if not self._closed:
+            self.closing = True
             milliseconds -= self._about_to_flush(milliseconds)
             self.deferred.drop()
+            self._name_replay_streams()
         with self._lock:
             if self._closed:
                 return True
@@ -423,7 +441,8 @@ class Agent:
         return self._closed
 
     def counters(self) -> dict[str, int]:
-        """produced == acked + pending + the sum of dropped_<cause>, at every moment; also after `close`."""
+        """produced == acked + pending + the sum of dropped_<cause>, at every moment; also after `close`. `spilled`, if there: how
+        many of those pending are in the spill file."""
         counts = {"produced": 0, "acked": 0, "pending": 0}
         if self._library is None:
             return counts
@@ -440,6 +459,8 @@ class Agent:
         counts.update(produced=found.produced + refused, acked=found.acked)
         counts["pending"] = found.produced - found.acked - sum(dropped.values())
         counts.update(dropped)
+        if found.spilled:
+            counts["spilled"] = min(found.spilled, counts["pending"])
         if refused:
             counts["dropped_refused"] = counts.get("dropped_refused", 0) + refused
         return counts
@@ -543,9 +564,17 @@ def init(
     buffer_records_max: int | None = None,
     threads: int | None = None,
     connect_timeout: float | None = None,
+    spill_dir: str | os.PathLike[str] | None = None,
+    spill_limit: str | None = None,
+    captures: str | Sequence[str] | None = None,
+    exponents: str | Sequence[str] | None = None,
 ) -> Agent:
-    """Starts this process's agent. What is None comes from STATAGENT_<NAME>, else the default; `config` is merged over
-    STATAGENT_CONFIG (a JSON object, or @FILE with one). `connect_timeout` is in seconds.
+    """Starts this process's agent. What is None, or empty, comes from STATAGENT_<NAME>, else the default; `config` is merged over
+    STATAGENT_CONFIG (a JSON object, or @FILE with one). `connect_timeout` is in seconds,
+    `spill_limit` a text such as "20GiB". `captures` names tensors whose raw values are kept beside their statistics, each as
+    "NAME@STEPS" ("blocks.1.ln2@3", "blocks.1.ln2@3-5:kind=grad_output"): at most 16 MiB of each (bytes_max=, up to 64 MiB), copied
+    in the hook that sees it. docs/capture.md has the grammar. `exponents` names tensors whose binary exponents are counted, each
+    as "PATTERN@STEPS" ("*@0-,every=100", "blocks.*@0-99:kind=weight_grad"): a pass of its own over each. docs/exponents.md.
 
     Raises InvalidArgumentError; RunExistsError if the run has data and if_exists is "error"; CollectorUnavailableError if
     `required` and no collector answers; StatagentError if an agent is running already."""
@@ -557,7 +586,10 @@ def init(
         if _current is not None and not _current.closed:
             raise StatagentError("init: this process has an agent already; expected one; close it first with statagent.close()")
         options = _options(
-            {"run": run, "collector": collector, "if_exists": if_exists, "launch": launch, "steps": steps},
+            {"run": run, "collector": collector, "if_exists": if_exists, "launch": launch, "steps": steps,
+             "spill_dir": None if spill_dir is None else os.fspath(spill_dir), "spill_limit": spill_limit,
+             "captures": _places("captures", captures, "blocks.1.ln2@3"),
+             "exponents": _places("exponents", exponents, "*@0-,every=100")},
             {"rank": rank, "local_rank": local_rank, "world_size": world_size, "sketch": sketch, "samples": samples,
              "buffer_records_max": buffer_records_max, "threads": threads},
         )  # fmt: skip
@@ -589,6 +621,17 @@ def _options(texts: dict[str, Any], counts: dict[str, Any]) -> _library.Options:
     for name, number in counts.items():
         setattr(options, name, -1 if number is None else _whole(f"init: {name}", number))
     return options
+
+
+def _places(option: str, places: Any, example: str) -> str | None:
+    """Several places as one text, as the library takes them."""
+    if places is None or isinstance(places, str):
+        return places
+    texts = list(places) if isinstance(places, (list, tuple, set, frozenset)) else [places]
+    for text in texts:
+        if not isinstance(text, str) or ";" in text:
+            raise InvalidArgumentError(f"init: {option} has {text!r}; expected texts such as {example!r}, without ';'")
+    return "; ".join(texts)
 
 
 def _connect_timeout(seconds: Any) -> int:
@@ -661,7 +704,8 @@ def close(timeout: float = EXIT_SECONDS) -> bool:
 
 
 def counters() -> dict[str, int]:
-    """{"produced", "acked", "pending", "dropped_<cause>"}: produced is the sum of the others."""
+    """{"produced", "acked", "pending", "dropped_<cause>"}: produced is the sum of the others. `spilled`, if there, is a part of
+    pending."""
     return {"produced": 0, "acked": 0, "pending": 0} if _current is None else _current.counters()
 
 

@@ -54,5 +54,5 @@ def compute(tensor: Any, sketch: int = 16, samples: int = 0, exponents: bool = F
 
 def _exponents(library: Any, structure: Any) -> dict[int, int]:
     counts = (ctypes.c_uint64 * (_HIGHEST_EXPONENT - _LOWEST_EXPONENT + 1))()
-    _library.check(library.statagent_exponents(structure, _LOWEST_EXPONENT, len(counts), counts))
+    _library.check(library.statagent_exponents_on(structure, _LOWEST_EXPONENT, len(counts), structure.stream, counts))
     return {exponent: count for exponent, count in enumerate(counts, _LOWEST_EXPONENT) if count}

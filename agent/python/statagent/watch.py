@@ -15,7 +15,7 @@ from ._inputs import InputObserver
 from ._log import warn_once
 from ._memory import MemoryObserver, check_memory, queue_after_backward
 from ._modules import INERT_COPY, Named, Selection, name_modules, name_parameters, sharding, unwrap
-from ._optimizers import OptimizerHooks
+from ._optimizers import RUN_THE_WATCHED, OptimizerHooks
 from ._tensors import Place
 from ._training_scalars import TrainingScalars, check_scaler
 from ._transitions import Transitions
@@ -26,6 +26,7 @@ from .flatten import flatten
 _FORWARD_KINDS = ("output", "input", "grad_output", "grad_input")
 _OPTIMIZER_KINDS = ("weight_grad", "optimizer_state")
 KINDS = (*_FORWARD_KINDS, "weight", *_OPTIMIZER_KINDS)
+NAME_BYTES_MAX = 256  # of the prefix; names as a whole have 1,024
 _DEFAULT_KINDS = frozenset(("output", "grad_output", "weight"))
 
 # What a module's hook does. DECIDE: no pass of the root is running; the module itself tells whether it trains.
@@ -35,10 +36,10 @@ _SKIP, _TRAIN, _EVAL, _DECIDE = 0, 1, 2, 3
 class _Steps:
     """The steps that a watch records."""
 
-    def __init__(self, text: str | None) -> None:
+    def __init__(self, text: str | None, argument: str) -> None:
         self._steps = ctypes.c_void_p()
         if text is not None:
-            _library.check(_library.load().statagent_steps_parse(_agent._encode("watch: steps", text), self._steps))
+            _library.check(_library.load().statagent_steps_parse(_agent._encode(f"watch: {argument}", text), self._steps))
 
     def __contains__(self, step: int) -> bool:
         return not self._steps or bool(_library.load().statagent_steps_contains(self._steps, step))
@@ -64,6 +65,7 @@ class Watch:
         self._evaluations = False
         self._backward_seen = False
         self._pass_seen = False
+        self._ever_run = False
         self._trained_last = False  # whether the last pass of the root was recorded as training
         self._backward_began = False  # since then
         self._memory: MemoryObserver | None = None
@@ -80,6 +82,7 @@ class Watch:
         self._removables, self._leaf_hooks, self._optimizers = [], [], []
         if self._agent is not None:
             self._agent.remove_step_listener(self._step_changed)
+            self._agent.remove_flush_listener(self._tell_if_never_run)
             for key in self._claimed:
                 self._agent.watched.pop(key, None)
         self._claimed = []
@@ -95,7 +98,7 @@ class Watch:
     def _claim(self, named: Named, kinds: Iterable[str]) -> None:
         """One name and kind belong to one watch, or their call indices would mix."""
         assert self._agent is not None
-        for kind in kinds:
+        for kind in sorted(kinds):
             if self._agent.watched.setdefault((named.name, kind), id(self)) != id(self):
                 raise InvalidArgumentError(
                     f"watch: '{named.name}' ({kind}) is watched already; expected each once; "
@@ -155,6 +158,7 @@ class Watch:
         assert self._agent is not None
         self._evaluations, self._steps, self._parameter_steps = evaluations, steps, parameter_steps
         self._agent.add_step_listener(self._step_changed)
+        self._agent.add_flush_listener(self._tell_if_never_run)
         self._step_changed()
 
     def _accompany(self, model: Any, optimizers: list[Any], name: str, scaler: Any, input_sizes: bool) -> None:
@@ -173,7 +177,7 @@ class Watch:
             return
         if not self._optimizers:
             raise InvalidArgumentError("watch: updates needs the optimizer; found none; give optimizer=")
-        recorded, agent = _Steps(steps), self._agent
+        recorded, agent = _Steps(steps, "updates"), self._agent
         assert agent is not None
         for hooks in self._optimizers:
             hooks.updates_wanted = lambda: self.wanted() and agent.current_step() in recorded
@@ -200,10 +204,17 @@ class Watch:
         self.micro_batch = 0
         self.epoch += 1
         self.step_epoch += 1
+        self._ever_run = self._ever_run or self._pass_seen
         self._backward_seen = self._pass_seen = False
         for removable in self._leaf_hooks:
             removable.remove()
         self._leaf_hooks.clear()
+
+    def _tell_if_never_run(self) -> None:
+        """At close: whoever trains a copy, or what was loaded from a file, else wonders where the records are."""
+        agent = self._agent
+        if agent is not None and agent.closing and not self._ever_run and not self._pass_seen:
+            agent.tell_not_recorded("", "output", f"the watched {type(self._root).__name__} was never run; {RUN_THE_WATCHED}")
 
     def _enter(self, root: Any, *_: Any) -> None:
         """The root's forward pass begins."""
@@ -255,6 +266,7 @@ class Watch:
             self._phase("post_forward")
 
     def decide(self, module: Any, grad_enabled: bool) -> int:
+        self._ever_run = True  # also where a part of the model runs without the whole
         if module.training and grad_enabled:
             return _TRAIN
         return _EVAL if self._evaluations else _SKIP
@@ -423,7 +435,7 @@ class _ModuleHook:
         for path, tensor in found:
             key = (path, micro_batch, call, state)
             handle, gradient_handle = self._handles.get(key) or self._intern(*key)
-            place, gradient_place = self._places.get(path) or self._places.setdefault(path, (Place(), Place()))
+            place, gradient_place = self._places_of(path)
             if self._values:
                 if type(tensor) is self._tensor_type:
                     self._agent.observe_at(place, handle, tensor)
@@ -441,9 +453,14 @@ class _ModuleHook:
         for path, tensor in found:
             if tensor.requires_grad:
                 key = (path, micro_batch, call, _TRAIN)
-                handle = (self._handles.get(key) or self._intern(*key))[1]
-                place = (self._places.get(path) or self._places.setdefault(path, (Place(), Place())))[1]
-                self._watch.hook_gradient(tensor, _GradientOf(self._watch, place, handle))
+                self._watch.hook_gradient(tensor, self._gradient_hook(path, key))
+
+    def _places_of(self, path: str) -> tuple[Place, Place]:
+        return self._places.get(path) or self._places.setdefault(path, (Place(), Place()))
+
+    def _gradient_hook(self, path: str, key: tuple[str, int, int, int]) -> _GradientOf:
+        handle = (self._handles.get(key) or self._intern(*key))[1]
+        return _GradientOf(self._watch, self._places_of(path)[1], handle)
 
     # --- a Recorder, for calls inside of compiled graphs; a call is (micro-batch, call index, state)
 
@@ -466,15 +483,11 @@ class _ModuleHook:
     def value(self, call: tuple[int, int, int], path: str, tensor: Any) -> None:
         key = (path, *call)
         handle = (self._handles.get(key) or self._intern(*key))[0]
-        place = (self._places.get(path) or self._places.setdefault(path, (Place(), Place())))[0]
-        self._agent.observe_at(place, handle, tensor)
+        self._agent.observe_at(self._places_of(path)[0], handle, tensor)
 
     def gradient(self, call: tuple[int, int, int], path: str, gradient: Any) -> None:
         if call[2] == _TRAIN:
-            key = (path, *call)
-            handle = (self._handles.get(key) or self._intern(*key))[1]
-            place = (self._places.get(path) or self._places.setdefault(path, (Place(), Place())))[1]
-            _GradientOf(self._watch, place, handle)(gradient)
+            self._gradient_hook(path, (path, *call))(gradient)
 
     def unhooked(self) -> tuple[int, int, int] | None:
         if not self._unhooked or self._epoch != self._watch.epoch:
@@ -616,22 +629,14 @@ def watch(
     Raises InvalidArgumentError, TypeError, and StatagentError before init."""
     if _agent.disabled():
         return Watch(None)
-    agent = _agent.current()
-    if agent is None or agent.closed:
-        found = "none" if agent is None else "one that is closed"
-        raise StatagentError(f"watch: found {found} as this process's agent; expected a running one; call statagent.init() first")
-    torch = _torch()
-    if not isinstance(model, torch.nn.Module):
-        raise InvalidArgumentError(f"watch: found a {type(model).__name__} as model; expected a torch.nn.Module")
-    if isinstance(unwrap(model), torch.jit.ScriptModule):
-        raise InvalidArgumentError(
-            f"watch: found a {type(model).__name__} as model, which takes no hooks; expected one that is not TorchScript; watch the module "
-            "that was scripted or traced, or a module around it"
-        )
+    agent = _running_agent()
+    _check_model(model)
+    _check_name(name)
     optimizers, scaler = _check_optimizers(optimizer), check_scaler(scaler)
     chosen = _check_kinds(kinds, bool(optimizers))
     memory_choices, padding = check_memory(memory), check_density(density)
-    selection, recorded_steps, recorded_parameters = Selection(include, exclude), _Steps(steps), _Steps(parameter_steps)
+    selection = Selection(include, exclude)
+    recorded_steps, recorded_parameters = _Steps(steps, "steps"), _Steps(parameter_steps, "parameter_steps")
     all_modules = name_modules(model, name)
     all_parameters = name_parameters(all_modules, name)
     selection.check([named.name for named in [*all_modules, *all_parameters]])
@@ -672,10 +677,40 @@ def _torch() -> Any:
     return torch
 
 
+def _running_agent() -> Agent:
+    agent = _agent.current()
+    if agent is None or agent.closed:
+        found = "none" if agent is None else "one that is closed"
+        raise StatagentError(f"watch: found {found} as this process's agent; expected a running one; call statagent.init() first")
+    return agent
+
+
+def _check_model(model: Any) -> None:
+    torch = _torch()
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgumentError(f"watch: found a {type(model).__name__} as model; expected a torch.nn.Module")
+    if isinstance(unwrap(model), torch.jit.ScriptModule):
+        raise InvalidArgumentError(
+            f"watch: found a {type(model).__name__} as model, which takes no hooks; expected one that is not TorchScript; watch the module "
+            "that was scripted or traced, or a module around it"
+        )
+
+
+def _check_name(name: Any) -> None:
+    """The library would refuse each record of a name that cannot be one."""
+    good = isinstance(name, str) and name.isprintable() and len(name.encode("utf-8", "replace")) <= NAME_BYTES_MAX
+    if not good:
+        shown = f"{name!r:.100}"
+        raise InvalidArgumentError(
+            f"watch: name is {shown}; expected at most {NAME_BYTES_MAX} bytes of printable text, as 'teacher'"
+        )
+
+
 def _check_optimizers(optimizer: Any) -> list[Any]:
     if optimizer is None:
         return []
-    found = [_unwrap_optimizer(each) for each in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
+    given = [_unwrap_optimizer(each) for each in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
+    found = list({id(each): each for each in given}.values())  # each once
     for each in found:
         if not hasattr(each, "register_step_post_hook") or not hasattr(each, "param_groups"):
             raise InvalidArgumentError(
@@ -698,6 +733,8 @@ def _unwrap_optimizer(optimizer: Any) -> Any:
 def _check_kinds(kinds: Iterable[str] | None, optimizer: bool) -> frozenset[str]:
     if kinds is None:
         return _DEFAULT_KINDS.union(_OPTIMIZER_KINDS if optimizer else ())
+    if not isinstance(kinds, Iterable):
+        raise InvalidArgumentError(f"watch: kinds is {kinds!r}; expected some of: {', '.join(KINDS)}")
     chosen = frozenset([kinds] if isinstance(kinds, str) else kinds)
     for kind in sorted(map(str, chosen)):
         if kind not in KINDS:
@@ -724,6 +761,6 @@ def _tell_about_strangers(agent: Agent, optimizers: list[Any], parameters: list[
     updated = [parameter for each in optimizers for group in each.param_groups for parameter in group["params"]]
     strangers = sum(id(parameter) not in known for parameter in updated)
     if strangers:
-        reason = f"{strangers} of the optimizer's {len(updated)} parameters are not the model's"
-        warn_once("strangers", f"watch: {reason}; not recorded")
+        reason = f"the optimizer has {len(updated)} parameters, {strangers} of them outside of the model"
+        warn_once("strangers", f"watch: {reason}; those are not recorded")
         agent.tell_not_recorded("", "weight", reason)

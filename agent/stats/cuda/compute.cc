@@ -13,16 +13,28 @@ namespace statcollect::stats::cuda {
 Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Output& output,
                    std::chrono::milliseconds timeout) {
   // Lives as long as the process: at its end CUDA may be gone before it.
-  static CudaEngine* const engine = new CudaEngine(
-      {.sketch = kSketchSums, .samples = kSamplesMax, .records = 16, .lanes = 1}, MakeCudaApi());
+  static CudaEngine* const engine = new CudaEngine({.sketch = kSketchSums,
+                                                    .samples = kSamplesMax,
+                                                    .exponent_lowest = kExponentMin,
+                                                    .exponents = kExponentCount,
+                                                    .records = 16,
+                                                    .lanes = 1},
+                                                   MakeCudaApi());
   static std::mutex one_at_a_time;
   std::lock_guard lock(one_at_a_time);
   STATCOLLECT_RETURN_IF_ERROR(engine->Check(tensor, device));
+  if (engine->IsCapturing(device, stream)) {
+    return {
+        Code::kFailedPrecondition,
+        "statistics of a CUDA tensor: its stream is being captured into a graph, where nothing is computed "
+        "yet; expected a stream that runs; compute after a replay"};
+  }
   // The engine's own memory, as a result may come after the deadline.
   struct Waited {
     TensorStats stats;
     std::array<double, kSketchSums> sketch;
     std::array<double, kSamplesMax> samples;
+    std::array<std::uint64_t, kExponentCount> exponents;
     std::uint32_t sample_count = 0;
     bool done = false;
     Status status;
@@ -35,7 +47,8 @@ Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Outp
   };
   *result = Waited();
   const Output own = {&result->stats, std::span(result->sketch).first(output.sketch.size()),
-                      std::span(result->samples).first(output.samples.size()), &result->sample_count};
+                      std::span(result->samples).first(output.samples.size()), &result->sample_count,
+                      std::span(result->exponents).first(output.exponents.size())};
   STATCOLLECT_RETURN_IF_ERROR(engine->Enqueue(tensor, device, stream, own, result));
   const CudaEngine::TimePoint deadline = std::chrono::steady_clock::now() + timeout;
   for (int round = 0; !result->done; ++round) {
@@ -55,6 +68,7 @@ Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Outp
   *output.stats = result->stats;
   std::copy_n(result->sketch.begin(), output.sketch.size(), output.sketch.begin());
   std::copy_n(result->samples.begin(), result->sample_count, output.samples.begin());
+  std::copy_n(result->exponents.begin(), output.exponents.size(), output.exponents.begin());
   if (output.sample_count != nullptr) *output.sample_count = result->sample_count;
   return Status::Ok();
 }

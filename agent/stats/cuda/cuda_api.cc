@@ -6,8 +6,10 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "agent/stats/cuda/kernels.h"
 #include "common/names.h"
@@ -92,9 +94,15 @@ class RuntimeApi final : public CudaApi {
                                         "; expected 8.0 or newer; copy the tensor to the CPU first"};
     }
     // Kernels are loaded here, as loading may wait for the device.
+    std::vector<const void*> kernels = {MarkKernel(), LatchKernel()};
     for (int dtype = 1; dtype < kDTypeCount; ++dtype) {
+      std::uint32_t vector_components = 0;
+      kernels.push_back(KernelOf(static_cast<DType>(dtype)));
+      kernels.push_back(ExponentKernelOf(static_cast<DType>(dtype), &vector_components));
+    }
+    for (const void* kernel : kernels) {
       cudaFuncAttributes attributes{};
-      const cudaError_t loaded = cudaFuncGetAttributes(&attributes, KernelOf(static_cast<DType>(dtype)));
+      const cudaError_t loaded = cudaFuncGetAttributes(&attributes, kernel);
       if (loaded != cudaSuccess) {
         (void)cudaGetLastError();
         return Failure("load the kernels on CUDA device " + std::to_string(device), loaded);
@@ -192,6 +200,33 @@ class RuntimeApi final : public CudaApi {
     return status != cudaStreamCaptureStatusNone;
   }
 
+  Result<std::uint64_t> CaptureOf(int device, void* stream) noexcept override {
+    const CurrentDevice current(device);
+    const Capture capture = CaptureIn(stream);
+    if (!capture.status.ok()) return capture.status;
+    return capture.id;
+  }
+
+  Status TieToGraph(int device, void* stream, std::shared_ptr<std::atomic<bool>> gone) noexcept override {
+    const OutsideCaptures outside;
+    const CurrentDevice current(device);
+    const Capture capture = CaptureIn(stream);
+    STATCOLLECT_RETURN_IF_ERROR(capture.status);
+    auto* const told = new (std::nothrow) std::shared_ptr<std::atomic<bool>>(std::move(gone));
+    if (told == nullptr) return {Code::kResourceExhausted, "observe a CUDA tensor: out of memory"};
+    cudaUserObject_t object = nullptr;
+    cudaError_t error = cudaUserObjectCreate(&object, told, TellGone, 1, cudaUserObjectNoDestructorSync);
+    if (error != cudaSuccess) {
+      delete told;
+    } else {
+      error = cudaGraphRetainUserObject(capture.graph, object, 1, cudaGraphUserObjectMove);
+      if (error != cudaSuccess) (void)cudaUserObjectRelease(object, 1);
+    }
+    if (error == cudaSuccess) return Status::Ok();
+    (void)cudaGetLastError();
+    return Failure("follow a graph on CUDA device " + std::to_string(device), error);
+  }
+
   Status CopyInStream(int device, void* to, const void* from, std::size_t bytes,
                       void* stream) noexcept override {
     const CurrentDevice current(device);
@@ -202,6 +237,35 @@ class RuntimeApi final : public CudaApi {
     if (error == cudaSuccess) return Status::Ok();
     (void)cudaGetLastError();
     return Failure("copy to CUDA device " + std::to_string(device), error);
+  }
+
+  Result<void*> CopyToHostInStream(int device, void* to, const void* from, std::size_t bytes,
+                                   void* stream) noexcept override {
+    const OutsideCaptures outside;
+    const CurrentDevice current(device);
+    cudaEvent_t event = nullptr;
+    cudaError_t error = current.error();
+    if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    if (error == cudaSuccess) {
+      error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream));
+      if (error == cudaSuccess) error = cudaEventRecord(event, static_cast<cudaStream_t>(stream));
+      if (error == cudaSuccess) return static_cast<void*>(event);
+      (void)cudaEventDestroy(event);
+    }
+    (void)cudaGetLastError();
+    return Failure("copy from CUDA device " + std::to_string(device), error);
+  }
+
+  Result<bool> IsDone(int device, void* copy) noexcept override {
+    const OutsideCaptures outside;
+    const CurrentDevice current(device);
+    auto* const event = static_cast<cudaEvent_t>(copy);
+    const cudaError_t error = current.error() == cudaSuccess ? cudaEventQuery(event) : current.error();
+    if (error == cudaErrorNotReady) return false;
+    (void)cudaEventDestroy(event);
+    if (error == cudaSuccess) return true;
+    (void)cudaGetLastError();
+    return Failure("copy from CUDA device " + std::to_string(device), error);
   }
 
   Status Enqueue(int device, DType dtype, const Launch& launch, void* stream) noexcept override {
@@ -224,6 +288,41 @@ class RuntimeApi final : public CudaApi {
     return Failure("compute statistics on CUDA device " + std::to_string(device), error);
   }
 
+  Status EnqueueExponents(int device, DType dtype, const ExponentLaunch& launch,
+                          void* stream) noexcept override {
+    const CurrentDevice current(device);
+    cudaError_t error = current.error();
+    if (error == cudaSuccess) {
+      std::uint32_t vector_components = 1;
+      const void* kernel = ExponentKernelOf(dtype, &vector_components);
+      const std::uint64_t wanted =
+          DivideUp(launch.task.components, std::uint64_t{vector_components} * kExponentBlockThreads);
+      const auto most = static_cast<std::uint64_t>(Processors(device)) * kExponentBlocksPerProcessor;
+      const auto grid = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(wanted, 1, most));
+      ExponentLaunch parameters = launch;
+      void* arguments[] = {&parameters};
+      error = cudaLaunchKernel(kernel, dim3(grid), dim3(kExponentBlockThreads), arguments,
+                               launch.bins * sizeof(std::uint32_t), static_cast<cudaStream_t>(stream));
+    }
+    if (error == cudaSuccess) return Status::Ok();
+    (void)cudaGetLastError();
+    return Failure("count exponents on CUDA device " + std::to_string(device), error);
+  }
+
+  Status EnqueueMark(int device, const Mark& mark, void* stream) noexcept override {
+    Mark parameters = mark;
+    void* arguments[] = {&parameters};
+    return EnqueueOne(device, MarkKernel(), arguments, stream);
+  }
+
+  Status EnqueueLatch(int device, ReplayControl* to, const ReplayControl* from,
+                      void* stream) noexcept override {
+    void* arguments[] = {&to, &from};
+    return EnqueueOne(device, LatchKernel(), arguments, stream);
+  }
+
+  void* OwnStream(int device) noexcept override { return Probe(device); }
+
   Status Health(int device) noexcept override {
     const OutsideCaptures outside;
     const CurrentDevice current(device);
@@ -241,6 +340,51 @@ class RuntimeApi final : public CudaApi {
     std::array<int, kDTypeCount * 3> blocks{};  // resident at once, by dtype and width; 0: not asked yet
   };
 
+  struct Capture {
+    Status status;
+    std::uint64_t id = 0;
+    cudaGraph_t graph = nullptr;
+  };
+
+  // The device is the stream's.
+  static Capture CaptureIn(void* stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;
+    Capture capture;
+#if CUDART_VERSION >= 13000
+    const cudaError_t error =
+        cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream), &status, &id, &capture.graph);
+#else
+    const cudaError_t error =
+        cudaStreamGetCaptureInfo_v2(static_cast<cudaStream_t>(stream), &status, &id, &capture.graph);
+#endif
+    if (error != cudaSuccess) (void)cudaGetLastError();
+    if (error != cudaSuccess || status != cudaStreamCaptureStatusActive) {
+      capture.status = {Code::kFailedPrecondition,
+                        "observe a CUDA tensor: nothing can be added to the graph that is being captured"};
+    }
+    capture.id = id;
+    return capture;
+  }
+
+  // Runs in a thread of CUDA's.
+  static void CUDART_CB TellGone(void* told) {
+    auto* const gone = static_cast<std::shared_ptr<std::atomic<bool>>*>(told);
+    (*gone)->store(true);
+    delete gone;
+  }
+
+  static Status EnqueueOne(int device, const void* kernel, void** arguments, void* stream) noexcept {
+    const CurrentDevice current(device);
+    cudaError_t error = current.error();
+    if (error == cudaSuccess) {
+      error = cudaLaunchKernel(kernel, dim3(1), dim3(1), arguments, 0, static_cast<cudaStream_t>(stream));
+    }
+    if (error == cudaSuccess) return Status::Ok();
+    (void)cudaGetLastError();
+    return Failure("tell CUDA device " + std::to_string(device) + " which step it is", error);
+  }
+
   static std::string Version(int number) {
     return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
   }
@@ -248,6 +392,11 @@ class RuntimeApi final : public CudaApi {
   cudaStream_t Probe(int device) {
     std::lock_guard lock(mutex_);
     return devices_[device].probe;
+  }
+
+  int Processors(int device) {
+    std::lock_guard lock(mutex_);
+    return std::max(devices_[device].processors, 1);
   }
 
   cudaError_t ResidentBlocks(int device, DType dtype, const void* kernel, std::uint32_t width, int* blocks) {

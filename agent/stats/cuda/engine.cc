@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/stats/cuda/engine_parts.h"
 #include "agent/stats/cuda/plan.h"
 #include "common/names.h"
 
@@ -18,20 +19,9 @@ namespace {
 using TimePoint = CudaEngine::TimePoint;
 
 constexpr std::chrono::milliseconds kWaitAtEnd{500};
-constexpr std::uint32_t kNoList = ~0u;
 constexpr std::size_t kPollBatch = 64;  // results taken between two locks
 
-// CUDA's handle of "this thread's default stream" means another stream in each thread.
-void* LaneKey(void* stream) {
-  thread_local char own;
-  return stream == reinterpret_cast<void*>(std::uintptr_t{2}) ? &own : stream;
-}
-
 Status TooMany() { return {Code::kResourceExhausted, "observe a CUDA tensor: too many are in flight"}; }
-
-std::uint64_t Numel(DType dtype, const Task& task) {
-  return IsComplex(dtype) ? task.components / 2 : task.components;
-}
 
 Status NotBuilt() {
   return {Code::kUnimplemented,
@@ -41,54 +31,6 @@ Status NotBuilt() {
 }
 
 }  // namespace
-
-struct CudaEngine::Flight {
-  std::uint32_t list = kNoList;  // whose tasks the kernel reads
-  std::uint32_t record = 0;
-  std::uint64_t ticket = 0;
-  std::uint64_t numel = 0;
-  std::uint32_t samples = 0;
-  Output output;
-  void* cookie = nullptr;
-};
-
-struct CudaEngine::Lane {
-  void* key = nullptr;
-  unsigned char* scratch = nullptr;
-  std::vector<Flight> ring;  // flights [head, tail), at their number modulo the size
-  std::uint64_t head = 0, tail = 0;
-  std::uint64_t last_launch = 0;  // number of the first flight of the last launch
-
-  bool empty() const { return head == tail; }
-  Flight& At(std::uint64_t number) { return ring[number % ring.size()]; }
-};
-
-// Tasks of one launch. They are written on the host and copied in the stream; free when all flights have
-// landed.
-struct CudaEngine::List {
-  Task* host = nullptr;
-  Task* device = nullptr;
-  std::size_t in_flight = 0;
-};
-
-struct CudaEngine::Pool {
-  std::array<List, kLists> lists;
-  Task* host_tasks = nullptr;
-  Task* device_tasks = nullptr;
-  std::mutex mutex;
-  int device = 0;
-  Status status;   // of opening it
-  Status failure;  // what has stopped the device for good
-  bool stopped = false;
-  unsigned char* keys = nullptr;
-  unsigned char* scratch = nullptr;
-  Record* records = nullptr;
-  double* samples = nullptr;
-  std::vector<std::uint32_t> free;
-  std::vector<Lane> lanes;
-  std::uint64_t next_ticket = 1;
-  TimePoint asked;  // about its health
-};
 
 CudaEngine::CudaEngine(const EngineOptions& options, std::unique_ptr<CudaApi> api)
     : options_(options), width_(LaunchWidth(options.sketch)), api_(std::move(api)) {}
@@ -103,7 +45,13 @@ CudaEngine::~CudaEngine() {
     while (pool->failure.ok() && in_flight() && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (!pool->failure.ok() || in_flight()) continue;
+    if (pool->graphs != nullptr) {
+      std::erase_if(pool->graphs->lanes, [&](const auto& lane) {
+        if (lane->gone->load()) pool->graphs->free_chunks.merge(lane->chunks);
+        return lane->gone->load();
+      });
+    }
+    if (!pool->failure.ok() || in_flight() || pool->has_graphs()) continue;
     Free(*pool);
   }
 }
@@ -113,8 +61,20 @@ void CudaEngine::Free(Pool& pool) {
   if (pool.scratch != nullptr) api_->FreeOnDevice(pool.device, pool.scratch);
   if (pool.records != nullptr) api_->FreeOnHost(pool.device, pool.records);
   if (pool.samples != nullptr) api_->FreeOnHost(pool.device, pool.samples);
+  if (pool.exponent_scratch != nullptr) api_->FreeOnDevice(pool.device, pool.exponent_scratch);
+  if (pool.exponent_rows != nullptr) api_->FreeOnHost(pool.device, pool.exponent_rows);
   if (pool.host_tasks != nullptr) api_->FreeOnHost(pool.device, pool.host_tasks);
   if (pool.device_tasks != nullptr) api_->FreeOnDevice(pool.device, pool.device_tasks);
+  if (pool.graphs == nullptr) return;
+  FreeGraphs(pool.device, *pool.graphs);
+}
+
+void CudaEngine::FreeGraphs(int device, const Graphs& graphs) {
+  if (graphs.control != nullptr) api_->FreeOnDevice(device, graphs.control);
+  if (graphs.log != nullptr) api_->FreeOnDevice(device, graphs.log);
+  if (graphs.rows != nullptr) api_->FreeOnHost(device, graphs.rows);
+  if (graphs.samples != nullptr) api_->FreeOnHost(device, graphs.samples);
+  for (const auto& [bytes, chunk] : graphs.free_chunks) api_->FreeOnDevice(device, chunk);
 }
 
 Status CudaEngine::Open(int device) {
@@ -142,12 +102,15 @@ Status CudaEngine::Check(const CpuTensor& tensor, int device) {
   return tensor.data == nullptr ? Status::Ok() : api_->CheckMemory(device, tensor.data);
 }
 
+Result<void*> CudaEngine::Allocate(int device, bool on_device, std::size_t bytes) {
+  return on_device ? api_->AllocateOnDevice(device, bytes) : api_->AllocateOnHost(device, bytes);
+}
+
 Status CudaEngine::Fill(Pool& pool) {
   const int device = pool.device;
   STATCOLLECT_RETURN_IF_ERROR(api_->Open(device));
   const auto allocate = [&](bool on_device, std::size_t bytes, auto** out) -> Status {
-    const auto memory =
-        on_device ? api_->AllocateOnDevice(device, bytes) : api_->AllocateOnHost(device, bytes);
+    const auto memory = Allocate(device, on_device, bytes);
     if (memory.ok()) *out = static_cast<std::remove_reference_t<decltype(*out)>>(*memory);
     return memory.status();
   };
@@ -160,6 +123,13 @@ Status CudaEngine::Fill(Pool& pool) {
   if (options_.samples > 0) {
     STATCOLLECT_RETURN_IF_ERROR(
         allocate(false, sizeof(double) * options_.samples * options_.records, &pool.samples));
+  }
+  const std::size_t exponent_words = ExponentWords(options_.exponents);
+  if (options_.exponents > 0) {
+    const std::size_t bytes = exponent_words * sizeof(std::uint64_t);
+    STATCOLLECT_RETURN_IF_ERROR(allocate(true, bytes * options_.lanes, &pool.exponent_scratch));
+    STATCOLLECT_RETURN_IF_ERROR(allocate(false, bytes * options_.records, &pool.exponent_rows));
+    for (std::uint32_t i = 0; i < options_.records; ++i) *ExponentRow(pool, i) = 0;
   }
   const std::size_t tasks = std::min<std::size_t>(kListTasks, options_.records);
   STATCOLLECT_RETURN_IF_ERROR(allocate(false, sizeof(Task) * tasks * kLists, &pool.host_tasks));
@@ -175,14 +145,35 @@ Status CudaEngine::Fill(Pool& pool) {
   pool.lanes.resize(options_.lanes);
   for (std::uint32_t i = 0; i < options_.lanes; ++i) {
     pool.lanes[i].scratch = pool.scratch + i * scratch_bytes;
+    if (options_.exponents > 0) pool.lanes[i].exponents = pool.exponent_scratch + i * exponent_words;
     pool.lanes[i].ring.resize(options_.records);
   }
   return Status::Ok();
 }
 
 bool CudaEngine::IsReady(const Pool& pool, const Flight& flight) const {
-  std::uint64_t& ready = pool.records[flight.record].ready;
-  return std::atomic_ref(ready).load(std::memory_order_acquire) >= flight.ticket;  // or of a later flight
+  const auto has_come = [&](std::uint64_t& ready) {
+    return std::atomic_ref(ready).load(std::memory_order_acquire) >= flight.ticket;  // or of a later flight
+  };
+  return has_come(pool.records[flight.record].ready) &&
+         (flight.output.exponents.empty() || has_come(*ExponentRow(pool, flight.record)));
+}
+
+std::uint64_t* CudaEngine::ExponentRow(const Pool& pool, std::uint32_t record) const {
+  return pool.exponent_rows + record * ExponentWords(options_.exponents);
+}
+
+Status CudaEngine::CountExponents(const Pool& pool, const Lane& lane, DType dtype, const Task& task,
+                                  std::uint32_t record, const Output& output, void* stream) const {
+  if (output.exponents.empty()) return Status::Ok();
+  ExponentLaunch launch;
+  launch.task = task;
+  launch.lowest = options_.exponent_lowest;
+  launch.bins = options_.exponents;
+  launch.scratch = lane.exponents;
+  launch.row = ExponentRow(pool, record);
+  launch.ticket = task.ticket;
+  return api_->EnqueueExponents(pool.device, dtype, launch, stream);
 }
 
 // Whether a kernel may still use the lane's scratch. Tensors of one launch become ready in any order.
@@ -210,14 +201,7 @@ Status CudaEngine::Enqueue(const CpuTensor& tensor, int device, void* stream, co
                            void* cookie) {
   Task task;
   STATCOLLECT_RETURN_IF_ERROR(MakeTask(tensor, &task));
-  Pool* pool = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    pool = pools_.at(device).get();
-  }
-  if (api_->IsCapturing(device, stream)) {
-    return {Code::kFailedPrecondition, "observe a CUDA tensor: its stream is being captured into a graph"};
-  }
+  Pool* const pool = &PoolOf(device);
   std::lock_guard lock(pool->mutex);
   STATCOLLECT_RETURN_IF_ERROR(CheckOpen(*pool));
   Lane* const lane = LaneFor(*pool, stream);
@@ -230,7 +214,8 @@ Status CudaEngine::Enqueue(const CpuTensor& tensor, int device, void* stream, co
   launch.units = task.units;
   launch.width = LaunchWidth(static_cast<std::uint32_t>(output.sketch.size()));
   launch.only = task;
-  const Status launched = api_->Enqueue(device, tensor.dtype, launch, stream);
+  Status launched = api_->Enqueue(device, tensor.dtype, launch, stream);
+  if (launched.ok()) launched = CountExponents(*pool, *lane, tensor.dtype, task, record, output, stream);
   if (!launched.ok()) {
     pool->failure = launched;
     return launched;
@@ -239,6 +224,11 @@ Status CudaEngine::Enqueue(const CpuTensor& tensor, int device, void* stream, co
   lane->At(lane->tail++) = {kNoList,           record, task.ticket, Numel(tensor.dtype, task),
                             task.sample_count, output, cookie};
   return Status::Ok();
+}
+
+CudaEngine::Pool& CudaEngine::PoolOf(int device) {
+  std::lock_guard lock(mutex_);
+  return *pools_.at(device);
 }
 
 Status CudaEngine::CheckOpen(const Pool& pool) const {
@@ -277,12 +267,7 @@ void CudaEngine::EnqueueList(std::span<const Item> items, int device, void* stre
 }
 
 std::size_t CudaEngine::TryList(std::span<const Item* const> items, int device, void* stream) {
-  Pool* pool = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    pool = pools_.at(device).get();
-  }
-  if (api_->IsCapturing(device, stream)) return 0;
+  Pool* const pool = &PoolOf(device);
   std::lock_guard lock(pool->mutex);
   if (!CheckOpen(*pool).ok()) return 0;
   const auto list = std::find_if(pool->lists.begin(), pool->lists.end(),
@@ -331,6 +316,10 @@ std::size_t CudaEngine::TryList(std::span<const Item* const> items, int device, 
   Status launched =
       api_->CopyInStream(device, list->device, list->host, sizeof(Task) * before.size(), stream);
   if (launched.ok()) launched = api_->Enqueue(device, dtype, launch, stream);
+  for (std::size_t i = 0; i < before.size() && launched.ok(); ++i) {
+    launched = CountExponents(*pool, *lane, dtype, list->host[i], lane->At(first + i).record,
+                              items[i]->output, stream);
+  }
   if (!launched.ok()) {
     // Their records are lost with the device. One by one they are told why.
     pool->failure = launched;
@@ -347,20 +336,29 @@ void CudaEngine::Land(const Pool& pool, const Flight& flight) const {
   const Record& record = pool.records[flight.record];
   *flight.output.stats = FinishRecord(record.totals, record.sums, flight.numel, flight.output.sketch);
   if (flight.output.sample_count != nullptr) *flight.output.sample_count = flight.samples;
+  const auto& exponents = flight.output.exponents;
+  if (!exponents.empty())
+    std::copy_n(ExponentRow(pool, flight.record) + 1, exponents.size(), exponents.begin());
   if (flight.samples > 0) {
     std::copy_n(pool.samples + std::size_t{flight.record} * options_.samples, flight.samples,
                 flight.output.samples.begin());
   }
 }
 
-std::size_t CudaEngine::Poll(TimePoint now, const std::function<void(void*, const Status&)>& done) {
+std::size_t CudaEngine::Poll(TimePoint now, const std::function<void(void*, const Status&)>& done,
+                             ReplayListener* listener) {
   std::vector<Pool*> pools;
   {
     std::lock_guard lock(mutex_);
     for (auto& [device, pool] : pools_) pools.push_back(pool.get());
   }
   std::size_t in_flight = 0;
-  for (Pool* pool : pools) in_flight += PollPool(*pool, now, done);
+  for (Pool* pool : pools) {
+    in_flight += PollPool(*pool, now, done);
+    if (listener == nullptr) continue;
+    PollReplays(*pool, listener);
+    BuryGraphs(*pool, now, listener);
+  }
   return in_flight;
 }
 
@@ -378,6 +376,7 @@ std::size_t CudaEngine::PollPool(Pool& pool, TimePoint now,
         }
         waiting += lane.tail - lane.head;
       }
+      if (pool.failure.ok() && pool.has_graphs()) ++waiting;
       if (count == 0 && waiting > 0) {
         if (pool.failure.ok() && now - pool.asked >= kHealthInterval) {
           pool.asked = now;
@@ -410,6 +409,10 @@ void CudaEngine::Abandon(bool for_good, const std::function<void(void*, const St
   for (auto& [device, pool] : pools_) {
     std::lock_guard pool_lock(pool->mutex);
     pool->stopped = stopped_;
+    if (pool->stopped && pool->failure.ok() && pool->has_graphs()) {
+      const Mark off = {pool->graphs->control, pool->graphs->log, {}, 0};
+      (void)api_->EnqueueMark(pool->device, off, api_->OwnStream(pool->device));
+    }
     for (Lane& lane : pool->lanes) {
       for (; !lane.empty(); ++lane.head) {
         done(lane.At(lane.head).cookie, Status(Code::kAborted, "statistics of a CUDA tensor: given up"));

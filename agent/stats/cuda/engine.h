@@ -9,6 +9,11 @@
 //
 //   record: free -> in flight (one ticket) -> ready (the device wrote the ticket, last) -> free
 //
+// While its stream is captured into a CUDA graph, a tensor is not computed: Capture makes its computation a
+// part of the graph. The host never sees a replay; results come through a log (replay.h), each with the step
+// that the device was told by MarkReplays. What a graph needs belongs to it, as long as it lives: scratch for
+// each captured stream, and a latch. Tensors are memory of the graph's, in its own order.
+//
 // Invariants: (1) A lane's flights are launched in order, and become ready in the order of their launches.
 // (2) A lane's scratch is used by one stream at a time. (3) Every flight ends in exactly one call of `done`.
 // Threads: Enqueue and Compute from any; Poll from one at a time. One mutex is held for a launch, never while
@@ -24,6 +29,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <vector>
 
 #include "agent/stats/cuda/cuda_api.h"
 #include "agent/stats/cuda/task.h"
@@ -33,10 +39,12 @@
 namespace statcollect::stats::cuda {
 
 struct EngineOptions {
-  std::uint32_t sketch = 16;  // sums: 0, 16, 32, 64
-  std::uint32_t samples = 0;  // at most kSamplesMax
-  std::uint32_t records = 4096;
-  std::uint32_t lanes = 4;  // about 4 MiB each of the device's memory, 10 MiB if sketch is 64
+  std::uint32_t sketch = 16;     // sums: 0, 16, 32, 64
+  std::uint32_t samples = 0;     // at most kSamplesMax
+  std::int32_t exponent_lowest = 0;  // of the histograms, if somebody asks for one
+  std::uint32_t exponents = 0;       // bins of each; 0: nobody will
+  std::uint32_t records = 4096;  // in flight; rows of the log of replays
+  std::uint32_t lanes = 4;       // about 4 MiB each of the device's memory, 10 MiB if sketch is 64
 };
 
 // Where a result goes; must stay valid until `done`. The sketch has at most EngineOptions::sketch sums (16,
@@ -46,6 +54,26 @@ struct Output {
   std::span<double> sketch;
   std::span<double> samples;
   std::uint32_t* sample_count = nullptr;
+  // EngineOptions::exponents counts, as BinOf has them, or none: not asked for.
+  std::span<std::uint64_t> exponents = {};
+};
+
+// What Poll finds in the logs of replays. Called on its thread.
+class ReplayListener {
+ public:
+  virtual ~ReplayListener() = default;
+  // A captured tensor was computed at a replay, in this step. Spans hold during the call; as many sums and at
+  // most as many samples as were asked for.
+  virtual void Replayed(void* cookie, std::uint64_t step, const TensorStats& stats,
+                        std::span<const double> sketch, std::span<const double> samples) = 0;
+  // The device has reached this mark, and with it everything enqueued before it in its stream.
+  virtual void Marked(int device, std::uint64_t number) = 0;
+  // Replays were faster than Poll: so many results or marks are lost.
+  virtual void Missed(int device, std::uint64_t rows) = 0;
+  // There will be no more marks of this device. May come several times.
+  virtual void Failed(int device) = 0;
+  // The graph is gone: the captured tensor will never be replayed again.
+  virtual void Gone(void* cookie) = 0;
 };
 
 class CudaEngine {
@@ -54,6 +82,10 @@ class CudaEngine {
   static constexpr std::chrono::milliseconds kHealthInterval{100};
   static constexpr std::size_t kListTasks = 512;  // of a launch
   static constexpr std::size_t kLists = 8;  // launches of lists in flight, a device; others go one by one
+  static constexpr std::size_t kReplayLanes = 256;       // captured streams of living graphs, a device
+  static constexpr std::size_t kCapturedMax = 1u << 16;  // tensors in living graphs, a device
+  // How long a graph's things are kept after it has gone, for its last rows to be read.
+  static constexpr std::chrono::milliseconds kGrave{1000};
 
   // `api` may be null: then every device is refused.
   CudaEngine(const EngineOptions& options, std::unique_ptr<CudaApi> api);
@@ -70,9 +102,9 @@ class CudaEngine {
   Status Check(const CpuTensor& tensor, int device);
 
   // Computes the tensor in the stream: its result comes from Poll, under `cookie`. Precondition:
-  // Check(tensor, device) was OK. Errors (there will be no `done`): kResourceExhausted, no
-  // free record or lane; kFailedPrecondition, the stream is being captured; kInternal, the device has failed;
-  // kUnimplemented, strides; kAborted, given up for good.
+  // Check(tensor, device) was OK and IsCapturing(device, stream) is false. Errors (there will be no `done`):
+  // kResourceExhausted, no free record or lane; kInternal, the device has failed; kUnimplemented, strides;
+  // kAborted, given up for good.
   Status Enqueue(const CpuTensor& tensor, int device, void* stream, const Output& output, void* cookie);
 
   // One tensor of a list.
@@ -87,26 +119,51 @@ class CudaEngine {
   void EnqueueList(std::span<const Item> items, int device, void* stream,
                    const std::function<void(void* cookie, const Status&)>& refused);
 
-  // Calls done(cookie, OK or kInternal if the device has failed) for each result that is there. Returns how
-  // many are still in flight.
-  std::size_t Poll(TimePoint now, const std::function<void(void* cookie, const Status&)>& done);
+  // Whether what is enqueued in the stream now becomes part of a graph. Precondition: Open(device) was OK.
+  bool IsCapturing(int device, void* stream) { return api_->IsCapturing(device, stream); }
+  // For a stream that is being captured: the tensor will be computed whenever the graph is replayed while the
+  // control says `wanted`; results go to the listener under `cookie`. `now`: what the control is to say if no
+  // other graph lives. *graph: the number of the capture. The tensor must be memory that the graph keeps.
+  // A graph may not run beside itself (instantiated twice). Allocates memory if the stream needs more scratch
+  // than graphs before it have left; waits for nothing but its own small copy. Errors as Enqueue;
+  // kFailedPrecondition: the capture is not to be added to.
+  Status Capture(const CpuTensor& tensor, int device, void* stream, const ReplayControl& now,
+                 std::uint32_t sketch, std::uint32_t samples, void* cookie, std::uint64_t* graph);
+  // Devices with graphs that live.
+  std::vector<int> ReplayDevices();
+  // From here on in the stream, replays find `now`. The listener hears of `number` (not 0) once the device is
+  // here. A stream that is being captured is not used: then the order to replays is not defined. False: there
+  // will be no such mark.
+  bool MarkReplays(int device, void* stream, const ReplayControl& now, std::uint64_t number);
+
+  // Calls done(cookie, OK or kInternal if the device has failed) for each result that is there, and tells
+  // `listener` what replays have left. Returns how many are still in flight, at least 1 while a graph lives.
+  std::size_t Poll(TimePoint now, const std::function<void(void* cookie, const Status&)>& done,
+                   ReplayListener* listener = nullptr);
   // Ends all flights: done(cookie, kAborted) for each. Their records are lost. `for_good`: from now on
-  // Enqueue returns kAborted.
+  // Enqueue and Capture return kAborted, and replays compute nothing as soon as the device hears of it.
   void Abandon(bool for_good, const std::function<void(void* cookie, const Status&)>& done);
 
  private:
   struct Flight;
+  struct Graphs;
   struct Lane;
   struct List;
   struct Pool;
+  struct ReplayLane;
 
   Status Fill(Pool& pool);
   void Free(Pool& pool);
+  void FreeGraphs(int device, const Graphs& graphs);
   Lane* LaneFor(Pool& pool, void* stream);
   // Why nothing can be enqueued in the stream now, if so.
   Status CheckOpen(const Pool& pool) const;
   // Gives the task a record and a ticket, and its samples a place. Precondition: there is a free record.
   void TakeRecord(Pool& pool, const Output& output, Task* task, std::uint32_t* record) const;
+  // Enqueues a second kernel that counts the tensor's exponents, if that was asked for.
+  Status CountExponents(const Pool& pool, const Lane& lane, DType dtype, const Task& task,
+                        std::uint32_t record, const Output& output, void* stream) const;
+  std::uint64_t* ExponentRow(const Pool& pool, std::uint32_t record) const;
   // Launches as many of the items, of one dtype, as fit into one launch; returns how many, 0 if the first one
   // has to go alone.
   std::size_t TryList(std::span<const Item* const> items, int device, void* stream);
@@ -114,6 +171,15 @@ class CudaEngine {
   bool IsBusy(const Pool& pool, Lane& lane) const;
   void Land(const Pool& pool, const Flight& flight) const;
   std::size_t PollPool(Pool& pool, TimePoint now, const std::function<void(void*, const Status&)>& done);
+
+  Pool& PoolOf(int device);
+  Result<void*> Allocate(int device, bool on_device, std::size_t bytes);
+  Status OpenGraphs(Pool& pool);
+  Result<ReplayLane*> ReplayLaneFor(Pool& pool, void* stream, std::uint64_t capture);
+  // Memory of the lane for the launch's scratch and samples.
+  Status GiveScratch(Pool& pool, ReplayLane& lane, std::uint32_t width, Task* task);
+  void PollReplays(Pool& pool, ReplayListener* listener);
+  void BuryGraphs(Pool& pool, TimePoint now, ReplayListener* listener);
 
   const EngineOptions options_;
   const std::uint32_t width_;  // of the sketches that kernels compute
@@ -124,8 +190,9 @@ class CudaEngine {
   std::map<int, std::unique_ptr<Pool>> pools_;
 };
 
-// One tensor's statistics, waited for. `output` as above, without options: sketch of 0, 16, 32, 64 and up to
-// kSamplesMax samples. kDeadlineExceeded: not there in time.
+// One tensor's statistics, waited for. `output` as above, without options: sketch of 0, 16, 32, 64, up to
+// kSamplesMax samples, and no exponents or kExponentCount of them, from kExponentMin on. kDeadlineExceeded:
+// not there in time.
 Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Output& output,
                    std::chrono::milliseconds timeout);
 

@@ -74,14 +74,8 @@ __device__ __forceinline__ const Task& TaskOf(const Launch& launch, std::uint32_
   return launch.tasks[low];
 }
 
-// Writes the result for the host: everything else, then `ready`.
 static __device__ __noinline__ void Publish(const Task& task, UnitSums unit, std::uint32_t width) {
-  const std::uint32_t lane = threadIdx.x % kWarpLanes;
-  for (std::uint32_t i = lane; i < width; i += kWarpLanes) task.record->sums[i] = unit.sums[i];
-  if (lane == 0) task.record->totals = *unit.totals;
-  __threadfence_system();
-  __syncwarp();
-  if (lane == 0) *reinterpret_cast<volatile std::uint64_t*>(&task.record->ready) = task.ticket;
+  PublishResult<DeviceWarp>(task, unit, width);
 }
 
 // Hands a finished unit over; whoever brings a node's last child goes on with the node.
@@ -171,7 +165,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
   const DeviceLanes<LaneKeys<C>> keys = {KeysOf<C>(static_cast<int>(lane), launch.keys)};
   const std::uint32_t warps = gridDim.x * kBlockWarps;
   const std::uint32_t first_unit = blockIdx.x * kBlockWarps + warp;
-  if (first_unit >= launch.units) return;
+  if (first_unit >= launch.units || !IsWanted(launch.only)) return;
 
   Place now = Place::AtUnit(launch, first_unit);
   if (now.piece < now.end) StagePiece<C>(*now.task, now.piece, own.staged);

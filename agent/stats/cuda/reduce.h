@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "agent/stats/cuda/piece.h"
+#include "agent/stats/cuda/replay.h"
 #include "agent/stats/cuda/task.h"
 
 namespace statcollect::stats::cuda {
@@ -131,15 +132,6 @@ STATCOLLECT_WARP Piece PieceOf(const Task& task, std::uint64_t number, const Vec
 }
 
 // --- nodes
-
-template <typename T>
-STATCOLLECT_WARP T LoadFresh(const T* from) {
-#if defined(__CUDA_ARCH__)
-  return __ldcg(from);  // another multiprocessor wrote it; its first-level cache is not this one's
-#else
-  return *from;
-#endif
-}
 
 // What another warp wrote.
 STATCOLLECT_WARP Totals LoadTotals(const Totals* from) {

@@ -106,10 +106,31 @@ class SharedScratch {
 
 // Where a result goes: host memory that the device can write. Written once by the device, ready last.
 struct alignas(64) Record {
-  std::uint64_t ready;  // the launch's ticket, once everything else is there
-  std::uint64_t reserved[7];
+  std::uint64_t ready;   // the launch's ticket, once everything else is there
+  std::uint64_t launch;  // in a log of replays (replay.h): which captured launch it is of, 0: a mark
+  std::uint64_t step;    // there, too: the replay's step; of a mark, its number
+  std::uint64_t reserved[5];
   Totals totals;
   double sums[kSketchSums];  // first `width` hold; of totals.moments.level
+};
+
+// What replays of captured graphs are told, and the log that they write: see replay.h. In device memory.
+struct ReplayControl {
+  std::uint64_t step = 0;
+  std::uint64_t wanted = 0;  // 0: nothing is computed
+};
+struct ReplayLog {
+  std::uint64_t taken = 0;  // rows
+  Record* rows = nullptr;   // in host memory, as are the samples: `samples_each` a row
+  double* samples = nullptr;
+  std::uint64_t size = 0, samples_each = 0;
+};
+// Parameters of a mark.
+struct Mark {
+  ReplayControl* control = nullptr;
+  ReplayLog* log = nullptr;
+  ReplayControl now;         // what the control becomes
+  std::uint64_t number = 0;  // of the row that tells of the mark; 0: none
 };
 
 // One tensor of a launch.
@@ -124,9 +145,12 @@ struct Task {
   std::int64_t sizes[kTaskDims] = {}, stride_bytes[kTaskDims] = {};  // of components; outermost first
   Scratch scratch;                                                   // unused if units == 1
   Record* record = nullptr;
-  std::uint64_t ticket = 0;        // what `ready` becomes
-  double* samples = nullptr;       // where the first components go, host memory too
+  std::uint64_t ticket = 0;        // what `ready` becomes; of a captured launch, its number
+  double* samples = nullptr;       // where the first components go, host memory too (captured: the device's)
   std::uint32_t sample_count = 0;  // at most as many as the tensor has
+  // Of a captured launch: the stream's latched control, and where results go instead of `record`.
+  const ReplayControl* replay = nullptr;
+  ReplayLog* log = nullptr;
 };
 
 }  // namespace statcollect::stats::cuda

@@ -141,6 +141,14 @@ def test_configuration_is_flattened_with_dots(recording: Recording) -> None:
     assert {"empty", "list"} <= found.keys()
 
 
+def test_addresses_of_objects_are_no_configuration(recording: Recording) -> None:
+    config = {"model": object(), "activation": test_addresses_of_objects_are_no_configuration, "text": "mapped at 0x10"}
+    statagent.init(run="test", config=config, **NOWHERE)
+    assert recording.config["model"] == "<object object>"
+    assert recording.config["activation"] == "<function test_addresses_of_objects_are_no_configuration>"
+    assert recording.config["text"] == "mapped at 0x10", "a text of the user's stays as it is"
+
+
 def test_configuration_of_the_environment_is_merged_below_the_argument(
     recording: Recording, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -288,3 +288,35 @@ def test_a_parameter_that_the_optimizer_leaves_out_later_stays_recorded(agent: A
     assert len(weights) == 3 and weights[0] == weights[1] == weights[2]
     gradients = [r.hash for r in recording.of("weight_grad") if r.name == "head.weight"]
     assert len(set(gradients)) == 3
+
+
+@pytest.mark.parametrize("how", ["method", "function"])
+@pytest.mark.parametrize("optimizer_class", [torch.optim.AdamW, Derived])
+def test_compiled_update_is_recorded_as_an_eager_one(agent: Agent, recording: Recording, how: str, optimizer_class: Any) -> None:
+    def run(compiled: bool, watched: bool) -> tuple[list[tuple[Any, ...]], list[torch.Tensor]]:
+        torch._dynamo.reset()
+        start = len(recording.records)
+        net = seeded(Net)
+        optimizer: Any = optimizer_class(net.parameters(), lr=0.1)
+        made = statagent.watch(net, optimizer, updates="0-") if watched else None
+        step = optimizer.step
+        if compiled:
+            step = torch.compile(optimizer.step if how == "method" else lambda: optimizer.step(), backend="aot_eager")
+        for number in range(4):
+            net(data(seed=number)).square().mean().backward()
+            step()
+            optimizer.zero_grad()
+        if made is not None:
+            made.remove()
+        records = recording.records[start:]
+        first = records[0].step if records else 0
+        kept = [(r.step - first, r.kind, r.name, r.path, r.call, r.mode, r.shape) for r in records]
+        return kept, [p.detach().clone() for p in net.parameters()]
+
+    eager, _ = run(compiled=False, watched=True)
+    compiled, weights = run(compiled=True, watched=True)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0, "nothing was compiled"
+    assert compiled == eager
+    assert recording.refusals == [] and recording.ended_steps == list(range(8))
+    _, plain = run(compiled=True, watched=False)
+    assert all(torch.equal(a, b) for a, b in zip(weights, plain, strict=True))

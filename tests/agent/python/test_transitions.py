@@ -192,7 +192,53 @@ def test_watching_breaks_no_graph(agent: Agent, told: list[dict[str, str]]) -> N
     compiled = torch.compile(outer, backend="eager", fullgraph=True)
     Transitions(agent, compiled)
     compiled(data())
-    assert [t["reason"] for t in told] == ["first"], "the wrapper's inputs are seen"
+    assert [t["reason"] for t in told] == ["first", "first"], "inside of a graph and in front of one"
+
+
+class Several(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 2)
+
+    def forward(self, batch: dict[str, Any], scale: bool = False, mask: Any = None) -> torch.Tensor:
+        x = self.fc(batch["x"].float()) * (2 if scale else 1)
+        return x if mask is None else x * mask
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_changes_in_front_of_a_compiled_graph_are_told_as_in_eager_mode(
+    agent: Agent, told: list[dict[str, str]], within: bool
+) -> None:
+    def run(compiled: bool) -> list[dict[str, str]]:
+        torch._dynamo.reset()
+        told.clear()
+        model = seeded(Several)
+        with statagent.watch(model, kinds={"output"}):
+            call: Any = model
+            if compiled and within:
+                call = torch.compile(lambda *args, **kwargs: model(*args, **kwargs), backend="eager", fullgraph=True)
+            elif compiled:
+                model.compile(backend="eager", fullgraph=True)
+            for args, kwargs in (
+                (({"x": data()},), {}),
+                (({"x": data()},), {}),
+                (({"x": data()},), {"scale": True}),
+                (({"x": data().double()},), {"scale": True}),
+                (({"x": data()},), {"mask": torch.ones(4, 2)}),
+                (({"x": data()},), {}),
+            ):
+                call(*args, **kwargs).sum().backward()
+            model.eval()
+            call({"x": data()})
+            call({"x": data(rows=6)})
+        return [fields for fields in told if fields["reason"] != "recompilation"]
+
+    eager, compiled = run(False), run(True)
+    assert compiled == eager
+    assert [(f["reason"], f["element"]) for f in eager] == [
+        ("first", "inputs"), ("input_schema", "scale"), ("input_schema", "0.x"), ("input_schema", "0.x"), ("input_schema", "scale"),
+        ("input_schema", "mask"), ("train_eval", "root"), ("first", "inputs"),
+    ]  # fmt: skip
 
 
 def test_copies_are_not_watched_and_removed_hooks_tell_nothing(agent: Agent, told: list[dict[str, str]]) -> None:

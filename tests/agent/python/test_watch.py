@@ -527,6 +527,12 @@ def test_include_and_exclude_choose_modules_and_their_parameters(agent: Agent, r
         ({"steps": "ten"}, r"ten"),
         ({"optimizer": 3}, r"found a int as optimizer"),
         ({"include": [3]}, r"include holds 3"),
+        ({"kinds": 5}, "kinds is 5; expected some of: output"),
+        ({"include": 5}, "include holds 5; expected patterns"),
+        ({"parameter_steps": [1]}, r"watch: parameter_steps is \[1\], a list"),
+        ({"name": 5}, "name is 5; expected at most 256 bytes of printable text"),
+        ({"name": "a\nb"}, r"name is 'a\\nb'; expected"),
+        ({"name": "x" * 300}, "name is 'xxx"),
     ],
 )
 def test_wrong_arguments_are_named_with_what_exists(agent: Agent, net: Net, arguments: dict[str, Any], message: str) -> None:
@@ -540,6 +546,16 @@ def test_watching_twice_is_refused(agent: Agent, net: Net) -> None:
     statagent.watch(net)
     with pytest.raises(InvalidArgumentError, match="watched already"):
         statagent.watch(net)
+
+
+def test_an_optimizer_given_twice_is_one(agent: Agent, recording: Recording, net: Net) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer=[optimizer, optimizer])
+    for _ in range(2):
+        net(data()).sum().backward()
+        optimizer.step()
+    assert recording.ended_steps == [0, 1]
+    assert all(r.call == 0 for r in recording.of("weight_grad"))
 
 
 def test_two_models_are_told_apart_by_name(agent: Agent, recording: Recording) -> None:

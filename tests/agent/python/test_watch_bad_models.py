@@ -81,7 +81,7 @@ def same(make: Callable[[], nn.Module], step: Step = one_step, prepare: Any = No
 def told(recording: Recording) -> list[tuple[str, str, str]]:
     """Name, kind and reason of each event not_recorded about the model."""
     events = [fields for _, kind, _, fields in recording.events if kind == "not_recorded"]
-    return [(f["name"], f["kind"], f["reason"]) for f in events if "are not the model's" not in f["reason"]]
+    return [(f["name"], f["kind"], f["reason"]) for f in events if "outside of the model" not in f["reason"]]
 
 
 class Odd(nn.Module):
@@ -122,7 +122,7 @@ ODD_OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], Any], str, int]] = {
     "sparse_coo": (lambda x: x.detach().to_sparse(), "layout torch.sparse_coo", 1),
     "sparse_csr": (lambda x: x.detach().to_sparse_csr(), "layout torch.sparse_csr", 1),
     "nested": (lambda x: torch.nested.nested_tensor([x[:1].detach(), x[1:].detach()]), "a nested torch tensor", 1),
-    "jagged": (lambda x: torch.nested.nested_tensor([x[:1].detach(), x[1:].detach()], layout=torch.jagged), "layout torch.jagged", 1),
+    "jagged": (lambda x: torch.nested.nested_tensor([x[:1].detach(), x[1:].detach()], layout=torch.jagged), "a nested torch tensor", 1),
 }  # fmt: skip
 
 
@@ -478,3 +478,42 @@ def test_scripted_modules_are_watched_as_far_as_they_take_hooks(agent: Agent, re
     statagent.watch(model, kinds={"output"})
     model(data()).sum().backward()
     assert {"1", "Sequential"} <= set(recording.names("output"))
+
+
+# --- models that are not the one that was watched ---
+
+
+def test_watched_model_that_never_ran_is_told_at_close(agent: Agent, recording: Recording) -> None:
+    model = nn.Linear(8, 1)
+    statagent.watch(model)
+    trained = copy.deepcopy(model)
+    trained(data()).sum().backward()
+    assert statagent.flush(timeout=0) in (True, False)
+    assert told(recording) == [], "it may still come"
+    statagent.close(timeout=0)
+    (name, kind, reason), *others = told(recording)
+    assert (name, kind, others) == ("", "output", [])
+    assert "the watched Linear was never run" in reason and "a copy that was made after watch()" in reason
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_model_that_ran_is_not_told_at_close(agent: Agent, recording: Recording, whole: bool) -> None:
+    model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))
+    statagent.watch(model)
+    (model if whole else model[0])(data())
+    statagent.step()
+    statagent.close(timeout=0)
+    assert told(recording) == []
+
+
+def test_update_without_a_pass_of_the_watched_model_is_told(agent: Agent, recording: Recording) -> None:
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    statagent.watch(model, optimizer=optimizer)
+    for _ in range(3):
+        optimizer.step()
+    statagent.close(timeout=0)
+    found = told(recording)
+    assert [(name, kind) for name, kind, _ in found] == [("", "output")] * 2
+    assert "optimizer.step() ended step 0, in which the watched model was not run" in found[0][2]
+    assert "was never run" in found[1][2]

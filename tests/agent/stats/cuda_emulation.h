@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "agent/stats/cuda/exponents.h"
 #include "agent/stats/cuda/launch.h"
 #include "agent/stats/cuda/plan.h"
 #include "agent/stats/cuda/reduce.h"
@@ -110,6 +111,22 @@ class WarpEmulation {
   HostLanes<LaneKeys<C>> keys_;
   std::uint32_t held_ = 0;  // pieces in the slots
 };
+
+// What the kernel that counts exponents does, in another order.
+inline void EmulateExponents(DType dtype, const ExponentLaunch& launch) {
+  const std::size_t words = ExponentWords(launch.bins);
+  for (std::size_t i = 0; i < words; ++i) {
+    if (launch.scratch[i] != 0) std::abort();
+  }
+  WithComponent(dtype, [&](auto component) {
+    using C = decltype(component);
+    for (std::uint64_t v = VectorsOf<C>(launch.task); v-- > 0;)
+      CountVector<C>(launch, v, [&](std::uint32_t bin) { ++launch.scratch[1 + bin]; });
+  });
+  std::copy_n(launch.scratch + 1, launch.bins, launch.row + 1);
+  std::fill_n(launch.scratch, words, std::uint64_t{0});
+  __atomic_store_n(launch.row, launch.ticket, __ATOMIC_RELEASE);
+}
 
 struct Emulated {
   TensorStats stats;

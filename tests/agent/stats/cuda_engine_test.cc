@@ -20,6 +20,9 @@ void* const kStreamC = reinterpret_cast<void*>(0x300);
 
 class CudaEngineTest : public ::testing::Test {
  protected:
+  static constexpr std::int32_t kLowest = -20;
+  static constexpr std::uint32_t kBins = 30;  // so that some numbers lie beyond
+
   struct Answer {
     TensorStats stats;
     std::vector<double> sketch = std::vector<double>(16);
@@ -27,17 +30,23 @@ class CudaEngineTest : public ::testing::Test {
     std::uint32_t sample_count = 0;
     int ended = 0;
     Status status;
+    std::vector<std::uint64_t> exponents = {};  // as many as asked for
   };
 
   void Make(std::uint32_t records = 8, std::uint32_t lanes = 2) {
-    engine_ = std::make_unique<CudaEngine>(
-        EngineOptions{.sketch = 16, .samples = 8, .records = records, .lanes = lanes},
-        std::make_unique<FakeCudaApi>(device_));
+    engine_ = std::make_unique<CudaEngine>(EngineOptions{.sketch = 16,
+                                                         .samples = 8,
+                                                         .exponent_lowest = kLowest,
+                                                         .exponents = kBins,
+                                                         .records = records,
+                                                         .lanes = lanes},
+                                           std::make_unique<FakeCudaApi>(device_));
     ASSERT_TRUE(engine_->Open(0).ok());
   }
   Status Enqueue(const TestTensor& tensor, void* stream, Answer& answer) {
-    return engine_->Enqueue(tensor.View(), 0, stream,
-                            {&answer.stats, answer.sketch, answer.samples, &answer.sample_count}, &answer);
+    return engine_->Enqueue(
+        tensor.View(), 0, stream,
+        {&answer.stats, answer.sketch, answer.samples, &answer.sample_count, answer.exponents}, &answer);
   }
   // How many were refused; their answers hold why.
   std::size_t EnqueueList(const std::vector<TestTensor>& tensors, void* stream,
@@ -45,8 +54,9 @@ class CudaEngineTest : public ::testing::Test {
     std::vector<CudaEngine::Item> items;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       Answer& answer = answers[i];
-      items.push_back(
-          {tensors[i].View(), {&answer.stats, answer.sketch, answer.samples, &answer.sample_count}, &answer});
+      items.push_back({tensors[i].View(),
+                       {&answer.stats, answer.sketch, answer.samples, &answer.sample_count, answer.exponents},
+                       &answer});
     }
     std::size_t refused = 0;
     engine_->EnqueueList(items, 0, stream, [&](void* cookie, const Status& status) {
@@ -194,10 +204,6 @@ TEST_F(CudaEngineTest, ListsAreRefusedWithTheReasonOfEach) {
   std::vector<TestTensor> pair;
   for (int i = 0; i < 2; ++i) pair.push_back(RandomNumbers(DType::kF32, {9}, random_));
   std::vector<Answer> answers(2);
-  device_->capturing.insert(kStreamA);
-  EXPECT_EQ(EnqueueList(pair, kStreamA, answers), 2u);
-  EXPECT_EQ(answers[1].status.code(), Code::kFailedPrecondition);
-  device_->capturing.clear();
   device_->launch = Status(Code::kInternal, "the device is gone");
   EXPECT_EQ(EnqueueList(pair, kStreamA, answers), 2u);
   EXPECT_EQ(answers[0].status.code(), Code::kInternal);
@@ -252,15 +258,6 @@ TEST_F(CudaEngineTest, NeverSharesScratchBetweenStreams) {
   EXPECT_EQ(Poll(), 0u);
   for (const int i : {0, 1, 2}) EXPECT_EQ(answers[i].ended, 1) << i;
   EXPECT_EQ(answers[3].ended, 0);
-}
-
-TEST_F(CudaEngineTest, EnqueuesNothingWhileItsStreamIsCaptured) {
-  Make();
-  device_->capturing = {kStreamA};
-  Answer answer;
-  EXPECT_EQ(Enqueue(RandomNumbers(DType::kF32, {10}, random_), kStreamA, answer).code(),
-            Code::kFailedPrecondition);
-  EXPECT_EQ(device_->launches, 0u);
 }
 
 TEST_F(CudaEngineTest, EndsEveryFlightOnceWhenTheDeviceFails) {
@@ -320,6 +317,91 @@ TEST_F(CudaEngineTest, GivesItsMemoryBackUnlessADeviceMayStillWriteIt) {
   engine_.reset();
   EXPECT_FALSE(device_->allocations.empty());
   device_->RunAll();  // writes memory that is still there
+}
+
+// What the CPU counts.
+std::vector<std::uint64_t> ExponentsOf(const TestTensor& tensor, std::int32_t lowest, std::uint32_t bins) {
+  std::vector<std::uint64_t> counts(bins);
+  CountExponents(tensor.View(), lowest, counts);
+  return counts;
+}
+
+TEST_F(CudaEngineTest, CountsExponentsWhereAskedForAsTheCpuDoes) {
+  Make(64);
+  std::vector<TestTensor> tensors;
+  for (const DType dtype : kAllDTypes) {
+    tensors.push_back(RandomBits(dtype, {3, 1000}, random_));
+    TestTensor strided = RandomNumbers(dtype, {7, 90}, random_);
+    std::swap(strided.shape[0], strided.shape[1]);
+    strided.strides = {1, 90};
+    tensors.push_back(strided);
+    TestTensor misaligned = RandomBits(dtype, {40}, random_);
+    misaligned.shape = {31};
+    misaligned.origin = 3;
+    tensors.push_back(misaligned);
+  }
+  tensors.push_back(RandomNumbers(DType::kF32, {0}, random_));
+  tensors.push_back(RandomNumbers(DType::kF32, {2048 * 40 + 1}, random_));
+  std::vector<Answer> answers(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    SCOPED_TRACE(i);
+    if (i % 4 != 3) answers[i].exponents.assign(kBins, 77);
+    ASSERT_TRUE(Enqueue(tensors[i], i % 2 == 0 ? kStreamA : kStreamB, answers[i]).ok());
+    if (i % 8 == 7) {
+      device_->RunAll();
+      (void)Poll();
+    }
+  }
+  EXPECT_EQ(device_->exponent_launches, tensors.size() - tensors.size() / 4);
+  device_->RunAll();
+  EXPECT_EQ(Poll(), 0u);
+  bool beyond = false;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(answers[i].ended, 1);
+    EXPECT_EQ(answers[i].stats, Emulate(tensors[i].View(), 16).stats);
+    if (answers[i].exponents.empty()) continue;
+    EXPECT_EQ(answers[i].exponents, ExponentsOf(tensors[i], kLowest, kBins));
+    beyond = beyond || (answers[i].exponents.front() > 0 && answers[i].exponents.back() > 0);
+  }
+  EXPECT_TRUE(beyond);
+}
+
+TEST_F(CudaEngineTest, AResultIsThereOnlyOnceItsExponentsAre) {
+  Make();
+  const TestTensor tensor = RandomNumbers(DType::kF32, {5000}, random_);
+  Answer answer, next;
+  answer.exponents.resize(kBins);
+  ASSERT_TRUE(Enqueue(tensor, kStreamA, answer).ok());
+  ASSERT_TRUE(Enqueue(tensor, kStreamA, next).ok());
+  ASSERT_TRUE(device_->RunOne(kStreamA));  // the statistics
+  EXPECT_EQ(Poll(), 2u);
+  EXPECT_EQ(answer.ended, 0);
+  ASSERT_TRUE(device_->RunOne(kStreamA));  // the exponents, and the next one's statistics
+  EXPECT_EQ(Poll(), 0u);
+  EXPECT_EQ(answer.exponents, ExponentsOf(tensor, kLowest, kBins));
+  EXPECT_EQ(device_->exponent_launches, 1u) << "nobody asked for the other's";
+}
+
+TEST_F(CudaEngineTest, AListsExponentsAreCountedTensorByTensor) {
+  Make(64);
+  std::vector<TestTensor> tensors;
+  for (int i = 0; i < 9; ++i)
+    tensors.push_back(RandomNumbers(i % 2 == 0 ? DType::kF32 : DType::kBf16, {100 * i}, random_));
+  for (int again = 0; again < 3; ++again) {
+    std::vector<Answer> answers(tensors.size());
+    for (std::size_t i = 0; i < answers.size(); i += 3) answers[i].exponents.resize(kBins);
+    EXPECT_EQ(EnqueueList(tensors, kStreamA, answers), 0u);
+    device_->RunAll();
+    EXPECT_EQ(Poll(), 0u);
+    EXPECT_EQ(device_->launches, 2u * (static_cast<std::size_t>(again) + 1)) << "still one a dtype";
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      EXPECT_EQ(answers[i].ended, 1);
+      if (i % 3 != 0) continue;
+      EXPECT_EQ(answers[i].exponents, ExponentsOf(tensors[i], kLowest, kBins));
+    }
+  }
+  EXPECT_EQ(device_->exponent_launches, 9u);
 }
 
 TEST(CudaEngine, SaysWhyADeviceCannotBeUsed) {

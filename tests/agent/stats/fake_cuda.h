@@ -1,16 +1,20 @@
 // A CUDA device made of host code: streams are queues of launches, which run when the test says so, with the
-// engine's own arithmetic.
+// engine's own arithmetic. Streams are captured into graphs, which are replayed into streams.
 #ifndef STATCOLLECT_TESTS_AGENT_STATS_FAKE_CUDA_H_
 #define STATCOLLECT_TESTS_AGENT_STATS_FAKE_CUDA_H_
 
 #include <atomic>
 #include <cstdlib>
 #include <deque>
+#include <functional>
+#include <initializer_list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "agent/stats/cuda/cuda_api.h"
 #include "tests/agent/stats/cuda_emulation.h"
@@ -28,20 +32,54 @@ struct FakeDevice {
 
   std::mutex mutex;
   Status open, launch, health;
-  std::set<void*> capturing;
-  // A launch, or a copy that is made when its turn comes.
+  // A launch, or a copy, mark or latch that is made when its turn comes.
   struct Entry {
     DType dtype = DType::kUnspecified;
     Launch launch;
     void* to = nullptr;
     const void* from = nullptr;
     std::size_t bytes = 0;
-    const void* scratch = nullptr;  // of a launch: where its tickets begin
+    const void* scratch = nullptr;         // of a launch: where its tickets begin
+    std::function<void()> note;            // of a mark or a latch
+    std::shared_ptr<bool> done = nullptr;  // of a copy to the host
   };
+  std::map<void*, std::shared_ptr<bool>> copies;  // to the host, not asked about to the end
+  struct Graph {
+    std::uint64_t capture = 0;
+    std::vector<Entry> entries;  // of all its streams
+    std::vector<std::shared_ptr<std::atomic<bool>>> tied;
+    ~Graph() {
+      for (const auto& gone : tied) gone->store(true);
+    }
+  };
+  std::map<void*, std::shared_ptr<Graph>> capturing;  // by stream
+  std::uint64_t captures = 0;
+  bool capture_broken = false;
+  char own = 0;  // its address is the engine's own stream
+
+  // Several streams: forked from the first one.
+  void BeginCapture(std::initializer_list<void*> of) {
+    const auto graph = std::make_shared<Graph>();
+    graph->capture = ++captures;
+    for (void* stream : of) capturing[stream] = graph;
+  }
+  std::shared_ptr<Graph> EndCapture(void* stream) {
+    const auto graph = capturing.at(stream);
+    std::erase_if(capturing, [&](const auto& each) { return each.second == graph; });
+    return graph;
+  }
+  void Replay(const Graph& graph, void* stream) {
+    std::lock_guard lock(mutex);
+    for (const Entry& entry : graph.entries) {
+      streams[stream].push_back(entry);
+      if (IsLaunch(entry)) ++scratch_in_use[entry.scratch];
+    }
+  }
+  static bool IsLaunch(const Entry& entry) { return entry.to == nullptr && !entry.note; }
   std::map<void*, std::deque<Entry>> streams;
   std::map<const void*, std::uint64_t> scratch_in_use;  // by launches that have not run
   std::set<void*> allocations;
-  std::size_t launches = 0;
+  std::size_t launches = 0, exponent_launches = 0;
   bool scratch_shared = false;  // by two streams at once
 
   // Runs the oldest launch of the stream; false if there is none.
@@ -54,10 +92,16 @@ struct FakeDevice {
         if (queue.empty()) return false;
         next = queue.front();
         queue.pop_front();
-        if (next.to == nullptr && --scratch_in_use[next.scratch] == 0) scratch_in_use.erase(next.scratch);
+        if (IsLaunch(next) && --scratch_in_use[next.scratch] == 0) scratch_in_use.erase(next.scratch);
+      }
+      if (next.note) {
+        next.note();
+        continue;
       }
       if (next.to != nullptr) {
         std::memcpy(next.to, next.from, next.bytes);
+        std::lock_guard lock(mutex);
+        if (next.done != nullptr) *next.done = true;
         continue;
       }
       Run(next.dtype, next.launch);
@@ -77,6 +121,7 @@ struct FakeDevice {
   }
 
   static void Run(DType dtype, const Launch& launch) {
+    if (!IsWanted(launch.only)) return;
     if (launch.tasks == nullptr) return Run(dtype, launch, launch.only);
     std::uint32_t unit = 0;
     for (std::uint32_t i = 0; i < launch.task_count; ++i) {
@@ -126,9 +171,7 @@ struct FakeDevice {
         warp.Finish(task, unit, &result);
       }
       if (result.ready != 1) std::abort();
-      task.record->totals = result.totals;
-      std::copy_n(result.sums, launch.width, task.record->sums);
-      std::atomic_ref(task.record->ready).store(task.ticket, std::memory_order_release);
+      PublishResult<HostWarp>(task, {&result.totals, result.sums}, launch.width);
     });
   }
 };
@@ -151,9 +194,30 @@ class FakeCudaApi final : public CudaApi {
   }
   Status CheckMemory(int, const void*) noexcept override { return Status::Ok(); }
   bool IsCapturing(int, void* stream) noexcept override { return device_->capturing.contains(stream); }
+  Result<std::uint64_t> CaptureOf(int, void* stream) noexcept override {
+    if (device_->capture_broken) return Status(Code::kFailedPrecondition, "the capture is broken");
+    return device_->capturing.at(stream)->capture;
+  }
+  Status TieToGraph(int, void* stream, std::shared_ptr<std::atomic<bool>> gone) noexcept override {
+    device_->capturing.at(stream)->tied.push_back(std::move(gone));
+    return Status::Ok();
+  }
+  Status EnqueueMark(int, const Mark& mark, void* stream) noexcept override {
+    return Note([mark] { WriteMark(mark); }, stream);
+  }
+  Status EnqueueLatch(int, ReplayControl* to, const ReplayControl* from, void* stream) noexcept override {
+    return Note([to, from] { *to = *from; }, stream);
+  }
+  void* OwnStream(int) noexcept override { return &device_->own; }
   Status Enqueue(int, DType dtype, const Launch& launch, void* stream) noexcept override {
     std::lock_guard lock(device_->mutex);
     if (!device_->launch.ok()) return device_->launch;
+    if (const auto captured = device_->capturing.find(stream); captured != device_->capturing.end()) {
+      if (launch.tasks != nullptr) std::abort();  // they would be read at each replay
+      captured->second->entries.push_back(
+          {.dtype = dtype, .launch = launch, .scratch = launch.only.scratch.tickets});
+      return Status::Ok();
+    }
     auto& queue = device_->streams[stream];
     const void* scratch = launch.only.scratch.tickets;
     if (launch.tasks != nullptr) {
@@ -162,7 +226,7 @@ class FakeCudaApi final : public CudaApi {
     }
     for (const auto& [other, entries] : device_->streams) {
       for (const auto& earlier : entries) {
-        if (other != stream && earlier.to == nullptr && earlier.scratch == scratch)
+        if (other != stream && FakeDevice::IsLaunch(earlier) && earlier.scratch == scratch)
           device_->scratch_shared = true;
       }
     }
@@ -171,11 +235,34 @@ class FakeCudaApi final : public CudaApi {
     queue.push_back({.dtype = dtype, .launch = launch, .scratch = scratch});
     return Status::Ok();
   }
+  Status EnqueueExponents(int, DType dtype, const ExponentLaunch& launch, void* stream) noexcept override {
+    if (device_->capturing.contains(stream)) std::abort();  // its row would be written at each replay
+    ++device_->exponent_launches;
+    return Note([dtype, launch] { EmulateExponents(dtype, launch); }, stream);
+  }
   Status CopyInStream(int, void* to, const void* from, std::size_t bytes, void* stream) noexcept override {
     std::lock_guard lock(device_->mutex);
     if (!device_->launch.ok()) return device_->launch;
+    if (device_->capturing.contains(stream)) std::abort();  // it would be copied at each replay
     device_->streams[stream].push_back({.to = to, .from = from, .bytes = bytes});
     return Status::Ok();
+  }
+  Result<void*> CopyToHostInStream(int, void* to, const void* from, std::size_t bytes,
+                                   void* stream) noexcept override {
+    std::lock_guard lock(device_->mutex);
+    if (!device_->launch.ok()) return device_->launch;
+    auto done = std::make_shared<bool>(false);
+    device_->streams[stream].push_back({.to = to, .from = from, .bytes = bytes, .done = done});
+    device_->copies[done.get()] = done;
+    return static_cast<void*>(done.get());
+  }
+  Result<bool> IsDone(int, void* copy) noexcept override {
+    std::lock_guard lock(device_->mutex);
+    const auto found = device_->copies.find(copy);
+    if (device_->health.ok() && !*found->second) return false;
+    device_->copies.erase(found);
+    if (!device_->health.ok()) return device_->health;
+    return true;
   }
   Status Health(int) noexcept override {
     std::lock_guard lock(device_->mutex);
@@ -183,6 +270,20 @@ class FakeCudaApi final : public CudaApi {
   }
 
  private:
+  Status Note(std::function<void()> note, void* stream) {
+    std::lock_guard lock(device_->mutex);
+    if (!device_->launch.ok()) return device_->launch;
+    const auto captured = device_->capturing.find(stream);
+    auto* const into = captured != device_->capturing.end() ? &captured->second->entries : nullptr;
+    FakeDevice::Entry entry;
+    entry.note = std::move(note);
+    if (into != nullptr) {
+      into->push_back(std::move(entry));
+    } else {
+      device_->streams[stream].push_back(std::move(entry));
+    }
+    return Status::Ok();
+  }
   Result<void*> Allocate(std::size_t bytes) {
     void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     std::memset(memory, 0, bytes);

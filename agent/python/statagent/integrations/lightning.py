@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -57,7 +58,7 @@ class StatagentCallback(_callback_class()):  # type: ignore[misc]
         if disabled():
             return
         ranks = {"rank": trainer.global_rank, "local_rank": trainer.local_rank, "world_size": trainer.world_size}
-        self._agent = start({**ranks, **self._init}, int(trainer.global_step))
+        self._agent = start({**ranks, **_launch(trainer), **self._init}, int(trainer.global_step))
         self._watch = watch(pl_module, optimizer=list(trainer.optimizers) or None, **self._watch_options)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -111,6 +112,15 @@ class StatagentCallback(_callback_class()):  # type: ignore[misc]
         if self._watch is not None:
             self._watch.remove()
         self._watch = None
+
+
+def _launch(trainer: Any) -> dict[str, str]:
+    """What the ranks that Lightning starts by itself have in common: it says so in no variable, but they meet at a free port."""
+    environment: Any = getattr(trainer.strategy, "cluster_environment", None)
+    given = "STATAGENT_LAUNCH" in os.environ
+    if given or type(environment).__name__ != "LightningEnvironment" or trainer.world_size == 1:
+        return {}
+    return {"launch": f"lightning {environment.main_address}:{environment.main_port}"}
 
 
 def _named(batch: Any) -> bool:

@@ -1,0 +1,97 @@
+// Raw values of tensors in the memory of CUDA devices: copies them, in the tensor's stream, to pinned memory,
+// and from there, once they have arrived, to the capture queue. Nothing here waits for a device; the tensor
+// may be freed in stream order right after Copy.
+//
+// The pinned memory, kPinnedBytes of it, is allocated with the first copy, in the thread that asks for it,
+// and kept until the end: allocating it takes milliseconds and may hold up work of other streams once.
+#ifndef STATCOLLECT_AGENT_CUDA_CAPTURES_H_
+#define STATCOLLECT_AGENT_CUDA_CAPTURES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "agent/staging/capture_queue.h"
+#include "agent/staging/slot_filler.h"
+#include "agent/stats/cuda/cuda_api.h"
+#include "agent/stats/stats.h"
+#include "common/status.h"
+
+namespace statcollect {
+
+// Threads: Copy from any; Poll from the batcher's; Abandon once the batcher has stopped.
+class CudaCaptures final {
+ public:
+  static constexpr std::size_t kPinnedBytes = std::size_t{64} << 20;
+
+  // Told of a tensor that was given up after Copy had returned OK. From the batcher's thread.
+  using OnLost = std::function<void(const CaptureTarget& target, const std::string& why)>;
+
+  // `api` may be null: then every copy is refused. `queue` outlives it.
+  CudaCaptures(std::unique_ptr<stats::cuda::CudaApi> api, CaptureQueue* queue, OnLost on_lost)
+      : api_(std::move(api)), queue_(queue), on_lost_(std::move(on_lost)) {}
+  // Memory that a device may still write is not given back.
+  ~CudaCaptures();
+  CudaCaptures(const CudaCaptures&) = delete;
+  CudaCaptures& operator=(const CudaCaptures&) = delete;
+
+  // Begins to fill the reserved tensor with its first elements, or gives it up and says why. Precondition:
+  // stats::Validate(tensor) is OK and its memory the device's (CudaEngine::Check).
+  Status Copy(CapturedTensor* captured, const stats::CpuTensor& tensor, int device, void* stream);
+
+  // Hands over what has arrived; returns how many copies are still on their way. Never waits.
+  std::size_t Poll() noexcept;
+  // Nothing more will be polled: gives up what is on its way.
+  void Abandon();
+
+ private:
+  // A copy on its way.
+  struct Flight {
+    CapturedTensor* captured = nullptr;
+    int device = 0;
+    void* event = nullptr;
+    std::size_t begin = 0, bytes = 0;  // in pinned_
+    std::size_t first = 0;             // byte of these where the tensor's first element lies
+    DType dtype = DType::kUnspecified;
+    std::vector<std::int64_t> shape, strides;
+  };
+
+  Status CopyLocked(Flight& flight, const stats::CpuTensor& tensor, void* stream);
+  void HandOver(const Flight* flight);  // of Poll, without the mutex
+  // Where `bytes` bytes of pinned memory are free; kResourceExhausted.
+  Result<std::size_t> FindRoomLocked(std::size_t bytes) const;
+
+  const std::unique_ptr<stats::cuda::CudaApi> api_;
+  CaptureQueue* const queue_;
+  const OnLost on_lost_;
+  std::mutex mutex_;  // guards the rest; only Poll and Abandon take flights away
+  unsigned char* pinned_ = nullptr;
+  int pinned_device_ = 0;  // that it was allocated with; every device can write it
+  std::list<Flight> flights_;
+  bool abandoned_ = false;
+};
+
+// Slots and captures of CUDA devices, as the batcher asks for them.
+class CudaFiller final : public SlotFiller {
+ public:
+  CudaFiller(SlotFiller* slots, CudaCaptures* captures) : slots_(slots), captures_(captures) {}
+  std::size_t Poll() noexcept override { return slots_->Poll() + captures_->Poll(); }
+  const ObservedTensor* FrontReplayed(const ReplayGate& gate) noexcept override {
+    return slots_->FrontReplayed(gate);
+  }
+  void PopReplayed() noexcept override { slots_->PopReplayed(); }
+  void PassGate(const ReplayGate& gate) noexcept override { slots_->PassGate(gate); }
+
+ private:
+  SlotFiller* const slots_;
+  CudaCaptures* const captures_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_CUDA_CAPTURES_H_

@@ -1,0 +1,35 @@
+// Whose binary exponents are counted, and in which steps: what STATAGENT_EXPONENTS says (docs/exponents.md).
+#ifndef STATCOLLECT_AGENT_STAGING_EXPONENT_SPEC_H_
+#define STATCOLLECT_AGENT_STAGING_EXPONENT_SPEC_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/records.h"
+#include "common/status.h"
+#include "common/step_set.h"
+
+namespace statcollect {
+
+inline constexpr std::size_t kExponentSpecsMax = 256;
+
+struct ExponentSpec {
+  std::string pattern;      // of the name: '*' stands for any characters, '?' for one
+  std::vector<Kind> kinds;  // empty: every kind
+  StepSet steps;
+
+  // Cost: the name's length times the number of its '*', at worst.
+  bool Matches(const ActivationKey& key) const;
+  // "PATTERN", "PATTERN@STEPS" or "PATTERN@STEPS:kind=weight_grad,kind=grad_output". The last '@' counts;
+  // STEPS as StepSet::Parse. kInvalidArgument says what was found and expected.
+  static Result<ExponentSpec> Parse(std::string_view text);
+};
+
+// Several of these texts, separated by ';'; blanks around each are dropped.
+Result<std::vector<ExponentSpec>> ParseExponentSpecs(std::string_view text);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_STAGING_EXPONENT_SPEC_H_

@@ -1,0 +1,248 @@
+// The engine's part for replays of CUDA graphs: see engine.h and replay.h.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "agent/stats/cuda/engine_parts.h"
+#include "agent/stats/cuda/plan.h"
+
+namespace statcollect::stats::cuda {
+namespace {
+
+constexpr std::size_t kChunkBytesMin = 64u << 10;
+constexpr std::size_t kRowsBatch = 16;  // read between two locks
+
+Status TooManyGraphs(const std::string& what) {
+  return {Code::kResourceExhausted,
+          "observe a CUDA tensor in a graph: more than " + what + " in living graphs"};
+}
+
+// A row as it was when it held what row `number` is to hold.
+struct Row {
+  Record record;
+  std::vector<double> samples;
+};
+
+}  // namespace
+
+Status CudaEngine::OpenGraphs(Pool& pool) {
+  if (pool.graphs != nullptr) return Status::Ok();
+  auto graphs = std::make_unique<Graphs>();
+  const auto fill = [&]() -> Status {
+    const int device = pool.device;
+    const auto allocate = [&](bool on_device, std::size_t bytes, auto** out) -> Status {
+      const auto memory = Allocate(device, on_device, bytes);
+      if (memory.ok()) *out = static_cast<std::remove_reference_t<decltype(*out)>>(*memory);
+      return memory.status();
+    };
+    STATCOLLECT_RETURN_IF_ERROR(allocate(true, sizeof(ReplayControl) * (1 + kReplayLanes), &graphs->control));
+    STATCOLLECT_RETURN_IF_ERROR(allocate(true, sizeof(ReplayLog), &graphs->log));
+    STATCOLLECT_RETURN_IF_ERROR(allocate(false, sizeof(Record) * options_.records, &graphs->rows));
+    if (options_.samples > 0) {
+      STATCOLLECT_RETURN_IF_ERROR(
+          allocate(false, sizeof(double) * options_.samples * options_.records, &graphs->samples));
+    }
+    for (std::uint32_t i = 0; i < options_.records; ++i) graphs->rows[i].ready = 0;
+    const ReplayLog log = {0, graphs->rows, graphs->samples, options_.records, options_.samples};
+    return api_->CopyToDevice(device, graphs->log, &log, sizeof(log));
+  };
+  const Status filled = fill();
+  if (!filled.ok()) {
+    FreeGraphs(pool.device, *graphs);
+    return filled;
+  }
+  for (std::size_t i = kReplayLanes; i > 0; --i) graphs->free_latches.push_back(graphs->control + i);
+  pool.graphs = std::move(graphs);
+  return Status::Ok();
+}
+
+Result<CudaEngine::ReplayLane*> CudaEngine::ReplayLaneFor(Pool& pool, void* stream, std::uint64_t capture) {
+  Graphs& graphs = *pool.graphs;
+  std::shared_ptr<std::atomic<bool>> gone;
+  for (const auto& lane : graphs.lanes) {
+    if (lane->capture != capture) continue;
+    if (lane->key == LaneKey(stream)) return lane.get();
+    gone = lane->gone;
+  }
+  if (graphs.free_latches.empty()) return TooManyGraphs(std::to_string(kReplayLanes) + " streams");
+  if (gone == nullptr) {
+    gone = std::make_shared<std::atomic<bool>>(false);
+    STATCOLLECT_RETURN_IF_ERROR(api_->TieToGraph(pool.device, stream, gone));
+  }
+  auto lane = std::make_unique<ReplayLane>();
+  lane->capture = capture;
+  lane->key = LaneKey(stream);
+  lane->latch = graphs.free_latches.back();
+  lane->gone = std::move(gone);
+  STATCOLLECT_RETURN_IF_ERROR(api_->EnqueueLatch(pool.device, lane->latch, graphs.control, stream));
+  graphs.free_latches.pop_back();
+  return graphs.lanes.emplace_back(std::move(lane)).get();
+}
+
+Status CudaEngine::GiveScratch(Pool& pool, ReplayLane& lane, std::uint32_t width, Task* task) {
+  const std::size_t samples = sizeof(double) * task->sample_count;
+  if (task->units < 2 && samples == 0) return Status::Ok();
+  const std::size_t bytes =
+      std::max(kChunkBytesMin, std::bit_ceil((ScratchBytes(task->units, width) + 63) / 64 * 64 + samples));
+  if (lane.chunks.empty() || lane.chunks.rbegin()->first < bytes) {
+    auto& free = pool.graphs->free_chunks;
+    if (const auto found = free.lower_bound(bytes); found != free.end()) {
+      lane.chunks.insert(free.extract(found));
+    } else {
+      const auto memory = api_->AllocateOnDevice(pool.device, bytes);
+      if (!memory.ok()) return {Code::kResourceExhausted, memory.status().message()};
+      lane.chunks.emplace(bytes, static_cast<unsigned char*>(*memory));
+    }
+  }
+  const auto& [size, chunk] = *lane.chunks.rbegin();
+  task->scratch = ScratchAt(chunk, task->units);
+  if (samples > 0) task->samples = reinterpret_cast<double*>(chunk + size - samples);
+  return Status::Ok();
+}
+
+Status CudaEngine::Capture(const CpuTensor& tensor, int device, void* stream, const ReplayControl& now,
+                           std::uint32_t sketch, std::uint32_t samples, void* cookie, std::uint64_t* graph) {
+  Task task;
+  STATCOLLECT_RETURN_IF_ERROR(MakeTask(tensor, &task));
+  const auto capture = api_->CaptureOf(device, stream);
+  if (!capture.ok()) return capture.status();
+  *graph = *capture;
+  Pool& pool = PoolOf(device);
+  std::lock_guard lock(pool.mutex);
+  STATCOLLECT_RETURN_IF_ERROR(CheckOpen(pool));
+  STATCOLLECT_RETURN_IF_ERROR(OpenGraphs(pool));
+  Graphs& graphs = *pool.graphs;
+  if (graphs.launches.size() >= kCapturedMax) return TooManyGraphs(std::to_string(kCapturedMax) + " tensors");
+  if (graphs.lanes.empty()) {  // no replay can be reading it
+    STATCOLLECT_RETURN_IF_ERROR(api_->CopyToDevice(device, graphs.control, &now, sizeof(now)));
+  }
+  const auto lane = ReplayLaneFor(pool, stream, *capture);
+  if (!lane.ok()) return lane.status();
+  Launch launch;
+  launch.keys = reinterpret_cast<const std::uint64_t*>(pool.keys);
+  launch.units = task.units;
+  launch.width = LaunchWidth(sketch);
+  task.sample_count =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>({samples, options_.samples, task.components}));
+  STATCOLLECT_RETURN_IF_ERROR(GiveScratch(pool, **lane, launch.width, &task));
+  task.ticket = graphs.next_launch;
+  task.replay = (*lane)->latch;
+  task.log = graphs.log;
+  launch.only = task;
+  STATCOLLECT_RETURN_IF_ERROR(api_->Enqueue(device, tensor.dtype, launch, stream));
+  (*lane)->launches.push_back(graphs.next_launch);
+  graphs.launches.emplace(graphs.next_launch++,
+                          Graphs::Launched{cookie, Numel(tensor.dtype, task), sketch, task.sample_count});
+  return Status::Ok();
+}
+
+std::vector<int> CudaEngine::ReplayDevices() {
+  std::vector<int> devices;
+  std::lock_guard lock(mutex_);
+  for (const auto& [device, pool] : pools_) {
+    std::lock_guard pool_lock(pool->mutex);
+    if (pool->has_graphs()) devices.push_back(device);
+  }
+  return devices;
+}
+
+bool CudaEngine::MarkReplays(int device, void* stream, const ReplayControl& now, std::uint64_t number) {
+  Pool& pool = PoolOf(device);
+  std::lock_guard lock(pool.mutex);
+  if (!CheckOpen(pool).ok() || !pool.has_graphs()) return false;
+  void* const in = api_->IsCapturing(device, stream) ? api_->OwnStream(device) : stream;
+  const Status marked = api_->EnqueueMark(device, {pool.graphs->control, pool.graphs->log, now, number}, in);
+  if (!marked.ok()) pool.failure = marked;
+  return marked.ok();
+}
+
+void CudaEngine::PollReplays(Pool& pool, ReplayListener* listener) {
+  std::vector<Row> rows;
+  std::vector<Graphs::Launched> of;
+  std::vector<double> sketch;
+  bool more = true;
+  while (more) {
+    rows.clear();
+    of.clear();
+    std::uint64_t missed = 0;
+    bool failed = false;
+    {
+      std::lock_guard lock(pool.mutex);
+      if (pool.graphs == nullptr) return;
+      Graphs& graphs = *pool.graphs;
+      failed = !pool.failure.ok();
+      const std::uint64_t size = options_.records;
+      while (rows.size() < kRowsBatch) {
+        Record& at = graphs.rows[graphs.read % size];
+        const std::uint64_t ready = std::atomic_ref(at.ready).load(std::memory_order_acquire);
+        if (ready <= graphs.read) break;  // not there, or just being written
+        if (ready == graphs.read + 1) {
+          Row row;
+          std::memcpy(static_cast<void*>(&row.record), &at, sizeof(Record));
+          const auto launch = graphs.launches.find(row.record.launch);
+          const bool known = launch != graphs.launches.end();
+          if (known && launch->second.samples > 0) {
+            const double* const samples = graphs.samples + graphs.read % size * options_.samples;
+            row.samples.assign(samples, samples + launch->second.samples);
+          }
+          std::atomic_thread_fence(std::memory_order_acquire);
+          if (std::atomic_ref(at.ready).load(std::memory_order_relaxed) == ready) {
+            ++graphs.read;
+            if (!known && row.record.launch != 0) {
+              ++missed;
+              continue;
+            }
+            rows.push_back(std::move(row));
+            of.push_back(known ? launch->second : Graphs::Launched());
+            continue;
+          }
+        }
+        // A later row stands here, or is about to: the oldest that may still be whole comes next.
+        const std::uint64_t newest = std::max(ready - 1, graphs.read + size);
+        missed += newest - size + 1 - graphs.read;
+        graphs.read = newest - size + 1;
+        break;
+      }
+      more = rows.size() == kRowsBatch || missed > 0;
+    }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const Record& record = rows[i].record;
+      if (record.launch == 0) {
+        listener->Marked(pool.device, record.step);
+        continue;
+      }
+      sketch.resize(of[i].sketch);
+      const TensorStats stats = FinishRecord(record.totals, record.sums, of[i].numel, sketch);
+      listener->Replayed(of[i].cookie, record.step, stats, sketch, rows[i].samples);
+    }
+    if (missed > 0) listener->Missed(pool.device, missed);
+    if (failed && !more) listener->Failed(pool.device);
+  }
+}
+
+void CudaEngine::BuryGraphs(Pool& pool, TimePoint now, ReplayListener* listener) {
+  std::vector<void*> cookies;
+  {
+    std::lock_guard lock(pool.mutex);
+    if (!pool.has_graphs()) return;
+    Graphs& graphs = *pool.graphs;
+    std::erase_if(graphs.lanes, [&](const std::unique_ptr<ReplayLane>& lane) {
+      if (!lane->gone->load()) return false;
+      if (!lane->gone_since) lane->gone_since = now;
+      if (now - *lane->gone_since < kGrave) return false;
+      for (const std::uint64_t number : lane->launches) {
+        const auto launch = graphs.launches.find(number);
+        cookies.push_back(launch->second.cookie);
+        graphs.launches.erase(launch);
+      }
+      graphs.free_latches.push_back(lane->latch);
+      graphs.free_chunks.merge(lane->chunks);
+      return true;
+    });
+  }
+  for (void* cookie : cookies) listener->Gone(cookie);
+}
+
+}  // namespace statcollect::stats::cuda
