@@ -304,6 +304,12 @@ Result<v1::ListDensityResponse> Collector::ListDensity(const v1::ListDensityRequ
   });
 }
 
+Result<v1::ListExponentsResponse> Collector::ListExponents(const v1::ListExponentsRequest& request) {
+  return impl_->Ask<v1::ListExponentsResponse>([&](auto& context, auto& response) {
+    return impl_->query().ListExponents(&context, request, &response);
+  });
+}
+
 Result<v1::ListEventsResponse> Collector::ListEvents(const v1::ListEventsRequest& request) {
   return impl_->Ask<v1::ListEventsResponse>(
       [&](auto& context, auto& response) { return impl_->query().ListEvents(&context, request, &response); });
@@ -357,6 +363,27 @@ Status Collector::ReadRecords(const v1::ReadRecordsRequest& request,
     return stream->Finish();
   });
   return failure.ok() || answered.code() == Code::kCancelled ? answered : failure;
+}
+
+Result<v1::ListCapturesResponse> Collector::ListCaptures(const v1::ListCapturesRequest& request) {
+  return impl_->Ask<v1::ListCapturesResponse>([&](auto& context, auto& response) {
+    return impl_->query().ListCaptures(&context, request, &response);
+  });
+}
+
+Status Collector::ReadCapture(const v1::ReadCaptureRequest& request,
+                              const std::function<void(v1::ReadCaptureResponse&)>& take) {
+  return impl_->Run([&](grpc::ClientContext& context) {
+    const auto stream = impl_->query().ReadCapture(&context, request);
+    for (v1::ReadCaptureResponse message; stream->Read(&message);) take(message);
+    return stream->Finish();
+  });
+}
+
+Result<v1::RequestCaptureResponse> Collector::RequestCapture(const v1::RequestCaptureRequest& request) {
+  return impl_->Ask<v1::RequestCaptureResponse>([&](auto& context, auto& response) {
+    return impl_->admin().RequestCapture(&context, request, &response);
+  });
 }
 
 Result<v1::GetStatusResponse> Collector::GetStatus() {

@@ -44,6 +44,7 @@ class Collector {
   Result<v1::ListScalarsResponse> ListScalars(const v1::ListScalarsRequest& request);
   Result<v1::ListMemoryResponse> ListMemory(const v1::ListMemoryRequest& request);
   Result<v1::ListDensityResponse> ListDensity(const v1::ListDensityRequest& request);
+  Result<v1::ListExponentsResponse> ListExponents(const v1::ListExponentsRequest& request);
   Result<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
   // Calls `take` for each message, until the collector goes, the question is refused or Cancel is called.
   Status FollowEvents(const v1::ListEventsRequest& request,
@@ -53,6 +54,11 @@ class Collector {
   // Calls `take` for each message, in order; its error ends the question and is passed on.
   Status ReadRecords(const v1::ReadRecordsRequest& request,
                      const std::function<Status(const v1::ReadRecordsResponse&)>& take);
+  Result<v1::ListCapturesResponse> ListCaptures(const v1::ListCapturesRequest& request);
+  // Calls `take` for each message, in order; it may take the message's content.
+  Status ReadCapture(const v1::ReadCaptureRequest& request,
+                     const std::function<void(v1::ReadCaptureResponse&)>& take);
+  Result<v1::RequestCaptureResponse> RequestCapture(const v1::RequestCaptureRequest& request);
   Result<v1::RanksReport> CheckRanks(const v1::CheckRanksRequest& request,
                                      const std::function<void(const v1::Progress&)>& progress);
   Result<v1::GetStatusResponse> GetStatus();

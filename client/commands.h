@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "client/captures.h"
 #include "client/session.h"
 
 namespace statcollect::client {
@@ -22,7 +23,7 @@ struct DiffOptions {
   std::uint32_t top = 20;
   std::string map;    // file of rules
   std::string noise;  // runs that repeat run_a, separated by commas
-  bool no_noise = false, no_alignment = false, first_only = false;
+  bool no_noise = false, no_alignment = false, first_only = false, merge_ranks = false;
 };
 int Diff(Session& session, const DiffOptions& options);
 // The report for people (report.cc).
@@ -55,6 +56,12 @@ struct DensityOptions {
 };
 int Density(Session& session, const DensityOptions& options);
 
+struct ExponentsOptions {
+  std::string run, activation, kinds, ranks, steps, dtype;  // activation empty: all, one line each
+  std::uint32_t top = 40;
+};
+int Exponents(Session& session, const ExponentsOptions& options);
+
 struct TopOptions {
   std::string run, by = "l2", ranks, kinds;
   std::optional<std::uint64_t> step;  // absent: the newest
@@ -81,6 +88,29 @@ struct EventsOptions {
   bool follow = false;
 };
 int Events(Session& session, const EventsOptions& options);
+
+struct CaptureOptions {
+  std::string run, ranks, out;  // out: empty, a file, or a folder
+  CapturePlace place;
+  std::uint64_t bytes_max = 0;  // 0: the collector's default
+  double wait_seconds = 0;      // 0: until it comes
+  bool no_wait = false, raw = false, overwrite = false;
+};
+int CaptureActivation(Session& session, const CaptureOptions& options);
+
+struct CapturesOptions {
+  std::string run, activation, ranks, steps, kinds;
+};
+int ListCaptures(Session& session, const CapturesOptions& options);
+
+struct DiffValuesOptions {
+  std::string run_a, run_b;
+  CapturePlace place;
+  std::uint32_t rank = 0;
+  std::optional<std::uint32_t> rank_b;  // absent: the same rank in both
+  std::string activation_b;             // empty: the same name in both
+};
+int DiffValues(Session& session, const DiffValuesOptions& options);
 
 struct WatchOptions {
   std::string run, against;  // against: empty if not given

@@ -128,10 +128,9 @@ int Density(Session& session, const DensityOptions& options) {
       [&] {
         if (!response->records().empty()) return RowPage(*response);
         Page page;
-        page.AddSentence(
-            "No density records in " + Printable(options.run) +
-            " for that: statagent.watch(model, density=True) or log_batch(..., pad={\"input_ids\": 0}) "
-            "records them.");
+        page.AddSentence("No density records in " + Printable(options.run) +
+                         " for that: statagent.watch(model, density=True) or density={\"input_ids\": 0} "
+                         "records them.");
         return page;
       });
   return kExitSame;

@@ -39,6 +39,7 @@ Status MakeRequest(const DiffOptions& options, v1::DiffRequest& request) {
   request.set_no_alignment(options.no_alignment);
   request.set_first_only(options.first_only);
   request.set_no_noise(options.no_noise);
+  request.set_merge_ranks(options.merge_ranks);
   for (const std::string& run : SplitCommas(options.noise)) {
     STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
     request.add_noise(run);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "client/table.h"
+#include "common/capture_spec.h"
 #include "common/names.h"
 #include "proto/json.h"
 
@@ -57,7 +58,7 @@ std::string DifferenceText(const v1::Divergence& d) {
   };
   switch (d.reason()) {
     case v1::REASON_SHAPE:
-      return sides(ShapeText(d.a()), ShapeText(d.b()));
+      return sides(ShapeText(d.a().shape()), ShapeText(d.b().shape()));
     case v1::REASON_DTYPE:
       return sides(Printable(d.a().dtype()), Printable(d.b().dtype())) +
              (d.has_distance() ? ", distance " + DistanceText(d) : "");
@@ -163,20 +164,17 @@ std::string PlaceText(const v1::Divergence& d) {
 std::string WhereText(const v1::Divergence& d) {
   std::string text = fmt::format("step {}, ", d.step());
   if (d.micro_batch() > 0) text += fmt::format("micro-batch {}, ", d.micro_batch());
-  text += fmt::format("rank {}, {}, {}", d.rank(), StageText(d), PlaceText(d));
+  text += fmt::format("rank {}, {}, {}", RankText(d), StageText(d), PlaceText(d));
   if (!d.class_name().empty()) text += " (" + Printable(d.class_name()) + ")";
   return text;
 }
 
-std::string DistanceText(const v1::Divergence& d) {
-  return d.has_distance() ? FormatShort(d.distance()) : "-";
+std::string RankText(const v1::Divergence& d) {
+  return d.has_rank_b() ? fmt::format("{} (B: {})", d.rank(), d.rank_b()) : std::to_string(d.rank());
 }
 
-std::string ShapeText(const v1::ObservationSide& side) {
-  if (side.shape().empty()) return "0-d";
-  std::string text;
-  for (const std::int64_t size : side.shape()) text += (text.empty() ? "" : "x") + std::to_string(size);
-  return text;
+std::string DistanceText(const v1::Divergence& d) {
+  return d.has_distance() ? FormatShort(d.distance()) : "-";
 }
 
 std::string Headline(const v1::Divergence& first) {
@@ -208,6 +206,14 @@ std::string NextStep(const v1::DiffReport& report) {
     case v1::STAGE_BACKWARD:
       return BackwardAdvice(first);
     case v1::STAGE_GRAD:
+      if (!report.ranks_b().empty()) {
+        return "see first whether the ranks of both runs share out the same batch in this step: data, "
+               "forward and "
+               "backward passes cannot be compared across numbers of ranks; then look at the reduction over "
+               "ranks, "
+               "accumulation, scaling and clipping" +
+               after;
+      }
       return fmt::format(
                  "look at how the gradient of {} comes about (reduction over ranks, accumulation, scaling, "
                  "clipping): "
@@ -224,6 +230,60 @@ std::string NextStep(const v1::DiffReport& report) {
     default:
       return ForwardAdvice(first);
   }
+}
+
+namespace {
+
+// As one word of a shell.
+std::string Quoted(const std::string& text) {
+  constexpr char kPlain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/@:=,+";
+  const std::string printable = Printable(text);
+  if (!printable.empty() && printable.find_first_not_of(kPlain) == std::string::npos) return printable;
+  std::string quoted = "'";
+  for (const char c : printable) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+}  // namespace
+
+std::string ValuesAdvice(const v1::DiffReport& report) {
+  const v1::Divergence& first = report.first();
+  const bool same_tensor = first.reason() == v1::REASON_NUMERIC || first.reason() == v1::REASON_NONFINITE ||
+                           first.reason() == v1::REASON_BITWISE;
+  if (first.kind() == v1::KIND_UNSPECIFIED || !same_tensor) return {};
+  CaptureSpec spec{.activation = first.activation(),
+                   .micro_batch = first.micro_batch(),
+                   .call = first.call(),
+                   .mode = ParseMode(first.mode()).value_or(Mode::kTrain),
+                   .steps_text = std::to_string(first.step())};
+  std::string options = " --step " + spec.steps_text;
+  const auto add = [&](const char* option, const std::string& value) {
+    options += std::string(" ") + option + " " + Quoted(value);
+  };
+  const ActivationKey key{.name = spec.activation,
+                          .kind = static_cast<Kind>(first.kind()),
+                          .output_path = first.output_path(),
+                          .micro_batch = spec.micro_batch,
+                          .call = spec.call,
+                          .mode = spec.mode};
+  if (!spec.Matches(key)) {  // the kind does not go without saying
+    spec.kind = key.kind;
+    add("--kind", std::string(Name(key.kind)));
+  }
+  if (!key.output_path.empty() && key.output_path != "0") {
+    spec.output_path = key.output_path;
+    add("--path", key.output_path);
+  }
+  if (spec.micro_batch > 0) add("--micro-batch", std::to_string(spec.micro_batch));
+  if (spec.call > 0) add("--call", std::to_string(spec.call));
+  if (spec.mode != Mode::kTrain) add("--mode", std::string(Name(spec.mode)));
+  if (first.rank() > 0) add("--rank", std::to_string(first.rank()));
+  if (first.has_rank_b()) add("--rank-b", std::to_string(first.rank_b()));
+  const bool renamed = !first.activation_b().empty() && first.activation_b() != spec.activation;
+  if (renamed) add("--activation-b", first.activation_b());
+  return fmt::format("launch both again with STATAGENT_CAPTURES={}{}, then statctl diff-values {} {} {}{}",
+                     Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", report.run_a(),
+                     report.run_b(), Quoted(spec.activation), options);
 }
 
 }  // namespace statcollect::client

@@ -2,6 +2,7 @@
 #ifndef STATCOLLECT_CLIENT_DIVERGENCE_TEXT_H_
 #define STATCOLLECT_CLIENT_DIVERGENCE_TEXT_H_
 
+#include <cstdint>
 #include <string>
 
 #include "statcollect/v1/query.pb.h"
@@ -19,11 +20,19 @@ std::string PlaceText(const v1::Divergence& d);
 // "step 3, micro-batch 1, rank 0, forward, blocks.1.ln2 (LayerNorm)"; the micro-batch only if not 0.
 std::string WhereText(const v1::Divergence& d);
 
+// "1"; of merged ranks "1 (B: 3)".
+std::string RankText(const v1::Divergence& d);
+
 // "1.1e-2", "-" if there is none.
 std::string DistanceText(const v1::Divergence& d);
 
 // "4x16", "0-d".
-std::string ShapeText(const v1::ObservationSide& side);
+template <typename Sizes>
+std::string ShapeText(const Sizes& shape) {
+  std::string text;
+  for (const std::int64_t size : shape) text += (text.empty() ? "" : "x") + std::to_string(size);
+  return text.empty() ? "0-d" : text;
+}
 
 // The answer in one sentence: where, and what differs: distance and tolerance, or both shapes, dtypes,
 // counts.
@@ -31,6 +40,10 @@ std::string Headline(const v1::Divergence& first);
 
 // What to look at. Precondition: the report has a first divergence.
 std::string NextStep(const v1::DiffReport& report);
+
+// The commands that show the values of the first divergence in both runs; empty if it is not about a tensor
+// that both have. Precondition as above.
+std::string ValuesAdvice(const v1::DiffReport& report);
 
 }  // namespace statcollect::client
 

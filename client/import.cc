@@ -13,6 +13,7 @@
 
 #include "client/commands.h"
 #include "client/formats/dump.h"
+#include "client/import_spill.h"
 #include "client/ingest_sender.h"
 #include "client/record_batcher.h"
 #include "common/clock.h"
@@ -151,7 +152,7 @@ class Importer {
     const auto format = formats::ParseDumpFormat(options_.format);
     if (!format) {
       return {Code::kInvalidArgument,
-              "no format '" + Printable(options_.format) + "'; expected ort, mindspore or msprobe"};
+              "no format '" + Printable(options_.format) + "'; expected ort, mindspore, msprobe or spill"};
     }
     format_ = *format;
     STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options_.run));
@@ -388,6 +389,12 @@ class Importer {
 
 }  // namespace
 
-int Import(Session& session, const ImportOptions& options) { return Importer(session, options).Run(); }
+int Import(Session& session, const ImportOptions& options) {
+  if (options.format == "spill") return ImportSpill(session, options);
+  if (options.run.empty())
+    return UsageError("import " + Printable(options.format) +
+                      ": --run is missing; expected the name of the run that it becomes");
+  return Importer(session, options).Run();
+}
 
 }  // namespace statcollect::client

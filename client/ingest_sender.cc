@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include "common/checksum.h"
 #include "common/names.h"
 #include "proto/convert.h"
 #include "statcollect/v1/ingest.grpc.pb.h"
@@ -70,12 +72,29 @@ struct Waiting {
 class IngestSender::Impl {
  public:
   Impl(SenderOptions options, SessionInfo session)
-      : options_(std::move(options)), session_(std::move(session)) {}
+      : options_(std::move(options)),
+        session_(std::move(session)),
+        next_seq_(options_.first_seq),
+        durable_seq_(options_.first_seq - 1) {}
 
   ~Impl() { CutOff(); }
 
-  Status Send(RecordBatch batch) {
-    const auto waiting = std::make_shared<const Waiting>(Encode(std::move(batch)));
+  Status Send(RecordBatch batch) { return Send(std::make_shared<const Waiting>(Encode(std::move(batch)))); }
+
+  Status SendEncoded(std::uint64_t records, std::string bytes) {
+    auto waiting = std::make_shared<Waiting>();
+    v1::Batch* batch = waiting->message.mutable_batch();
+    batch->set_first_seq(next_seq_);
+    batch->set_n(static_cast<std::uint32_t>(records));
+    batch->set_crc(Crc32c(bytes));
+    batch->set_records(std::move(bytes));
+    next_seq_ += records;
+    waiting->last_seq = next_seq_ - 1;
+    waiting->bytes = batch->records().size();
+    return Send(std::move(waiting));
+  }
+
+  Status Send(std::shared_ptr<const Waiting> waiting) {
     STATCOLLECT_RETURN_IF_ERROR(AwaitRoom(waiting->bytes));
     {
       std::lock_guard lock(mutex_);
@@ -84,6 +103,8 @@ class IngestSender::Impl {
     }
     return call_->Write(waiting->message) ? Status::Ok() : Reconnect();
   }
+
+  Status AwaitDurable() { return AwaitEmpty(); }
 
   Status Finish(const std::map<std::string, std::uint64_t>& dropped) {
     if (next_seq_ == 1) return Status::Ok();  // nothing was sent: there is no session
@@ -110,6 +131,10 @@ class IngestSender::Impl {
   std::uint64_t durable_records() const {
     std::lock_guard lock(mutex_);
     return durable_records_;
+  }
+  std::uint64_t durable_before() const {
+    std::lock_guard lock(mutex_);
+    return durable_before_.value_or(0);
   }
   std::uint32_t attempt() const {
     std::lock_guard lock(mutex_);
@@ -191,6 +216,7 @@ class IngestSender::Impl {
     call_ = stub_->Stream(context_.get());
     v1::AgentMessage hello;
     *hello.mutable_hello() = ToWire(session_, durable_seq_ + 1);
+    hello.mutable_hello()->set_late(options_.late);
     const bool sent = call_->Write(hello);
     reader_ = std::thread([this] { ReadAll(); });
     std::unique_lock lock(mutex_);
@@ -198,6 +224,13 @@ class IngestSender::Impl {
     if (!sent || !welcomed_) return {Code::kUnavailable, "the stream ended before its welcome"};
     if (!regressed_) return Status::Ok();
     context_->TryCancel();
+    if (lacks_before_) {
+      return {Code::kFailedPrecondition,
+              fmt::format(
+                  "the collector has the session's records up to {}, and these begin with {}; expected none "
+                  "missing between; was it restored from a checkpoint?",
+                  *durable_before_, options_.first_seq)};
+    }
     return {
         Code::kFailedPrecondition,
         "the collector came back with less than it had acknowledged (was it restored?); import again with "
@@ -223,6 +256,8 @@ class IngestSender::Impl {
       if (message.has_welcome()) {
         attempt_ = message.welcome().attempt();
         regressed_ = message.welcome().durable_seq() < durable_seq_;
+        lacks_before_ = regressed_ && !durable_before_;
+        if (!durable_before_) durable_before_ = message.welcome().durable_seq();
         Acknowledge(message.welcome().durable_seq());
         welcomed_ = true;
       }
@@ -294,14 +329,16 @@ class IngestSender::Impl {
   std::unique_ptr<Call> call_;  // its Read is the reader's
   std::thread reader_;
   std::vector<Layout> layouts_;  // that batches so far have defined
-  std::uint64_t next_seq_ = 1;
+  std::uint64_t next_seq_;
 
   mutable std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
   std::unique_ptr<grpc::ClientContext> context_;
   std::deque<std::shared_ptr<const Waiting>> window_;
   std::size_t window_bytes_ = 0;
-  std::uint64_t durable_seq_ = 0, durable_records_ = 0;
+  std::uint64_t durable_seq_, durable_records_ = 0;
+  std::optional<std::uint64_t> durable_before_;
+  bool lacks_before_ = false;
   std::uint32_t attempt_ = 0;
   bool welcomed_ = false, regressed_ = false, ended_ = false, cancelled_ = false;
 };
@@ -310,6 +347,11 @@ IngestSender::IngestSender(SenderOptions options, SessionInfo session)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(session))) {}
 IngestSender::~IngestSender() = default;
 Status IngestSender::Send(RecordBatch batch) { return impl_->Send(std::move(batch)); }
+Status IngestSender::SendEncoded(std::uint64_t records, std::string bytes) {
+  return impl_->SendEncoded(records, std::move(bytes));
+}
+Status IngestSender::AwaitDurable() { return impl_->AwaitDurable(); }
+std::uint64_t IngestSender::durable_before() const { return impl_->durable_before(); }
 Status IngestSender::Finish(const std::map<std::string, std::uint64_t>& dropped) {
   return impl_->Finish(dropped);
 }

@@ -26,6 +26,8 @@ class BatchOutput {
 struct SenderOptions {
   std::string address;                         // HOST:PORT of the collector
   std::chrono::milliseconds patience{30'000};  // without a sign of the collector, before it is given up
+  std::uint64_t first_seq = 1;                 // number of the first record; the collector has those before
+  bool late = false;                           // of a session whose process has ended: see ingest.proto
 };
 
 // Threads: Send, Finish from one; Cancel from any.
@@ -38,6 +40,10 @@ class IngestSender final : public BatchOutput {
 
   // Waits for room in the window. Errors are ready to be shown; after one, only errors.
   Status Send(RecordBatch batch) override;
+  // The same with what the session's agent encoded: a serialized Records that holds `records`.
+  Status SendEncoded(std::uint64_t records, std::string bytes);
+  // Waits until all is durable.
+  Status AwaitDurable();
   // Waits until all is durable, says goodbye with `dropped` (by cause), and waits for the collector's end.
   Status Finish(const std::map<std::string, std::uint64_t>& dropped);
   // Ends what is under way, and what comes, with kCancelled.
@@ -45,6 +51,8 @@ class IngestSender final : public BatchOutput {
 
   // Statistics records that the collector has acknowledged as durable.
   std::uint64_t durable_records() const;
+  // The session's last durable record when the collector first answered.
+  std::uint64_t durable_before() const;
   // Number of the attempt within the run; 0 before the collector has said.
   std::uint32_t attempt() const;
 

@@ -1,9 +1,11 @@
 // statctl: the command line of statcollect. Parses the arguments and calls the command.
+#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -53,11 +55,15 @@ struct Arguments {
   ScalarsOptions scalars;
   MemoryOptions memory;
   DensityOptions density;
+  ExponentsOptions exponents;
   TopOptions top;
   ConfigOptions config;
   RanksOptions check;
   EventsOptions events;
   WatchOptions watch;
+  CaptureOptions capture;
+  CapturesOptions captures;
+  DiffValuesOptions values;
   std::string run, ranks, steps, directory, help_of, repeats;
   bool yes = false, force = false, off = false;
 };
@@ -74,6 +80,22 @@ CLI::Validator Between(double low, double high) {
   };
   return CLI::Validator(check, "NUMBER");
 }
+
+// A whole number from 0, such as a step: CLI11 takes -1 for the largest one.
+CLI::Validator Whole(std::uint64_t high) {
+  const auto check = [high](const std::string& text) {
+    std::uint64_t value = 0;
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size() && value <= high)
+      return std::string();
+    return "'" + text + "' is no whole number of " + fmt::format("0..{}", high);
+  };
+  return CLI::Validator(check, "NUMBER");
+}
+CLI::Validator StepNumber() { return Whole(std::numeric_limits<std::int64_t>::max()); }
+CLI::Validator Index() {
+  return Whole(std::numeric_limits<std::uint32_t>::max());
+}  // a rank, micro-batch or call
 
 using Command = std::function<int(Session&)>;
 
@@ -94,6 +116,7 @@ class Parser {
     AddTop();
     AddConfig();
     AddRanks();
+    AddCapture();
     AddOthers();
     AddImport();
   }
@@ -220,8 +243,8 @@ class Parser {
         "  diff <(statctl summary base --step 3) <(statctl summary ort --step 3 --like base)\n",
         [&o](Session& session) { return Summarise(session, o); });
     app->add_option("run", o.run, "Name of the run")->required();
-    app->add_option("--step", o.step, "The step")->required();
-    app->add_option("--rank", o.rank, "The rank")->capture_default_str();
+    app->add_option("--step", o.step, "The step")->required()->check(StepNumber());
+    app->add_option("--rank", o.rank, "The rank")->check(Index())->capture_default_str();
     app->add_option("--like", o.like, "Take the order from this run's step (default: the run's own)");
     app->add_option("--out", o.out, "Write <out>/step_<k>_.txt instead of standard output");
     app->add_flag("--overwrite", o.overwrite, "Replace that file");
@@ -237,6 +260,8 @@ class Parser {
             "  statctl diff base ort --exact              # the first difference of any size\n"
             "  statctl diff base ort --noise base2,base3  # beyond what repeats of base differ by\n"
             "  statctl diff base ort --map names.txt --first\n"
+            "  statctl diff one four --merge-ranks        # 1 rank against 4: weights, gradients, optimizer "
+            "state\n"
             "  statctl diff base ort --format json > report.json\n",
             [&o](Session& session) { return Diff(session, o); });
     app->add_option("--run-a,run_a", o.run_a, "The run to compare with (baseline)")->required();
@@ -248,6 +273,9 @@ class Parser {
     app->add_flag("--exact", o.exact, "The first bitwise difference counts, whatever its size")
         ->excludes(tolerance);
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
+    app->add_flag("--merge-ranks", o.merge_ranks,
+                  "For runs of different numbers of ranks: compare replicas. Weights, their gradients and\n"
+                  "optimizer state only, for the rest is of each rank's own data");
     app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
     app->add_option("--kinds", o.kinds, "Only these kinds, such as output,grad_output");
     app->add_option("--top", o.top, "Rows of the list of what diverged")
@@ -350,7 +378,7 @@ class Parser {
                     "What to order by: l2, l1, absmax, rms, std, mean (largest |mean|), max, min (smallest "
                     "first), nan, inf, zero_fraction, numel")
         ->capture_default_str();
-    app->add_option("--step", o.step, "Which step (default: the newest)");
+    app->add_option("--step", o.step, "Which step (default: the newest)")->check(StepNumber());
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
     app->add_option("--kinds", o.kinds, "Only these kinds, such as output,grad_output");
     app->add_option("--count", o.count, "Rows")->check(CLI::Range(1, 10'000))->capture_default_str();
@@ -366,6 +394,72 @@ class Parser {
     app->add_option("run_a", o.run_a, "Name of the run")->required();
     app->add_option("run_b", o.run_b, "The run to compare it with");
     app->add_flag("--all", o.all, "Also what is the same in both");
+  }
+
+  // The options that say which tensor of its name is meant.
+  static void AddPlace(CLI::App* app, CapturePlace& place) {
+    app->add_option("activation", place.activation, "Name of the activation, as diff prints it")->required();
+    app->add_option("--step", place.step, "The step")->required()->check(StepNumber());
+    app->add_option("--kind", place.kind,
+                    "Its kind, such as grad_output (default: output, inspect, weight or batch, whichever the "
+                    "name has)");
+    app->add_option("--path", place.output_path, "Its place in a nested output, such as 0 (default: each)");
+    app->add_option("--micro-batch", place.micro_batch, "Its micro-batch")
+        ->check(Index())
+        ->capture_default_str();
+    app->add_option("--call", place.call, "Which call of the module in the micro-batch")
+        ->check(Index())
+        ->capture_default_str();
+    app->add_option("--mode", place.mode, "train, eval or init (default: train)");
+  }
+
+  void AddCapture() {
+    CaptureOptions& o = arguments_.capture;
+    CLI::App* app = Add(
+        "capture", "Asks a run in training for the raw values of an activation, and saves them",
+        "  statctl capture base blocks.1.ln2 --step 5000                      # waits until it is there\n"
+        "  statctl capture base blocks.1.ln2 --step 5000 --rank 0 --out ln2.npy\n"
+        "  statctl capture base lm_head --step 5000 --kind grad_output --no-wait\n"
+        "  statctl capture base blocks.1.ln2 --step 5000 --out captured/      # a file for each rank\n"
+        "\nA step that has passed cannot be captured any more; a launch captures from the start what\n"
+        "STATAGENT_CAPTURES='blocks.1.ln2@3' names. What is there is not asked for again. docs/capture.md\n",
+        [&o](Session& session) { return CaptureActivation(session, o); });
+    app->add_option("run", o.run, "Name of the run")->required();
+    AddPlace(app, o.place);
+    app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
+    app->add_option("--max-bytes", o.bytes_max,
+                    "Of a larger tensor the first elements are kept (default: 16 MiB; at most 64 MiB)");
+    app->add_option("--wait", o.wait_seconds, "Seconds to wait for it; 0: until it comes")
+        ->check(Between(0, kTimeoutSecondsMax))
+        ->capture_default_str();
+    app->add_flag("--no-wait", o.no_wait, "Only ask");
+    app->add_option("--out", o.out, "Save as .npy: a file, or a folder for several");
+    app->add_flag("--raw", o.raw, "--out: bfloat16 and float8 as the bits they are, not as float32");
+    app->add_flag("--overwrite", o.overwrite, "--out: replace the file");
+
+    CapturesOptions& l = arguments_.captures;
+    CLI::App* list = Add("captures", "Lists captured tensors, and what became of the requests for them",
+                         "  statctl captures base\n  statctl captures base blocks.1.ln2 --steps 5000-\n",
+                         [&l](Session& session) { return ListCaptures(session, l); });
+    list->add_option("run", l.run, "Name of the run")->required();
+    list->add_option("activation", l.activation, "Only this activation");
+    list->add_option("--rank", l.ranks, "Only these ranks, such as 0,2-3");
+    list->add_option("--steps,--step", l.steps, "Only these steps, such as 0-9,20");
+    list->add_option("--kinds", l.kinds, "Only these kinds, such as output,grad_output");
+
+    DiffValuesOptions& v = arguments_.values;
+    CLI::App* values = Add("diff-values", "Compares an activation that two runs captured, element by element",
+                           "  statctl diff-values base ort blocks.1.ln2 --step 3          # exit code: 0 "
+                           "equal bit for bit, 1 not\n"
+                           "  statctl diff-values base ort blocks.1.ln2 --step 3 --rank 1 --format json\n",
+                           [&v](Session& session) { return DiffValues(session, v); });
+    values->add_option("run_a", v.run_a, "The run to compare with (baseline)")->required();
+    values->add_option("run_b", v.run_b, "The run in question")->required();
+    AddPlace(values, v.place);
+    values->add_option("--rank", v.rank, "The rank")->check(Index())->capture_default_str();
+    values->add_option("--rank-b", v.rank_b, "The rank in run B, if it is another there (diff --merge-ranks)")
+        ->check(Index());
+    values->add_option("--activation-b", v.activation_b, "Its name in run B, if it has another there");
   }
 
   void AddRanks() {
@@ -417,6 +511,24 @@ class Parser {
     app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20");
   }
 
+  void AddExponents() {
+    ExponentsOptions& o = arguments_.exponents;
+    CLI::App* app = Add(
+        "exponents", "Which magnitudes tensors have, and what fp16, bf16 or fp8 would lose of them",
+        "  statctl exponents base                              # every tensor, what f16 loses most first\n"
+        "  statctl exponents base --dtype e4m3 --kinds weight_grad\n"
+        "  statctl exponents base blocks.1.ln2 --step 300      # its histogram\n"
+        "\nHistograms are recorded on request: STATAGENT_EXPONENTS='*@0-,every=100'. docs/exponents.md\n",
+        [&o](Session& session) { return Exponents(session, o); });
+    app->add_option("run", o.run, "Name of the run")->required();
+    app->add_option("activation", o.activation, "Only this activation, with its histogram");
+    app->add_option("--dtype", o.dtype, "f16, bf16, e4m3 or e5m2 (default: f16; of one activation all four)");
+    app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
+    app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20");
+    app->add_option("--kinds,--kind", o.kinds, "Only these kinds, such as output,weight_grad");
+    app->add_option("--top", o.top, "Tensors listed")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  }
+
   void AddOthers() {
     ScalarsOptions& o = arguments_.scalars;
     CLI::App* scalars =
@@ -429,6 +541,7 @@ class Parser {
     scalars->add_option("--steps", o.steps, "Only these steps");
     AddMemory();
     AddDensity();
+    AddExponents();
     EventsOptions& e = arguments_.events;
     CLI::App* events =
         Add("events", "What happened: alarms, lost records and more",
@@ -440,7 +553,7 @@ class Parser {
     events->add_option("run", e.run, "Name of the run; with --follow it need not be there yet")->required();
     events->add_option("--rank", e.ranks, "Only these ranks, such as 0,2-3");
     events->add_option("--kind", e.kinds, "Only these kinds, separated by commas, such as nan_first_seen");
-    events->add_option("--since-step", e.since_step, "Only of this step and later ones");
+    events->add_option("--since-step", e.since_step, "Only of this step and later ones")->check(StepNumber());
     events->add_flag("--follow,-f", e.follow, "Then print new ones as they come, until Ctrl-C");
     WatchOptions& w = arguments_.watch;
     CLI::App* watch =
@@ -487,6 +600,7 @@ class Parser {
         "  statctl import msprobe dump_path --run npu --steps 0-9\n"
         "  statctl import mindspore dump_path --run ms --dry-run               # only read and report\n"
         "  statctl import ort out_pt --run base --if-exists replace --strict\n"
+        "  statctl import spill /scratch/statagent       # what trainings could not send before they ended\n"
         "\nA bad file ends the import: it is named with its line, and what was read before it stays stored "
         "(statctl rm\n"
         "removes it). --keep-going leaves bad files out and counts them; --strict reads everything first, "
@@ -496,11 +610,13 @@ class Parser {
           o.timeout_seconds = arguments_.timeout_seconds;
           return Import(session, o);
         });
-    app->add_option("dump", o.format,
-                    "ort (ONNX Runtime statistics), mindspore (statistic.csv), msprobe (dump.json)")
+    app->add_option(
+           "dump", o.format,
+           "ort (ONNX Runtime statistics), mindspore (statistic.csv), msprobe (dump.json), spill (files that "
+           "the agent left in its spill_dir)")
         ->required();
     app->add_option("path", o.path, "Folder of the dump")->required();
-    app->add_option("--run", o.run, "Name of the run that it becomes")->required();
+    app->add_option("--run", o.run, "Name of the run that it becomes (spill: default as recorded)");
     app->add_option("--rank", o.rank, "Rank that the folder is of (default 0, or as the dump says)")
         ->check(CLI::Range(0, 1'000'000));
     app->add_option("--rank-pattern", o.rank_pattern,

@@ -69,7 +69,7 @@ class SidesTable {
       return std::move(table_);
     }
     Text("dtype", a.dtype(), b.dtype());
-    Text("shape", ShapeText(a), ShapeText(b));
+    Text("shape", ShapeText(a.shape()), ShapeText(b.shape()));
     Value("min", a.has_min(), b.has_min(), a.min(), b.min());
     Value("max", a.has_max(), b.has_max(), a.max(), b.max());
     Value("mean", a.has_mean(), b.has_mean(), a.mean(), b.mean());
@@ -106,7 +106,7 @@ class SidesTable {
 void AddFirst(const v1::DiffReport& report, Page& page) {
   const v1::Divergence& first = report.first();
   page.AddHeading(fmt::format("First origin: {}, step {}, micro-batch {}, rank {}", PlaceText(first),
-                              first.step(), first.micro_batch(), first.rank()));
+                              first.step(), first.micro_batch(), RankText(first)));
   page.AddTable(SidesTable(report).Make());
 }
 
@@ -121,8 +121,8 @@ void AddDiverged(const v1::DiffReport& report, Page& page) {
                {"tolerance", Align::kRight},
                {"cause"}});
   for (const v1::Divergence& d : report.diverged()) {
-    table.AddRow({std::to_string(d.step()), std::to_string(d.micro_batch()), std::to_string(d.rank()),
-                  StageText(d), PlaceText(d), ReasonText(d), DistanceText(d),
+    table.AddRow({std::to_string(d.step()), std::to_string(d.micro_batch()), RankText(d), StageText(d),
+                  PlaceText(d), ReasonText(d), DistanceText(d),
                   d.has_tolerance() ? FormatShort(d.tolerance()) : "-",
                   d.origin() ? "origin" : "propagated"});
   }
@@ -199,6 +199,13 @@ void AddAligned(const v1::DiffReport& report, Page& page) {
   page.AddTable(std::move(table));
 }
 
+// "0-3"; of merged ranks "0-1 (B: 0-3)".
+using RankList = google::protobuf::RepeatedField<std::uint32_t>;
+std::string RanksText(const RankList& a, const RankList& b) {
+  const std::string text = FormatRanges({a.begin(), a.end()});
+  return b.empty() ? text : fmt::format("{} (B: {})", text, FormatRanges({b.begin(), b.end()}));
+}
+
 void AddCompared(const v1::DiffReport& report, Page& page) {
   const v1::Compared& c = report.compared();
   std::vector<std::string> items = {
@@ -206,7 +213,7 @@ void AddCompared(const v1::DiffReport& report, Page& page) {
                   FormatCount(c.identical()), FormatCount(c.within_tolerance()), FormatCount(c.diverged()))};
   if (report.has_steps()) {
     items.push_back(fmt::format("steps {}..{}, ranks {}", report.steps().first(), report.steps().last(),
-                                FormatRanges({report.ranks().begin(), report.ranks().end()})));
+                                RanksText(report.ranks(), report.ranks_b())));
   }
   items.push_back(fmt::format("initial weights: {}; batches: {}", Printable(report.inputs().weights()),
                               Printable(report.inputs().batches())));
@@ -215,7 +222,7 @@ void AddCompared(const v1::DiffReport& report, Page& page) {
     items.push_back(fmt::format("spread: {} of {} activations, {} step{}, ranks {}",
                                 FormatCount(spread.activations()), FormatCount(spread.activations_total()),
                                 FormatCount(spread.steps()), spread.steps() == 1 ? "" : "s",
-                                FormatRanges({spread.ranks().begin(), spread.ranks().end()})));
+                                RanksText(spread.ranks(), spread.ranks_b())));
   }
   AppendGrowth(report, items);
   AppendNoise(report, items);
@@ -271,6 +278,8 @@ void AddNextStep(const v1::DiffReport& report, Page& page) {
   if (report.verdict() != v1::VERDICT_DIVERGED) return;
   const std::string text = NextStep(report);
   page.AddSentence(text.ends_with('?') ? text : text + ".", "Next:");
+  if (const std::string values = ValuesAdvice(report); !values.empty())
+    page.AddSentence(values + ".", "Its values:");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "client/commands.h"
+#include "client/divergence_text.h"
 #include "client/flatten.h"
 #include "client/selection.h"
 #include "common/names.h"
@@ -26,12 +27,6 @@ Result<v1::TopBy> ParseBy(const std::string& text) {
 std::string ValueText(v1::TopBy by, double value) {
   const bool count = by == v1::TOP_BY_NAN || by == v1::TOP_BY_INF || by == v1::TOP_BY_NUMEL;
   return count ? FormatCount(static_cast<std::uint64_t>(value)) : FormatNumber(value);
-}
-
-std::string ShapeText(const v1::ObservationSide& side) {
-  std::string text;
-  for (const std::int64_t size : side.shape()) text += (text.empty() ? "" : "x") + std::to_string(size);
-  return text.empty() ? "0-d" : text;
 }
 
 template <typename T>
@@ -78,7 +73,7 @@ class RowsTable {
     if (modes_) cells.push_back(row.mode());
     const v1::ObservationSide& s = row.stats();
     cells.push_back(s.dtype());
-    cells.push_back(ShapeText(s));
+    cells.push_back(ShapeText(s.shape()));
     for (const auto& value : {If(s.has_min(), s.min()), If(s.has_max(), s.max()), If(s.has_mean(), s.mean()),
                               If(s.has_std(), s.std()), If(s.has_l2(), s.l2())})
       cells.push_back(FormatNumber(value));

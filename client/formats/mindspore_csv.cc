@@ -9,6 +9,7 @@
 
 #include "client/formats/convert.h"
 #include "common/names.h"
+#include "common/text.h"
 
 namespace statcollect::client::formats {
 namespace {
@@ -73,11 +74,7 @@ constexpr std::pair<std::string_view, Field> kTitles[] = {
     {"Format", kIgnored},
 };
 
-std::string_view Trim(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
+constexpr std::string_view kBlanks = " \t";
 
 // Which column holds what.
 struct Header {
@@ -91,8 +88,9 @@ Result<Header> ParseHeader(std::string_view line, bool raw, const LineReader& li
   if (!cells.empty() && cells.back().empty()) cells.pop_back();
   Header header;
   for (const std::string& cell : cells) {
-    const auto* known = std::find_if(std::begin(kTitles), std::end(kTitles),
-                                     [&](const auto& title) { return title.first == Trim(cell); });
+    const auto* known = std::find_if(std::begin(kTitles), std::end(kTitles), [&](const auto& title) {
+      return title.first == Trimmed(cell, kBlanks);
+    });
     if (known == std::end(kTitles)) return lines.Bad("a column '" + cell + "'", kHeaderForm);
     if (known->second != kIgnored && std::exchange(header.has[known->second], true))
       return lines.Bad("two columns '" + cell + "'", "one");
@@ -108,7 +106,7 @@ using Row = std::array<std::string, kFieldCount>;
 
 // "(2,3)", "(2, 3)", "()", "2x3"; none if it is no shape.
 std::optional<std::vector<std::int64_t>> ParseShape(std::string_view text) {
-  text = Trim(text);
+  text = Trimmed(text, kBlanks);
   if (text.starts_with('(') || text.starts_with('[')) {
     if (!text.ends_with(text.front() == '(' ? ')' : ']')) return std::nullopt;
     return ParseShapeList(text.substr(1, text.size() - 2), ',');
@@ -310,7 +308,7 @@ Status ReadRow(const Header& header, std::string_view line, const RawCannFile* r
   }
   Row row;
   for (std::size_t i = 0; i < cells.size(); ++i) {
-    if (header.fields[i] != kIgnored) row[header.fields[i]] = Trim(cells[i]);
+    if (header.fields[i] != kIgnored) row[header.fields[i]] = Trimmed(cells[i], kBlanks);
   }
   if (raw != nullptr) {
     row[kOpType] = raw->op_type;
@@ -386,7 +384,8 @@ Status ReadMindSporeCsv(LineReader& lines, const RawCannFile* raw, Tally* tally,
   while (true) {
     more = lines.Next(&line);
     if (!more.ok() || !*more) return more.status();
-    if (!Trim(line).empty()) STATCOLLECT_RETURN_IF_ERROR(ReadRow(*header, line, raw, lines, tally, take));
+    if (!Trimmed(line, kBlanks).empty())
+      STATCOLLECT_RETURN_IF_ERROR(ReadRow(*header, line, raw, lines, tally, take));
   }
 }
 

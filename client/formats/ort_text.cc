@@ -352,6 +352,11 @@ Result<bool> ReadOrtRecord(LineReader& reader, bool with_samples, OrtRecord* rec
   return true;
 }
 
+// A user's own name of an inspected tensor may have brackets and percent signs, too.
+bool IsLabelOfOurs(const std::string& name, const ActivationKey& parsed) {
+  return name.find('@') != std::string::npos || (parsed.output_path.empty() && OrtLabel(parsed) == name);
+}
+
 Observation ToObservation(const OrtRecord& r, bool trust_std, Tally* tally) {
   Observation o;
   const auto module = ParseOrtName(r.name);
@@ -359,8 +364,10 @@ Observation ToObservation(const OrtRecord& r, bool trust_std, Tally* tally) {
   o.def.key.name = r.name;
   o.def.key.kind = inspected ? (r.backward ? Kind::kInspectGrad : Kind::kInspect)
                              : (r.backward ? Kind::kGradOutput : Kind::kOutput);
-  // What `statctl export ort` wrote tells the place, too. A user's own name of an inspected tensor may have brackets.
-  if (!inspected || r.name.find('@') != std::string::npos) ParseOrtLabel(r.name, o.def.key);
+  // What `statctl export ort` wrote tells the place, too.
+  ActivationKey labelled{.kind = o.def.key.kind};
+  if (ParseOrtLabel(r.name, labelled) && (!inspected || IsLabelOfOurs(r.name, labelled)))
+    o.def.key = std::move(labelled);
   o.def.depth = r.depth;
   if (module && !inspected) o.def.class_name = module->class_name;
   o.layout.dtype = r.dtype;

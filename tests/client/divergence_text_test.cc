@@ -53,6 +53,17 @@ TEST(DivergenceText, HeadlineTellsMicroBatchAndDistance) {
             "tolerance 1e-4; origin: everything observed before it agrees.");
 }
 
+TEST(DivergenceText, ValuesOfMergedRanksAreFetchedFromTheRankOfEachRun) {
+  v1::DiffReport report;
+  report.set_run_a("base");
+  report.set_run_b("port");
+  *report.mutable_first() = Row(v1::STAGE_OPTIMIZER, v1::KIND_WEIGHT, "fc.weight", v1::REASON_NUMERIC);
+  report.mutable_first()->set_rank(1);
+  EXPECT_THAT(ValuesAdvice(report), AllOf(HasSubstr(" --rank 1"), Not(HasSubstr("--rank-b"))));
+  report.mutable_first()->set_rank_b(3);
+  EXPECT_THAT(ValuesAdvice(report), HasSubstr(" --rank 1 --rank-b 3"));
+}
+
 TEST(DivergenceText, HeadlineTellsWhatDiffersWhereNoDistanceDoes) {
   v1::Divergence row = Forward(v1::REASON_SHAPE);
   row.set_tolerance(1e-4);

@@ -1,9 +1,13 @@
 // The real statctl against the real services on a loopback port.
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -223,18 +227,21 @@ TEST_F(Statctl, RanksSaysWhoPartsFromTheOthersFirst) {
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     for (std::uint64_t step = 0; step < 4; ++step) {
       const double own = rank == 2 && step >= 2 ? 0.25 : 0;
-      writer.Observe(rank, step, Key("fc.weight", Kind::kWeight), {.values = {1. + own, 2. * (1. + step), 3, 4}});
+      writer.Observe(rank, step, Key("fc.weight", Kind::kWeight),
+                     {.values = {1. + own, 2. * (1. + step), 3, 4}});
       writer.Observe(rank, step, Key("fc.bias", Kind::kWeight), {.values = {0.5, 1. + step}});
     }
   }
   writer.Commit();
   const Finished done = Run({"ranks", "ddp"});
   EXPECT_EQ(done.code, 1) << done.err;
-  EXPECT_THAT(done.out, StartsWith("INCONSISTENT ddp, from step 2 on: Rank 2 does not have the fc.weight after "
-                                   "the update of ranks 0-1"));
+  EXPECT_THAT(done.out,
+              StartsWith("INCONSISTENT ddp, from step 2 on: Rank 2 does not have the fc.weight after "
+                         "the update of ranks 0-1"));
   EXPECT_THAT(done.out, HasSubstr("16 tensors against their replicas: 14 equal bit for bit"));
   EXPECT_EQ(Run({"ranks", "ddp", "--steps", "0-1"}).code, 0);
-  EXPECT_THAT(Run({"ranks", "ddp", "--steps", "0-1", "-q"}).out, StartsWith("CONSISTENT ddp: ranks 0-2 agree"));
+  EXPECT_THAT(Run({"ranks", "ddp", "--steps", "0-1", "-q"}).out,
+              StartsWith("CONSISTENT ddp: ranks 0-2 agree"));
   EXPECT_EQ(Run({"ranks", "base"}).code, 2) << "no weights were recorded";
   const Json report = RunJson({"ranks", "ddp"}, 1);
   EXPECT_EQ(report["verdict"], "inconsistent");
@@ -399,8 +406,8 @@ TEST_F(Statctl, WrongArgumentsExitWith2AndSayWhatToDo) {
 }
 
 TEST_F(Statctl, HelpExplainsEveryCommandWithExamples) {
-  for (const std::string command :
-       {"runs", "show", "diff", "series", "scalars", "events", "top", "config", "ranks", "rm", "keep", "checkpoint", "status"}) {
+  for (const std::string command : {"runs", "show", "diff", "series", "scalars", "events", "top", "config",
+                                    "ranks", "rm", "keep", "checkpoint", "status"}) {
     const Finished help = Run({"help", command});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, AllOf(HasSubstr("Examples:\n  statctl " + command), HasSubstr("--collector")))
@@ -548,6 +555,185 @@ TEST_F(Statctl, RecordSaysWhatWasAskedOfHowMany) {
   const Finished nobody = Run({"record", "nobody", "--steps", "1"});
   EXPECT_EQ(nobody.code, 2);
   EXPECT_THAT(nobody.err, HasSubstr("no run 'nobody'"));
+}
+
+class Exponents : public Statctl {
+ protected:
+  // Of blocks.1.ln2 in run base, rank 0: in step 4 a quarter is too small for f16.
+  Exponents() {
+    const AttemptId attempt = server_.store.Attempts("base")->at(0).id;
+    RankMeta meta = server_.store.Ranks(attempt)->at(0);
+    RecordBatch batch;
+    batch.first_seq = meta.durable_seq + 1;
+    batch.exponents = {
+        {.step = 3, .activation = 1, .layout = 0, .lowest = -3, .counts = {4}},
+        {.step = 4, .activation = 1, .layout = 0, .lowest = -40, .counts = std::vector<std::uint64_t>(40, 0)},
+    };
+    batch.exponents[1].counts.front() = 1;
+    batch.exponents[1].counts.back() = 3;
+    meta.durable_seq = batch.last_seq();
+    const AppendItem item{.attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta};
+    EXPECT_TRUE(server_.store.Append({&item, 1}).ok());
+  }
+};
+
+TEST_F(Exponents, AreSummedUpByTensorAndDrawnForOne) {
+  const Finished summary = Run({"exponents", "base"});
+  EXPECT_EQ(summary.code, 0) << summary.err;
+  EXPECT_THAT(summary.out, HasSubstr("1 of 1 tensors of base have had a step in which f16 would lose 1 %"));
+  EXPECT_THAT(summary.out,
+              ::testing::ContainsRegex("25\\.00 % +25\\.00 % +- +- +4 +4 +2 +0 +output +blocks"));
+  EXPECT_THAT(Run({"exponents", "base", "--dtype", "bf16"}).out, HasSubstr("0 of 1 tensors"));
+
+  const Finished drawn = Run({"exponents", "base", "blocks.1.ln2"});
+  EXPECT_EQ(drawn.code, 0) << drawn.err;
+  EXPECT_THAT(drawn.out,
+              AllOf(HasSubstr("blocks.1.ln2 (output), rank 0, step 4: f32"), HasSubstr("2^-40 .. 2^-39 |"),
+                    HasSubstr("2^-2 .. 2^-1 |"), HasSubstr("75.00 %")));
+  EXPECT_THAT(drawn.out, ::testing::ContainsRegex("f8e4m3 +25\\.00 % +- +- +25\\.00 %"));
+  const Finished one = Run({"exponents", "base", "blocks.1.ln2", "--step", "3", "--dtype", "e4m3"});
+  EXPECT_THAT(one.out, AllOf(HasSubstr("2^-3 |"), HasSubstr("f8e4m3"), ::testing::Not(HasSubstr("bf16"))));
+  EXPECT_EQ(RunJson({"exponents", "base", "blocks.1.ln2"})["records"].size(), 2u);
+  EXPECT_EQ(RunJson({"exponents", "base"})["records"][0]["since_step"], 4);
+  EXPECT_THAT(Run({"exponents", "base", "--format", "csv"}).out, HasSubstr("rank,step,"));
+}
+
+TEST_F(Exponents, WhatIsNotThereIsSaidWithWhatToDo) {
+  EXPECT_THAT(Run({"exponents", "base2"}).out, HasSubstr("STATAGENT_EXPONENTS"));
+  const Finished other = Run({"exponents", "base", "blocks.0.ln1"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("recorded are those of: blocks.1.ln2"));
+  const Finished wrong = Run({"exponents", "base", "--dtype", "f32"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("expected f16, bf16, e4m3 or e5m2"));
+}
+
+class Captures : public Statctl {
+ protected:
+  Captures() : folder_(::testing::TempDir() + "statctl_captures_" + std::to_string(::getpid())) {
+    std::filesystem::create_directories(folder_);
+    for (const std::string run : {"base", "ort"}) {
+      for (const std::uint32_t rank : {0u, 1u}) {
+        Add(run, rank, 3, 1, {1, -2, run == "base" ? 3.0f : 3.5f, 4});
+      }
+    }
+    Add("base", 0, 4, 1, {1, -2, 3, 4}, 8);
+  }
+  ~Captures() override { std::filesystem::remove_all(folder_); }
+
+  // Of activation 1, blocks.1.ln2, which is 2 x 2.
+  void Add(const std::string& run, std::uint32_t rank, std::uint64_t step, std::uint32_t activation,
+           const std::vector<float>& values, std::size_t bytes = 16) {
+    const AttemptId attempt = server_.store.Attempts(run)->at(0).id;
+    RankMeta meta = server_.store.Ranks(attempt)->at(rank);
+    const std::string all(reinterpret_cast<const char*>(values.data()), 16);
+    std::uint32_t layout = 0;
+    const auto layouts = server_.store.Layouts(attempt, rank);
+    for (const Layout& one : *layouts) {
+      if (one.shape.size() == 2) layout = one.id;
+    }
+    RecordBatch batch;
+    batch.first_seq = meta.durable_seq + 1;
+    batch.captures.push_back({.step = step,
+                              .activation = activation,
+                              .layout = layout,
+                              .elements = 4,
+                              .offset = 0,
+                              .data = all.substr(0, bytes)});
+    meta.durable_seq = batch.last_seq();
+    const AppendItem item{.attempt = attempt, .rank = rank, .batch = &batch, .meta = &meta};
+    ASSERT_TRUE(server_.store.Append({&item, 1}).ok());
+  }
+  std::string ReadFile(const std::string& name) const {
+    std::ifstream file(folder_ + "/" + name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  const std::string folder_;
+};
+
+TEST_F(Captures, WhatIsThereIsListedAndSavedWithoutAsking) {
+  const Finished listed = Run({"captures", "base"});
+  EXPECT_EQ(listed.code, 0) << listed.err;
+  EXPECT_THAT(listed.out, AllOf(HasSubstr("blocks.1.ln2"), HasSubstr("2x2"), HasSubstr("8 B so far")));
+  EXPECT_EQ(RunJson({"captures", "base"})["records"].size(), 3u);
+  EXPECT_THAT(Run({"captures", "base2"}).out, HasSubstr("Nothing captured"));
+
+  const Finished several =
+      Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--out", folder_ + "/one.npy"});
+  EXPECT_EQ(several.code, 2);
+  EXPECT_THAT(several.err, HasSubstr("several were captured; choose one with --rank"));
+  const Finished saved =
+      Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--rank", "1", "--out", folder_ + "/one.npy"});
+  EXPECT_EQ(saved.code, 0) << saved.err;
+  EXPECT_THAT(saved.err, HasSubstr("saved blocks.1.ln2 (output, path '0'), step 3, rank 1"));
+  const std::string npy = ReadFile("one.npy");
+  EXPECT_THAT(npy, HasSubstr("'shape': (2, 2)"));
+  const float expected[] = {1, -2, 3, 4};
+  ASSERT_GE(npy.size(), 16u);
+  EXPECT_EQ(npy.substr(npy.size() - 16), std::string(reinterpret_cast<const char*>(expected), 16));
+  const Finished again =
+      Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--rank", "1", "--out", folder_ + "/one.npy"});
+  EXPECT_EQ(again.code, 2) << "not overwritten";
+  EXPECT_THAT(again.err, HasSubstr("it exists"));
+  EXPECT_EQ(Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--out", folder_ + "/all/"}).code, 0);
+  EXPECT_FALSE(ReadFile("all/blocks.1.ln2.step3.rank0.npy").empty());
+  EXPECT_FALSE(ReadFile("all/blocks.1.ln2.step3.rank1.npy").empty());
+  EXPECT_TRUE(server_.control.asked_captures.empty());
+
+  const Finished half =
+      Run({"capture", "base", "blocks.1.ln2", "--step", "4", "--out", folder_ + "/half.npy"});
+  EXPECT_EQ(half.code, 2);
+  EXPECT_THAT(half.err, HasSubstr("8 B of 16 B have arrived"));
+  EXPECT_TRUE(ReadFile("half.npy").empty());
+}
+
+TEST_F(Captures, ARequestSaysExactlyWhatIsWanted) {
+  const Finished asked = Run({"capture", "base", "blocks.1.ln2", "--step", "9", "--rank", "0", "--kind",
+                              "output", "--path", "0", "--max-bytes", "77", "--no-wait"});
+  EXPECT_EQ(asked.code, 0) << asked.err;
+  ASSERT_EQ(server_.control.asked_captures.size(), 1u);
+  EXPECT_EQ(server_.control.asked_captures[0].ToText(), "blocks.1.ln2@9:kind=output,path=0,bytes_max=77");
+  const auto error = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"capture", "base", "blocks.1.ln2", "--no-wait"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Finished done = Run(arguments);
+    EXPECT_EQ(done.code, 2);
+    return done.err;
+  };
+  EXPECT_THAT(error({"--step", "9", "--kind", "weight"}), HasSubstr("it was seen as output path '0'"));
+  EXPECT_THAT(error({"--step", "9", "--kind", "nothing"}), HasSubstr("nothing"));
+  EXPECT_THAT(error({"--step", "9", "--mode", "test"}), HasSubstr("train, eval or init"));
+  EXPECT_THAT(error({"--step", "9", "--max-bytes", "99999999999"}), HasSubstr("1..67108864"));
+  EXPECT_THAT(error({}), HasSubstr("--step"));
+  const Finished unknown = Run({"capture", "base", "blocks.1.ln3", "--step", "9"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("closest: blocks.1.ln2"));
+  EXPECT_EQ(server_.control.asked_captures.size(), 1u);
+}
+
+TEST_F(Captures, DiffValuesSaysWhereTwoRunsDiffer) {
+  const Finished differ = Run({"diff-values", "base", "ort", "blocks.1.ln2", "--step", "3"});
+  EXPECT_EQ(differ.code, 1) << differ.err;
+  EXPECT_THAT(differ.out, AllOf(HasSubstr("1 of 4 elements (25 %)"), HasSubstr("lie in [1:2, 0:1]"),
+                                HasSubstr("[1, 0]")));
+  const Json json = RunJson({"diff-values", "base", "ort", "blocks.1.ln2", "--step", "3", "--rank", "1"}, 1);
+  EXPECT_EQ(json["verdict"], "differ");
+  EXPECT_EQ(json["differ"], 1);
+  EXPECT_EQ(json["largest"]["index"], Json({1, 0}));
+  EXPECT_EQ(json["largest"]["absolute"], 0.5);
+  EXPECT_EQ(Run({"diff-values", "base", "base", "blocks.1.ln2", "--step", "3"}).code, 0);
+  EXPECT_EQ(Run({"diff-values", "base", "base", "blocks.1.ln2", "--step", "3", "--rank-b", "7"}).code, 2);
+  const Finished missing = Run({"diff-values", "base", "base2", "blocks.1.ln2", "--step", "3"});
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("not captured at step 3, rank 0"));
+  EXPECT_EQ(Run({"diff-values", "base", "ort", "blocks.1.ln2", "--step", "4"}).code, 2) << "half of it";
+}
+
+TEST_F(Captures, DiffNamesTheCommandsThatShowTheValues) {
+  const Finished diff = Run({"diff", "base", "ort"});
+  EXPECT_EQ(diff.code, 1) << diff.err;
+  EXPECT_THAT(diff.out, HasSubstr("STATAGENT_CAPTURES=blocks.1.ln2@3"));
+  EXPECT_THAT(diff.out, HasSubstr("statctl diff-values base ort blocks.1.ln2 --step 3"));
 }
 
 TEST_F(Statctl, RmWantsYesWithoutATerminal) {
