@@ -22,7 +22,8 @@ BUILD = ROOT if BUNDLED else Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT /
 PACKAGE = ROOT / "python" if BUNDLED else ROOT / "agent" / "python"
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
 # Quick under a sanitizer, and between them every part of the kernels.
-SANITIZED_TESTS = "GpuEngineTest.AgreesForAnyStridesAndAlignment:GpuEngineTest.KeepsStreamsApart:GpuEngineTest.CopiesSamples"
+SANITIZED_TESTS = "GpuEngineTest.AgreesForAnyStridesAndAlignment:GpuEngineTest.KeepsStreamsApart:GpuEngineTest.CopiesSamples:"
+SANITIZED_TESTS += "GpuEngineTest.RecordsTheReplaysOfAGraph"
 NO_GPU = 3
 
 

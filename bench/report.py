@@ -73,6 +73,7 @@ def fill(text: str, tables: dict[str, str]) -> str:
 
 
 def _renderers() -> dict[str, Callable[[dict[str, Any]], str]]:
+    import agent_memory
     import engine
     import host_path
     import ingest
@@ -81,6 +82,7 @@ def _renderers() -> dict[str, Callable[[dict[str, Any]], str]]:
     return {
         "engine": engine.render,
         "host_path": host_path.render,
+        "agent_memory": agent_memory.render,
         "overhead": overhead.render,
         "overhead_gpu": overhead.render,
         "ingest": ingest.render,
