@@ -3,8 +3,8 @@
 The same script without compilation (--backend none) is the reference: backends "eager" and "aot_eager" compute the same bits, "inductor"
 fuses operations and differs within rounding.
 
-    python examples/frameworks/compile.py --run eager --backend none
-    python examples/frameworks/compile.py --run compiled --backend inductor
+    python examples/frameworks/compile.py --run-name eager --backend none
+    python examples/frameworks/compile.py --run-name compiled --backend inductor
     statctl diff --run-a eager --run-b compiled
 """
 
@@ -56,17 +56,23 @@ class Gpt(nn.Module):
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", help="name of the run (default: STATAGENT_RUN)")
+    parser.add_argument("--run-name", "--run", dest="run", help="name of the run (default: STATAGENT_RUN)")
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps (default 10)")
     parser.add_argument(
         "--backend", default="inductor", help="of torch.compile: inductor (default), aot_eager, eager; none: not compiled"
     )
+    parser.add_argument("--layers", type=int, default=3, help="blocks of the model (default 3)")
     parser.add_argument("--blocks", action="store_true", help="compile each block alone instead of the model as a whole")
     parser.add_argument("--micro-batches", type=int, default=1, help="forward and backward passes a step (default 1)")
     parser.add_argument("--record-steps", help='steps to record, such as "0-9,every=2" (default: all)')
     parser.add_argument("--bug", action="store_true", help="a mistake in the attention of blocks.1: its output is scaled by 1.01")
     parser.add_argument("--no-agent", action="store_true", help="train without statcollect")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if min(arguments.steps, arguments.layers, arguments.micro_batches) < 1:
+        parser.error("--steps, --layers and --micro-batches must be at least 1")
+    if arguments.bug and arguments.layers < 2:
+        parser.error("--bug is a mistake in blocks.1: --layers must be at least 2")
+    return arguments
 
 
 def compiled(model: Gpt, arguments: argparse.Namespace) -> nn.Module:
@@ -83,7 +89,7 @@ def main() -> None:
     arguments = parse_arguments()
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    model = Gpt()
+    model = Gpt(layers=arguments.layers)
     if arguments.bug:
         block = model.blocks[1]
         assert isinstance(block, Block)

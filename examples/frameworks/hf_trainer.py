@@ -1,6 +1,7 @@
 """Hugging Face Transformers: `Trainer` with gradient accumulation, evaluation and checkpoints, on a model made from a configuration.
 
 python examples/frameworks/hf_trainer.py --run-name trainer
+torchrun --nproc_per_node=2 examples/frameworks/hf_trainer.py --run-name trainer
 python examples/frameworks/hf_trainer.py --run-name trainer --steps 14 --output OUT --resume     # goes on where OUT ended
 """
 
@@ -40,7 +41,7 @@ class Say(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         for name in ("loss", "eval_loss"):
             if name in logs:
-                tiny.report(self._options, state.global_step - 1, logs[name])
+                tiny.report(self._options, state.global_step - 1, logs[name], args.process_index)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         callbacks = [Say(options), StatagentCallback(run=options.run)]
         trainer = Trainer(model, settings, train_dataset=Rows(64), eval_dataset=Rows(4), callbacks=callbacks)
         trainer.train(resume_from_checkpoint=options.resume)
-        tiny.finish(options, model.parameters())
+        tiny.finish(options, model.parameters(), settings.process_index)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--context", type=int, default=64, help="tokens a sequence (default 64)")
     parser.add_argument("--batch", type=int, default=16, help="sequences a rank and step (default 16)")
+    parser.add_argument(
+        "--global-batch",
+        type=int,
+        help="sequences a step, shared out among the ranks, instead of --batch: "
+        "what any number of ranks trains on is the same then",
+    )
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="where the model trains: cpu (default), cuda, cuda:1, ...")
@@ -49,8 +55,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--record-steps", help='steps to record, such as "0-9,every=2" (default: all)')
     parser.add_argument("--no-deterministic", action="store_true", help="let torch choose kernels freely")
     arguments = parser.parse_args()
-    if arguments.width % arguments.heads or min(arguments.steps, arguments.layers, arguments.batch, arguments.context) < 1:
-        parser.error("--width must be a multiple of --heads; steps, layers, batch and context must be at least 1")
+    batch = arguments.batch if arguments.global_batch is None else arguments.global_batch
+    if min(arguments.steps, arguments.layers, arguments.heads, batch, arguments.context) < 1 or arguments.width % arguments.heads:
+        parser.error("--width must be a multiple of --heads; steps, layers, heads, batch and context must be at least 1")
     if not 0 <= arguments.bug_layer < arguments.layers and arguments.bug not in ("none", "lr", "grad_sync"):
         parser.error(f"--bug-layer {arguments.bug_layer}: the model has layers 0..{arguments.layers - 1}")
     return arguments
@@ -79,11 +86,16 @@ def report(step: int, steps: int, loss: float, started: float) -> None:
 def main() -> None:
     arguments = parse_arguments()
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if arguments.global_batch is not None and arguments.global_batch % world:
+        sys.exit(f"train.py: --global-batch is {arguments.global_batch}; expected a multiple of the {world} ranks")
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(not arguments.no_deterministic)
 
-    corpus = Corpus(arguments.corpus)
+    try:
+        corpus = Corpus(arguments.corpus)
+    except ValueError as error:
+        sys.exit(f"train.py: {error}")
     config = Config(Corpus.vocabulary, arguments.layers, arguments.width, arguments.heads, arguments.context)
     model = Gpt(config).to(arguments.device)
     trained: torch.nn.Module = model
@@ -100,7 +112,7 @@ def main() -> None:
     if agent:
         import statagent
 
-        recipe = {"model": vars(config), "lr": arguments.lr, "batch": arguments.batch, "seed": arguments.seed,
+        recipe = {"model": vars(config), "lr": arguments.lr, "batch": arguments.global_batch or arguments.batch, "seed": arguments.seed,
                   "corpus_sha256": corpus.sha256}  # fmt: skip
         statagent.init(run=arguments.run_name, config=recipe, steps=arguments.record_steps)
         statagent.watch(trained, optimizer=optimizer)
@@ -109,7 +121,11 @@ def main() -> None:
     for step in range(arguments.steps):
         if step == arguments.bug_step:
             plant(arguments, model, optimizer)
-        batch = corpus.batch(step, rank, arguments.batch, arguments.context, arguments.seed)
+        if arguments.global_batch is None:
+            batch = corpus.batch(step, rank, arguments.batch, arguments.context, arguments.seed)
+        else:
+            everyone = corpus.batch(step, 0, arguments.global_batch, arguments.context, arguments.seed)
+            batch = (everyone[0].chunk(world)[rank], everyone[1].chunk(world)[rank])
         tokens, targets = (part.to(arguments.device) for part in batch)
         if agent:
             statagent.log_batch(tokens=tokens, targets=targets)

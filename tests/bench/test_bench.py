@@ -75,6 +75,16 @@ def test_host_path_measures_every_row_without_losing_records(tmp_path: Path) -> 
         assert "C++: Observe by handle, 1 float32" in names
 
 
+def test_agent_memory_measures_every_state_of_the_collector(tmp_path: Path) -> None:
+    run("agent_memory.py", "--seconds", "1", "--output", str(tmp_path / "memory.json"))
+    rows = {(row["collector"], row["spill"]): row for row in result(tmp_path / "memory.json")["rows"]}
+    assert set(rows) == {(state, spill) for state in ("there", "stopped", "gone") for spill in (False, True)}
+    for (state, spill), row in rows.items():
+        assert row["added"] > 0 and row["observed"] > 0
+        assert (row["spilled"] > 0) == (spill and state != "there") or state == "there"
+        assert row["acked"] > 0 if state == "there" else row["acked"] == 0
+
+
 def statcollect_bench(command: str, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     binary = machine.BUILD / "bin" / "statcollect-bench"
     done = subprocess.run([str(binary), command, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)

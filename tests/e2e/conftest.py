@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_python import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release"))
@@ -23,6 +24,22 @@ STATCOLLECTORD = BUILD / "bin" / "statcollectord"
 STATCTL = BUILD / "bin" / "statctl"
 LIBRARY = BUILD / "lib" / "libstatagent.so"
 TRAIN = ROOT / "examples" / "gpt_torch" / "train.py"
+SMALL = ["--steps", "4", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "4"]
+# Trains one job after the other in one process group.
+TRAIN_ALL = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import train
+from torch import distributed
+distributed.init_process_group("gloo")
+end = distributed.destroy_process_group
+distributed.init_process_group = distributed.destroy_process_group = lambda *_: None
+for job in json.loads(sys.argv[2]):
+    sys.argv = ["train.py", *job]
+    train.main()
+    distributed.barrier()
+end()
+"""
 
 
 @dataclass
@@ -38,9 +55,12 @@ class Finished:
 
 
 def run_command(
-    arguments: list[str], env: dict[str, str] | None = None, timeout: float = 120, cwd: Path | None = None
+    arguments: list[str], env: dict[str, str] | None = None, timeout: float = 120, cwd: Path | None = None, cold: bool = False
 ) -> Finished:
-    """Runs a command to its end; a command that outlives the timeout is killed and fails the test."""
+    """Runs a command to its end; a command that outlives the timeout is killed and fails the test. Our own Python runs in a fork of a process that
+    has imported torch already (warm_python), unless `cold`."""
+    if not cold and arguments[0] == sys.executable and env is not None and WARM.takes(env):
+        return Finished(*WARM.run(arguments[1:], env, timeout, cwd))
     done = subprocess.run(
         arguments, env=env, timeout=timeout, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )
@@ -109,12 +129,18 @@ class Collector:
     ) -> Finished:
         """A small training run of the demo's model under torchrun."""
         done = run_command(
-            torchrun(ranks, str(TRAIN), "--steps", "4", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32",
-                     "--batch", "4", *arguments),
-            env=self.environment(STATAGENT_RUN=run, **(env or {})),
-        )  # fmt: skip
+            torchrun(ranks, str(TRAIN), *SMALL, *arguments), env=self.environment(STATAGENT_RUN=run, **(env or {}))
+        )
         assert code is None or done.code == code, f"training {run} exited with {done.code}:\n{done.out}\n{done.err}"
         return done
+
+    def train_all(self, runs: dict[str, list[str]], folder: Path, ranks: int = 2) -> None:
+        """As `train` for each run with its arguments, all in one launch: starting ranks takes longer than training them."""
+        script = folder / f"train_all_{ranks}.py"
+        script.write_text(TRAIN_ALL)
+        jobs = json.dumps([["--run-name", run, *SMALL, *arguments] for run, arguments in runs.items()])
+        done = run_command(torchrun(ranks, str(script), str(TRAIN.parent), jobs), env=self.environment())
+        assert done.code == 0, f"training {list(runs)} exited with {done.code}:\n{done.out}\n{done.err}"
 
     def python(self, script: str, *arguments: str, env: dict[str, str] | None = None, code: int | None = 0) -> Finished:
         """A Python script with statagent importable and the collector's address in the environment."""
@@ -130,12 +156,16 @@ def agent_environment(**extra: str) -> dict[str, str]:
     env["PYTHONPATH"] = str(ROOT / "agent" / "python")
     env["STATAGENT_LIBRARY"] = str(LIBRARY)
     env["OMP_NUM_THREADS"] = "1"
+    env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # its pool of processes takes longer to start than the kernels of tests to compile
     env.update(extra)
     return env
 
 
 def torchrun(ranks: int, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", *arguments]
+
+
+WARM = Warm(agent_environment())
 
 
 def wait_until(condition: Any, timeout: float = 20, what: str = "condition") -> Any:
@@ -150,9 +180,11 @@ def wait_until(condition: Any, timeout: float = 20, what: str = "condition") -> 
 
 
 @pytest.fixture(scope="session", autouse=True)
-def built() -> None:
+def built() -> Iterator[None]:
     for path in (STATCOLLECTORD, STATCTL, LIBRARY):
         assert path.exists(), f"{path} is missing: build first (scripts/build.sh), or set STATCOLLECT_BUILD_DIR"
+    yield
+    WARM.close()
 
 
 @pytest.fixture

@@ -18,15 +18,15 @@ DRIVER = """
 import importlib, json, os, sys
 sys.path.insert(0, sys.argv[1])
 example = importlib.import_module(sys.argv[2])
+from torch import distributed
 if "RANK" in os.environ:
-    from torch import distributed
     distributed.init_process_group("gloo")
 for job in json.loads(sys.argv[3]):
     sys.modules["statagent.agent"]._current = None  # as in a process of its own
     example.main(job)
-    if "RANK" in os.environ:
+    if distributed.is_initialized():
         distributed.barrier()
-if "RANK" in os.environ:
+if distributed.is_initialized():
     distributed.destroy_process_group()
 """
 
@@ -43,12 +43,16 @@ class Trained:
         return self.losses == other.losses and self.weights == other.weights
 
 
-def train(collector: Collector, folder: Path, example: str, *jobs: list[str], ranks: int = 1) -> dict[str, Trained]:
-    """Runs `main` of the example with each job's arguments; what was printed, by run."""
+def train(
+    collector: Collector, folder: Path, example: str, *jobs: list[str], ranks: int = 1, launcher: list[str] | None = None
+) -> dict[str, Trained]:
+    """Runs `main` of the example with each job's arguments, started by `launcher` (default: torchrun if there are several ranks); what was
+    printed, by run."""
     script = folder / f"{example}_driver.py"
     script.write_text(DRIVER)
-    arguments = [str(script), str(EXAMPLES), example, json.dumps(jobs)]
-    command = torchrun(ranks, *arguments) if ranks > 1 else [sys.executable, *arguments]
+    if launcher is None:
+        launcher = torchrun(ranks) if ranks > 1 else [sys.executable]
+    command = [*launcher, str(script), str(EXAMPLES), example, json.dumps(jobs)]
     done = run_command(command, env=collector.environment(), timeout=240, cwd=folder)
     assert done.code == 0, f"{example} exited with {done.code}:\n{done.out}\n{done.err}"
     return parse(done.out)

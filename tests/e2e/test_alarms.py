@@ -148,6 +148,132 @@ def test_a_planted_nan_is_told_with_its_place(collector: Collector) -> None:
     assert collector.statctl("events", "spoiled").code == 2
 
 
+MIXED_PRECISION = """
+import sys
+import torch, statagent
+
+overflowing = [int(step) for step in sys.argv[1].split(",")]
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=float(sys.argv[2]), growth_interval=2)
+statagent.init(required=True)
+statagent.watch(model, optimizer=optimizer, scaler=scaler)
+for attempt in range(12):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(torch.randn(4, 8)).square().mean()
+    scaled = scaler.scale(loss) * (float("inf") if attempt in overflowing else 1.0)
+    optimizer.zero_grad()
+    scaled.backward()
+    scaler.step(optimizer)
+    scaler.update()
+assert statagent.flush(timeout=20)
+statagent.close()
+"""
+
+
+def test_a_loss_scale_at_its_minimum_is_told_and_cleared_when_it_rises(collector: Collector) -> None:
+    collector.python(MIXED_PRECISION, "2,3,4,5", "8", env={"STATAGENT_RUN": "low"})
+    told = eventually(lambda: [e for e in collector.json("events", "low")["records"] if e["kind"] == "alarm_cleared"])
+    scales = {
+        (r["step"], r["micro_batch"]): r["value"]
+        for r in collector.json("scalars", "low")["records"]
+        if r["name"] == "loss_scale"
+    }
+    reached = next(place for place, scale in scales.items() if scale == 1)
+    (alarm,) = [e for e in alarms(collector, "low") if e["kind"] == "loss_scale_min"]
+    assert (alarm["step"], alarm["fields"]["scalar"], alarm["fields"]["value"]) == (reached[0], "loss_scale", "1")
+    assert f"the loss scale is at its minimum: 1 at step {reached[0]}" in alarm["text"]
+    assert [e["fields"]["rule"] for e in told] == ["loss_scale_min"]
+    assert [e["kind"] for e in alarms(collector, "low")] == ["loss_scale_min"], "an overflow is none"
+
+
+def test_a_loss_scale_that_only_falls_is_told_though_no_step_ends(collector: Collector) -> None:
+    collector.python(MIXED_PRECISION, ",".join(map(str, range(3, 12))), "1024", env={"STATAGENT_RUN": "falling"})
+    assert eventually(lambda: alarms(collector, "falling"))
+    (alarm,) = alarms(collector, "falling")
+    assert (alarm["kind"], alarm["step"]) == ("loss_scale_min", 3)
+    assert "the loss scale fell 6 times in a row" in alarm["text"]
+
+
+DYING = """
+import sys
+import torch, statagent
+
+dies, revives = int(sys.argv[1]), int(sys.argv[2])
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+statagent.init(required=True)
+statagent.watch(model, optimizer=optimizer)
+for step in range(26):
+    if step in (dies, revives):
+        model[2].bias.data.fill_(-100.0 if step == dies else 1.0)
+    loss = model(torch.randn(4, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+assert statagent.flush(timeout=20)
+statagent.close()
+"""
+
+
+def test_a_dead_relu_is_told_with_its_module_and_cleared_when_it_lives(collector: Collector) -> None:
+    collector.python(DYING, "5", "20", env={"STATAGENT_RUN": "dead"})
+
+    def told(kind: str) -> list[dict[str, Any]]:
+        events = collector.json("events", "dead")["records"]
+        return [e for e in events if e["fields"].get("rule") == "dead_relu" and e["kind"] == kind]
+
+    assert eventually(lambda: told("alarm_cleared"))
+    (alarm,), (cleared,) = told("dead_relu"), told("alarm_cleared")
+    assert (alarm["step"], alarm["fields"]["activation"], alarm["fields"]["value"]) == (14, "3", "1"), "the tenth step in a row"
+    assert "has 1 of its elements at zero for 10 steps by step 14" in alarm["text"]
+    assert cleared["step"] == 20
+    collector.python(DYING, "-1", "-1", env={"STATAGENT_RUN": "alive"})
+    assert eventually(lambda: collector.json("runs")["runs"][0]["state"] == "finished")
+    assert alarms(collector, "alive") == []
+
+
+BREAKING = """
+import sys
+import torch, statagent
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+statagent.init(required=True)
+statagent.watch(model, optimizer=optimizer)
+for step in range(22):
+    if step == 14 and sys.argv[1] == "explode":
+        model[2].weight.data.mul_(1e4)
+    if step == 14 and sys.argv[1] == "vanish":
+        model[2].weight.register_hook(lambda gradient: gradient * 1e-9)
+    loss = model(torch.randn(4, 8)).square().mean()
+    statagent.log_scalar("loss", loss.detach())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+assert statagent.flush(timeout=20)
+statagent.close()
+"""
+
+
+def test_norms_that_explode_and_gradients_that_vanish_are_told_with_their_place(collector: Collector) -> None:
+    for what in ("explode", "vanish", "neither"):
+        collector.python(BREAKING, what, env={"STATAGENT_RUN": what})
+    exploded = eventually(lambda: [e for e in alarms(collector, "explode") if e["kind"] == "norm_explosion"])
+    assert (exploded[0]["step"], exploded[0]["fields"]["activation"], exploded[0]["fields"]["kind"]) == (14, "2", "output")
+    assert "loss_spike" in {e["kind"] for e in alarms(collector, "explode")}
+    vanished = eventually(lambda: alarms(collector, "vanish"))
+    assert [(e["kind"], e["step"]) for e in vanished] == [("vanishing_gradient", 18)], "the fifth step in a row"
+    assert (vanished[0]["fields"]["activation"], vanished[0]["fields"]["kind"]) == ("2.weight", "weight_grad")
+    assert alarms(collector, "neither") == []
+
+
 def test_a_restart_or_a_crash_neither_repeats_nor_loses_an_alarm(collector: Collector) -> None:
     train(collector, "before")
     eventually(lambda: len(alarms(collector, "before")) == 2)

@@ -113,7 +113,7 @@ print("trained", time.monotonic())
 """
     import sys
 
-    done = run_command([sys.executable, "-c", script], env=agent_environment())
+    done = run_command([sys.executable, "-c", script], env=agent_environment(), cold=True)
     exit_seconds = time.monotonic() - float(done.out.split()[1]) if done.out else -1
     assert done.code == 0, done.err
     assert exit_seconds <= 3.5, "exit may wait 2 s for the collector, not more (1.5 s allowed for the interpreter)"
@@ -200,7 +200,22 @@ def test_garbage_on_the_ports_harms_nobody(collector: Collector) -> None:
 
 
 def test_bad_arguments_exit_2(collector: Collector) -> None:
-    for arguments in (["nonsense"], ["diff"], ["diff", "--run-a", "x"], ["series"], ["--format", "yaml", "runs"], ["scalars"]):
+    negative = [["events", "x", "--since-step", "-1"], ["top", "x", "--step", "-1"], ["summary", "x", "--step", "-1"]]
+    negative += [
+        ["capture", "x", "y", "--step", "99999999999999999999"],
+        ["diff-values", "x", "y", "z", "--step", "1", "--call", "-1"],
+    ]
+    for arguments in negative:
+        assert "is no whole number of 0.." in collector.statctl(*arguments).err, arguments
+    for arguments in (
+        ["nonsense"],
+        ["diff"],
+        ["diff", "--run-a", "x"],
+        ["series"],
+        ["--format", "yaml", "runs"],
+        ["scalars"],
+        *negative,
+    ):
         done = collector.statctl(*arguments)
         assert done.code == 2, (arguments, done)
         assert done.err.strip(), arguments

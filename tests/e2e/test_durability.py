@@ -9,7 +9,7 @@ from pathlib import Path
 from conftest import Collector, wait_until
 
 STEADY = """
-import statagent, torch, sys, time
+import numpy, statagent, sys, time
 agent = statagent.init(run=sys.argv[1], required=True)
 steps = int(sys.argv[2])
 def check():
@@ -18,7 +18,7 @@ def check():
     return c
 for step in range(steps):
     for i in range(50):
-        statagent.inspect(f"layer.{i}", torch.full((16,), float(step * 100 + i)))
+        statagent.inspect(f"layer.{i}", numpy.full(16, step * 100 + i, numpy.float32))
     statagent.log_scalar("loss", 1.0 / (step + 1))
     statagent.step()
     check()
@@ -72,13 +72,19 @@ def test_many_ranks_at_once_never_collide(collector: Collector) -> None:
 
 
 def test_sigterm_drains_and_exits_0(collector: Collector) -> None:
-    trainer = start(collector, "drain", 30)
-    wait_until(lambda: collector.json("runs")["runs"], what="the run")
-    assert collector.stop() == 0
+    steps = 300
+    trainers = {run: start(collector, run, steps) for run in ("drain", "drain2", "drain3")}
+    wait_until(lambda: len([r for r in collector.json("runs")["runs"] if int(r["records"]) > 0]) == 3, 60, "three runs")
+    durable = {r["run"]: int(r["records"]) for r in collector.json("runs")["runs"]}
+    assert collector.stop() == 0, "in the middle of three streams"
     collector.start()
-    out, err = trainer.communicate(timeout=60)
-    assert trainer.returncode == 0, err
-    assert out.split() == [str(30 * 52), str(30 * 52), "0"]
+    kept = {r["run"]: int(r["records"]) for r in collector.json("runs")["runs"]}
+    assert all(kept[run] >= records for run, records in durable.items())
+    for run, trainer in trainers.items():
+        out, err = trainer.communicate(timeout=60)
+        assert trainer.returncode == 0, err
+        assert out.split() == [str(steps * 52), str(steps * 52), "0"]
+        assert collector.json("show", run)["attempts"][0]["ranks"][0]["records"] == steps * 52
 
 
 def test_sigterm_right_after_the_ready_line_is_a_clean_stop(collector: Collector) -> None:

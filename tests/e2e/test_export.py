@@ -354,3 +354,20 @@ def test_an_exported_folder_imported_again_agrees(collector: Collector, tmp_path
     assert done.code == 0, done.err
     first = collector.diff("r", "changed", *question)["first"]
     assert (first["step"], first["rank"], first["activation"], first["reason"]) == (2, 1, "embed", "numeric")
+
+
+def test_names_of_inspected_tensors_come_back_as_they_were(shared_collector: Collector, tmp_path: Path) -> None:
+    script = """
+import statagent, torch
+statagent.init(run="marks", required=True)
+for name in ("plain", "a/b", "50%", "acc%20", "x[0]", "q@mb1", ".hidden"):
+    statagent.inspect(name, torch.arange(4.0))
+statagent.step(); statagent.close(timeout=10)
+"""
+    shared_collector.python(script)
+    assert export(shared_collector, "ort", "marks", tmp_path / "dump")
+    done = shared_collector.statctl("import", "ort", str(tmp_path / "dump"), "--run", "marks-again", "--trust-std")
+    assert done.code == 0, done.err
+    report = shared_collector.diff("marks", "marks-again", "--kinds", "inspect")
+    assert report["unmatched"] == {"only_a": [], "only_b": []}
+    assert report["compared"]["records"] == report["compared"]["within_tolerance"] + report["compared"]["identical"] == 7

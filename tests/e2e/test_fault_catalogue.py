@@ -6,6 +6,7 @@ import os
 
 import pytest
 from conftest import ROOT, Collector
+from fault_catalogue import alarms
 from fault_catalogue import faults as _faults  # enters the faults
 from fault_catalogue.catalogue import WORLDS, ask_clean, names_of, record, short_selection
 from fault_catalogue.check import ask
@@ -60,9 +61,24 @@ def test_rounding_noise_differs_in_bits_so_that_its_verdict_means_something(reco
 
 
 def test_documentation_lists_every_fault() -> None:
-    page = (ROOT / "docs" / "fault-catalogue.md").read_text(encoding="utf-8")
-    for name in [*FAULTS, *CLEAN]:
-        assert f"| {name} |" in page, f"{name}: run python tests/e2e/fault_catalogue --write-docs"
+    for page, program in (("fault-catalogue.md", "fault_catalogue"), ("alarms-catalogue.md", "fault_catalogue/alarms.py")):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        for name in [*FAULTS, *CLEAN]:
+            assert f"| {name} |" in text, f"{name}: run python tests/e2e/{program} --write-docs"
+
+
+def test_a_run_raises_an_alarm_if_numbers_break_and_none_if_nothing_is_wrong(recorded: Collector) -> None:
+    """Of six steps: what needs more to learn from is in docs/alarms-catalogue.md."""
+    alarms.judged(recorded)
+    for name, place in (
+        ("overflow", "blocks.1.mlp.fc1"),
+        ("inf_in_gradient", "blocks.0.mlp.act"),
+        ("nan_in_backward", "blocks.1.ln2"),
+    ):
+        (first,) = [e for e in alarms.alarms_of(recorded, f"{name}.1") if e["kind"] == "nan_first_seen"]
+        assert (first["step"], first["fields"]["activation"]) == (FAULTS[name].expected.step, place)
+    raised = {f"{name}.{world}": alarms.alarms_of(recorded, f"{name}.{world}") for name, world in REPEATS}
+    assert not {run: found for run, found in raised.items() if found}
 
 
 def test_what_only_one_run_recorded_is_told_from_what_differs(recorded: Collector) -> None:

@@ -20,7 +20,7 @@ for run, wrong in (("base", 0.0), ("ort", 0.5)):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
-    statagent.init(run=run, config={"lr": 0.1, "seed": int(wrong)})
+    statagent.init(run=run, config={"lr": 0.1, "seed": int(wrong)}, captures=["0@0"], exponents="*@0-2")
     watch = statagent.watch(net, optimizer=optimizer)
     for step in range(5):
         x = torch.randn(4, 8) + (wrong if step > 2 else 0)
@@ -52,6 +52,10 @@ TWINS: list[tuple[list[str], str, dict[str, str]]] = [
     (["config", "base", "ort", "--all"], "config", {"run_a": "base", "run_b": "ort", "all": "1"}),
     (["ranks", "base"], "ranks", {"run": "base"}),
     (["noise", "show", "ort"], "noise", {"run": "ort"}),
+    (["captures", "base"], "captures", {"run": "base"}),
+    (["exponents", "base"], "exponents", {"run": "base", "summary": "true", "format": "f16"}),
+    (["exponents", "base", "0", "--step", "1", "--kind", "output", "--dtype", "e5m2"], "exponents",
+     {"run": "base", "activation": "0", "steps": "1", "kinds": "output", "format": "f8e5m2"}),
 ]  # fmt: skip
 
 

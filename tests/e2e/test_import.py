@@ -258,7 +258,7 @@ def test_mindspore_statistics_are_compared_by_iteration_and_rank(shared_collecto
     ("arguments", "expected"),
     [
         (("import", "ort"), "required"),
-        (("import", "csv", ".", "--run", "x"), "expected ort, mindspore or msprobe"),
+        (("import", "csv", ".", "--run", "x"), "expected ort, mindspore, msprobe or spill"),
         (("import", "ort", "/nowhere/at/all", "--run", "x"), "No such file"),
         (("import", "ort", ".", "--run", "../x"), "run"),
         (("import", "ort", ".", "--run", "x", "--steps", "nine"), "--steps"),

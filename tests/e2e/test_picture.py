@@ -162,3 +162,96 @@ def test_gradient_norm_is_that_of_all_weight_gradients(base: Collector) -> None:
         for point in base.json("series", "base", name, "--kind", "weight_grad")["records"]:
             squares[point["step"]] += point["stats"]["l2"] ** 2
     assert norms == pytest.approx({step: value**0.5 for step, value in squares.items()}, rel=1e-9)
+
+
+# Evaluates in step 2, gets a module in step 3 and longer inputs in step 4. Arguments: run, "eager" or a backend, seed of the data.
+TAGGER = """
+import math, sys, torch, statagent
+from torch import nn
+
+run, how, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.manual_seed(1)
+torch.set_num_threads(1)
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(16, 8, padding_idx=0), nn.Linear(8, 4)
+    def forward(self, input_ids):
+        return self.head(torch.tanh(self.tokens(input_ids)))
+
+net = Tagger()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+statagent.init(run=run, required=True)
+statagent.watch(net, optimizer=optimizer, parameter_steps="0-9,every=2")
+called = net if how == "eager" else torch.compile(net, backend=how)
+for step in range(5):
+    ids = torch.randint(1, 16, (2, 6 if step < 4 else 9), generator=torch.Generator().manual_seed(seed + step))
+    ids[0, 3 + step % 2 :] = 0
+    labels = torch.where(ids == 0, -100, ids % 4)
+    if step == 2:
+        net.eval()
+        with torch.no_grad():
+            called(ids)
+        net.train()
+    if step == 3:
+        net.add_module("spare", nn.Identity())
+    loss = nn.functional.cross_entropy(called(ids).flatten(0, 1), labels.flatten())
+    statagent.log_scalar("odd", [1.5, math.nan, -math.inf][step % 3])
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+statagent.close(timeout=20)
+"""
+
+
+@pytest.fixture(scope="module")
+def taggers(shared_collector: Collector) -> Collector:
+    shared_collector.python(TAGGER, "tagged", "eager", "0")
+    shared_collector.python(TAGGER, "tagged_compiled", "aot_eager", "0")
+    shared_collector.python(TAGGER, "tagged_other", "eager", "100")
+    return shared_collector
+
+
+def test_changed_modules_evaluation_and_recompilation_are_transitions(taggers: Collector) -> None:
+    def told(run: str) -> list[tuple[int, str]]:
+        found = [e for e in taggers.json("events", run)["records"] if e["kind"] == "graph_transition"]
+        return [(e["step"], e["fields"]["reason"]) for e in found]
+
+    # What changed in the model is found when the step ends.
+    eager = [(0, "first"), (2, "train_eval"), (2, "first"), (2, "train_eval"), (4, "modules")]
+    assert told("tagged") == eager
+    compiled = told("tagged_compiled")
+    assert [each for each in compiled if each[1] != "recompilation"] == eager
+    assert {(3, "recompilation"), (5, "recompilation")} <= set(compiled), "for the evaluation, and for the longer inputs"
+
+
+def test_densities_are_the_same_eager_and_compiled(taggers: Collector) -> None:
+    def densities(run: str) -> list[tuple[Any, ...]]:
+        found = taggers.json("density", run)["records"]
+        return sorted((r["step"], r["input"], r["type"], r["pad_index"], r["valid"], r["total"]) for r in found)
+
+    expected = []
+    for step in range(5):
+        total = 12 if step < 4 else 18
+        valid = 3 + step % 2 + total // 2
+        expected += [(step, "input_ids", "embed", 0, valid, total), (step, "labels", "label", -100, valid, total)]
+    assert densities("tagged") == densities("tagged_compiled") == expected
+
+
+def test_fingerprints_of_inputs_tell_whether_both_runs_had_the_same_data(taggers: Collector) -> None:
+    assert taggers.diff("tagged", "tagged_compiled")["inputs"]["batches"] == "identical"
+    assert taggers.diff("tagged", "tagged_other")["inputs"]["batches"] == "differ"
+
+
+def test_parameters_are_recorded_on_their_schedule(taggers: Collector) -> None:
+    for kind in ("weight", "weight_grad"):
+        points = taggers.json("series", "tagged", "head.weight", "--kind", kind)["records"]
+        assert [p["step"] for p in points if p["mode"] == "train"] == [0, 2, 4], kind
+    points = taggers.json("series", "tagged", "head", "--kind", "output")["records"]
+    assert [p["step"] for p in points if p["mode"] == "train"] == list(range(5))
+
+
+def test_scalars_that_are_no_numbers_are_kept(taggers: Collector) -> None:
+    found = taggers.json("scalars", "tagged", "--name", "odd")["records"]
+    assert [(r["step"], r["value"]) for r in found] == [(0, 1.5), (1, "NaN"), (2, "-Infinity"), (3, 1.5), (4, "NaN")]

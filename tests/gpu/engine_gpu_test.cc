@@ -132,6 +132,37 @@ TEST_F(GpuEngineTest, AgreesForEveryDTypeAndSize) {
   }
 }
 
+TEST(GpuExponents, EqualThoseOfTheCpuForEveryDTypeSizeAndStride) {
+  NEEDS_A_GPU();
+  CudaEngine engine({.exponent_lowest = kExponentMin, .exponents = kExponentCount, .records = 8},
+                    MakeCudaApi());
+  ASSERT_TRUE(engine.Open(0).ok());
+  std::mt19937_64 random(5);
+  for (const DType dtype : kAllDTypes) {
+    for (const std::int64_t rows : {0, 1, 333, 20000}) {
+      SCOPED_TRACE(std::string(Name(dtype)) + " x " + std::to_string(rows));
+      TestTensor tensor = RandomBits(dtype, {rows, 70}, random);
+      if (rows == 333) {
+        tensor.shape = {70, rows};
+        tensor.strides = {1, 70};
+      }
+      const OnDevice device(tensor);
+      std::vector<std::uint64_t> expected(kExponentCount), found(kExponentCount, 7);
+      CountExponents(tensor.View(), kExponentMin, expected);
+      Answer answer;
+      Output output = answer.To(16);
+      output.exponents = found;
+      ASSERT_TRUE(engine.Check(device.View(), 0).ok());
+      ASSERT_TRUE(engine.Enqueue(device.View(), 0, nullptr, output, &answer).ok());
+      const auto deadline = std::chrono::steady_clock::now() + seconds(60);
+      while (engine.Poll(std::chrono::steady_clock::now(), End) > 0)
+        ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      ASSERT_TRUE(answer.done && answer.status.ok()) << answer.status.message();
+      EXPECT_EQ(found, expected);
+    }
+  }
+}
+
 TEST_F(GpuEngineTest, AgreesForAnyBitsAndWidth) {
   for (const DType dtype : kAllDTypes) {
     for (const std::uint32_t width : {0u, 16u, 32u, 64u}) {
@@ -260,22 +291,94 @@ TEST_F(GpuEngineTest, CopiesSamples) {
   }
 }
 
-// A launch during capture would be replayed with a record that is no longer its own: it is refused, and the
-// capture lives.
-TEST_F(GpuEngineTest, LeavesACaptureAlone) {
+class Heard final : public ReplayListener {
+ public:
+  void Replayed(void* cookie, std::uint64_t step, const TensorStats& stats, std::span<const double> sketch,
+                std::span<const double>) override {
+    results.push_back({cookie, step, stats, {sketch.begin(), sketch.end()}});
+  }
+  void Marked(int, std::uint64_t number) override { mark = number; }
+  void Missed(int, std::uint64_t rows) override { missed += rows; }
+  void Failed(int) override { failed = true; }
+  void Gone(void*) override { ++gone; }
+
+  struct Result {
+    void* cookie;
+    std::uint64_t step;
+    TensorStats stats;
+    std::vector<double> sketch;
+  };
+  std::vector<Result> results;
+  std::uint64_t mark = 0, missed = 0;
+  bool failed = false;
+  int gone = 0;
+};
+
+// Captured while another thread asks for the device's health, replayed in steps that are recorded and one
+// that is not, with values that change between replays; then the graph is destroyed.
+TEST_F(GpuEngineTest, RecordsTheReplaysOfAGraph) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  const TestTensor tensor = RandomNumbers(DType::kF32, {1000}, random_);
-  const OnDevice device(tensor);
-  Answer answer;
+  const TestTensor before = RandomNumbers(DType::kF32, {3'000'000}, random_);  // several levels of nodes
+  const TestTensor after = RandomNumbers(DType::kF32, {3'000'000}, random_);
+  const TestTensor small = RandomNumbers(DType::kBf16, {40, 3}, random_);
+  const OnDevice large_memory(before), small_memory(small);
+  Heard heard;
+  int cookies[2] = {};
+  const auto poll = [&](milliseconds later = milliseconds(0)) {
+    return engine_->Poll(std::chrono::steady_clock::now() + later, End, &heard);
+  };
+
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
-  EXPECT_EQ(engine_->Enqueue(device.View(), 0, stream, answer.To(16), &answer).code(),
-            Code::kFailedPrecondition);
-  (void)engine_->Poll(std::chrono::steady_clock::now() + seconds(10), End);  // asks for the device's health
+  ASSERT_TRUE(engine_->IsCapturing(0, stream));
+  std::uint64_t number = 0;
+  const Status first = engine_->Capture(large_memory.View(), 0, stream, {3, 1}, 16, 0, &cookies[0], &number);
+  const Status second = engine_->Capture(small_memory.View(), 0, stream, {3, 1}, 16, 0, &cookies[1], &number);
+  std::thread([&] { (void)poll(seconds(10)); }).join();
   cudaGraph_t graph = nullptr;
-  EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  Check(tensor, 16, stream);
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_TRUE(first.ok()) << first.message();
+  ASSERT_TRUE(second.ok()) << second.message();
+  cudaGraphExec_t run = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&run, graph, 0), cudaSuccess);
+  ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);  // as torch does: what runs keeps everything alive
+  (void)poll();
+  EXPECT_TRUE(heard.results.empty());
+
+  for (std::uint64_t step = 3; step < 6; ++step) {  // step 4 is not recorded
+    ASSERT_EQ(cudaGraphLaunch(run, stream), cudaSuccess);
+    ASSERT_TRUE(engine_->MarkReplays(0, stream, {step + 1, step + 1 == 4 ? 0u : 1u}, step));
+    if (step == 4) {
+      ASSERT_EQ(cudaMemcpyAsync(const_cast<void*>(large_memory.View().data), after.View().data,
+                                1'500'000 * sizeof(float), cudaMemcpyHostToDevice, stream),
+                cudaSuccess);
+    }
+  }
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(poll(), 1u);
+  EXPECT_EQ(heard.mark, 5u);
+  EXPECT_EQ(heard.missed, 0u);
+  EXPECT_FALSE(heard.failed);
+  ASSERT_EQ(heard.results.size(), 4u);
+  const Emulated expected[] = {
+      Emulate(before.View(), 16), Emulate(small.View(), 16), {}, Emulate(small.View(), 16)};
+  for (const int i : {0, 1, 3}) {
+    const Heard::Result& result = heard.results[static_cast<std::size_t>(i)];
+    EXPECT_EQ(result.cookie, &cookies[i % 2]);
+    EXPECT_EQ(result.step, i < 2 ? 3u : 5u);
+    EXPECT_TRUE(result.stats == expected[i].stats);
+    EXPECT_EQ(result.sketch, expected[i].sketch);
+  }
+  EXPECT_NE(heard.results[2].stats.hash, heard.results[0].stats.hash) << "the memory has changed";
+
+  ASSERT_EQ(cudaGraphExecDestroy(run), cudaSuccess);
+  for (int i = 0; i < 100 && engine_->ReplayDevices().size() == 1; ++i) {
+    std::this_thread::sleep_for(milliseconds(50));  // CUDA tells it from a thread of its own
+    (void)poll();
+  }
+  EXPECT_TRUE(engine_->ReplayDevices().empty());
+  EXPECT_EQ(heard.gone, 2);
+  Check(before, 16, stream);
   cudaStreamDestroy(stream);
 }
 

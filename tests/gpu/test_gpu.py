@@ -50,6 +50,13 @@ class TestCompute(unittest.TestCase):
                     tensor = filled(shape, dtype)
                     self.same(statagent.compute(tensor.cuda(), samples=4), statagent.compute(tensor, samples=4))
 
+    def test_exponents_equal_those_of_the_cpu(self) -> None:
+        for dtype in DTYPES:
+            with self.subTest(dtype=dtype):
+                tensor = filled((300, 7), dtype).t()
+                expected = statagent.compute(tensor, exponents=True)["exponents"]
+                self.assertEqual(statagent.compute(tensor.cuda(), exponents=True)["exponents"], expected)
+
     def test_takes_any_view(self) -> None:
         views: list[Any] = [
             lambda t: t.transpose(0, 2),

@@ -187,6 +187,71 @@ TEST(ConvertBatch, RefusesMemoryDensityAndSettingsThatCannotBe) {
   }
 }
 
+TEST(ConvertBatch, RefusesExponentsThatCannotBe) {
+  RecordBatch batch = RandomBatch(1, 1, {.activations = 2, .steps = 1});
+  const ExponentRecord good{.step = 0, .activation = 0, .layout = 1, .lowest = -25, .counts = {3, 0, 12}};
+  const auto with = [&](const std::function<void(ExponentRecord&)>& change) {
+    RecordBatch changed = batch;
+    changed.exponents = {good};
+    change(changed.exponents[0]);
+    const auto converted = FromWire(ToWire(changed, {}), {});
+    if (!converted.ok()) return converted.status();
+    EXPECT_EQ(converted->exponents, changed.exponents);
+    return Status::Ok();
+  };
+  EXPECT_TRUE(with([](ExponentRecord&) {}).ok());
+  EXPECT_TRUE(with([](ExponentRecord& e) { e.counts.clear(); }).ok());
+  EXPECT_TRUE(with([](ExponentRecord& e) { e.lowest = kExponentHighest - 2; }).ok());
+  EXPECT_TRUE(with([](ExponentRecord& e) { e.layout = 3, e.counts = {14}; }).ok()) << "7 complex elements";
+  EXPECT_THAT(with([](ExponentRecord& e) { e.layout = 99; }).message(), HasSubstr("exponents[0]"));
+  EXPECT_THAT(with([](ExponentRecord& e) { e.lowest = kExponentLowest - 1; }).message(),
+              HasSubstr("within -150..128"));
+  EXPECT_THAT(with([](ExponentRecord& e) { e.lowest = kExponentHighest - 1; }).message(),
+              HasSubstr("within -150..128"));
+  EXPECT_THAT(with([](ExponentRecord& e) { e.lowest = 0x7fffffff; }).message(), HasSubstr("within"));
+  EXPECT_THAT(with([](ExponentRecord& e) { e.counts.push_back(0); }).message(), HasSubstr("not 0"));
+  EXPECT_THAT(with([](ExponentRecord& e) { e.counts.push_back(2); }).message(), HasSubstr("at most all"));
+  EXPECT_THAT(with([](ExponentRecord& e) { e.counts.push_back(~0ull - 14); }).message(),
+              HasSubstr("at most all"));
+}
+
+TEST(ConvertBatch, RefusesChunksOfCapturesThatCannotBe) {
+  RecordBatch batch = RandomBatch(1, 1, {.activations = 2, .steps = 1});
+  const Layout& f64 = batch.layouts[1];  // 16 elements, 128 bytes
+  const CaptureChunk good{.step = 0,
+                          .activation = 0,
+                          .layout = f64.id,
+                          .elements = 16,
+                          .offset = 8,
+                          .data = std::string(120, 'v')};
+  const auto with = [&](const std::function<void(CaptureChunk&)>& change) {
+    RecordBatch changed = batch;
+    changed.captures = {good};
+    change(changed.captures[0]);
+    return FromWire(ToWire(changed, {}), {}).status();
+  };
+  EXPECT_TRUE(with([](CaptureChunk&) {}).ok());
+  EXPECT_THAT(with([](CaptureChunk& c) { c.layout = 99; }).message(), HasSubstr("captures[0]"));
+  EXPECT_THAT(with([](CaptureChunk& c) { c.elements = 17; }).message(), HasSubstr("at most the tensor's 16"));
+  EXPECT_THAT(with([](CaptureChunk& c) { c.elements = ~0ull; }).message(), HasSubstr("elements"));
+  EXPECT_THAT(with([](CaptureChunk& c) { c.offset = 9; }).message(), HasSubstr("within the 128"));
+  EXPECT_THAT(with([](CaptureChunk& c) { c.offset = ~0u; }).message(), HasSubstr("within the 128"));
+  EXPECT_THAT(with([](CaptureChunk& c) { c.data.clear(); }).message(), HasSubstr("of 0 bytes"));
+  EXPECT_THAT(with([](CaptureChunk& c) { c.data.resize(kCaptureChunkBytesMax + 1); }).message(),
+              HasSubstr("1.." + std::to_string(kCaptureChunkBytesMax)));
+  // A tensor beyond the limit may only be kept in part.
+  Layout huge = MakeLayout(static_cast<std::uint32_t>(batch.layouts.size()), DType::kF32, {1 << 30});
+  batch.layouts.push_back(huge);
+  EXPECT_FALSE(with([&](CaptureChunk& c) {
+                 c.layout = huge.id;
+                 c.elements = (64u << 20) / 4 + 1;
+               }).ok());
+  EXPECT_TRUE(with([&](CaptureChunk& c) {
+                c.layout = huge.id;
+                c.elements = (64u << 20) / 4;
+              }).ok());
+}
+
 TEST(ConvertBatch, RefusesDamagedBytesBeforeParsingThem) {
   v1::Batch wire = ToWire(RandomBatch(1, 1), {});
   for (std::size_t i = 0; i < wire.records().size(); i += 7) {

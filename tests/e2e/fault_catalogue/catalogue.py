@@ -18,11 +18,11 @@ RECORD = Path(__file__).with_name("record.py")
 WORLDS = (1, 2)
 
 
-def record(collector: Collector, names: Iterable[str], world: int, timeout: float = 300) -> Finished:
+def record(collector: Collector, names: Iterable[str], world: int, timeout: float = 300, **env: str) -> Finished:
     """One launch that trains all of them, one after another, as `NAME.WORLD`."""
     arguments = [str(RECORD), *names]
     command = [sys.executable, *arguments] if world == 1 else torchrun(world, *arguments)
-    done = run_command(command, env=collector.environment(), timeout=timeout)
+    done = run_command(command, env=collector.environment(**env), timeout=timeout)
     assert done.code == 0, f"recording on {world} rank(s) exited with {done.code}:\n{done.out}\n{done.err}"
     return done
 

@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 import statagent
 from fault_catalogue.fault import BASES, LAST, Place, fault
 from fault_catalogue.model import Gpt, Mlp, Sizes
-from fault_catalogue.training import PAD, Recipe, Training
+from fault_catalogue.training import FAULT_STEP, PAD, Recipe, Training
 
-K = 3
+K = FAULT_STEP
 FIRST_PARAMETER = "tok.weight"
 
 BASES.update(

@@ -118,12 +118,12 @@ def markdown(answers: Sequence[Answer], repeats: Sequence[Repeat], calibrated: S
     latest = {answer.fault.name: answer.fault for answer in answers}
     why = [(fault.name, fault.why) for fault in latest.values() if fault.why]
     return "\n".join(
-        [INTRODUCTION, *_markdown([HEAD, *rows(answers)]), WHY, *_markdown([("fault", "why this place is right"), *why]),
-         CLEAN_INTRODUCTION, *_markdown([CLEAN_HEAD, *clean_rows(repeats)]),
-         NOISE_INTRODUCTION, *_markdown([NOISE_HEAD, *noise_rows(calibrated)]), ""]
+        [INTRODUCTION, *markdown_table([HEAD, *rows(answers)]), WHY, *markdown_table([("fault", "why this place is right"), *why]),
+         CLEAN_INTRODUCTION, *markdown_table([CLEAN_HEAD, *clean_rows(repeats)]),
+         NOISE_INTRODUCTION, *markdown_table([NOISE_HEAD, *noise_rows(calibrated)]), ""]
     )  # fmt: skip
 
 
-def _markdown(table: Sequence[tuple[str, ...]]) -> list[str]:
+def markdown_table(table: Sequence[tuple[str, ...]]) -> list[str]:
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table]
     return [lines[0], "|" + "---|" * len(table[0]), *lines[1:]]

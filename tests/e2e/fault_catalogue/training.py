@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,9 @@ import statagent
 from fault_catalogue.model import Gpt, Sizes
 
 PAD = 0
+# Most faults act from the first of these on; alarms.py asks for later ones, behind what alarms need to learn.
+FAULT_STEP = int(os.environ.get("FAULT_CATALOGUE_STEP", "3"))
+STEPS = int(os.environ.get("FAULT_CATALOGUE_STEPS", "6"))
 NO_DECAY = ("bias", "ln1.weight", "ln2.weight", "ln_f.weight")
 
 
@@ -24,7 +28,7 @@ class Recipe:
     """What a run trains with; a fault may change it, and so may a baseline."""
 
     sizes: Sizes = field(default_factory=Sizes)
-    steps: int = 6
+    steps: int = STEPS
     batch: int = 4  # sequences a rank and micro-batch
     micro_batches: int = 1
     seed: int = 11

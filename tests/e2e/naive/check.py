@@ -21,16 +21,32 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from conftest import BUILD, Collector
 
-from naive.generator import as_line, make_pair
-from naive.naive_diff import Answer, Losses, Model, read_records
+from naive.generator import as_line, make_pair, make_repeats
+from naive.naive_diff import Answer, Losses, Model, Run, read_records
 
 MAKE_RUNS = BUILD / "tests" / "make_runs"
-QUESTIONS: list[list[str]] = [[], [], ["--tolerance", "1e-2"], ["--tolerance", "1e-6"], ["--kinds", "output,weight_grad"]]
+NOISE = ["--noise", "RUNS"]
+QUESTIONS: list[list[str]] = [
+    [], [], ["--tolerance", "1e-2"], ["--tolerance", "1e-6"], ["--kinds", "output,weight_grad"], ["--exact"],
+    NOISE, NOISE, ["--tolerance", "1e-6", *NOISE], ["--tolerance", "1e-2", *NOISE],
+]  # fmt: skip
+
+
+def question_of(seed: int) -> list[str]:
+    return random.Random(f"question {seed}").choice(QUESTIONS)
+
+
+def repeats_of(seed: int) -> list[str]:
+    """Runs that repeat run A, where the question is about noise."""
+    return [f"{name}{seed}" for name in "cd"] if "--noise" in question_of(seed) else []
 
 
 def write_runs(data_dir: Path, seeds: range) -> None:
-    """Run a<seed> and b<seed> for each seed, into a store that no daemon has open."""
-    lines = [as_line(launch) for seed in seeds for launch in make_pair(seed, f"a{seed}", f"b{seed}")]
+    """Run a<seed> and b<seed> for each seed, and its repeats, into a store that no daemon has open."""
+    lines = []
+    for seed in seeds:
+        lines += [as_line(launch) for launch in make_pair(seed, f"a{seed}", f"b{seed}")]
+        lines += [as_line(launch) for launch in make_repeats(seed, repeats_of(seed))]
     subprocess.run([str(MAKE_RUNS), str(data_dir)], input="\n".join(lines) + "\n", text=True, check=True, timeout=600)
 
 
@@ -60,13 +76,15 @@ def export(collector: Collector, run: str, folder: Path) -> tuple[Path, Path]:
     return observations, scalars
 
 
-def model_of(a: tuple[Path, Path], b: tuple[Path, Path], question: list[str]) -> Answer:
+def run_of(exported: tuple[Path, Path]) -> Run:
+    observations, scalars = exported
+    return Run(read_records(observations), read_losses(scalars), places_of_scalars(scalars))
+
+
+def model_of(a: Run, b: Run, repeats: list[Run], question: list[str]) -> Answer:
     tolerance = float(question[1]) if "--tolerance" in question else None
     kinds = set(question[1].split(",")) if "--kinds" in question else None
-    return Model(
-        read_records(a[0]), read_records(b[0]), read_losses(a[1]), read_losses(b[1]), tolerance, kinds,
-        places_of_scalars(a[1]), places_of_scalars(b[1]),
-    ).run()  # fmt: skip
+    return Model(a, b, tolerance, kinds, "--exact" in question, repeats).run()
 
 
 def row_of(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -109,6 +127,11 @@ def disagreements(report: dict[str, Any], naive: Answer) -> list[str]:
         for shown, row in zip(report["diverged"], naive.rows, strict=True):
             if row.reason in ("numeric", "dtype") and not close(number(shown["distance"]), row.distance):
                 expect(f"distance of {row.key()}", shown["distance"], row.distance)
+            if not close(number(shown["times_noise"]), row.times_noise):
+                expect(f"times_noise of {row.key()}", shown["times_noise"], row.times_noise)
+            expect(f"origin of {row.key()}", shown["origin"], row.origin)
+        expect("origins", [row_of(row) for row in report["origins"]], [row.key() for row in naive.origins[:20]])
+        expect("spread", (report["spread"]["steps"], report["spread"]["ranks"]), (naive.spread_steps, sorted(naive.spread_ranks)))
     expect("first", report["first"] and row_of(report["first"]), naive.rows[0].key() if naive.rows else None)
     bitwise, of_model = report["first_bitwise"], naive.first_bitwise
     expect("first_bitwise", bitwise and row_of(bitwise)[:-1], of_model and of_model.key()[:-1])
@@ -122,13 +145,20 @@ def close(a: float | None, b: float | None) -> bool:
 
 
 def check_seed(collector: Collector, seed: int, folder: Path) -> list[str]:
-    question = random.Random(f"question {seed}").choice(QUESTIONS)
-    a, b = export(collector, f"a{seed}", folder), export(collector, f"b{seed}", folder)
-    report = collector.diff(f"a{seed}", f"b{seed}", "--all", "--no-alignment", *question)  # the model knows identity only
-    found = disagreements(report, model_of(a, b, question))
-    for path in (*a, *b):
-        path.unlink()
-    return [f"seed {seed}, diff a{seed} b{seed} {' '.join(question)}: {line}" for line in found]
+    question, repeats = question_of(seed), repeats_of(seed)
+    asked = [",".join(repeats) if word == "RUNS" else word for word in question]
+    exported = [export(collector, run, folder) for run in (f"a{seed}", f"b{seed}", *repeats)]
+    # The model knows identity only.
+    done = collector.statctl("--format", "json", "diff", f"a{seed}", f"b{seed}", "--all", "--no-alignment", *asked)
+    if done.err or done.code not in (0, 1, 2):
+        return [f"seed {seed}, diff a{seed} b{seed} {' '.join(asked)}: exit code {done.code}: {done.err}"]
+    report = done.json()
+    a, b, *others = [run_of(paths) for paths in exported]
+    found = disagreements(report, model_of(a, b, others, question))
+    for paths in exported:
+        for path in paths:
+            path.unlink()
+    return [f"seed {seed}, diff a{seed} b{seed} {' '.join(asked)}: {line}" for line in found]
 
 
 def check_seeds(folder: Path, seeds: range) -> list[str]:

@@ -21,7 +21,8 @@ def model_of(rng: random.Random) -> list[dict[str, Any]]:
 
     if rng.random() < 0.7:
         add("ids", "batch", dtype="i64")
-    modules = [f"h.{i}" + rng.choice(["", ".fc", ".ln"]) for i in range(rng.randint(1, 5))]
+    parts = rng.choices([[""], [".fc"], [".ln"], [".ln", ".fc"], [".mlp.up", ".mlp.down", ".mlp", ""]], k=rng.randint(1, 5))
+    modules = [f"h.{i}{part}" for i, of_block in enumerate(parts) for part in of_block]
     for micro_batch in range(rng.choice([1, 1, 2, 3])):
         for module in modules:
             dtype = rng.choice(DTYPES)
@@ -81,7 +82,7 @@ def one_run(rng: random.Random) -> list[dict[str, Any]]:
     model = model_of(rng)
     ranks = rng.choice([1, 1, 2, 3])
     steps = [step for step in range(rng.randint(1, 5)) if rng.random() < 0.9] or [3]
-    losses = rng.sample(LOSSES, rng.randint(0, 2))
+    losses = sorted(rng.sample(LOSSES, rng.randint(0, 2)))  # as they are listed: their order is told nowhere else
     records: list[dict[str, Any]] = []
     for step in steps:
         for rank in range(ranks):
@@ -251,11 +252,44 @@ def make_pair(seed: int, name_a: str, name_b: str) -> list[dict[str, Any]]:
         b = b or before  # a run without anything is none
     if rng.random() < 0.05:
         b = one_run(rng)  # has little or nothing to do with A
+    if rng.random() < 0.3:
+        b = noisy(rng, b, noise_size(seed) * 10 ** rng.uniform(-0.5, 2))  # around ten times what repeats of A differ by
     relaunched = rng.random() < 0.5
     if relaunched:
         # What is said of weights as loaded depends on where launches began, which no export shows.
         a, b = ([r for r in records if r.get("mode") != "init"] or records for records in (a, b))
     return launches(rng, name_a, a, b, relaunched) + launches(rng, name_b, b, a, relaunched)
+
+
+def noise_size(seed: int) -> float:
+    return float(10 ** random.Random(f"noise {seed}").uniform(-6, -1))
+
+
+def noisy(rng: random.Random, records: list[dict[str, Any]], size: float) -> list[dict[str, Any]]:
+    """The same with about half of all numbers off by about `size` of themselves."""
+    records = copy.deepcopy(records)
+    for record in records:
+        for field in record.keys() & {"values", "value"}:
+            numbers = record[field] if field == "values" else [record[field]]
+            changed = [x * (1 + size * rng.gauss(0, 1)) if isinstance(x, float) and rng.random() < 0.5 else x for x in numbers]
+            record[field] = changed if field == "values" else changed[0]
+    return records
+
+
+def make_repeats(seed: int, names: list[str]) -> list[dict[str, Any]]:
+    """Runs that repeat run A of the seed, but for a little noise in some of its tensors and losses."""
+    repeats = []
+    for name in names:
+        rng = random.Random(f"repeat {seed} {name}")
+        launches_a = make_pair(seed, "a", "b")
+        newest = [launch for launch in launches_a if launch["run"] == "a"][-1]
+        records = noisy(rng, newest["records"], noise_size(seed))
+        if rng.random() < 0.3:
+            rng.choice([plant_missing, plant_shape, plant_dtype, plant_nonfinite, plant_lost_rank])(rng, records)
+        kept = {record["step"] for record in records if rng.random() < 0.9}
+        thinned = [record for record in records if record["step"] in kept] or records
+        repeats.append({"run": name, "world_size": newest["world_size"], "sketch": newest["sketch"], "records": thinned})
+    return repeats
 
 
 def as_line(launch: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """What `statctl diff` must answer, worked out from two exported CSV files the slow and plain way (docs/divergence.md).
 
 Knows nothing of the collector: two lists of observations, as `statctl export csv --sketch` writes them, and two of losses,
-as `statctl scalars` does. Left out: which of the divergences are origins.
+as `statctl scalars` does. Repeats of run A, for `--noise`, are given the same way.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import csv
 import json
 import math
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-Identity = tuple[str, str, str, int, int, str]  # name, kind, output path, micro-batch, call, mode
+from naive.naive_origin import Diverged, Identity, origins_of
+
 TOLERANCES = {"f64": 1e-9, "c128": 1e-9, "f32": 1e-4, "c64": 1e-4, "f16": 5e-3, "bf16": 2e-2, "f8e4m3": 1e-1, "f8e5m2": 1e-1}
 STAGES = ["weights", "batch", "forward", "loss", "backward", "grad", "optimizer"]
 BACKWARD = {"grad_output", "grad_input", "inspect_grad"}
@@ -49,6 +50,8 @@ class Row:
     identity: Identity
     reason: str
     distance: float | None = None
+    times_noise: float | None = None
+    origin: bool = False
 
     def key(self) -> tuple[Any, ...]:
         name, kind, path, micro_batch, call, mode = self.identity
@@ -69,6 +72,9 @@ class Answer:
     only_a: set[str] = field(default_factory=set)
     only_b: set[str] = field(default_factory=set)
     first_bitwise: Row | None = None
+    origins: list[Row] = field(default_factory=list)
+    spread_steps: int = 0
+    spread_ranks: set[int] = field(default_factory=set)
     weights: str = "unknown"
     batches: str = "unknown"
 
@@ -128,9 +134,13 @@ def statistics_distance(a: dict[str, float], b: dict[str, float]) -> float:
     )
 
 
+def allowed_for(a: Record, b: Record, tolerance: float | None) -> float:
+    return max(TOLERANCES.get(a.dtype, 0.0), TOLERANCES.get(b.dtype, 0.0)) if tolerance is None else tolerance
+
+
 def compare(a: Record, b: Record, tolerance: float | None) -> tuple[str, float | None]:
     """The reason why the two differ, or "identical" or "within"; and the distance."""
-    allowed = max(TOLERANCES.get(a.dtype, 0.0), TOLERANCES.get(b.dtype, 0.0)) if tolerance is None else tolerance
+    allowed = allowed_for(a, b, tolerance)
     if a.shape != b.shape:
         return "shape", None
     if a.dtype == b.dtype and a.hash == b.hash:
@@ -147,6 +157,16 @@ def compare(a: Record, b: Record, tolerance: float | None) -> tuple[str, float |
         return "dtype", distance
     never_rounded = tolerance is None and allowed == 0
     return ("numeric" if never_rounded or distance > allowed else "within"), distance
+
+
+def weighed(reason: str, distance: float | None, allowed: float, noise: float) -> str:
+    """A difference in size must be more than ten times the noise."""
+    assert distance is not None
+    return "within" if noise > 0 and distance <= max(allowed, 10 * noise) else reason
+
+
+def times(distance: float | None, noise: float) -> float | None:
+    return distance / noise if distance is not None and 0 < noise < math.inf else None
 
 
 # --- order
@@ -204,17 +224,25 @@ Losses = dict[tuple[int, int], list[tuple[str, int, float]]]  # by step and rank
 Places = Set[tuple[int, int]]  # step and rank
 
 
+class Run:
+    def __init__(self, records: list[Record], losses: Losses, scalars: Places = frozenset()) -> None:
+        """`scalars`: step and rank of every scalar, losses or not: that is a step, too."""
+        self.records, self.losses, self.by_place = records, losses, by_place(records)
+        self.places = set(self.by_place) | scalars
+        self.steps = {step for step, _ in self.places}
+
+
 class Model:
     def __init__(
-        self, a: list[Record], b: list[Record], losses_a: Losses, losses_b: Losses, tolerance: float | None,
-        kinds: set[str] | None = None, scalars_a: Places = frozenset(), scalars_b: Places = frozenset(),
+        self, a: Run, b: Run, tolerance: float | None = None, kinds: set[str] | None = None, exact: bool = False,
+        repeats: Sequence[Run] = (),
     ) -> None:  # fmt: skip
-        """`scalars_a`, `scalars_b`: step and rank of every scalar, losses or not: that is a step, too."""
-        self.a, self.b = by_place(a), by_place(b)
-        self.losses_a, self.losses_b = losses_a, losses_b
-        self.places_a, self.places_b = set(self.a) | scalars_a, set(self.b) | scalars_b
+        self.run_a, self.repeats, self.exact = a, repeats, exact
+        self.a, self.b = a.by_place, b.by_place
+        self.losses_a, self.losses_b = a.losses, b.losses
+        self.places_a, self.places_b = a.places, b.places
         self.tolerance, self.kinds = tolerance, kinds
-        self.records_a, self.records_b = a, b
+        self.records_a, self.records_b = a.records, b.records
         self.kinds_a: set[str] = set()  # that the run ever recorded, on ranks that both have
         self.kinds_b: set[str] = set()
         self.missing: set[tuple[str, int, Identity]] = set()
@@ -231,13 +259,26 @@ class Model:
         self.kinds_a = {r.identity[1] for r in self.records_a if r.rank in answer.ranks}
         self.kinds_b = {r.identity[1] for r in self.records_b if r.rank in answer.ranks}
         pairs = 0
+        explained = False  # the first step whose values differ has been seen
         for step in steps:
             rows: list[Row] = []
+            self.traces: dict[int, list[tuple[Identity, bool]]] = defaultdict(list)
             for rank in answer.ranks:
                 pairs += self.compare_rank(step, rank, rows)
                 pairs += self.compare_losses(step, rank, rows)
             self.order_reported = self.order_reported or any(row.reason == "order" for row in rows)
-            answer.rows += sorted(rows, key=lambda row: row.place)
+            rows.sort(key=lambda row: row.place)
+            asked = [Diverged(r.rank, r.stage, r.identity, r.distance is None and r.reason != "shape") for r in rows]
+            if not explained and not all(row.structural for row in asked):
+                explained = True
+                for i in origins_of(asked, self.traces):
+                    rows[i].origin = True
+            if rows and not answer.rows:
+                rows[0].origin = True  # nothing before it differs
+            answer.origins += first_of_each([row for row in rows if row.origin], lambda row: (row.stage, *row.identity[:3]))
+            answer.spread_steps += 1 if rows else 0
+            answer.spread_ranks |= {row.rank for row in rows}
+            answer.rows += rows
         if steps and answer.ranks:
             answer.steps = (steps[0], steps[-1])
         self.name_lonely_losses(steps)
@@ -287,11 +328,21 @@ class Model:
             which = "weights" if stage == "weights" else "batches"
             if getattr(answer, which) != "differ":
                 setattr(answer, which, "identical" if result == "identical" else "differ")
+        if stage == "forward":
+            self.traces[a.rank].append((a.identity, False))
         if result == "identical":
             answer.identical += 1
             return result
+        noise = 0.0
+        if result in ("numeric", "nonfinite") and not self.exact:
+            noise = self.noise_of(a)
+            result = weighed(result, distance, allowed_for(a, b, self.tolerance), noise)
+        elif result == "within" and self.exact:
+            result = "bitwise"
+        if stage == "forward":
+            self.traces[a.rank][-1] = (a.identity, result != "within")
         place = place_of_record(a, a.order + 1, 0, self.training_a)
-        row = Row(place, a.step, a.rank, stage, a.identity, result, distance)
+        row = Row(place, a.step, a.rank, stage, a.identity, result, distance, times(distance, noise))
         self.bitwise.append(row)
         if result == "within":
             answer.within += 1
@@ -335,7 +386,7 @@ class Model:
             rows.append(Row(place, a.step, a.rank, "forward", a.identity, "order"))
             return
         for row in rows:
-            if (row.rank, row.identity) == (a.rank, a.identity) and row.reason in ("numeric", "nonfinite"):
+            if (row.rank, row.identity) == (a.rank, a.identity) and row.reason in ("numeric", "nonfinite", "bitwise"):
                 row.reason = "order"
 
     def compare_losses(self, step: int, rank: int, rows: list[Row]) -> int:
@@ -355,14 +406,47 @@ class Model:
                 self.answer.identical += 1
                 continue
             reason = "nonfinite" if math.isinf(distance) else "numeric" if distance > allowed else "within"
+            noise = 0.0
+            if self.exact:
+                reason = "bitwise" if reason == "within" else reason
+            elif reason != "within":
+                noise = self.noise_of_loss(step, rank, name, micro_batch)
+                reason = weighed(reason, distance, allowed, noise)
             identity: Identity = (name, "", "", micro_batch, 0, "train")
-            row = Row(place_of(step, rank, "loss", micro_batch, False, position), step, rank, "loss", identity, reason, distance)
+            place = place_of(step, rank, "loss", micro_batch, False, position)
+            row = Row(place, step, rank, "loss", identity, reason, distance, times(distance, noise))
             self.bitwise.append(row)
             if reason == "within":
                 self.answer.within += 1
             else:
                 rows.append(row)
         return position
+
+    # --- noise
+
+    def spots(self, step: int) -> list[tuple[Run, int]]:
+        """Each repeat, with the last step up to `step` that it and A have."""
+        common = [(repeat, [s for s in repeat.steps & self.run_a.steps if s <= step]) for repeat in self.repeats]
+        return [(repeat, max(steps)) for repeat, steps in common if steps]
+
+    def noise_of(self, a: Record) -> float:
+        noise = 0.0
+        for repeat, step in self.spots(a.step):
+            then = [r for r in self.a.get((step, a.rank), []) if r.identity == a.identity]
+            other = [r for r in repeat.by_place.get((step, a.rank), []) if r.identity == a.identity]
+            for x, y in zip(then, other, strict=False):
+                reason, distance = compare(x, y, None)
+                if reason not in ("shape", "dtype", "identical"):
+                    noise = max(noise, distance or 0.0)
+        return noise
+
+    def noise_of_loss(self, step: int, rank: int, name: str, micro_batch: int) -> float:
+        noise = 0.0
+        for repeat, at in self.spots(step):
+            x = [v for n, m, v in self.losses_a.get((at, rank), []) if (n, m) == (name, micro_batch)]
+            y = [v for n, m, v in repeat.losses.get((at, rank), []) if (n, m) == (name, micro_batch)]
+            noise = max([noise, *(relative(p, q) for p, q in zip(x, y, strict=False))])
+        return noise
 
     def name_lonely_losses(self, steps: list[int]) -> None:
         def names(losses: Losses) -> set[str]:
@@ -377,6 +461,13 @@ class Model:
             a, b = names(self.losses_a), names(self.losses_b)
             self.answer.only_a |= {f"scalar {name}" for name in a - b}
             self.answer.only_b |= {f"scalar {name}" for name in b - a}
+
+
+def first_of_each(rows: list[Row], what: Callable[[Row], Any]) -> list[Row]:
+    first: dict[Any, Row] = {}
+    for row in rows:
+        first.setdefault(what(row), row)
+    return list(first.values())
 
 
 def by_place(records: list[Record]) -> dict[tuple[int, int], list[Record]]:
