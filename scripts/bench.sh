@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every benchmark, writes bench/results/<date>-<what>.json and the tables of bench/README.md.
-# Usage: scripts/bench.sh [--quick] [engine] [host_path] [overhead] [ingest]
+# Usage: scripts/bench.sh [--quick] [engine] [host_path] [agent_memory] [overhead] [ingest]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -9,14 +9,15 @@ chosen=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --quick) quick=1 ;;
-    engine | host_path | overhead | ingest) chosen+=("$1") ;;
+    engine | host_path | agent_memory | overhead | ingest) chosen+=("$1") ;;
     -h | --help)
       cat <<'EOF'
-Usage: scripts/bench.sh [--quick] [engine] [host_path] [overhead] [ingest]
+Usage: scripts/bench.sh [--quick] [engine] [host_path] [agent_memory] [overhead] [ingest]
 
   --quick    seconds each, to see that everything runs; results go to a temporary folder, bench/ stays as it is
   engine     CPU engine beside a plain read-and-sum (P1, P2)
   host_path  host time of one observation (P5)
+  agent_memory  what the agent adds to a process (P12)
   overhead   training step with and without the agent, and with other tools (P6)
   ingest     collector under load, its limits, queries (P7 to P12)
 
@@ -29,7 +30,7 @@ EOF
   esac
   shift
 done
-[ ${#chosen[@]} -gt 0 ] || chosen=(engine host_path overhead ingest)
+[ ${#chosen[@]} -gt 0 ] || chosen=(engine host_path agent_memory overhead ingest)
 
 python=.venv/bin/python
 if [ ! -x "$python" ]; then
@@ -48,6 +49,7 @@ for what in "${chosen[@]}"; do
     case "$what" in
       engine) arguments+=(--mebibytes 16 --rounds 1) ;;
       host_path) arguments+=(--rounds 2) ;;
+      agent_memory) arguments+=(--seconds 1) ;;
       overhead | ingest) arguments+=(--quick) ;;
     esac
   fi
