@@ -24,14 +24,16 @@ class ThreadPool {
   explicit ThreadPool(int threads) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
   }
-  // Runs what was posted, then ends.
-  ~ThreadPool() {
+  ~ThreadPool() { Finish(); }
+  // Runs what was posted and what that posts, then ends its threads.
+  void Finish() {
     {
       std::lock_guard lock(mutex_);
       stopping_ = true;
     }
     changed_.notify_all();
     for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
   }
   void Post(std::function<void()> job) {
     std::lock_guard lock(mutex_);

@@ -57,12 +57,12 @@ class IngestStreamTest : public ::testing::Test {
   ~IngestStreamTest() override {
     store_.ReleaseAppends();
     committer_.Drain();
-    pool_.reset();
+    pool_.Finish();
     EXPECT_EQ(store_.violation(), "");
     for (const auto& wire : wires_) EXPECT_EQ(wire->violation(), "");
   }
   FakeWire& Open() {
-    wires_.push_back(std::make_unique<FakeWire>(*pool_));
+    wires_.push_back(std::make_unique<FakeWire>(pool_));
     wires_.back()->Join(std::make_shared<IngestStream>(context_, wires_.back().get()));
     return *wires_.back();
   }
@@ -76,10 +76,10 @@ class IngestStreamTest : public ::testing::Test {
   Committer committer_{store_, clock_, {.queue_bytes_max = 4000}};
   SessionRegistry registry_{store_, clock_, committer_};
   std::vector<std::unique_ptr<FakeWire>> wires_;
-  std::unique_ptr<ThreadPool> pool_ = std::make_unique<ThreadPool>(4);
+  ThreadPool pool_{4};
   StreamContext context_{store_,    clock_,
                          registry_, committer_,
-                         counters_, [this](std::function<void()> job) { pool_->Post(std::move(job)); }};
+                         counters_, [this](std::function<void()> job) { pool_.Post(std::move(job)); }};
 };
 
 TEST_F(IngestStreamTest, AcknowledgesOnceForEverythingThatBecameDurableDuringAWrite) {
@@ -122,7 +122,7 @@ TEST_F(IngestStreamTest, EndingBeforeTheHelloIsAnsweredLeavesNoOpenStream) {
   wire.Send(Hello(0, 1));
   wire.stream().OnCancel();
   EXPECT_FALSE(wire.AwaitEnd().ok());
-  pool_.reset();  // the hello has been dealt with
+  pool_.Finish();  // the hello has been dealt with
   EXPECT_EQ(registry_.OpenStreams(), 0u);
 }
 
@@ -142,13 +142,13 @@ TEST_F(IngestStreamTest, StreamsThatAreFencedCancelledDeletedAndDrainedInAnyOrde
     for (FakeWire* wire : open) {
       switch (rng() % 4) {
         case 0:
-          pool_->Post([wire] { wire->stream().OnCancel(); });
+          pool_.Post([wire] { wire->stream().OnCancel(); });
           break;
         case 1:
-          pool_->Post([this] { (void)registry_.DeleteRun("base", true); });
+          pool_.Post([this] { (void)registry_.DeleteRun("base", true); });
           [[fallthrough]];
         default:
-          pool_->Post([wire] { wire->stream().Drain(); });
+          pool_.Post([wire] { wire->stream().Drain(); });
       }
     }
     for (FakeWire* wire : open) (void)wire->AwaitEnd();
