@@ -195,6 +195,23 @@ def plant_lost_step(rng: random.Random, records: list[dict[str, Any]]) -> None:
     records[:] = left or records
 
 
+def plant_late_start(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    """As a launch that goes on from a checkpoint: weights as loaded, often as the step before has left them."""
+    steps = sorted({r["step"] for r in records})
+    first = rng.choice(steps[1:] or steps)
+    left = [r for r in records if r["step"] >= first and r.get("mode") != "init"]
+    if first == steps[0] or not left:
+        return
+    updated = [r for r in records if r.get("kind") == "weight" and r["step"] == first - 1]
+    loaded = [{**copy.deepcopy(r), "step": first, "mode": "init"} for r in updated if rng.random() < 0.9]
+    there = {(r["rank"], r["step"]) for r in left}
+    unique = {(r["rank"], r["name"]): r for r in loaded if (r["rank"], first) in there}
+    for record in unique.values():
+        if rng.random() < 0.3:
+            record["values"] = [x * (1 + 10 ** rng.uniform(-8, 0)) if isinstance(x, float) else x for x in record["values"]]
+    records[:] = [*unique.values(), *left]
+
+
 def plant_loss(rng: random.Random, records: list[dict[str, Any]]) -> None:
     losses = [r for r in records if "scalar" in r]
     if not losses:
@@ -215,7 +232,7 @@ def plant_loss(rng: random.Random, records: list[dict[str, Any]]) -> None:
 
 PLANTS = [
     plant_missing, plant_extra, plant_lost_kind, plant_reordered, plant_shape, plant_dtype, plant_nonfinite, plant_numeric,
-    plant_numeric, plant_sign_flip, plant_permutation, plant_lost_rank, plant_lost_step, plant_loss,
+    plant_numeric, plant_sign_flip, plant_permutation, plant_lost_rank, plant_lost_step, plant_late_start, plant_loss,
 ]  # fmt: skip
 
 
@@ -254,6 +271,8 @@ def make_pair(seed: int, name_a: str, name_b: str) -> list[dict[str, Any]]:
         b = one_run(rng)  # has little or nothing to do with A
     if rng.random() < 0.3:
         b = noisy(rng, b, noise_size(seed) * 10 ** rng.uniform(-0.5, 2))  # around ten times what repeats of A differ by
+    if rng.random() < 0.3:
+        a, b = b, a
     relaunched = rng.random() < 0.5
     if relaunched:
         # What is said of weights as loaded depends on where launches began, which no export shows.

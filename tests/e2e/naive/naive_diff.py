@@ -322,36 +322,42 @@ class Model:
 
     def note_pair(self, a: Record, b: Record, rows: list[Row]) -> str:
         answer, stage = self.answer, stage_of(a.identity)
-        result, distance = compare(a, b, self.tolerance)
+        result, distance, noise = self.judge(a, b, a.identity)
         answer.records += 1
         if stage in ("weights", "batch"):
             which = "weights" if stage == "weights" else "batches"
             if getattr(answer, which) != "differ":
                 setattr(answer, which, "identical" if result == "identical" else "differ")
         if stage == "forward":
-            self.traces[a.rank].append((a.identity, False))
-        if result == "identical":
-            answer.identical += 1
-            return result
+            self.traces[a.rank].append((a.identity, result not in ("identical", "within")))
+        place = place_of_record(a, a.order + 1, 0, self.training_a)
+        self.count(Row(place, a.step, a.rank, stage, a.identity, result, distance, times(distance, noise)), rows)
+        return result
+
+    def judge(self, a: Record, b: Record, identity: Identity | None) -> tuple[str, float | None, float]:
+        """Reason, distance and the noise of A's records of that identity."""
+        result, distance = compare(a, b, self.tolerance)
         noise = 0.0
-        if result in ("numeric", "nonfinite") and not self.exact:
-            noise = self.noise_of(a)
+        if result in ("numeric", "nonfinite") and not self.exact and identity is not None:
+            noise = self.noise_of(a.rank, max(a.step, b.step), identity)
             result = weighed(result, distance, allowed_for(a, b, self.tolerance), noise)
         elif result == "within" and self.exact:
             result = "bitwise"
-        if stage == "forward":
-            self.traces[a.rank][-1] = (a.identity, result != "within")
-        place = place_of_record(a, a.order + 1, 0, self.training_a)
-        row = Row(place, a.step, a.rank, stage, a.identity, result, distance, times(distance, noise))
+        return result, distance, noise
+
+    def count(self, row: Row, rows: list[Row]) -> None:
+        if row.reason == "identical":
+            self.answer.identical += 1
+            return
         self.bitwise.append(row)
-        if result == "within":
-            answer.within += 1
+        if row.reason == "within":
+            self.answer.within += 1
         else:
             rows.append(row)
-        return result
 
     def note_missing(self, seen: Record, side: str, place: tuple[Any, ...], rows: list[Row]) -> None:
         if self.is_of_a_launch_only(seen, side):
+            self.compare_loaded(seen, side, place, rows)
             return
         (self.answer.only_b if side == "a" else self.answer.only_a).add(label(seen.identity))
         never = seen.identity[1] not in (self.kinds_a if side == "a" else self.kinds_b)
@@ -366,6 +372,23 @@ class Model:
         sides = (self.places_a, self.places_b) if lacking == "b" else (self.places_b, self.places_a)
         of_having, of_lacking = (min(step for step, rank in places if rank == seen.rank) for places in sides)
         return seen.identity[5] == "init" and of_having == seen.step and of_lacking < seen.step
+
+    def compare_loaded(self, loaded: Record, lacking: str, place: tuple[Any, ...], rows: list[Row]) -> None:
+        """A checkpoint holds what the step before it left, after its last update."""
+        before = (self.a if lacking == "a" else self.b).get((loaded.step - 1, loaded.rank), [])
+        updated = [r for r in before if r.identity[5] == "train" and r.identity[:3] == loaded.identity[:3]]
+        if not updated:
+            return
+        a, b = (updated[-1], loaded) if lacking == "a" else (loaded, updated[-1])
+        again: Identity = (*loaded.identity[:4], 0, "train")
+        having = self.records_b if lacking == "a" else self.records_a
+        known = any((r.rank, r.identity) == (loaded.rank, again) for r in having)
+        result, distance, noise = self.judge(a, b, again if known else None)
+        self.answer.records += 1
+        if self.answer.weights != "differ":
+            self.answer.weights = "identical" if result == "identical" else "differ"
+        row = Row(place, loaded.step, loaded.rank, "weights", loaded.identity, result, distance, times(distance, noise))
+        self.count(row, rows)
 
     def compare_order(self, forward: list[tuple[Record, Record, str]], rows: list[Row]) -> None:
         if self.order_reported:
@@ -429,11 +452,11 @@ class Model:
         common = [(repeat, [s for s in repeat.steps & self.run_a.steps if s <= step]) for repeat in self.repeats]
         return [(repeat, max(steps)) for repeat, steps in common if steps]
 
-    def noise_of(self, a: Record) -> float:
+    def noise_of(self, rank: int, step: int, identity: Identity) -> float:
         noise = 0.0
-        for repeat, step in self.spots(a.step):
-            then = [r for r in self.a.get((step, a.rank), []) if r.identity == a.identity]
-            other = [r for r in repeat.by_place.get((step, a.rank), []) if r.identity == a.identity]
+        for repeat, at in self.spots(step):
+            then = [r for r in self.a.get((at, rank), []) if r.identity == identity]
+            other = [r for r in repeat.by_place.get((at, rank), []) if r.identity == identity]
             for x, y in zip(then, other, strict=False):
                 reason, distance = compare(x, y, None)
                 if reason not in ("shape", "dtype", "identical"):
