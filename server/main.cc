@@ -15,6 +15,7 @@
 #include <malloc.h>
 #include <sys/resource.h>
 
+#include <grpc/support/log.h>
 #include <grpcpp/impl/codegen/service_type.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
@@ -53,6 +54,8 @@ void SetUpLog(const DaemonConfig& config) {
   logger->set_level(spdlog::level::from_str(config.log_level));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(logger);
+  // What of it matters to whoever runs the collector is in the statuses of the calls.
+  gpr_set_log_function([](gpr_log_func_args* line) { spdlog::debug("gRPC: {}", line->message); });
 }
 
 int Fail(const std::string& message) {
