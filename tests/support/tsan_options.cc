@@ -1,4 +1,4 @@
-// For test programs that use system gRPC, which is built without ThreadSanitizer: accesses inside it are not
+// For test programs that use system gRPC or RocksDB, built without ThreadSanitizer: accesses inside them are not
 // looked at. Its locks still are, and so is all code of ours. (tests/support/tsan.supp has the rest: gRPC's
 // templates inside our own objects.) Nobody calls this in other builds; __SANITIZE_THREAD__ says nothing
 // here, see proto/CMakeLists.txt.

@@ -48,7 +48,7 @@ TEST_F(TensorRulesTest, TheFirstNanIsToldOnceWithItsPlaceInTheOrderOfExecution) 
   Step(1, {Rms(1), WithNan(3), WithNan(100)});
   Step(2, {WithNan(100), WithNan(100), WithNan(100)});
   ASSERT_EQ(Of("nan_first_seen").size(), 1u);
-  const Finding& first = Of("nan_first_seen").front();
+  const Finding first = Of("nan_first_seen").front();
   EXPECT_EQ(first.step, 1u);
   EXPECT_EQ(first.fields.at("activation"), "block");
   EXPECT_EQ(first.fields.at("order"), "1");
