@@ -133,7 +133,7 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
       cuda(MakeEngineOptions(options), statcollect::stats::cuda::MakeCudaApi(), &recorder, &clock),
       cuda_captures(
           statcollect::stats::cuda::MakeCudaApi(), &recorder.captures(),
-          [this](const CaptureTarget& target, const std::string& why) { MissCapture(target, why); }),
+          [this](const CaptureTarget& target, const std::string& why) { recorder.MissCapture(target, why); }),
       filler(&cuda, &cuda_captures),
       batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch, &filler) {}
 
@@ -151,12 +151,6 @@ void Agent::Impl::Parts::ObeyCapture(const Directive& directive) {
                        "makes no sense to this agent: " + spec.status().message());
 }
 
-void Agent::Impl::Parts::MissCapture(const CaptureTarget& target, const std::string& why) {
-  const auto def = recorder.definitions().Activations(target.activation, target.activation).front();
-  recorder.MissCapture(target.step, target.requests, def.key.name,
-                       "in step " + std::to_string(target.step) + ": " + why);
-}
-
 void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::stats::CpuTensor& data,
                                     const TensorView& tensor, void* stream) {
   const std::uint64_t elements =
@@ -164,13 +158,13 @@ void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::sta
   CapturedTensor* const captured =
       recorder.captures().Reserve(target, elements, elements * DTypeBytes(tensor.dtype));
   if (captured == nullptr) {
-    return MissCapture(target,
-                       "there is no room: " + std::to_string(CaptureQueue::kBytesMax >> 20) +
-                           " MiB of values may wait to be sent; ask for fewer at a time, or for fewer bytes");
+    return recorder.MissCapture(
+        target, "there is no room: " + std::to_string(CaptureQueue::kBytesMax >> 20) +
+                    " MiB of values may wait to be sent; ask for fewer at a time, or for fewer bytes");
   }
   if (tensor.device == Device::kCuda) {
     const Status copied = cuda_captures.Copy(captured, data, tensor.device_index, stream);
-    if (!copied.ok()) MissCapture(target, copied.message());
+    if (!copied.ok()) recorder.MissCapture(target, copied.message());
   } else {
     statcollect::stats::CopyElements(data, elements, captured->data());
     recorder.captures().Commit(captured);
@@ -225,37 +219,29 @@ Result<statcollect::stats::CpuTensor> Agent::Impl::Open(const TensorView& tensor
   return data;
 }
 
-Status Agent::Impl::Observe(const Identity& identity, const TensorView& tensor, void* stream) {
-  STATCOLLECT_RETURN_IF_ERROR(CheckCall(identity, -1));
+template <typename... Id>
+Status Agent::Impl::ObserveAs(const TensorView& tensor, void* stream, const Id&... id) {
   const auto data = Open(tensor);
   if (!data.ok()) return data.status();
   if (IsCapturing(tensor, stream)) {
     Recorder::Captured captured;
-    STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Capture(ToIdentityView(identity), identity.call < 0,
-                                                         tensor.dtype, tensor.shape, &captured));
+    STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Capture(id..., tensor.dtype, tensor.shape, &captured));
     return Capture(captured, *data, tensor, stream);
   }
   Slot* slot = nullptr;
   std::optional<CaptureTarget> capture;
-  STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Begin(ToIdentityView(identity), identity.call < 0,
-                                                     tensor.dtype, tensor.shape, &slot, &capture));
+  STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Begin(id..., tensor.dtype, tensor.shape, &slot, &capture));
   if (capture) parts_->KeepValues(*std::move(capture), *data, tensor, stream);
   return Fill(slot, *data, tensor, stream);
 }
 
+Status Agent::Impl::Observe(const Identity& identity, const TensorView& tensor, void* stream) {
+  STATCOLLECT_RETURN_IF_ERROR(CheckCall(identity, -1));
+  return ObserveAs(tensor, stream, ToIdentityView(identity), identity.call < 0);
+}
+
 Status Agent::Impl::Observe(std::uint32_t handle, const TensorView& tensor, void* stream) {
-  const auto data = Open(tensor);
-  if (!data.ok()) return data.status();
-  if (IsCapturing(tensor, stream)) {
-    Recorder::Captured captured;
-    STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Capture(handle, tensor.dtype, tensor.shape, &captured));
-    return Capture(captured, *data, tensor, stream);
-  }
-  Slot* slot = nullptr;
-  std::optional<CaptureTarget> capture;
-  STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Begin(handle, tensor.dtype, tensor.shape, &slot, &capture));
-  if (capture) parts_->KeepValues(*std::move(capture), *data, tensor, stream);
-  return Fill(slot, *data, tensor, stream);
+  return ObserveAs(tensor, stream, handle);
 }
 
 Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::size_t* refused) {
@@ -308,7 +294,7 @@ void Agent::Impl::EndStep() {
   if (devices.empty()) return parts_->recorder.EndStep();
   Slot* gate = nullptr;
   parts_->recorder.EndStep(&gate);
-  (void)parts_->cuda.Mark(gate, devices, parts_->recorder.step(), parts_->recorder.StepWanted());
+  (void)Mark(gate, devices);
 }
 
 Status Agent::Impl::SetStep(std::uint64_t step) {
@@ -316,15 +302,18 @@ Status Agent::Impl::SetStep(std::uint64_t step) {
   if (devices.empty()) return parts_->recorder.SetStep(step);
   Slot* gate = nullptr;
   STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.SetStep(step, &gate));
-  (void)parts_->cuda.Mark(gate, devices, parts_->recorder.step(), parts_->recorder.StepWanted());
+  (void)Mark(gate, devices);
   return Status::Ok();
 }
 
 std::uint64_t Agent::Impl::MarkReplays() {
   const std::vector<int> devices = ReplayDevices();
   if (devices.empty()) return 0;
-  return parts_->cuda.Mark(parts_->recorder.Gate(), devices, parts_->recorder.step(),
-                           parts_->recorder.StepWanted());
+  return Mark(parts_->recorder.Gate(), devices);
+}
+
+std::uint64_t Agent::Impl::Mark(Slot* gate, const std::vector<int>& devices) {
+  return parts_->cuda.Mark(gate, devices, parts_->recorder.step(), parts_->recorder.StepWanted());
 }
 
 Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,

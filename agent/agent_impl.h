@@ -73,7 +73,6 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
     // Keeps the tensor's raw values.
     void KeepValues(statcollect::CaptureTarget target, const statcollect::stats::CpuTensor& data,
                     const TensorView& tensor, void* stream);
-    void MissCapture(const statcollect::CaptureTarget& target, const std::string& why);
 
     statcollect::SystemClock clock;
     statcollect::Ledger ledger;
@@ -93,10 +92,15 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   bool IsCapturing(const TensorView& tensor, void* stream) {
     return tensor.device == Device::kCuda && parts_->cuda.IsCapturing(tensor.device_index, stream);
   }
+  // `id`: of the tensor, as Recorder::Begin and Capture take it.
+  template <typename... Id>
+  Status ObserveAs(const TensorView& tensor, void* stream, const Id&... id);
   Status Capture(const statcollect::Recorder::Captured& captured, const statcollect::stats::CpuTensor& data,
                  const TensorView& tensor, void* stream);
   // Marks what has been replayed so far, if graphs live; returns the mark's number or 0.
   std::uint64_t MarkReplays();
+  // The same behind this gate, on these devices.
+  std::uint64_t Mark(statcollect::Slot* gate, const std::vector<int>& devices);
   Status Fill(statcollect::Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
               void* stream);
 

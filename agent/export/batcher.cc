@@ -300,12 +300,8 @@ void Batcher::RefuseCaptures() {
     (void)captures.Pop();
     ledger_->Drop(kDropCaptureRefused);
     if (!next.last) continue;
-    const auto def =
-        recorder_->definitions().Activations(next.target.activation, next.target.activation).front();
-    recorder_->MissCapture(
-        next.target.step, next.target.requests, def.key.name,
-        "in step " + std::to_string(next.target.step) +
-            ": the collector is of a release that knows no captures; upgrade statcollectord");
+    recorder_->MissCapture(next.target,
+                           "the collector is of a release that knows no captures; upgrade statcollectord");
   }
 }
 

@@ -434,6 +434,12 @@ void Recorder::MissCapture(std::uint64_t step, const std::string& requests, cons
   batcher_->Wake();
 }
 
+void Recorder::MissCapture(const CaptureTarget& target, const std::string& why) {
+  const ActivationDef def = definitions_.Activations(target.activation, target.activation).front();
+  MissCapture(target.step, target.requests, def.key.name,
+              "in step " + std::to_string(target.step) + ": " + why);
+}
+
 void Recorder::KeepValues(CaptureSpec spec, const std::string& request) {
   {
     std::lock_guard lock(mutex_);

@@ -120,6 +120,7 @@ class Recorder {
   // Why nothing was captured although Begin asked for it, or for a request that makes no sense.
   void MissCapture(std::uint64_t step, const std::string& requests, const std::string& activation,
                    const std::string& why);
+  void MissCapture(const CaptureTarget& target, const std::string& why);
   // Tells what is still to be captured that it will not be: the run ends.
   void EndCaptures();
 

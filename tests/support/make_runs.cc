@@ -16,6 +16,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/capture_spec.h"
 #include "server/store/rocksdb_store.h"
 #include "tests/server/query/run_writer.h"
 
@@ -26,10 +27,6 @@ using Json = nlohmann::json;
 
 double Number(const Json& json) {
   return json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>();
-}
-
-Mode ParseMode(const std::string& name) {
-  return name == "eval" ? Mode::kEval : name == "init" ? Mode::kInit : Mode::kTrain;
 }
 
 void WriteRecord(RunWriter& writer, const Json& json) {
@@ -51,7 +48,7 @@ void WriteRecord(RunWriter& writer, const Json& json) {
   writer.Observe(rank, step,
                  Key(json.at("name").get<std::string>(), ParseKind(json.value("kind", "output")).value(),
                      json.value("path", ""), json.value("micro_batch", 0u), json.value("call", 0u),
-                     ParseMode(json.value("mode", "train"))),
+                     ParseMode(json.value("mode", "train")).value()),
                  tensor);
 }
 

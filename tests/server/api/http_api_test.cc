@@ -99,16 +99,24 @@ class HttpApiTest : public ::testing::Test {
     tcp::socket socket = Begin(request);
     return Rest(socket);
   }
-  // How many of them have an answer that was not read.
+  // Whether it has an answer that was not read.
+  static bool IsAnswered(const tcp::socket& socket) { return socket.available() > 0; }
   static std::size_t Answered(const std::vector<tcp::socket>& sockets) {
-    return static_cast<std::size_t>(std::count_if(
-        sockets.begin(), sockets.end(), [](const tcp::socket& socket) { return socket.available() > 0; }));
+    return static_cast<std::size_t>(std::count_if(sockets.begin(), sockets.end(), IsAnswered));
   }
   template <typename Condition>
   static bool Await(const Condition& condition, std::chrono::milliseconds longest) {
     const auto until = std::chrono::steady_clock::now() + longest;
     while (!condition() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(5ms);
     return condition();
+  }
+  // While the pool is held: asks until one is refused, so that all places to wait are taken. Those that wait
+  // are among them.
+  std::vector<tcp::socket> AskUntilRefused(const std::string& request) {
+    std::vector<tcp::socket> asked;
+    do asked.push_back(Begin(request));
+    while (!Await([&] { return Answered(asked) > 0; }, 100ms) && asked.size() < 300);
+    return asked;
   }
   static std::string GetText(const std::string& target, const std::string& method = "GET") {
     return method + " /api/v1/" + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
@@ -203,15 +211,11 @@ TEST_F(HttpApiTest, SimpleQuestionsAreAnsweredWhileDiffsFillThePoolAndMoreAreTol
   EXPECT_THAT(Send("GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
               StartsWith("HTTP/1.1 200 "));
   for (int i = 0; i < 2; ++i) diffs.push_back(Begin(GetText("diff?run_a=base&run_b=ort")));
-  // The two that wait may arrive after this one: ask until the pool is full.
-  std::string answer;
-  for (int i = 0; i < 100 && answer.find(" 429 ") == std::string::npos; ++i) {
-    tcp::socket socket = Begin(GetText("diff?run_a=base&run_b=ort"));
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    if (socket.available() > 0) answer = Rest(socket);
-  }
-  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 429 "), HasSubstr("Retry-After: 1"),
-                            HasSubstr("resource_exhausted")));
+  std::vector<tcp::socket> more = AskUntilRefused(GetText("diff?run_a=base&run_b=ort"));
+  ASSERT_GT(Answered(more), 0u);
+  const auto refused = std::find_if(more.begin(), more.end(), IsAnswered);
+  EXPECT_THAT(Rest(*refused), AllOf(StartsWith("HTTP/1.1 429 "), HasSubstr("Retry-After: 1"),
+                                    HasSubstr("resource_exhausted")));
   server_->gate.Release();
   for (tcp::socket& diff : diffs) {
     const std::string done = Rest(diff);
@@ -225,10 +229,7 @@ TEST_F(HttpApiTest, ClosedConnectionCancelsTheQuestion) {
   {
     tcp::socket running = Begin(GetText("diff?run_a=base&run_b=ort"));
     server_->gate.AwaitScans(1);
-    // One waits; the place is taken once another is refused.
-    std::vector<tcp::socket> waiting;
-    do waiting.push_back(Begin(GetText("diff?run_a=base&run_b=ort")));
-    while (!Await([&] { return Answered(waiting) > 0; }, 100ms) && waiting.size() < 300);
+    const std::vector<tcp::socket> waiting = AskUntilRefused(GetText("diff?run_a=base&run_b=ort"));
     ASSERT_GT(Answered(waiting), 0u);
   }
   // The place of the one that waited becomes free, although the pool's thread is held: of two questions one
