@@ -46,8 +46,8 @@ step() { printf '\n\033[1m==> %s\033[0m  (%d s)\n' "$*" $((SECONDS - started)); 
 step "set-up"
 scripts/setup.sh --for demo
 if [ "$agent" = 1 ]; then
-  step "build"
-  scripts/build.sh release
+  step "build (the collector, statctl and the agent only)"
+  scripts/build.sh release --targets "statcollectord statctl statagent" -DSTATCOLLECT_BUILD_TESTS=OFF -DSTATCOLLECT_BUILD_BENCH=OFF
 fi
 
 bin="$PWD/build/release/bin"

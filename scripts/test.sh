@@ -39,7 +39,7 @@ if [ "$sanitizers" = 1 ]; then
   done
 fi
 step "build $preset"
-scripts/build.sh "$preset" -DSTATCOLLECT_BUILD_TESTS=ON
+scripts/build.sh "$preset" -DSTATCOLLECT_BUILD_TESTS=ON -DSTATCOLLECT_BUILD_BENCH=ON
 step "unit tests (ctest)"
 ctest --preset "$preset"
 if [ "$unit_only" = 0 ]; then
