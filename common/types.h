@@ -43,8 +43,9 @@ enum class Kind : std::uint8_t {
   kInspect = 8,
   kInspectGrad = 9,
   kBatch = 10,
+  kBuffer = 11,  // a module's state that is not trained, such as BatchNorm's running statistics
 };
-inline constexpr int kKindCount = 11;
+inline constexpr int kKindCount = 12;
 
 // In which pass. `init`: before the first step of a launch (weights as loaded); `eval`: no-grad or evaluation
 // pass.

@@ -123,7 +123,9 @@ void Fill(const query::ObservationSide& from, v1::ObservationSide& to) {
   to.mutable_untrusted()->Add(from.untrusted.begin(), from.untrusted.end());
 }
 
-void Fill(const query::Divergence& from, v1::Divergence& to) {
+// Row: v1::Divergence or v1::Root, which begins with the same fields.
+template <typename Row>
+void Fill(const query::Divergence& from, Row& to) {
   to.set_step(from.step);
   to.set_micro_batch(from.micro_batch);
   to.set_rank(from.rank);
@@ -148,6 +150,26 @@ void Fill(const query::Divergence& from, v1::Divergence& to) {
   Copy(from.previous_distance, [&](double value) { to.set_previous_distance(value); });
   to.set_activation_b(from.activation_b);
   Copy(from.rank_b, [&](std::uint32_t rank) { to.set_rank_b(rank); });
+}
+
+void Fill(const query::Cause& from, v1::Cause& to) {
+  to.set_rule(from.rule);
+  to.set_text(from.text);
+  to.set_confidence(std::string(query::Name(from.confidence)));
+  to.set_key(from.key);
+  to.set_a(from.a);
+  to.set_b(from.b);
+}
+
+void Fill(const query::Root& from, v1::Root& to) {
+  Fill(from.at, to);
+  to.set_confidence(std::string(query::Name(from.confidence)));
+  to.mutable_because()->Add(from.because.begin(), from.because.end());
+  for (const query::Divergence& row : from.alternatives) Fill(row, *to.add_alternatives());
+  Copy(from.cause, [&](const query::Cause& cause) { Fill(cause, *to.mutable_cause()); });
+  Copy(from.times_expected, [&](double value) { to.set_times_expected(value); });
+  Copy(from.agreeing, [&](std::uint64_t value) { to.set_agreeing(value); });
+  Copy(from.above_tolerance, [&](std::uint64_t value) { to.set_above_tolerance(value); });
 }
 
 void Fill(const query::DiffInputs& from, v1::DiffInputs& to) {
@@ -473,6 +495,8 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
     out.mutable_noise()->mutable_runs()->Add(report.noise->runs.begin(), report.noise->runs.end());
     out.mutable_noise()->set_stored(report.noise->stored);
   }
+  Copy(report.root, [&](const query::Root& root) { Fill(root, *out.mutable_root()); });
+  if (report.explained_by_rounding) out.set_explained("rounding");
 }
 
 void ToWire(const query::NoiseSummary& noise, v1::NoiseProfile& out) {

@@ -33,6 +33,11 @@ std::string_view Name(Reason reason) {
   return NameIn(kNames, reason);
 }
 
+std::string_view Name(Confidence confidence) {
+  static constexpr std::array<std::string_view, 3> kNames = {"certain", "likely", "possible"};
+  return NameIn(kNames, confidence);
+}
+
 std::string_view Name(DistanceKind kind) {
   static constexpr std::array<std::string_view, 3> kNames = {"unspecified", "sketch", "statistics"};
   return NameIn(kNames, kind);

@@ -180,6 +180,31 @@ struct Divergence {
   std::optional<double> previous_distance;
 };
 
+// How sure an answer is. Name(): "certain", "likely", "possible".
+enum class Confidence : std::uint8_t { kCertain = 0, kLikely = 1, kPossible = 2 };
+std::string_view Name(Confidence confidence);
+
+// Why the runs differ at the root, as far as the stored records tell (docs/verdict.md).
+struct Cause {
+  std::string rule;  // "learning_rate", "module_setting", ...
+  std::string text;  // one sentence, with both values and the step
+  Confidence confidence = Confidence::kPossible;
+  std::string key;   // what differs, where it has a name: a key of the configuration, a scalar
+  std::string a, b;  // its values; empty where there is none
+};
+
+// The first difference that rounding does not explain.
+struct Root {
+  Divergence at;
+  Confidence confidence = Confidence::kPossible;
+  std::vector<std::string> because;         // one sentence each, strongest first
+  std::vector<Divergence> alternatives;     // at most two, most likely first
+  std::optional<Cause> cause;               // absent: no rule fits
+  std::optional<double> times_expected;     // the distance, divided by what inputs and rounding explain
+  std::optional<std::uint64_t> agreeing;    // records before it in causal order, all equal bit for bit
+  std::optional<std::uint64_t> above_tolerance;  // first step in which something exceeds its tolerance
+};
+
 // records == identical + within_tolerance + diverged.
 struct Compared {
   std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
@@ -261,6 +286,8 @@ struct DiffReport {
   std::vector<AlignedNames> aligned;
   Growth growth;
   std::optional<NoiseSource> noise;
+  std::optional<Root> root;
+  bool explained_by_rounding = false;  // every difference is; then nothing is a divergence
 };
 
 struct SaveNoiseRequest {
