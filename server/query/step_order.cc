@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 
 #include "common/names.h"
 
@@ -65,6 +66,65 @@ Place MakePlace(const ActivationKey& key, std::uint64_t position, std::uint32_t 
   Place place = MakePlace(StageOf(key), key.micro_batch, key.mode == Mode::kEval, position, rank);
   if (place.phase == kComputing && place.eval && before_training) place.phase = kEvaluatingFirst;
   return place;
+}
+
+bool IsOfTraining(const ActivationKey& key) {
+  return key.mode == Mode::kTrain && key.kind != Kind::kBuffer && StageOf(key) != Stage::kOptimizer;
+}
+
+StepOrder::StepOrder(std::span<const Observation> observations) : parts_(1), first_training_(1) {
+  Spot now;
+  std::optional<std::uint32_t> update;  // order of the last one, if nothing was trained since
+  bool backward = false;                // in this pass
+  for (const Observation& seen : observations) {
+    const Stage stage = StageOf(seen.def->key);
+    if (stage == Stage::kOptimizer) update = seen.order;
+    if (!IsOfTraining(seen.def->key)) continue;
+    const bool forward = stage == Stage::kForward;
+    if (update) {
+      now = {.segment = now.segment + 1, .pass = 0};
+      parts_.push_back({*update + 1, now});
+      first_training_.emplace_back();
+      update.reset();
+      backward = false;
+    } else if (forward && backward) {
+      ++now.pass;
+      parts_.push_back({seen.order, now});
+      backward = false;
+    }
+    backward = backward || stage == Stage::kBackward;
+    if (forward && !first_training_.back()) first_training_.back() = seen.order;
+  }
+}
+
+bool StepOrder::HasTraining() const {
+  return std::any_of(first_training_.begin(), first_training_.end(),
+                     [](const auto& order) { return order.has_value(); });
+}
+
+Spot StepOrder::At(std::uint32_t order) const {
+  const auto next =
+      std::upper_bound(parts_.begin(), parts_.end(), order,
+                       [](std::uint32_t wanted, const Part& part) { return wanted < part.begin; });
+  return std::prev(next)->spot;
+}
+
+bool StepOrder::RanBeforeTraining(std::uint32_t order) const {
+  const auto& first = first_training_[At(order).segment];
+  return first && order < *first;
+}
+
+Place StepOrder::PlaceOf(const ActivationKey& key, std::uint32_t order, std::uint32_t rank) const {
+  Place place = MakePlace(key, order + 1ull, rank, RanBeforeTraining(order));
+  Put(At(order), place);
+  return place;
+}
+
+void StepOrder::Put(const Spot& spot, Place& place) const {
+  if (place.stage == Stage::kWeights) return;  // as loaded: before the step
+  place.segment = spot.segment;
+  if (HasSegments() && (place.phase == kComputing || place.phase == kEvaluatingFirst))
+    place.micro_batch = spot.pass;
 }
 
 std::string Label(const ActivationKey& key) {
