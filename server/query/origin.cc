@@ -131,8 +131,9 @@ class StepState {
     const bool fresh = !begun_.contains({row.rank, row.stage});
     switch (row.stage) {
       case Stage::kWeights:
-      case Stage::kBatch:
         return true;
+      case Stage::kBatch:  // behind forward records only where models feed each other
+        return !forward_ranks_.contains(row.rank);
       case Stage::kForward:
         return !inputs_ && !(row.mode == Name(Mode::kEval) && training_) &&
                forward_origins_.contains(PlaceOf(row));

@@ -192,9 +192,10 @@ class DetailedComparison {
     // Some part is missing: what is there has nothing to stand for.
     for (const Observation* part : a) AddMissing(*part, false, true, PlaceOf(*part));
     for (const Observation* part : b) {
-      Place place = MakePlace(part->def->key, a.empty() ? 0 : a.front()->order + 1ull, to_.ranks.a);
-      order_a_.Put(a.empty() ? order_b_.At(part->order) : order_a_.At(a.front()->order), place);
-      AddMissing(*part, true, true, place);
+      const Spot spot = a.empty() ? order_b_.At(part->order) : order_a_.At(a.front()->order);
+      const std::uint64_t position = a.empty() ? 0 : a.front()->order + 1ull;
+      AddMissing(*part, true, true,
+                 order_a_.PlaceAt(spot, position, part->def->key, order_b_, part->order, to_.ranks.a));
     }
   }
 
@@ -227,9 +228,9 @@ class DetailedComparison {
         of_b = position == 0 ? Spot() : now;
       }
       if (matched != position_of_b_.end() || !traits.wanted || traits.grouped) continue;
-      Place place = MakePlace(left.def->key, position, to_.ranks.a, order_b_.RanBeforeTraining(left.order));
+      Place place = order_a_.PlaceAt(Behind(of_a, of_b, now), position, left.def->key, order_b_, left.order,
+                                     to_.ranks.a);
       place.after = ++after;
-      order_a_.Put(Behind(of_a, of_b, now), place);
       AddMissing(left, /*in_a=*/true, alignment_.a_of(left.def->id) != Alignment::kNone, place);
     }
   }

@@ -87,7 +87,7 @@ StepOrder::StepOrder(std::span<const Observation> observations) : parts_(1), fir
       first_training_.emplace_back();
       update.reset();
       backward = false;
-    } else if (forward && backward) {
+    } else if ((forward || stage == Stage::kBatch) && backward) {
       ++now.pass;
       parts_.push_back({seen.order, now});
       backward = false;
@@ -114,17 +114,25 @@ bool StepOrder::RanBeforeTraining(std::uint32_t order) const {
   return first && order < *first;
 }
 
-Place StepOrder::PlaceOf(const ActivationKey& key, std::uint32_t order, std::uint32_t rank) const {
-  Place place = MakePlace(key, order + 1ull, rank, RanBeforeTraining(order));
-  Put(At(order), place);
-  return place;
+bool StepOrder::RanAfterTraining(std::uint32_t order) const {
+  const auto& first = first_training_[At(order).segment];
+  return first && order > *first;
 }
 
-void StepOrder::Put(const Spot& spot, Place& place) const {
-  if (place.stage == Stage::kWeights) return;  // as loaded: before the step
+// With several segments micro-batches, which each model counts by itself, say nothing of the order: the pass
+// takes their place. And what one model has computed may be the batch of another.
+Place StepOrder::PlaceAt(const Spot& spot, std::uint64_t position, const ActivationKey& key,
+                         const StepOrder& own, std::uint32_t order, std::uint32_t rank) const {
+  Place place = MakePlace(key, position, rank, own.RanBeforeTraining(order));
+  if (place.stage == Stage::kWeights) return place;  // as loaded: before the step
   place.segment = spot.segment;
-  if (HasSegments() && (place.phase == kComputing || place.phase == kEvaluatingFirst))
-    place.micro_batch = spot.pass;
+  if (!HasSegments()) return place;
+  if (place.stage == Stage::kBatch && own.RanAfterTraining(order)) {
+    place.phase = kComputing;
+    place.stage = Stage::kForward;  // in the order of execution among these
+  }
+  if (place.phase == kComputing || place.phase == kEvaluatingFirst) place.micro_batch = spot.pass;
+  return place;
 }
 
 std::string Label(const ActivationKey& key) {

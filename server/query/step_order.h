@@ -45,8 +45,8 @@ Place MakePlace(const ActivationKey& key, std::uint64_t position, std::uint32_t 
                 bool before_training = false);
 
 // How far a step has come. A segment ends with an update after which training goes on in the same step:
-// several optimizers (GAN, actor and critic), or several updates of one. A pass begins with a forward record
-// after a backward one; passes are counted from 0 in each segment.
+// several optimizers (GAN, actor and critic), or several updates of one. A pass begins with a forward or
+// batch record after a backward one; passes are counted from 0 in each segment.
 struct Spot {
   std::uint32_t segment = 0, pass = 0;
   auto operator<=>(const Spot&) const = default;
@@ -68,12 +68,16 @@ class StepOrder {
   bool RanBeforeTraining(std::uint32_t order) const;  // of its segment
 
   // Of one of its own records.
-  Place PlaceOf(const ActivationKey& key, std::uint32_t order, std::uint32_t rank) const;
-  // Micro-batches of several models, each counted by itself, say nothing of their order: with several
-  // segments the pass takes their place.
-  void Put(const Spot& spot, Place& place) const;
+  Place PlaceOf(const ActivationKey& key, std::uint32_t order, std::uint32_t rank) const {
+    return PlaceAt(At(order), order + 1ull, key, *this, order, rank);
+  }
+  // Of a record that stands at `spot` and `position` here, and ran at `order` on its own side.
+  Place PlaceAt(const Spot& spot, std::uint64_t position, const ActivationKey& key, const StepOrder& own,
+                std::uint32_t order, std::uint32_t rank) const;
 
  private:
+  bool RanAfterTraining(std::uint32_t order) const;  // began in its segment
+
   struct Part {
     std::uint32_t begin = 0;  // order
     Spot spot;

@@ -36,14 +36,18 @@ def real_or_fake(said: torch.Tensor, real: bool) -> torch.Tensor:
     return functional.binary_cross_entropy_with_logits(said, torch.full_like(said, float(real)))
 
 
-def gan(fault: str, kinds: list[str] | None = None) -> None:
+def gan(fault: str, kinds: list[str] | None = None, logged: bool = True) -> None:
+    """`logged`: the program says what its batch is; else that is what each model is called with."""
     gen, dis = small(WIDTH), small(1)
+    if fault == "gen_forward":
+        gen[1] = nn.Hardtanh()
     og = torch.optim.Adam(gen.parameters(), lr=1e-2 if fault != "gen_lr" else 2e-2, betas=BETAS)
     od = torch.optim.Adam(dis.parameters(), lr=1e-2 if fault != "dis_lr" else 2e-2, betas=swapped(BETAS, fault == "dis_betas"))
     statagent.watch(gen, optimizer=og, name="gen", kinds=kinds)
     statagent.watch(dis, optimizer=od, name="dis", kinds=kinds)
     for step in range(STEPS):
-        statagent.log_batch(real=batch(step))
+        if logged:
+            statagent.log_batch(real=batch(step))
         od.zero_grad()
         fake = gen(batch(step, 1))
         dis_loss = real_or_fake(dis(batch(step)), True) + real_or_fake(dis(fake.detach()), False)
@@ -57,6 +61,10 @@ def gan(fault: str, kinds: list[str] | None = None) -> None:
         statagent.log_scalar("dis/loss", dis_loss)
         statagent.log_scalar("gen/loss", gen_loss * (2 if fault == "gen_loss" else 1))
         og.step()
+
+
+def gan_unlogged(fault: str) -> None:
+    gan(fault, logged=False)
 
 
 def gan_without_state(fault: str) -> None:
@@ -146,7 +154,7 @@ def actor_critic(fault: str) -> None:
 
 
 CASES: dict[str, Callable[[str], None]] = {
-    "gan": gan, "gan_without_state": gan_without_state, "critic_often": critic_often, "teacher_student": teacher_student, "actor_critic": actor_critic,
+    "gan": gan, "gan_unlogged": gan_unlogged, "gan_without_state": gan_without_state, "critic_often": critic_often, "teacher_student": teacher_student, "actor_critic": actor_critic,
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ FAULTS: dict[str, tuple[int, str, str, int, int]] = {
     "gan:dis_betas": (0, "optimizer", "dis.", 0, 0),
     "gan:dis_lr": (0, "optimizer", "dis.", 0, 0),
     "gan_without_state:dis_betas": (1, "optimizer", "dis.", 0, 0),
+    "gan_unlogged:gen_forward": (0, "forward", "gen.1", 0, 0),
     "gan:gen_lr": (0, "optimizer", "gen.", 0, 0),
     "gan:gen_backward": (1, "backward", "dis", 1, 0),
     "gan:gen_clipped": (0, "grad", "gen.", 0, 0),
@@ -35,6 +36,7 @@ CASES = sorted({fault.partition(":")[0] for fault in FAULTS})
 # What is updated in a step, in this order: the module whose weights it is, and the call.
 UPDATES = {
     "gan": [("dis", "0"), ("gen", "0")],
+    "gan_unlogged": [("dis", "0"), ("gen", "0")],
     "gan_without_state": [("dis", "0"), ("gen", "0")],
     "critic_often": [("dis", "0"), ("dis", "1"), ("dis", "2"), ("gen", "0")],
     "teacher_student": [("student", "0")],

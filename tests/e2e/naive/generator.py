@@ -75,6 +75,8 @@ def several_optimizers(rng: random.Random) -> list[dict[str, Any]]:
                     add(rng.choice(modules[name]), "output", mode="eval", call=phase)
                 if has_gone_back[name]:
                     micro_batch[name], has_gone_back[name], calls[name] = micro_batch[name] + 1, 0, 0
+                if rng.random() < 0.2:
+                    add("input", "batch", micro_batch=micro_batch[name], call=phase)
                 for module in modules[name]:
                     add(module, "output", micro_batch=micro_batch[name], call=calls[name])
                 calls[name] += 1

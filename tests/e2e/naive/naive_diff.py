@@ -235,7 +235,7 @@ class Course:
         backward = False
         for record in records:
             stage = stage_of(record.identity)
-            if is_of_training(record) and stage == "forward" and backward:
+            if is_of_training(record) and stage in ("forward", "batch") and backward:
                 number, backward = number + 1, False
             if is_of_training(record) and stage == "backward":
                 backward = True
@@ -247,6 +247,10 @@ class Course:
             r for r in self.records
             if self.spots[r.order][0] == segment and is_of_training(r) and stage_of(r.identity) == "forward"
         ]  # fmt: skip
+
+    def runs_after_training(self, record: Record) -> bool:
+        forward = self.forward(self.spots[record.order][0])
+        return bool(forward) and record.order > forward[0].order
 
     def runs_before_training(self, record: Record) -> bool:
         forward = self.forward(self.spots[record.order][0])
@@ -282,6 +286,8 @@ def place_of_record(record: Record, position: int, behind: int, spot: Spot, seve
     is_eval, before = record.identity[5] == "eval", own.runs_before_training(record)
     micro_batch = spot[1] if several else record.identity[3]
     stage = stage_of(record.identity)
+    if several and stage == "batch" and own.runs_after_training(record):
+        stage = "forward"
     return place_of(record.step, record.rank, spot[0], stage, micro_batch, is_eval, position, behind, before)
 
 

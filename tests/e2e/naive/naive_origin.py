@@ -60,8 +60,10 @@ def is_origin(row: Diverged, before: Sequence[Diverged], traces: Mapping[int, Tr
         for other in before
         if other.structural and other.stage == "forward" and other.identity[5] == "train" and not was_made(other, traces)
     }
-    if row.stage in ("weights", "batch"):
+    if row.stage == "weights":
         return True
+    if row.stage == "batch":
+        return not of_rank & {"forward", "loss"} and row.rank not in lonely
     if here & {"weights", "batch"}:
         return False
     if row.stage == "forward":

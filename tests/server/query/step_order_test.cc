@@ -206,6 +206,18 @@ TEST_F(SeveralUpdates, ABatchOfALaterSegmentStandsThereAndIsAnOriginIfAllBeforeA
   EXPECT_THAT(Texts(report.origins), ElementsAre("weight v"));
 }
 
+TEST_F(SeveralUpdates, WhatOneModelFeedsToAnotherStandsBehindTheModelItComesFrom) {
+  const auto fed = [](std::uint32_t call) { return Key("input", Kind::kBatch, "", 0, call); };
+  const Keys keys = {fed(0),           Out("gen.0"),    fed(1),        Out("dis.0"),    Back("dis.0"),
+                     Updated("dis.w"), Out("dis.0", 1), Back("gen.0"), Updated("gen.w")};
+  const DiffReport report = Diff(keys, {Out("gen.0"), fed(1), Out("dis.0")});
+  EXPECT_THAT(Texts(report.diverged), ElementsAre("output gen.0", "batch input", "output dis.0"));
+  EXPECT_THAT(Texts(report.origins), ElementsAre("output gen.0"));
+  EXPECT_THAT(Texts(Diff(keys, {fed(1), Out("dis.0")}).origins), ElementsAre("batch input"));
+  EXPECT_THAT(Texts(Diff(keys, {fed(0), Out("gen.0"), fed(1)}).diverged),
+              ElementsAre("batch input", "output gen.0", "batch input"));
+}
+
 TEST_F(SeveralUpdates, EvaluationBetweenUpdatesStandsBehindTheOneItRanAfter) {
   const Keys keys = {Out("x"), Grad("v"), Updated("v"), Eval("x"), Out("x", 1), Updated("w")};
   EXPECT_THAT(Texts(Diff(keys, {Updated("v"), Eval("x"), Out("x", 1)}).diverged),
