@@ -81,6 +81,7 @@ struct RankStepFindings {
   // The run made an update in this step and no training pass, the other run a pass.
   bool only_update_in_a = false, only_update_in_b = false;
   std::vector<ScalarRecord> losses_a, losses_b;
+  std::vector<Spot> loss_spots;  // of losses_a, one for one; empty: all in the one segment of the step
 };
 
 // Up to which step details can still matter to the report. They only ever become smaller; whoever finds

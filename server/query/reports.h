@@ -178,6 +178,7 @@ struct Divergence {
   std::string activation_b;  // its name in B, where that is another
   std::string previous;      // origins only: the activation before it that agrees; empty if none
   std::optional<double> previous_distance;
+  std::uint32_t segment = 0;  // of the step: how many updates lie before it (step_order.h)
 };
 
 // How sure an answer is. Name(): "certain", "likely", "possible".
