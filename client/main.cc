@@ -559,7 +559,7 @@ class Parser {
     CLI::App* watch =
         Add("watch", "Follows a run while it trains: steps, ranks, loss, alarms",
             "  statctl watch base\n"
-            "  statctl watch ort --against base     # does the newest step still agree with base?\n"
+            "  statctl watch ort --against base     # does it still agree with base?\n"
             "  statctl watch base --once            # one look; for scripts, with --format json\n"
             "  statctl watch base --interval 10 >> base.log\n",
             [&w](Session& session) { return Watch(session, w); });
@@ -568,7 +568,7 @@ class Parser {
         ->check(Between(0.1, 86'400))
         ->capture_default_str();
     watch->add_flag("--once", w.once, "One look, then exit");
-    watch->add_option("--against", w.against, "Compare the newest complete step with this run's");
+    watch->add_option("--against", w.against, "Compare every complete step with this run's, as diff does");
     CLI::App* keep =
         Add("keep", "Exempts a run from retention",
             "  statctl keep base\n  statctl keep base --off     # retention may remove it again\n",

@@ -1,0 +1,42 @@
+// What statctl's commands say, one test for each answer that was once wrong or of no use.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/client/statctl_fixture.h"
+#include "tests/server/query/run_writer.h"
+
+namespace statcollect {
+namespace {
+
+using ::testing::AllOf;
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::Key;
+using testing::Lines;
+using ::testing::Not;
+using testing::RunWriter;
+using ::testing::StartsWith;
+using testing::Statctl;
+using Json = nlohmann::json;
+
+TEST_F(Statctl, WatchAgainstJudgesEveryStepAndNotTheNewestAlone) {
+  // Steps 0..5 diverge, the newest one agrees: as where a step of its own holds a late scalar.
+  for (const std::string run : {"first", "second"}) {
+    RunWriter writer(server_.store, run);
+    for (std::uint64_t step = 0; step < 6; ++step)
+      writer.Observe(0, step, Key("fc"), {.values = {1, 2, run == "first" || step == 5 ? 3. : 5.}});
+    writer.Commit();
+  }
+  const Json look = RunJson({"watch", "second", "--against", "first", "--once"});
+  EXPECT_EQ(look["against"]["verdict"], "diverged");
+  EXPECT_EQ(look["against"]["step"], 5);
+  EXPECT_EQ(look["against"]["first_diverged"], 0);
+  EXPECT_THAT(Run({"watch", "second", "--against", "first", "--once"}).out,
+              HasSubstr("steps 0..5 against first: diverged; first divergence seen so far: step 0, rank 0 "
+                        "output fc: numeric"));
+  EXPECT_THAT(Run({"watch", "base2", "--against", "base", "--once"}).out,
+              HasSubstr("steps 0..5 against base: identical"));
+}
+
+}  // namespace
+}  // namespace statcollect
