@@ -1,7 +1,6 @@
 // The report of a diff for people: verdict, first origin, what diverged, what was compared, what could not
 // be, what to do next.
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
 
@@ -44,14 +43,6 @@ void AddVerdict(const v1::DiffReport& report, Page& page) {
   }
 }
 
-// Relative to the larger of both, as distances are.
-std::string ChangeText(double a, double b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return "";
-  const double change = (b - a) / std::max(std::abs(a), std::abs(b));
-  if (!std::isfinite(change)) return "";
-  return (change > 0 ? "+" : "") + FormatShort(change);
-}
-
 // Both sides of the first origin, statistic by statistic.
 class SidesTable {
  public:
@@ -87,7 +78,7 @@ class SidesTable {
   }
   void Value(const std::string& name, bool has_a, bool has_b, double a, double b) {
     table_.AddRow({name, has_a ? FormatNumber(a) : "-", has_b ? FormatNumber(b) : "-",
-                   has_a && has_b ? ChangeText(a, b) : ""});
+                   has_a && has_b ? FormatChange(a, b) : ""});
   }
   static bool KnowsInfinities(const v1::ObservationSide& side) {
     return side.has_inf() || side.has_pos_inf();
