@@ -16,6 +16,7 @@
 #include "server/query/loss_diff.h"
 #include "server/query/parallel.h"
 #include "server/query/rank_step_diff.h"
+#include "server/query/recorded_config.h"
 
 namespace statcollect::query {
 namespace {
@@ -499,12 +500,12 @@ class DiffScan {
   std::pair<std::size_t, std::size_t> attempts_;
 };
 
-std::vector<ConfigDifference> CompareConfiguration(const RunView& a, const RunView& b) {
-  const auto config_of = [](const RunView& view) {
-    const auto& ranks = view.ranks(view.attempts().size() - 1);
-    return ranks.empty() ? std::map<std::string, std::string>() : ranks.begin()->second.info.config;
-  };
-  return CompareConfig(config_of(a), config_of(b));
+Status CompareConfiguration(const RunView& a, const RunView& b, DiffReport& report) {
+  auto configs = ReadConfigs(a, b);
+  if (!configs.ok()) return configs.status();
+  report.inputs.config = CompareConfig(configs->a, configs->b);
+  report.notes.insert(report.notes.end(), configs->notes.begin(), configs->notes.end());
+  return Status::Ok();
 }
 
 // Whether the alignment knows every activation of the steps: a run may have defined more since.
@@ -587,7 +588,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
   }
   report.run_a = a.run();
   report.run_b = b.run();
-  report.inputs.config = CompareConfiguration(a, b);
+  STATCOLLECT_RETURN_IF_ERROR(CompareConfiguration(a, b, report));
   AddPlan(*plan, request.merge_ranks, report);
   if (request.first_only && report.first) {
     report.notes.push_back("ended at the first step that diverged; later steps were not compared");
