@@ -95,11 +95,28 @@ Status AlignScheduled(const RunView& a, const RunView& b, RecordedConfigs& confi
   return Status::Ok();
 }
 
+void LeaveOutImports(const RunView& a, const RunView& b, RecordedConfigs& configs) {
+  const bool none_a = HasNoConfig(configs.a), none_b = HasNoConfig(configs.b);
+  if (none_a == none_b) return;
+  Config& recorded = none_a ? configs.b : configs.a;
+  configs.notes.push_back((none_a ? a : b).run() + " has no recorded configuration; the " +
+                          std::to_string(recorded.size()) + " settings of " + (none_a ? b : a).run() +
+                          " have nothing to be compared with");
+  configs.a.clear();
+  configs.b.clear();
+}
+
 }  // namespace
+
+bool HasNoConfig(const std::map<std::string, std::string>& config) {
+  return std::all_of(config.begin(), config.end(),
+                     [](const auto& setting) { return setting.first.starts_with("import."); });
+}
 
 Result<RecordedConfigs> ReadConfigs(const RunView& a, const RunView& b) {
   RecordedConfigs configs{.a = ConfigOf(a, a.attempts().size() - 1),
                           .b = ConfigOf(b, b.attempts().size() - 1)};
+  LeaveOutImports(a, b, configs);
   STATCOLLECT_RETURN_IF_ERROR(AlignScheduled(a, b, configs));
   return configs;
 }

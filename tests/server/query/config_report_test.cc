@@ -120,6 +120,22 @@ TEST_F(ConfigReportTest, AResumedRunsScheduleIsNoDifference) {
                                                  "optimizer.group0.lr")));
 }
 
+TEST_F(ConfigReportTest, AnImportHasNoConfigurationToCompareWith) {
+  Write("base", {{"lr", "1"}, {"model.layers", "2"}, {"seed", "3"}});
+  Write("dump", {{"import.format", "ort"}, {"import.path", "/tmp/a"}});
+  Write("again", {{"import.format", "ort"}, {"import.path", "/tmp/b"}});
+  for (const auto& [a, b] : {std::pair("base", "dump"), std::pair("dump", "base")}) {
+    const auto report = engine_.CompareConfig({.run_a = a, .run_b = b});
+    EXPECT_THAT(report->items, IsEmpty()) << "no row for each setting that only one can have";
+    EXPECT_THAT(report->notes, ElementsAre("dump has no recorded configuration; the 3 settings of base have "
+                                           "nothing to be compared with"));
+    const auto diff = engine_.Diff({.run_a = a, .run_b = b}, {}, {});
+    EXPECT_THAT(diff->inputs.config, IsEmpty());
+    EXPECT_THAT(diff->notes, ::testing::Contains(HasSubstr("dump has no recorded configuration")));
+  }
+  EXPECT_THAT(engine_.CompareConfig({.run_a = "dump", .run_b = "again"})->items, IsEmpty());
+}
+
 TEST_F(ConfigReportTest, StateOfRandomNumbersCountsOnlyUnderTheSameSeed) {
   const auto differ = [&](const std::string& seed_a, const std::string& seed_b) {
     const std::string run = "r" + seed_a + seed_b;
