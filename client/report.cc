@@ -16,20 +16,29 @@ constexpr int kUnmatchedShown = 5;
 constexpr int kOriginsShown = 5;
 constexpr int kConfigShown = 20;
 
+// "all 48 records compared are equal bit for bit", as far as the content hashes tell.
+std::string EqualText(const v1::DiffReport& report) {
+  const std::uint64_t records = report.compared().records(), unproven = report.without_hash();
+  if (unproven == 0)
+    return fmt::format("all {} records compared are equal bit for bit", FormatCount(records));
+  const std::string all = fmt::format(
+      "all {} records compared are equal in every statistic that both runs recorded", FormatCount(records));
+  if (unproven >= records) return all + "; without content hashes their bits are not known";
+  return all + fmt::format(", {} of them bit for bit; the others have no content hash",
+                           FormatCount(records - unproven));
+}
+
 void AddVerdict(const v1::DiffReport& report, Page& page) {
   const std::string runs = fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
   const v1::Compared& compared = report.compared();
   switch (report.verdict()) {
     case v1::VERDICT_IDENTICAL:
-      return page.AddSentence(fmt::format("{}: all {} records compared are equal bit for bit.", runs,
-                                          FormatCount(compared.records())),
-                              "IDENTICAL", Tone::kGood);
+      return page.AddSentence(fmt::format("{}: {}.", runs, EqualText(report)), "IDENTICAL", Tone::kGood);
     case v1::VERDICT_WITHIN_TOLERANCE:
       if (compared.within_tolerance() == 0) {
-        return page.AddSentence(
-            fmt::format("{}: all {} records compared are equal bit for bit; others are in one run only.",
-                        runs, FormatCount(compared.records())),
-            "WITHIN TOLERANCE", Tone::kGood);
+        return page.AddSentence(fmt::format("{}: {}{} are in one run only.", runs, EqualText(report),
+                                            report.without_hash() > 0 ? ". Others" : "; others"),
+                                "WITHIN TOLERANCE", Tone::kGood);
       }
       return page.AddSentence(
           fmt::format("{}: {} of {} records differ, none by more than its tolerance.", runs,

@@ -349,8 +349,14 @@ void ReportBuilder::AddNotes() {
   if (tally_.without_hash > 0) {
     notes.push_back(
         std::to_string(tally_.without_hash) +
-        " records count as identical because every recorded statistic is equal; no content hash tells "
-        "about their bits");
+        " records count as identical because every statistic that both runs recorded is equal; without a "
+        "content hash their bits are not known");
+  if (tally_.weights_unproven && !tally_.weights_differ) {
+    notes.push_back(
+        "the initial weights agree within their tolerance; without content hashes of both runs it is not "
+        "known "
+        "whether they are equal");
+  }
   }
   for (const auto& [where, steps] : lonely_steps_) {
     notes.push_back("rank " + std::to_string(where.second) + " of " + (where.first ? b_ : a_).run() +
@@ -373,7 +379,10 @@ DiffReport ReportBuilder::Conclude() && {
                       .identical = tally_.identical,
                       .within_tolerance = tally_.within_tolerance,
                       .diverged = tally_.diverged};
-  report_.inputs.weights = !tally_.weights_seen ? "unknown" : tally_.weights_differ ? "differ" : "identical";
+  report_.without_hash = tally_.without_hash;
+  report_.inputs.weights = tally_.weights_differ                             ? "differ"
+                           : !tally_.weights_seen || tally_.weights_unproven ? "unknown"
+                                                                             : "identical";
   report_.inputs.batches = !tally_.batches_seen ? "unknown" : tally_.batches_differ ? "differ" : "identical";
   std::set<std::tuple<std::string, std::string>> aligned;
   for (const Aligner::Entry& entry : context_.aligner.all()) {
