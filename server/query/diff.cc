@@ -278,6 +278,11 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
     at.alignment->MarkA(missing.id, Alignment::kMissingSeen);
   }
   if (!(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
+  const RankCatalogue& having = in_a ? at.alignment->b() : at.alignment->a();
+  if (auto why = WhyNotRecorded(a_, b_, plan_, having.activations[missing.id], /*of_b=*/in_a, missing.defined)) {
+    incomplete_.insert(*std::move(why));
+    return false;
+  }
   const bool maybe_lost = missing.defined && view.Dropped(rank) > 0;
   uncertain_missing_ = uncertain_missing_ || maybe_lost;
   return !maybe_lost;
@@ -346,17 +351,17 @@ void ReportBuilder::AddNotes() {
     notes.push_back(std::to_string(tally_.incomparable) +
                     " pairs of records have no statistic in common and were not compared");
   }
-  if (tally_.without_hash > 0) {
-    notes.push_back(
-        std::to_string(tally_.without_hash) +
-        " records count as identical because every statistic that both runs recorded is equal; without a "
-        "content hash their bits are not known");
   if (tally_.weights_unproven && !tally_.weights_differ) {
     notes.push_back(
         "the initial weights agree within their tolerance; without content hashes of both runs it is not "
         "known "
         "whether they are equal");
   }
+  if (tally_.without_hash > 0) {
+    notes.push_back(
+        std::to_string(tally_.without_hash) +
+        " records count as identical because every statistic that both runs recorded is equal; without a "
+        "content hash their bits are not known");
   }
   for (const auto& [where, steps] : lonely_steps_) {
     notes.push_back("rank " + std::to_string(where.second) + " of " + (where.first ? b_ : a_).run() +

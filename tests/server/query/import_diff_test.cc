@@ -49,8 +49,46 @@ class ImportDiffTest : public ::testing::Test {
     EXPECT_TRUE(report.ok()) << report.status().message();
     return report.ok() ? *report : DiffReport();
   }
+  static std::vector<std::string> Diverged(const DiffReport& report) {
+    std::vector<std::string> names;
+    for (const Divergence& row : report.diverged)
+      names.push_back(std::string(Name(row.reason)) + " " + row.activation);
+    return names;
+  }
   FakeStore store_;
 };
+
+TEST_F(ImportDiffTest, WhatTheToolDoesNotRecordIsNotMissing) {
+  WriteOurs();
+  WriteDump();
+  for (const bool swapped : {false, true}) {
+    const DiffReport report = swapped ? Ask("dump", "ours") : Ask("ours", "dump");
+    const std::string in_ours = swapped ? "missing_in_b other" : "missing_in_a other";
+    EXPECT_THAT(Diverged(report), ::testing::ElementsAre(in_ours)) << "a module that ours does not have";
+    EXPECT_THAT(report.notes,
+                Contains("dump is a dump of msprobe, which does not record weights after an update; "
+                         "not compared"));
+    EXPECT_THAT(report.notes,
+                Contains("dump is a dump of msprobe, which does not record the model as a whole; Net "
+                         "was not compared"));
+    EXPECT_THAT(report.notes, Contains(HasSubstr("those of later steps were not compared")));
+  }
+}
+
+TEST_F(ImportDiffTest, ALayerThatADumpLacksIsMissing) {
+  WriteOurs();
+  WriteDump(0, /*with_layer=*/false);
+  EXPECT_THAT(Diverged(Ask("ours", "dump")), Contains("missing_in_b fc"));
+}
+
+TEST_F(ImportDiffTest, WhatAnAgentsRunLacksIsMissingAllTheSame) {
+  WriteOurs();
+  RunWriter writer(store_, "other");
+  writer.Observe(0, 0, kLoaded, {.values = {1, 2, 3}});
+  for (std::uint64_t step = 0; step < 2; ++step) writer.Observe(0, step, Key("fc"), {.values = {4, 5}});
+  writer.Commit();
+  EXPECT_THAT(Diverged(Ask("ours", "other")), Contains("missing_in_b fc.weight"));
+}
 
 TEST_F(ImportDiffTest, WeightsThatOnlyRoundingTellsApartAreNotCalledDifferent) {
   WriteOurs();
