@@ -215,6 +215,7 @@ Result<ConfigReport> ReportConfig(const RunView& a, const RunView* b, bool all) 
     ConfigItem item = MakeItem(key, Find(of_a, key), Find(of_b, key));
     if (b != nullptr && key == "command_line" && item.a && item.b)
       item.same = item.same || WithoutName(*item.a, a.run()) == WithoutName(*item.b, b->run());
+    item.same = item.same || b == nullptr;
     ++report.compared;
     report.differ += b != nullptr && !item.same ? 1 : 0;
     if (b == nullptr || all || !item.same) report.items.push_back(std::move(item));

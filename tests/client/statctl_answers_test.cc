@@ -38,5 +38,14 @@ TEST_F(Statctl, WatchAgainstJudgesEveryStepAndNotTheNewestAlone) {
               HasSubstr("steps 0..5 against base: identical"));
 }
 
+TEST_F(Statctl, ConfigOfOneRunSaysNothingAboutASecondOne) {
+  const auto lines = Lines(Run({"config", "base", "--format", "csv"}).out);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0], "category,key,a\r");
+  EXPECT_EQ(lines[1], "optimizer,lr,0.1\r");
+  for (const Json& item : RunJson({"config", "base"})["items"]) EXPECT_EQ(item["same"], true);
+  EXPECT_EQ(Lines(Run({"config", "base", "ort", "--format", "csv"}).out)[0], "category,key,a,b,same\r");
+}
+
 }  // namespace
 }  // namespace statcollect
