@@ -380,7 +380,8 @@ class Parser {
         ->capture_default_str();
     app->add_option("--step", o.step, "Which step (default: the newest)")->check(StepNumber());
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
-    app->add_option("--kinds", o.kinds, "Only these kinds, such as output,grad_output");
+    app->add_option("--kinds", o.kinds,
+                    "Only these kinds, such as output,grad_output (default: all, without tensors of integers)");
     app->add_option("--count", o.count, "Rows")->check(CLI::Range(1, 10'000))->capture_default_str();
   }
 
