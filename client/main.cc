@@ -1,4 +1,5 @@
 // statctl: the command line of statcollect. Parses the arguments and calls the command.
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <CLI/CLI.hpp>
 
 #include "client/commands.h"
+#include "common/edit_distance.h"
 #include "common/names.h"
 
 namespace statcollect::client {
@@ -132,6 +134,7 @@ class Parser {
       return kExitSame;
     } catch (const CLI::ParseError& error) {
       const auto used = app_.get_subcommands();
+      if (const std::string unknown = UnknownCommand(); !unknown.empty()) return UsageError(unknown);
       return UsageError(Printable(error.what(), 1000) + "; see statctl help" +
                         (used.empty() ? "" : " " + used.front()->get_name()));
     }
@@ -165,6 +168,25 @@ class Parser {
 
  private:
   bool WantsHelp() const { return app_.get_subcommands().front()->get_name() == "help"; }
+  static std::string NoCommand(const std::string& word, const CLI::App& parent, const std::string& before) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : parent.get_subcommands([](const CLI::App*) { return true; }))
+      names.push_back(command->get_name());
+    const std::string nearest = NearestName(word, names);
+    return fmt::format("no command '{}{}'{}; statctl help {}lists all", before, Printable(word, 100),
+                       nearest.empty() ? "" : fmt::format(" (did you mean '{}{}'?)", before, nearest), before);
+  }
+  // What to say if the first word that was left over stands where a command is expected; empty if none does.
+  std::string UnknownCommand() const {
+    const auto used = app_.get_subcommands();
+    const CLI::App& parent = used.empty() ? app_ : *used.front();
+    const auto extras = app_.remaining(true);
+    const auto word =
+        std::find_if(extras.begin(), extras.end(), [](const auto& extra) { return !extra.starts_with("-"); });
+    const bool takes_command = used.empty() || used.front()->get_require_subcommand_min() > 0;
+    if (!takes_command || !parent.get_subcommands().empty() || word == extras.end()) return {};
+    return NoCommand(*word, parent, used.empty() ? "" : parent.get_name() + " ");
+  }
   // App::help would be about the command that was used.
   std::string TopHelp() const {
     return app_.get_formatter()->make_help(&app_, app_.get_name(), CLI::AppFormatMode::Normal);
@@ -176,8 +198,7 @@ class Parser {
     }
     const auto found =
         app_.get_subcommands([&](CLI::App* command) { return command->get_name() == arguments_.help_of; });
-    if (found.empty())
-      return UsageError("help: no command '" + Printable(arguments_.help_of) + "'; see statctl help");
+    if (found.empty()) return UsageError("help: " + NoCommand(arguments_.help_of, app_, ""));
     std::cout << found.front()->help("statctl");
     return kExitSame;
   }
@@ -380,8 +401,9 @@ class Parser {
         ->capture_default_str();
     app->add_option("--step", o.step, "Which step (default: the newest)")->check(StepNumber());
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
-    app->add_option("--kinds", o.kinds,
-                    "Only these kinds, such as output,grad_output (default: all, without tensors of integers)");
+    app->add_option(
+        "--kinds", o.kinds,
+        "Only these kinds, such as output,grad_output (default: all, without tensors of integers)");
     app->add_option("--count", o.count, "Rows")->check(CLI::Range(1, 10'000))->capture_default_str();
   }
 

@@ -58,5 +58,22 @@ TEST_F(Statctl, TopPrintsTheNumberThatItOrdersByOnce) {
       << "every number for programs";
 }
 
+TEST_F(Statctl, AnUnknownCommandIsCalledThatWithTheOneThatWasMeant) {
+  const auto error = [this](const std::vector<std::string>& arguments) {
+    const Finished done = Run(arguments);
+    EXPECT_EQ(done.code, 2);
+    return done.err;
+  };
+  EXPECT_EQ(error({"run"}), "statctl: no command 'run' (did you mean 'runs'?); statctl help lists all\n");
+  EXPECT_EQ(error({"scalers", "base", "--name", "loss"}),
+            "statctl: no command 'scalers' (did you mean 'scalars'?); statctl help lists all\n");
+  EXPECT_EQ(error({"frobnicate"}), "statctl: no command 'frobnicate'; statctl help lists all\n");
+  EXPECT_EQ(error({"noise", "sav", "base"}),
+            "statctl: no command 'noise sav' (did you mean 'noise save'?); statctl help noise lists all\n");
+  EXPECT_EQ(error({"help", "dif"}),
+            "statctl: help: no command 'dif' (did you mean 'diff'?); statctl help lists all\n");
+  EXPECT_THAT(error({"diff", "base", "ort", "more"}), HasSubstr("more"));
+}
+
 }  // namespace
 }  // namespace statcollect
