@@ -52,9 +52,9 @@ std::string MeasureText(const v1::Divergence& d) {
   return text;
 }
 
-std::string DifferenceText(const v1::Divergence& d) {
-  const auto sides = [](const std::string& a, const std::string& b) {
-    return fmt::format(", {} in a and {} in b", a, b);
+std::string DifferenceText(const v1::Divergence& d, const v1::DiffReport& report) {
+  const auto sides = [&](const std::string& a, const std::string& b) {
+    return fmt::format(", {} in {} and {} in {}", a, Printable(report.run_a()), b, Printable(report.run_b()));
   };
   switch (d.reason()) {
     case v1::REASON_SHAPE:
@@ -146,7 +146,9 @@ std::string BackwardAdvice(const v1::Divergence& first) {
 
 std::string StageText(const v1::Divergence& d) { return EnumText(*v1::Stage_descriptor(), d.stage()); }
 
-std::string ReasonText(const v1::Divergence& d) {
+std::string ReasonText(const v1::Divergence& d, const v1::DiffReport& report) {
+  if (d.reason() == v1::REASON_MISSING_IN_A) return "missing in " + Printable(report.run_a());
+  if (d.reason() == v1::REASON_MISSING_IN_B) return "missing in " + Printable(report.run_b());
   std::string text = EnumText(*v1::Reason_descriptor(), d.reason());
   std::replace(text.begin(), text.end(), '_', ' ');
   return text;
@@ -177,8 +179,9 @@ std::string DistanceText(const v1::Divergence& d) {
   return d.has_distance() ? FormatShort(d.distance()) : "-";
 }
 
-std::string Headline(const v1::Divergence& first) {
-  return fmt::format("at {}: {}", WhereText(first), ReasonText(first)) + DifferenceText(first) +
+std::string Headline(const v1::Divergence& first, const v1::DiffReport& report) {
+  return fmt::format("at {}: {}", WhereText(first), ReasonText(first, report)) +
+         DifferenceText(first, report) +
          (first.origin() ? "; origin: everything observed before it agrees." : ".");
 }
 

@@ -45,7 +45,7 @@ void AddVerdict(const v1::DiffReport& report, Page& page) {
                       FormatCount(compared.within_tolerance()), FormatCount(compared.records())),
           "WITHIN TOLERANCE", Tone::kGood);
     case v1::VERDICT_DIVERGED:
-      return page.AddSentence(Headline(report.first()), "DIVERGED", Tone::kBad);
+      return page.AddSentence(Headline(report.first(), report), "DIVERGED", Tone::kBad);
     default:
       return page.AddSentence(fmt::format("{}: {}.", runs, Printable(report.message(), 1000)), "INCOMPARABLE",
                               Tone::kWarn);
@@ -122,7 +122,7 @@ void AddDiverged(const v1::DiffReport& report, Page& page) {
                {"cause"}});
   for (const v1::Divergence& d : report.diverged()) {
     table.AddRow({std::to_string(d.step()), std::to_string(d.micro_batch()), RankText(d), StageText(d),
-                  PlaceText(d), ReasonText(d), DistanceText(d),
+                  PlaceText(d), ReasonText(d, report), DistanceText(d),
                   d.has_tolerance() ? FormatShort(d.tolerance()) : "-",
                   d.origin() ? "origin" : "propagated"});
   }
@@ -141,7 +141,7 @@ void AddOtherOrigins(const v1::DiffReport& report, Page& page) {
   std::vector<std::string> items;
   for (int i = 1; i < report.origins_size() && i <= kOriginsShown; ++i) {
     const v1::Divergence& d = report.origins(i);
-    items.push_back(fmt::format("{}: {}, distance {}", WhereText(d), ReasonText(d), DistanceText(d)));
+    items.push_back(fmt::format("{}: {}, distance {}", WhereText(d), ReasonText(d, report), DistanceText(d)));
   }
   if (report.origins_size() > kOriginsShown + 1) {
     items.push_back(fmt::format("and {} more", report.origins_size() - kOriginsShown - 1));
