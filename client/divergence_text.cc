@@ -247,6 +247,16 @@ std::string Quoted(const std::string& text) {
   return quoted + "'";
 }
 
+// Of another launch of the same training, because the name itself is taken: "base-2", then "base-3". A date
+// at the end is not counted up.
+std::string NextName(const std::string& run) {
+  const std::size_t dash = run.find_last_not_of("0123456789");
+  const std::size_t digits = run.size() - dash - 1;
+  const bool counted = dash != std::string::npos && dash > 0 && run[dash] == '-' && digits > 0 &&
+                       digits < 5 && (run[dash - 1] < '0' || run[dash - 1] > '9');
+  return counted ? run.substr(0, dash + 1) + std::to_string(std::stoi(run.substr(dash + 1)) + 1) : run + "-2";
+}
+
 }  // namespace
 
 std::string ValuesAdvice(const v1::DiffReport& report) {
@@ -284,9 +294,13 @@ std::string ValuesAdvice(const v1::DiffReport& report) {
   if (first.has_rank_b()) add("--rank-b", std::to_string(first.rank_b()));
   const bool renamed = !first.activation_b().empty() && first.activation_b() != spec.activation;
   if (renamed) add("--activation-b", first.activation_b());
-  return fmt::format("launch both again with STATAGENT_CAPTURES={}{}, then statctl diff-values {} {} {}{}",
-                     Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", report.run_a(),
-                     report.run_b(), Quoted(spec.activation), options);
+  const std::string a = Quoted(NextName(report.run_a())), b = Quoted(NextName(report.run_b()));
+  return fmt::format(
+      "launch both again under new names (STATAGENT_RUN={}, STATAGENT_RUN={}) with STATAGENT_CAPTURES={}{}, "
+      "then "
+      "statctl diff-values {} {} {}{}",
+      a, b, Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", a, b,
+      Quoted(spec.activation), options);
 }
 
 }  // namespace statcollect::client

@@ -658,7 +658,7 @@ TEST_F(Captures, DiffNamesTheCommandsThatShowTheValues) {
   const Finished diff = Run({"diff", "base", "ort"});
   EXPECT_EQ(diff.code, 1) << diff.err;
   EXPECT_THAT(diff.out, HasSubstr("STATAGENT_CAPTURES=blocks.1.ln2@3"));
-  EXPECT_THAT(diff.out, HasSubstr("statctl diff-values base ort blocks.1.ln2 --step 3"));
+  EXPECT_THAT(diff.out, HasSubstr("statctl diff-values base-2 ort-2 blocks.1.ln2 --step 3"));
 }
 
 TEST_F(Statctl, RmWantsYesWithoutATerminal) {
