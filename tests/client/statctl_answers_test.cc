@@ -75,5 +75,22 @@ TEST_F(Statctl, AnUnknownCommandIsCalledThatWithTheOneThatWasMeant) {
   EXPECT_THAT(error({"diff", "base", "ort", "more"}), HasSubstr("more"));
 }
 
+TEST_F(Statctl, EventsOfAKindThatDoesNotExistAreAnError) {
+  const Finished typo = Run({"events", "base", "--kind", "norm_explosions"});
+  EXPECT_EQ(typo.code, 2);
+  EXPECT_EQ(typo.out, "");
+  EXPECT_THAT(typo.err, AllOf(HasSubstr("no kind 'norm_explosions' (did you mean 'norm_explosion'?)"),
+                              HasSubstr("expected one of alarm_cleared, "), HasSubstr("graph_transition")));
+  const Finished none = Run({"events", "base", "--kind", "norm_explosion"});
+  EXPECT_EQ(none.code, 0) << "there is such a kind, but it has not happened";
+  EXPECT_EQ(none.out, "No events of that selection in base.\n");
+  RunWriter(server_.store, "own")
+      .Observe(0, 0, Key("x"), {.values = {1}})
+      .Event(0, 0, "my_own_kind")
+      .Commit();
+  EXPECT_EQ(Run({"events", "own", "--kind", "my_own_kind"}).code, 0) << "what a program logs";
+  EXPECT_EQ(Run({"events", "own", "--kind", "my_own_kind", "--rank", "0", "--since-step", "9"}).code, 0);
+}
+
 }  // namespace
 }  // namespace statcollect
