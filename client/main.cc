@@ -342,7 +342,7 @@ class Parser {
     Add("runs", "Lists the runs", "  statctl runs\n  statctl runs --format json\n",
         [](Session& session) { return ListRuns(session); });
     CLI::App* show =
-        Add("show", "One run: ranks, steps, losses, configuration, events", "  statctl show base\n",
+        Add("show", "One run: ranks, steps, losses, events, configuration", "  statctl show base\n",
             [this](Session& session) { return ShowRun(session, arguments_.run); });
     show->add_option("run", arguments_.run, "Name of the run")->required();
     CLI::App* rm = Add("rm", "Removes a run with all its data",

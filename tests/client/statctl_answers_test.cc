@@ -92,5 +92,27 @@ TEST_F(Statctl, EventsOfAKindThatDoesNotExistAreAnError) {
   EXPECT_EQ(Run({"events", "own", "--kind", "my_own_kind", "--rank", "0", "--since-step", "9"}).code, 0);
 }
 
+TEST_F(Statctl, ShowHasEventsBeforeAShortConfiguration) {
+  std::map<std::string, std::string> config = {{"lr", "0.1"}, {"batch_size", "8"}};
+  for (int i = 0; i < 90; ++i) config["module.blocks." + std::to_string(i) + ".eps"] = "1e-5";
+  RunWriter(server_.store, "big")
+      .Observe(0, 0, Key("x"), {.values = {1}})
+      .Event(0, 0, "graph_transition", "a module appeared")
+      .Config(0, config)
+      .Commit();
+  const std::string text = Run({"show", "big"}).out;
+  EXPECT_LT(text.find("a module appeared"), text.find("Configuration (first 12 of 92)")) << text;
+  EXPECT_THAT(text, AllOf(HasSubstr("  batch_size            8\n  lr                    0.1\n  module."),
+                          HasSubstr("statctl config big lists all."), HasSubstr(", 1 step (0..0), ")));
+  EXPECT_LT(Lines(text).size(), 40u);
+  EXPECT_EQ(RunJson({"show", "big"})["config"].size(), 92u);
+}
+
+TEST_F(Statctl, ShowOfARunWithoutTensorsSaysSo) {
+  RunWriter(server_.store, "plain").Scalar(0, 0, "loss", 1).Scalar(0, 1, "loss", 2).Commit();
+  EXPECT_THAT(Run({"show", "plain"}).out,
+              StartsWith("plain is finished: 1 of 1 ranks, no tensors, other records in steps 0..1, "));
+}
+
 }  // namespace
 }  // namespace statcollect
