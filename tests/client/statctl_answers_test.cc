@@ -114,5 +114,19 @@ TEST_F(Statctl, ShowOfARunWithoutTensorsSaysSo) {
               StartsWith("plain is finished: 1 of 1 ranks, no tensors, other records in steps 0..1, "));
 }
 
+TEST_F(Statctl, SeriesDrawsEachKindOnItsOwnAxis) {
+  RunWriter writer(server_.store, "kinds");
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    writer.Observe(0, step, Key("fc"), {.values = {1000. + static_cast<double>(step)}});
+    writer.Observe(0, step, Key("fc", Kind::kGradOutput), {.values = {1e-6 * (1. + step)}});
+  }
+  writer.Commit();
+  const std::string text = Run({"series", "kinds", "fc", "--stat", "l2"}).out;
+  EXPECT_THAT(text, AllOf(HasSubstr("l2 of fc, output\n"), HasSubstr("l2 of fc, grad_output\n")));
+  const auto axis = [&](const std::string& heading) { return Lines(text.substr(text.find(heading)))[1]; };
+  EXPECT_THAT(axis("l2 of fc, output"), HasSubstr("1003 |"));
+  EXPECT_THAT(axis("l2 of fc, grad_output"), HasSubstr("4e-06 |"));
+}
+
 }  // namespace
 }  // namespace statcollect
