@@ -47,7 +47,8 @@ int Scalars(Session& session, const ScalarsOptions& options);
 
 struct MemoryOptions {
   std::string run, ranks, steps;
-  bool modules = false;
+  bool modules = false, all = false;
+  std::uint32_t top = 48;  // rows of the table, unless `all`
 };
 int Memory(Session& session, const MemoryOptions& options);
 

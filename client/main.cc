@@ -519,6 +519,10 @@ class Parser {
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
     app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20");
     app->add_flag("--modules", o.modules, "By module instead of by phase");
+    app->add_option("--top", o.top, "Rows of the table")
+        ->check(CLI::Range(1, 1'000'000))
+        ->capture_default_str();
+    app->add_flag("--all", o.all, "Every row");
   }
 
   void AddDensity() {

@@ -1,4 +1,6 @@
 // What statctl's commands say, one test for each answer that was once wrong or of no use.
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -126,6 +128,41 @@ TEST_F(Statctl, SeriesDrawsEachKindOnItsOwnAxis) {
   const auto axis = [&](const std::string& heading) { return Lines(text.substr(text.find(heading)))[1]; };
   EXPECT_THAT(axis("l2 of fc, output"), HasSubstr("1003 |"));
   EXPECT_THAT(axis("l2 of fc, grad_output"), HasSubstr("4e-06 |"));
+}
+
+TEST_F(Statctl, MemoryPrintsALimitedNumberOfRowsAndHowToSeeAll) {
+  RunWriter writer(server_.store, "large", 100);
+  for (std::uint32_t rank = 0; rank < 100; ++rank) {
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      for (const char* module : {"", "fc"}) {
+        MemoryRecord record{
+            .step = step, .phase = MemoryPhase::kPreForward, .device = "dev0", .module = module};
+        record.present = BitOf(MemoryQuantity::kAllocated);
+        record.bytes[0] = 1 << 20;
+        writer.Memory(rank, std::move(record));
+      }
+    }
+  }
+  writer.Commit();
+  const auto rows = [this](std::vector<std::string> more) {
+    more.insert(more.begin(), {"memory", "large"});
+    const Finished done = Run(more);
+    EXPECT_EQ(done.code, 0) << done.err;
+    const auto lines = Lines(done.out);
+    return std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+      return line.find("  dev0  ") != std::string::npos || line.find("  fc  ") != std::string::npos;
+    });
+  };
+  EXPECT_EQ(rows({}), 48) << "of the last step";
+  EXPECT_THAT(Run({"memory", "large"}).out, HasSubstr("48 of 200 rows: --all shows all"));
+  EXPECT_EQ(rows({"--step", "1"}), 48);
+  EXPECT_EQ(rows({"--all"}), 200);
+  EXPECT_EQ(rows({"--top", "5"}), 5);
+  EXPECT_EQ(rows({"--modules"}), 48);
+  EXPECT_THAT(Run({"memory", "large", "--modules"}).out, HasSubstr("48 of 100 rows: --all shows all"));
+  EXPECT_EQ(rows({"--modules", "--all"}), 100);
+  EXPECT_EQ(rows({"--rank", "7"}), 2);
+  EXPECT_EQ(RunJson({"memory", "large"})["records"].size(), 200u) << "every record for programs";
 }
 
 }  // namespace
