@@ -1,5 +1,9 @@
 // What statctl's commands say, one test for each answer that was once wrong or of no use.
+#include <unistd.h>
+
 #include <algorithm>
+#include <string>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -163,6 +167,52 @@ TEST_F(Statctl, MemoryPrintsALimitedNumberOfRowsAndHowToSeeAll) {
   EXPECT_EQ(rows({"--modules", "--all"}), 100);
   EXPECT_EQ(rows({"--rank", "7"}), 2);
   EXPECT_EQ(RunJson({"memory", "large"})["records"].size(), 200u) << "every record for programs";
+}
+
+// A port that answers every connection with the same bytes, once.
+class TalkingPort : public testing::SilentPort {
+ public:
+  explicit TalkingPort(std::string says)
+      : thread_([this, says = std::move(says)] {
+          for (int fd = Accept(); fd >= 0; fd = Accept()) {
+            char ignored[256];
+            (void)!read(fd, ignored, sizeof ignored);
+            (void)!write(fd, says.data(), says.size());
+            close(fd);
+          }
+        }) {}
+  ~TalkingPort() {
+    Shutdown();
+    thread_.join();
+  }
+
+ private:
+  std::thread thread_;
+};
+
+TEST_F(Statctl, WhyNoCollectorAnswersIsSaidWithItsOwnNextStep) {
+  const auto error = [](const std::string& address) {
+    const Finished done =
+        testing::Process({STATCTL, "runs", "--collector", address, "--timeout", "3"}).Wait();
+    EXPECT_EQ(done.code, 2);
+    EXPECT_EQ(Lines(done.err).size(), 1u) << done.err;
+    return done.err;
+  };
+  const TalkingPort http("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), other("SSH-2.0-x\r\n");
+  EXPECT_THAT(error(http.address()),
+              AllOf(HasSubstr("it speaks HTTP; is it statcollectord's --http address?"), HasSubstr("7433"),
+                    Not(HasSubstr("start one"))));
+  EXPECT_THAT(error(other.address()),
+              AllOf(HasSubstr("it does not speak gRPC"), Not(HasSubstr("start one"))));
+  EXPECT_THAT(error("no-such-host.invalid:7433"),
+              AllOf(HasSubstr("host 'no-such-host.invalid' is not known"), Not(HasSubstr("start one"))));
+  const testing::SilentPort silent;
+  EXPECT_THAT(error(silent.address()),
+              AllOf(HasSubstr("answered within 3 s"), HasSubstr("firewall"), Not(HasSubstr("start one"))));
+  std::string closed;
+  closed = testing::SilentPort().address();
+  EXPECT_THAT(error(closed),
+              AllOf(HasSubstr("Connection refused"), HasSubstr("start one with statcollectord")));
 }
 
 }  // namespace

@@ -50,9 +50,14 @@ class SilentPort {
           getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0;
     port_ = ntohs(address.sin_port);
   }
-  ~SilentPort() { close(fd_); }
+  virtual ~SilentPort() { close(fd_); }
   bool ok() const { return ok_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ protected:
+  // -1 after Shutdown.
+  int Accept() const { return accept(fd_, nullptr, nullptr); }
+  void Shutdown() const { shutdown(fd_, SHUT_RDWR); }
 
  private:
   int fd_;
