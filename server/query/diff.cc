@@ -596,6 +596,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
     ReportBuilder builder(a, b, request, *plan, context);
     STATCOLLECT_RETURN_IF_ERROR(DiffScan(context, *plan, request.first_only).Run(builder, progress, stop));
     report = std::move(builder).Conclude();
+    for (std::string& unused : names->Unused(a.run(), b.run())) report.notes.push_back(std::move(unused));
   } else {
     report.verdict = Verdict::kIncomparable;
     report.message = plan->incomparable;
