@@ -17,6 +17,7 @@
 #include <CLI/CLI.hpp>
 
 #include "client/commands.h"
+#include "client/list_options.h"
 #include "common/edit_distance.h"
 #include "common/names.h"
 
@@ -67,7 +68,9 @@ struct Arguments {
   CapturesOptions captures;
   DiffValuesOptions values;
   std::string run, ranks, steps, directory, help_of, repeats;
-  bool yes = false, force = false, off = false;
+  RunsOptions runs;
+  RemoveOptions remove;
+  bool off = false;
 };
 
 constexpr double kTimeoutSecondsMax = 1e6;
@@ -174,7 +177,8 @@ class Parser {
       names.push_back(command->get_name());
     const std::string nearest = NearestName(word, names);
     return fmt::format("no command '{}{}'{}; statctl help {}lists all", before, Printable(word, 100),
-                       nearest.empty() ? "" : fmt::format(" (did you mean '{}{}'?)", before, nearest), before);
+                       nearest.empty() ? "" : fmt::format(" (did you mean '{}{}'?)", before, nearest),
+                       before);
   }
   // What to say if the first word that was left over stands where a command is expected; empty if none does.
   std::string UnknownCommand() const {
@@ -339,20 +343,18 @@ class Parser {
   }
 
   void AddRuns() {
-    Add("runs", "Lists the runs", "  statctl runs\n  statctl runs --format json\n",
-        [](Session& session) { return ListRuns(session); });
+    RunsOptions& l = arguments_.runs;
+    AddOptions(*Add("runs", "Lists the runs", kRunsExamples,
+                    [&l](Session& session) { return ListRuns(session, l); }),
+               l);
     CLI::App* show =
         Add("show", "One run: ranks, steps, losses, events, configuration", "  statctl show base\n",
             [this](Session& session) { return ShowRun(session, arguments_.run); });
     show->add_option("run", arguments_.run, "Name of the run")->required();
-    CLI::App* rm = Add("rm", "Removes a run with all its data",
-                       "  statctl rm old-run\n  statctl rm old-run --yes     # from a script\n",
-                       [this](Session& session) {
-                         return RemoveRun(session, arguments_.run, arguments_.yes, arguments_.force);
-                       });
-    rm->add_option("run", arguments_.run, "Name of the run")->required();
-    rm->add_flag("--yes,-y", arguments_.yes, "Do not ask");
-    rm->add_flag("--force", arguments_.force, "Even while it is being written: its streams are ended first");
+    RemoveOptions& r = arguments_.remove;
+    AddOptions(*Add("rm", "Removes runs with all their data", kRemoveExamples,
+                    [&r](Session& session) { return RemoveRuns(session, r); }),
+               r);
     CLI::App* record =
         Add("record", "Asks a run in training to record tensors in these steps only",
             "  statctl record base --steps 5000-5010     # look closely at some steps to come\n"
@@ -558,14 +560,9 @@ class Parser {
 
   void AddOthers() {
     ScalarsOptions& o = arguments_.scalars;
-    CLI::App* scalars =
-        Add("scalars", "Loss and other numbers over the steps",
-            "  statctl scalars base\n  statctl scalars base --name loss --rank 0 --format csv\n",
-            [&o](Session& session) { return Scalars(session, o); });
-    scalars->add_option("run", o.run, "Name of the run")->required();
-    scalars->add_option("--name", o.name, "Only this scalar");
-    scalars->add_option("--rank", o.ranks, "Only these ranks");
-    scalars->add_option("--steps", o.steps, "Only these steps");
+    AddOptions(*Add("scalars", "Loss and other numbers over the steps", kScalarsExamples,
+                    [&o](Session& session) { return Scalars(session, o); }),
+               o);
     AddMemory();
     AddDensity();
     AddExponents();

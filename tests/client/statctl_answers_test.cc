@@ -15,6 +15,7 @@ namespace statcollect {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using testing::Finished;
 using ::testing::HasSubstr;
 using testing::Key;
@@ -213,6 +214,93 @@ TEST_F(Statctl, WhyNoCollectorAnswersIsSaidWithItsOwnNextStep) {
   closed = testing::SilentPort().address();
   EXPECT_THAT(error(closed),
               AllOf(HasSubstr("Connection refused"), HasSubstr("start one with statcollectord")));
+}
+
+TEST_F(Statctl, RunsAreFilteredAndSorted) {
+  RunWriter(server_.store, "gpt-1").Scalar(0, 0, "loss", 1).Commit();
+  RunWriter(server_.store, "gpt-2", 2).Observe(0, 0, Key("x"), {.values = {1}}).Unfinished(0).Commit();
+  const auto names = [this](std::vector<std::string> more) {
+    more.insert(more.begin(), "runs");
+    std::vector<std::string> names;
+    for (const Json& run : RunJson(more)["runs"]) names.push_back(run["run"]);
+    return names;
+  };
+  EXPECT_THAT(names({}), ElementsAre("base", "base2", "gpt-1", "gpt-2", "ort"));
+  EXPECT_THAT(names({"--filter", "gpt-*"}), ElementsAre("gpt-1", "gpt-2"));
+  EXPECT_THAT(names({"--filter", "base?"}), ElementsAre("base2"));
+  EXPECT_THAT(names({"--filter", "gpt-*", "--state", "finished"}), ElementsAre("gpt-1"));
+  EXPECT_THAT(names({"--sort", "records"}), ElementsAre("base", "base2", "ort", "gpt-2", "gpt-1"));
+  EXPECT_EQ(Run({"runs", "--state", "gone", "--filter", "g*"}).out,
+            "None of the 5 runs is named 'g*' and is gone; there are finished, interrupted.\n");
+  EXPECT_EQ(Run({"runs", "--sort", "size"}).code, 2);
+}
+
+TEST_F(Statctl, RmTakesSeveralNamesAndPatterns) {
+  for (const char* run : {"try-1", "try-2", "try-3", "kept"})
+    RunWriter(server_.store, run).Observe(0, 0, Key("x"), {.values = {1}}).Commit();
+  const Finished refused = Run({"rm", "try-1", "base*"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("--yes to remove 'base' (finished, "), HasSubstr("'base2'"),
+                                 HasSubstr("'try-1'")));
+  const Finished unknown = Run({"rm", "try-1", "tri-*", "--yes"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("no run matches 'tri-*'; nothing was removed"));
+  EXPECT_EQ(server_.store.ListRuns()->size(), 7u);
+  const Json removed = RunJson({"rm", "try-*", "try-1", "ort", "--yes"})["removed"];
+  ASSERT_EQ(removed.size(), 4u) << "each once";
+  EXPECT_EQ(removed[0]["run"], "ort");
+  EXPECT_EQ(removed[3]["run"], "try-3");
+  EXPECT_THAT(*server_.store.ListRuns(), ElementsAre("base", "base2", "kept"));
+  testing::Process process(Command({"rm", "base", "kept"}), {}, testing::Process::Input::kTerminal);
+  process.AwaitOutput("Remove these 2 runs with all their data? [y/N]");
+  process.Type("y\n");
+  EXPECT_EQ(process.Wait().code, 0);
+  EXPECT_THAT(*server_.store.ListRuns(), ElementsAre("base2"));
+}
+
+TEST_F(Statctl, ScalarsOfTwoRunsAreCompared) {
+  RunWriter one(server_.store, "one"), two(server_.store, "two");
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    one.Scalar(0, step, "loss", 0.4648).Scalar(0, step, "lr", 0.1);
+    two.Scalar(0, step, "loss", step < 2 ? 0.4648 : 0.6197).Scalar(0, step, "lr", 0.1);
+  }
+  two.Scalar(0, 4, "loss", 1).Commit();
+  one.Commit();
+  const Finished done = Run({"scalars", "one", "--against", "two"});
+  EXPECT_EQ(done.code, 1) << done.err;
+  const auto lines = Lines(done.out);
+  ASSERT_GT(lines.size(), 10u) << done.out;
+  EXPECT_EQ(lines[0], "DIFFERENT one and two");
+  EXPECT_THAT(done.out,
+              AllOf(HasSubstr("loss, rank 0: first differs at step 2: 0.4648 and 0.6197 (+33 %); 2 of 4 "
+                              "values differ; 1 in one run only"),
+                    HasSubstr("lr, rank 0: 4 values, none differs")));
+  EXPECT_THAT(done.out, HasSubstr("  loss     0     2  0.4648  0.6197      0.1549   +33 %\n"));
+  const Json json = RunJson({"scalars", "one", "--against", "two", "--name", "loss"}, 1);
+  EXPECT_EQ(json["series"][0]["first_step"], 2);
+  EXPECT_EQ(json["series"][0]["only_b"], 1);
+  EXPECT_EQ(json["records"][4]["a"], nullptr);
+  EXPECT_NEAR(json["records"][2]["relative"].get<double>(), 0.3333, 1e-4);
+  EXPECT_EQ(Run({"scalars", "one", "--against", "two", "--name", "lr"}).code, 0);
+  EXPECT_EQ(Run({"scalars", "one", "--against", "two", "--steps", "0-1"}).code, 0);
+  EXPECT_EQ(Run({"scalars", "one", "--against", "nobody"}).code, 2);
+  EXPECT_THAT(
+      Run({"scalars", "one", "--against", "two", "--format", "csv"}).out,
+      StartsWith(
+          "name,rank,step,micro_batch,a,b,difference,relative\r\nloss,0,0,0,0.4648,0.4648,0.0,0.0\r\n"));
+}
+
+TEST_F(Statctl, LongNamesOfScalarsAreCutInTheMiddle) {
+  RunWriter writer(server_.store, "long");
+  const std::string name = "begin/" + std::string(1000, 'x') + "/end";
+  for (int i = 0; i < 9; ++i) writer.Scalar(0, 0, name + std::to_string(i), 1);
+  writer.Commit();
+  for (const std::string& line : Lines(Run({"scalars", "long"}).out)) EXPECT_LT(line.size(), 90u) << line;
+  EXPECT_THAT(Run({"scalars", "long"}).out, AllOf(HasSubstr("begin/xxx"), HasSubstr("xxx/end3")));
+  const std::string wide = Run({"scalars", "long", "--name", name + "1"}).out;
+  EXPECT_THAT(Lines(wide)[0], AllOf(HasSubstr("begin/xxx"), HasSubstr("/end1 (rank 0)")));
+  EXPECT_LT(Lines(wide)[0].size(), 60u);
+  EXPECT_THAT(Run({"scalars", "long", "--format", "csv"}).out, HasSubstr(name)) << "whole for programs";
 }
 
 }  // namespace
