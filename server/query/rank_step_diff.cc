@@ -713,10 +713,12 @@ void Tally::Count(const Comparison& comparison, Stage stage) {
   identical += same ? 1 : 0;
   within_tolerance += comparison.agreement == Agreement::kWithinTolerance ? 1 : 0;
   diverged += comparison.agreement == Agreement::kDiverged ? 1 : 0;
-  without_hash += comparison.without_hash ? 1 : 0;
+  without_hash += same && comparison.without_hash ? 1 : 0;
   weights_seen |= stage == Stage::kWeights;
   batches_seen |= stage == Stage::kBatch;
-  weights_differ |= stage == Stage::kWeights && !same;
+  const bool unproven = comparison.agreement == Agreement::kWithinTolerance && comparison.without_hash;
+  weights_unproven |= stage == Stage::kWeights && unproven;
+  weights_differ |= stage == Stage::kWeights && !same && !unproven;
   batches_differ |= stage == Stage::kBatch && !same;
   if (!comparison.distance || !(comparison.distance->value > 0) || std::isinf(comparison.distance->value))
     return;
@@ -747,6 +749,7 @@ void Tally::Add(const Tally& other) {
   diverged += other.diverged;
   incomparable += other.incomparable;
   without_hash += other.without_hash;
+  weights_unproven |= other.weights_unproven;
   weights_seen |= other.weights_seen;
   weights_differ |= other.weights_differ;
   batches_seen |= other.batches_seen;
