@@ -33,8 +33,11 @@ bool Concerns(ConfigCategory category, Stage stage) {
 
 // What the agent finds has rules of its own, or follows from what the user set.
 bool IsOfAgent(std::string_view key) {
-  constexpr std::string_view kSections[] = {"module.",   "optimizer.", "random.",   "env.",        "git.",
-                                            "hardware.", "checklist.", "parallel.", "command_line"};
+  constexpr std::string_view kSections[] = {
+      "model.class",   "model.modules", "model.training", "model.layers.", "model.parameters",
+      "model.buffers", "model.dtypes",  "model.device",   "model.tied",    "model.structure",
+      "module.",       "optimizer.",    "random.",        "env.",          "git.",
+      "hardware.",     "checklist.",    "parallel.",      "command_line"};
   return key.find(".version") != std::string_view::npos ||
          std::any_of(std::begin(kSections), std::end(kSections),
                      [&](std::string_view section) { return key.starts_with(section); });

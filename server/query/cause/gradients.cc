@@ -174,11 +174,12 @@ Meant AsSetting(const Evidence& evidence, double factor) {
     const auto a = ParseDouble(*setting.a), b = ParseDouble(*setting.b);
     if (!a || !b || *a == 0 || *b == 0) continue;
     if (!Near(factor, *b / *a, kMatches) && !Near(factor, *a / *b, kMatches)) continue;
-    return Meaning{.rule = "gradient_scale",
-                   .text = setting.key + " is " + InBoth(evidence, *setting.a, *setting.b),
-                   .key = setting.key,
-                   .a = *setting.a,
-                   .b = *setting.b};
+    return Meaning{
+        .rule = "gradient_scale",
+        .text = setting.key + " is " + InBoth(evidence, *setting.a, *setting.b) + ", in the same ratio",
+        .key = setting.key,
+        .a = *setting.a,
+        .b = *setting.b};
   }
   return std::nullopt;
 }
@@ -230,7 +231,7 @@ Found FindGradientScale(const Evidence& evidence) {
   if (!common) return std::nullopt;
   const auto meaning = FindMeaning(evidence, common->factor);
   Cause cause{.rule = meaning ? meaning->rule : "gradient_scale",
-              .confidence = meaning && common->from_sketches ? Confidence::kCertain : Confidence::kLikely};
+              .confidence = common->from_sketches ? Confidence::kCertain : Confidence::kLikely};
   cause.text =
       "all " + std::to_string(common->tensors) + " gradients of " + (of_weights ? "weights" : "outputs") +
       " in " + evidence.b.name() + " are " +
