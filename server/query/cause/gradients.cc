@@ -73,16 +73,30 @@ std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
 // What the factor is, apart from a number.
 struct Meaning {
   std::string rule, text, key, a, b;
+  bool guessed = false;  // from the number alone
 };
 using Meant = std::optional<Meaning>;
 
 constexpr double kMatches = 2e-3;
 
+// A large power of two; no scaler was seen.
+Meant AsUnknownLossScale(double factor) {
+  constexpr double kScaleMin = 256;
+  const double larger = std::max(factor, 1 / factor), power = std::exp2(std::round(std::log2(larger)));
+  if (power < kScaleMin || !Near(larger, power, 1e-4)) return std::nullopt;
+  return Meaning{.rule = "loss_scale",
+                 .text = "a power of two, as loss scales are: the gradients are unscaled in one run only",
+                 .key = {},
+                 .a = {},
+                 .b = {},
+                 .guessed = true};
+}
+
 Meant AsLossScale(const Evidence& evidence, double factor) {
   const std::uint64_t step = evidence.root.step;
   const auto a = evidence.a.LatestScalar("loss_scale", step), b = evidence.b.LatestScalar("loss_scale", step);
   const auto scale = [](const std::optional<double>& known) { return known && *known > 0 ? *known : 1.0; };
-  if (!a && !b) return std::nullopt;
+  if (!a && !b) return AsUnknownLossScale(factor);
   const auto [text_a, text_b] = NumberTexts(scale(a), scale(b));
   if (scale(a) != scale(b) && Near(factor, scale(b) / scale(a), kMatches))
     return Meaning{
@@ -231,7 +245,8 @@ Found FindGradientScale(const Evidence& evidence) {
   if (!common) return std::nullopt;
   const auto meaning = FindMeaning(evidence, common->factor);
   Cause cause{.rule = meaning ? meaning->rule : "gradient_scale",
-              .confidence = common->from_sketches ? Confidence::kCertain : Confidence::kLikely};
+              .confidence = common->from_sketches && !(meaning && meaning->guessed) ? Confidence::kCertain
+                                                                                    : Confidence::kLikely};
   cause.text =
       "all " + std::to_string(common->tensors) + " gradients of " + (of_weights ? "weights" : "outputs") +
       " in " + evidence.b.name() + " are " +

@@ -9,6 +9,7 @@ namespace statcollect::query::cause {
 namespace {
 
 constexpr double kResidualMax = 0.02;   // of y, however much the factor explains
+constexpr double kChangeMin = 1e-7;     // |factor - 1|: sketches are sums of float32
 constexpr double kExplainedTimes = 20;  // |factor - 1| against the residual
 
 bool Trust(const Observation& x, const Observation& y, Statistic statistic) {
@@ -50,7 +51,8 @@ double FactorOfStatistics(const Observation& x, const Observation& y) {
 }  // namespace
 
 bool Fit::Explains() const {
-  return residual <= kResidualMax && residual * kExplainedTimes <= std::abs(factor - 1);
+  const double change = std::abs(factor - 1);
+  return change > kChangeMin && residual <= kResidualMax && residual * kExplainedTimes <= change;
 }
 
 bool HaveSketches(const Observation& x, const Observation& y) {

@@ -16,7 +16,7 @@ struct Fit {
   double factor = 1;
   double residual = 0;
   bool from_sketch = false;  // else from statistics alone, which see no permutation
-  // Whether the factor explains the difference from x: what remains is small beside it.
+  // Whether the factor explains the difference from x: it is not 1, and what remains is small beside it.
   bool Explains() const;
 };
 

@@ -129,15 +129,19 @@ struct Changed {
 std::vector<Changed> ChangedSettings(const Evidence& evidence, const std::string& module) {
   const auto of_a = SettingsOf(evidence.a.config, module), of_b = SettingsOf(evidence.b.config, module);
   std::vector<Changed> changed;
-  if (of_a.empty() || of_b.empty()) return changed;
+  // A parameter has one setting, and only where it is not trained.
+  constexpr const char* kTrained = "requires_grad";
+  const bool of_parameter = of_a.contains(kTrained) || of_b.contains(kTrained);
+  if ((of_a.empty() || of_b.empty()) && !of_parameter) return changed;
+  const std::string absent(of_parameter ? "true" : kNotSet);
   std::set<std::string> names;
   for (const auto& [name, setting] : of_a) names.insert(name);
   for (const auto& [name, setting] : of_b) names.insert(name);
   for (const std::string& name : names) {
     const auto a = of_a.find(name), b = of_b.find(name);
     if ((a != of_a.end() && !a->second.known) || (b != of_b.end() && !b->second.known)) continue;
-    const std::string value_a = a == of_a.end() ? std::string(kNotSet) : a->second.value;
-    const std::string value_b = b == of_b.end() ? std::string(kNotSet) : b->second.value;
+    const std::string value_a = a == of_a.end() ? absent : a->second.value;
+    const std::string value_b = b == of_b.end() ? absent : b->second.value;
     if (SameSetting(value_a, value_b)) continue;
     changed.push_back({.module = module,
                        .setting = name,
@@ -188,11 +192,22 @@ bool IsRecorded(const Side& side, const std::string& module) {
   });
 }
 
+// "eps is 1e-05 in base and 0.001 in ort"; a function that the module has of its own replaces its class's.
+std::string Sentence(const Evidence& evidence, const Changed& changed) {
+  for (const bool in_b : {true, false}) {
+    const std::string &has = in_b ? changed.b : changed.a, &other = in_b ? changed.a : changed.b;
+    if (has.starts_with("function ") && other == kNotSet)
+      return changed.setting + "() is replaced in " + (in_b ? evidence.b : evidence.a).name() + " by " +
+             Printable(has, 100);
+  }
+  const auto [a, b] = ValueTexts(changed.a, changed.b);
+  return changed.setting + " is " + InBoth(evidence, a, b);
+}
+
 Cause MakeCause(const Evidence& evidence, const Changed& changed, Confidence confidence) {
   Cause cause{
       .rule = "module_setting", .confidence = confidence, .key = changed.key, .a = changed.a, .b = changed.b};
-  cause.text = changed.setting + " is " + InBoth(evidence, changed.a, changed.b) + " (" +
-               Printable(changed.module) + ")";
+  cause.text = Sentence(evidence, changed) + " (" + Printable(changed.module) + ")";
   for (const Side* side : {&evidence.a, &evidence.b}) {
     for (const EventRecord& event : side->events) {
       const auto key = event.fields.find("key");

@@ -43,7 +43,7 @@ std::optional<std::pair<Group, std::string>> ParseOptimizerKey(std::string_view 
   parts.pop_back();
   parts.erase(parts.begin());
   const bool has_group = !parts.empty() && IsGroup(parts.back());
-  if (!has_group && setting != "class") return std::nullopt;
+  if (!has_group && setting != "class" && setting != "groups") return std::nullopt;
   const std::string_view group = has_group ? parts.back() : std::string_view("group");
   if (has_group) parts.pop_back();
   return std::pair(MakeGroup(parts, group), setting);

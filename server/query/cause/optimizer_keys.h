@@ -20,7 +20,8 @@ struct Group {
 
 // "gen/lr/1/group0", of the setting "lr".
 std::optional<Group> ParseOptimizerScalar(std::string_view name, std::string_view setting);
-// "optimizer.gen.group0.betas": its group and "betas". The group is empty in "optimizer.class".
+// "optimizer.gen.group0.betas": its group and "betas". The group is empty in "optimizer.class" and
+// "optimizer.groups".
 std::optional<std::pair<Group, std::string>> ParseOptimizerKey(std::string_view key);
 
 }  // namespace statcollect::query::cause

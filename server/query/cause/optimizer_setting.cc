@@ -41,13 +41,14 @@ struct Different {
 std::string Word(const std::string& setting) {
   if (setting == "lr") return "learning rate";
   if (setting == "weight_decay") return "weight decay";
-  if (setting == "class") return "class";
+  if (setting == "groups") return "number of parameter groups";
   return setting;
 }
 
 std::string RuleOf(const std::string& setting) {
   if (setting == "lr") return "learning_rate";
   if (setting == "class") return "optimizer_class";
+  if (setting == "groups") return "optimizer_groups";
   if (setting == "eps") return "adam_eps";
   return setting;
 }
@@ -104,9 +105,17 @@ std::vector<Different> DifferencesIn(const Evidence& evidence, std::uint64_t ste
       if (auto one = CompareScalar(evidence, name, setting, step)) found.push_back(*std::move(one));
     }
   }
-  for (const ConfigDifference& difference : CompareConfig(evidence.a.config, evidence.b.config)) {
+  const auto config = CompareConfig(evidence.a.config, evidence.b.config);
+  const bool groups_differ =
+      std::any_of(config.begin(), config.end(), [](const ConfigDifference& difference) {
+        const auto key = ParseOptimizerKey(difference.key);
+        return key && key->second == "groups";
+      });
+  for (const ConfigDifference& difference : config) {
     const auto key = ParseOptimizerKey(difference.key);
     if (!key || Has(kWithoutEffect, key->second) || told.contains(*key)) continue;
+    // Where one run has more groups, their number says more than the settings of those that are new.
+    if (!key->first.group.empty() && (!difference.a || !difference.b) && groups_differ) continue;
     found.push_back({.group = key->first,
                      .setting = key->second,
                      .key = difference.key,
@@ -188,7 +197,8 @@ std::optional<Confidence> ConfidenceOf(const Evidence& evidence, const Different
 
 Cause MakeCause(const Evidence& evidence, const Different& one, Confidence confidence) {
   Cause cause{.rule = RuleOf(one.setting), .confidence = confidence, .key = one.key, .a = one.a, .b = one.b};
-  cause.text = SubjectOf(one) + " is " + InBoth(evidence, one.a, one.b) + " " + Evidence::AtStep(one.step);
+  cause.text = SubjectOf(one) + (one.setting == "betas" ? " are " : " is ") + InBoth(evidence, one.a, one.b) +
+               " " + Evidence::AtStep(one.step);
   if (!one.scalar) cause.text += " (" + Printable(one.key) + ")";
   for (const Side* side : {&evidence.a, &evidence.b}) {
     if (side->launched_here && one.step == evidence.root.step)

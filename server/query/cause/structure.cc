@@ -56,11 +56,13 @@ Found FromTransition(const Evidence& evidence, const Side& side, const Side& oth
   return cause;
 }
 
-bool HasInMode(const Side& side, const Divergence& root, Mode mode) {
-  return std::any_of(side.at.observations.begin(), side.at.observations.end(), [&](const Observation& seen) {
-    const ActivationKey& key = seen.def->key;
-    return key.mode == mode && key.kind == root.kind && key.name == root.activation;
-  });
+// Calls of the root's module in evaluation.
+std::ptrdiff_t EvaluatedCalls(const Side& side, const Divergence& root) {
+  return std::count_if(
+      side.at.observations.begin(), side.at.observations.end(), [&](const Observation& seen) {
+        const ActivationKey& key = seen.def->key;
+        return key.mode == Mode::kEval && key.kind == root.kind && key.name == root.activation;
+      });
 }
 
 bool RanInTraining(const Side& side) {
@@ -71,15 +73,14 @@ bool RanInTraining(const Side& side) {
 
 }  // namespace
 
-// The pass is there in the other mode.
+// The pass is there in the other mode, beside the evaluations of both.
 Found FindEvaluationMode(const Evidence& evidence) {
   const Divergence& root = evidence.root;
   const bool in_a = root.reason == Reason::kMissingInB;
   if ((!in_a && root.reason != Reason::kMissingInA) || root.mode != Name(Mode::kTrain)) return std::nullopt;
   if (root.kind != Kind::kOutput && root.kind != Kind::kInput) return std::nullopt;
   const Side &has = in_a ? evidence.a : evidence.b, &lacks = in_a ? evidence.b : evidence.a;
-  if (RanInTraining(lacks) || !HasInMode(lacks, root, Mode::kEval) || HasInMode(has, root, Mode::kEval))
-    return std::nullopt;
+  if (RanInTraining(lacks) || EvaluatedCalls(lacks, root) <= EvaluatedCalls(has, root)) return std::nullopt;
   const std::string a = in_a ? "training" : "evaluation", b = in_a ? "evaluation" : "training";
   return Cause{.rule = "evaluation_mode",
                .text = "the model is in " + a + " mode in " + evidence.a.name() + " and in " + b +
@@ -116,8 +117,9 @@ Found FindModelStructure(const Evidence& evidence) {
     // The number of layers of the list that the tensor belongs to, or of any other.
     const bool near =
         layers && Encloses(key.substr(std::string_view("model.layers.").size()), evidence.root.activation);
-    const std::string a = setting.a.value_or(tied ? "0" : "not set"),
-                      b = setting.b.value_or(tied ? "0" : "not set");
+    // Only lists of several layers have a length, and only tied parameters a number.
+    const char* absent = tied ? "0" : layers ? "at most 1" : "not set";
+    const std::string a = setting.a.value_or(absent), b = setting.b.value_or(absent);
     Cause cause{.rule = "model_structure",
                 .confidence = near || tied ? Confidence::kLikely : Confidence::kPossible,
                 .key = setting.key,

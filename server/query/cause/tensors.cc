@@ -143,15 +143,21 @@ Found FindOtherTensor(const Evidence& evidence) {
   if (b.stats->numel < kElementsMin || !(b.stats->min < b.stats->max)) return std::nullopt;
   const Observation* equal = FindEqual({&evidence.a.at, &evidence.a.before}, root, *b.stats, b.layout->dtype);
   if (equal == nullptr) return std::nullopt;
-  return About(evidence, "other_tensor",
-               "bit for bit " + Printable(equal->def->key.name) + " of " + evidence.a.name() + ", not",
-               Confidence::kCertain);
+  return Cause{.rule = "other_tensor",
+               .text = TensorText(root) + " in " + evidence.b.name() + " equals " +
+                       Printable(equal->def->key.name) + " in " + evidence.a.name() + " bit for bit " +
+                       evidence.AtStep(),
+               .confidence = Confidence::kCertain,
+               .key = root.activation,
+               .a = {},
+               .b = equal->def->key.name};
 }
 
 Found FindTensorRelation(const Evidence& evidence) {
   const Reason reason = evidence.root.reason;
   if (!evidence.HasRootPair() || evidence.root.stage == Stage::kLoss || reason == Reason::kOrder)
     return std::nullopt;
+  if (FindGradientScale(evidence)) return std::nullopt;  // it is one of many with that factor
   const Observation &a = *evidence.a.root, &b = *evidence.b.root;
   if (auto found = AsOrder(evidence, a, b)) return found;
   if (a.layout->shape != b.layout->shape) return std::nullopt;

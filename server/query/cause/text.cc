@@ -33,6 +33,14 @@ std::pair<std::string, std::string> NumberTexts(double a, double b) {
   return {WithDigits(a, kDigitsMax), WithDigits(b, kDigitsMax)};
 }
 
+std::pair<std::string, std::string> ValueTexts(const std::string& a, const std::string& b) {
+  constexpr std::size_t kLong = 10;
+  const auto number_a = ParseDouble(a), number_b = ParseDouble(b);
+  const bool fraction = (a + b).find_first_of(".e") != std::string::npos;
+  if (!number_a || !number_b || !fraction || std::max(a.size(), b.size()) < kLong) return {a, b};
+  return NumberTexts(*number_a, *number_b);
+}
+
 std::string InBoth(const Evidence& evidence, std::string_view a, std::string_view b) {
   return Printable(a, kValueBytesMax) + " in " + evidence.a.name() + " and " + Printable(b, kValueBytesMax) +
          " in " + evidence.b.name();

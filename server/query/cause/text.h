@@ -19,6 +19,9 @@ std::string WithFewDigits(double value);
 // Both, with as many digits as it takes to tell them apart.
 std::pair<std::string, std::string> NumberTexts(double a, double b);
 
+// Long fractions shortened likewise; everything else as it is.
+std::pair<std::string, std::string> ValueTexts(const std::string& a, const std::string& b);
+
 // "0.025 in base and 0.05 in ort"
 std::string InBoth(const Evidence& evidence, std::string_view a, std::string_view b);
 

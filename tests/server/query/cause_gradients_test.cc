@@ -69,6 +69,25 @@ TEST_F(CauseGradientsTest, DifferentFactorsSayNothingAboutAllGradients) {
   EXPECT_EQ(cause->rule, "tensor_scale");
 }
 
+TEST_F(CauseGradientsTest, AChangeOfOneGradientAmongEqualOnesIsItsOwn) {
+  Gradients(3, [](int i, const Tensor& tensor) { return i == 0 ? Times(tensor, 0.5) : tensor; });
+  const auto cause = Ask(GradientRoot(3));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->text, "weight grad layers.0.weight in ort is 0.5 times that in base at step 3");
+}
+
+TEST_F(CauseGradientsTest, ALargePowerOfTwoIsLikelyALossScale) {
+  Gradients(3, Scaled(1024));
+  const auto cause = Ask(GradientRoot(3));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "loss_scale");
+  EXPECT_EQ(cause->confidence, Confidence::kLikely);
+  Reset();
+  Gradients(3, Scaled(1000));
+  EXPECT_EQ(Say(GradientRoot(3)),
+            "gradient_scale: all 6 gradients of weights in ort are 1000 times those in base at step 3");
+}
+
 TEST_F(CauseGradientsTest, TwoRanksSumInsteadOfAveraging) {
   Reset(/*world_size=*/2);
   Gradients(3, Scaled(2));

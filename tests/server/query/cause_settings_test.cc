@@ -44,7 +44,7 @@ TEST_F(CauseSettingsTest, TheStateOfAdamDoesNotDependOnTheLearningRate) {
   Put(0, key, Noise(1), Noise(2));
   Configure({{"optimizer.group0.betas", "(0.9, 0.99)"}}, {{"optimizer.group0.betas", "(0.8, 0.99)"}});
   EXPECT_EQ(Say(Root(0, key)),
-            "betas: betas of group 0 is (0.9, 0.99) in base and (0.8, 0.99) in ort at step 0 "
+            "betas: betas of group 0 are (0.9, 0.99) in base and (0.8, 0.99) in ort at step 0 "
             "(optimizer.group0.betas)");
 }
 
@@ -186,6 +186,45 @@ TEST_F(CauseSettingsTest, ASettingOfABuffersModuleIsItsMomentum) {
   EXPECT_EQ(Say(Root(0, key)), "module_setting: momentum is 0.1 in base and 0.01 in ort (stages.1.bn)");
 }
 
+TEST_F(CauseSettingsTest, AFunctionOfAModulesOwnIsReplaced) {
+  const auto key = Key("blocks.1.mlp");
+  Put(0, key, Noise(1), Noise(2));
+  Configure({{"module.blocks.*.mlp.class", "Mlp"}, {"module.blocks.*.mlp.scale", "0.25"}},
+            {{"module.blocks.*.mlp.class", "Mlp"},
+             {"module.blocks.*.mlp.forward", "function plant.<locals>.f (blocks.1.mlp); not set x 3"},
+             {"module.blocks.*.mlp.scale", "0.25"}});
+  EXPECT_EQ(Say(Root(0, key)),
+            "module_setting: forward() is replaced in ort by function plant.<locals>.f (blocks.1.mlp)");
+}
+
+TEST_F(CauseSettingsTest, AFrozenParameterExplainsItsMissingGradient) {
+  const auto key = Key("blocks.1.mlp.fc1.weight", Kind::kWeightGrad);
+  const auto write = [&](const std::string& frozen) {
+    Reset();
+    a_->Observe(0, 0, key, Noise(1));
+    Both(0, Key("blocks.1.mlp.fc1"), Noise(2));
+    Configure({}, {{"module.blocks.*.mlp.fc1.weight.requires_grad", "true x 3; false (" + frozen + ")"}});
+  };
+  write("blocks.1.mlp.fc1.weight");
+  EXPECT_EQ(Say(Root(0, key, Reason::kMissingInB)),
+            "module_setting: requires_grad is true in base and false in ort (blocks.1.mlp.fc1.weight)");
+  write("blocks.0.mlp.fc1.weight");
+  EXPECT_EQ(Say(Root(0, key, Reason::kMissingInB)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, OtherParameterGroupsAreCounted) {
+  Put(0, kWeight, Noise(1), Noise(2));
+  Scalars(0, "lr/group0", 0.1, 0.1);
+  Configure({{"optimizer.groups", "1"}, {"optimizer.group0.betas", "(0.9, 0.99)"}},
+            {{"optimizer.groups", "2"},
+             {"optimizer.group0.betas", "(0.9, 0.99)"},
+             {"optimizer.group1.betas", "(0.9, 0.99)"}});
+  EXPECT_EQ(
+      Say(Root(0, kWeight)),
+      "optimizer_groups: number of parameter groups of the optimizer is 1 in base and 2 in ort at step 0 "
+      "(optimizer.groups)");
+}
+
 TEST_F(CauseSettingsTest, AModulesSettingDoesNotExplainItsUpdate) {
   const auto key = Key("blocks.1.ln2.weight", Kind::kWeight);
   Put(0, key, Noise(1), Noise(2));
@@ -233,6 +272,11 @@ TEST_F(CauseSettingsTest, AModelLeftInEvaluationModeIsSeen) {
   b_->Observe(0, 3, eval, Noise(1));
   EXPECT_EQ(Say(Root(3, train, Reason::kMissingInB)),
             "evaluation_mode: the model is in training mode in base and in evaluation mode in ort at step 3");
+  Reset();  // beside an evaluation of both
+  Both(3, eval, Noise(2));
+  a_->Observe(0, 3, train, Noise(1));
+  b_->Observe(0, 3, Key("tok", Kind::kOutput, "", 0, 1, Mode::kEval), Noise(1));
+  EXPECT_THAT(Say(Root(3, train, Reason::kMissingInB)), HasSubstr("evaluation_mode: "));
   Reset();  // both evaluate in this step, and one does not train
   a_->Observe(0, 3, train, Noise(1));
   Both(3, eval, Noise(1));

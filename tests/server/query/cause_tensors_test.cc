@@ -87,10 +87,9 @@ TEST_F(CauseTensorsTest, AWeightThatIsAnotherLayersIsFound) {
              other = Key("blocks.1.fc1.weight", Kind::kWeight, "", 0, 0, Mode::kInit);
   Put(0, fc1, Noise(1), Noise(2));
   Put(0, other, Noise(2), Noise(1));
-  EXPECT_EQ(
-      Say(Root(0, fc1)),
-      "other_tensor: weight blocks.0.fc1.weight in ort is bit for bit blocks.1.fc1.weight of base, not that "
-      "in base at step 0");
+  EXPECT_EQ(Say(Root(0, fc1)),
+            "other_tensor: weight blocks.0.fc1.weight in ort equals blocks.1.fc1.weight in base bit for bit "
+            "at step 0");
   Reset();  // nearly
   Put(0, fc1, Noise(1), Times(Noise(2), 1 + 1e-6));
   Both(0, other, Noise(2));
