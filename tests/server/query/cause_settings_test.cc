@@ -186,6 +186,43 @@ TEST_F(CauseSettingsTest, ASettingOfABuffersModuleIsItsMomentum) {
   EXPECT_EQ(Say(Root(0, key)), "module_setting: momentum is 0.1 in base and 0.01 in ort (stages.1.bn)");
 }
 
+TEST_F(CauseSettingsTest, ASettingWithWhichASisterAgreedIsOnlyPossible) {
+  const auto write = [&](const char* sister_value) {
+    Reset();
+    Both(3, Key("blocks.0.attn"), Noise(3));
+    Put(3, Key("blocks.1.attn"), Noise(1), Noise(2));
+    Configure({{"module.blocks.*.attn.fused", "true"}}, {{"module.blocks.*.attn.fused", sister_value}});
+  };
+  write("false");
+  auto cause = Ask(Root(3, Key("blocks.1.attn")));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kPossible);
+  write("true (blocks.0.attn); false (blocks.1.attn)");
+  cause = Ask(Root(3, Key("blocks.1.attn")));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+}
+
+TEST_F(CauseSettingsTest, ASettingWithWhichTheModuleAgreedBeforeIsOnlyPossible) {
+  const auto key = Key("blocks.1.ln2");
+  const std::string name = "module.blocks.*.ln2.eps";
+  const auto write = [&] {
+    Reset();
+    for (std::uint64_t step = 0; step < 3; ++step) Both(step, key, Noise(step));
+    Put(3, key, Noise(1), Noise(2));
+    Configure({{name, "1e-05"}}, {{name, "0.001"}});
+  };
+  write();
+  auto cause = Ask(Root(3, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kPossible);
+  write();
+  b_->Event(0, 4, "setting_changed", "", {{"key", name}, {"from", "1e-05"}, {"to", "0.001"}});
+  cause = Ask(Root(3, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kCertain) << "it changed since";
+}
+
 TEST_F(CauseSettingsTest, AFunctionOfAModulesOwnIsReplaced) {
   const auto key = Key("blocks.1.mlp");
   Put(0, key, Noise(1), Noise(2));
