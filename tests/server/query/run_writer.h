@@ -164,9 +164,9 @@ class RunWriter {
     return *this;
   }
   RunWriter& Event(std::uint32_t rank, std::uint64_t step, const std::string& kind,
-                   const std::string& text = "") {
+                   const std::string& text = "", std::map<std::string, std::string> fields = {}) {
     ranks_[rank].batch.events.push_back(
-        {.kind = kind, .step = step, .unix_nanos = 5, .text = text, .fields = {}});
+        {.kind = kind, .step = step, .unix_nanos = 5, .text = text, .fields = std::move(fields)});
     return *this;
   }
   RunWriter& Config(std::uint32_t rank, std::map<std::string, std::string> config) {
