@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from . import _configuration, _environment, _library, _tracing
+from . import _configuration, _environment, _library, _tracing, _variables
 from ._autograd import GradientHook, in_backward
 from ._deferred import Deferred, on_gpu
 from ._library import KINDS, MODES
@@ -48,6 +48,7 @@ class Agent:
         self._library = library
         self._pointer = pointer
         self._observe: Any = getattr(library, "statagent_observe", None)
+        self.run = ""  # the run's name
         self._lock = threading.Lock()
         self._refusals = Refusals(self.log_event)
         self._closed = library is None
@@ -584,7 +585,11 @@ def init(
             _current = Agent(None, 0)
             return _current
         if _current is not None and not _current.closed:
-            raise StatagentError("init: this process has an agent already; expected one; close it first with statagent.close()")
+            raise StatagentError(
+                f"init(run={run!r}): this process has an agent already, for run '{_current.run}'; expected none, because an agent "
+                "serves one run; close it first with statagent.close()"
+            )
+        _variables.warn_about_unknown()
         options = _options(
             {"run": run, "collector": collector, "if_exists": if_exists, "launch": launch, "steps": steps,
              "spill_dir": None if spill_dir is None else os.fspath(spill_dir), "spill_limit": spill_limit,
@@ -607,6 +612,7 @@ def init(
         assert pointer.value is not None
         _current = Agent(library, pointer.value)
         _current.settings, _current.user_settings = merged, frozenset(users)
+        _current.run = run or os.environ.get("STATAGENT_RUN", "")
         _tracing.prepare_if_torch()
         return _current
 
