@@ -167,7 +167,7 @@ class Watch:
         checklist = Checklist(self._agent, model, optimizers, name)
         self._removables.append(checklist)
         self._removables.append(Transitions(self._agent, model, input_sizes))
-        scalars = TrainingScalars(self._agent, optimizers, scaler)
+        scalars = TrainingScalars(self._agent, optimizers, scaler, name)
         self._removables.append(scalars)
         for hooks in self._optimizers:
             hooks.before_update += [checklist.before_update, scalars.before_update]
