@@ -50,7 +50,7 @@ class Agent:
         self._observe: Any = getattr(library, "statagent_observe", None)
         self.run = ""  # the run's name
         self._lock = threading.Lock()
-        self._refusals = Refusals(self.log_event)
+        self._refusals = Refusals(_weakly(self.log_event))
         self._closed = library is None
         self.closing = False  # close() has been called, and has not ended it yet
         # Whether tensors of the current step are recorded: read on every hook, changed only when the step changes.
@@ -72,9 +72,10 @@ class Agent:
         self.optimizer_numbers: dict[int, int] = {}  # of the watches without a name, by id
         self.updates_replayed = False  # a watched optimizer's update is part of a CUDA graph
         self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
+        self.watches: list[Any] = []  # removed by close
         self.settings: dict[str, str] = {}  # the run's configuration as sent
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
-        self.deferred = Deferred(self.refuse)  # values on their way from a GPU
+        self.deferred = Deferred(_weakly(self.refuse))  # values on their way from a GPU
         if library is not None:
             self._release = weakref.finalize(self, library.statagent_free, pointer)
             self._release.atexit = False  # the library closes itself at exit
@@ -422,8 +423,8 @@ class Agent:
         return self._library.statagent_flush(self._pointer, milliseconds) == 0
 
     def close(self, timeout: float = EXIT_SECONDS) -> bool:
-        """Flushes for at most `timeout` seconds and ends. What is pending then stays in the spill file, or, without one, counts as
-        dropped. Later calls do nothing."""
+        """Flushes for at most `timeout` seconds, removes all watches and ends. What is pending then stays in the spill file, or, without
+        one, counts as dropped. Later calls do nothing."""
         milliseconds = _milliseconds("close: timeout", timeout)
         if not self._closed:
             self.closing = True
@@ -437,7 +438,13 @@ class Agent:
             self.wanted = False
         for listener in list(self._step_listeners):
             listener()
-        return self._library.statagent_close(self._pointer, milliseconds) == 0
+        delivered = self._library.statagent_close(self._pointer, milliseconds) == 0
+        for watch in list(self.watches):
+            watch.remove()
+        for removable in self._leaf_hooks:
+            removable.remove()
+        self._leaf_hooks.clear()
+        return delivered
 
     @property
     def closed(self) -> bool:
@@ -491,6 +498,18 @@ class Agent:
         if len(self._identities) != len(self._handles):
             self._identities = {number: (key[0], key[1]) for key, number in list(self._handles.items())}
         self.refuse(message, *self._identities.get(handle, ("", "")))
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """The bound method, without keeping its object alive: an agent that is not used any more is freed at once, with its buffers."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        found = reference()
+        if found is not None:
+            found(*args)
+
+    return call
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------------

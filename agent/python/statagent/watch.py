@@ -85,6 +85,8 @@ class Watch:
             self._agent.remove_flush_listener(self._tell_if_never_run)
             for key in self._claimed:
                 self._agent.watched.pop(key, None)
+            if self in self._agent.watches:
+                self._agent.watches.remove(self)
         self._claimed = []
 
     def __enter__(self) -> Watch:
@@ -159,6 +161,7 @@ class Watch:
         self._evaluations, self._steps, self._parameter_steps = evaluations, steps, parameter_steps
         self._agent.add_step_listener(self._step_changed)
         self._agent.add_flush_listener(self._tell_if_never_run)
+        self._agent.watches.append(self)
         self._step_changed()
 
     def _accompany(self, model: Any, optimizers: list[Any], name: str, scaler: Any, input_sizes: bool) -> None:
