@@ -109,6 +109,7 @@ class OptimizerHooks:
         if self._within_update():
             return None
         self._updating = sys._getframe(1)
+        self._agent.begin_step()
         first = 1 if args and args[0] is optimizer else 0
         if len(args) > first and callable(args[first]):
             return (*args[:first], _ThenOnce(args[first], self._begin_update), *args[first + 1 :]), kwargs
@@ -226,7 +227,7 @@ class OptimizerHooks:
                 )
                 warn_once("untrained step", reason)
                 self._agent.tell_not_recorded("", "output", reason)
-            self._agent.end_step()
+            self._agent.end_step(by_optimizer=True)
 
 
 class _ThenOnce:

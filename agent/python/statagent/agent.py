@@ -63,6 +63,10 @@ class Agent:
         self.batch_logged = (-1, -1)  # step and micro-batch of the last log_batch
         self._batch_listeners: list[Callable[[str, Any], None]] = []
         self._leaf_hooks: list[Any] = []
+        # Scalars: those of this step by name and micro-batch, and whether those of a step that an optimizer ended go on. See _late_step.
+        self._scalars: set[tuple[str, str]] = set()
+        self._ended_scalars: set[tuple[str, str]] | None = None
+        self._ended_micro_batch = 0
         # What the watches tell: the micro-batch, whether a backward pass ended it, whether an unrecorded pass is running.
         self.micro_batch = 0
         self.backward_seen = False
@@ -167,7 +171,10 @@ class Agent:
 
     def observe(self, name: str, tensor: Any, kind: str = "inspect", path: str = "", micro_batch: int | None = None) -> None:
         """One tensor under a name, its call index counted from 0 in each micro-batch. Never raises."""
-        if self._closed or not self.wanted:
+        if self._closed:
+            return
+        self.begin_step()
+        if not self.wanted:
             return
         try:
             at = self.micro_batch if micro_batch is None else micro_batch
@@ -184,7 +191,10 @@ class Agent:
 
     def inspect(self, name: str, tensor: T) -> T:
         """Records a named intermediate tensor and its gradient; returns the tensor itself."""
-        if self._closed or self.muted or not self.wanted:
+        if self._closed or self.muted:
+            return tensor
+        self.begin_step()
+        if not self.wanted:
             return tensor
         try:
             if in_backward():  # an activation checkpoint computes the tensor a second time
@@ -212,7 +222,10 @@ class Agent:
 
     def log_batch(self, **tensors: Any) -> None:
         """Fingerprints of a batch's inputs: tensors, arrays, or nested values with some."""
-        if self._closed or not self.wanted:
+        if self._closed:
+            return
+        self.begin_step()
+        if not self.wanted:
             return
         # Logged before the forward pass, so it belongs to the micro-batch that begins.
         at = self.micro_batch + 1 if self.backward_seen else self.micro_batch
@@ -237,8 +250,37 @@ class Agent:
     # --- everything else ---------------------------------------------------------------------------------------------------
 
     def log_scalar(self, name: str, value: Any, micro_batch: int | None = None) -> None:
-        """A number, or a tensor with one element. One on a GPU is logged when its value is there: nothing waits for it."""
-        self.log_number(name, value, self.micro_batch if micro_batch is None else micro_batch)
+        """A number, or a tensor with one element. One on a GPU is logged when its value is there: nothing waits for it.
+
+        After the update of a watched optimizer it belongs to the step that the update ended, until the next one begins."""
+        if self._closed:
+            return
+        at = self._ended_micro_batch if self._ended_scalars is not None else self.micro_batch
+        late = self._late_step(f"{name}", at if micro_batch is None else micro_batch)
+        if late is None:
+            at = self.micro_batch
+        self.log_number(name, value, at if micro_batch is None else micro_batch, late)
+
+    def _late_step(self, name: str, micro_batch: Any) -> int | None:
+        """The step that a watched optimizer has just ended, if a scalar belongs to it. None: the current step has begun. It begins with
+        a training pass, log_batch, inspect or an update, and, where no pass is seen, with a scalar that the ended step has."""
+        key = (name, f"{micro_batch}")
+        ended = self._ended_scalars
+        if ended is not None and key not in ended:
+            ended.add(key)
+            return self.current_step() - 1
+        self.begin_step()
+        self._scalars.add(key)
+        return None
+
+    @property
+    def between_steps(self) -> bool:
+        """Whether a watched optimizer has ended a step, and nothing of the next one has happened."""
+        return self._ended_scalars is not None
+
+    def begin_step(self) -> None:
+        """Something of the current step has happened: scalars belong to it from now on. Cheap."""
+        self._ended_scalars = None
 
     def log_number(self, name: str, value: Any, micro_batch: int, step: int | None = None) -> None:
         """As log_scalar, for a step that may be over; None: the current one. Never raises."""
@@ -335,14 +377,18 @@ class Agent:
             return
         self.end_step()
 
-    def end_step(self) -> None:
+    def end_step(self, by_optimizer: bool = False) -> None:
+        """`by_optimizer`: the program did not say that the step is over."""
         if self._closed:
             return
         try:
             self.deferred.collect()
             self._name_replay_streams()
             self._library.statagent_end_step(self._pointer)
+            ended = self._scalars, self.micro_batch
             self._step_changed()
+            if by_optimizer:
+                self._ended_scalars, self._ended_micro_batch = ended
         except Exception as error:
             self.refuse(str(error))
 
@@ -366,6 +412,7 @@ class Agent:
     def _step_changed(self) -> None:
         self.wanted = bool(self._library.statagent_step_wanted(self._pointer))
         self._calls.clear()
+        self._scalars, self._ended_scalars = set(), None
         for removable in self._leaf_hooks:
             removable.remove()
         self._leaf_hooks.clear()

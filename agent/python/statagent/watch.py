@@ -229,6 +229,7 @@ class Watch:
 
     def _begin_pass(self, root: Any, grad_enabled: bool) -> None:
         self._pass_seen = True
+        self.note_pass(root, grad_enabled)
         if self._resting == _SKIP or self._state != _DECIDE or in_backward():
             return
         agent = self._agent
@@ -245,6 +246,12 @@ class Watch:
         agent.backward_seen = False
         agent.micro_batch = self.micro_batch
         self._phase("pre_forward")
+
+    def note_pass(self, module: Any, grad_enabled: bool) -> None:
+        """A pass of the model or a part of it. One that trains begins the step, also one that is not recorded."""
+        agent = self._agent
+        if agent is not None and agent.between_steps and grad_enabled and module.training and not in_backward():
+            agent.begin_step()
 
     def _leave(self, root: Any, args: Any, output: Any) -> None:
         """The root's forward pass is over, or failed."""
@@ -271,8 +278,12 @@ class Watch:
     def decide(self, module: Any, grad_enabled: bool) -> int:
         self._ever_run = True  # also where a part of the model runs without the whole
         if module.training and grad_enabled:
-            return _TRAIN
-        return _EVAL if self._evaluations else _SKIP
+            state = _TRAIN
+        else:
+            state = _EVAL if self._evaluations else _SKIP
+        if state != _SKIP and self._agent is not None:
+            self._agent.begin_step()
+        return state
 
     def training(self) -> bool:
         """Whether the root's pass that runs, or ran last, is recorded as training."""
@@ -561,6 +572,8 @@ class _OutputHook(_ModuleHook):
         if state != _TRAIN or type(output) is not self._tensor_type or in_backward():
             if state:
                 self._see(state, module, output)
+            elif self._agent.between_steps:
+                watch.note_pass(module, self._grad_enabled())
             return
         # What _see does for almost every output, in as few calls as it takes.
         try:
