@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from . import _configuration, _environment, _library, _tracing, _variables
+from . import _configuration, _environment, _failures, _library, _tracing, _variables
 from ._autograd import GradientHook, in_backward
 from ._deferred import Deferred, on_gpu
 from ._library import KINDS, MODES
@@ -52,6 +52,7 @@ class Agent:
         self._lock = threading.Lock()
         self._refusals = Refusals(_weakly(self.log_event))
         self._closed = library is None
+        self._failed = False  # the process ends with an uncaught exception
         self.closing = False  # close() has been called, and has not ended it yet
         # Whether tensors of the current step are recorded: read on every hook, changed only when the step changes.
         self.wanted = False
@@ -320,6 +321,11 @@ class Agent:
 
         self._report(log)
 
+    def note_exception(self, text: str, fields: Mapping[str, str], ends_process: bool) -> None:
+        """An exception that nobody caught. One that ends the process leaves the run interrupted. Never raises."""
+        self._failed = self._failed or ends_process
+        self.log_event(_failures.KIND, text, fields)
+
     def add_config(self, settings: Mapping[str, str]) -> None:
         """Flattened configuration that was not known at `init`; the newest value of a name stands. Never raises."""
 
@@ -485,7 +491,8 @@ class Agent:
             self.wanted = False
         for listener in list(self._step_listeners):
             listener()
-        delivered = self._library.statagent_close(self._pointer, milliseconds) == 0
+        close = self._library.statagent_close_failed if self._failed else self._library.statagent_close
+        delivered = close(self._pointer, milliseconds) == 0
         for watch in list(self.watches):
             watch.remove()
         for removable in self._leaf_hooks:
@@ -681,6 +688,7 @@ def init(
         _current = Agent(library, pointer.value)
         _current.settings, _current.user_settings = merged, frozenset(users)
         _current.run = run or os.environ.get("STATAGENT_RUN", "")
+        _failures.report_to(_note_exception)
         _tracing.prepare_if_torch()
         return _current
 
@@ -786,6 +794,11 @@ def counters() -> dict[str, int]:
 def rank() -> int:
     """This process's global rank."""
     return _environment_rank() if _current is None else _current.rank()
+
+
+def _note_exception(text: str, fields: Mapping[str, str], ends_process: bool) -> None:
+    if _current is not None and not _current.closed:
+        _current.note_exception(text, fields, ends_process)
 
 
 @atexit.register
