@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
 
 from . import _library, _tracing
 from . import agent as _agent
@@ -23,9 +23,25 @@ from .agent import Agent
 from .errors import InvalidArgumentError, StatagentError
 from .flatten import flatten
 
-_FORWARD_KINDS = ("output", "input", "grad_output", "grad_input")
-_OPTIMIZER_KINDS = ("weight_grad", "optimizer_state")
-KINDS = (*_FORWARD_KINDS, "weight", *_OPTIMIZER_KINDS)
+if TYPE_CHECKING:
+    import torch
+
+    class _WrapsOptimizer(Protocol):
+        """An optimizer of Lightning or Accelerate: the real one is inside."""
+
+        @property
+        def optimizer(self) -> torch.optim.Optimizer: ...
+
+    # What torch.compile returns is annotated as a function.
+    Model = Union[torch.nn.Module, Callable[..., Any]]
+    OptimizerLike = Union[torch.optim.Optimizer, _WrapsOptimizer]
+
+Kind = Literal["output", "input", "grad_output", "grad_input", "weight", "weight_grad", "optimizer_state"]
+MemoryChoice = Literal["phases", "modules", "peaks"]
+
+_FORWARD_KINDS: tuple[Kind, ...] = ("output", "input", "grad_output", "grad_input")
+_OPTIMIZER_KINDS: tuple[Kind, ...] = ("weight_grad", "optimizer_state")
+KINDS: tuple[Kind, ...] = (*_FORWARD_KINDS, "weight", *_OPTIMIZER_KINDS)
 NAME_BYTES_MAX = 256  # of the prefix; names as a whole have 1,024
 _DEFAULT_KINDS = frozenset(("output", "grad_output", "weight"))
 
@@ -609,19 +625,19 @@ class _InputHook(_ModuleHook):
 
 
 def watch(
-    model: Any,
-    optimizer: Any = None,
-    include: Iterable[str] | None = None,
-    exclude: Iterable[str] | None = None,
-    kinds: Iterable[str] | None = None,
+    model: Model,
+    optimizer: OptimizerLike | Sequence[OptimizerLike] | None = None,
+    include: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+    kinds: Kind | Iterable[Kind] | None = None,
     steps: str | None = None,
     eval: bool = False,  # noqa: A002 (the name that users know)
     name: str = "",
-    memory: bool | str | Iterable[str] = True,
+    memory: bool | MemoryChoice | Iterable[MemoryChoice] = True,
     density: bool | Mapping[str, int] = True,
     fingerprints: bool = True,
     parameter_steps: str | None = None,
-    scaler: Any = None,
+    scaler: torch.amp.GradScaler | None = None,
     input_sizes: bool = False,
     updates: str | None = None,
 ) -> Watch:

@@ -162,7 +162,7 @@ def test_disabled_scaler_logs_nothing(agent: Agent, recording: Recording) -> Non
 
 def test_something_else_as_scaler_is_refused(agent: Agent) -> None:
     with pytest.raises(InvalidArgumentError, match=r"found a str as scaler; expected a torch\.amp\.GradScaler"):
-        statagent.watch(seeded(Net), scaler="yes")
+        statagent.watch(seeded(Net), scaler="yes")  # type: ignore[arg-type]
 
 
 def test_odd_parameter_groups_do_no_harm(agent: Agent, recording: Recording) -> None:

@@ -580,7 +580,7 @@ def test_close_removes_all_hooks_and_frees_the_agent(recording: Recording) -> No
         agent.close(timeout=0)
         closed.append(weakref.ref(agent))
         del agent
-    hooks = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
+    hooks: list[Any] = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
     for module in net.modules():
         hooks += [module._forward_hooks, module._forward_pre_hooks]
     assert [len(each) for each in hooks] == [0] * len(hooks)
