@@ -60,6 +60,7 @@ class Agent:
         self._identities: dict[int, tuple[str, str]] = {}  # handle -> name and kind, for messages
         self._calls: dict[tuple[Any, ...], int] = {}  # next call index in this step
         self._step_listeners: list[Callable[[], None]] = []
+        self._ending_listeners: list[Callable[[], None]] = []
         self._flush_listeners: list[Callable[[], None]] = []
         self.batch_logged = (-1, -1)  # step and micro-batch of the last log_batch
         self._batch_listeners: list[Callable[[str, Any], None]] = []
@@ -389,6 +390,8 @@ class Agent:
             return
         try:
             self.deferred.collect()
+            for listener in list(self._ending_listeners):
+                listener()
             self._name_replay_streams()
             self._library.statagent_end_step(self._pointer)
             ended = self._scalars, self.micro_batch
@@ -431,6 +434,14 @@ class Agent:
 
     def add_step_listener(self, listener: Callable[[], None]) -> None:
         self._step_listeners.append(listener)
+
+    def add_ending_listener(self, listener: Callable[[], None]) -> None:
+        """Called before each end of a step. Must not raise."""
+        self._ending_listeners.append(listener)
+
+    def remove_ending_listener(self, listener: Callable[[], None]) -> None:
+        if listener in self._ending_listeners:
+            self._ending_listeners.remove(listener)
 
     def add_batch_listener(self, listener: Callable[[str, Any], None]) -> None:
         """Called with name and tensor of what log_batch is given. Must not raise."""

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
 from . import _library, _tracing
 from . import agent as _agent
 from ._autograd import GradientHook, hook_result, in_backward
+from ._buffers import BufferObserver, Position
 from ._checklist import Checklist
 from ._density import DensityObserver, check_density
 from ._inputs import InputObserver
 from ._log import warn_once
 from ._memory import MemoryObserver, check_memory, queue_after_backward
-from ._modules import INERT_COPY, Named, Selection, name_modules, name_parameters, sharding, unwrap
+from ._modules import INERT_COPY, Named, Selection, name_buffers, name_modules, name_parameters, sharding, unwrap
 from ._optimizers import RUN_THE_WATCHED, OptimizerHooks
 from ._tensors import Place
 from ._training_scalars import TrainingScalars, check_scaler
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
     Model = Union[torch.nn.Module, Callable[..., Any]]
     OptimizerLike = Union[torch.optim.Optimizer, _WrapsOptimizer]
 
-Kind = Literal["output", "input", "grad_output", "grad_input", "weight", "weight_grad", "optimizer_state"]
+Kind = Literal["output", "input", "grad_output", "grad_input", "weight", "weight_grad", "optimizer_state", "buffer"]
 MemoryChoice = Literal["phases", "modules", "peaks"]
 
 _FORWARD_KINDS: tuple[Kind, ...] = ("output", "input", "grad_output", "grad_input")
 _OPTIMIZER_KINDS: tuple[Kind, ...] = ("weight_grad", "optimizer_state")
-KINDS: tuple[Kind, ...] = (*_FORWARD_KINDS, "weight", *_OPTIMIZER_KINDS)
+KINDS: tuple[Kind, ...] = (*_FORWARD_KINDS, "weight", *_OPTIMIZER_KINDS, "buffer")
 NAME_BYTES_MAX = 256  # of the prefix; names as a whole have 1,024
-_DEFAULT_KINDS = frozenset(("output", "grad_output", "weight"))
+_DEFAULT_KINDS = frozenset(("output", "grad_output", "weight", "buffer"))
 
 # What a module's hook does. DECIDE: no pass of the root is running; the module itself tells whether it trains.
 _SKIP, _TRAIN, _EVAL, _DECIDE = 0, 1, 2, 3
@@ -171,6 +172,17 @@ class Watch:
             key = _tracing.compiled.Key(inputs=observer)
             note = _InertWithKeywords(observer, key.tensor, observer.names)
             self._removables += [key, root.register_forward_pre_hook(note, with_kwargs=True)]
+
+    def _observe_buffers(self, root: Any, buffers: list[Named]) -> None:
+        assert self._agent is not None
+        position = Position(self.wanted, self._trains, lambda: (self.micro_batch, self.epoch))
+        self._removables.append(BufferObserver(self._agent, buffers, root, position))
+
+    def _trains(self, module: Any) -> bool:
+        """Whether the pass of a module is recorded as training."""
+        if self._state == _DECIDE:
+            return self.decide(module, _torch().is_grad_enabled()) == _TRAIN
+        return self._state == _TRAIN
 
     def _begin(self, evaluations: bool, steps: _Steps, parameter_steps: _Steps) -> None:
         assert self._agent is not None
@@ -644,8 +656,9 @@ def watch(
     """Records what a torch module computes, from now on.
 
     optimizer: one or several; their update ends the step (with several: the last one's). include, exclude: patterns of module
-    names, as "blocks.*.ln1". kinds: output, input, grad_output, grad_input, weight, and with an optimizer weight_grad and
-    optimizer_state; default: output, grad_output, the weights as they are now, and with an optimizer the last three.
+    names, as "blocks.*.ln1". kinds: output, input, grad_output, grad_input, weight, buffer, and with an optimizer weight_grad and
+    optimizer_state; default: output, grad_output, buffer, the weights as they are now, and with an optimizer also as they become,
+    weight_grad and optimizer_state.
     steps: "0-9,20,100-", "0-99,every=10". eval: record evaluation and no-grad passes too. name: a prefix that tells two models apart.
     memory: at each phase of the step; "modules": also what each module adds, "peaks": also the highest within each step, or a list.
     parameter_steps: steps in which weights, their gradients and optimizer state are recorded, of those above ("every=100").
@@ -671,9 +684,11 @@ def watch(
     recorded_steps, recorded_parameters = _Steps(steps, "steps"), _Steps(parameter_steps, "parameter_steps")
     all_modules = name_modules(model, name)
     all_parameters = name_parameters(all_modules, name)
-    selection.check([named.name for named in [*all_modules, *all_parameters]])
+    all_buffers = name_buffers(all_modules, name)
+    selection.check([named.name for named in [*all_modules, *all_parameters, *all_buffers]])
     modules = [named for named in all_modules if selection.module(named)]
     parameters = [named for named in all_parameters if selection.parameter(named)]
+    buffers = [named for named in all_buffers if "buffer" in chosen and selection.parameter(named)]
 
     _tracing.prepare()
     made = Watch(agent)
@@ -681,8 +696,11 @@ def watch(
         for named in modules:
             made._claim(named, chosen.intersection(_FORWARD_KINDS))
         for named in parameters:
-            made._claim(named, chosen.difference(_FORWARD_KINDS))
+            made._claim(named, chosen.difference(_FORWARD_KINDS, ("buffer",)))
+        for named in buffers:
+            made._claim(named, ["buffer"])
         made._attach(unwrap(model), modules, chosen)
+        made._observe_buffers(unwrap(model), buffers)
         made._optimizers = [
             OptimizerHooks(agent, each, parameters, chosen, made.wanted, made.trained, made.parameters_wanted)
             for each in optimizers
@@ -697,7 +715,8 @@ def watch(
         raise
     agent.add_config(sharding(model))
     if "weight" in chosen:
-        _record_initial(agent, parameters)
+        _record_initial(agent, parameters, "weight")
+    _record_initial(agent, buffers, "buffer")
     _tell_about_strangers(agent, optimizers, all_parameters)
     _tracing.compiled.forget_graphs(all_modules)
     return made
@@ -778,12 +797,12 @@ def _check_kinds(kinds: Iterable[str] | None, optimizer: bool) -> frozenset[str]
     return chosen
 
 
-def _record_initial(agent: Agent, parameters: list[Named]) -> None:
-    for named in parameters:
+def _record_initial(agent: Agent, tensors: list[Named], kind: Kind) -> None:
+    for named in tensors:
         try:
-            handle = agent.intern(named.name, "weight", "", 0, 0, "init", named.parent, named.class_name, named.depth)
+            handle = agent.intern(named.name, kind, "", 0, 0, "init", named.parent, named.class_name, named.depth)
         except StatagentError as error:
-            agent.refuse(str(error), named.name, "weight")
+            agent.refuse(str(error), named.name, kind)
             continue
         agent.observe_handle(handle, named.value)
 
