@@ -76,6 +76,7 @@ class Agent:
         self.optimizers: dict[int, int] = {}  # watched optimizers by id, with their updates in this step
         self.optimizer_hooks: dict[int, list[Any]] = {}  # OptimizerHooks of each watched optimizer, by its id
         self.optimizer_numbers: dict[int, int] = {}  # of the watches without a name, by id
+        self.random_states_of = -1  # the step whose random states were logged last
         self.updates_replayed = False  # a watched optimizer's update is part of a CUDA graph
         self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
         self.watches: list[Any] = []  # removed by close

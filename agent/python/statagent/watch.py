@@ -17,6 +17,7 @@ from ._log import warn_once
 from ._memory import MemoryObserver, check_memory, queue_after_backward
 from ._modules import INERT_COPY, Named, Selection, name_buffers, name_modules, name_parameters, sharding, unwrap
 from ._optimizers import RUN_THE_WATCHED, OptimizerHooks
+from ._random_state import RandomStates
 from ._tensors import Place
 from ._training_scalars import TrainingScalars, check_scaler
 from ._transitions import Transitions
@@ -86,6 +87,7 @@ class Watch:
         self._trained_last = False  # whether the last pass of the root was recorded as training
         self._backward_began = False  # since then
         self._memory: MemoryObserver | None = None
+        self._random_states: RandomStates | None = None
         self.micro_batch = 0
         self.epoch = 0  # grows when call indices begin anew: with each micro-batch and step
         self.step_epoch = 0
@@ -273,6 +275,8 @@ class Watch:
             self.epoch += 1
         agent.backward_seen = False
         agent.micro_batch = self.micro_batch
+        if self._random_states is not None:
+            self._random_states.log()
         self._phase("pre_forward")
 
     def note_pass(self, module: Any, grad_enabled: bool) -> None:
@@ -652,6 +656,7 @@ def watch(
     scaler: torch.amp.GradScaler | None = None,
     input_sizes: bool = False,
     updates: str | None = None,
+    random_states: bool = True,
 ) -> Watch:
     """Records what a torch module computes, from now on.
 
@@ -666,7 +671,7 @@ def watch(
     density: how much of the inputs is no padding, where the model or loss tells the padding index; or {"input_ids": 0}.
     scaler: the GradScaler, whose scale and skipped updates become scalars. input_sizes: a changed size of an input is a graph transition.
     updates: steps in which what the optimizer added to each weight is recorded, exactly (kind optimizer_state, path "update"); a copy
-    of the weights is held while such an update runs.
+    of the weights is held while such an update runs. random_states: fingerprints of the random generators, as scalars of each step.
 
     Besides that it records what model and optimizers are made of (configuration), changes of inputs, modules and modes (events
     `graph_transition`, `setting_changed`), and learning rates (scalars).
@@ -710,6 +715,7 @@ def watch(
         made._begin(eval, recorded_steps, recorded_parameters)
         made._accompany(model, optimizers, name, scaler, input_sizes)
         made._record_updates(updates)
+        made._random_states = RandomStates(agent) if random_states else None
     except BaseException:
         made.remove()
         raise
