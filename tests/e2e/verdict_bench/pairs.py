@@ -1,0 +1,117 @@
+"""Which runs are recorded and which pairs of them are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from verdict_bench import families, legal
+from verdict_bench.bugs import Bug
+from verdict_bench.training import Family
+
+# What a subset records for each family: bugs, how many sizes of each, and on how many legal changes.
+SUBSETS = {"tiny": (3, 2, 1), "small": (6, 4, 2), "full": (0, 0, 2)}
+SMALL_SIZES = (1e-6, 1e-5, 1e-4, 1e-2)
+SMALL_SIZES_BFLOAT16 = (1e-3, 1e-2, 3e-2, 1e-1)
+SMALL_FACTORS = (1e-1, 1.0, 10.0, 100.0)
+
+
+@dataclass
+class Pair:
+    """Two runs, and what the verdict must be: clean without a bug."""
+
+    family: str
+    half: str
+    precision: str
+    run_a: str
+    run_b: str
+    legal: str  # "" on the bug alone
+    bug: str  # "" of a clean pair
+    size: float = 0.0
+    step: int = 0
+    expected: dict[str, Any] = field(default_factory=dict)  # stages, step, names: [[activation, kind], ...], patterns
+    causes: list[str] = field(default_factory=list)
+    effect: float | None = None
+    distance: float | None = None  # of the bug alone at its place
+    rounding: float | None = None  # of the legal change alone at the same place
+    steps: int = 0  # of a run longer than usual
+
+
+def run_name(family: str, legal_change: str = "", bug: str = "", size: float = 0.0, steps: int = 0) -> str:
+    parts = [
+        family,
+        legal_change or "plain",
+        *([bug, f"{size:.0e}".replace("+", "")] if bug else []),
+        *([f"{steps}steps"] if steps else []),
+    ]
+    return "-".join(parts)
+
+
+@cache
+def root_names(family: str) -> tuple[str, ...]:
+    """Under which the models themselves are recorded."""
+    models = families.load(family).FAMILY.models()
+    return tuple(watch or type(model).__name__ for watch, model in models.items())
+
+
+def expected_of(family: str, bug: Bug) -> dict[str, Any]:
+    names = [
+        [root if activation == "@root" else activation, kind]
+        for activation, kind in bug.names
+        for root in (root_names(family) if activation == "@root" else ("",))
+    ]
+    return {"stages": list(bug.stages), "step": bug.step, "names": names}
+
+
+def chosen_sizes(bug: Bug, family: Family, count: int) -> Sequence[float]:
+    swept = bug.swept(family.bfloat16)
+    if count == 0 or len(swept) <= count:
+        return swept
+    small = SMALL_FACTORS if bug.sizes else SMALL_SIZES_BFLOAT16 if family.bfloat16 else SMALL_SIZES
+    middle = small if count >= len(small) else small[1 : 1 + count]
+    return [size for size in swept if size in middle]
+
+
+def plan(name: str, subset: str) -> list[Pair]:
+    """All pairs of a family: clean ones, then each bug alone and on top of legal changes, which take turns."""
+    module = families.load(name)
+    family: Family = module.FAMILY
+    bugs_max, sizes_max, legal_max = SUBSETS[subset]
+    base, precision = run_name(name), "bf16" if family.bfloat16 else "f32"
+    changes = [each.name for each in legal.of_family(family)]
+
+    def pair(change: str, bug: Bug | None = None, size: float = 0.0, steps: int = 0) -> Pair:
+        made = Pair(
+            name, families.half(name), precision, run_name(name, steps=steps) if steps else base,
+            run_name(name, change, bug.name if bug else "", size, steps), change, bug.name if bug else "", size, steps=steps,
+        )  # fmt: skip
+        if bug is not None:
+            made.step, made.expected, made.causes = bug.step, expected_of(name, bug), list(bug.causes)
+        return made
+
+    found = [Pair(name, families.half(name), precision, base, f"{base}-again", "", "")]
+    found += [pair(change) for change in changes]
+    for index, bug in enumerate(module.BUGS[: bugs_max or None]):
+        for turn, size in enumerate(chosen_sizes(bug, family, sizes_max)):
+            found.append(pair("", bug, size))
+            first = index if sizes_max else index + turn
+            on_top = dict.fromkeys(changes[(first + i * (len(changes) // legal_max)) % len(changes)] for i in range(legal_max))
+            found += [pair(change, bug, size) for change in on_top]
+    if subset == "full":
+        found += [pair(change, steps=LONG) for change in changes if change != "threads"]
+    return found
+
+
+LONG = 48
+
+
+def jobs_of(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
+    """What has to be recorded for them, each run once, baselines first."""
+    jobs: dict[str, dict[str, Any]] = {}
+    for pair in pairs:
+        common = {"family": pair.family, "steps": pair.steps}
+        jobs.setdefault(pair.run_a, {**common, "run": pair.run_a, "legal": "", "bug": "", "size": 0.0})
+        jobs.setdefault(pair.run_b, {**common, "run": pair.run_b, "legal": pair.legal, "bug": pair.bug, "size": pair.size})
+    return list(jobs.values())
