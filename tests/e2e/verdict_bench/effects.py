@@ -44,8 +44,12 @@ class Distances:
         self._known.clear()
 
 
+_PLACE = ("rank", "micro_batch", "stage", "kind", "activation", "output_path", "call", "mode")
+_CALL = _PLACE.index("call")
+
+
 def _place(row: Row) -> tuple[Any, ...]:
-    return tuple(row[key] for key in ("rank", "micro_batch", "stage", "kind", "activation", "output_path", "call", "mode"))
+    return tuple(row[key] for key in _PLACE)
 
 
 def _short(row: Row) -> Row:
@@ -64,14 +68,20 @@ def measure(pair: Pair, distances: Distances) -> None:
     alone = distances.of(pair.run_a, run_name(pair.family, "", pair.bug, pair.size), pair.step)
     rounded = distances.of(pair.run_a, run_name(pair.family, pair.legal), pair.step) if pair.legal else {}
     pair.effect, pair.distance, pair.rounding = 0.0, 0.0, 0.0
-    for place, row in alone.items():
-        if not matches(row, pair.expected):
-            continue
+    for place, row in first_calls({place: row for place, row in alone.items() if matches(row, pair.expected)}).items():
         noise = rounded[place]["distance"] if place in rounded else 0.0
         floor = FLOORS.get(row["dtype"], FLOOR)
         effect = row["distance"] / (noise or floor)
         if effect > pair.effect:
             pair.effect, pair.distance, pair.rounding = min(effect, 1e12), min(row["distance"], 1e12), noise
+
+
+def first_calls(rows: dict[tuple[Any, ...], Row]) -> dict[tuple[Any, ...], Row]:
+    """Without later calls of the same module in the step: what those got has the bug in it already."""
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for place in sorted(rows, key=lambda place: place[_CALL]):
+        found.setdefault(place[:_CALL] + place[_CALL + 1 :], place)
+    return {place: rows[place] for place in found.values()}
 
 
 def measure_all(pairs: Sequence[Pair], collector: Collector) -> None:

@@ -11,11 +11,28 @@ from verdict_bench import families, legal
 from verdict_bench.bugs import Bug
 from verdict_bench.training import Family
 
-# What a subset records for each family: bugs, how many sizes of each, and on how many legal changes.
-SUBSETS = {"tiny": (3, 2, 1), "small": (6, 4, 2), "full": (0, 0, 2)}
-SMALL_SIZES = (1e-6, 1e-5, 1e-4, 1e-2)
-SMALL_SIZES_BFLOAT16 = (1e-3, 1e-2, 3e-2, 1e-1)
-SMALL_FACTORS = (1e-1, 1.0, 10.0, 100.0)
+LONG = 48  # steps of a run that shows how rounding grows
+
+
+@dataclass(frozen=True)
+class Subset:
+    """What is recorded of a family: so many bugs (0: all), each at these sizes (none: all), on so many legal changes, and so many of these
+    for longer."""
+
+    bugs: int
+    on_legal: int
+    long: int
+    sizes: tuple[float, ...] = ()
+    sizes_bfloat16: tuple[float, ...] = ()
+    factors: tuple[float, ...] = ()
+
+
+SUBSETS = {
+    "tiny": Subset(3, 1, 0, (1e-5, 1e-4), (1e-2, 3e-2), (1.0, 10.0)),
+    "small": Subset(6, 2, 0, (1e-6, 1e-5, 1e-4, 1e-2), (1e-3, 1e-2, 3e-2, 1e-1), (1e-1, 1.0, 10.0, 100.0)),
+    "medium": Subset(0, 2, 4, (3e-7, 1e-6, 3e-6, 1e-5, 1e-4, 1e-2), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), (1e-1, 1.0, 10.0, 100.0)),
+    "full": Subset(0, 3, 100),
+}
 
 
 @dataclass
@@ -42,7 +59,7 @@ class Pair:
 def run_name(family: str, legal_change: str = "", bug: str = "", size: float = 0.0, steps: int = 0) -> str:
     parts = [
         family,
-        legal_change or "plain",
+        legal_change.replace("+", ".") or "plain",
         *([bug, f"{size:.0e}".replace("+", "")] if bug else []),
         *([f"{steps}steps"] if steps else []),
     ]
@@ -65,20 +82,18 @@ def expected_of(family: str, bug: Bug) -> dict[str, Any]:
     return {"stages": list(bug.stages), "step": bug.step, "names": names}
 
 
-def chosen_sizes(bug: Bug, family: Family, count: int) -> Sequence[float]:
-    swept = bug.swept(family.bfloat16)
-    if count == 0 or len(swept) <= count:
-        return swept
-    small = SMALL_FACTORS if bug.sizes else SMALL_SIZES_BFLOAT16 if family.bfloat16 else SMALL_SIZES
-    middle = small if count >= len(small) else small[1 : 1 + count]
-    return [size for size in swept if size in middle]
+def chosen_sizes(bug: Bug, family: Family, subset: Subset) -> Sequence[float]:
+    if len(bug.sizes) == 1:
+        return bug.sizes
+    chosen = subset.factors if bug.sizes else subset.sizes_bfloat16 if family.bfloat16 else subset.sizes
+    return chosen or bug.swept(family.bfloat16)
 
 
 def plan(name: str, subset: str) -> list[Pair]:
     """All pairs of a family: clean ones, then each bug alone and on top of legal changes, which take turns."""
     module = families.load(name)
     family: Family = module.FAMILY
-    bugs_max, sizes_max, legal_max = SUBSETS[subset]
+    chosen = SUBSETS[subset]
     base, precision = run_name(name), "bf16" if family.bfloat16 else "f32"
     changes = [each.name for each in legal.of_family(family)]
 
@@ -93,24 +108,30 @@ def plan(name: str, subset: str) -> list[Pair]:
 
     found = [Pair(name, families.half(name), precision, base, f"{base}-again", "", "")]
     found += [pair(change) for change in changes]
-    for index, bug in enumerate(module.BUGS[: bugs_max or None]):
-        for turn, size in enumerate(chosen_sizes(bug, family, sizes_max)):
+    for index, bug in enumerate(module.BUGS[: chosen.bugs or None]):
+        for turn, size in enumerate(chosen_sizes(bug, family, chosen)):
             found.append(pair("", bug, size))
-            first = index if sizes_max else index + turn
-            on_top = dict.fromkeys(changes[(first + i * (len(changes) // legal_max)) % len(changes)] for i in range(legal_max))
+            stride = len(changes) // chosen.on_legal
+            on_top = dict.fromkeys(changes[(index + turn + i * stride) % len(changes)] for i in range(chosen.on_legal))
             found += [pair(change, bug, size) for change in on_top]
-    if subset == "full":
-        found += [pair(change, steps=LONG) for change in changes if change != "threads"]
-    return found
+    if chosen.long:
+        found += [pair(change, steps=LONG) for change in changes if change != "threads"][: chosen.long]
+        found += [pair(f"{one}+{other}") for one, other in zip(changes, changes[len(changes) // 2 :])]
+    return found + [between(one, other, found[0]) for one, other in zip(changes, changes[1:])]
 
 
-LONG = 48
+def between(one: str, other: str, like: Pair) -> Pair:
+    """A clean pair of two legal changes, whose runs are recorded for other pairs."""
+    runs = run_name(like.family, one), run_name(like.family, other)
+    return Pair(like.family, like.half, like.precision, *runs, f"{one}~{other}", "")
 
 
 def jobs_of(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
     """What has to be recorded for them, each run once, baselines first."""
     jobs: dict[str, dict[str, Any]] = {}
     for pair in pairs:
+        if "~" in pair.legal:
+            continue
         common = {"family": pair.family, "steps": pair.steps}
         jobs.setdefault(pair.run_a, {**common, "run": pair.run_a, "legal": "", "bug": "", "size": 0.0})
         jobs.setdefault(pair.run_b, {**common, "run": pair.run_b, "legal": pair.legal, "bug": pair.bug, "size": pair.size})
