@@ -19,13 +19,15 @@ def record(arguments: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     planned = [pair for name in arguments.families for pair in pairs.plan(name, arguments.subset)]
     jobs = pairs.jobs_of(planned)
+    before = set(json.loads(listed.read_text(encoding="utf-8"))) if (listed := folder / "recorded.json").exists() else set()
+    jobs = [job for job in jobs if job["run"] not in before]
     started = time.monotonic()
-    print(f"{len(planned)} pairs of {len(jobs)} runs", file=sys.stderr, flush=True)
+    print(f"{len(planned)} pairs; {len(before)} runs are recorded already, {len(jobs)} to do", file=sys.stderr, flush=True)
     collector = Collector(folder / "data").start()
     try:
         recorded = launch.record_all(collector.address, jobs, folder / "jobs", arguments.jobs)
-        kept = kept_pairs(planned, recorded)
-        write_manifest(folder, kept)
+        listed.write_text(json.dumps(sorted(before | recorded)), encoding="utf-8")
+        kept = kept_pairs(planned, before | recorded)
         effects.measure_all(kept, collector)
         write_manifest(folder, kept)
     finally:
@@ -37,10 +39,7 @@ def record(arguments: argparse.Namespace) -> int:
 
 def kept_pairs(planned: list[pairs.Pair], recorded: set[str]) -> list[pairs.Pair]:
     """Those of which everything was recorded that is needed to judge them."""
-    needed = [
-        {pair.run_a, pair.run_b, *([pairs.run_name(pair.family, "", pair.bug, pair.size)] if pair.bug else [])}
-        for pair in planned
-    ]
+    needed = [{pair.run_a, pair.run_b, *([effects.alone_of(pair)] if pair.bug else [])} for pair in planned]
     return [pair for pair, names in zip(planned, needed) if names <= recorded]
 
 

@@ -5,7 +5,7 @@ A size is about the relative change of what the bug touches. Names are patterns 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ class Bug:
     names: Names
     causes: tuple[str, ...] = ()
     sizes: tuple[float, ...] = ()  # empty: the sweep of the family's precision
+    later: Callable[[int], Bug] | None = None  # the same from another step on; only where that is another bug
 
     def swept(self, bfloat16: bool) -> tuple[float, ...]:
         return self.sizes or (SWEEP_BFLOAT16 if bfloat16 else SWEEP)
@@ -96,7 +97,8 @@ def attention_scale(path: str, step: int = 0) -> Bug:
 
 
 def rope_base(path: str) -> Bug:
-    return attribute(path, "rope", shown=_before_projection(path))
+    """The base of 10,000 plus a million sizes: scores depend little on it."""
+    return attribute(path, "rope", shown=_before_projection(path), add=1e6)
 
 
 def mask_leak(path: str) -> Bug:
@@ -117,7 +119,8 @@ def module_output(path: str, step: int = 0) -> Bug:
 
         wrap(training.module(path), forward)
 
-    return Bug(f"output_of_{path}", plant, step, FORWARD, ((path, "output"),), ("tensor_scale",))
+    causes = ("tensor_scale",)
+    return Bug(f"output_of_{path}", plant, step, FORWARD, ((path, "output"),), causes, later=lambda at: module_output(path, at))
 
 
 def activation(path: str, step: int = 0) -> Bug:
@@ -241,7 +244,8 @@ def gradient(path: str, step: int) -> Bug:
     def plant(training: Training, size: float) -> None:
         training.parameter(path).register_hook(lambda grad: grad * (1 + size) if training.step >= step else grad)
 
-    return Bug(f"gradient_of_{path}", plant, step, GRAD, ((path, "weight_grad"),), ("tensor_scale",))
+    causes = ("tensor_scale",)
+    return Bug(f"gradient_of_{path}", plant, step, GRAD, ((path, "weight_grad"),), causes, later=lambda at: gradient(path, at))
 
 
 def sign_flip(path: str, step: int) -> Bug:
@@ -273,12 +277,13 @@ def _of(optimizer: str) -> str:
 
 
 def _setting(
-    name: str,
+    rule: str,
     change: Callable[[dict[str, Any], float], None],
     step: int,
     first: int,
     optimizer: str,
     sizes: tuple[float, ...] = (),
+    name: str = "",
 ) -> Bug:
     """Changes every parameter group before `step`; `first`: the step in which it shows."""
 
@@ -292,14 +297,22 @@ def _setting(
         else:
             training.at(step, act)
 
-    return Bug(f"{name}_{optimizer}".rstrip("_"), plant, first, OPTIMIZER, ((_of(optimizer), "*"),), (name,), sizes)
+    named = f"{name or rule}_{optimizer}".rstrip("_")
+    return Bug(named, plant, first, OPTIMIZER, ((_of(optimizer), "*"),), (rule,), sizes)
 
 
 def learning_rate(step: int, optimizer: str = "") -> Bug:
     def change(group: dict[str, Any], size: float) -> None:
         group["lr"] *= 1 + size
 
-    return _setting("learning_rate", change, step, step, optimizer)
+    made = _setting("learning_rate", change, step, step, optimizer)
+    return replace(made, later=lambda at: learning_rate(at, optimizer))
+
+
+def late(bugs: Sequence[Bug], step: int) -> list[Bug]:
+    """Those that can begin later, doing so, under names of their own."""
+    moved = [bug.later(step) for bug in bugs if bug.later is not None]
+    return [replace(bug, name=f"{bug.name}_at{step}", later=None) for bug in moved]
 
 
 def beta(index: int, optimizer: str = "") -> Bug:
@@ -331,7 +344,7 @@ def epsilon(optimizer: str = "") -> Bug:
     def change(group: dict[str, Any], size: float) -> None:
         group["eps"] *= 1 + size
 
-    return _setting("eps", change, 0, 0, optimizer, FACTORS)
+    return _setting("eps", change, 0, 0, optimizer, FACTORS, "optimizer_eps")
 
 
 def scheduler_off_by_one(step: int) -> Bug:

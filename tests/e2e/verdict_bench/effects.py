@@ -63,10 +63,15 @@ def _short(row: Row) -> Row:
     }
 
 
+def alone_of(pair: Pair) -> str:
+    """The run that has the pair's bug and no legal change."""
+    return run_name(pair.family, "", pair.bug, pair.size, pair.steps)
+
+
 def measure(pair: Pair, distances: Distances) -> None:
     """Fills effect, distance and rounding: at the place of those expected where the bug stands out most."""
-    alone = distances.of(pair.run_a, run_name(pair.family, "", pair.bug, pair.size), pair.step)
-    rounded = distances.of(pair.run_a, run_name(pair.family, pair.legal), pair.step) if pair.legal else {}
+    alone = distances.of(pair.run_a, alone_of(pair), pair.step)
+    rounded = distances.of(pair.run_a, run_name(pair.family, pair.legal, steps=pair.steps), pair.step) if pair.legal else {}
     pair.effect, pair.distance, pair.rounding = 0.0, 0.0, 0.0
     for place, row in first_calls({place: row for place, row in alone.items() if matches(row, pair.expected)}).items():
         noise = rounded[place]["distance"] if place in rounded else 0.0

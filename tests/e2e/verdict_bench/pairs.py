@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -11,27 +11,29 @@ from verdict_bench import families, legal
 from verdict_bench.bugs import Bug
 from verdict_bench.training import Family
 
-LONG = 48  # steps of a run that shows how rounding grows
+LATE_SIZES = (1e-5, 1e-3, 1e-1)
+LATE_SIZES_BFLOAT16 = (1e-2, 1e-1)
 
 
 @dataclass(frozen=True)
 class Subset:
     """What is recorded of a family: so many bugs (0: all), each at these sizes (none: all), on so many legal changes, and so many of these
-    for longer."""
+    for longer, with so many bugs that begin late in them."""
 
     bugs: int
     on_legal: int
     long: int
+    late: int
     sizes: tuple[float, ...] = ()
     sizes_bfloat16: tuple[float, ...] = ()
     factors: tuple[float, ...] = ()
 
 
 SUBSETS = {
-    "tiny": Subset(3, 1, 0, (1e-5, 1e-4), (1e-2, 3e-2), (1.0, 10.0)),
-    "small": Subset(6, 2, 0, (1e-6, 1e-5, 1e-4, 1e-2), (1e-3, 1e-2, 3e-2, 1e-1), (1e-1, 1.0, 10.0, 100.0)),
-    "medium": Subset(0, 2, 4, (3e-7, 1e-6, 3e-6, 1e-5, 1e-4, 1e-2), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), (1e-1, 1.0, 10.0, 100.0)),
-    "full": Subset(0, 3, 100),
+    "tiny": Subset(3, 1, 0, 0, (1e-5, 1e-4), (1e-2, 3e-2), (1.0, 10.0)),
+    "small": Subset(6, 2, 0, 0, (1e-6, 1e-5, 1e-4, 1e-2), (1e-3, 1e-2, 3e-2, 1e-1), (1e-1, 1.0, 10.0, 100.0)),
+    "medium": Subset(0, 2, 4, 3, (3e-7, 1e-6, 3e-6, 1e-5, 1e-4, 1e-2), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), (1e-1, 1.0, 10.0, 100.0)),
+    "full": Subset(0, 3, 100, 100),
 }
 
 
@@ -91,33 +93,42 @@ def chosen_sizes(bug: Bug, family: Family, subset: Subset) -> Sequence[float]:
 
 def plan(name: str, subset: str) -> list[Pair]:
     """All pairs of a family: clean ones, then each bug alone and on top of legal changes, which take turns."""
-    module = families.load(name)
-    family: Family = module.FAMILY
-    chosen = SUBSETS[subset]
-    base, precision = run_name(name), "bf16" if family.bfloat16 else "f32"
-    changes = [each.name for each in legal.of_family(family)]
-
-    def pair(change: str, bug: Bug | None = None, size: float = 0.0, steps: int = 0) -> Pair:
-        made = Pair(
-            name, families.half(name), precision, run_name(name, steps=steps) if steps else base,
-            run_name(name, change, bug.name if bug else "", size, steps), change, bug.name if bug else "", size, steps=steps,
-        )  # fmt: skip
-        if bug is not None:
-            made.step, made.expected, made.causes = bug.step, expected_of(name, bug), list(bug.causes)
-        return made
-
-    found = [Pair(name, families.half(name), precision, base, f"{base}-again", "", "")]
-    found += [pair(change) for change in changes]
+    module, chosen = families.load(name), SUBSETS[subset]
+    changes = [each.name for each in legal.of_family(module.FAMILY)]
+    found = [replace(_pair(name, ""), run_b=f"{run_name(name)}-again")]
+    found += [_pair(name, change) for change in changes]
     for index, bug in enumerate(module.BUGS[: chosen.bugs or None]):
-        for turn, size in enumerate(chosen_sizes(bug, family, chosen)):
-            found.append(pair("", bug, size))
+        for turn, size in enumerate(chosen_sizes(bug, module.FAMILY, chosen)):
             stride = len(changes) // chosen.on_legal
             on_top = dict.fromkeys(changes[(index + turn + i * stride) % len(changes)] for i in range(chosen.on_legal))
-            found += [pair(change, bug, size) for change in on_top]
+            found += [_pair(name, change, bug, size) for change in ("", *on_top)]
     if chosen.long:
-        found += [pair(change, steps=LONG) for change in changes if change != "threads"][: chosen.long]
-        found += [pair(f"{one}+{other}") for one, other in zip(changes, changes[len(changes) // 2 :])]
+        found += [_pair(name, f"{one}+{other}") for one, other in zip(changes, changes[len(changes) // 2 :])]
+        found += plan_long(name, changes, chosen)
     return found + [between(one, other, found[0]) for one, other in zip(changes, changes[1:])]
+
+
+def plan_long(name: str, changes: Sequence[str], subset: Subset) -> list[Pair]:
+    """Clean pairs, and a few bugs that begin when rounding has grown."""
+    kept = [change for change in changes if change != "threads"][: subset.long]
+    found = [_pair(name, change, steps=families.LONG) for change in kept]
+    sizes = LATE_SIZES_BFLOAT16 if families.load(name).FAMILY.bfloat16 else LATE_SIZES
+    for index, bug in enumerate(families.bugs_of(name)[len(families.load(name).BUGS) :][: subset.late]):
+        for turn, size in enumerate(sizes):
+            on_top = kept[(index + turn) % len(kept)]
+            found += [_pair(name, change, bug, size, families.LONG) for change in ("", on_top)]
+    return found
+
+
+def _pair(name: str, change: str, bug: Bug | None = None, size: float = 0.0, steps: int = 0) -> Pair:
+    """With the baseline; clean without a bug."""
+    planted = bug.name if bug else ""
+    runs = run_name(name, steps=steps), run_name(name, change, planted, size, steps)
+    precision = "bf16" if families.load(name).FAMILY.bfloat16 else "f32"
+    made = Pair(name, families.half(name), precision, *runs, change, planted, size, steps=steps)
+    if bug is not None:
+        made.step, made.expected, made.causes = bug.step, expected_of(name, bug), list(bug.causes)
+    return made
 
 
 def between(one: str, other: str, like: Pair) -> Pair:

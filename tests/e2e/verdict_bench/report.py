@@ -125,11 +125,13 @@ def by_bug(results: Sequence[Result], at_least: float = 10.0) -> Table:
 def kind_of(result: Result) -> str:
     """`eps_of_b.2.ln2` is of kind eps."""
     name = str(result.pair["bug"])
-    for word in ("_of_", "activation_", "permuted_", "cast_", "batch_"):
-        at = name.find(word)
-        if at >= 0 and name != "batch_order":
-            return name[:at] or word.rstrip("_")
-    return name
+    for word in ("activation", "permuted", "cast", "betas", "learning_rate", "optimizer_eps"):
+        if name.startswith(word):
+            return word
+    if name.startswith("batch_"):
+        return name if name == "batch_order" else "batch_value"
+    kind, _, rest = name.partition("_of_")
+    return f"{kind}_late" if rest.endswith("_late") else kind
 
 
 def times(results: Sequence[Result]) -> Table:
