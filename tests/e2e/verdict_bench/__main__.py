@@ -17,7 +17,7 @@ from verdict_bench import effects, families, launch, pairs, report, score
 def record(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.data)
     folder.mkdir(parents=True, exist_ok=True)
-    planned = [pair for name in arguments.families for pair in pairs.plan(name, arguments.subset)]
+    planned = [pair for name in arguments.families for pair in pairs.plan(name, arguments.subset, arguments.optional)]
     jobs = pairs.jobs_of(planned)
     before = set(json.loads(listed.read_text(encoding="utf-8"))) if (listed := folder / "recorded.json").exists() else set()
     jobs = [job for job in jobs if job["run"] not in before]
@@ -92,6 +92,7 @@ def parse_arguments() -> argparse.Namespace:
     commands = parser.add_subparsers(required=True)
     recording = commands.add_parser("record", help="train every run of the pairs into DIR/data, and write DIR/manifest.json")
     recording.add_argument("--subset", choices=sorted(pairs.SUBSETS), default="small")
+    recording.add_argument("--optional", action="store_true", help="also legal changes that take long: compiled models")
     recording.set_defaults(run=record)
     measuring = commands.add_parser("effects", help="measure again how large each bug is beside rounding")
     measuring.set_defaults(run=measure)

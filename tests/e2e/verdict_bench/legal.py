@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from verdict_bench.blocks import Attention, RMSNorm
 from verdict_bench.training import Batch, Family, Training
@@ -22,6 +23,7 @@ class Legal:
     change: str
     kinds: frozenset[str]  # of families that it applies to; empty: all
     plant: Callable[[Training], None]
+    optional: bool = False  # takes long: recorded on request only
 
     def applies_to(self, family: Family) -> bool:
         return not self.kinds or bool(self.kinds & family.kinds_of_legal)
@@ -30,18 +32,18 @@ class Legal:
 LEGAL: dict[str, Legal] = {}
 
 
-def legal(change: str, *kinds: str) -> Callable[[Callable[[Training], None]], Callable[[Training], None]]:
+def legal(change: str, *kinds: str, optional: bool = False) -> Callable[[Callable[[Training], None]], Callable[[Training], None]]:
     """Enters the function under its own name."""
 
     def enter(plant: Callable[[Training], None]) -> Callable[[Training], None]:
-        LEGAL[plant.__name__] = Legal(plant.__name__, change, frozenset(kinds), plant)
+        LEGAL[plant.__name__] = Legal(plant.__name__, change, frozenset(kinds), plant, optional)
         return plant
 
     return enter
 
 
-def of_family(family: Family) -> list[Legal]:
-    return [each for each in LEGAL.values() if each.applies_to(family)]
+def of_family(family: Family, optional: bool = False) -> list[Legal]:
+    return [each for each in LEGAL.values() if each.applies_to(family) and each.optional == optional]
 
 
 # --- attention
@@ -257,3 +259,18 @@ def fused(training: Training) -> None:
 @legal("Lion's sums by lerp", "lion")
 def lion_lerp(training: Training) -> None:
     training.optimizer_options["interpolate"] = True
+
+
+# --- wrappers
+
+
+@legal("DistributedDataParallel on one rank", "one_model")
+def ddp(training: Training) -> None:
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    training.wrap = DistributedDataParallel
+    training.at_end.append(distributed.destroy_process_group)
+
+
+@legal("compiled", "one_model", optional=True)
+def compiled(training: Training) -> None:
+    training.wrap = lambda model: torch.compile(model)  # type: ignore[return-value]

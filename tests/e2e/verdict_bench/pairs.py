@@ -91,12 +91,14 @@ def chosen_sizes(bug: Bug, family: Family, subset: Subset) -> Sequence[float]:
     return chosen or bug.swept(family.bfloat16)
 
 
-def plan(name: str, subset: str) -> list[Pair]:
-    """All pairs of a family: clean ones, then each bug alone and on top of legal changes, which take turns."""
+def plan(name: str, subset: str, optional: bool = False) -> list[Pair]:
+    """All pairs of a family: clean ones, then each bug alone and on top of legal changes, which take turns. `optional`: with the legal changes
+    that take long to record."""
     module, chosen = families.load(name), SUBSETS[subset]
     changes = [each.name for each in legal.of_family(module.FAMILY)]
     found = [replace(_pair(name, ""), run_b=f"{run_name(name)}-again")]
     found += [_pair(name, change) for change in changes]
+    found += [_pair(name, each.name) for each in legal.of_family(module.FAMILY, optional=True) if optional]
     for index, bug in enumerate(module.BUGS[: chosen.bugs or None]):
         for turn, size in enumerate(chosen_sizes(bug, module.FAMILY, chosen)):
             stride = len(changes) // chosen.on_legal

@@ -77,6 +77,7 @@ class Training:
     keep_gradients: set[int] = field(default_factory=set)  # steps in which zero_grad is forgotten
 
     models: dict[str, nn.Module] = field(init=False)
+    trained: dict[str, nn.Module] = field(init=False)  # the same, wrapped
     optimizers: dict[str, torch.optim.Optimizer] = field(init=False)
     step: int = 0
 
@@ -88,6 +89,8 @@ class Training:
         self.clip_factor: Callable[[], float] = lambda: 1.0
         self.label_smoothing: Callable[[], float] = lambda: 0.0
         self.scheduler_offset = 0
+        self.wrap: Callable[[nn.Module], nn.Module] = lambda model: model
+        self.at_end: list[Callable[[], None]] = []
 
     def autocast(self) -> Any:
         return torch.autocast("cpu", dtype=torch.bfloat16) if self.family.bfloat16 else nullcontext()
@@ -119,6 +122,7 @@ class Training:
         if self.channels_last:
             for model in self.models.values():
                 model.to(memory_format=torch.channels_last)
+        self.trained = {watch: self.wrap(model) for watch, model in self.models.items()}
         self.optimizers = self.family.optimizers(self)
         for after in self.on_optimizers:
             after(self)
@@ -131,7 +135,7 @@ class Training:
         torch.set_num_threads(self.threads)
         torch.backends.mkldnn.set_flags(self.mkldnn)
         statagent.init(run=name, required=True, connect_timeout=20)
-        watches = [statagent.watch(model, optimizer=self.optimizers[watch], name=watch) for watch, model in self.models.items()]
+        watches = [statagent.watch(model, optimizer=self.optimizers[watch], name=watch) for watch, model in self.trained.items()]
         for step in range(self.steps):
             self.step = step
             self.train_step()
@@ -140,6 +144,8 @@ class Training:
         stored = statagent.close(timeout=60)
         counts = statagent.counters()
         assert stored and counts["produced"] == counts["acked"] > 0, f"records of {name} were not stored: {counts}"
+        for action in self.at_end:
+            action()
         torch.backends.mkldnn.set_flags(True)
         torch.set_num_threads(1)
         gc.collect()

@@ -43,7 +43,7 @@ class Cnn(nn.Module):
 
 class CnnFamily(Family):
     name = "cnn"
-    kinds_of_legal = frozenset(("convolution", "norm", "sgd", "batched_loss", "linear"))
+    kinds_of_legal = frozenset(("one_model", "convolution", "norm", "sgd", "batched_loss", "linear"))
 
     def models(self) -> dict[str, nn.Module]:
         return {"": Cnn()}
@@ -71,7 +71,7 @@ class CnnFamily(Family):
             model.train()
 
     def loss(self, training: Training, batch: Batch) -> torch.Tensor:
-        return bugs.cross_entropy(training, training.models[""](batch["images"]), batch["labels"])
+        return bugs.cross_entropy(training, training.trained[""](batch["images"]), batch["labels"])
 
 
 FAMILY = CnnFamily()

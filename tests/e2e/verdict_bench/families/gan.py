@@ -57,7 +57,7 @@ class GanFamily(Family):
         return {"images": images, "noise": torch.randn(BATCH, NOISE, generator=random)}
 
     def step(self, training: Training, batch: Batch) -> None:
-        gen, dis = training.models["gen"], training.models["dis"]
+        gen, dis = training.trained["gen"], training.trained["dis"]
         if training.step not in training.keep_gradients:
             training.optimizers["dis"].zero_grad()
         fake = gen(batch["noise"])

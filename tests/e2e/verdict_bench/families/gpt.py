@@ -31,7 +31,7 @@ class Gpt(nn.Module):
 class GptFamily(Family):
     name = "gpt"
     clip = 1.0
-    kinds_of_legal = frozenset(("attention", "linear", "norm", "adam", "batched_loss"))
+    kinds_of_legal = frozenset(("one_model", "attention", "linear", "norm", "adam", "batched_loss"))
 
     def models(self) -> dict[str, nn.Module]:
         return {"": Gpt()}
@@ -48,7 +48,7 @@ class GptFamily(Family):
         return {"tokens": text[:, :-1].contiguous(), "targets": text[:, 1:].contiguous()}
 
     def loss(self, training: Training, batch: Batch) -> torch.Tensor:
-        logits = training.models[""](batch["tokens"])
+        logits = training.trained[""](batch["tokens"])
         return bugs.cross_entropy(training, logits.flatten(0, 1), batch["targets"].flatten())
 
 

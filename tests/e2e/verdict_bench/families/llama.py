@@ -52,7 +52,7 @@ class LlamaFamily(Family):
     name = "llama"
     bfloat16 = True
     clip = 1.0
-    kinds_of_legal = frozenset(("attention", "linear", "norm", "adam"))
+    kinds_of_legal = frozenset(("one_model", "attention", "linear", "norm", "adam"))
 
     def models(self) -> dict[str, nn.Module]:
         return {"": Llama()}
@@ -66,7 +66,7 @@ class LlamaFamily(Family):
         return {"tokens": text[:, :-1].contiguous(), "targets": text[:, 1:].contiguous()}
 
     def loss(self, training: Training, batch: Batch) -> torch.Tensor:
-        logits = training.models[""](batch["tokens"])
+        logits = training.trained[""](batch["tokens"])
         return bugs.cross_entropy(training, logits.float().flatten(0, 1), batch["targets"].flatten())
 
 

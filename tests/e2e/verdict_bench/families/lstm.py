@@ -31,7 +31,7 @@ class Lstm(nn.Module):
 class LstmFamily(Family):
     name = "lstm"
     clip = 0.5
-    kinds_of_legal = frozenset(("linear", "norm", "sgd", "batched_loss", "lstm"))
+    kinds_of_legal = frozenset(("one_model", "linear", "norm", "sgd", "batched_loss", "lstm"))
 
     def models(self) -> dict[str, nn.Module]:
         return {"": Lstm()}
@@ -47,7 +47,7 @@ class LstmFamily(Family):
         return {"tokens": text[:, :-1].contiguous(), "targets": text[:, 1:].contiguous()}
 
     def loss(self, training: Training, batch: Batch) -> torch.Tensor:
-        logits = training.models[""](batch["tokens"])
+        logits = training.trained[""](batch["tokens"])
         return bugs.cross_entropy(training, logits.flatten(0, 1), batch["targets"].flatten())
 
 

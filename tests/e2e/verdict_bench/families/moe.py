@@ -46,7 +46,7 @@ class Moe(nn.Module):
 
 class MoeFamily(Family):
     name = "moe"
-    kinds_of_legal = frozenset(("attention", "linear", "norm", "adam", "batched_loss"))
+    kinds_of_legal = frozenset(("one_model", "attention", "linear", "norm", "adam", "batched_loss"))
 
     def models(self) -> dict[str, nn.Module]:
         return {"": Moe()}
@@ -60,7 +60,7 @@ class MoeFamily(Family):
         return {"tokens": text[:, :-1].contiguous(), "targets": text[:, 1:].contiguous()}
 
     def loss(self, training: Training, batch: Batch) -> torch.Tensor:
-        logits = training.models[""](batch["tokens"])
+        logits = training.trained[""](batch["tokens"])
         return bugs.cross_entropy(training, logits.flatten(0, 1), batch["targets"].flatten())
 
 

@@ -39,7 +39,7 @@ class Recommender(nn.Module):
 
 class RecommenderFamily(Family):
     name = "recommender"
-    kinds_of_legal = frozenset(("linear", "norm", "adam", "bag"))
+    kinds_of_legal = frozenset(("one_model", "linear", "norm", "adam", "bag"))
 
     def models(self) -> dict[str, nn.Module]:
         return {"": Recommender()}
@@ -55,7 +55,7 @@ class RecommenderFamily(Family):
         return {"dense": dense, "ids": ids, "clicks": ((ids[:, 0].sum(1) % 7 > 3) ^ (dense[:, 0] > 0)).float()}
 
     def loss(self, training: Training, batch: Batch) -> torch.Tensor:
-        logits = training.models[""](batch["dense"], batch["ids"])
+        logits = training.trained[""](batch["dense"], batch["ids"])
         return functional.binary_cross_entropy_with_logits(logits, batch["clicks"])
 
 

@@ -78,7 +78,7 @@ class Seq2seqFamily(Family):
     name = "seq2seq"
     bfloat16 = True
     clip = 1.0
-    kinds_of_legal = frozenset(("attention", "linear", "norm", "adam"))
+    kinds_of_legal = frozenset(("one_model", "attention", "linear", "norm", "adam"))
 
     def models(self) -> dict[str, nn.Module]:
         return {"": Seq2seq()}
@@ -94,7 +94,7 @@ class Seq2seqFamily(Family):
         return {"source": source, "target": target[:, :-1].contiguous(), "labels": target[:, 1:].contiguous()}
 
     def loss(self, training: Training, batch: Batch) -> torch.Tensor:
-        logits = training.models[""](batch["source"], batch["target"])
+        logits = training.trained[""](batch["source"], batch["target"])
         return bugs.cross_entropy(training, logits.float().flatten(0, 1), batch["labels"].flatten())
 
 

@@ -49,7 +49,7 @@ class Unet(nn.Module):
 
 class UnetFamily(Family):
     name = "unet"
-    kinds_of_legal = frozenset(("attention", "convolution", "linear", "norm", "adam"))
+    kinds_of_legal = frozenset(("one_model", "attention", "convolution", "linear", "norm", "adam"))
 
     def models(self) -> dict[str, nn.Module]:
         return {"": Unet()}
@@ -66,7 +66,7 @@ class UnetFamily(Family):
         return {"images": (1 - share).sqrt() * clean + share.sqrt() * noise, "noise": noise, "times": times}
 
     def loss(self, training: Training, batch: Batch) -> torch.Tensor:
-        return functional.mse_loss(training.models[""](batch["images"], batch["times"]), batch["noise"])
+        return functional.mse_loss(training.trained[""](batch["images"], batch["times"]), batch["noise"])
 
 
 FAMILY = UnetFamily()

@@ -31,7 +31,7 @@ class Vit(nn.Module):
 
 class VitFamily(Family):
     name = "vit"
-    kinds_of_legal = frozenset(("attention", "linear", "norm", "lion", "batched_loss", "convolution"))
+    kinds_of_legal = frozenset(("one_model", "attention", "linear", "norm", "lion", "batched_loss", "convolution"))
 
     def models(self) -> dict[str, nn.Module]:
         return {"": Vit()}
@@ -49,7 +49,7 @@ class VitFamily(Family):
         return {"images": images, "labels": labels}
 
     def loss(self, training: Training, batch: Batch) -> torch.Tensor:
-        return bugs.cross_entropy(training, training.models[""](batch["images"]), batch["labels"])
+        return bugs.cross_entropy(training, training.trained[""](batch["images"]), batch["labels"])
 
 
 FAMILY = VitFamily()
