@@ -18,16 +18,16 @@ def record(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.data)
     folder.mkdir(parents=True, exist_ok=True)
     planned = [pair for name in arguments.families for pair in pairs.plan(name, arguments.subset, arguments.optional)]
-    jobs = pairs.jobs_of(planned)
-    before = set(json.loads(listed.read_text(encoding="utf-8"))) if (listed := folder / "recorded.json").exists() else set()
-    jobs = [job for job in jobs if job["run"] not in before]
+    before = launch.recorded_in(folder / "jobs")
+    jobs = [job for job in pairs.jobs_of(planned) if job["run"] not in before]
     started = time.monotonic()
     print(f"{len(planned)} pairs; {len(before)} runs are recorded already, {len(jobs)} to do", file=sys.stderr, flush=True)
     collector = Collector(folder / "data").start()
     try:
+        forget_unfinished(collector, before)
         recorded = launch.record_all(collector.address, jobs, folder / "jobs", arguments.jobs)
-        listed.write_text(json.dumps(sorted(before | recorded)), encoding="utf-8")
         kept = kept_pairs(planned, before | recorded)
+        write_manifest(folder, kept)
         effects.measure_all(kept, collector)
         write_manifest(folder, kept)
     finally:
@@ -35,6 +35,13 @@ def record(arguments: argparse.Namespace) -> int:
     seconds = time.monotonic() - started
     print(f"recorded {len(recorded)} of {len(jobs)} runs in {seconds:.0f} s, {len(kept)} pairs", file=sys.stderr)
     return 0 if len(recorded) == len(jobs) else 1
+
+
+def forget_unfinished(collector: Collector, recorded: set[str]) -> None:
+    """Removes runs that were under way when an earlier recording ended."""
+    for run in collector.json("runs")["runs"]:
+        if run["run"] not in recorded:
+            collector.statctl("rm", run["run"], "--yes", "--force")
 
 
 def kept_pairs(planned: list[pairs.Pair], recorded: set[str]) -> list[pairs.Pair]:

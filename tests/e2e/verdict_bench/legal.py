@@ -24,6 +24,7 @@ class Legal:
     kinds: frozenset[str]  # of families that it applies to; empty: all
     plant: Callable[[Training], None]
     optional: bool = False  # takes long: recorded on request only
+    idle: bool = False  # the same bits: no bugs on top of it
 
     def applies_to(self, family: Family) -> bool:
         return not self.kinds or bool(self.kinds & family.kinds_of_legal)
@@ -32,11 +33,13 @@ class Legal:
 LEGAL: dict[str, Legal] = {}
 
 
-def legal(change: str, *kinds: str, optional: bool = False) -> Callable[[Callable[[Training], None]], Callable[[Training], None]]:
+def legal(
+    change: str, *kinds: str, optional: bool = False, idle: bool = False
+) -> Callable[[Callable[[Training], None]], Callable[[Training], None]]:
     """Enters the function under its own name."""
 
     def enter(plant: Callable[[Training], None]) -> Callable[[Training], None]:
-        LEGAL[plant.__name__] = Legal(plant.__name__, change, frozenset(kinds), plant, optional)
+        LEGAL[plant.__name__] = Legal(plant.__name__, change, frozenset(kinds), plant, optional, idle)
         return plant
 
     return enter
@@ -264,7 +267,7 @@ def lion_lerp(training: Training) -> None:
 # --- wrappers
 
 
-@legal("DistributedDataParallel on one rank", "one_model")
+@legal("DistributedDataParallel on one rank", "one_model", idle=True)
 def ddp(training: Training) -> None:
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     training.wrap = DistributedDataParallel

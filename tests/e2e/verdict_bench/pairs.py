@@ -95,10 +95,9 @@ def plan(name: str, subset: str, optional: bool = False) -> list[Pair]:
     """All pairs of a family: clean ones, then each bug alone and on top of legal changes, which take turns. `optional`: with the legal changes
     that take long to record."""
     module, chosen = families.load(name), SUBSETS[subset]
-    changes = [each.name for each in legal.of_family(module.FAMILY)]
-    found = [replace(_pair(name, ""), run_b=f"{run_name(name)}-again")]
-    found += [_pair(name, change) for change in changes]
-    found += [_pair(name, each.name) for each in legal.of_family(module.FAMILY, optional=True) if optional]
+    known = [*legal.of_family(module.FAMILY), *(legal.of_family(module.FAMILY, optional=True) if optional else [])]
+    changes = [each.name for each in known if not each.optional and not each.idle]
+    found = [replace(_pair(name, ""), run_b=f"{run_name(name)}-again"), *(_pair(name, each.name) for each in known)]
     for index, bug in enumerate(module.BUGS[: chosen.bugs or None]):
         for turn, size in enumerate(chosen_sizes(bug, module.FAMILY, chosen)):
             stride = len(changes) // chosen.on_legal
