@@ -1,0 +1,138 @@
+"""A small part of the benchmark of verdicts: rounding raises no alarm, and a bug larger than rounding is named where it was planted.
+
+`python -m verdict_bench` in this folder records and scores all of it; the figures are in docs/verdict.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Collector
+from verdict_bench import effects, families, launch, legal, pairs, report, score
+from verdict_bench.pairs import Pair
+from verdict_bench.score import Result
+
+FAMILIES = ("cnn", "gpt", "gan")
+
+
+@dataclass
+class Bench:
+    """What was recorded and asked once for all tests here."""
+
+    pairs: list[Pair]
+    results: list[Result]
+
+    def clean(self) -> list[Result]:
+        return [each for each in self.results if report.is_clean(each)]
+
+    def planted(self, at_least: float) -> list[Result]:
+        return [each for each in self.results if not report.is_clean(each) and report.effect_of(each) >= at_least]
+
+
+@pytest.fixture(scope="module")
+def bench(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    planned = [pair for name in FAMILIES for pair in pairs.plan(name, "tiny")]
+    jobs = pairs.jobs_of(planned)
+    recorded = launch.record_all(shared_collector.address, jobs, tmp_path_factory.mktemp("jobs"), processes=2)
+    assert recorded == {job["run"] for job in jobs}
+    effects.measure_all(planned, shared_collector)
+    return Bench(planned, score.ask_all(shared_collector, planned))
+
+
+def test_a_repeat_is_identical_and_legal_changes_change_bits(bench: Bench) -> None:
+    verdicts = {each.pair["run_b"]: each.verdict for each in bench.clean()}
+    assert [verdicts[f"{name}-plain-again"] for name in FAMILIES] == ["identical"] * len(FAMILIES)
+    changed = [name for name, verdict in verdicts.items() if verdict != "identical"]
+    assert len(changed) >= 0.6 * (len(verdicts) - len(FAMILIES)), "most legal changes must round differently"
+
+
+def test_bugs_are_planted_at_all_sizes(bench: Bench) -> None:
+    """Each bug changes bits where it says, if it is larger than the precision; and larger sizes change more."""
+    alone = [pair for pair in bench.pairs if pair.bug and not pair.legal]
+    assert all(pair.effect for pair in alone if pair.size >= 1e-5), [p.run_b for p in alone if not p.effect]
+    by_bug: dict[tuple[str, str], list[Pair]] = {}
+    for pair in alone:
+        by_bug.setdefault((pair.family, pair.bug), []).append(pair)
+    for each in by_bug.values():
+        distances = [pair.distance or 0.0 for pair in sorted(each, key=lambda pair: pair.size)]
+        assert distances == sorted(distances), f"{each[0].bug} of {each[0].family}: {distances}"
+
+
+def test_rounding_is_no_alarm(bench: Bench) -> None:
+    alarms = [f"{each.pair['run_b']}: {each.found or each.first_found}" for each in bench.clean() if each.alarm]
+    assert not alarms, f"{len(alarms)} of {len(bench.clean())} clean pairs\n" + "\n".join(alarms)
+
+
+@pytest.mark.parametrize(("on_legal", "at_least"), [(False, 0.9), (True, 0.9)])
+def test_a_bug_ten_times_rounding_is_named_exactly(bench: Bench, on_legal: bool, at_least: float) -> None:
+    planted = [each for each in bench.planted(10.0) if report.on_top(each) == on_legal]
+    exact = sum(each.exact for each in planted)
+    assert exact >= at_least * len(planted) > 0, f"{exact} of {len(planted)}\n{report.wrong(planted)}"
+
+
+def test_the_cause_of_an_exact_root_is_right(bench: Bench) -> None:
+    ruled = [each for each in bench.planted(10.0) if each.exact and each.cause_right is not None]
+    right = sum(bool(each.cause_right) for each in ruled)
+    named = "\n".join(f"{each.pair['run_b']}: {each.cause or 'no cause'}" for each in ruled if not each.cause_right)
+    assert right >= 0.8 * len(ruled) > 0, f"{right} of {len(ruled)}\n{named}"
+
+
+# --- the benchmark itself
+
+
+def test_every_family_has_ten_legal_changes_or_so_and_a_half() -> None:
+    assert set(families.FITTED) | set(families.REPORTED) == set(families.NAMES) and len(families.NAMES) >= 10
+    for name in families.NAMES:
+        module = families.load(name)
+        assert len(legal.of_family(module.FAMILY)) >= 9, name
+        assert len({bug.name for bug in module.BUGS}) == len(module.BUGS) >= 18, name
+
+
+def test_runs_of_a_plan_have_one_meaning_each() -> None:
+    planned = pairs.plan("gan", "full")
+    jobs = pairs.jobs_of(planned)
+    assert len({job["run"] for job in jobs}) == len(jobs)
+    named = {job["run"]: (job["legal"], job["bug"], job["size"]) for job in jobs}
+    assert all(named[pair.run_b] == (pair.legal, pair.bug, pair.size) for pair in planned if pair.run_b in named)
+
+
+ROW = {"step": 3, "stage": "forward", "kind": "output", "activation": "b.2.ln2"}
+PAIR = Pair(
+    "gpt", "reported", "f32", "a", "b", "", "eps_of_b.2.ln2", 1e-5, 3, {"stages": ["forward"], "step": 3, "names": [["b.2.*", "output"]]},
+    ["module_setting"],
+)  # fmt: skip
+
+
+def answered(pair: Pair, verdict: str, **fields: Any) -> Result:
+    return score.judge(pair, {"verdict": verdict, "first": None, **fields}, 0.0)
+
+
+def test_a_root_is_exact_at_its_step_stage_kind_and_name_only() -> None:
+    assert answered(PAIR, "within_tolerance", root=ROW).exact
+    for change in ({"step": 4}, {"stage": "backward"}, {"kind": "input"}, {"activation": "b.1.ln2"}):
+        found = answered(PAIR, "within_tolerance", root={**ROW, **change})
+        assert found.alarm and not found.exact, change
+
+
+def test_without_a_root_the_first_difference_counts_and_agreement_is_clean() -> None:
+    old = answered(PAIR, "diverged", first=ROW)
+    assert old.exact and old.first_exact and old.alarm
+    clean = answered(replace(PAIR, bug=""), "within_tolerance", explained="rounding")
+    assert not clean.alarm and not clean.exact and clean.explained == "rounding"
+    assert not answered(PAIR, "diverged", first=ROW, root={**ROW, "step": 5}).exact
+
+
+def test_a_cause_is_right_by_its_rule() -> None:
+    cause = {"rule": "module_setting", "text": "eps is 1e-05 and 2e-05"}
+    assert answered(PAIR, "diverged", first=ROW, root={**ROW, "cause": cause}).cause_right
+    assert answered(PAIR, "diverged", first=ROW, root={**ROW, "cause": {"rule": "dropout"}}).cause_right is False
+    assert answered(replace(PAIR, causes=[]), "diverged", first=ROW, root={**ROW, "cause": cause}).cause_right is None
+
+
+def test_data_of_a_benchmark_can_be_kept_in_a_manifest(tmp_path: Path) -> None:
+    from verdict_bench.__main__ import read_manifest, write_manifest
+
+    write_manifest(tmp_path, [PAIR, replace(PAIR, effect=12.5)])
+    assert read_manifest(tmp_path) == [PAIR, replace(PAIR, effect=12.5)]

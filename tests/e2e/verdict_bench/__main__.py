@@ -1,0 +1,124 @@
+"""`python -m verdict_bench record | effects | score | report`, in tests/e2e; see --help of each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from conftest import Collector
+
+from verdict_bench import effects, families, launch, pairs, report, score
+
+
+def record(arguments: argparse.Namespace) -> int:
+    folder = Path(arguments.data)
+    folder.mkdir(parents=True, exist_ok=True)
+    planned = [pair for name in arguments.families for pair in pairs.plan(name, arguments.subset, arguments.optional)]
+    before = launch.recorded_in(folder / "jobs")
+    jobs = [job for job in pairs.jobs_of(planned) if job["run"] not in before]
+    started = time.monotonic()
+    print(f"{len(planned)} pairs; {len(before)} runs are recorded already, {len(jobs)} to do", file=sys.stderr, flush=True)
+    collector = Collector(folder / "data").start()
+    try:
+        forget_unfinished(collector, before)
+        recorded = launch.record_all(collector.address, jobs, folder / "jobs", arguments.jobs)
+        kept = kept_pairs(planned, before | recorded)
+        write_manifest(folder, kept)
+        effects.measure_all(kept, collector)
+        write_manifest(folder, kept)
+    finally:
+        collector.stop()
+    seconds = time.monotonic() - started
+    print(f"recorded {len(recorded)} of {len(jobs)} runs in {seconds:.0f} s, {len(kept)} pairs", file=sys.stderr)
+    return 0 if len(recorded) == len(jobs) else 1
+
+
+def forget_unfinished(collector: Collector, recorded: set[str]) -> None:
+    """Removes runs that were under way when an earlier recording ended."""
+    for run in collector.json("runs")["runs"]:
+        if run["run"] not in recorded:
+            collector.statctl("rm", run["run"], "--yes", "--force")
+
+
+def kept_pairs(planned: list[pairs.Pair], recorded: set[str]) -> list[pairs.Pair]:
+    """Those of which everything was recorded that is needed to judge them."""
+    needed = [{pair.run_a, pair.run_b, *([effects.alone_of(pair)] if pair.bug else [])} for pair in planned]
+    return [pair for pair, names in zip(planned, needed) if names <= recorded]
+
+
+def write_manifest(folder: Path, kept: list[pairs.Pair]) -> None:
+    text = json.dumps({"pairs": [asdict(pair) for pair in kept]}, indent=1)
+    (folder / "manifest.json").write_text(text, encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> list[pairs.Pair]:
+    found = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return [pairs.Pair(**pair) for pair in found["pairs"]]
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    folder = Path(arguments.data)
+    found = read_manifest(folder)
+    collector = Collector(folder / "data").start()
+    try:
+        effects.measure_all(found, collector)
+    finally:
+        collector.stop()
+    write_manifest(folder, found)
+    return 0
+
+
+def ask(arguments: argparse.Namespace) -> int:
+    folder = Path(arguments.data)
+    chosen = [pair for pair in read_manifest(folder) if pair.family in arguments.families]
+    collector = Collector(folder / "data").start()
+    try:
+        results = score.ask_all(collector, chosen, arguments.jobs)
+    finally:
+        collector.stop()
+    Path(arguments.results or folder / "results.json").write_text(score.as_json(results), encoding="utf-8")
+    print(report.text(results))
+    return 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.results or Path(arguments.data) / "results.json")
+    results = [score.Result(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
+    print(report.text(results, report.markdown if arguments.markdown else report.aligned))
+    if arguments.wrong is not None:
+        print(f"\n{report.wrong(results, arguments.wrong)}")
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="verdict_bench", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    recording = commands.add_parser("record", help="train every run of the pairs into DIR/data, and write DIR/manifest.json")
+    recording.add_argument("--subset", choices=sorted(pairs.SUBSETS), default="small")
+    recording.add_argument("--optional", action="store_true", help="also legal changes that take long: compiled models")
+    recording.set_defaults(run=record)
+    measuring = commands.add_parser("effects", help="measure again how large each bug is beside rounding")
+    measuring.set_defaults(run=measure)
+    asking = commands.add_parser("score", help="ask for the verdict of each pair, write DIR/results.json and print the tables")
+    asking.set_defaults(run=ask)
+    showing = commands.add_parser("report", help="print the tables of results")
+    showing.add_argument("--markdown", action="store_true")
+    showing.add_argument("--wrong", type=float, metavar="TIMES", help="list what is wrong of bugs from so many times rounding")
+    showing.set_defaults(run=show)
+    for command in (recording, measuring, asking, showing):
+        command.add_argument("--data", required=True, metavar="DIR")
+    for command in (recording, asking):
+        command.add_argument("--families", type=lambda text: text.split(","), default=list(families.NAMES))
+        command.add_argument("--jobs", type=int, default=2, help="processes or questions at a time (default 2)")
+    for command in (asking, showing):
+        command.add_argument("--results", metavar="FILE", help="instead of DIR/results.json")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    parsed = parse_arguments()
+    sys.exit(parsed.run(parsed))

@@ -1,0 +1,98 @@
+"""How large a planted bug is beside rounding: its distance where it acts, over that of the legal change at the same place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from conftest import Collector
+
+from verdict_bench.pairs import Pair, run_name
+
+FLOORS = {"bf16": 4e-3, "f16": 5e-4, "f64": 1e-16}
+FLOOR = 6e-8  # of f32 and of everything that is not rounded
+
+Row = dict[str, Any]
+
+
+def matches(row: Row, expected: dict[str, Any]) -> bool:
+    """Stage and name of a row of the report are what a bug may show as; not the step."""
+    stages, kind = expected["stages"], row["kind"] or ""
+    if "*" not in stages and row["stage"] not in stages:
+        return False
+    return any(fnmatchcase(row["activation"], name) and fnmatchcase(kind, of_kind) for name, of_kind in expected["names"])
+
+
+class Distances:
+    """What differs by a bit between two runs in one step, asked once."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._known: dict[tuple[str, str, int], dict[tuple[Any, ...], Row]] = {}
+
+    def of(self, run_a: str, run_b: str, step: int) -> dict[tuple[Any, ...], Row]:
+        key = (run_a, run_b, step)
+        if key not in self._known:
+            options = ("--exact", "--all", "--no-alignment", "--steps", str(step))
+            rows = self._collector.diff(run_a, run_b, *options)["diverged"]
+            self._known[key] = {_place(row): _short(row) for row in rows}
+        return self._known[key]
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+_PLACE = ("rank", "micro_batch", "stage", "kind", "activation", "output_path", "call", "mode")
+_CALL = _PLACE.index("call")
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return tuple(row[key] for key in _PLACE)
+
+
+def _short(row: Row) -> Row:
+    distance = math.inf if row["distance"] is None else float(row["distance"])
+    return {
+        "stage": row["stage"],
+        "kind": row["kind"],
+        "activation": row["activation"],
+        "dtype": row["a"]["dtype"],
+        "distance": distance,
+    }
+
+
+def alone_of(pair: Pair) -> str:
+    """The run that has the pair's bug and no legal change."""
+    return run_name(pair.family, "", pair.bug, pair.size, pair.steps)
+
+
+def measure(pair: Pair, distances: Distances) -> None:
+    """Fills effect, distance and rounding: at the place of those expected where the bug stands out most."""
+    alone = distances.of(pair.run_a, alone_of(pair), pair.step)
+    rounded = distances.of(pair.run_a, run_name(pair.family, pair.legal, steps=pair.steps), pair.step) if pair.legal else {}
+    pair.effect, pair.distance, pair.rounding = 0.0, 0.0, 0.0
+    for place, row in first_calls({place: row for place, row in alone.items() if matches(row, pair.expected)}).items():
+        noise = rounded[place]["distance"] if place in rounded else 0.0
+        floor = FLOORS.get(row["dtype"], FLOOR)
+        effect = row["distance"] / (noise or floor)
+        if effect > pair.effect:
+            pair.effect, pair.distance, pair.rounding = min(effect, 1e12), min(row["distance"], 1e12), noise
+
+
+def first_calls(rows: dict[tuple[Any, ...], Row]) -> dict[tuple[Any, ...], Row]:
+    """Without later calls of the same module in the step: what those got has the bug in it already."""
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for place in sorted(rows, key=lambda place: place[_CALL]):
+        found.setdefault(place[:_CALL] + place[_CALL + 1 :], place)
+    return {place: rows[place] for place in found.values()}
+
+
+def measure_all(pairs: Sequence[Pair], collector: Collector) -> None:
+    distances = Distances(collector)
+    for family in dict.fromkeys(pair.family for pair in pairs):
+        for pair in pairs:
+            if pair.family == family and pair.bug:
+                measure(pair, distances)
+        distances.forget()

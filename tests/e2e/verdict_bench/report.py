@@ -1,0 +1,171 @@
+"""Tables of a scored benchmark: false alarms, roots by size of the bug, causes, times."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+from verdict_bench.score import Result
+
+BUCKETS = (0.0, 1e-9, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3)
+HALVES = ("fitted", "reported")
+Table = list[tuple[str, ...]]
+
+
+def bucket(effect: float) -> int:
+    return max(index for index, low in enumerate(BUCKETS) if effect >= low)
+
+
+def bucket_name(index: int) -> str:
+    if index == 0:
+        return "no effect"
+    low = "0" if index == 1 else f"{BUCKETS[index]:g}"
+    return f"{low} to {BUCKETS[index + 1]:g}" if index + 1 < len(BUCKETS) else f"{low} and more"
+
+
+def percent(part: int, whole: int) -> str:
+    return "-" if whole == 0 else f"{100 * part / whole:.1f} % ({part}/{whole})"
+
+
+def share(results: Iterable[Result], test: Callable[[Result], bool]) -> str:
+    found = list(results)
+    return percent(sum(map(test, found)), len(found))
+
+
+def is_clean(result: Result) -> bool:
+    return not result.pair["bug"]
+
+
+def on_top(result: Result) -> bool:
+    return bool(result.pair["legal"])
+
+
+def effect_of(result: Result) -> float:
+    return float(result.pair["effect"] or 0.0)
+
+
+def false_alarms(results: Sequence[Result]) -> Table:
+    rows: Table = [("clean pairs", "today", "with roots")]
+    clean = [each for each in results if is_clean(each)]
+    groups = [(half, [each for each in clean if each.pair["half"] == half]) for half in HALVES]
+    groups += [(family, [each for each in clean if each.pair["family"] == family]) for family in families_of(clean)]
+    groups += [(change or "repeat", [each for each in clean if each.pair["legal"] == change]) for change in changes_of(clean)]
+    for name, mine in [("all", clean), *groups]:
+        rows.append((name, share(mine, lambda r: r.first_alarm), share(mine, lambda r: r.alarm)))
+    return rows
+
+
+def families_of(results: Iterable[Result]) -> list[str]:
+    return list(dict.fromkeys(each.pair["family"] for each in results))
+
+
+def changes_of(results: Iterable[Result]) -> list[str]:
+    return list(dict.fromkeys(each.pair["legal"] for each in results))
+
+
+def roots(results: Sequence[Result]) -> Table:
+    rows: Table = [("bug", "times rounding", "half", "exact today", "exact", "exact or alternative", "another place", "not seen")]
+    planted = [each for each in results if not is_clean(each)]
+    for name, on_legal in (("alone", False), ("on a legal change", True)):
+        for index in range(len(BUCKETS)):
+            for half in HALVES:
+                mine = [r for r in planted if on_top(r) == on_legal and bucket(effect_of(r)) == index and r.pair["half"] == half]
+                if mine:
+                    rows.append((name, bucket_name(index), half, *_shares(mine)))
+    return rows
+
+
+def _shares(mine: Sequence[Result]) -> tuple[str, ...]:
+    return (
+        share(mine, lambda r: r.first_exact), share(mine, lambda r: r.exact), share(mine, lambda r: r.exact or r.alternative),
+        share(mine, lambda r: r.alarm and not r.exact), share(mine, lambda r: not r.alarm),
+    )  # fmt: skip
+
+
+def goals(results: Sequence[Result]) -> Table:
+    """The figures that the benchmark is about, by half."""
+    rows: Table = [("goal", "wanted", *HALVES)]
+
+    def row(name: str, wanted: str, chosen: Callable[[Result], bool], test: Callable[[Result], bool]) -> None:
+        found = [[r for r in results if chosen(r) and r.pair["half"] == half] for half in HALVES]
+        rows.append((name, wanted, *(share(each, test) for each in found)))
+
+    row("false alarms", "<= 1 %", is_clean, lambda r: r.alarm)
+    row("false alarms today", "", is_clean, lambda r: r.first_alarm)
+    row("root exact at 10 times rounding or more", ">= 95 %", lambda r: _large(r, 10), lambda r: r.exact)
+    row("root exact at 10 times rounding or more, today", "", lambda r: _large(r, 10), lambda r: r.first_exact)
+    row("root exact at 3 to 10 times rounding", ">= 70 %", lambda r: _large(r, 3) and not _large(r, 10), lambda r: r.exact)
+    row("root exact, bug alone, any size", "", lambda r: _large(r, 1e-9) and not on_top(r), lambda r: r.exact)
+    row("cause right, root exact, a rule expected", ">= 90 %", lambda r: r.exact and r.cause_right is not None, _cause_right)
+    return rows
+
+
+def _large(result: Result, at_least: float) -> bool:
+    return not is_clean(result) and effect_of(result) >= at_least
+
+
+def _cause_right(result: Result) -> bool:
+    return bool(result.cause_right)
+
+
+def by_bug(results: Sequence[Result], at_least: float = 10.0) -> Table:
+    """Kinds of bugs at a size that should be found."""
+    rows: Table = [
+        (f"bug, at {at_least:g} times rounding or more", "exact today", "exact", "another place", "not seen", "cause right")
+    ]
+    planted = [each for each in results if _large(each, at_least)]
+    for kind in sorted({kind_of(each) for each in planted}):
+        mine = [each for each in planted if kind_of(each) == kind]
+        ruled = [each for each in mine if each.cause_right is not None and each.exact]
+        exact_today, exact, _, elsewhere, unseen = _shares(mine)
+        rows.append((kind, exact_today, exact, elsewhere, unseen, share(ruled, _cause_right)))
+    return rows
+
+
+def kind_of(result: Result) -> str:
+    """`eps_of_b.2.ln2` is of kind eps."""
+    name = str(result.pair["bug"])
+    for word in ("activation", "permuted", "cast", "betas", "learning_rate", "optimizer_eps"):
+        if name.startswith(word):
+            return word
+    if name.startswith("batch_"):
+        return name if name == "batch_order" else "batch_value"
+    kind, _, rest = name.partition("_of_")
+    return f"{kind}_late" if rest.endswith("_late") else kind
+
+
+def times(results: Sequence[Result]) -> Table:
+    seconds = sorted(each.seconds for each in results)
+    last = seconds[int(0.95 * (len(seconds) - 1))]
+    return [("pairs", "median", "95th percentile", "sum"),
+            (str(len(seconds)), f"{statistics.median(seconds):.3f} s", f"{last:.3f} s", f"{sum(seconds):.0f} s")]  # fmt: skip
+
+
+def aligned(table: Table) -> str:
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table)
+
+
+def markdown(table: Table) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in table]
+    return "\n".join([lines[0], "|" + "---|" * len(table[0]), *lines[1:]])
+
+
+def text(results: Sequence[Result], form: Callable[[Table], str] = aligned) -> str:
+    return "\n\n".join(
+        form(table) for table in (goals(results), false_alarms(results), roots(results), by_bug(results), times(results))
+    )
+
+
+def wrong(results: Sequence[Result], at_least: float = 10.0) -> str:
+    """A line for each false alarm, and for each bug of that size that was not named."""
+    lines = []
+    for each in results:
+        pair = each.pair
+        if is_clean(each) and each.alarm:
+            lines.append(f"false alarm  {pair['run_b']}: {each.found}")
+        elif _large(each, at_least) and not each.exact:
+            lines.append(
+                f"{effect_of(each):9.3g} x  {pair['run_b']}: expected {pair['step']} {pair['expected']['names'][0]}, found {each.found or 'nothing'}"
+            )
+    return "\n".join(lines)
