@@ -43,7 +43,7 @@ TEST_F(CauseGradientsTest, GradientsThatWereNotSetToZeroAreASum) {
 
 TEST_F(CauseGradientsTest, AShareOfTheOldGradientOnTopSaysNothing) {
   Gradients(3, Same);
-  Gradients(4, [](int i, const Tensor& tensor) { return Sum(tensor, Times(Gradient(i, 3), 0.5)); });
+  Gradients(4, [](int i, const Tensor& tensor) { return Sum(tensor, Times(Gradient(i, 3), 0.7)); });
   EXPECT_EQ(Say(GradientRoot(4)), "nothing");
 }
 
