@@ -17,6 +17,7 @@
 #include "server/query/parallel.h"
 #include "server/query/rank_step_diff.h"
 #include "server/query/recorded_config.h"
+#include "server/query/verdict/verdict.h"
 
 namespace statcollect::query {
 namespace {
@@ -56,7 +57,9 @@ class ReportBuilder {
 
   Status Take(StepResult result);
   bool diverged() const { return report_.first.has_value(); }
-  DiffReport Conclude() &&;
+  const StepsToJudge& steps_to_judge() const { return steps_to_judge_; }
+  const Tally& tally() const { return tally_; }
+  DiffReport Conclude();  // once
 
  private:
   Status TakeMissing(RankStepFindings& at);
@@ -85,6 +88,7 @@ class ReportBuilder {
   const DiffContext& context_;
   DiffReport report_;
   Tally tally_;
+  StepsToJudge steps_to_judge_;
   LossDiff losses_;
   LoadedWeights loaded_;
   const std::uint64_t rows_max_;
@@ -107,7 +111,9 @@ Status ReportBuilder::Take(StepResult result) {
   std::vector<ForwardTrace> traces;
   std::optional<PlacedRow> bitwise;
   Tally tally;
-  for (RankStepFindings& at : result.ranks) {
+  for (std::size_t place = 0; place < result.ranks.size(); ++place) {
+    RankStepFindings& at = result.ranks[place];
+    steps_to_judge_.Take(result.step, place, at.rise);
     STATCOLLECT_RETURN_IF_ERROR(losses_.Compare(at));
     if (!order_reported_) TakeOutOfPlace(at);
     if (!at.missing.empty()) STATCOLLECT_RETURN_IF_ERROR(loaded_.Compare(at));
@@ -191,6 +197,7 @@ void ReportBuilder::TakeOutOfPlace(RankStepFindings& at) {
   if (agreement == Agreement::kDiverged) {
     for (PlacedRow& row : at.rows) {
       if (row.place != placed.place) continue;
+      if (row.row.reason == Reason::kNumeric) --at.tally.numeric;
       if (row.row.reason != Reason::kShape && row.row.reason != Reason::kDType)
         row.row.reason = Reason::kOrder;
     }
@@ -279,7 +286,8 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
   }
   if (!(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
   const RankCatalogue& having = in_a ? at.alignment->b() : at.alignment->a();
-  if (auto why = WhyNotRecorded(a_, b_, plan_, having.activations[missing.id], /*of_b=*/in_a, missing.defined)) {
+  if (auto why =
+          WhyNotRecorded(a_, b_, plan_, having.activations[missing.id], /*of_b=*/in_a, missing.defined)) {
     incomplete_.insert(*std::move(why));
     return false;
   }
@@ -379,7 +387,7 @@ void ReportBuilder::AddNotes() {
   notes.insert(notes.end(), incomplete_.begin(), incomplete_.end());
 }
 
-DiffReport ReportBuilder::Conclude() && {
+DiffReport ReportBuilder::Conclude() {
   report_.compared = {.records = tally_.records,
                       .identical = tally_.identical,
                       .within_tolerance = tally_.within_tolerance,
@@ -595,7 +603,12 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
     if (!request.no_alignment) STATCOLLECT_RETURN_IF_ERROR(AlignByOrder(context, *plan, stop));
     ReportBuilder builder(a, b, request, *plan, context);
     STATCOLLECT_RETURN_IF_ERROR(DiffScan(context, *plan, request.first_only).Run(builder, progress, stop));
-    report = std::move(builder).Conclude();
+    report = builder.Conclude();
+    std::optional<std::uint64_t> last_step;
+    if (request.first_only && report.first) last_step = report.first->step;
+    const RootQuestion question{
+        .context = context, .plan = *plan, .steps = builder.steps_to_judge(), .last_step = last_step};
+    STATCOLLECT_RETURN_IF_ERROR(JudgeReport(question, request, builder.tally(), report, stop));
     for (std::string& unused : names->Unused(a.run(), b.run())) report.notes.push_back(std::move(unused));
   } else {
     report.verdict = Verdict::kIncomparable;

@@ -177,6 +177,7 @@ Status LossDiff::ComparePair(const ScalarRecord& a, double b, const Place& place
     return Status::Ok();
   }
   ++at.tally.diverged;
+  if (row.reason == Reason::kNumeric) ++at.tally.numeric;
   at.rows.push_back({place, std::move(row)});
   return Status::Ok();
 }

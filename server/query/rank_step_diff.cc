@@ -381,6 +381,10 @@ class RankScan {
     for (; done < all.size() && !stop.stop_requested(); ++done)
       STATCOLLECT_RETURN_IF_ERROR(CompareStep(all[done]));
     all.resize(done);
+    if (!all.empty()) {
+      all.back().rise.ends = true;
+      if (follower_.differs()) all.back().rise.last = std::make_shared<Distances>(follower_.now());
+    }
     return all;
   }
 
@@ -414,7 +418,9 @@ class RankScan {
     auto defined = Define(at.step);
     if (!defined.ok()) return defined.status();
     at.alignment = *defined;
+    follower_.BeginStep(at.alignment->a().activations.size());
     STATCOLLECT_RETURN_IF_ERROR(CompareLoaded(at, quick));
+    NoteRise(at);
     const DetailLimits& limits = context_.limits;
     const bool in_detail =
         quick.missing || (at.tally.diverged > 0 && limits.WantsRows(at.step)) ||
@@ -427,6 +433,13 @@ class RankScan {
     if (with_losses) context_.limits.EnoughBitwise(at.step);
     SetLimits(at);
     return Status::Ok();
+  }
+
+  void NoteRise(RankStepFindings& at) {
+    at.rise.differs = follower_.differs() || LossesDiffer(at.losses_a, at.losses_b);
+    at.rise.rise = follower_.Rise();
+    if (follower_.differs() && at.step == steps_.steps.front())
+      at.rise.first = std::make_shared<Distances>(follower_.now());
   }
 
   Result<const Alignment*> CurrentAlignment() {
@@ -557,6 +570,9 @@ class RankScan {
     at.alignment->MarkA(id, Alignment::kCompared);
     if (judged.agreement == Agreement::kDiverged) at.alignment->MarkA(id, Alignment::kDiverged);
     quick.not_identical |= judged.agreement != Agreement::kIdentical;
+    if (judged.agreement == Agreement::kIdentical || judged.agreement == Agreement::kIncomparable) return;
+    constexpr float kUnmeasured = 1e30F;
+    follower_.Note(id, judged.distance ? static_cast<float>(judged.distance->value) : kUnmeasured);
   }
 
   void CompareGroup(const AlignedGroup& group, Judge& judge, RankStepFindings& at, Quick& quick) {
@@ -686,6 +702,7 @@ class RankScan {
   const Alignment* alignment_ = nullptr;
   std::vector<Ordered> forward_;
   std::vector<ToRemember> to_remember_;
+  DistanceFollower follower_;
 };
 
 }  // namespace
@@ -714,6 +731,10 @@ void Tally::Count(const Comparison& comparison, Stage stage) {
   within_tolerance += comparison.agreement == Agreement::kWithinTolerance ? 1 : 0;
   diverged += comparison.agreement == Agreement::kDiverged ? 1 : 0;
   without_hash += same && comparison.without_hash ? 1 : 0;
+  if (comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kNumeric) {
+    ++numeric;
+    by_statistics += comparison.distance && comparison.distance->kind == DistanceKind::kStatistics ? 1 : 0;
+  }
   weights_seen |= stage == Stage::kWeights;
   batches_seen |= stage == Stage::kBatch;
   const bool unproven = comparison.agreement == Agreement::kWithinTolerance && comparison.without_hash;
@@ -749,6 +770,8 @@ void Tally::Add(const Tally& other) {
   diverged += other.diverged;
   incomparable += other.incomparable;
   without_hash += other.without_hash;
+  numeric += other.numeric;
+  by_statistics += other.by_statistics;
   weights_unproven |= other.weights_unproven;
   weights_seen |= other.weights_seen;
   weights_differ |= other.weights_differ;

@@ -21,6 +21,7 @@
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "server/query/step_order.h"
+#include "server/query/verdict/steps_to_judge.h"
 
 namespace statcollect::query {
 
@@ -36,9 +37,11 @@ void SetComparison(Divergence& row, const Comparison& comparison);
 // Counts of what was compared. records == identical + within_tolerance + diverged.
 struct Tally {
   std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
-  std::uint64_t incomparable = 0;  // pairs without a statistic in common; not among the records
-  std::uint64_t without_hash = 0;  // of the identical: as far as was recorded
-  bool weights_unproven = false;   // weights within tolerance, with no hashes to say whether they are equal
+  std::uint64_t incomparable = 0;   // pairs without a statistic in common; not among the records
+  std::uint64_t without_hash = 0;   // of the identical: as far as was recorded
+  std::uint64_t numeric = 0;        // of the diverged: in the size of values only
+  std::uint64_t by_statistics = 0;  // of those: no sketch told
+  bool weights_unproven = false;    // weights within tolerance, with no hashes to say whether they are equal
   bool weights_seen = false, weights_differ = false, batches_seen = false, batches_differ = false;
   bool sketches_differ = false;     // in width
   bool definitions_differ = false;  // of hashes, and so of sketches
@@ -82,6 +85,7 @@ struct RankStepFindings {
   // The run made an update in this step and no training pass, the other run a pass.
   bool only_update_in_a = false, only_update_in_b = false;
   std::vector<ScalarRecord> losses_a, losses_b;
+  StepRise rise;
   std::vector<Spot> loss_spots;  // of losses_a, one for one; empty: all in the one segment of the step
 };
 

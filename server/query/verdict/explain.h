@@ -24,6 +24,7 @@ struct TensorPair {
   Observation a, b;
   double distance = 0;  // relative L2; 0: equal bits; infinite: no finite measure
   const std::string* loss = nullptr;
+  double loss_a = 0, loss_b = 0;
 };
 
 // What is known of one difference. All distances are relative L2.

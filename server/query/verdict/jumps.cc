@@ -8,19 +8,20 @@
 namespace statcollect::query {
 namespace {
 
-// Thresholds, fitted on one half of the benchmark's families (docs/verdict.md). Logarithms: 0.85 is 2.3
-// times.
-constexpr double kSupported = 0.85;  // with sisters or a past to compare with
+// Thresholds, fitted on one half of the benchmark's families (docs/verdict.md). Logarithms: 1 is 2.7 times.
+constexpr double kSupported = 1.0;  // with sisters or a past to compare with
 constexpr double kUnsupported = 1.5;
-constexpr double kFresh = 2.1;  // nothing before it differs: a kernel's own rounding is larger than u
-constexpr double kSistersExplain = 2.2, kSistersExplainUpdates = 1.3, kPastExplains = 4,
-                 kFreshSistersExplain = 1;
+constexpr double kFresh = 2.1;  // nothing before it differs: a kernel's own rounding is a few units
+constexpr double kSistersExplain = 2.2, kSistersExplainUpdates = 1.3, kPastExplains = 4;
+constexpr double kFreshExplains = 1;
 constexpr std::size_t kSupport = 3, kPastKept = 4, kPastNeeded = 2;
 constexpr double kSistersQuantile = 0.8;
 constexpr double kUsualSpread = 0.18;  // of a large tensor with 16 sums
 constexpr double kSpreadWeight = 2;
 constexpr double kNothing = 0.3;  // ratios below it are not worth a look
-constexpr double kWeightRoundoffs = 4;
+constexpr double kInputRoundoffs = 4, kInputExcess = 5;
+constexpr double kUnchangedRoundoffs = 3;
+constexpr std::uint64_t kManyElements = 1024;  // other bits somewhere are sure if a kernel rounds differently
 
 double Quantile(const std::vector<double>& sorted, double share) {
   const double position = share * static_cast<double>(sorted.size() - 1);
@@ -38,6 +39,8 @@ std::vector<double> Without(const std::vector<double>& sorted, double entry) {
 }
 
 bool IsInput(Stage stage) { return stage == Stage::kWeights || stage == Stage::kBatch; }
+bool Differs(const Explained& one) { return one.pair->distance > 0; }
+bool IsTensor(const Explained& one) { return one.pair->loss == nullptr; }
 
 }  // namespace
 
@@ -47,29 +50,33 @@ double RatioOf(const Explained& one) {
   return std::log(one.observed / one.expected);
 }
 
-const std::string& JumpFinder::Pattern(std::string_view name) const {
+// "blocks.12.ln1" -> "blocks.*.ln1".
+std::string_view JumpFinder::Pattern(std::string_view name) {
   auto [at, added] = patterns_.try_emplace(name);
-  if (!added) return at->second;
   std::string& pattern = at->second;
-  for (std::size_t i = 0; i < name.size();) {
+  for (std::size_t i = 0; added && i < name.size();) {
     const bool number = std::isdigit(static_cast<unsigned char>(name[i])) && (i == 0 || name[i - 1] == '.');
-    if (!number) {
-      pattern += name[i++];
-      continue;
-    }
-    pattern += '*';
-    while (i < name.size() && std::isdigit(static_cast<unsigned char>(name[i]))) ++i;
+    pattern += number ? '*' : name[i];
+    ++i;
+    while (number && i < name.size() && std::isdigit(static_cast<unsigned char>(name[i]))) ++i;
   }
   return pattern;
 }
 
-JumpFinder::Groups JumpFinder::GroupSisters(std::span<const Explained> step) const {
+JumpFinder::Sisterhood JumpFinder::SistersOf(const ActivationDef& def) {
+  return {def.key.kind, Pattern(def.key.name), def.key.output_path, def.key.mode, def.class_name};
+}
+
+JumpFinder::Groups JumpFinder::GroupSisters(std::span<const Explained> step) {
   Groups groups;
   for (const Explained& one : step) {
-    if (IsInput(one.stage) || one.stage == Stage::kLoss || !(one.pair->distance > 0)) continue;
-    const ActivationKey& key = one.pair->a.def->key;
-    Group& group = groups[{key.kind, Pattern(key.name), key.output_path, key.mode}];
-    (one.fresh ? group.fresh : group.inherited).push_back(RatioOf(one));
+    if (IsInput(one.stage) || !IsTensor(one)) continue;
+    Group& group = groups[SistersOf(*one.pair->a.def)];
+    if (!Differs(one)) {
+      if (one.fresh) group.identical.push_back(one.pair->a.layout);
+    } else if (const double ratio = RatioOf(one); std::isfinite(ratio)) {
+      (one.fresh ? group.fresh : group.inherited).push_back(ratio);
+    }
   }
   for (auto& [key, group] : groups) {
     std::sort(group.fresh.begin(), group.fresh.end());
@@ -78,62 +85,95 @@ JumpFinder::Groups JumpFinder::GroupSisters(std::span<const Explained> step) con
   return groups;
 }
 
-std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups) const {
+// The first difference of all. A kernel that rounds differently does so in every module it computes and in
+// every step: where it gave equal bits for sisters of the same shape, or for this tensor before, it is not
+// the kernel.
+std::optional<Jump> JumpFinder::JudgeFirst(const Explained& one, const Groups& groups) {
+  if (one.stage == Stage::kOptimizer || !IsTensor(one) || one.pair->a.stats->numel < kManyElements)
+    return std::nullopt;
+  const Layout& layout = *one.pair->a.layout;
+  const std::vector<const Layout*>& identical = groups.at(SistersOf(*one.pair->a.def)).identical;
+  const auto same =
+      static_cast<std::size_t>(std::count_if(identical.begin(), identical.end(), [&](const Layout* l) {
+        return l->shape == layout.shape && l->dtype == layout.dtype;
+      }));
+  const std::size_t past = static_cast<std::size_t>(identical_steps_);
+  if (same + past == 0) return std::nullopt;
+  const double unit = std::max(UnitRoundoff(layout.dtype), UnitRoundoff(one.pair->b.layout->dtype));
+  const double excess = std::log(one.observed / (kUnchangedRoundoffs * unit));
+  if (!(excess > 0)) return std::nullopt;
+  return Jump{
+      .kind = JumpKind::kUnchanged, .ratio = RatioOf(one), .excess = excess, .sisters = same, .past = past};
+}
+
+std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups) {
   const double ratio = RatioOf(one);
-  if (!(one.pair->distance > 0) || ratio <= kNothing || one.noise_driven) return std::nullopt;
+  if (!Differs(one) || !(ratio > kNothing)) return std::nullopt;
   Jump jump{.ratio = ratio};
   double threshold = kUnsupported;
-  if (one.stage != Stage::kLoss) {
+  if (IsTensor(one)) {
     const ActivationKey& key = one.pair->a.def->key;
-    const Group& group = groups.at({key.kind, Pattern(key.name), key.output_path, key.mode});
+    const Group& group = groups.at(SistersOf(*one.pair->a.def));
     const std::vector<double> sisters = Without(one.fresh ? group.fresh : group.inherited, ratio);
-    const auto past = past_.find({key.name, key.kind, key.output_path, key.micro_batch, key.call, key.mode});
     jump.sisters = sisters.size();
     if (!sisters.empty()) {
-      const double most = one.fresh                        ? kFreshSistersExplain
+      const double most = one.fresh                        ? kFreshExplains
                           : one.stage == Stage::kOptimizer ? kSistersExplainUpdates
                                                            : kSistersExplain;
-      jump.usual = std::max(jump.usual, std::min(Quantile(sisters, kSistersQuantile), most));
+      jump.usual = std::max(0.0, std::min(Quantile(sisters, kSistersQuantile), most));
     }
+    const auto past = past_.find({key.name, key.kind, key.output_path, key.micro_batch, key.call, key.mode});
     if (past != past_.end() && past->second.size() >= kPastNeeded) {
       jump.past = past->second.size();
       const double highest = *std::max_element(past->second.begin(), past->second.end());
-      jump.usual = std::max(jump.usual, std::min(highest, kPastExplains));
+      jump.usual = std::max(jump.usual, std::min(highest, one.fresh ? kFreshExplains : kPastExplains));
     }
     if (jump.sisters + jump.past >= kSupport) threshold = kSupported;
-    threshold += kSpreadWeight * std::max(0.0, one.spread - kUsualSpread);
   }
-  if (one.fresh && jump.past == 0) threshold = std::max(threshold, kFresh);
+  if (one.fresh) threshold = std::max(threshold, kFresh);
+  threshold += kSpreadWeight * std::max(0.0, one.spread - kUsualSpread);
   jump.excess = ratio - jump.usual - threshold;
   return jump.excess > 0 ? std::optional(jump) : std::nullopt;
+}
+
+void JumpFinder::Remember(std::span<const Explained> step) {
+  for (const Explained& one : step) {
+    any_difference_ = any_difference_ || Differs(one);
+    if (IsInput(one.stage) || !IsTensor(one) || !Differs(one)) continue;
+    const double ratio = RatioOf(one);
+    if (!std::isfinite(ratio)) continue;
+    const ActivationKey& key = one.pair->a.def->key;
+    std::deque<double>& past =
+        past_[{key.name, key.kind, key.output_path, key.micro_batch, key.call, key.mode}];
+    past.push_back(ratio);
+    if (past.size() > kPastKept) past.pop_front();
+  }
 }
 
 std::vector<Jump> JumpFinder::Find(std::span<const Explained> step) {
   const Groups groups = GroupSisters(step);
   std::vector<Jump> jumps;
+  const auto first = std::find_if(step.begin(), step.end(), Differs);
   for (std::size_t i = 0; i < step.size(); ++i) {
     const Explained& one = step[i];
+    if (!Differs(one)) continue;
     std::optional<Jump> jump;
     if (IsInput(one.stage)) {
-      const bool rounded =
-          one.stage == Stage::kWeights && one.pair->distance <= kWeightRoundoffs * one.expected;
-      if (one.pair->distance > 0 && !rounded)
-        jump = Jump{.ratio = std::log(one.pair->distance / one.expected), .excess = kSistersExplain};
+      const bool rounded = one.stage == Stage::kWeights && one.pair->distance <= kInputRoundoffs * one.unit;
+      if (!rounded) jump = Jump{.kind = JumpKind::kInput, .ratio = RatioOf(one), .excess = kInputExcess};
     } else {
-      jump = Judge(one, groups);
+      if (!any_difference_ && &one == &*first) jump = JudgeFirst(one, groups);
+      if (!jump) jump = Judge(one, groups);
     }
     if (!jump) continue;
     jump->index = i;
     jumps.push_back(*jump);
   }
-  for (const Explained& one : step) {
-    if (IsInput(one.stage) || one.stage == Stage::kLoss || !(one.pair->distance > 0)) continue;
-    const ActivationKey& key = one.pair->a.def->key;
-    std::deque<double>& past =
-        past_[{key.name, key.kind, key.output_path, key.micro_batch, key.call, key.mode}];
-    past.push_back(RatioOf(one));
-    if (past.size() > kPastKept) past.pop_front();
-  }
+  for (const Jump& outlier : FindOutliers(step)) jumps.push_back(outlier);
+  if (const auto scale = FindScale(step)) jumps.push_back(*scale);
+  std::stable_sort(jumps.begin(), jumps.end(),
+                   [](const Jump& x, const Jump& y) { return x.index < y.index; });
+  Remember(step);
   return jumps;
 }
 

@@ -1,0 +1,97 @@
+#include "server/query/verdict/because.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace statcollect::query {
+namespace {
+
+constexpr double kCertain = 1, kLikely = 0.5;  // excess over the threshold, a logarithm
+
+// "1.3e-06" as "1.3e-6", "12", "0.5".
+std::string Short(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g", value);
+  std::string number = text;
+  const std::size_t exponent = number.find('e');
+  if (exponent == std::string::npos) return number;
+  std::string digits = number.substr(exponent + 2);
+  digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));
+  return number.substr(0, exponent + 1) + (number[exponent + 1] == '-' ? "-" : "") + digits;
+}
+
+std::string Times(double logarithm) { return Short(std::exp(logarithm)) + " times"; }
+
+std::string Count(std::size_t count, const char* one, const char* many) {
+  return count == 1 ? std::string("one ") + one : std::to_string(count) + " " + many;
+}
+
+const char* WhatIsJudged(const Explained& one) {
+  if (one.stage == Stage::kOptimizer && one.pair->a.def->key.kind == Kind::kWeight)
+    return "its update differs by ";
+  if (one.cancelled) return "against the terms it sums up, it differs by ";
+  return "it differs by ";
+}
+
+std::string Measured(const Explained& one) {
+  return WhatIsJudged(one) + Short(one.observed) + ", " + Times(RatioOf(one)) +
+         " what its inputs and rounding explain (" + Short(one.expected) + ")";
+}
+
+void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>& reasons) {
+  if (std::isinf(jump.ratio)) {
+    reasons.push_back("its values differ in more than size");
+    return;
+  }
+  reasons.push_back(Measured(one));
+  if (jump.sisters > 0)
+    reasons.push_back(Count(jump.sisters, "module of its kind stays", "modules of its kind stay") +
+                      " at about " + Times(jump.usual));
+  if (jump.past > 0)
+    reasons.push_back("in the steps before it was at most " + Times(jump.usual) + " what was expected");
+}
+
+}  // namespace
+
+Confidence ConfidenceIn(const Jump& jump, bool quiet) {
+  if (jump.kind == JumpKind::kInput || jump.kind == JumpKind::kSetting || std::isinf(jump.ratio))
+    return Confidence::kCertain;
+  if (jump.excess > kCertain && (quiet || jump.sisters + jump.past > 0)) return Confidence::kCertain;
+  return jump.excess > kLikely || quiet ? Confidence::kLikely : Confidence::kPossible;
+}
+
+std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& jump, bool quiet) {
+  const Explained& one = step[jump.index];
+  std::vector<std::string> reasons;
+  switch (jump.kind) {
+    case JumpKind::kInput:
+      reasons.push_back("nothing that was recorded comes before it");
+      break;
+    case JumpKind::kSetting:
+      reasons.push_back("a recorded setting of the optimizer differs in this step");
+      break;
+    case JumpKind::kScale:
+      reasons.push_back("the gradients are " + Short(jump.factor) +
+                        " times the other run's, all by the same factor; rounding has no direction");
+      break;
+    case JumpKind::kUnchanged:
+      if (jump.sisters > 0)
+        reasons.push_back(
+            Count(jump.sisters, "module of its kind and shape gives", "modules of its kind and shape give") +
+            " equal bits, so it is not a kernel that rounds differently");
+      if (jump.past > 0)
+        reasons.push_back(
+            "it gave equal bits in the steps before, so it is not a kernel that rounds differently");
+      break;
+    case JumpKind::kOutlier:
+      reasons.push_back("it differs by " + Short(one.observed) + ", " + Times(jump.ratio - jump.usual) +
+                        " as much as other gradients of the step");
+      break;
+    case JumpKind::kExcess:
+      AddExcess(one, jump, reasons);
+  }
+  if (quiet && jump.kind != JumpKind::kInput) reasons.push_back("everything before it agrees bit for bit");
+  return reasons;
+}
+
+}  // namespace statcollect::query

@@ -1,0 +1,22 @@
+// What makes a jump believable, in words.
+#ifndef STATCOLLECT_SERVER_QUERY_VERDICT_BECAUSE_H_
+#define STATCOLLECT_SERVER_QUERY_VERDICT_BECAUSE_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/query/reports.h"
+#include "server/query/verdict/jumps.h"
+
+namespace statcollect::query {
+
+// `quiet`: everything before it agrees bit for bit.
+Confidence ConfidenceIn(const Jump& jump, bool quiet);
+
+// One sentence each, strongest first; without a full stop.
+std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& jump, bool quiet);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_VERDICT_BECAUSE_H_

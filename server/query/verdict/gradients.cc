@@ -1,0 +1,141 @@
+// What only the gradients of a step together can tell.
+#include <algorithm>
+#include <cmath>
+
+#include "server/query/verdict/jumps.h"
+
+namespace statcollect::query {
+namespace {
+
+constexpr std::size_t kGradientsNeeded = 4;
+constexpr double kShareThatDiffers = 0.6;
+constexpr std::uint64_t kElements = 64;
+constexpr double kLargeDistance = 10;
+constexpr double kScaleNoise = 5, kNormAccuracy = 1e-5;
+constexpr double kSameFactor = 0.2;  // spread of the factors' logarithms, relative to their median
+constexpr double kEqual = -20;       // log(observed / expected) of equal bits
+constexpr double kOutlier = 2.1, kDeviations = 3 * 1.48, kOutlierQuantile = 0.9;
+constexpr double kOutlierRoundoffs = 8, kCoarse = 1e-4, kOutlierCoarse = 0.25;
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return 0.5 * (*middle + *std::max_element(values.begin(), middle));
+}
+
+double Deviation(const std::vector<double>& values, double from) {
+  std::vector<double> apart;
+  for (const double value : values) apart.push_back(std::abs(value - from));
+  return Median(std::move(apart));
+}
+
+// Logarithms of B's norms over A's.
+struct Factors {
+  std::vector<double> logs;
+  std::vector<std::size_t> indexes;
+  double median = 0, deviation = 0;
+  double noise = 0;  // of a norm, where the difference has no direction
+};
+
+std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
+  Factors factors;
+  std::vector<double> noise;
+  std::size_t all = 0;
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    const Explained& one = step[i];
+    if (one.stage != stage || one.cancelled || one.pair->a.stats->numel < kElements) continue;
+    ++all;
+    const double a = one.pair->a.stats->l2, b = one.pair->b.stats->l2;
+    if (!(one.pair->distance > 0) || !(one.pair->distance < kLargeDistance) || !(a > 0) || !(b > 0)) continue;
+    factors.logs.push_back(std::log(b / a));
+    factors.indexes.push_back(i);
+    noise.push_back(std::min(one.expected, 3 * one.pair->distance) /
+                    std::sqrt(static_cast<double>(one.pair->a.stats->numel)));
+  }
+  const std::size_t count = factors.logs.size();
+  if (count < kGradientsNeeded || static_cast<double>(count) < kShareThatDiffers * static_cast<double>(all))
+    return std::nullopt;
+  factors.median = Median(factors.logs);
+  factors.deviation = Deviation(factors.logs, factors.median);
+  factors.noise = kScaleNoise * Median(std::move(noise)) + kNormAccuracy;
+  return factors;
+}
+
+// `before`: a factor that the gradients inherited.
+std::optional<Jump> AsJump(const Factors& factors, double before) {
+  const double factor = factors.median - before;
+  if (!(std::abs(factor) > factors.noise) || !(factors.deviation < kSameFactor * std::abs(factor)))
+    return std::nullopt;
+  const double allowed = std::max(factors.deviation, 0.5 * std::abs(factor));
+  for (std::size_t i = 0; i < factors.logs.size(); ++i) {
+    if (std::abs(factors.logs[i] - factors.median) > allowed) continue;
+    return Jump{.index = factors.indexes[i],
+                .kind = JumpKind::kScale,
+                .ratio = std::log(std::abs(factor) / factors.noise),
+                .excess = std::log(std::abs(factor) / factors.noise),
+                .sisters = factors.logs.size(),
+                .factor = std::exp(factor)};
+  }
+  return std::nullopt;
+}
+
+// `members`: gradients of parameters of one kind.
+void AddOutliers(std::span<const Explained> step, const std::vector<std::size_t>& members,
+                 std::vector<Jump>& jumps) {
+  std::vector<double> ratios;
+  for (const std::size_t i : members) ratios.push_back(std::max(RatioOf(step[i]), kEqual));
+  const double median = Median(ratios);
+  const double usual = median + kDeviations * Deviation(ratios, median);
+  std::vector<double> sorted = ratios;
+  std::sort(sorted.begin(), sorted.end());
+  // The highest of the others, but for a tenth.
+  const auto rank = static_cast<std::size_t>(kOutlierQuantile * static_cast<double>(sorted.size() - 2));
+  const double others = std::max(sorted[std::min(rank, sorted.size() - 2)], usual);
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    const Explained& one = step[members[m]];
+    const double own = UnitRoundoff(one.pair->a.layout->dtype);
+    const double least =
+        std::max(kOutlierRoundoffs * own, one.unit > kCoarse ? kOutlierCoarse * one.unit : 0);
+    const double excess = ratios[m] - others - kOutlier;
+    if (!(excess > 0) || one.observed <= least) continue;
+    jumps.push_back({.index = members[m],
+                     .kind = JumpKind::kOutlier,
+                     .ratio = ratios[m],
+                     .usual = others,
+                     .excess = excess,
+                     .sisters = members.size() - 1});
+  }
+}
+
+std::string_view LastPart(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+}  // namespace
+
+std::optional<Jump> FindScale(std::span<const Explained> step) {
+  const auto backward = FactorsOf(step, Stage::kBackward);
+  if (backward) {
+    if (const auto jump = AsJump(*backward, 0)) return jump;
+  }
+  const auto gradients = FactorsOf(step, Stage::kGrad);
+  if (!gradients) return std::nullopt;
+  return AsJump(*gradients, backward ? backward->median : 0);
+}
+
+std::vector<Jump> FindOutliers(std::span<const Explained> step) {
+  std::map<std::string_view, std::vector<std::size_t>> groups;  // "weight" with "weight"
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    const Explained& one = step[i];
+    if (one.stage != Stage::kGrad || !one.fresh || one.cancelled || std::isinf(one.pair->distance)) continue;
+    // Where sums are coarse, equal bits say little about a small difference elsewhere.
+    if (one.pair->distance > 0 || one.unit > kCoarse)
+      groups[LastPart(one.pair->a.def->key.name)].push_back(i);
+  }
+  std::vector<Jump> jumps;
+  for (const auto& [name, members] : groups) {
+    if (members.size() > kGradientsNeeded) AddOutliers(step, members, jumps);
+  }
+  return jumps;
+}
+
+}  // namespace statcollect::query

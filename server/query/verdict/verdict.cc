@@ -1,0 +1,108 @@
+#include "server/query/verdict/verdict.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "server/query/cause/cause.h"
+
+namespace statcollect::query {
+namespace {
+
+bool BySketch(const std::optional<Divergence>& row) {
+  return row && row->distance_kind == DistanceKind::kSketch;
+}
+
+bool ByStatistics(const std::optional<Divergence>& row) {
+  return row && row->kind != Kind::kUnspecified && row->distance_kind == DistanceKind::kStatistics;
+}
+
+// Why rounding cannot be told from a bug here; null if it can.
+const char* WhyNotKnown(const DiffRequest& request, const DiffReport& report) {
+  if (request.merge_ranks)
+    return "with --merge-ranks only parameters are compared, so rounding was not told from bugs";
+  if (!request.kinds.empty())
+    return "with --kinds what a tensor was computed from may be missing, so rounding was not told from bugs";
+  const bool statistics = ByStatistics(report.first) || ByStatistics(report.first_bitwise);
+  if (statistics && !BySketch(report.first) && !BySketch(report.first_bitwise))
+    return "the records have statistics but no sketches, so rounding was not told from bugs";
+  return nullptr;
+}
+
+// The first row that differs in more than values: no rounding explains it.
+const Divergence* FirstStructural(const DiffReport& report) {
+  const auto row = std::find_if(report.diverged.begin(), report.diverged.end(), [](const Divergence& one) {
+    return one.reason != Reason::kNumeric && one.reason != Reason::kBitwise;
+  });
+  return row == report.diverged.end() ? nullptr : &*row;
+}
+
+bool IsBefore(const Divergence& x, const Divergence& y) {
+  const auto when = [](const Divergence& row) { return std::tuple(row.step, row.segment, row.stage); };
+  return when(x) < when(y);
+}
+
+Root RootOf(const Divergence& row, Confidence confidence, std::string because) {
+  Root root;
+  root.at = row;
+  root.confidence = confidence;
+  root.because.push_back(std::move(because));
+  return root;
+}
+
+Status AddCause(const RootQuestion& question, Root& root, const std::stop_token& stop) {
+  const auto& ranks = question.plan.ranks;
+  const auto place = std::find_if(ranks.begin(), ranks.end(), [&](const RankPair& pair) {
+    return pair.a == root.at.rank && pair.b == root.at.rank_b.value_or(root.at.rank);
+  });
+  if (place == ranks.end()) return Status::Ok();
+  auto cause = FindCause({.a = question.context.a,
+                          .b = question.context.b,
+                          .root = root.at,
+                          .steps = question.plan.steps,
+                          .aligner = question.context.aligner,
+                          .place = static_cast<std::size_t>(place - ranks.begin()),
+                          .ranks = *place},
+                         stop);
+  if (!cause.ok()) return cause.status();
+  root.cause = *std::move(cause);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status JudgeReport(const RootQuestion& question, const DiffRequest& request, const Tally& tally,
+                   DiffReport& report, const std::stop_token& stop) {
+  const bool hard = request.tolerance || request.exact;
+  const bool differs = report.first || report.first_bitwise;
+  if (report.verdict == Verdict::kIncomparable || !differs) return Status::Ok();
+  const char* unknown = WhyNotKnown(request, report);
+  if (unknown == nullptr) {
+    auto root = FindRoot(question, stop);
+    if (!root.ok()) return root.status();
+    report.root = *std::move(root);
+  }
+  const Divergence* structural = FirstStructural(report);
+  if (structural != nullptr && (!report.root || IsBefore(*structural, report.root->at)))
+    report.root = RootOf(*structural, Confidence::kCertain, "it differs in more than the size of its values");
+  if (unknown != nullptr) {
+    report.notes.emplace_back(unknown);
+    if (!report.root && report.first)
+      report.root =
+          RootOf(*report.first, Confidence::kPossible, "it is the first difference above its tolerance");
+  }
+  const bool values_only = tally.diverged == tally.numeric;
+  if (!report.root && report.first && !values_only && unknown == nullptr)
+    report.root =
+        RootOf(*report.first, Confidence::kPossible, "some later differences are not in the size of values");
+  if (report.root) {
+    if (report.first) report.root->above_tolerance = report.first->step;
+    return AddCause(question, *report.root, stop);
+  }
+  if (hard || unknown != nullptr || !values_only) return Status::Ok();
+  report.explained_by_rounding = true;
+  report.verdict = Verdict::kWithinTolerance;
+  return Status::Ok();
+}
+
+}  // namespace statcollect::query
