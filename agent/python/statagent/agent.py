@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from . import _configuration, _environment, _failures, _library, _tracing, _variables
 from ._autograd import GradientHook, in_backward
+from ._between import KnownTensors
 from ._deferred import Deferred, on_gpu
 from ._library import KINDS, MODES
 from ._log import warn, warn_once
@@ -76,6 +77,7 @@ class Agent:
         self.optimizers: dict[int, int] = {}  # watched optimizers by id, with their updates in this step
         self.optimizer_hooks: dict[int, list[Any]] = {}  # OptimizerHooks of each watched optimizer, by its id
         self.optimizer_numbers: dict[int, int] = {}  # of the watches without a name, by id
+        self.known = KnownTensors()  # inputs between modules; filled by the watches that record them
         self.random_states_of = -1  # the step whose random states were logged last
         self.updates_replayed = False  # a watched optimizer's update is part of a CUDA graph
         self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
@@ -422,6 +424,7 @@ class Agent:
     def _step_changed(self) -> None:
         self.wanted = bool(self._library.statagent_step_wanted(self._pointer))
         self._calls.clear()
+        self.known.clear()
         self._scalars, self._ended_scalars = set(), None
         for removable in self._leaf_hooks:
             removable.remove()

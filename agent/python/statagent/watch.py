@@ -88,6 +88,7 @@ class Watch:
         self._backward_began = False  # since then
         self._memory: MemoryObserver | None = None
         self._random_states: RandomStates | None = None
+        self.between = False  # whether inputs are recorded that no watched module has returned
         self.micro_batch = 0
         self.epoch = 0  # grows when call indices begin anew: with each micro-batch and step
         self.step_epoch = 0
@@ -142,6 +143,9 @@ class Watch:
                 if kinds & {"input", "grad_input"}:
                     before = _InputHook(self, named, "input", "input" in kinds, "grad_input" in kinds)
                     self._removables += [before.key, named.value.register_forward_pre_hook(before, with_kwargs=True)]
+                if self.between:
+                    unknown = _BetweenHook(self, named, named.value is root)
+                    self._removables += [unknown.key, named.value.register_forward_pre_hook(unknown)]
                 if kinds & {"output", "grad_output"}:
                     after = _OutputHook(self, named, "output", "output" in kinds, "grad_output" in kinds)
                     self._removables += [after.key, named.value.register_forward_hook(after)]
@@ -414,6 +418,7 @@ class _ModuleHook:
         self._watch, self._agent, self._named = watch, watch._agent, named
         self._kind, self._values, self._gradients = kind, values, gradients
         self._tensor_type, self._grad_enabled = _torch().Tensor, _torch().is_grad_enabled
+        self._known = watch._agent.known if watch.between and kind == "output" else None
         self._epoch = self._eval_epoch = -1
         self._calls = self._eval_calls = 0
         # (path, micro-batch, call, mode) -> handles of the value and of its gradient; -1: not recorded.
@@ -485,6 +490,8 @@ class _ModuleHook:
             if self._values:
                 if type(tensor) is self._tensor_type:
                     self._agent.observe_at(place, handle, tensor)
+                    if self._known is not None:
+                        self._known.note(tensor)
                 else:
                     self._agent.observe_handle(handle, tensor)
             if hooking and tensor.requires_grad:
@@ -614,6 +621,8 @@ class _OutputHook(_ModuleHook):
             handle, gradient_handle = self._handles.get(key) or self._intern(*key)
             if self._values:
                 self._agent.observe_at(self._value_place, handle, output)
+                if self._known is not None:
+                    self._known.note(output)
             if self._gradients:
                 if not self._grad_enabled():
                     self._unhooked.append((micro_batch, call))
@@ -640,6 +649,47 @@ class _InputHook(_ModuleHook):
             self._see(state, module, {**{str(i): value for i, value in enumerate(args)}, **kwargs})
 
 
+class _BetweenHook(_ModuleHook):
+    """Before a module's forward pass: records positional arguments that no watched module has returned."""
+
+    def __init__(self, watch: Watch, named: Named, is_root: bool) -> None:
+        super().__init__(watch, named, "input", True, False)
+        self._is_root, self._all = is_root, self._agent.known
+
+    def __call__(self, module: Any, args: Any) -> None:
+        if _tracing.tracing():
+            return
+        state = self._watch._state
+        if not state or in_backward():
+            return
+        try:
+            if _tracing.exporting():
+                return
+            if state == _DECIDE:
+                state = self._watch.decide(module, self._grad_enabled())
+                if state == _SKIP:
+                    return
+            training = state == _TRAIN
+            call = self._next_call() if training else self._next_eval_call()
+            for index, tensor in enumerate(args):
+                if type(tensor) is self._tensor_type and not self._all.holds(tensor):
+                    self._see_unknown(tensor, str(index), self._watch.micro_batch if training else 0, call, state)
+        except Exception as error:
+            self._agent.refuse(str(error), self._named.name, self._kind)
+
+    def _see_unknown(self, tensor: Any, path: str, micro_batch: int, call: int, state: int) -> None:
+        if not tensor.data_ptr():
+            return
+        self._all.note(tensor)
+        if self._is_root and not tensor.requires_grad:
+            return  # recorded as batch
+        if (self._named.name, "input") in self._agent.watched:
+            return  # another watch records all inputs
+        key = (path, micro_batch, call, state)
+        handle = (self._handles.get(key) or self._intern(*key))[0]
+        self._agent.observe_at(self._places_of(path)[0], handle, tensor)
+
+
 def watch(
     model: Model,
     optimizer: OptimizerLike | Sequence[OptimizerLike] | None = None,
@@ -657,6 +707,7 @@ def watch(
     input_sizes: bool = False,
     updates: str | None = None,
     random_states: bool = True,
+    between: bool = False,
 ) -> Watch:
     """Records what a torch module computes, from now on.
 
@@ -672,6 +723,7 @@ def watch(
     scaler: the GradScaler, whose scale and skipped updates become scalars. input_sizes: a changed size of an input is a graph transition.
     updates: steps in which what the optimizer added to each weight is recorded, exactly (kind optimizer_state, path "update"); a copy
     of the weights is held while such an update runs. random_states: fingerprints of the random generators, as scalars of each step.
+    between: also record inputs that no watched module has returned, such as sums, as kind input.
 
     Besides that it records what model and optimizers are made of (configuration), changes of inputs, modules and modes (events
     `graph_transition`, `setting_changed`), and learning rates (scalars).
@@ -697,6 +749,7 @@ def watch(
 
     _tracing.prepare()
     made = Watch(agent)
+    made.between = between and "input" not in chosen
     try:
         for named in modules:
             made._claim(named, chosen.intersection(_FORWARD_KINDS))
