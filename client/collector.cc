@@ -42,10 +42,6 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   return grpc::CreateCustomChannel("dns:///" + address, grpc::InsecureChannelCredentials(), arguments);
 }
 
-milliseconds WaitedSince(system_clock::time_point begin) {
-  return std::chrono::duration_cast<milliseconds>(system_clock::now() - begin);
-}
-
 std::string Seconds(milliseconds time) {
   return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
 }
@@ -149,8 +145,8 @@ class Collector::Impl {
     return cancelled_;
   }
 
-  // Until a connection stands, or the first attempt failed, which is told at once: a command does not wait
-  // for a collector to come.
+  // Until a connection stands. A command does not wait for a collector to come: what shows that none is there
+  // ends it at once. Silence, which may be a slow network, is waited for.
   Status Connect(system_clock::time_point begin) {
     const milliseconds patience = options_.timeout.count() > 0
                                       ? std::min(options_.timeout, options_.connect_timeout)
@@ -159,10 +155,12 @@ class Collector::Impl {
     grpc_connectivity_state state = channel_->GetState(true);
     while (state != GRPC_CHANNEL_READY) {
       if (cancelled()) return {Code::kCancelled, "interrupted"};
-      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN)
-        return DiagnoseConnection(options_.address, WaitedSince(begin));
+      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
+        const Diagnosis found = DiagnoseConnection(options_.address, patience);
+        if (!found.silent || system_clock::now() >= deadline) return found.status;
+      }
       const auto now = system_clock::now();
-      if (now >= deadline) return DiagnoseConnection(options_.address, patience);
+      if (now >= deadline) return DiagnoseConnection(options_.address, patience).status;
       channel_->WaitForStateChange(state, std::min(deadline, now + kConnectSlice));
       state = channel_->GetState(true);
     }

@@ -61,19 +61,21 @@ class Socket {
   const int fd_;
 };
 
-Status Unavailable(std::string message) { return {Code::kUnavailable, std::move(message)}; }
+Diagnosis Unavailable(std::string message) { return {.status = {Code::kUnavailable, std::move(message)}}; }
 
-Status Silent(const std::string& address, std::chrono::milliseconds waited) {
-  return Unavailable(
-      fmt::format("no collector at {} answered within {:g} s; check the address, that no firewall is in "
-                  "between, and that the "
-                  "process there runs (--timeout sets how long to wait)",
-                  address, static_cast<double>(waited.count()) / 1000));
+Diagnosis Silent(const std::string& address, std::chrono::milliseconds patience) {
+  const std::string message = fmt::format(
+      "no collector at {} answered within {:g} s; check the address, that no firewall is in between, and "
+      "that the "
+      "process there runs (--timeout sets how long to wait)",
+      address, static_cast<double>(patience.count()) / 1000);
+  return {.status = {Code::kUnavailable, message}, .silent = true};
 }
 
 // Of an address that takes connections.
-Status Answering(const std::string& address, const std::string& answer, std::chrono::milliseconds waited) {
-  if (answer.empty()) return Silent(address, waited);
+Diagnosis Answering(const std::string& address, const std::string& answer,
+                    std::chrono::milliseconds patience) {
+  if (answer.empty()) return Silent(address, patience);
   if (answer.starts_with("HTTP/1")) {
     return Unavailable(fmt::format(
         "no collector at {}: it speaks HTTP; is it statcollectord's --http address? expected its gRPC "
@@ -88,7 +90,7 @@ Status Answering(const std::string& address, const std::string& answer, std::chr
 
 }  // namespace
 
-Status DiagnoseConnection(const std::string& address, std::chrono::milliseconds waited) {
+Diagnosis DiagnoseConnection(const std::string& address, std::chrono::milliseconds patience) {
   const std::string shown = Printable(address);
   const std::size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);
@@ -106,9 +108,9 @@ Status DiagnoseConnection(const std::string& address, std::chrono::milliseconds 
   for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
     const Socket socket(*to);
     error = socket.Connect(*to);
-    if (error == 0) return Answering(shown, socket.AnswerToHttp(), waited);
+    if (error == 0) return Answering(shown, socket.AnswerToHttp(), patience);
   }
-  if (error == ETIMEDOUT) return Silent(shown, waited);
+  if (error == ETIMEDOUT) return Silent(shown, patience);
   return Unavailable(fmt::format("no collector at {} ({}); start one with statcollectord, or {}", shown,
                                  std::strerror(error), kNameIt));
 }

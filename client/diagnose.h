@@ -9,9 +9,14 @@
 
 namespace statcollect::client {
 
-// kUnavailable with what was found at HOST:PORT (an unknown host, nobody, silence, HTTP, something else) and
-// the next step for that. `waited`: how long gRPC has tried. Cost: a look-up of the host, and up to a second.
-Status DiagnoseConnection(const std::string& address, std::chrono::milliseconds waited);
+struct Diagnosis {
+  Status status;        // kUnavailable, with what was found and the next step for that
+  bool silent = false;  // nothing has answered yet
+};
+
+// Tells apart: an unknown host, nobody, silence, HTTP, something else. `patience`: how long an answer was or
+// will be waited for, for the message. Cost: a look-up of the host, and up to a second.
+Diagnosis DiagnoseConnection(const std::string& address, std::chrono::milliseconds patience);
 
 }  // namespace statcollect::client
 

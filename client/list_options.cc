@@ -24,4 +24,15 @@ void AddOptions(CLI::App& app, ScalarsOptions& options) {
   app.add_option("--steps", options.steps, "Only these steps");
 }
 
+void AddOptions(CLI::App& app, MemoryOptions& options) {
+  app.add_option("run", options.run, "Name of the run")->required();
+  app.add_option("--rank", options.ranks, "Only these ranks, such as 0,2-3");
+  app.add_option("--steps,--step", options.steps, "Only these steps, such as 0-9,20");
+  app.add_flag("--modules", options.modules, "By module instead of by phase");
+  app.add_option("--top", options.top, "Rows of the table")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_flag("--all", options.all, "Every row");
+}
+
 }  // namespace statcollect::client

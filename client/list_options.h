@@ -13,6 +13,7 @@ namespace statcollect::client {
 void AddOptions(CLI::App& app, RunsOptions& options);
 void AddOptions(CLI::App& app, RemoveOptions& options);
 void AddOptions(CLI::App& app, ScalarsOptions& options);
+void AddOptions(CLI::App& app, MemoryOptions& options);
 
 inline constexpr char kRunsExamples[] =
     "  statctl runs\n"
@@ -27,6 +28,11 @@ inline constexpr char kScalarsExamples[] =
     "  statctl scalars base --name loss --rank 0 --format csv\n"
     "  statctl scalars base --against ort   # both values, and where they differ first; exit code: 0 same, 1 "
     "not\n";
+
+inline constexpr char kMemoryExamples[] =
+    "  statctl memory base\n  statctl memory base --rank 0 --step 12\n"
+    "  statctl memory base --modules           # if watch(model, memory=\"modules\") recorded them\n"
+    "  statctl memory base --format ort        # the lines of ONNX Runtime's memory observer\n";
 
 }  // namespace statcollect::client
 

@@ -511,20 +511,9 @@ class Parser {
 
   void AddMemory() {
     MemoryOptions& o = arguments_.memory;
-    CLI::App* app =
-        Add("memory", "Memory by phase of the step, and which modules raised the peak",
-            "  statctl memory base\n  statctl memory base --rank 0 --step 12\n"
-            "  statctl memory base --modules           # if watch(model, memory=\"modules\") recorded them\n"
-            "  statctl memory base --format ort        # the lines of ONNX Runtime's memory observer\n",
-            [&o](Session& session) { return Memory(session, o); });
-    app->add_option("run", o.run, "Name of the run")->required();
-    app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
-    app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20");
-    app->add_flag("--modules", o.modules, "By module instead of by phase");
-    app->add_option("--top", o.top, "Rows of the table")
-        ->check(CLI::Range(1, 1'000'000))
-        ->capture_default_str();
-    app->add_flag("--all", o.all, "Every row");
+    AddOptions(*Add("memory", "Memory by phase of the step, and which modules raised the peak",
+                    kMemoryExamples, [&o](Session& session) { return Memory(session, o); }),
+               o);
   }
 
   void AddDensity() {

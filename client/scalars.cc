@@ -150,7 +150,7 @@ std::string AgreementText(const ScalarAgreement& at) {
   std::string text = fmt::format("{}, rank {}: ", Shown(at.name, kNameWidth), at.rank);
   if (at.compared == 0) return text + "in one run only";
   if (!at.first) {
-    text += fmt::format("{} values, none differs", FormatCount(at.compared));
+    text += fmt::format("{} value{}, none differs", FormatCount(at.compared), at.compared == 1 ? "" : "s");
   } else {
     text += fmt::format("first differs at step {}: {} and {}{}; {} of {} values differ", at.first->step,
                         FormatNumber(at.first->a), FormatNumber(at.first->b), ChangeText(*at.first),

@@ -80,8 +80,14 @@ void AddConfiguration(const v1::GetRunResponse& run, Page& page) {
 }
 
 // "6 steps (0..5)"
-std::string Extent(const v1::RunSummary& summary) {
-  if (summary.steps() == 0)
+std::string Extent(const v1::GetRunResponse& run) {
+  const v1::RunSummary& summary = run.summary();
+  const bool tensors =
+      std::any_of(run.attempts().begin(), run.attempts().end(), [](const v1::AttemptInfo& attempt) {
+        return std::any_of(attempt.ranks().begin(), attempt.ranks().end(),
+                           [](const v1::RankInfo& rank) { return rank.stat_records() > 0; });
+      });
+  if (!tensors)
     return summary.has_first_step() ? "no tensors, other records in steps " + StepsText(summary) : "no steps";
   return fmt::format("{} step{} ({})", FormatCount(summary.steps()), summary.steps() == 1 ? "" : "s",
                      StepsText(summary));
@@ -92,7 +98,7 @@ Page Render(const v1::GetRunResponse& run) {
   Page page;
   page.AddSentence(
       fmt::format("is {}: {} of {} ranks, {}, {} records, {} dropped, started {}", summary.state(),
-                  summary.ranks(), summary.world_size(), Extent(summary), FormatCount(summary.records()),
+                  summary.ranks(), summary.world_size(), Extent(run), FormatCount(summary.records()),
                   FormatCount(summary.dropped()), FormatAgo(summary.start_unix_nanos(), NowUnixNanos())),
       Printable(summary.run()));
   AddAttempts(run, page);

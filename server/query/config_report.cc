@@ -170,6 +170,15 @@ ConfigCategory CategoryOf(std::string_view key) {
 
 namespace {
 
+bool IsImport(const RunView& view) {
+  const auto& ranks = view.ranks(view.attempts().size() - 1);
+  return !ranks.empty() && ranks.begin()->second.info.config.contains("import.format");
+}
+// Facts of where and by what a dump was imported, not of its training.
+bool IsOfTheImporter(const std::pair<const std::string, std::string>& fact) {
+  return fact.first == "host" || fact.first == "agent.version";
+}
+
 void AddFacts(const RunView& view, std::map<std::string, std::string>& settings) {
   const std::size_t newest = view.attempts().size() - 1;
   const auto& ranks = view.ranks(newest);
@@ -205,6 +214,9 @@ Result<ConfigReport> ReportConfig(const RunView& a, const RunView* b, bool all) 
     report.notes = std::move(configs->notes);
     AddFacts(a, of_a);
     AddFacts(*b, of_b);
+    if (IsImport(a) || IsImport(*b)) {
+      for (auto* facts : {&of_a, &of_b}) std::erase_if(*facts, IsOfTheImporter);
+    }
   }
   std::set<std::string> keys;
   for (const auto* settings : {&of_a, &of_b}) {

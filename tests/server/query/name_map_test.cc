@@ -55,8 +55,9 @@ TEST(NameMap, LinesWithoutEffectAreNamed) {
                   "map line 4 'typo -> y' has no effect: no name of base that port lacks matches it"));
   std::string many;
   for (int i = 0; i < 30; ++i) many += "a" + std::to_string(i) + " -> b\n";
-  EXPECT_EQ(Parsed(many).Unused("a", "b").size(), 11u);
-  EXPECT_EQ(Parsed(many).Unused("a", "b").back(), "20 more lines of the map have no effect");
+  const auto unused = Parsed(many).Unused("a", "b");
+  ASSERT_EQ(unused.size(), 11u);
+  EXPECT_EQ(unused.back(), "20 more lines of the map have no effect");
 }
 
 TEST(NameMap, WrongLinesAreNamed) {
