@@ -263,6 +263,11 @@ Status Agent::Close(std::chrono::milliseconds timeout) noexcept {
   return Guarded([&] { return impl_->Close(timeout); });
 }
 
+Status Agent::CloseFailed(std::chrono::milliseconds timeout) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->Close(timeout, /*goodbye=*/false); });
+}
+
 Counters Agent::counters() const noexcept {
   Counters counters;
   if (impl_->Inert()) return counters;

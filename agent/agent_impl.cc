@@ -346,7 +346,7 @@ Status Agent::Impl::Flush(std::chrono::milliseconds timeout) {
                                              options_.collector + " is reachable, or wait longer");
 }
 
-Status Agent::Impl::Close(std::chrono::milliseconds timeout) {
+Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
   std::lock_guard one_at_a_time(close_mutex_);
   if (std::exchange(closed_, true)) return close_status_;
   const TimePoint deadline = After(timeout);
@@ -355,20 +355,23 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout) {
   parts_->recorder.EndCaptures();
   parts_->recorder.Refuse(kDropClosed);
   parts_->batcher.Stop(deadline);
-  close_status_ = parts_->exporter.Finish(deadline);
+  close_status_ = parts_->exporter.Finish(timeout.count() > 0 ? deadline : TimePoint::min(), goodbye);
   parts_->cuda_captures.Abandon();
   parts_->recorder.DropRest(kDropClosed);
   parts_->cuda.Abandon();
-  parts_->log.FlushLosses();
   const std::uint64_t lost = counters().dropped() - before;
   if (lost > 0 && !IsFatal(close_status_.code())) {
+    const std::string text =
+        "close: " + std::to_string(lost) + " records could not be made durable in " +
+        std::to_string(timeout.count()) + " ms and are counted as dropped; see whether the collector at " +
+        options_.collector +
+        " is reachable, give close more time (close(timeout=...)), or name a local folder for such records "
+        "(STATAGENT_SPILL_DIR)";
+    parts_->log.LogLoss(text);
     close_status_ = Status(Code::kDeadlineExceeded,
-                           "close: " + std::to_string(lost) + " records could not be made durable in " +
-                               std::to_string(timeout.count()) +
-                               " ms and are counted as dropped; see whether the collector at " +
-                               options_.collector + " is reachable, or give close more time" +
-                               (spilled() > 0 ? "; " + close_status_.message() : ""));
+                           text + (spilled() > 0 ? "; " + close_status_.message() : std::string()));
   }
+  parts_->log.FlushLosses();
   return close_status_;
 }
 

@@ -53,7 +53,8 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   void EndStep();
   Status SetStep(std::uint64_t step);
   Status Flush(std::chrono::milliseconds timeout);
-  Status Close(std::chrono::milliseconds timeout);
+  // `goodbye`: as Exporter::Finish.
+  Status Close(std::chrono::milliseconds timeout, bool goodbye = true);
   void CloseAtExit() noexcept override;
 
   statcollect::Recorder& recorder() { return parts_->recorder; }

@@ -220,6 +220,13 @@ int statagent_close(statagent_agent* agent, int64_t timeout_ms) {
   });
 }
 
+int statagent_close_failed(statagent_agent* agent, int64_t timeout_ms) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_close_failed", "agent");
+    return agent->agent->CloseFailed(std::chrono::milliseconds(timeout_ms));
+  });
+}
+
 void statagent_free(statagent_agent* agent) { delete agent; }
 
 int statagent_intern(statagent_agent* agent, const statagent_identity* identity, uint32_t* handle) {

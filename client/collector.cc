@@ -14,6 +14,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include "client/diagnose.h"
 #include "common/names.h"
 #include "statcollect/v1/admin.grpc.pb.h"
 #include "statcollect/v1/query.grpc.pb.h"
@@ -39,6 +40,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   return grpc::CreateCustomChannel("dns:///" + address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+milliseconds WaitedSince(system_clock::time_point begin) {
+  return std::chrono::duration_cast<milliseconds>(system_clock::now() - begin);
 }
 
 std::string Seconds(milliseconds time) {
@@ -154,20 +159,14 @@ class Collector::Impl {
     grpc_connectivity_state state = channel_->GetState(true);
     while (state != GRPC_CHANNEL_READY) {
       if (cancelled()) return {Code::kCancelled, "interrupted"};
-      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) return NobodyThere("");
+      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN)
+        return DiagnoseConnection(options_.address, WaitedSince(begin));
       const auto now = system_clock::now();
-      if (now >= deadline) return NobodyThere(" (silence for " + Seconds(patience) + ")");
+      if (now >= deadline) return DiagnoseConnection(options_.address, patience);
       channel_->WaitForStateChange(state, std::min(deadline, now + kConnectSlice));
       state = channel_->GetState(true);
     }
     return Status::Ok();
-  }
-
-  Status NobodyThere(const std::string& detail) const {
-    return {Code::kUnavailable,
-            fmt::format("no collector at {}{}; start one with statcollectord, or name it with --collector "
-                        "HOST:PORT or STATCTL_COLLECTOR",
-                        Printable(options_.address), detail)};
   }
 
   Status Explain(const grpc::Status& status) const {

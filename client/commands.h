@@ -12,7 +12,11 @@
 
 namespace statcollect::client {
 
-int ListRuns(Session& session);
+struct RunsOptions {
+  std::string filter, state;  // a pattern; empty: all
+  std::string sort = "name";  // or start, steps, records
+};
+int ListRuns(Session& session, const RunsOptions& options);
 int ShowRun(Session& session, const std::string& run);
 
 struct DiffOptions {
@@ -42,12 +46,14 @@ int Series(Session& session, const SeriesOptions& options);
 
 struct ScalarsOptions {
   std::string run, name, ranks, steps;
+  std::string against;  // empty: only `run`
 };
 int Scalars(Session& session, const ScalarsOptions& options);
 
 struct MemoryOptions {
   std::string run, ranks, steps;
-  bool modules = false;
+  bool modules = false, all = false;
+  std::uint32_t top = 48;  // rows of the table, unless `all`
 };
 int Memory(Session& session, const MemoryOptions& options);
 
@@ -118,7 +124,11 @@ struct WatchOptions {
   bool once = false;
 };
 int Watch(Session& session, const WatchOptions& options);
-int RemoveRun(Session& session, const std::string& run, bool yes, bool force);
+struct RemoveOptions {
+  std::vector<std::string> runs;  // names and patterns
+  bool yes = false, force = false;
+};
+int RemoveRuns(Session& session, const RemoveOptions& options);
 // Exempts the run from retention, or ends that.
 int KeepRun(Session& session, const std::string& run, bool keep);
 int RecordSteps(Session& session, const std::string& run, const std::string& steps);

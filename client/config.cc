@@ -60,6 +60,15 @@ Page Render(const v1::ConfigReport& report, bool quiet) {
   return page;
 }
 
+// Of one run without the columns that are about two.
+Table ToCsv(const v1::ConfigReport& report) {
+  if (!report.run_b().empty()) return FlattenRecords(report.items());
+  Table table({{"category"}, {"key"}, {"a"}});
+  for (const v1::ConfigItem& item : report.items())
+    table.AddRow({EnumText(*v1::ConfigCategory_descriptor(), item.category()), item.key(), item.a()});
+  return table;
+}
+
 }  // namespace
 
 int Config(Session& session, const ConfigOptions& options) {
@@ -72,7 +81,7 @@ int Config(Session& session, const ConfigOptions& options) {
   const auto report = session.collector().CompareConfig(request);
   if (!report.ok()) return session.Fail(attempted, report.status());
   session.Print(
-      *report, [&] { return FlattenRecords(report->items()); },
+      *report, [&] { return ToCsv(*report); },
       [&] { return Render(*report, session.options().quiet); });
   return report->same() ? kExitSame : kExitDiverged;
 }

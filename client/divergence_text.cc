@@ -52,9 +52,9 @@ std::string MeasureText(const v1::Divergence& d) {
   return text;
 }
 
-std::string DifferenceText(const v1::Divergence& d) {
-  const auto sides = [](const std::string& a, const std::string& b) {
-    return fmt::format(", {} in a and {} in b", a, b);
+std::string DifferenceText(const v1::Divergence& d, const v1::DiffReport& report) {
+  const auto sides = [&](const std::string& a, const std::string& b) {
+    return fmt::format(", {} in {} and {} in {}", a, Printable(report.run_a()), b, Printable(report.run_b()));
   };
   switch (d.reason()) {
     case v1::REASON_SHAPE:
@@ -146,7 +146,9 @@ std::string BackwardAdvice(const v1::Divergence& first) {
 
 std::string StageText(const v1::Divergence& d) { return EnumText(*v1::Stage_descriptor(), d.stage()); }
 
-std::string ReasonText(const v1::Divergence& d) {
+std::string ReasonText(const v1::Divergence& d, const v1::DiffReport& report) {
+  if (d.reason() == v1::REASON_MISSING_IN_A) return "missing in " + Printable(report.run_a());
+  if (d.reason() == v1::REASON_MISSING_IN_B) return "missing in " + Printable(report.run_b());
   std::string text = EnumText(*v1::Reason_descriptor(), d.reason());
   std::replace(text.begin(), text.end(), '_', ' ');
   return text;
@@ -177,8 +179,9 @@ std::string DistanceText(const v1::Divergence& d) {
   return d.has_distance() ? FormatShort(d.distance()) : "-";
 }
 
-std::string Headline(const v1::Divergence& first) {
-  return fmt::format("at {}: {}", WhereText(first), ReasonText(first)) + DifferenceText(first) +
+std::string Headline(const v1::Divergence& first, const v1::DiffReport& report) {
+  return fmt::format("at {}: {}", WhereText(first), ReasonText(first, report)) +
+         DifferenceText(first, report) +
          (first.origin() ? "; origin: everything observed before it agrees." : ".");
 }
 
@@ -244,6 +247,16 @@ std::string Quoted(const std::string& text) {
   return quoted + "'";
 }
 
+// Of another launch of the same training, because the name itself is taken: "base-2", then "base-3". A date
+// at the end is not counted up.
+std::string NextName(const std::string& run) {
+  const std::size_t dash = run.find_last_not_of("0123456789");
+  const std::size_t digits = run.size() - dash - 1;
+  const bool counted = dash != std::string::npos && dash > 0 && run[dash] == '-' && digits > 0 &&
+                       digits < 5 && (run[dash - 1] < '0' || run[dash - 1] > '9');
+  return counted ? run.substr(0, dash + 1) + std::to_string(std::stoi(run.substr(dash + 1)) + 1) : run + "-2";
+}
+
 }  // namespace
 
 std::string ValuesAdvice(const v1::DiffReport& report) {
@@ -281,9 +294,13 @@ std::string ValuesAdvice(const v1::DiffReport& report) {
   if (first.has_rank_b()) add("--rank-b", std::to_string(first.rank_b()));
   const bool renamed = !first.activation_b().empty() && first.activation_b() != spec.activation;
   if (renamed) add("--activation-b", first.activation_b());
-  return fmt::format("launch both again with STATAGENT_CAPTURES={}{}, then statctl diff-values {} {} {}{}",
-                     Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", report.run_a(),
-                     report.run_b(), Quoted(spec.activation), options);
+  const std::string a = Quoted(NextName(report.run_a())), b = Quoted(NextName(report.run_b()));
+  return fmt::format(
+      "launch both again under new names (STATAGENT_RUN={}, STATAGENT_RUN={}) with STATAGENT_CAPTURES={}{}, "
+      "then "
+      "statctl diff-values {} {} {}{}",
+      a, b, Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", a, b,
+      Quoted(spec.activation), options);
 }
 
 }  // namespace statcollect::client

@@ -9,9 +9,9 @@
 
 namespace statcollect::client {
 
-// "forward", "missing in b".
+// "forward", "missing in ort": with the names of the report's runs.
 std::string StageText(const v1::Divergence& d);
-std::string ReasonText(const v1::Divergence& d);
+std::string ReasonText(const v1::Divergence& d, const v1::DiffReport& report);
 
 // "blocks.1.ln2", "blocks.1.attn[1] call 2", "lm_logits inspect". What goes without saying is left out: the
 // stage's usual kind, path 0, call 0.
@@ -35,8 +35,8 @@ std::string ShapeText(const Sizes& shape) {
 }
 
 // The answer in one sentence: where, and what differs: distance and tolerance, or both shapes, dtypes,
-// counts.
-std::string Headline(const v1::Divergence& first);
+// counts. With the names of the report's runs.
+std::string Headline(const v1::Divergence& first, const v1::DiffReport& report);
 
 // What to look at. Precondition: the report has a first divergence.
 std::string NextStep(const v1::DiffReport& report);

@@ -110,7 +110,14 @@ int Events(Session& session, const EventsOptions& options) {
   const std::string attempted = "events " + Printable(options.run);
   v1::ListEventsRequest request;
   if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
-  if (options.follow) return Follow(session, request);
+  if (options.follow) {
+    // A kind that is not known is most likely mistyped, and nobody should wait for it unaware.
+    const auto known =
+        request.kinds().empty() ? v1::ListEventsResponse() : session.collector().ListEvents(request);
+    if (known.status().code() == Code::kInvalidArgument)
+      session.Remark("statctl: " + known.status().message() + "; waiting for one all the same");
+    return Follow(session, request);
+  }
   const auto response = session.collector().ListEvents(request);
   if (!response.ok()) return session.Fail(attempted, response.status());
   session.Print(
@@ -118,7 +125,9 @@ int Events(Session& session, const EventsOptions& options) {
       [&] {
         Page page;
         if (response->records().empty()) {
-          page.AddSentence("No events in " + Printable(options.run) + ".");
+          const bool all = options.kinds.empty() && options.ranks.empty() && !options.since_step;
+          page.AddSentence("No events " + std::string(all ? "" : "of that selection ") + "in " +
+                           Printable(options.run) + ".");
         } else {
           page.AddTable(EventTable(response->records()));
         }

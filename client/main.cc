@@ -1,4 +1,5 @@
 // statctl: the command line of statcollect. Parses the arguments and calls the command.
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
@@ -16,6 +17,8 @@
 #include <CLI/CLI.hpp>
 
 #include "client/commands.h"
+#include "client/list_options.h"
+#include "common/edit_distance.h"
 #include "common/names.h"
 
 namespace statcollect::client {
@@ -65,7 +68,9 @@ struct Arguments {
   CapturesOptions captures;
   DiffValuesOptions values;
   std::string run, ranks, steps, directory, help_of, repeats;
-  bool yes = false, force = false, off = false;
+  RunsOptions runs;
+  RemoveOptions remove;
+  bool off = false;
 };
 
 constexpr double kTimeoutSecondsMax = 1e6;
@@ -132,6 +137,7 @@ class Parser {
       return kExitSame;
     } catch (const CLI::ParseError& error) {
       const auto used = app_.get_subcommands();
+      if (const std::string unknown = UnknownCommand(); !unknown.empty()) return UsageError(unknown);
       return UsageError(Printable(error.what(), 1000) + "; see statctl help" +
                         (used.empty() ? "" : " " + used.front()->get_name()));
     }
@@ -165,6 +171,26 @@ class Parser {
 
  private:
   bool WantsHelp() const { return app_.get_subcommands().front()->get_name() == "help"; }
+  static std::string NoCommand(const std::string& word, const CLI::App& parent, const std::string& before) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : parent.get_subcommands([](const CLI::App*) { return true; }))
+      names.push_back(command->get_name());
+    const std::string nearest = NearestName(word, names);
+    return fmt::format("no command '{}{}'{}; statctl help {}lists all", before, Printable(word, 100),
+                       nearest.empty() ? "" : fmt::format(" (did you mean '{}{}'?)", before, nearest),
+                       before);
+  }
+  // What to say if the first word that was left over stands where a command is expected; empty if none does.
+  std::string UnknownCommand() const {
+    const auto used = app_.get_subcommands();
+    const CLI::App& parent = used.empty() ? app_ : *used.front();
+    const auto extras = app_.remaining(true);
+    const auto word =
+        std::find_if(extras.begin(), extras.end(), [](const auto& extra) { return !extra.starts_with("-"); });
+    const bool takes_command = used.empty() || used.front()->get_require_subcommand_min() > 0;
+    if (!takes_command || !parent.get_subcommands().empty() || word == extras.end()) return {};
+    return NoCommand(*word, parent, used.empty() ? "" : parent.get_name() + " ");
+  }
   // App::help would be about the command that was used.
   std::string TopHelp() const {
     return app_.get_formatter()->make_help(&app_, app_.get_name(), CLI::AppFormatMode::Normal);
@@ -176,8 +202,7 @@ class Parser {
     }
     const auto found =
         app_.get_subcommands([&](CLI::App* command) { return command->get_name() == arguments_.help_of; });
-    if (found.empty())
-      return UsageError("help: no command '" + Printable(arguments_.help_of) + "'; see statctl help");
+    if (found.empty()) return UsageError("help: " + NoCommand(arguments_.help_of, app_, ""));
     std::cout << found.front()->help("statctl");
     return kExitSame;
   }
@@ -318,20 +343,18 @@ class Parser {
   }
 
   void AddRuns() {
-    Add("runs", "Lists the runs", "  statctl runs\n  statctl runs --format json\n",
-        [](Session& session) { return ListRuns(session); });
+    RunsOptions& l = arguments_.runs;
+    AddOptions(*Add("runs", "Lists the runs", kRunsExamples,
+                    [&l](Session& session) { return ListRuns(session, l); }),
+               l);
     CLI::App* show =
-        Add("show", "One run: ranks, steps, losses, configuration, events", "  statctl show base\n",
+        Add("show", "One run: ranks, steps, losses, events, configuration", "  statctl show base\n",
             [this](Session& session) { return ShowRun(session, arguments_.run); });
     show->add_option("run", arguments_.run, "Name of the run")->required();
-    CLI::App* rm = Add("rm", "Removes a run with all its data",
-                       "  statctl rm old-run\n  statctl rm old-run --yes     # from a script\n",
-                       [this](Session& session) {
-                         return RemoveRun(session, arguments_.run, arguments_.yes, arguments_.force);
-                       });
-    rm->add_option("run", arguments_.run, "Name of the run")->required();
-    rm->add_flag("--yes,-y", arguments_.yes, "Do not ask");
-    rm->add_flag("--force", arguments_.force, "Even while it is being written: its streams are ended first");
+    RemoveOptions& r = arguments_.remove;
+    AddOptions(*Add("rm", "Removes runs with all their data", kRemoveExamples,
+                    [&r](Session& session) { return RemoveRuns(session, r); }),
+               r);
     CLI::App* record =
         Add("record", "Asks a run in training to record tensors in these steps only",
             "  statctl record base --steps 5000-5010     # look closely at some steps to come\n"
@@ -380,7 +403,9 @@ class Parser {
         ->capture_default_str();
     app->add_option("--step", o.step, "Which step (default: the newest)")->check(StepNumber());
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
-    app->add_option("--kinds", o.kinds, "Only these kinds, such as output,grad_output");
+    app->add_option(
+        "--kinds", o.kinds,
+        "Only these kinds, such as output,grad_output (default: all, without tensors of integers)");
     app->add_option("--count", o.count, "Rows")->check(CLI::Range(1, 10'000))->capture_default_str();
   }
 
@@ -496,6 +521,10 @@ class Parser {
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
     app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20");
     app->add_flag("--modules", o.modules, "By module instead of by phase");
+    app->add_option("--top", o.top, "Rows of the table")
+        ->check(CLI::Range(1, 1'000'000))
+        ->capture_default_str();
+    app->add_flag("--all", o.all, "Every row");
   }
 
   void AddDensity() {
@@ -531,14 +560,9 @@ class Parser {
 
   void AddOthers() {
     ScalarsOptions& o = arguments_.scalars;
-    CLI::App* scalars =
-        Add("scalars", "Loss and other numbers over the steps",
-            "  statctl scalars base\n  statctl scalars base --name loss --rank 0 --format csv\n",
-            [&o](Session& session) { return Scalars(session, o); });
-    scalars->add_option("run", o.run, "Name of the run")->required();
-    scalars->add_option("--name", o.name, "Only this scalar");
-    scalars->add_option("--rank", o.ranks, "Only these ranks");
-    scalars->add_option("--steps", o.steps, "Only these steps");
+    AddOptions(*Add("scalars", "Loss and other numbers over the steps", kScalarsExamples,
+                    [&o](Session& session) { return Scalars(session, o); }),
+               o);
     AddMemory();
     AddDensity();
     AddExponents();
@@ -559,7 +583,7 @@ class Parser {
     CLI::App* watch =
         Add("watch", "Follows a run while it trains: steps, ranks, loss, alarms",
             "  statctl watch base\n"
-            "  statctl watch ort --against base     # does the newest step still agree with base?\n"
+            "  statctl watch ort --against base     # does it still agree with base?\n"
             "  statctl watch base --once            # one look; for scripts, with --format json\n"
             "  statctl watch base --interval 10 >> base.log\n",
             [&w](Session& session) { return Watch(session, w); });
@@ -568,7 +592,7 @@ class Parser {
         ->check(Between(0.1, 86'400))
         ->capture_default_str();
     watch->add_flag("--once", w.once, "One look, then exit");
-    watch->add_option("--against", w.against, "Compare the newest complete step with this run's");
+    watch->add_option("--against", w.against, "Compare every complete step with this run's, as diff does");
     CLI::App* keep =
         Add("keep", "Exempts a run from retention",
             "  statctl keep base\n  statctl keep base --off     # retention may remove it again\n",

@@ -19,7 +19,6 @@ namespace {
 using google::protobuf::FieldDescriptor;
 
 constexpr double kMebibyte = 1 << 20;
-constexpr std::size_t kRowsShown = 48;  // more than that: the last step alone
 constexpr std::size_t kPlotLines = 4;
 
 const FieldDescriptor& FieldOf(std::string_view quantity) {
@@ -102,20 +101,31 @@ Table PhaseTable(const std::vector<const v1::MemoryRow*>& rows) {
   return table;
 }
 
-Page PhasePage(const v1::ListMemoryResponse& response, bool steps_chosen) {
+// "48 of 1,200 rows; ..." below a table that was cut.
+void AddMore(std::size_t shown, std::size_t total, const std::string& narrower, Page& page) {
+  if (total > shown)
+    page.AddSentence(
+        fmt::format("{} of {} rows: --all shows all, {}", FormatCount(shown), FormatCount(total), narrower));
+}
+
+// Without a choice of steps the last one alone, if all are more than the table takes.
+Page PhasePage(const v1::ListMemoryResponse& response, const MemoryOptions& options) {
   Page page;
   page.AddSentence(PeakSentence(response));
   if (const std::string plot = PlotOf(response); !plot.empty()) page.AddPlot(plot);
   std::vector<const v1::MemoryRow*> rows;
   std::uint64_t last = 0;
   for (const v1::MemoryRow& row : response.records()) last = std::max<std::uint64_t>(last, row.step());
-  const bool all = steps_chosen || static_cast<std::size_t>(response.records_size()) <= kRowsShown;
+  const std::size_t total = static_cast<std::size_t>(response.records_size());
+  const std::size_t most = options.all ? total : options.top;
+  const bool every_step = !options.steps.empty() || total <= most;
   for (const v1::MemoryRow& row : response.records()) {
-    if (all || row.step() == last) rows.push_back(&row);
+    if (rows.size() < most && (every_step || row.step() == last)) rows.push_back(&row);
   }
-  page.AddHeading(all ? "Phases, in MiB" : fmt::format("Phases of step {}, the last one, in MiB", last));
+  page.AddHeading(every_step ? "Phases, in MiB"
+                             : fmt::format("Phases of step {}, the last one, in MiB", last));
   page.AddTable(PhaseTable(rows));
-  if (!all) page.AddSentence("--step shows another step, --format csv all of them.");
+  AddMore(rows.size(), total, "--step and --rank choose, --format csv is for programs.", page);
   return page;
 }
 
@@ -125,7 +135,7 @@ struct ModuleTally {
 };
 
 // Which modules raised the peak, most first.
-Page ModulePage(const v1::ListMemoryResponse& response) {
+Page ModulePage(const v1::ListMemoryResponse& response, const MemoryOptions& options) {
   std::map<std::pair<std::uint32_t, std::string>, ModuleTally> tallies;
   for (const v1::MemoryRow& row : response.records()) {
     ModuleTally& tally = tallies[{row.rank(), row.module()}];
@@ -137,6 +147,8 @@ Page ModulePage(const v1::ListMemoryResponse& response) {
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     return std::tie(a.second.raised, a.second.added) > std::tie(b.second.raised, b.second.added);
   });
+  const std::size_t total = sorted.size();
+  if (!options.all && total > options.top) sorted.resize(options.top);
   Table table({{"rank", Align::kRight},
                {"module", Align::kLeft, true},
                {"raised the peak by", Align::kRight},
@@ -149,6 +161,7 @@ Page ModulePage(const v1::ListMemoryResponse& response) {
   Page page;
   page.AddHeading("What each module's forward pass did to memory, the most of any step, in MiB");
   page.AddTable(std::move(table));
+  AddMore(sorted.size(), total, "--rank chooses a rank.", page);
   return page;
 }
 
@@ -195,7 +208,7 @@ int Memory(Session& session, const MemoryOptions& options) {
       *response, [&] { return FlattenRecords(response->records()); },
       [&] {
         if (!response->records().empty())
-          return options.modules ? ModulePage(*response) : PhasePage(*response, !options.steps.empty());
+          return options.modules ? ModulePage(*response, options) : PhasePage(*response, options);
         Page page;
         page.AddSentence(
             "No memory records in " + Printable(options.run) + " for that: statagent.watch(model, " +

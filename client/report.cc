@@ -1,7 +1,6 @@
 // The report of a diff for people: verdict, first origin, what diverged, what was compared, what could not
 // be, what to do next.
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
 
@@ -17,39 +16,40 @@ constexpr int kUnmatchedShown = 5;
 constexpr int kOriginsShown = 5;
 constexpr int kConfigShown = 20;
 
+// "all 48 records compared are equal bit for bit", as far as the content hashes tell.
+std::string EqualText(const v1::DiffReport& report) {
+  const std::uint64_t records = report.compared().records(), unproven = report.without_hash();
+  if (unproven == 0)
+    return fmt::format("all {} records compared are equal bit for bit", FormatCount(records));
+  const std::string all = fmt::format(
+      "all {} records compared are equal in every statistic that both runs recorded", FormatCount(records));
+  if (unproven >= records) return all + "; without content hashes their bits are not known";
+  return all + fmt::format(", {} of them bit for bit; the others have no content hash",
+                           FormatCount(records - unproven));
+}
+
 void AddVerdict(const v1::DiffReport& report, Page& page) {
   const std::string runs = fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
   const v1::Compared& compared = report.compared();
   switch (report.verdict()) {
     case v1::VERDICT_IDENTICAL:
-      return page.AddSentence(fmt::format("{}: all {} records compared are equal bit for bit.", runs,
-                                          FormatCount(compared.records())),
-                              "IDENTICAL", Tone::kGood);
+      return page.AddSentence(fmt::format("{}: {}.", runs, EqualText(report)), "IDENTICAL", Tone::kGood);
     case v1::VERDICT_WITHIN_TOLERANCE:
       if (compared.within_tolerance() == 0) {
-        return page.AddSentence(
-            fmt::format("{}: all {} records compared are equal bit for bit; others are in one run only.",
-                        runs, FormatCount(compared.records())),
-            "WITHIN TOLERANCE", Tone::kGood);
+        return page.AddSentence(fmt::format("{}: {}{} are in one run only.", runs, EqualText(report),
+                                            report.without_hash() > 0 ? ". Others" : "; others"),
+                                "WITHIN TOLERANCE", Tone::kGood);
       }
       return page.AddSentence(
           fmt::format("{}: {} of {} records differ, none by more than its tolerance.", runs,
                       FormatCount(compared.within_tolerance()), FormatCount(compared.records())),
           "WITHIN TOLERANCE", Tone::kGood);
     case v1::VERDICT_DIVERGED:
-      return page.AddSentence(Headline(report.first()), "DIVERGED", Tone::kBad);
+      return page.AddSentence(Headline(report.first(), report), "DIVERGED", Tone::kBad);
     default:
       return page.AddSentence(fmt::format("{}: {}.", runs, Printable(report.message(), 1000)), "INCOMPARABLE",
                               Tone::kWarn);
   }
-}
-
-// Relative to the larger of both, as distances are.
-std::string ChangeText(double a, double b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return "";
-  const double change = (b - a) / std::max(std::abs(a), std::abs(b));
-  if (!std::isfinite(change)) return "";
-  return (change > 0 ? "+" : "") + FormatShort(change);
 }
 
 // Both sides of the first origin, statistic by statistic.
@@ -87,7 +87,7 @@ class SidesTable {
   }
   void Value(const std::string& name, bool has_a, bool has_b, double a, double b) {
     table_.AddRow({name, has_a ? FormatNumber(a) : "-", has_b ? FormatNumber(b) : "-",
-                   has_a && has_b ? ChangeText(a, b) : ""});
+                   has_a && has_b ? FormatChange(a, b) : ""});
   }
   static bool KnowsInfinities(const v1::ObservationSide& side) {
     return side.has_inf() || side.has_pos_inf();
@@ -122,7 +122,7 @@ void AddDiverged(const v1::DiffReport& report, Page& page) {
                {"cause"}});
   for (const v1::Divergence& d : report.diverged()) {
     table.AddRow({std::to_string(d.step()), std::to_string(d.micro_batch()), RankText(d), StageText(d),
-                  PlaceText(d), ReasonText(d), DistanceText(d),
+                  PlaceText(d), ReasonText(d, report), DistanceText(d),
                   d.has_tolerance() ? FormatShort(d.tolerance()) : "-",
                   d.origin() ? "origin" : "propagated"});
   }
@@ -141,7 +141,7 @@ void AddOtherOrigins(const v1::DiffReport& report, Page& page) {
   std::vector<std::string> items;
   for (int i = 1; i < report.origins_size() && i <= kOriginsShown; ++i) {
     const v1::Divergence& d = report.origins(i);
-    items.push_back(fmt::format("{}: {}, distance {}", WhereText(d), ReasonText(d), DistanceText(d)));
+    items.push_back(fmt::format("{}: {}, distance {}", WhereText(d), ReasonText(d, report), DistanceText(d)));
   }
   if (report.origins_size() > kOriginsShown + 1) {
     items.push_back(fmt::format("and {} more", report.origins_size() - kOriginsShown - 1));

@@ -123,34 +123,49 @@ Table MakeTable(const v1::GetSeriesResponse& response, const Chosen& statistics)
   return table;
 }
 
-std::string MakePlot(const v1::GetSeriesResponse& response, const Statistic& statistic) {
+// One for each kind, in the order of the records: outputs and gradients have nothing in common but a name.
+std::vector<std::pair<std::string, std::string>> MakePlots(const v1::GetSeriesResponse& response,
+                                                           const Statistic& statistic) {
   const auto places = InterestingPlaces(response);
-  std::map<std::string, PlotLine> lines;
-  std::set<std::uint64_t> steps;
+  struct OfKind {
+    std::string kind;
+    std::map<std::string, PlotLine> lines;
+    std::set<std::uint64_t> steps;
+  };
+  std::vector<OfKind> kinds;
   for (const v1::SeriesPoint& point : response.records()) {
-    std::string label = fmt::format("{} rank {}", KindText(point), point.rank());
+    auto of = std::find_if(kinds.begin(), kinds.end(),
+                           [&](const OfKind& known) { return known.kind == KindText(point); });
+    if (of == kinds.end()) of = kinds.insert(of, {.kind = KindText(point), .lines = {}, .steps = {}});
+    std::string label = fmt::format("{} rank {}", of->kind, point.rank());
     for (const Place* place : places)
       label += fmt::format(" {} {}", place->column.title, Printable(place->get(point)));
-    PlotLine& line = lines[label];
+    PlotLine& line = of->lines[label];
     line.label = label;
-    steps.insert(point.step());
+    of->steps.insert(point.step());
     if (const auto value = statistic.get(point.stats()))
       line.points.emplace_back(static_cast<double>(point.step()), *value);
   }
-  if (steps.size() < 2) return {};
-  std::vector<PlotLine> all;
-  for (auto& [label, line] : lines) all.push_back(std::move(line));
-  return Plot(all);
+  std::vector<std::pair<std::string, std::string>> plots;
+  for (OfKind& of : kinds) {
+    std::vector<PlotLine> all;
+    for (auto& [label, line] : of.lines) all.push_back(std::move(line));
+    std::string plot = of.steps.size() < 2 ? "" : Plot(all);
+    if (!plot.empty()) plots.emplace_back(of.kind, std::move(plot));
+  }
+  return plots;
 }
 
 Page Render(const v1::GetSeriesResponse& response, const SeriesOptions& options, const Chosen& chosen) {
   Page page;
   page.AddTable(MakeTable(response, chosen.empty() ? ChooseFor(response) : chosen));
   if (chosen.size() != 1) return page;
-  std::string plot = MakePlot(response, *chosen.front());
-  if (plot.empty()) return page;
-  page.AddHeading(fmt::format("{} of {}", chosen.front()->name, Printable(options.activation)));
-  page.AddPlot(std::move(plot));
+  const auto plots = MakePlots(response, *chosen.front());
+  for (const auto& [kind, plot] : plots) {
+    page.AddHeading(fmt::format("{} of {}{}", chosen.front()->name, Printable(options.activation),
+                                plots.size() == 1 ? "" : ", " + kind));
+    page.AddPlot(plot);
+  }
   return page;
 }
 

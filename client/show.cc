@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include <fmt/format.h>
@@ -57,31 +58,50 @@ void AddActivations(const v1::GetRunResponse& run, Page& page) {
   page.AddTable(std::move(kinds));
 }
 
+// The program's own settings first, as far as their names tell: those of the checklist have sections.
 void AddConfiguration(const v1::GetRunResponse& run, Page& page) {
-  if (run.config().empty()) return;
-  page.AddHeading("Configuration");
+  constexpr std::size_t kAllUpTo = 20, kShown = 12;
+  std::vector<std::pair<std::string, std::string>> settings(run.config().begin(), run.config().end());
+  if (settings.empty()) return;
+  std::sort(settings.begin(), settings.end(), [](const auto& x, const auto& y) {
+    const auto has_section = [](const auto& setting) { return setting.first.find('.') != std::string::npos; };
+    return std::pair(has_section(x), x) < std::pair(has_section(y), y);
+  });
+  const std::size_t all = settings.size();
+  if (all > kAllUpTo) settings.resize(kShown);
   Table config({{"key", Align::kLeft, true}, {"value", Align::kLeft, true}});
-  const std::map<std::string, std::string> sorted(run.config().begin(), run.config().end());
-  for (const auto& [key, value] : sorted) config.AddRow({key, value});
+  for (const auto& [key, value] : settings) config.AddRow({key, value});
+  page.AddHeading(all == settings.size()
+                      ? "Configuration"
+                      : fmt::format("Configuration (first {} of {})", settings.size(), all));
   page.AddTable(std::move(config));
+  if (all > settings.size())
+    page.AddSentence(fmt::format("statctl config {} lists all.", Printable(run.summary().run())));
+}
+
+// "6 steps (0..5)"
+std::string Extent(const v1::RunSummary& summary) {
+  if (summary.steps() == 0)
+    return summary.has_first_step() ? "no tensors, other records in steps " + StepsText(summary) : "no steps";
+  return fmt::format("{} step{} ({})", FormatCount(summary.steps()), summary.steps() == 1 ? "" : "s",
+                     StepsText(summary));
 }
 
 Page Render(const v1::GetRunResponse& run) {
   const v1::RunSummary& summary = run.summary();
   Page page;
   page.AddSentence(
-      fmt::format("is {}: {} of {} ranks, {} steps ({}), {} records, {} dropped, started {}", summary.state(),
-                  summary.ranks(), summary.world_size(), FormatCount(summary.steps()), StepsText(summary),
-                  FormatCount(summary.records()), FormatCount(summary.dropped()),
-                  FormatAgo(summary.start_unix_nanos(), NowUnixNanos())),
+      fmt::format("is {}: {} of {} ranks, {}, {} records, {} dropped, started {}", summary.state(),
+                  summary.ranks(), summary.world_size(), Extent(summary), FormatCount(summary.records()),
+                  FormatCount(summary.dropped()), FormatAgo(summary.start_unix_nanos(), NowUnixNanos())),
       Printable(summary.run()));
   AddAttempts(run, page);
   AddActivations(run, page);
-  AddConfiguration(run, page);
   if (!run.events().empty()) {
     page.AddHeading("Events");
     page.AddTable(EventTable(run.events()));
   }
+  AddConfiguration(run, page);
   return page;
 }
 

@@ -235,6 +235,17 @@ std::string FormatShort(double value) {
   return fmt::format("{}e{}", mantissa, std::stoi(text.substr(e + 1)));
 }
 
+std::string FormatChange(double a, double b) {
+  constexpr double kReadable = 1e-3, kManifold = 10, kWholePercent = 0.995;
+  const double change = (b - a) / std::abs(a);
+  if (change == 0 || !std::isfinite(change)) return "";
+  const double size = std::abs(change);
+  if (size >= kManifold) return FormatShort(b / a) + " times";
+  if (size >= kWholePercent) return fmt::format("{:+.0f} %", change * 100);
+  if (size >= kReadable) return fmt::format("{:+.2g} %", change * 100);
+  return (change > 0 ? "+" : "") + FormatShort(change);
+}
+
 std::string FormatCount(std::uint64_t value) {
   std::string text = std::to_string(value);
   for (std::size_t i = text.size(); i > 3; i -= 3) text.insert(i - 3, ",");

@@ -55,7 +55,7 @@ class RowsTable {
     if (calls_) columns.push_back({"call", Align::kRight});
     if (modes_) columns.push_back({"mode"});
     for (const char* name : {"dtype", "shape"}) columns.push_back({name, Align::kRight});
-    for (const char* name : {"min", "max", "mean", "std", "l2"}) columns.push_back({name, Align::kRight});
+    for (const auto& [name, value] : Others({})) columns.push_back({std::string(name), Align::kRight});
     if (nonfinite_) columns.insert(columns.end(), {{"nan", Align::kRight}, {"inf", Align::kRight}});
     Table table(std::move(columns));
     for (const v1::TopRow& row : response_.records()) table.AddRow(Cells(row));
@@ -63,6 +63,19 @@ class RowsTable {
   }
 
  private:
+  // The statistics beside the one that the rows are ordered by, which has the first column.
+  std::vector<std::pair<std::string_view, std::optional<double>>> Others(const v1::ObservationSide& s) const {
+    std::vector<std::pair<std::string_view, std::optional<double>>> others = {
+        {"min", If(s.has_min(), s.min())},
+        {"max", If(s.has_max(), s.max())},
+        {"mean", If(s.has_mean(), s.mean())},
+        {"std", If(s.has_std(), s.std())},
+        {"l2", If(s.has_l2(), s.l2())}};
+    std::erase_if(others, [by = EnumText(*v1::TopBy_descriptor(), response_.by())](const auto& other) {
+      return other.first == by;
+    });
+    return others;
+  }
   std::vector<std::string> Cells(const v1::TopRow& row) const {
     std::string name = row.activation();
     if (!row.output_path().empty() && row.output_path() != "0") name += "[" + row.output_path() + "]";
@@ -74,9 +87,7 @@ class RowsTable {
     const v1::ObservationSide& s = row.stats();
     cells.push_back(s.dtype());
     cells.push_back(ShapeText(s.shape()));
-    for (const auto& value : {If(s.has_min(), s.min()), If(s.has_max(), s.max()), If(s.has_mean(), s.mean()),
-                              If(s.has_std(), s.std()), If(s.has_l2(), s.l2())})
-      cells.push_back(FormatNumber(value));
+    for (const auto& [name, value] : Others(s)) cells.push_back(FormatNumber(value));
     if (nonfinite_) {
       cells.push_back(FormatCount(s.nan()));
       cells.push_back(FormatCount(s.pos_inf() + s.neg_inf()));

@@ -27,11 +27,13 @@ constexpr std::uint64_t kStepsShown = 120;  // of the loss
 constexpr std::size_t kSparkCells = 60;
 constexpr std::size_t kEventsShown = 8;
 
-// How the newest complete step compares with the other run's.
+// How the steps up to the newest complete one compare with the other run's.
 struct Agreement {
   std::optional<std::uint64_t> step;            // compared last
-  std::string verdict;                          // "identical", ...; empty: not compared yet
-  std::optional<std::uint64_t> first_diverged;  // of the steps compared so far
+  std::string verdict;                          // of all steps so far, as diff gives it; empty: none yet
+  v1::Verdict worst = v1::VERDICT_UNSPECIFIED;  // the same
+  std::uint32_t attempts = 0;                   // of the run, when it was compared
+  std::optional<std::uint64_t> first_diverged;
   std::string where;                            // in that step
   std::string trouble;                          // why not compared
 };
@@ -188,26 +190,51 @@ class Watcher {
     return step;
   }
 
+  // Every step counts, not the newest alone. The first and the last look ask about all of them, those between
+  // about the new steps, and about all if those are worse: the answer is the one that diff gives.
   void Compare(const Look& look) {
     const auto step = CompleteStep(look.run);
-    if (!step || step == agreement_.step) return;
-    v1::DiffRequest request;
-    request.set_run_a(options_.against);
-    request.set_run_b(options_.run);
-    request.set_steps(std::to_string(*step));
-    request.set_top(1);
-    const auto report = session_.collector().Diff(request, {});
+    const bool over = look.run.summary().state() == "finished";
+    const std::uint32_t attempts = look.run.summary().attempts();
+    const bool known = agreement_.step && attempts == agreement_.attempts &&
+                       agreement_.worst != v1::VERDICT_INCOMPARABLE;
+    if (!step || (known && step == agreement_.step)) return;
+    const bool new_ones = known && !over && *agreement_.step < *step;
     agreement_.trouble.clear();
+    if (new_ones && agreement_.worst == v1::VERDICT_DIVERGED) {
+      agreement_.step = step;
+      return;
+    }
+    auto report = CompareSteps(new_ones ? *agreement_.step + 1 : 0, *step);
+    const bool worse = new_ones && report.ok() && report->verdict() > agreement_.worst;
+    if (worse) report = CompareSteps(0, *step);
     if (!report.ok()) {
       agreement_.trouble = Printable(report.status().message(), 300);
       return;
     }
     agreement_.step = step;
-    agreement_.verdict = EnumText(*v1::Verdict_descriptor(), report->verdict());
-    if (report->verdict() == v1::VERDICT_INCOMPARABLE) agreement_.trouble = Printable(report->message(), 300);
-    if (report->verdict() != v1::VERDICT_DIVERGED || agreement_.first_diverged) return;
-    agreement_.first_diverged = step;
-    const v1::Divergence& first = report->first();
+    agreement_.attempts = attempts;
+    if (worse || !new_ones) NoteVerdict(*report);
+  }
+
+  Result<v1::DiffReport> CompareSteps(std::uint64_t first, std::uint64_t last) {
+    v1::DiffRequest request;
+    request.set_run_a(options_.against);
+    request.set_run_b(options_.run);
+    request.set_steps(fmt::format("{}-{}", first, last));
+    request.set_top(1);
+    return session_.collector().Diff(request, {});
+  }
+
+  void NoteVerdict(const v1::DiffReport& report) {
+    agreement_.worst = report.verdict();
+    agreement_.verdict = EnumText(*v1::Verdict_descriptor(), report.verdict());
+    agreement_.first_diverged.reset();
+    agreement_.where.clear();
+    if (report.verdict() == v1::VERDICT_INCOMPARABLE) agreement_.trouble = Printable(report.message(), 300);
+    if (report.verdict() != v1::VERDICT_DIVERGED) return;
+    const v1::Divergence& first = report.first();
+    agreement_.first_diverged = first.step();
     agreement_.where =
         fmt::format("rank {} {} {}: {}", first.rank(), EnumText(*v1::Kind_descriptor(), first.kind()),
                     Printable(first.activation()), EnumText(*v1::Reason_descriptor(), first.reason()));
@@ -219,7 +246,7 @@ class Watcher {
       return "not compared with " + options_.against + ": " + agreement_.trouble;
     if (agreement_.verdict.empty()) return "no complete step to compare with " + options_.against + " yet";
     std::string text =
-        fmt::format("step {} against {}: {}", *agreement_.step, options_.against, agreement_.verdict);
+        fmt::format("steps 0..{} against {}: {}", *agreement_.step, options_.against, agreement_.verdict);
     if (agreement_.first_diverged) {
       text += fmt::format("; first divergence seen so far: step {}, {}", *agreement_.first_diverged,
                           agreement_.where);

@@ -344,11 +344,28 @@ Exporter::Progress Exporter::progress() {
   return progress;
 }
 
-Status Exporter::Finish(TimePoint deadline) {
+void Exporter::GiveUp(Lock* lock) {
+  if (done_ || file_ != nullptr || stream_ == nullptr || phase_ != Phase::kWelcomed || !say_goodbye_) return;
+  giving_up_ = true;
+  changed_.notify_all();
+  changed_.wait_for(*lock, kLastWord, [this] { return done_; });
+}
+
+AgentCounters Exporter::LastCountersLocked() const {
+  AgentCounters counters = ledger_->Snapshot();
+  if (!giving_up_) return counters;
+  const std::uint64_t lost = counters.pending - std::min(counters.pending, window_.SentRecords());
+  if (lost > 0) counters.dropped_by_cause[std::string(kDropClosed)] += lost;
+  counters.pending -= lost;
+  return counters;
+}
+
+Status Exporter::Finish(TimePoint deadline, bool goodbye) {
   std::lock_guard one_at_a_time(finish_mutex_);
   if (!thread_.joinable()) return result_;
   {
     Lock lock(mutex_);
+    say_goodbye_ = goodbye;
     finishing_ = retry_now_ = true;
     backoff_.Reset();
     changed_.notify_all();
@@ -359,6 +376,7 @@ Status Exporter::Finish(TimePoint deadline) {
       (void)Tend();
       lock.lock();
     }
+    if (deadline != TimePoint::min()) GiveUp(&lock);
     stop_ = true;
     if (stream_ != nullptr) stream_->Cancel();
     changed_.notify_all();
@@ -482,21 +500,24 @@ void Exporter::Pump(Stream* stream) {
   }
   while (true) {
     changed_.wait(lock, [&] {
-      return broken() || GoodbyeDueLocked() || (MarkedLocked() && (window_.HasUnsent() || CanLoadLocked()));
+      return broken() || GoodbyeDueLocked() ||
+             (!giving_up_ && MarkedLocked() && (window_.HasUnsent() || CanLoadLocked()));
     });
     if (broken()) return;
-    if (CanLoadLocked() && !window_.HasUnsent()) {
+    if (GoodbyeDueLocked()) {
+      if (!say_goodbye_) return stream->Cancel();
+      goodbye_sent_ = true;
+      const AgentCounters counters = LastCountersLocked();
+      lock.unlock();
+      stream->SendGoodbye(counters);
+      lock.lock();
+    } else if (CanLoadLocked() && !window_.HasUnsent()) {
       Load(&lock);
     } else if (const auto batch = window_.TakeNext()) {
       lock.unlock();
       const bool sent = stream->Send(*batch);
       lock.lock();
       if (!sent) return;
-    } else {
-      goodbye_sent_ = true;
-      lock.unlock();
-      stream->SendGoodbye(ledger_->Snapshot());
-      lock.lock();
     }
   }
 }
@@ -506,7 +527,7 @@ bool Exporter::HandleEnd(const Status& end) {
   bool quiet = false;
   {
     Lock lock(mutex_);
-    if (stop_ || NothingLeftLocked()) return false;
+    if (stop_ || giving_up_ || NothingLeftLocked()) return false;
     quiet = quiet_;
     const bool was_welcomed = phase_ == Phase::kWelcomed;
     if (protocol_error_.ok() && !IsFatal(end.code())) {

@@ -82,9 +82,12 @@ class Exporter final : public BatchSink, private StreamReceiver {
 
   // Waits until everything submitted is durable and the goodbye is answered, at most until the deadline; then
   // ends the thread. The rest is left in the spill file and stays pending, or, without one, is counted as
-  // dropped. kDeadlineExceeded, or the fatal status, if there was a rest. Nothing is submitted afterwards.
-  // Idempotent.
-  Status Finish(TimePoint deadline);
+  // dropped; the collector learns how many those are, if it is connected, in a goodbye up to kLastWord after
+  // the deadline (not with TimePoint::min()). kDeadlineExceeded, or the fatal status, if there was a rest.
+  // Nothing is submitted afterwards. Idempotent. `goodbye`: false if the process failed. The collector then
+  // shows the run as interrupted.
+  Status Finish(TimePoint deadline, bool goodbye = true);
+  static constexpr std::chrono::milliseconds kLastWord{250};
 
   struct Progress {
     std::uint64_t streams = 0;         // welcomes received
@@ -112,7 +115,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // What follows from a stream's end: true to try again.
   bool HandleEnd(const Status& end);
   void Fail(const Status& status);
-  bool GoodbyeDueLocked() const { return NothingLeftLocked() && !goodbye_sent_; }
+  bool GoodbyeDueLocked() const { return (NothingLeftLocked() || giving_up_) && !goodbye_sent_; }
   bool NothingLeftLocked() const { return finishing_ && window_.empty() && spilled_ == 0 && !held_; }
 
   // --- the spill file
@@ -130,6 +133,10 @@ class Exporter final : public BatchSink, private StreamReceiver {
   Status AppendToFile(const std::shared_ptr<const EncodedBatch>& last);
   spill::Mark MarkLocked() const;
   void Tell(const char* kind, const std::string& text);
+  // The deadline of Finish has passed: tells a connected collector what it will not get. No spill file.
+  void GiveUp(Lock* lock);
+  // Counters of the goodbye. Giving up, what was not sent counts as dropped.
+  AgentCounters LastCountersLocked() const;
   // Forgets everything that was submitted; all but `kept` records, which are in the file, count as dropped.
   // Returns how many that are.
   std::uint64_t DropAllLocked(std::string_view cause, std::uint64_t kept = 0);
@@ -170,6 +177,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   bool ever_welcomed_ = false;
   std::optional<Status> last_failure_;  // of the last attempt to connect
   Status fatal_;
+  bool say_goodbye_ = true, giving_up_ = false;
   bool finishing_ = false, goodbye_sent_ = false, retry_now_ = false, stop_ = false, done_ = false;
   bool quiet_ = true;  // until WaitForWelcome has returned: its caller tells
   Status result_;      // of Finish

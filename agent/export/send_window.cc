@@ -119,6 +119,12 @@ void SendWindow::ForgetFile() {
   }
 }
 
+std::uint64_t SendWindow::SentRecords() const {
+  std::uint64_t records = 0;
+  for (std::size_t i = 0; i < next_unsent_; ++i) records += unacked_[i]->records;
+  return records;
+}
+
 std::uint64_t SendWindow::UnackedRecords(bool in_file) const {
   std::uint64_t records = 0;
   for (const Entry& entry : unacked_) {

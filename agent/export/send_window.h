@@ -76,6 +76,8 @@ class SendWindow {
   bool empty() const { return unacked_.empty(); }
   // Records not acknowledged, in the file or not.
   std::uint64_t UnackedRecords(bool in_file) const;
+  // Records sent on this stream and not acknowledged.
+  std::uint64_t SentRecords() const;
   // The number that the next batch gets.
   std::uint64_t next_seq() const { return next_seq_; }
   // Lowest number still held for sending.

@@ -496,6 +496,7 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
     out.mutable_noise()->set_stored(report.noise->stored);
   }
   Copy(report.root, [&](const query::Root& root) { Fill(root, *out.mutable_root()); });
+  out.set_without_hash(report.without_hash);
   if (report.explained_by_rounding) out.set_explained("rounding");
 }
 

@@ -77,6 +77,23 @@ class Comments {
   DescriptorPool pool_;
 };
 
+// Of a call: what is about gRPC alone says nothing to those who ask over HTTP.
+std::string WithoutGrpc(std::string comment) {
+  const std::size_t at = comment.find("gRPC:");
+  if (at != std::string::npos) comment.resize(at);
+  while (comment.ends_with(' ')) comment.pop_back();
+  return comment;
+}
+
+// Without which no question makes sense: convert.cc and convert_checks.cc refuse the request. The runs, and
+// the activation where there can be only one.
+bool IsRequired(const FieldDescriptor& field) {
+  const std::string &name = field.name(), &request = field.containing_type()->name();
+  if (name == "run_b") return request != "CompareConfigRequest";
+  if (name == "activation") return request == "GetSeriesRequest" || request == "ReadCaptureRequest";
+  return name == "run" || name == "run_a" || name == "repeats";
+}
+
 Json Ref(const std::string& name) { return {{"$ref", "#/components/schemas/" + name}}; }
 
 class Describer {
@@ -119,7 +136,7 @@ class Describer {
   Json Operation(const HttpRoute& route, const std::string& verb) {
     Json operation = {{"operationId", verb + route.method->name()},
                       {"tags", {route.method->service()->name()}}};
-    if (const std::string comment = comments_.Of(*route.method); !comment.empty())
+    if (const std::string comment = WithoutGrpc(comments_.Of(*route.method)); !comment.empty())
       operation["description"] = comment;
     const bool lines = route.answer == HttpRoute::Answer::kLines;
     Json answer = {{"description", lines ? "One line of JSON for each message." : "The answer."}};
@@ -146,7 +163,7 @@ class Describer {
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor& field = *type.field(i);
       if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) continue;
-      Json parameter = {{"name", field.name()}, {"in", "query"}, {"required", false}};
+      Json parameter = {{"name", field.name()}, {"in", "query"}, {"required", IsRequired(field)}};
       if (const std::string comment = comments_.Of(field); !comment.empty())
         parameter["description"] = comment;
       Json element = Element(field, true);
@@ -163,7 +180,7 @@ class Describer {
   }
 
   // The name of the type's schema, which is made if it is not there. Requests and answers differ: an answer
-  // has every field, a request any of them.
+  // has every field, a request those that are required and any of the others.
   std::string Name(const Descriptor& type, bool request) {
     const std::string name = type.name();
     if (!made_.insert(name).second) return name;
@@ -171,12 +188,12 @@ class Describer {
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor& field = *type.field(i);
       properties[field.name()] = Property(field, request);
-      required.push_back(field.name());
+      if (!request || IsRequired(field)) required.push_back(field.name());
     }
     Json schema = {{"type", "object"}};
     if (const std::string comment = comments_.Of(type); !comment.empty()) schema["description"] = comment;
     schema["properties"] = std::move(properties);
-    if (!request && !required.empty()) schema["required"] = std::move(required);
+    if (!required.empty()) schema["required"] = std::move(required);
     schema["additionalProperties"] = false;
     schemas_[name] = std::move(schema);
     return name;
@@ -191,7 +208,8 @@ class Describer {
       property = {{"type", "array"}, {"items", Element(field, request)}};
     } else {
       property = Element(field, request);
-      if (field.has_presence() || request) property = {{"anyOf", {std::move(property), {{"type", "null"}}}}};
+      if (field.has_presence() || (request && !IsRequired(field)))
+        property = {{"anyOf", {std::move(property), {{"type", "null"}}}}};
     }
     if (const std::string comment = comments_.Of(field); !comment.empty()) property["description"] = comment;
     return property;

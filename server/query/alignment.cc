@@ -122,6 +122,7 @@ void Alignment::MatchByNames(const NameMap& names) {
       return std::any_of(ids.begin(), ids.end(), [&](std::uint32_t id) { return traits[id].grouped; });
     };
     if (taken(group.a, traits_a_) || taken(group.b, traits_b_)) continue;
+    names.MarkUsed(*found);
     NoteRenamed({.a = Joined(found->a), .b = Joined(found->b), .method = "map", .confidence = 1});
     if (group.a.size() == 1 && group.b.size() == 1) {
       Match(group.a.front(), group.b.front());

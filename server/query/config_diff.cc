@@ -28,8 +28,9 @@ constexpr std::array<std::string_view, 14> kVolatile = {"pid",
                                                         "statagent_run"};
 
 // Whole keys: nobody seeds these generators in most programs, so that they differ between any two launches.
-// That a known seed was set is a setting of its own ("random.python.seed").
-constexpr std::array<std::string_view, 2> kVolatileKeys = {"random.python.state", "random.numpy.state"};
+// That a known seed was set is a setting of its own ("random.python.seed"). No two dumps lie at one path.
+constexpr std::array<std::string_view, 3> kVolatileKeys = {"random.python.state", "random.numpy.state",
+                                                           "import.path"};
 constexpr std::string_view kTorchState = "random.torch.state";
 constexpr char kTorchSeed[] = "random.torch.seed";
 constexpr std::string_view kNoSeed = "none";

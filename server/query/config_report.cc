@@ -9,6 +9,7 @@
 
 #include "common/names.h"
 #include "server/query/config_diff.h"
+#include "server/query/recorded_config.h"
 
 namespace statcollect::query {
 namespace {
@@ -167,25 +168,44 @@ ConfigCategory CategoryOf(std::string_view key) {
   return ConfigCategory::kOther;
 }
 
-std::map<std::string, std::string> Settings(const RunView& view) {
+namespace {
+
+void AddFacts(const RunView& view, std::map<std::string, std::string>& settings) {
   const std::size_t newest = view.attempts().size() - 1;
-  std::map<std::string, std::string> settings;
   const auto& ranks = view.ranks(newest);
   if (!ranks.empty()) {
     const SessionInfo& info = ranks.begin()->second.info;
-    settings = info.config;
     if (!info.host.empty()) settings.emplace("host", info.host);
     if (!info.agent_version.empty()) settings.emplace("agent.version", info.agent_version);
   }
   if (const auto size = view.attempts()[newest].world_size; size > 0)
     settings.emplace("world_size", std::to_string(size));
+}
+
+}  // namespace
+
+std::map<std::string, std::string> Settings(const RunView& view) {
+  const auto& ranks = view.ranks(view.attempts().size() - 1);
+  std::map<std::string, std::string> settings;
+  if (!ranks.empty()) settings = ranks.begin()->second.info.config;
+  AddFacts(view, settings);
   return settings;
 }
 
-ConfigReport ReportConfig(const RunView& a, const RunView* b, bool all) {
+Result<ConfigReport> ReportConfig(const RunView& a, const RunView* b, bool all) {
   ConfigReport report{.run_a = a.run(), .run_b = b == nullptr ? std::string() : b->run()};
-  const auto of_a = Settings(a);
-  const auto of_b = b == nullptr ? std::map<std::string, std::string>() : Settings(*b);
+  std::map<std::string, std::string> of_a, of_b;
+  if (b == nullptr) {
+    of_a = Settings(a);
+  } else {
+    auto configs = ReadConfigs(a, *b);
+    if (!configs.ok()) return configs.status();
+    of_a = std::move(configs->a);
+    of_b = std::move(configs->b);
+    report.notes = std::move(configs->notes);
+    AddFacts(a, of_a);
+    AddFacts(*b, of_b);
+  }
   std::set<std::string> keys;
   for (const auto* settings : {&of_a, &of_b}) {
     for (const auto& [key, value] : *settings) keys.insert(key);
@@ -195,6 +215,7 @@ ConfigReport ReportConfig(const RunView& a, const RunView* b, bool all) {
     ConfigItem item = MakeItem(key, Find(of_a, key), Find(of_b, key));
     if (b != nullptr && key == "command_line" && item.a && item.b)
       item.same = item.same || WithoutName(*item.a, a.run()) == WithoutName(*item.b, b->run());
+    item.same = item.same || b == nullptr;
     ++report.compared;
     report.differ += b != nullptr && !item.same ? 1 : 0;
     if (b == nullptr || all || !item.same) report.items.push_back(std::move(item));

@@ -52,12 +52,12 @@ struct ConfigReport {
 // By words of the key ("model.ln_eps": model), never by the value.
 ConfigCategory CategoryOf(std::string_view key);
 
-// What is stored of the newest attempt's lowest rank, and the facts that are no configuration: "world_size",
+// What is stored of the newest attempt's lowest rank, and the facts that are not configuration: "world_size",
 // "host", "agent.version".
 std::map<std::string, std::string> Settings(const RunView& view);
 
-// `b` may be null: `a` alone.
-ConfigReport ReportConfig(const RunView& a, const RunView* b, bool all);
+// `b` may be null: `a` alone. What cannot be compared is left out, and said in a note (recorded_config.h).
+Result<ConfigReport> ReportConfig(const RunView& a, const RunView* b, bool all);
 
 // One sentence for each setting that ranks of the newest attempt were told differently, at most 20: "lr is
 // 0.1 on ranks 0-6 and 0.2 on rank 7". Leaves out what differs from rank to rank by its nature.

@@ -16,6 +16,7 @@
 #include "server/query/loss_diff.h"
 #include "server/query/parallel.h"
 #include "server/query/rank_step_diff.h"
+#include "server/query/recorded_config.h"
 
 namespace statcollect::query {
 namespace {
@@ -277,6 +278,11 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
     at.alignment->MarkA(missing.id, Alignment::kMissingSeen);
   }
   if (!(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
+  const RankCatalogue& having = in_a ? at.alignment->b() : at.alignment->a();
+  if (auto why = WhyNotRecorded(a_, b_, plan_, having.activations[missing.id], /*of_b=*/in_a, missing.defined)) {
+    incomplete_.insert(*std::move(why));
+    return false;
+  }
   const bool maybe_lost = missing.defined && view.Dropped(rank) > 0;
   uncertain_missing_ = uncertain_missing_ || maybe_lost;
   return !maybe_lost;
@@ -345,11 +351,17 @@ void ReportBuilder::AddNotes() {
     notes.push_back(std::to_string(tally_.incomparable) +
                     " pairs of records have no statistic in common and were not compared");
   }
+  if (tally_.weights_unproven && !tally_.weights_differ) {
+    notes.push_back(
+        "the initial weights agree within their tolerance; without content hashes of both runs it is not "
+        "known "
+        "whether they are equal");
+  }
   if (tally_.without_hash > 0) {
     notes.push_back(
         std::to_string(tally_.without_hash) +
-        " records count as identical because every recorded statistic is equal; no content hash tells "
-        "about their bits");
+        " records count as identical because every statistic that both runs recorded is equal; without a "
+        "content hash their bits are not known");
   }
   for (const auto& [where, steps] : lonely_steps_) {
     notes.push_back("rank " + std::to_string(where.second) + " of " + (where.first ? b_ : a_).run() +
@@ -372,7 +384,10 @@ DiffReport ReportBuilder::Conclude() && {
                       .identical = tally_.identical,
                       .within_tolerance = tally_.within_tolerance,
                       .diverged = tally_.diverged};
-  report_.inputs.weights = !tally_.weights_seen ? "unknown" : tally_.weights_differ ? "differ" : "identical";
+  report_.without_hash = tally_.without_hash;
+  report_.inputs.weights = tally_.weights_differ                             ? "differ"
+                           : !tally_.weights_seen || tally_.weights_unproven ? "unknown"
+                                                                             : "identical";
   report_.inputs.batches = !tally_.batches_seen ? "unknown" : tally_.batches_differ ? "differ" : "identical";
   std::set<std::tuple<std::string, std::string>> aligned;
   for (const Aligner::Entry& entry : context_.aligner.all()) {
@@ -499,12 +514,12 @@ class DiffScan {
   std::pair<std::size_t, std::size_t> attempts_;
 };
 
-std::vector<ConfigDifference> CompareConfiguration(const RunView& a, const RunView& b) {
-  const auto config_of = [](const RunView& view) {
-    const auto& ranks = view.ranks(view.attempts().size() - 1);
-    return ranks.empty() ? std::map<std::string, std::string>() : ranks.begin()->second.info.config;
-  };
-  return CompareConfig(config_of(a), config_of(b));
+Status CompareConfiguration(const RunView& a, const RunView& b, DiffReport& report) {
+  auto configs = ReadConfigs(a, b);
+  if (!configs.ok()) return configs.status();
+  report.inputs.config = CompareConfig(configs->a, configs->b);
+  report.notes.insert(report.notes.end(), configs->notes.begin(), configs->notes.end());
+  return Status::Ok();
 }
 
 // Whether the alignment knows every activation of the steps: a run may have defined more since.
@@ -581,13 +596,14 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
     ReportBuilder builder(a, b, request, *plan, context);
     STATCOLLECT_RETURN_IF_ERROR(DiffScan(context, *plan, request.first_only).Run(builder, progress, stop));
     report = std::move(builder).Conclude();
+    for (std::string& unused : names->Unused(a.run(), b.run())) report.notes.push_back(std::move(unused));
   } else {
     report.verdict = Verdict::kIncomparable;
     report.message = plan->incomparable;
   }
   report.run_a = a.run();
   report.run_b = b.run();
-  report.inputs.config = CompareConfiguration(a, b);
+  STATCOLLECT_RETURN_IF_ERROR(CompareConfiguration(a, b, report));
   AddPlan(*plan, request.merge_ranks, report);
   if (request.first_only && report.first) {
     report.notes.push_back("ended at the first step that diverged; later steps were not compared");

@@ -112,16 +112,30 @@ void ReadCatalogues(RunView& a, RunView& b, const DiffPlan& plan) {
   });
 }
 
+// Whose dump a run was imported from; empty if an agent recorded it.
+std::string ToolOf(const RunView& view) {
+  const auto& ranks = view.ranks(view.attempts().size() - 1);
+  if (ranks.empty()) return {};
+  const auto& config = ranks.begin()->second.info.config;
+  const auto format = config.find("import.format");
+  return format == config.end() ? std::string() : Printable(format->second);
+}
+
 Status FindKinds(RunView& view, const std::vector<RankPair>& ranks, std::uint32_t RankPair::*side,
-                 const std::set<std::size_t>& attempts, std::array<bool, kKindCount>& present) {
+                 const std::set<std::size_t>& attempts, std::array<bool, kKindCount>& present,
+                 RecordedKinds& recorded) {
   for (const std::size_t attempt : attempts) {
     for (const RankPair& rank : ranks) {
       auto catalogue = view.Catalogue(attempt, rank.*side);
       if (!catalogue.ok()) return catalogue.status();
-      for (const ActivationDef& def : (*catalogue)->activations)
-        present[static_cast<std::size_t>(def.key.kind)] = true;
+      for (const ActivationDef& def : (*catalogue)->activations) {
+        const auto kind = static_cast<std::size_t>(def.key.kind);
+        present[kind] = true;
+        recorded.modes[kind][static_cast<std::size_t>(def.key.mode)] = true;
+      }
     }
   }
+  recorded.tool = ToolOf(view);
   return Status::Ok();
 }
 
@@ -133,8 +147,10 @@ Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
     attempts_a.insert(attempts.first);
     attempts_b.insert(attempts.second);
   }
-  STATCOLLECT_RETURN_IF_ERROR(FindKinds(a, plan.ranks, &RankPair::a, attempts_a, plan.kinds_a));
-  STATCOLLECT_RETURN_IF_ERROR(FindKinds(b, plan.ranks, &RankPair::b, attempts_b, plan.kinds_b));
+  STATCOLLECT_RETURN_IF_ERROR(
+      FindKinds(a, plan.ranks, &RankPair::a, attempts_a, plan.kinds_a, plan.recorded_a));
+  STATCOLLECT_RETURN_IF_ERROR(
+      FindKinds(b, plan.ranks, &RankPair::b, attempts_b, plan.kinds_b, plan.recorded_b));
   for (std::size_t kind = 1; kind < kKindCount; ++kind) {
     if (plan.kinds_a[kind] == plan.kinds_b[kind] || !plan.wanted[kind]) continue;
     plan.notes.push_back("only " + (plan.kinds_a[kind] ? a : b).run() + " recorded " +
@@ -160,6 +176,30 @@ void NoteLossesAndLife(const RunView& view, const IsStreamOpen& is_stream_open, 
 }
 
 }  // namespace
+
+std::optional<std::string> WhyNotRecorded(const RunView& a, const RunView& b, const DiffPlan& plan,
+                                          const ActivationDef& def, bool of_b, bool seen) {
+  const RecordedKinds& having = of_b ? plan.recorded_b : plan.recorded_a;
+  const RecordedKinds& lacking = of_b ? plan.recorded_a : plan.recorded_b;
+  const std::string& run = (of_b ? a : b).run();
+  const std::string kind(Name(def.key.kind));
+  const auto mode = static_cast<std::size_t>(def.key.mode);
+  if (!lacking.tool.empty() && having.tool.empty()) {
+    const std::string dump = run + " is a dump of " + lacking.tool + ", which does not record ";
+    const bool optimizer = def.key.kind == Kind::kWeight && def.key.mode == Mode::kTrain;
+    if (!lacking.modes[static_cast<std::size_t>(def.key.kind)][mode])
+      return dump +
+             (optimizer ? "weights after an update" : kind + " in mode " + std::string(Name(def.key.mode))) +
+             "; not compared";
+    if (def.depth == 1)
+      return dump + "the model as a whole; " + Printable(def.key.name) + " was not compared";
+  }
+  // Some tools dump the weights at the beginning of every step; an agent records them at a launch.
+  if (!having.tool.empty() && lacking.tool.empty() && seen && def.key.mode == Mode::kInit)
+    return run + " has weights as a launch begins, the dump of " + having.tool +
+           " as every step begins; those of later steps were not compared";
+  return std::nullopt;
+}
 
 Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
                           const IsStreamOpen& is_stream_open) {

@@ -294,6 +294,7 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
   const bool never_rounded = !tolerance && result.tolerance == 0;
   if (never_rounded || result.distance->value > result.tolerance) return diverged(Reason::kNumeric);
   if (exact) return diverged(Reason::kBitwise);
+  result.without_hash = !hashes;
   result.agreement = Agreement::kWithinTolerance;
   return result;
 }

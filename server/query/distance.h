@@ -45,7 +45,7 @@ struct Comparison {
   std::optional<Distance> distance;      // absent if identical or of different shape
   double tolerance = 0;
   std::optional<double> times_noise;  // the distance, where the noise is known and not 0
-  bool without_hash = false;          // identical in every statistic recorded; no hash tells about the bits
+  bool without_hash = false;          // identical or within tolerance; no hash of both tells about the bits
 };
 
 // `tolerance`: the user's; absent: by dtype, and another dtype diverges by itself (with a tolerance only the

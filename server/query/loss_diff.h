@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,13 @@
 #include "server/query/rank_step_diff.h"
 
 namespace statcollect::query {
+
+// Whether any loss that both have in the step is not the same number.
+bool LossesDiffer(const std::vector<ScalarRecord>& a, const std::vector<ScalarRecord>& b);
+
+// Where the losses of a rank's step stand in it, as far as its records and the losses' names tell; empty if
+// that is one segment. `step`: all of the step, in the order of execution.
+std::vector<Spot> SpotsOfLosses(std::span<const Observation> step, const std::vector<ScalarRecord>& losses);
 
 // Not thread-safe. Context is borrowed.
 class LossDiff {
@@ -28,7 +36,8 @@ class LossDiff {
   const std::set<std::string>& compared() const { return compared_; }  // names
 
  private:
-  Status ComparePair(const ScalarRecord& a, double b, std::uint64_t position, RankStepFindings& at);
+  // `place`: A's, in the report.
+  Status ComparePair(const ScalarRecord& a, double b, const Place& place, RankStepFindings& at);
 
   const DiffContext& context_;
   std::set<std::string> names_a_, names_b_, compared_;

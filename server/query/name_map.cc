@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cctype>
 #include <utility>
 
@@ -13,7 +14,10 @@
 namespace statcollect::query {
 
 struct NameMap::Rule {
-  std::unique_ptr<RE2> first;          // null: a name
+  std::size_t line = 0;
+  std::string text;
+  mutable std::atomic<bool> matched{false}, used{false};  // by a name of A; by names of both runs
+  std::unique_ptr<RE2> first;                             // null: a name
   std::vector<std::string> more_a, b;  // rewritten with the groups of `first`, if it has any
 };
 
@@ -25,6 +29,7 @@ constexpr std::size_t kBytesMax = std::size_t{1} << 20;
 constexpr std::size_t kPatternsMax = 1000;
 constexpr std::int64_t kPatternBytesMax = std::int64_t{1} << 20;  // of one compiled
 constexpr std::size_t kShownBytesMax = 200;
+constexpr std::size_t kUnusedMax = 10;
 constexpr int kGroupsMax = 9;
 constexpr char kExpected[] =
     "; expected PATTERN -> NAME, for example transformer\\.h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2";
@@ -85,6 +90,8 @@ Result<NameMap> NameMap::Parse(std::string_view text) {
       }
     }
     auto rule = std::make_shared<Rule>();
+    rule->line = number;
+    rule->text = Printable(line, kShownBytesMax);
     rule->more_a.assign(std::make_move_iterator(a.begin() + 1), std::make_move_iterator(a.end()));
     rule->b = std::move(b);
     if (IsName(a.front())) {
@@ -132,7 +139,9 @@ std::optional<NameMap::Names> NameMap::Find(const std::string& name_a) const {
       (void)rule.first->Rewrite(&out, name, groups.data(), count);  // checked when parsed
       return out;
     };
+    rule.matched.store(true, std::memory_order_relaxed);
     Names names;
+    names.rule = index;
     names.a.push_back(name_a);
     for (const std::string& name : rule.more_a) names.a.push_back(rewritten(name));
     for (const std::string& name : rule.b) names.b.push_back(rewritten(name));
@@ -140,9 +149,32 @@ std::optional<NameMap::Names> NameMap::Find(const std::string& name_a) const {
   }
   if (literal == names_.end()) return std::nullopt;
   const Rule& rule = *rules_[literal->second];
-  Names names{.a = {name_a}, .b = rule.b};
+  rule.matched.store(true, std::memory_order_relaxed);
+  Names names{.a = {name_a}, .b = rule.b, .rule = literal->second};
   names.a.insert(names.a.end(), rule.more_a.begin(), rule.more_a.end());
   return names;
+}
+
+void NameMap::MarkUsed(const Names& names) const {
+  rules_[names.rule]->used.store(true, std::memory_order_relaxed);
+}
+
+std::vector<std::string> NameMap::Unused(const std::string& run_a, const std::string& run_b) const {
+  std::vector<std::string> sentences;
+  std::size_t more = 0;
+  for (const auto& rule : rules_) {
+    if (rule->used) continue;
+    if (sentences.size() == kUnusedMax) {
+      ++more;
+      continue;
+    }
+    sentences.push_back(
+        "map line " + std::to_string(rule->line) + " '" + rule->text + "' has no effect: " +
+        (rule->matched ? "what it makes of names of " + run_a + " is not, or already matched, in " + run_b
+                       : "no name of " + run_a + " that " + run_b + " lacks matches it"));
+  }
+  if (more > 0) sentences.push_back(std::to_string(more) + " more lines of the map have no effect");
+  return sentences;
 }
 
 }  // namespace statcollect::query

@@ -51,13 +51,44 @@ Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(Store& store, RunView& a,
     auto steps = repeat->view.Steps(StepSet());
     if (!steps.ok()) return steps.status();
     repeat->steps = *std::move(steps);
-    if (noise->steps_a_.empty() || !noise->Nearest(*repeat, noise->steps_a_.rbegin()->first)) {
+    const auto spot =
+        noise->steps_a_.empty() ? std::nullopt : noise->Nearest(*repeat, noise->steps_a_.rbegin()->first);
+    if (!spot) {
       return Status(Code::kNotFound, "noise of run '" + a.run() + "': '" + Printable(run) +
                                          "' has no step in common with it; name runs of the same training");
     }
+    STATCOLLECT_RETURN_IF_ERROR(noise->CheckShared(*repeat, *spot));
     noise->repeats_.push_back(std::move(repeat));
   }
   return noise;
+}
+
+Status RepeatNoise::CheckShared(Repeat& repeat, const Spot& spot) {
+  const auto fail = [&](const std::string& found) {
+    return Status(Code::kNotFound, "noise of run '" + a_.run() + "': '" + Printable(repeat.view.run()) +
+                                       "' " + found +
+                                       "; expected a repeat of the same training: name its runs");
+  };
+  std::string of_a, of_repeat;
+  bool rank_shared = false;
+  for (const auto& [rank, meta] : a_.ranks(spot.attempt_a)) {
+    if (!repeat.view.ranks(spot.attempt_repeat).contains(rank)) continue;
+    rank_shared = true;
+    auto catalogue_a = a_.Catalogue(spot.attempt_a, rank);
+    auto catalogue_b = repeat.view.Catalogue(spot.attempt_repeat, rank);
+    if (!catalogue_a.ok()) return catalogue_a.status();
+    if (!catalogue_b.ok()) return catalogue_b.status();
+    const auto &a = (*catalogue_a)->activations, &b = (*catalogue_b)->activations;
+    if (a.empty()) return Status::Ok();  // there are only losses
+    const Alignment& alignment = repeat.aligner.For(rank, **catalogue_a, **catalogue_b);
+    if (std::any_of(a.begin(), a.end(),
+                    [&](const auto& def) { return alignment.b_of(def.id) != Alignment::kNone; }))
+      return Status::Ok();
+    of_a = std::to_string(a.size()) + " activations, such as '" + Printable(a.front().key.name) + "'";
+    of_repeat = b.empty() ? "none" : "others, such as '" + Printable(b.front().key.name) + "'";
+  }
+  return rank_shared ? fail("has none of its " + of_a + ", but " + of_repeat)
+                     : fail("has no rank in common with it");
 }
 
 std::optional<RepeatNoise::Spot> RepeatNoise::Nearest(const Repeat& repeat, std::uint64_t step) const {

@@ -21,8 +21,8 @@ namespace statcollect::query {
 // in the last one before it that it has. Shapes and dtypes that differ tell nothing. Thread-safe.
 class RepeatNoise final : public NoiseFloor {
  public:
-  // `a` is borrowed. kNotFound: no such run, or one that has no step in common with A; kInvalidArgument: A
-  // itself, or no run.
+  // `a` is borrowed. kNotFound: no such run, or one that has no step, rank or activation in common with A;
+  // kInvalidArgument: A itself, or no run.
   static Result<std::unique_ptr<RepeatNoise>> Open(Store& store, RunView& a,
                                                    const std::vector<std::string>& runs);
 
@@ -45,6 +45,8 @@ class RepeatNoise final : public NoiseFloor {
 
   explicit RepeatNoise(RunView& a);
   std::optional<Spot> Nearest(const Repeat& repeat, std::uint64_t step) const;
+  // kNotFound unless a rank has an activation in both.
+  Status CheckShared(Repeat& repeat, const Spot& spot);
   // By the ids that A has there.
   Result<std::vector<double>> Of(Repeat& repeat, const Spot& spot, std::uint32_t rank);
 

@@ -1,6 +1,7 @@
 #include "server/query/origin.h"
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -126,11 +127,13 @@ class StepState {
   }
 
   bool IsOrigin(const Divergence& row) const {
+    if (segment_ && *segment_ < row.segment) return false;
     const bool fresh = !begun_.contains({row.rank, row.stage});
     switch (row.stage) {
       case Stage::kWeights:
-      case Stage::kBatch:
         return true;
+      case Stage::kBatch:  // behind forward records only where models feed each other
+        return !forward_ranks_.contains(row.rank);
       case Stage::kForward:
         return !inputs_ && !(row.mode == Name(Mode::kEval) && training_) &&
                forward_origins_.contains(PlaceOf(row));
@@ -155,6 +158,7 @@ class StepState {
   }
 
   void Add(const Divergence& row) {
+    if (!segment_) segment_ = row.segment;
     begun_.insert({row.rank, row.stage});
     inputs_ |= row.stage <= Stage::kBatch;
     grads_ |= row.stage == Stage::kGrad;
@@ -167,9 +171,11 @@ class StepState {
  private:
   const std::set<Place> forward_origins_;
   std::set<std::pair<std::uint32_t, std::uint32_t>> passes_;  // rank and micro-batch of what both runs ran
-  bool inputs_ = false;                                       // weights or batch, on any rank
-  bool compute_ = false;                                      // forward, loss or backward, on any rank
-  bool training_ = false;                                     // the same, not in evaluation
+  std::optional<std::uint32_t>
+      segment_;            // the first with a divergence: its update carries it into the later ones
+  bool inputs_ = false;    // weights or batch, on any rank
+  bool compute_ = false;   // forward, loss or backward, on any rank
+  bool training_ = false;  // the same, not in evaluation
   bool grads_ = false;
   std::set<std::uint32_t> forward_ranks_;                          // with a divergence in forward or loss
   std::set<std::pair<std::uint32_t, std::string>> grads_missing_;  // rank and weight

@@ -6,6 +6,7 @@
 
 #include "common/names.h"
 #include "server/query/diff.h"
+#include "server/query/event_kinds.h"
 #include "server/query/noise_profile.h"
 #include "server/query/noise_store.h"
 #include "server/query/rows.h"
@@ -426,6 +427,7 @@ Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& reque
   auto view = RunView::Open(store_, request.run);
   if (!view.ok()) return view.status();
   std::vector<EventRow> rows;
+  std::set<std::string> kinds;
   for (const std::uint32_t rank : view->AllRanks()) {
     if (!IsWanted(request.ranks, rank)) continue;
     for (std::size_t attempt = 0; attempt < view->attempts().size(); ++attempt) {
@@ -434,12 +436,14 @@ Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& reque
       auto events = store_.Events(view->attempts()[attempt].id, rank);
       if (!events.ok()) return events.status();
       for (EventRecord& event : *events) {
+        kinds.insert(event.kind);
         if (!request.Wants(rank, event)) continue;
         if (rows.size() >= kRowsMax) return TooManyRows("events");
         rows.push_back(MakeEvent(request.run, view->attempts()[attempt], rank, std::move(event)));
       }
     }
   }
+  if (rows.empty()) STATCOLLECT_RETURN_IF_ERROR(CheckEventKinds(request.run, request.kinds, kinds));
   return rows;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "server/query/combine.h"
+#include "server/query/loss_diff.h"
 
 namespace statcollect::query {
 namespace {
@@ -66,8 +67,8 @@ class DetailedComparison {
         a_(a),
         b_(b),
         to_(to),
-        first_training_a_(FirstTraining(a).value_or(0)),
-        first_training_b_(FirstTraining(b).value_or(0)) {}
+        order_a_(a),
+        order_b_(b) {}
 
   Status Run() {
     if (context_.limits.WantsRows(to_.step)) to_.rows.reserve(to_.tally.diverged);
@@ -89,7 +90,7 @@ class DetailedComparison {
     STATCOLLECT_RETURN_IF_ERROR(judge_.status());
     AddMissingInA();
     if (context_.limits.WantsOrder(to_.step)) CompareOrder();
-    const bool trained_a = FirstTraining(a_).has_value(), trained_b = FirstTraining(b_).has_value();
+    const bool trained_a = order_a_.HasTraining(), trained_b = order_b_.HasTraining();
     to_.only_update_in_a = !trained_a && trained_b && HasUpdate(a_);
     to_.only_update_in_b = !trained_b && trained_a && HasUpdate(b_);
     to_.trace = std::move(trace_);  // also if all values agree: which passes both runs made
@@ -109,25 +110,18 @@ class DetailedComparison {
     for (const Observation& seen : side) by_id[seen.def->id] = &seen;
   }
 
-  // The order of the first forward record in training; nothing if there is none.
-  static std::optional<std::uint32_t> FirstTraining(const Observations& side) {
-    for (const Observation& seen : side) {
-      if (StageOf(seen.def->key) == Stage::kForward && seen.def->key.mode == Mode::kTrain) return seen.order;
-    }
-    return std::nullopt;
-  }
-
   static bool HasUpdate(const Observations& side) {
     return std::any_of(side.begin(), side.end(),
                        [](const Observation& seen) { return StageOf(seen.def->key) == Stage::kOptimizer; });
   }
 
   Place PlaceOf(const Observation& of_a) const {
-    return MakePlace(of_a.def->key, of_a.order + 1ull, to_.ranks.a, of_a.order < first_training_a_);
+    return order_a_.PlaceOf(of_a.def->key, of_a.order, to_.ranks.a);
   }
 
-  Divergence NewRow(const ActivationDef& def) const {
+  Divergence NewRow(const ActivationDef& def, const Place& place) const {
     Divergence row = MakeRow(def, to_.step, to_.ranks.a);
+    row.segment = place.segment;
     if (to_.ranks.b != to_.ranks.a) row.rank_b = to_.ranks.b;
     return row;
   }
@@ -153,7 +147,7 @@ class DetailedComparison {
                          context_.limits.WantsBitwise(to_.step) &&
                          !(to_.first_bitwise && to_.first_bitwise->place < place);
     if (bitwise || (diverged && context_.limits.WantsRows(to_.step))) {
-      Divergence row = NewRow(def);
+      Divergence row = NewRow(def, place);
       SetComparison(row, comparison);
       row.a = MakeSide(*pair.a);
       row.b = MakeSide(*pair.b);
@@ -197,16 +191,19 @@ class DetailedComparison {
     }
     // Some part is missing: what is there has nothing to stand for.
     for (const Observation* part : a) AddMissing(*part, false, true, PlaceOf(*part));
-    const std::uint64_t position = a.empty() ? 0 : a.front()->order + 1ull;
-    for (const Observation* part : b)
-      AddMissing(*part, true, true, MakePlace(part->def->key, position, to_.ranks.a));
+    for (const Observation* part : b) {
+      const Spot spot = a.empty() ? order_b_.At(part->order) : order_a_.At(a.front()->order);
+      const std::uint64_t position = a.empty() ? 0 : a.front()->order + 1ull;
+      AddMissing(*part, true, true,
+                 order_a_.PlaceAt(spot, position, part->def->key, order_b_, part->order, to_.ranks.a));
+    }
   }
 
   void AddMissing(const Observation& seen, bool in_a, bool defined, const Place& place) {
     const std::uint32_t id = seen.def->id;
     if (in_a ? alignment_.HasB(id, Alignment::kMissingSeen) : alignment_.HasA(id, Alignment::kMissingSeen))
       return;
-    Divergence row = NewRow(*seen.def);
+    Divergence row = NewRow(*seen.def, place);
     row.reason = in_a ? Reason::kMissingInA : Reason::kMissingInB;
     (in_a ? row.b : row.a) = MakeSide(seen);
     to_.missing.push_back({.placed = {place, std::move(row)},
@@ -216,19 +213,32 @@ class DetailedComparison {
                            .id = id});
   }
 
-  // Behind the last matched one before it.
+  // Behind the last matched one before it, or as much later in the step as B ran it.
   void AddMissingInA() {
     std::uint64_t position = 0;
     std::uint32_t after = 0;
+    Spot of_a, of_b;
     for (const Observation& left : b_) {
       const ActivationTraits& traits = alignment_.traits_b(left.def->id);
+      const Spot now = order_b_.At(left.order);
       const auto matched = position_of_b_.find(&left);
-      if (matched != position_of_b_.end()) position = matched->second;
+      if (matched != position_of_b_.end()) {
+        position = matched->second;
+        of_a = position == 0 ? Spot() : order_a_.At(static_cast<std::uint32_t>(position - 1));
+        of_b = position == 0 ? Spot() : now;
+      }
       if (matched != position_of_b_.end() || !traits.wanted || traits.grouped) continue;
-      Place place = MakePlace(left.def->key, position, to_.ranks.a, left.order < first_training_b_);
+      Place place = order_a_.PlaceAt(Behind(of_a, of_b, now), position, left.def->key, order_b_, left.order,
+                                     to_.ranks.a);
       place.after = ++after;
       AddMissing(left, /*in_a=*/true, alignment_.a_of(left.def->id) != Alignment::kNone, place);
     }
+  }
+
+  // As far behind `of_a` as `now` is behind `of_b`, in B.
+  static Spot Behind(const Spot& of_a, const Spot& of_b, const Spot& now) {
+    if (now.segment > of_b.segment) return {of_a.segment + now.segment - of_b.segment, now.pass};
+    return {of_a.segment, of_a.pass + now.pass - of_b.pass};
   }
 
   // Within each forward pass, in A's order: the first activation that B ran after one of its successors.
@@ -242,11 +252,12 @@ class DetailedComparison {
       if (after == nullptr || pair->b->order < after->order) after = pair->b;
     }
     if (first == nullptr) return;
-    Divergence row = NewRow(*first->a->def);
+    const Place place = PlaceOf(*first->a);
+    Divergence row = NewRow(*first->a->def, place);
     row.reason = Reason::kOrder;
     row.a = MakeSide(*first->a);
     row.b = MakeSide(*first->b);
-    to_.out_of_place = OutOfPlace{{PlaceOf(*first->a), std::move(row)}, first->comparison.agreement};
+    to_.out_of_place = OutOfPlace{{place, std::move(row)}, first->comparison.agreement};
   }
 
   const DiffContext& context_;
@@ -262,7 +273,7 @@ class DetailedComparison {
   ForwardTrace trace_;
   std::deque<Combined> combined_;
   std::deque<Observation> observations_;
-  const std::uint32_t first_training_a_, first_training_b_;  // orders; 0: nothing runs before it
+  const StepOrder order_a_, order_b_;
 };
 
 // --- counts only, over many steps
@@ -359,15 +370,17 @@ class RankScan {
   Result<std::vector<RankStepFindings>> Run(const std::stop_token& stop) {
     std::vector<RankStepFindings> all;
     for (const std::uint64_t step : steps_.steps) {
-      if (stop.stop_requested()) break;
       RankStepFindings& at = all.emplace_back();
       at.step = step;
       at.ranks = steps_.ranks;
       at.attempt_a = steps_.attempt_a;
       at.attempt_b = steps_.attempt_b;
-      STATCOLLECT_RETURN_IF_ERROR(CompareStep(at));
     }
     STATCOLLECT_RETURN_IF_ERROR(AddLosses(all));
+    std::size_t done = 0;
+    for (; done < all.size() && !stop.stop_requested(); ++done)
+      STATCOLLECT_RETURN_IF_ERROR(CompareStep(all[done]));
+    all.resize(done);
     return all;
   }
 
@@ -407,8 +420,11 @@ class RankScan {
         quick.missing || (at.tally.diverged > 0 && limits.WantsRows(at.step)) ||
         (quick.not_identical && limits.WantsBitwise(at.step)) ||
         (limits.WantsOrder(at.step) && (quick.out_of_order || (quick.moved && quick.skipped)));
-    if (!in_detail) return Status::Ok();
-    STATCOLLECT_RETURN_IF_ERROR(quick.skipped ? LookAgain(at) : LookCloser(at));
+    const bool with_losses =
+        (limits.WantsRows(at.step) || limits.WantsBitwise(at.step)) && LossesDiffer(at.losses_a, at.losses_b);
+    if (!in_detail && !with_losses) return Status::Ok();
+    STATCOLLECT_RETURN_IF_ERROR(quick.skipped ? LookAgain(at, in_detail) : LookCloser(at, in_detail));
+    if (with_losses) context_.limits.EnoughBitwise(at.step);
     SetLimits(at);
     return Status::Ok();
   }
@@ -602,21 +618,29 @@ class RankScan {
   }
 
   // At what is loaded: all of the step.
-  Status LookCloser(RankStepFindings& at) {
-    const auto a = loaded_a_.InOrder(), b = loaded_b_.InOrder();
-    return DetailedComparison(context_, a, b, at).Run();
+  Status LookCloser(RankStepFindings& at, bool in_detail) {
+    return LookAt(loaded_a_.InOrder(), in_detail ? loaded_b_.InOrder() : std::vector<Observation>(),
+                  in_detail, at);
   }
 
   // At all of the step, of which equal blocks were not decoded.
-  Status LookAgain(RankStepFindings& at) {
+  Status LookAgain(RankStepFindings& at, bool in_detail) {
     const auto a = context_.a.Read(steps_.attempt_a, steps_.ranks.a, at.step);
-    const auto b = context_.b.Read(steps_.attempt_b, steps_.ranks.b, at.step);
     if (!a.ok()) return a.status();
+    if (!in_detail) return LookAt(a->observations, {}, false, at);
+    const auto b = context_.b.Read(steps_.attempt_b, steps_.ranks.b, at.step);
     if (!b.ok()) return b.status();
     auto defined = CurrentAlignment();  // Read may have met more definitions
     if (!defined.ok()) return defined.status();
     at.alignment = *defined;
-    return DetailedComparison(context_, a->observations, b->observations, at).Run();
+    return LookAt(a->observations, b->observations, true, at);
+  }
+
+  // Not in detail: only for where A's losses stand.
+  Status LookAt(const std::vector<Observation>& a, const std::vector<Observation>& b, bool in_detail,
+                RankStepFindings& at) {
+    if (!at.losses_a.empty()) at.loss_spots = SpotsOfLosses(a, at.losses_a);
+    return in_detail ? DetailedComparison(context_, a, b, at).Run() : Status::Ok();
   }
 
   void SetLimits(const RankStepFindings& at) {
@@ -689,10 +713,12 @@ void Tally::Count(const Comparison& comparison, Stage stage) {
   identical += same ? 1 : 0;
   within_tolerance += comparison.agreement == Agreement::kWithinTolerance ? 1 : 0;
   diverged += comparison.agreement == Agreement::kDiverged ? 1 : 0;
-  without_hash += comparison.without_hash ? 1 : 0;
+  without_hash += same && comparison.without_hash ? 1 : 0;
   weights_seen |= stage == Stage::kWeights;
   batches_seen |= stage == Stage::kBatch;
-  weights_differ |= stage == Stage::kWeights && !same;
+  const bool unproven = comparison.agreement == Agreement::kWithinTolerance && comparison.without_hash;
+  weights_unproven |= stage == Stage::kWeights && unproven;
+  weights_differ |= stage == Stage::kWeights && !same && !unproven;
   batches_differ |= stage == Stage::kBatch && !same;
   if (!comparison.distance || !(comparison.distance->value > 0) || std::isinf(comparison.distance->value))
     return;
@@ -723,6 +749,7 @@ void Tally::Add(const Tally& other) {
   diverged += other.diverged;
   incomparable += other.incomparable;
   without_hash += other.without_hash;
+  weights_unproven |= other.weights_unproven;
   weights_seen |= other.weights_seen;
   weights_differ |= other.weights_differ;
   batches_seen |= other.batches_seen;

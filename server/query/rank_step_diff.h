@@ -38,6 +38,7 @@ struct Tally {
   std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
   std::uint64_t incomparable = 0;  // pairs without a statistic in common; not among the records
   std::uint64_t without_hash = 0;  // of the identical: as far as was recorded
+  bool weights_unproven = false;   // weights within tolerance, with no hashes to say whether they are equal
   bool weights_seen = false, weights_differ = false, batches_seen = false, batches_differ = false;
   bool sketches_differ = false;     // in width
   bool definitions_differ = false;  // of hashes, and so of sketches
@@ -81,6 +82,7 @@ struct RankStepFindings {
   // The run made an update in this step and no training pass, the other run a pass.
   bool only_update_in_a = false, only_update_in_b = false;
   std::vector<ScalarRecord> losses_a, losses_b;
+  std::vector<Spot> loss_spots;  // of losses_a, one for one; empty: all in the one segment of the step
 };
 
 // Up to which step details can still matter to the report. They only ever become smaller; whoever finds

@@ -13,6 +13,7 @@
 #include "common/names.h"
 #include "server/query/config_report.h"
 #include "server/query/distance.h"
+#include "server/query/loss_diff.h"
 #include "server/query/parallel.h"
 #include "server/query/step_order.h"
 
@@ -112,11 +113,12 @@ struct Cell {
   bool varied = false, large = false;  // no constant; no few elements
   std::uint16_t layout = 0;            // of the step and key: equal number, equal shape and dtype
   std::uint32_t order = 0;
+  std::uint32_t segment = 0;  // StepOrder
   std::uint64_t hash = 0;
   double rms = 0;
 };
 
-Cell CellOf(const Observation& o) {
+Cell CellOf(const Observation& o, const StepOrder& order) {
   const TensorStats& s = *o.stats;
   const double finite = FiniteCount(o);
   const bool bounds = o.layout->Trusts(Statistic::kMin) && o.layout->Trusts(Statistic::kMax);
@@ -125,6 +127,7 @@ Cell CellOf(const Observation& o) {
   cell.varied = s.has_finite && !(bounds && s.min == s.max);
   cell.large = s.numel >= kBatchElementsMin;
   cell.order = o.order;
+  cell.segment = order.At(o.order).segment;
   cell.hash = IdentityOf(o);
   cell.rms = cell.finite && o.layout->Trusts(Statistic::kL2) ? s.l2 / std::sqrt(finite) : 0;
   return cell;
@@ -157,7 +160,7 @@ struct WeightHistory {
 struct OutlierHistory {
   std::uint64_t first_step = 0, hits = 0, first_checked = 0;
   double value = 0, median = 0;
-  std::uint32_t order = 0;
+  Cell cell;  // in the first of them
 };
 
 struct LossHistory {
@@ -216,6 +219,7 @@ class RankCheck {
   void FindOutliers(GroupStep& at);
   void FindNonfinite(GroupStep& at);
   Status CompareLosses(const GroupStep& at);
+  static Cell CellOfLoss(const std::string& name, std::uint32_t micro_batch, const GroupStep& at);
   Status ReadScalars(const GroupStep& at);
   void AddFrozen();
   void AddBatches();
@@ -226,8 +230,8 @@ class RankCheck {
 
   std::uint32_t KeyOf(std::size_t attempt, std::uint32_t rank, const ActivationDef& def);
   RankFinding Finding(RankReason reason, std::uint32_t id, std::uint64_t step) const;
-  // Adds to the finding of this reason and ranks, or makes it.
-  RankFinding& Add(RankFinding finding, std::uint32_t order, const std::string& of = {});
+  // Adds to the finding of this reason and ranks, or makes it. `cell`: where it stands in its step.
+  RankFinding& Add(RankFinding finding, const Cell& cell, const std::string& of = {});
   void Note(const std::string& note) {
     if (report_.notes.size() < kNotesMax) report_.notes.push_back(note);
   }
@@ -329,7 +333,8 @@ void RankCheck::Read(RankStep& to, const std::stop_token& stop) const {
   if (!data.ok()) return;
   to.data = *std::move(data);
   to.cells.reserve(to.data.observations.size());
-  for (const Observation& o : to.data.observations) to.cells.push_back(CellOf(o));
+  const StepOrder order(to.data.observations);
+  for (const Observation& o : to.data.observations) to.cells.push_back(CellOf(o, order));
 }
 
 Status RankCheck::Choose() {
@@ -387,7 +392,7 @@ void RankCheck::NoteMissingRanks() {
                       .reason = RankReason::kMissingRank,
                       .ranks = absent,
                       .text = text + "."};
-  Add(std::move(finding), 0);
+  Add(std::move(finding), {});
 }
 
 // `at`: the group whose ranks have been taken in so far; it may have begun in the wave before.
@@ -663,7 +668,7 @@ void RankCheck::CompareKey(std::uint32_t id, bool bits, GroupStep& at) {
     }
     finding.tolerance = bits ? 0 : comparison.tolerance;
   }
-  Add(std::move(finding), first->order);
+  Add(std::move(finding), *first);
 }
 
 void RankCheck::CompareReplicas(GroupStep& at) {
@@ -689,14 +694,12 @@ void RankCheck::CompareReplicas(GroupStep& at) {
   }
   // In the order of the step, so that the first finding is where it began.
   const auto place = [&](std::uint32_t id) {
-    std::uint32_t order = ~0u;
-    for (const auto& cells : at.cells) {
-      if (cells[id].present) {
-        order = cells[id].order;
-        break;
-      }
-    }
-    return MakePlace(keys_[id].key, order, 0);
+    const auto first =
+        std::find_if(at.cells.begin(), at.cells.end(), [id](const auto& cells) { return cells[id].present; });
+    const Cell& cell = (*first)[id];
+    Place place = MakePlace(keys_[id].key, cell.order, 0);
+    if (place.stage != Stage::kWeights) place.segment = cell.segment;
+    return place;
   };
   std::vector<std::pair<Place, std::uint32_t>> sorted;
   for (const std::uint32_t id : compared) sorted.emplace_back(place(id), id);
@@ -739,14 +742,14 @@ void RankCheck::FindMissing(GroupStep& at) {
   }
   for (const std::uint32_t id : partly) {
     RankFinding finding = Finding(RankReason::kMissingActivation, id, at.step);
-    std::uint32_t order = 0;
+    Cell cell;
     bool lost = false;
     for (std::size_t i = 0; i < at.ranks->size(); ++i) {
       const std::uint32_t rank = (*at.ranks)[i];
       if (!has_weights[i]) continue;
       const bool present = at.cells[i][id].present;
       (present ? finding.others : finding.ranks).push_back(rank);
-      if (present) order = at.cells[i][id].order;
+      if (present) cell = at.cells[i][id];
       if (present) continue;
       const auto complete = view_.IsComplete(at.attempt, rank, at.step);
       lost = lost || view_.Dropped(rank) > 0 || !complete.ok() || !*complete;
@@ -757,7 +760,7 @@ void RankCheck::FindMissing(GroupStep& at) {
                            ": among the records that it lost, or did not live to send");
       continue;
     }
-    Add(std::move(finding), order);
+    Add(std::move(finding), cell);
   }
 }
 
@@ -828,20 +831,20 @@ void RankCheck::FindNonfinite(GroupStep& at) {
   if (at.ranks->size() < 2) return;
   for (std::uint32_t id = 0; id < keys_.size(); ++id) {
     Ranks broken, sound;
-    std::uint32_t order = 0;
+    Cell last_broken;
     for (std::size_t i = 0; i < at.ranks->size(); ++i) {
       const Cell& cell = at.cells[i][id];
       if (!cell.present) continue;
       const bool bad = cell.nan || cell.pos_inf;
       (bad ? broken : sound).push_back((*at.ranks)[i]);
-      if (bad) order = cell.order;
+      if (bad) last_broken = cell;
     }
     if (broken.empty() || sound.size() < broken.size() || IsReplicated(keys_[id].role)) continue;
     RankFinding finding = Finding(RankReason::kNonfinite, id, at.step);
     finding.ranks = std::move(broken);
     finding.others = std::move(sound);
     finding.outvoted = finding.others.size() > finding.ranks.size();
-    Add(std::move(finding), order);
+    Add(std::move(finding), last_broken);
   }
 }
 
@@ -891,7 +894,7 @@ void RankCheck::FindOutliers(GroupStep& at) {
         history.first_checked = checked;
         history.value = cell.rms;
         history.median = std::exp(norms.median);
-        history.order = cell.order;
+        history.cell = cell;
       }
     }
   }
@@ -912,6 +915,15 @@ Status RankCheck::ReadScalars(const GroupStep& at) {
     scalars_[rank] = *std::move(scalars);
   }
   return Status::Ok();
+}
+
+// Where it stands in the step of the reference.
+Cell RankCheck::CellOfLoss(const std::string& name, std::uint32_t micro_batch, const GroupStep& at) {
+  if (!at.reference) return {};
+  ScalarRecord loss{.name = name};
+  loss.micro_batch = micro_batch;
+  const auto spots = SpotsOfLosses(at.reference->data.observations, {loss});
+  return {.segment = spots.empty() ? 0 : spots.front().segment};
 }
 
 Status RankCheck::CompareLosses(const GroupStep& at) {
@@ -944,7 +956,7 @@ Status RankCheck::CompareLosses(const GroupStep& at) {
       finding.ranks = broken;
       finding.others = sound;
       finding.outvoted = sound.size() > broken.size();
-      Add(std::move(finding), 0, of.first);
+      Add(std::move(finding), CellOfLoss(of.first, of.second, at), of.first);
       continue;
     }
     const double first = losses.front().second;
@@ -972,7 +984,7 @@ Status RankCheck::CompareLosses(const GroupStep& at) {
     std::sort(finding.ranks.begin(), finding.ranks.end());
     finding.expected = finding.outvoted ? largest->first : first;
     finding.distance = RelativeDifference(*finding.value, *finding.expected);
-    Add(std::move(finding), 0, of.first);
+    Add(std::move(finding), CellOfLoss(of.first, of.second, at), of.first);
   }
   for (const auto& [name, same] : agreeing) losses_[{at.group, name}].agreeing += same ? 1 : 0;
   return Status::Ok();
@@ -993,7 +1005,7 @@ RankFinding RankCheck::Finding(RankReason reason, std::uint32_t id, std::uint64_
           .last_step = step};
 }
 
-RankFinding& RankCheck::Add(RankFinding finding, std::uint32_t order, const std::string& of) {
+RankFinding& RankCheck::Add(RankFinding finding, const Cell& cell, const std::string& of) {
   const auto [entry, fresh] = findings_.try_emplace({finding.reason, finding.ranks, of});
   Listed& listed = entry->second;
   const auto key = ids_.find({.name = finding.activation,
@@ -1006,8 +1018,9 @@ RankFinding& RankCheck::Add(RankFinding finding, std::uint32_t order, const std:
                                                                : Mode::kTrain});
   if (key != ids_.end()) listed.keys.insert(keys_[key->second].slot);
   const bool eval = finding.mode == "eval";
-  const query::Place place = MakePlace(finding.stage, finding.micro_batch, eval, order,
-                                       finding.ranks.empty() ? 0 : finding.ranks.front());
+  query::Place place = MakePlace(finding.stage, finding.micro_batch, eval, cell.order,
+                                 finding.ranks.empty() ? 0 : finding.ranks.front());
+  if (place.stage != Stage::kWeights) place.segment = cell.segment;
   if (fresh) {
     listed.finding = std::move(finding);
     listed.place_in_order = place;
@@ -1042,7 +1055,7 @@ void RankCheck::AddFrozen() {
     const bool all =
         std::none_of(ranks.begin(), ranks.end(), [&](std::uint32_t rank) { return moving[rank] > 0; });
     // Independent mistakes, one each; unless nothing learns at all.
-    RankFinding& added = Add(std::move(finding), slot, all ? "" : std::to_string(slot));
+    RankFinding& added = Add(std::move(finding), Cell{.order = slot}, all ? "" : std::to_string(slot));
     added.steps = std::max<std::uint64_t>(added.steps, history.still);
     if (report_.steps) added.last_step = report_.steps->last;
   }
@@ -1062,7 +1075,7 @@ void RankCheck::AddBatches() {
                         .ranks = ranks,
                         .steps = history.steps,
                         .last_step = history.last_step};
-    Add(std::move(finding), 0);
+    Add(std::move(finding), {});
   }
 }
 
@@ -1074,7 +1087,8 @@ void RankCheck::AddOutliers() {
       lasting.emplace_back(&of, &history);
   }
   std::sort(lasting.begin(), lasting.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.second->first_step, a.second->order) < std::tie(b.second->first_step, b.second->order);
+    return std::tie(a.second->first_step, a.second->cell.order) <
+           std::tie(b.second->first_step, b.second->cell.order);
   });
   for (const auto& [of, history] : lasting) {
     RankFinding finding = Finding(RankReason::kOutlier, of->second, history->first_step);
@@ -1088,7 +1102,7 @@ void RankCheck::AddOutliers() {
     finding.outvoted = true;
     finding.value = history->value;
     finding.expected = history->median;
-    RankFinding& added = Add(std::move(finding), history->order);
+    RankFinding& added = Add(std::move(finding), history->cell);
     added.steps = std::max(added.steps, history->hits);
   }
 }
@@ -1129,7 +1143,7 @@ void RankCheck::AddMissingSteps() {
                                std::to_string(last) + "."
                          : "Rank " + std::to_string(rank) + " has no statistics in " + range + " (" +
                                std::to_string(count) + "), other ranks do.";
-    Add(std::move(finding), 0);
+    Add(std::move(finding), {});
   }
 }
 

@@ -178,6 +178,7 @@ struct Divergence {
   std::string activation_b;  // its name in B, where that is another
   std::string previous;      // origins only: the activation before it that agrees; empty if none
   std::optional<double> previous_distance;
+  std::uint32_t segment = 0;  // of the step: how many updates lie before it (step_order.h)
 };
 
 // How sure an answer is. Name(): "certain", "likely", "possible".
@@ -287,6 +288,7 @@ struct DiffReport {
   Growth growth;
   std::optional<NoiseSource> noise;
   std::optional<Root> root;
+  std::uint64_t without_hash = 0;      // of compared.identical: no content hash says whether the bits are equal
   bool explained_by_rounding = false;  // every difference is; then nothing is a divergence
 };
 

@@ -269,6 +269,10 @@ Result<std::vector<ScalarRecord>> RunView::Scalars(std::size_t attempt, std::uin
   return store_->Scalars(attempts_[attempt].id, rank, steps);
 }
 
+Result<std::vector<EventRecord>> RunView::Events(std::size_t attempt, std::uint32_t rank) const {
+  return store_->Events(attempts_[attempt].id, rank);
+}
+
 ObservationSide MakeSide(const TensorStats& s, const Layout& layout) {
   ObservationSide side;
   const auto tell = [&](Statistic statistic, auto value, auto& to) {

@@ -81,6 +81,7 @@ class RunView {
   // Fills in the points, several series at a time. The catalogues have their layouts afterwards.
   Status ReadSeries(std::span<Series> series, StepBounds steps, const std::stop_token& stop);
   Result<std::vector<ScalarRecord>> Scalars(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
+  Result<std::vector<EventRecord>> Events(std::size_t attempt, std::uint32_t rank) const;  // by step
 
  private:
   // Reads the catalogue again: the run is live and has defined more since.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 
 #include "common/names.h"
 
@@ -64,6 +65,73 @@ Place MakePlace(Stage stage, std::uint32_t micro_batch, bool eval, std::uint64_t
 Place MakePlace(const ActivationKey& key, std::uint64_t position, std::uint32_t rank, bool before_training) {
   Place place = MakePlace(StageOf(key), key.micro_batch, key.mode == Mode::kEval, position, rank);
   if (place.phase == kComputing && place.eval && before_training) place.phase = kEvaluatingFirst;
+  return place;
+}
+
+bool IsOfTraining(const ActivationKey& key) {
+  return key.mode == Mode::kTrain && key.kind != Kind::kBuffer && StageOf(key) != Stage::kOptimizer;
+}
+
+StepOrder::StepOrder(std::span<const Observation> observations) : parts_(1), first_training_(1) {
+  Spot now;
+  std::optional<std::uint32_t> update;  // order of the last one, if nothing was trained since
+  bool backward = false;                // in this pass
+  for (const Observation& seen : observations) {
+    const Stage stage = StageOf(seen.def->key);
+    if (stage == Stage::kOptimizer) update = seen.order;
+    if (!IsOfTraining(seen.def->key)) continue;
+    const bool forward = stage == Stage::kForward;
+    if (update) {
+      now = {.segment = now.segment + 1, .pass = 0};
+      parts_.push_back({*update + 1, now});
+      first_training_.emplace_back();
+      update.reset();
+      backward = false;
+    } else if ((forward || stage == Stage::kBatch) && backward) {
+      ++now.pass;
+      parts_.push_back({seen.order, now});
+      backward = false;
+    }
+    backward = backward || stage == Stage::kBackward;
+    if (forward && !first_training_.back()) first_training_.back() = seen.order;
+  }
+}
+
+bool StepOrder::HasTraining() const {
+  return std::any_of(first_training_.begin(), first_training_.end(),
+                     [](const auto& order) { return order.has_value(); });
+}
+
+Spot StepOrder::At(std::uint32_t order) const {
+  const auto next =
+      std::upper_bound(parts_.begin(), parts_.end(), order,
+                       [](std::uint32_t wanted, const Part& part) { return wanted < part.begin; });
+  return std::prev(next)->spot;
+}
+
+bool StepOrder::RanBeforeTraining(std::uint32_t order) const {
+  const auto& first = first_training_[At(order).segment];
+  return first && order < *first;
+}
+
+bool StepOrder::RanAfterTraining(std::uint32_t order) const {
+  const auto& first = first_training_[At(order).segment];
+  return first && order > *first;
+}
+
+// With several segments micro-batches, which each model counts by itself, say nothing of the order: the pass
+// takes their place. And what one model has computed may be the batch of another.
+Place StepOrder::PlaceAt(const Spot& spot, std::uint64_t position, const ActivationKey& key,
+                         const StepOrder& own, std::uint32_t order, std::uint32_t rank) const {
+  Place place = MakePlace(key, position, rank, own.RanBeforeTraining(order));
+  if (place.stage == Stage::kWeights) return place;  // as loaded: before the step
+  place.segment = spot.segment;
+  if (!HasSegments()) return place;
+  if (place.stage == Stage::kBatch && own.RanAfterTraining(order)) {
+    place.phase = kComputing;
+    place.stage = Stage::kForward;  // in the order of execution among these
+  }
+  if (place.phase == kComputing || place.phase == kEvaluatingFirst) place.micro_batch = spot.pass;
   return place;
 }
 

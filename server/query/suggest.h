@@ -9,9 +9,6 @@
 
 namespace statcollect::query {
 
-// Levenshtein distance in bytes. Cost: |a| * |b|.
-std::size_t EditDistance(std::string_view a, std::string_view b);
-
 // Up to `count` of the names, closest to `wanted` first (names that contain it count as close), joined by ",
 // ", with how many more there are; "none" if there are none.
 std::string Suggest(std::string_view wanted, std::vector<std::string> names, std::size_t count = 5);

@@ -24,6 +24,8 @@ bool IsMoreExtreme(TopBy by, double a, double b) {
   }
 }
 
+bool IsInteger(DType dtype) { return dtype >= DType::kI8 && dtype <= DType::kBool; }
+
 std::optional<double> Nonzero(double value) { return value > 0 ? std::optional(value) : std::nullopt; }
 
 struct Candidate {
@@ -189,6 +191,7 @@ Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::s
   const std::size_t attempt = owner->begin()->second;
   Best best(report.by, request.count == 0 ? kTopDefault : request.count);
   bool any = false;
+  std::set<Kind> integers;  // whose tensors of integers were left out
   for (const auto& [rank, meta] : view.ranks(attempt)) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "top: cancelled");
     if (!IsAmong(request.ranks, rank)) continue;
@@ -197,6 +200,10 @@ Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::s
     for (const Observation& o : data->observations) {
       any = true;
       if (!IsAmong(request.kinds, o.def->key.kind)) continue;
+      if (request.kinds.empty() && IsInteger(o.layout->dtype)) {
+        integers.insert(o.def->key.kind);
+        continue;
+      }
       ObservationSide side = MakeSide(o);
       const auto value = ValueOf(report.by, side, IsComplex(o.layout->dtype));
       if (!value) continue;
@@ -215,6 +222,10 @@ Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::s
   for (const std::uint32_t rank : std::set(request.ranks.begin(), request.ranks.end())) {
     if (!view.ranks(attempt).contains(rank))
       report.notes.push_back("rank " + std::to_string(rank) + " was asked for; the run does not have it");
+  }
+  for (const Kind kind : integers) {
+    report.notes.push_back("tensors of integers, such as token ids, are left out; with --kinds " +
+                           std::string(Name(kind)) + " they are in");
   }
   if (!any && request.ranks.empty()) return NoSuchStep(view, *step);
   report.rows = std::move(best).Take();

@@ -62,7 +62,9 @@ class FakeTransport final : public Transport {
       return true;
     }
     bool SendGoodbye(const AgentCounters& counters) override {
-      owner_->Note("goodbye acked=" + std::to_string(counters.acked));
+      const std::uint64_t dropped = counters.dropped();
+      owner_->Note("goodbye acked=" + std::to_string(counters.acked) +
+                   (dropped > 0 ? " dropped=" + std::to_string(dropped) : ""));
       End(Status::Ok());
       return true;
     }
@@ -297,6 +299,26 @@ TEST_F(ExporterTest, CountsAsRegressedWhatItNoLongerHoldsAndGivesTheDefinitionsA
   ASSERT_NE(repair, log.end()) << "the first after the watermark";
   EXPECT_EQ(*(repair + 1), "batch 6..6");
   ASSERT_FALSE(lines_.empty());
+}
+
+TEST_F(ExporterTest, TellsAConnectedCollectorWhatItWillNotGet) {
+  Exporter& exporter = Make({{.acknowledge = false}});
+  ASSERT_TRUE(exporter.WaitForWelcome(In(seconds(30)), true).ok());
+  Submit(3);
+  ASSERT_TRUE(transport_.WaitFor("batch 1..3"));
+  ledger_.Produce(5);  // never submitted: the window had no room
+  EXPECT_EQ(exporter.Finish(In(milliseconds(20))).code(), Code::kDeadlineExceeded);
+  EXPECT_THAT(transport_.log(), ElementsAre("hello from 1", "batch 1..3", "goodbye acked=0 dropped=5"))
+      << "what was sent may still arrive, and is not told as dropped";
+}
+
+TEST_F(ExporterTest, AFailedProcessSaysNoGoodbye) {
+  Exporter& exporter = Make({{}});
+  ASSERT_TRUE(exporter.WaitForWelcome(In(seconds(30)), true).ok());
+  Submit(3);
+  EXPECT_TRUE(exporter.Finish(In(seconds(30)), /*goodbye=*/false).ok());
+  EXPECT_THAT(transport_.log(), ElementsAre("hello from 1", "batch 1..3"));
+  EXPECT_EQ(ledger_.Snapshot().acked, 3u);
 }
 
 TEST(IsFatal, SeparatesRefusalsFromBadDays) {

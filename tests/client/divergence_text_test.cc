@@ -30,10 +30,15 @@ v1::Divergence Forward(v1::Reason reason) {
   return row;
 }
 
-std::string Next(const v1::Divergence& first, const std::vector<std::string>& only_b = {}) {
+v1::DiffReport Runs() {
   v1::DiffReport report;
   report.set_run_a("base");
   report.set_run_b("port");
+  return report;
+}
+
+std::string Next(const v1::Divergence& first, const std::vector<std::string>& only_b = {}) {
+  v1::DiffReport report = Runs();
   *report.mutable_first() = first;
   for (const std::string& name : only_b) report.mutable_unmatched()->add_only_b(name);
   return NextStep(report);
@@ -47,7 +52,7 @@ TEST(DivergenceText, HeadlineTellsMicroBatchAndDistance) {
   row.set_distance_low(0.008);
   row.set_distance_high(0.02);
   row.set_tolerance(1e-4);
-  EXPECT_EQ(Headline(row),
+  EXPECT_EQ(Headline(row, Runs()),
             "at step 3, micro-batch 1, rank 0, forward, h.1.proj (Linear): numeric, distance 1.1e-2 (8e-3 to "
             "2e-2), "
             "tolerance 1e-4; origin: everything observed before it agrees.");
@@ -64,31 +69,50 @@ TEST(DivergenceText, ValuesOfMergedRanksAreFetchedFromTheRankOfEachRun) {
   EXPECT_THAT(ValuesAdvice(report), HasSubstr(" --rank 1 --rank-b 3"));
 }
 
+TEST(DivergenceText, RunsAreLaunchedAgainUnderNamesThatAreFree) {
+  v1::DiffReport report = Runs();
+  *report.mutable_first() = Forward(v1::REASON_NUMERIC);
+  EXPECT_EQ(ValuesAdvice(report),
+            "launch both again under new names (STATAGENT_RUN=base-2, STATAGENT_RUN=port-2) with "
+            "STATAGENT_CAPTURES=h.1.proj@3, then statctl diff-values base-2 port-2 h.1.proj --step 3");
+  report.set_run_a("base-2");
+  report.set_run_b("2025-11-22");
+  EXPECT_THAT(ValuesAdvice(report), HasSubstr("STATAGENT_RUN=base-3, STATAGENT_RUN=2025-11-22-2"));
+}
+
 TEST(DivergenceText, HeadlineTellsWhatDiffersWhereNoDistanceDoes) {
   v1::Divergence row = Forward(v1::REASON_SHAPE);
   row.set_tolerance(1e-4);
   row.mutable_a()->add_shape(4);
   row.mutable_a()->add_shape(16);
-  EXPECT_THAT(Headline(row), AllOf(HasSubstr("shape, 4x16 in a and 0-d in b;"), Not(HasSubstr("tolerance"))));
+  EXPECT_THAT(Headline(row, Runs()),
+              AllOf(HasSubstr("shape, 4x16 in base and 0-d in port;"), Not(HasSubstr("tolerance"))));
 
   row = Forward(v1::REASON_DTYPE);
   row.mutable_a()->set_dtype("f32");
   row.mutable_b()->set_dtype("bf16");
   row.set_distance(2e-3);
-  EXPECT_THAT(Headline(row), HasSubstr("dtype, f32 in a and bf16 in b, distance 2e-3;"));
+  EXPECT_THAT(Headline(row, Runs()), HasSubstr("dtype, f32 in base and bf16 in port, distance 2e-3;"));
 
   row = Forward(v1::REASON_NONFINITE);
   row.set_distance(std::numeric_limits<double>::infinity());
   row.mutable_b()->set_nan(2);
   row.mutable_b()->set_pos_inf(1000);
   row.mutable_b()->set_neg_inf(24);
-  EXPECT_THAT(Headline(row),
-              HasSubstr("nonfinite, 0 NaN and 0 infinite in a and 2 NaN and 1,024 infinite in b;"));
+  EXPECT_THAT(Headline(row, Runs()),
+              HasSubstr("nonfinite, 0 NaN and 0 infinite in base and 2 NaN and 1,024 infinite in port;"));
 
   row = Row(v1::STAGE_LOSS, v1::KIND_UNSPECIFIED, "loss", v1::REASON_NONFINITE);
   row.mutable_a()->set_value(2.5);
   row.mutable_b()->set_value(std::numeric_limits<double>::quiet_NaN());
-  EXPECT_THAT(Headline(row), HasSubstr("nonfinite, 2.5 in a and nan in b;"));
+  EXPECT_THAT(Headline(row, Runs()), HasSubstr("nonfinite, 2.5 in base and nan in port;"));
+}
+
+TEST(DivergenceText, WhatIsMissingIsSaidWithTheNameOfTheRun) {
+  EXPECT_EQ(ReasonText(Forward(v1::REASON_MISSING_IN_A), Runs()), "missing in base");
+  EXPECT_EQ(ReasonText(Forward(v1::REASON_MISSING_IN_B), Runs()), "missing in port");
+  EXPECT_THAT(Headline(Forward(v1::REASON_MISSING_IN_B), Runs()), HasSubstr("h.1.proj: missing in port;"));
+  EXPECT_EQ(ReasonText(Forward(v1::REASON_NUMERIC), Runs()), "numeric");
 }
 
 TEST(DivergenceText, ForwardPointsAtWhatLiesBetween) {

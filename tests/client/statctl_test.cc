@@ -1,6 +1,4 @@
 // The real statctl against the real services on a loopback port.
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,18 +6,16 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <grpcpp/grpcpp.h>
-#include <nlohmann/json.hpp>
 
 #include "statcollect/v1/query.grpc.pb.h"
 #include "tests/client/process.h"
-#include "tests/server/api/query_server.h"
+#include "tests/client/statctl_fixture.h"
 #include "tests/server/query/run_writer.h"
 
 namespace statcollect {
@@ -32,27 +28,12 @@ using ::testing::HasSubstr;
 using testing::Key;
 using ::testing::Not;
 using testing::Process;
-using testing::QueryServer;
 using testing::RunWriter;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
-
-void Write(Store& store, const std::string& run, double wrong_from_step_3 = 0) {
-  RunWriter writer(store, run, 2);
-  for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    writer.Config(rank, {{"lr", run == "base" ? "0.1" : "0.2\x1b[31m"}});
-    for (std::uint64_t step = 0; step < 6; ++step) {
-      const double wrong = step >= 3 ? wrong_from_step_3 : 0;
-      writer.Observe(rank, step, Key("embed"), {.values = {1, 2, 3, 4}});
-      writer.Observe(rank, step, Key("blocks.1.ln2", Kind::kOutput, "0"),
-                     {.values = {1, -2, 3 + wrong, 4}, .shape = {2, 2}});
-      writer.Observe(rank, step, Key("head"), {.values = {0, 0, 1 + wrong, 1}});
-      writer.Scalar(rank, step, "loss", 2.0 / (1.0 + static_cast<double>(step)));
-    }
-    writer.Event(rank, 2, "graph_transition", "a module\x1b[31m appeared");
-  }
-  writer.Commit();
-}
+using testing::Lines;
+using testing::SilentPort;
+using testing::Statctl;
 
 // Ends every question on its own, as gRPC does for a collector that stops.
 class CancellingService final : public v1::Query::Service {
@@ -60,62 +41,6 @@ class CancellingService final : public v1::Query::Service {
     return grpc::Status::CANCELLED;
   }
 };
-
-// A loopback port that takes connections and says nothing.
-class SilentPort {
- public:
-  SilentPort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    ok_ = bind(fd_, reinterpret_cast<sockaddr*>(&address), size) == 0 && listen(fd_, 4) == 0 &&
-          getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-    port_ = ntohs(address.sin_port);
-  }
-  ~SilentPort() { close(fd_); }
-  bool ok() const { return ok_; }
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
-
- private:
-  int fd_;
-  bool ok_ = false;
-  int port_ = 0;
-};
-
-class Statctl : public ::testing::Test {
- protected:
-  Statctl() {
-    Write(server_.store, "base");
-    Write(server_.store, "ort", 0.5);
-    Write(server_.store, "base2");
-  }
-  std::vector<std::string> Command(const std::vector<std::string>& arguments) const {
-    std::vector<std::string> command = {STATCTL, "--collector", server_.address()};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    return command;
-  }
-  Finished Run(const std::vector<std::string>& arguments) const { return Process(Command(arguments)).Wait(); }
-  Finished RunOnTerminal(const std::vector<std::string>& arguments,
-                         const std::map<std::string, std::string>& environment = {}) const {
-    return Process(Command(arguments), environment, Process::Input::kTerminal).Wait();
-  }
-  Json RunJson(std::vector<std::string> arguments, int code = 0) const {
-    arguments.insert(arguments.end(), {"--format", "json"});
-    const Finished done = Run(arguments);
-    EXPECT_EQ(done.code, code) << done.err;
-    return Json::parse(done.out);
-  }
-
-  QueryServer server_;
-};
-
-std::vector<std::string> Lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
 
 TEST_F(Statctl, DiffSaysWhereTheRunsPartAndExitsWith1) {
   const Finished done = Run({"diff", "--run-a", "base", "--run-b", "ort"});
@@ -733,7 +658,7 @@ TEST_F(Captures, DiffNamesTheCommandsThatShowTheValues) {
   const Finished diff = Run({"diff", "base", "ort"});
   EXPECT_EQ(diff.code, 1) << diff.err;
   EXPECT_THAT(diff.out, HasSubstr("STATAGENT_CAPTURES=blocks.1.ln2@3"));
-  EXPECT_THAT(diff.out, HasSubstr("statctl diff-values base ort blocks.1.ln2 --step 3"));
+  EXPECT_THAT(diff.out, HasSubstr("statctl diff-values base-2 ort-2 blocks.1.ln2 --step 3"));
 }
 
 TEST_F(Statctl, RmWantsYesWithoutATerminal) {

@@ -108,6 +108,20 @@ TEST(FormatShort, WritesDistances) {
   EXPECT_EQ(FormatShort(std::numeric_limits<double>::infinity()), "inf");
 }
 
+TEST(FormatChange, IsRelativeToTheFirstValue) {
+  EXPECT_EQ(FormatChange(0.4648, 0.6197), "+33 %");
+  EXPECT_EQ(FormatChange(0.6197, 0.4648), "-25 %");
+  EXPECT_EQ(FormatChange(-2, -1), "+50 %") << "towards larger values";
+  EXPECT_EQ(FormatChange(1, 1.0012), "+0.12 %");
+  EXPECT_EQ(FormatChange(1, 1.997), "+100 %");
+  EXPECT_EQ(FormatChange(363.278, 363.192), "-2.4e-4");
+  EXPECT_EQ(FormatChange(1, 2000), "2e3 times");
+  EXPECT_EQ(FormatChange(1, -20), "-20 times");
+  EXPECT_EQ(FormatChange(3, 3), "");
+  EXPECT_EQ(FormatChange(0, 3), "") << "there is no such ratio";
+  EXPECT_EQ(FormatChange(1, std::numeric_limits<double>::quiet_NaN()), "");
+}
+
 TEST(FormatCount, GroupsThousands) {
   EXPECT_EQ(FormatCount(0), "0");
   EXPECT_EQ(FormatCount(999), "999");

@@ -177,9 +177,12 @@ class STATAGENT_API Agent {
   // Waits until everything handed over so far is durable in the collector or dropped. kDeadlineExceeded says
   // what is pending.
   Status Flush(std::chrono::milliseconds timeout) noexcept;
-  // Flush, goodbye, join the threads. Bounded by the timeout; what is still pending then is left in the spill
-  // file, or, without one, counted as dropped. Idempotent.
+  // Flush, goodbye, join the threads. Bounded by the timeout, and a quarter of a second to tell a connected
+  // collector what it will not get. What is still pending then is left in the spill file, or, without one,
+  // counted as dropped, which standard error says. Idempotent.
   Status Close(std::chrono::milliseconds timeout) noexcept;
+  // As Close, for a process that failed: without the goodbye, so that the run shows as interrupted.
+  Status CloseFailed(std::chrono::milliseconds timeout) noexcept;
 
   Counters counters() const noexcept;
   std::uint32_t rank() const noexcept;

@@ -116,9 +116,12 @@ STATAGENT_C_API const char* statagent_version(void);
 
 /* Waits for the collector's answer up to connect_timeout_ms. 6: the run has data and if_exists is error. */
 STATAGENT_C_API int statagent_start(const statagent_options* options, statagent_agent** agent);
-/* Flush, goodbye, join; bounded by the timeout. What is pending then stays in the spill file, or, without
- * one, counts as dropped. Idempotent; keeps the handle. */
+/* Flush, goodbye, join; bounded by the timeout, and a quarter of a second to tell a connected collector what
+ * it will not get. What is pending then stays in the spill file, or, without one, counts as dropped, which
+ * standard error says. Idempotent; keeps the handle. */
 STATAGENT_C_API int statagent_close(statagent_agent* agent, int64_t timeout_ms);
+/* As statagent_close, for a process that failed: without the goodbye, so that the run shows as interrupted. */
+STATAGENT_C_API int statagent_close_failed(statagent_agent* agent, int64_t timeout_ms);
 /* Close (2 s) if not closed, and release the handle. Null is allowed. */
 STATAGENT_C_API void statagent_free(statagent_agent* agent);
 

@@ -149,6 +149,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "statagent_version": (c_char_p, []),
     "statagent_start": (c_int, [POINTER(Options), POINTER(c_void_p)]),
     "statagent_close": (c_int, [c_void_p, c_int64]),
+    "statagent_close_failed": (c_int, [c_void_p, c_int64]),
     "statagent_free": (None, [c_void_p]),
     "statagent_intern": (c_int, [c_void_p, POINTER(Identity), POINTER(c_uint32)]),
     "statagent_observe": (c_int, [c_void_p, c_uint32, POINTER(Tensor), c_void_p]),

@@ -126,6 +126,28 @@ def name_parameters(modules: Iterable[Named], prefix: str = "") -> list[Named]:
     return found
 
 
+def name_buffers(modules: Iterable[Named], prefix: str = "") -> list[Named]:
+    """All buffers but counters, shared ones once, under the name of the module that has them first."""
+    found: list[Named] = []
+    seen: set[int] = set()
+    for module in modules:
+        base = "" if module.depth == 1 and not prefix else module.name
+        if not isinstance(module.value._buffers, dict):  # of a TorchScript module: its tensors are other objects each time
+            continue
+        for key, buffer in module.value._buffers.items():
+            if buffer is None or id(buffer) in seen or is_counter(buffer):
+                continue
+            seen.add(id(buffer))
+            name = f"{base}.{key}" if base else key
+            found.append(Named(name, buffer, module.name, type(buffer).__name__, module.depth + 1, module.value, key))
+    return found
+
+
+def is_counter(buffer: Any) -> bool:
+    """A single whole number, as num_batches_tracked."""
+    return buffer is not None and buffer.dim() == 0 and not buffer.is_floating_point() and not buffer.is_complex()
+
+
 class Selection:
     """Include and exclude patterns, as in the shell ("blocks.*.ln1"). A parameter goes with its module."""
 

@@ -59,6 +59,7 @@ class OptimizerHooks:
         self.updates_wanted: Callable[[], bool] | None = None  # whether this step's updates themselves are recorded
         self._before_update: list[tuple[Named, Any]] = []  # copies of the weights, while such an update runs
         agent.optimizers.setdefault(id(optimizer), 0)
+        agent.optimizer_hooks.setdefault(id(optimizer), []).append(self)
 
     def _follow_parameters(self) -> None:
         """Parameters that a module got anew since `watch`, and groups that were added to the optimizer or changed."""
@@ -85,7 +86,12 @@ class OptimizerHooks:
     def remove(self) -> None:
         for removable in self._removables:
             removable.remove()
-        self._agent.optimizers.pop(id(self._optimizer), None)
+        others = self._agent.optimizer_hooks.get(id(self._optimizer), [])
+        if self in others:
+            others.remove(self)
+        if not others:
+            self._agent.optimizer_hooks.pop(id(self._optimizer), None)
+            self._agent.optimizers.pop(id(self._optimizer), None)
 
     def _within_update(self) -> bool:
         """Whether a hook was called inside another update of the optimizer. torch wraps the step() of each class, so that the hooks run
@@ -103,6 +109,7 @@ class OptimizerHooks:
         if self._within_update():
             return None
         self._updating = sys._getframe(1)
+        self._agent.begin_step()
         first = 1 if args and args[0] is optimizer else 0
         if len(args) > first and callable(args[first]):
             return (*args[:first], _ThenOnce(args[first], self._begin_update), *args[first + 1 :]), kwargs
@@ -201,7 +208,11 @@ class OptimizerHooks:
             self._agent.observe_list(items)
 
     def _end_step(self) -> None:
-        """The step is over when every watched optimizer has made its update; not while one becomes part of a CUDA graph."""
+        """The step is over when every watched optimizer has made its update; not while one becomes part of a CUDA graph. Of several watches
+        with this optimizer the last one's hooks end the step: torch calls them in the order in which they were registered."""
+        hooks = self._agent.optimizer_hooks.get(id(self._optimizer), [self])
+        if hooks[-1] is not self:
+            return
         if capturing():
             self._agent.updates_replayed = True
             return
@@ -209,14 +220,14 @@ class OptimizerHooks:
         if id(self._optimizer) in updates:
             updates[id(self._optimizer)] += 1
         if all(updates.values()):
-            if self._wanted() and not self._trained():
+            if self._wanted() and not any(each._trained() for each in hooks):
                 reason = (
                     f"optimizer.step() ended step {self._agent.current_step()}, in which the watched model was not run; {RUN_THE_WATCHED}; "
                     "if step() is called twice in a row, the second update counts as a step of its own"
                 )
                 warn_once("untrained step", reason)
                 self._agent.tell_not_recorded("", "output", reason)
-            self._agent.end_step()
+            self._agent.end_step(by_optimizer=True)
 
 
 class _ThenOnce:

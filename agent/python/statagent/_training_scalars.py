@@ -1,9 +1,12 @@
 """Scalars that a watched optimizer brings along, recorded in every step.
 
-    lr/group0            learning rate of each parameter group; of several optimizers lr/0/group0, lr/1/group0
+    lr/group0            learning rate of each parameter group
     weight_decay/group0  in the first update, and whenever it has changed
     loss_scale           scale of the losses in this step, if there is a GradScaler
     found_inf            1 if its gradients had infinities or NaN, so that the update was skipped
+
+Of several optimizers in one watch: lr/0/group0, lr/1/group0. The optimizers of further watches without a name count on: lr/1/group0. Those of
+watch(name="gen"): gen/lr/group0, gen/lr/0/group0.
 
 The library adds grad_norm, the norm of all weight gradients that it saw in the step.
 
@@ -28,14 +31,31 @@ _LOOKED_FOR = 3  # updates in which a GradScaler is looked for
 class TrainingScalars:
     """Of one watch. Threads: the training thread."""
 
-    def __init__(self, agent: Agent, optimizers: list[Any], scaler: Any = None) -> None:
+    def __init__(self, agent: Agent, optimizers: list[Any], scaler: Any = None, watch_name: str = "") -> None:
         self._agent = agent
-        self._prefixes = {id(each): "" if len(optimizers) == 1 else f"{index}/" for index, each in enumerate(optimizers)}
+        self._watch_name = f"{watch_name}/" if watch_name else ""
+        self._numbered: list[int] = []  # optimizers that have a number among those of all watches without a name
+        self._prefixes = self._number(optimizers, watch_name)
         self._decays: dict[str, float] = {}
         self._scaler = ScalerScalars(agent, scaler) if scaler is not None else None
         self._looked = 0
 
+    def _number(self, optimizers: list[Any], watch_name: str) -> dict[int, str]:
+        """Id of each optimizer -> what tells its scalars from those of the others."""
+        if watch_name:
+            return {id(each): "" if len(optimizers) == 1 else f"{index}/" for index, each in enumerate(optimizers)}
+        taken = self._agent.optimizer_numbers
+        new = [each for each in optimizers if id(each) not in taken]  # one that has a number is logged by the watch that gave it
+        bare = not taken and len(optimizers) == 1
+        for each in new:
+            taken[id(each)] = min(set(range(len(taken) + 1)).difference(taken.values()))
+            self._numbered.append(id(each))
+        return {id(each): "" if bare else f"{taken[id(each)]}/" for each in new}
+
     def remove(self) -> None:
+        for number in self._numbered:
+            self._agent.optimizer_numbers.pop(number, None)
+        self._numbered = []
         if self._scaler is not None:
             self._scaler.remove()
 
@@ -57,12 +77,14 @@ class TrainingScalars:
             agent.refuse(f"scalars of the optimizer: {error}")
 
     def _log_groups(self, optimizer: Any) -> None:
-        prefix = self._prefixes.get(id(optimizer), "")
+        prefix = self._prefixes.get(id(optimizer))
+        if prefix is None:
+            return
         for index, group in enumerate(optimizer.param_groups[:GROUPS_MAX]):
             if "lr" in group:
-                self._agent.log_scalar(f"lr/{prefix}group{index}", group["lr"], 0)
+                self._agent.log_scalar(f"{self._watch_name}lr/{prefix}group{index}", group["lr"], 0)
             decay = group.get("weight_decay")
-            name = f"weight_decay/{prefix}group{index}"
+            name = f"{self._watch_name}weight_decay/{prefix}group{index}"
             if isinstance(decay, (int, float)) and self._decays.get(name) != decay:
                 self._decays[name] = float(decay)
                 self._agent.log_scalar(name, decay, 0)

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from . import _configuration, _environment, _library, _tracing
+from . import _configuration, _environment, _failures, _library, _tracing, _variables
 from ._autograd import GradientHook, in_backward
 from ._deferred import Deferred, on_gpu
 from ._library import KINDS, MODES
@@ -48,9 +48,11 @@ class Agent:
         self._library = library
         self._pointer = pointer
         self._observe: Any = getattr(library, "statagent_observe", None)
+        self.run = ""  # the run's name
         self._lock = threading.Lock()
-        self._refusals = Refusals(self.log_event)
+        self._refusals = Refusals(_weakly(self.log_event))
         self._closed = library is None
+        self._failed = False  # the process ends with an uncaught exception
         self.closing = False  # close() has been called, and has not ended it yet
         # Whether tensors of the current step are recorded: read on every hook, changed only when the step changes.
         self.wanted = False
@@ -58,20 +60,29 @@ class Agent:
         self._identities: dict[int, tuple[str, str]] = {}  # handle -> name and kind, for messages
         self._calls: dict[tuple[Any, ...], int] = {}  # next call index in this step
         self._step_listeners: list[Callable[[], None]] = []
+        self._ending_listeners: list[Callable[[], None]] = []
         self._flush_listeners: list[Callable[[], None]] = []
         self.batch_logged = (-1, -1)  # step and micro-batch of the last log_batch
         self._batch_listeners: list[Callable[[str, Any], None]] = []
         self._leaf_hooks: list[Any] = []
+        # Scalars: those of this step by name and micro-batch, and whether those of a step that an optimizer ended go on. See _late_step.
+        self._scalars: set[tuple[str, str]] = set()
+        self._ended_scalars: set[tuple[str, str]] | None = None
+        self._ended_micro_batch = 0
         # What the watches tell: the micro-batch, whether a backward pass ended it, whether an unrecorded pass is running.
         self.micro_batch = 0
         self.backward_seen = False
         self.muted = False
         self.optimizers: dict[int, int] = {}  # watched optimizers by id, with their updates in this step
+        self.optimizer_hooks: dict[int, list[Any]] = {}  # OptimizerHooks of each watched optimizer, by its id
+        self.optimizer_numbers: dict[int, int] = {}  # of the watches without a name, by id
+        self.random_states_of = -1  # the step whose random states were logged last
         self.updates_replayed = False  # a watched optimizer's update is part of a CUDA graph
         self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
+        self.watches: list[Any] = []  # removed by close
         self.settings: dict[str, str] = {}  # the run's configuration as sent
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
-        self.deferred = Deferred(self.refuse)  # values on their way from a GPU
+        self.deferred = Deferred(_weakly(self.refuse))  # values on their way from a GPU
         if library is not None:
             self._release = weakref.finalize(self, library.statagent_free, pointer)
             self._release.atexit = False  # the library closes itself at exit
@@ -163,7 +174,10 @@ class Agent:
 
     def observe(self, name: str, tensor: Any, kind: str = "inspect", path: str = "", micro_batch: int | None = None) -> None:
         """One tensor under a name, its call index counted from 0 in each micro-batch. Never raises."""
-        if self._closed or not self.wanted:
+        if self._closed:
+            return
+        self.begin_step()
+        if not self.wanted:
             return
         try:
             at = self.micro_batch if micro_batch is None else micro_batch
@@ -180,7 +194,10 @@ class Agent:
 
     def inspect(self, name: str, tensor: T) -> T:
         """Records a named intermediate tensor and its gradient; returns the tensor itself."""
-        if self._closed or self.muted or not self.wanted:
+        if self._closed or self.muted:
+            return tensor
+        self.begin_step()
+        if not self.wanted:
             return tensor
         try:
             if in_backward():  # an activation checkpoint computes the tensor a second time
@@ -208,7 +225,10 @@ class Agent:
 
     def log_batch(self, **tensors: Any) -> None:
         """Fingerprints of a batch's inputs: tensors, arrays, or nested values with some."""
-        if self._closed or not self.wanted:
+        if self._closed:
+            return
+        self.begin_step()
+        if not self.wanted:
             return
         # Logged before the forward pass, so it belongs to the micro-batch that begins.
         at = self.micro_batch + 1 if self.backward_seen else self.micro_batch
@@ -233,8 +253,37 @@ class Agent:
     # --- everything else ---------------------------------------------------------------------------------------------------
 
     def log_scalar(self, name: str, value: Any, micro_batch: int | None = None) -> None:
-        """A number, or a tensor with one element. One on a GPU is logged when its value is there: nothing waits for it."""
-        self.log_number(name, value, self.micro_batch if micro_batch is None else micro_batch)
+        """A number, or a tensor with one element. One on a GPU is logged when its value is there: nothing waits for it.
+
+        After the update of a watched optimizer it belongs to the step that the update ended, until the next one begins."""
+        if self._closed:
+            return
+        at = self._ended_micro_batch if self._ended_scalars is not None else self.micro_batch
+        late = self._late_step(f"{name}", at if micro_batch is None else micro_batch)
+        if late is None:
+            at = self.micro_batch
+        self.log_number(name, value, at if micro_batch is None else micro_batch, late)
+
+    def _late_step(self, name: str, micro_batch: Any) -> int | None:
+        """The step that a watched optimizer has just ended, if a scalar belongs to it. None: the current step has begun. It begins with
+        a training pass, log_batch, inspect or an update, and, where no pass is seen, with a scalar that the ended step has."""
+        key = (name, f"{micro_batch}")
+        ended = self._ended_scalars
+        if ended is not None and key not in ended:
+            ended.add(key)
+            return self.current_step() - 1
+        self.begin_step()
+        self._scalars.add(key)
+        return None
+
+    @property
+    def between_steps(self) -> bool:
+        """Whether a watched optimizer has ended a step, and nothing of the next one has happened."""
+        return self._ended_scalars is not None
+
+    def begin_step(self) -> None:
+        """Something of the current step has happened: scalars belong to it from now on. Cheap."""
+        self._ended_scalars = None
 
     def log_number(self, name: str, value: Any, micro_batch: int, step: int | None = None) -> None:
         """As log_scalar, for a step that may be over; None: the current one. Never raises."""
@@ -273,6 +322,11 @@ class Agent:
             return int(self._library.statagent_log_event_at(self._pointer, at, *texts, len(pairs)))
 
         self._report(log)
+
+    def note_exception(self, text: str, fields: Mapping[str, str], ends_process: bool) -> None:
+        """An exception that nobody caught. One that ends the process leaves the run interrupted. Never raises."""
+        self._failed = self._failed or ends_process
+        self.log_event(_failures.KIND, text, fields)
 
     def add_config(self, settings: Mapping[str, str]) -> None:
         """Flattened configuration that was not known at `init`; the newest value of a name stands. Never raises."""
@@ -331,14 +385,20 @@ class Agent:
             return
         self.end_step()
 
-    def end_step(self) -> None:
+    def end_step(self, by_optimizer: bool = False) -> None:
+        """`by_optimizer`: the program did not say that the step is over."""
         if self._closed:
             return
         try:
             self.deferred.collect()
+            for listener in list(self._ending_listeners):
+                listener()
             self._name_replay_streams()
             self._library.statagent_end_step(self._pointer)
+            ended = self._scalars, self.micro_batch
             self._step_changed()
+            if by_optimizer:
+                self._ended_scalars, self._ended_micro_batch = ended
         except Exception as error:
             self.refuse(str(error))
 
@@ -362,6 +422,7 @@ class Agent:
     def _step_changed(self) -> None:
         self.wanted = bool(self._library.statagent_step_wanted(self._pointer))
         self._calls.clear()
+        self._scalars, self._ended_scalars = set(), None
         for removable in self._leaf_hooks:
             removable.remove()
         self._leaf_hooks.clear()
@@ -374,6 +435,14 @@ class Agent:
 
     def add_step_listener(self, listener: Callable[[], None]) -> None:
         self._step_listeners.append(listener)
+
+    def add_ending_listener(self, listener: Callable[[], None]) -> None:
+        """Called before each end of a step. Must not raise."""
+        self._ending_listeners.append(listener)
+
+    def remove_ending_listener(self, listener: Callable[[], None]) -> None:
+        if listener in self._ending_listeners:
+            self._ending_listeners.remove(listener)
 
     def add_batch_listener(self, listener: Callable[[str, Any], None]) -> None:
         """Called with name and tensor of what log_batch is given. Must not raise."""
@@ -419,8 +488,8 @@ class Agent:
         return self._library.statagent_flush(self._pointer, milliseconds) == 0
 
     def close(self, timeout: float = EXIT_SECONDS) -> bool:
-        """Flushes for at most `timeout` seconds and ends. What is pending then stays in the spill file, or, without one, counts as
-        dropped. Later calls do nothing."""
+        """Flushes for at most `timeout` seconds, removes all watches and ends. What is pending then stays in the spill file, or, without
+        one, counts as dropped. Later calls do nothing."""
         milliseconds = _milliseconds("close: timeout", timeout)
         if not self._closed:
             self.closing = True
@@ -434,7 +503,14 @@ class Agent:
             self.wanted = False
         for listener in list(self._step_listeners):
             listener()
-        return self._library.statagent_close(self._pointer, milliseconds) == 0
+        close = self._library.statagent_close_failed if self._failed else self._library.statagent_close
+        delivered = close(self._pointer, milliseconds) == 0
+        for watch in list(self.watches):
+            watch.remove()
+        for removable in self._leaf_hooks:
+            removable.remove()
+        self._leaf_hooks.clear()
+        return delivered
 
     @property
     def closed(self) -> bool:
@@ -488,6 +564,18 @@ class Agent:
         if len(self._identities) != len(self._handles):
             self._identities = {number: (key[0], key[1]) for key, number in list(self._handles.items())}
         self.refuse(message, *self._identities.get(handle, ("", "")))
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """The bound method, without keeping its object alive: an agent that is not used any more is freed at once, with its buffers."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        found = reference()
+        if found is not None:
+            found(*args)
+
+    return call
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------------
@@ -584,7 +672,11 @@ def init(
             _current = Agent(None, 0)
             return _current
         if _current is not None and not _current.closed:
-            raise StatagentError("init: this process has an agent already; expected one; close it first with statagent.close()")
+            raise StatagentError(
+                f"init(run={run!r}): this process has an agent already, for run '{_current.run}'; expected none, because an agent "
+                "serves one run; close it first with statagent.close()"
+            )
+        _variables.warn_about_unknown()
         options = _options(
             {"run": run, "collector": collector, "if_exists": if_exists, "launch": launch, "steps": steps,
              "spill_dir": None if spill_dir is None else os.fspath(spill_dir), "spill_limit": spill_limit,
@@ -607,6 +699,8 @@ def init(
         assert pointer.value is not None
         _current = Agent(library, pointer.value)
         _current.settings, _current.user_settings = merged, frozenset(users)
+        _current.run = run or os.environ.get("STATAGENT_RUN", "")
+        _failures.report_to(_note_exception)
         _tracing.prepare_if_torch()
         return _current
 
@@ -712,6 +806,11 @@ def counters() -> dict[str, int]:
 def rank() -> int:
     """This process's global rank."""
     return _environment_rank() if _current is None else _current.rank()
+
+
+def _note_exception(text: str, fields: Mapping[str, str], ends_process: bool) -> None:
+    if _current is not None and not _current.closed:
+        _current.note_exception(text, fields, ends_process)
 
 
 @atexit.register

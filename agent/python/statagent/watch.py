@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
 
 from . import _library, _tracing
 from . import agent as _agent
 from ._autograd import GradientHook, hook_result, in_backward
+from ._buffers import BufferObserver, Position
 from ._checklist import Checklist
 from ._density import DensityObserver, check_density
 from ._inputs import InputObserver
 from ._log import warn_once
 from ._memory import MemoryObserver, check_memory, queue_after_backward
-from ._modules import INERT_COPY, Named, Selection, name_modules, name_parameters, sharding, unwrap
+from ._modules import INERT_COPY, Named, Selection, name_buffers, name_modules, name_parameters, sharding, unwrap
 from ._optimizers import RUN_THE_WATCHED, OptimizerHooks
+from ._random_state import RandomStates
 from ._tensors import Place
 from ._training_scalars import TrainingScalars, check_scaler
 from ._transitions import Transitions
@@ -23,11 +25,27 @@ from .agent import Agent
 from .errors import InvalidArgumentError, StatagentError
 from .flatten import flatten
 
-_FORWARD_KINDS = ("output", "input", "grad_output", "grad_input")
-_OPTIMIZER_KINDS = ("weight_grad", "optimizer_state")
-KINDS = (*_FORWARD_KINDS, "weight", *_OPTIMIZER_KINDS)
+if TYPE_CHECKING:
+    import torch
+
+    class _WrapsOptimizer(Protocol):
+        """An optimizer of Lightning or Accelerate: the real one is inside."""
+
+        @property
+        def optimizer(self) -> torch.optim.Optimizer: ...
+
+    # What torch.compile returns is annotated as a function.
+    Model = Union[torch.nn.Module, Callable[..., Any]]
+    OptimizerLike = Union[torch.optim.Optimizer, _WrapsOptimizer]
+
+Kind = Literal["output", "input", "grad_output", "grad_input", "weight", "weight_grad", "optimizer_state", "buffer"]
+MemoryChoice = Literal["phases", "modules", "peaks"]
+
+_FORWARD_KINDS: tuple[Kind, ...] = ("output", "input", "grad_output", "grad_input")
+_OPTIMIZER_KINDS: tuple[Kind, ...] = ("weight_grad", "optimizer_state")
+KINDS: tuple[Kind, ...] = (*_FORWARD_KINDS, "weight", *_OPTIMIZER_KINDS, "buffer")
 NAME_BYTES_MAX = 256  # of the prefix; names as a whole have 1,024
-_DEFAULT_KINDS = frozenset(("output", "grad_output", "weight"))
+_DEFAULT_KINDS = frozenset(("output", "grad_output", "weight", "buffer"))
 
 # What a module's hook does. DECIDE: no pass of the root is running; the module itself tells whether it trains.
 _SKIP, _TRAIN, _EVAL, _DECIDE = 0, 1, 2, 3
@@ -69,6 +87,7 @@ class Watch:
         self._trained_last = False  # whether the last pass of the root was recorded as training
         self._backward_began = False  # since then
         self._memory: MemoryObserver | None = None
+        self._random_states: RandomStates | None = None
         self.micro_batch = 0
         self.epoch = 0  # grows when call indices begin anew: with each micro-batch and step
         self.step_epoch = 0
@@ -85,6 +104,8 @@ class Watch:
             self._agent.remove_flush_listener(self._tell_if_never_run)
             for key in self._claimed:
                 self._agent.watched.pop(key, None)
+            if self in self._agent.watches:
+                self._agent.watches.remove(self)
         self._claimed = []
 
     def __enter__(self) -> Watch:
@@ -154,11 +175,23 @@ class Watch:
             note = _InertWithKeywords(observer, key.tensor, observer.names)
             self._removables += [key, root.register_forward_pre_hook(note, with_kwargs=True)]
 
+    def _observe_buffers(self, root: Any, buffers: list[Named]) -> None:
+        assert self._agent is not None
+        position = Position(self.wanted, self._trains, lambda: (self.micro_batch, self.epoch))
+        self._removables.append(BufferObserver(self._agent, buffers, root, position))
+
+    def _trains(self, module: Any) -> bool:
+        """Whether the pass of a module is recorded as training."""
+        if self._state == _DECIDE:
+            return self.decide(module, _torch().is_grad_enabled()) == _TRAIN
+        return self._state == _TRAIN
+
     def _begin(self, evaluations: bool, steps: _Steps, parameter_steps: _Steps) -> None:
         assert self._agent is not None
         self._evaluations, self._steps, self._parameter_steps = evaluations, steps, parameter_steps
         self._agent.add_step_listener(self._step_changed)
         self._agent.add_flush_listener(self._tell_if_never_run)
+        self._agent.watches.append(self)
         self._step_changed()
 
     def _accompany(self, model: Any, optimizers: list[Any], name: str, scaler: Any, input_sizes: bool) -> None:
@@ -167,7 +200,7 @@ class Watch:
         checklist = Checklist(self._agent, model, optimizers, name)
         self._removables.append(checklist)
         self._removables.append(Transitions(self._agent, model, input_sizes))
-        scalars = TrainingScalars(self._agent, optimizers, scaler)
+        scalars = TrainingScalars(self._agent, optimizers, scaler, name)
         self._removables.append(scalars)
         for hooks in self._optimizers:
             hooks.before_update += [checklist.before_update, scalars.before_update]
@@ -226,6 +259,7 @@ class Watch:
 
     def _begin_pass(self, root: Any, grad_enabled: bool) -> None:
         self._pass_seen = True
+        self.note_pass(root, grad_enabled)
         if self._resting == _SKIP or self._state != _DECIDE or in_backward():
             return
         agent = self._agent
@@ -241,7 +275,15 @@ class Watch:
             self.epoch += 1
         agent.backward_seen = False
         agent.micro_batch = self.micro_batch
+        if self._random_states is not None:
+            self._random_states.log()
         self._phase("pre_forward")
+
+    def note_pass(self, module: Any, grad_enabled: bool) -> None:
+        """A pass of the model or a part of it. One that trains begins the step, also one that is not recorded."""
+        agent = self._agent
+        if agent is not None and agent.between_steps and grad_enabled and module.training and not in_backward():
+            agent.begin_step()
 
     def _leave(self, root: Any, args: Any, output: Any) -> None:
         """The root's forward pass is over, or failed."""
@@ -268,8 +310,12 @@ class Watch:
     def decide(self, module: Any, grad_enabled: bool) -> int:
         self._ever_run = True  # also where a part of the model runs without the whole
         if module.training and grad_enabled:
-            return _TRAIN
-        return _EVAL if self._evaluations else _SKIP
+            state = _TRAIN
+        else:
+            state = _EVAL if self._evaluations else _SKIP
+        if state != _SKIP and self._agent is not None:
+            self._agent.begin_step()
+        return state
 
     def training(self) -> bool:
         """Whether the root's pass that runs, or ran last, is recorded as training."""
@@ -558,6 +604,8 @@ class _OutputHook(_ModuleHook):
         if state != _TRAIN or type(output) is not self._tensor_type or in_backward():
             if state:
                 self._see(state, module, output)
+            elif self._agent.between_steps:
+                watch.note_pass(module, self._grad_enabled())
             return
         # What _see does for almost every output, in as few calls as it takes.
         try:
@@ -593,27 +641,29 @@ class _InputHook(_ModuleHook):
 
 
 def watch(
-    model: Any,
-    optimizer: Any = None,
-    include: Iterable[str] | None = None,
-    exclude: Iterable[str] | None = None,
-    kinds: Iterable[str] | None = None,
+    model: Model,
+    optimizer: OptimizerLike | Sequence[OptimizerLike] | None = None,
+    include: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+    kinds: Kind | Iterable[Kind] | None = None,
     steps: str | None = None,
     eval: bool = False,  # noqa: A002 (the name that users know)
     name: str = "",
-    memory: bool | str | Iterable[str] = True,
+    memory: bool | MemoryChoice | Iterable[MemoryChoice] = True,
     density: bool | Mapping[str, int] = True,
     fingerprints: bool = True,
     parameter_steps: str | None = None,
-    scaler: Any = None,
+    scaler: torch.amp.GradScaler | None = None,
     input_sizes: bool = False,
     updates: str | None = None,
+    random_states: bool = True,
 ) -> Watch:
     """Records what a torch module computes, from now on.
 
     optimizer: one or several; their update ends the step (with several: the last one's). include, exclude: patterns of module
-    names, as "blocks.*.ln1". kinds: output, input, grad_output, grad_input, weight, and with an optimizer weight_grad and
-    optimizer_state; default: output, grad_output, the weights as they are now, and with an optimizer the last three.
+    names, as "blocks.*.ln1". kinds: output, input, grad_output, grad_input, weight, buffer, and with an optimizer weight_grad and
+    optimizer_state; default: output, grad_output, buffer, the weights as they are now, and with an optimizer also as they become,
+    weight_grad and optimizer_state.
     steps: "0-9,20,100-", "0-99,every=10". eval: record evaluation and no-grad passes too. name: a prefix that tells two models apart.
     memory: at each phase of the step; "modules": also what each module adds, "peaks": also the highest within each step, or a list.
     parameter_steps: steps in which weights, their gradients and optimizer state are recorded, of those above ("every=100").
@@ -621,7 +671,7 @@ def watch(
     density: how much of the inputs is no padding, where the model or loss tells the padding index; or {"input_ids": 0}.
     scaler: the GradScaler, whose scale and skipped updates become scalars. input_sizes: a changed size of an input is a graph transition.
     updates: steps in which what the optimizer added to each weight is recorded, exactly (kind optimizer_state, path "update"); a copy
-    of the weights is held while such an update runs.
+    of the weights is held while such an update runs. random_states: fingerprints of the random generators, as scalars of each step.
 
     Besides that it records what model and optimizers are made of (configuration), changes of inputs, modules and modes (events
     `graph_transition`, `setting_changed`), and learning rates (scalars).
@@ -639,9 +689,11 @@ def watch(
     recorded_steps, recorded_parameters = _Steps(steps, "steps"), _Steps(parameter_steps, "parameter_steps")
     all_modules = name_modules(model, name)
     all_parameters = name_parameters(all_modules, name)
-    selection.check([named.name for named in [*all_modules, *all_parameters]])
+    all_buffers = name_buffers(all_modules, name)
+    selection.check([named.name for named in [*all_modules, *all_parameters, *all_buffers]])
     modules = [named for named in all_modules if selection.module(named)]
     parameters = [named for named in all_parameters if selection.parameter(named)]
+    buffers = [named for named in all_buffers if "buffer" in chosen and selection.parameter(named)]
 
     _tracing.prepare()
     made = Watch(agent)
@@ -649,8 +701,11 @@ def watch(
         for named in modules:
             made._claim(named, chosen.intersection(_FORWARD_KINDS))
         for named in parameters:
-            made._claim(named, chosen.difference(_FORWARD_KINDS))
+            made._claim(named, chosen.difference(_FORWARD_KINDS, ("buffer",)))
+        for named in buffers:
+            made._claim(named, ["buffer"])
         made._attach(unwrap(model), modules, chosen)
+        made._observe_buffers(unwrap(model), buffers)
         made._optimizers = [
             OptimizerHooks(agent, each, parameters, chosen, made.wanted, made.trained, made.parameters_wanted)
             for each in optimizers
@@ -660,12 +715,14 @@ def watch(
         made._begin(eval, recorded_steps, recorded_parameters)
         made._accompany(model, optimizers, name, scaler, input_sizes)
         made._record_updates(updates)
+        made._random_states = RandomStates(agent) if random_states else None
     except BaseException:
         made.remove()
         raise
     agent.add_config(sharding(model))
     if "weight" in chosen:
-        _record_initial(agent, parameters)
+        _record_initial(agent, parameters, "weight")
+    _record_initial(agent, buffers, "buffer")
     _tell_about_strangers(agent, optimizers, all_parameters)
     _tracing.compiled.forget_graphs(all_modules)
     return made
@@ -746,12 +803,12 @@ def _check_kinds(kinds: Iterable[str] | None, optimizer: bool) -> frozenset[str]
     return chosen
 
 
-def _record_initial(agent: Agent, parameters: list[Named]) -> None:
-    for named in parameters:
+def _record_initial(agent: Agent, tensors: list[Named], kind: Kind) -> None:
+    for named in tensors:
         try:
-            handle = agent.intern(named.name, "weight", "", 0, 0, "init", named.parent, named.class_name, named.depth)
+            handle = agent.intern(named.name, kind, "", 0, 0, "init", named.parent, named.class_name, named.depth)
         except StatagentError as error:
-            agent.refuse(str(error), named.name, "weight")
+            agent.refuse(str(error), named.name, kind)
             continue
         agent.observe_handle(handle, named.value)
 

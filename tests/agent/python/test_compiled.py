@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 
 import statagent
 from statagent import Agent
-from statagent.watch import KINDS
+from statagent.watch import KINDS, Kind
 
 from .models import Calls, Nested, Net, data, seeded
 from .support import Record, Recording, python
@@ -22,7 +22,7 @@ from .support import Record, Recording, python
 Compile = Callable[[nn.Module, str], Any]
 Identity = tuple[Any, ...]
 
-FORWARD_KINDS = {"input", "output", "grad_output", "grad_input"}
+FORWARD_KINDS: set[Kind] = {"input", "output", "grad_output", "grad_input"}
 
 
 def wrapped(model: nn.Module, backend: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import statagent
-from statagent import CollectorUnavailableError, InvalidArgumentError, LibraryNotFoundError, StatagentError, _library
+from statagent import CollectorUnavailableError, InvalidArgumentError, LibraryNotFoundError, StatagentError, _library, _variables
 
 from .models import Net, data
 from .support import ROOT, Recording, python
@@ -81,10 +82,36 @@ def test_rank_comes_from_the_launcher_or_the_argument(monkeypatch: pytest.Monkey
 
 def test_second_init_is_refused_until_closed() -> None:
     statagent.init(run="test", **NOWHERE)
-    with pytest.raises(StatagentError, match=r"close it first"):
-        statagent.init(run="test", **NOWHERE)
+    with pytest.raises(
+        StatagentError,
+        match=r"init\(run='next'\).*already, for run 'test'; expected none.*close it first with statagent\.close\(\)",
+    ):
+        statagent.init(run="next", **NOWHERE)
     statagent.close(timeout=0)
     assert not statagent.init(run="test2", **NOWHERE).closed
+
+
+def test_unknown_variables_are_reported_with_the_nearest_known_name(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STATAGENT_STEP", "0-9")
+    monkeypatch.setenv("STATAGENT_FROBNICATE", "1")
+    monkeypatch.setenv("STATAGENT_SKETCH", "16")
+    for run in ("one", "two"):
+        statagent.init(run=run, **NOWHERE).close(0)
+    about = [line for line in capfd.readouterr().err.splitlines() if "unknown" in line]
+    assert len(about) == 2, "each once"
+    assert "'STATAGENT_FROBNICATE' is unknown and has no effect; known are: STATAGENT_BUFFER_RECORDS_MAX" in about[0]
+    assert about[1].endswith("'STATAGENT_STEP' is unknown and has no effect; did you mean STATAGENT_STEPS?")
+
+
+def test_every_variable_that_is_read_is_known() -> None:
+    sources = [*(ROOT / "agent").rglob("*.py"), ROOT / "agent" / "option_resolver.cc"]
+    text = "\n".join(path.read_text() for path in sources)
+    read = {f"STATAGENT_{name}" for name in re.findall(r'environment\.Fill\("([A-Z_]+)"', text)}
+    read |= set(re.findall(r'environ(?:\.get\(|\[)"(STATAGENT_[A-Z_]+)"', text))
+    assert {"STATAGENT_STEPS", "STATAGENT_LIBRARY", "STATAGENT_CONNECT_TIMEOUT"} <= read
+    assert read <= _variables.KNOWN
 
 
 def test_required_collector_that_is_absent_is_an_error_in_time() -> None:
@@ -326,6 +353,9 @@ def test_exit_waits_two_seconds_at_most_without_a_collector(end: str, code: int)
     done = python(TRAINER + end, code=code)
     assert 0 < float(done.stdout) < 4, "2 s for the agent, the rest for a busy machine"
     assert ("loss exploded" in done.stderr) == (code == 1)
+    said = [line for line in done.stderr.splitlines() if "could not be made durable" in line]
+    assert len(said) == 1
+    assert re.search(r"close: [1-9]\d* records .* counted as dropped; .* 127\.0\.0\.1:1 .*STATAGENT_SPILL_DIR", said[0])
 
 
 def test_signals_are_left_to_the_program() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import statagent
 from statagent import Agent, compute
 
-from .models import data
+from .models import Net, data, seeded
 from .support import Recording
 
 
@@ -181,4 +182,83 @@ def test_events_carry_their_step_and_fields(agent: Agent, recording: Recording) 
 def test_events_that_cannot_be_named_are_counted_not_raised(agent: Agent, recording: Recording, kind: Any) -> None:
     agent.log_event(kind, "text")
     assert recording.events == []
+    assert statagent.counters()["dropped_refused"] == 1
+
+
+# --- scalars after the update of a watched optimizer ---
+
+
+def losses(recording: Recording, name: str = "loss") -> list[tuple[int, float, int]]:
+    return [(step, value, micro_batch) for step, found, value, micro_batch in recording.scalars if found == name]
+
+
+@pytest.mark.parametrize("steps", [None, "0-1"], ids=["recorded", "outside of the window"])
+@pytest.mark.parametrize("parts", [False, True], ids=["model", "parts"])
+def test_scalar_after_the_update_belongs_to_its_step(agent: Agent, recording: Recording, steps: str | None, parts: bool) -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer, steps=steps)
+    for step in range(4):
+        if step == 3:
+            statagent.log_scalar("before", 3.0)  # nothing of step 3 has begun
+        out = net[1](net[0](data())) if parts else net(data())
+        statagent.log_scalar("within", float(step))
+        out.sum().backward()
+        optimizer.step()
+        statagent.log_scalar("loss", float(step))
+        statagent.log_scalar("val_loss", step * 10.0)
+    for name, factor in (("within", 1.0), ("loss", 1.0), ("val_loss", 10.0)):
+        assert losses(recording, name) == [(step, step * factor, 0) for step in range(4)]
+    assert losses(recording, "before") == [(2, 3.0, 0)]
+
+
+def test_evaluation_after_the_update_opens_no_step(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer)
+    net(data()).sum().backward()
+    optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        net(data())
+    statagent.log_scalar("val_loss", 1.0)
+    assert losses(recording, "val_loss") == [(0, 1.0, 0)]
+
+
+def test_scalar_after_the_update_keeps_the_last_micro_batch(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer)
+    for index in range(4):
+        net(data()).sum().backward()
+        if index % 2:
+            optimizer.step()
+        statagent.log_scalar("loss", float(index))
+    assert losses(recording) == [(0, 0.0, 0), (0, 1.0, 1), (1, 2.0, 0), (1, 3.0, 1)]
+
+
+@pytest.mark.parametrize("begin", ["log_batch", "inspect", "explicit step", "the same name"])
+def test_scalar_belongs_to_the_next_step_once_that_has_begun(agent: Agent, recording: Recording, begin: str) -> None:
+    net = seeded(Net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    if begin == "explicit step":
+        statagent.watch(net)
+        net(data()).sum().backward()
+        statagent.step()
+    else:
+        statagent.watch(net, optimizer)
+        net(data()).sum().backward()
+        statagent.log_scalar("loss", 0.0)
+        optimizer.step()
+    if begin == "log_batch":
+        statagent.log_batch(x=data())
+    elif begin == "inspect":
+        statagent.inspect("x", data())
+    statagent.log_scalar("loss", 1.0)
+    assert losses(recording)[-1] == (1, 1.0, 0)
+
+
+@pytest.mark.parametrize("name", [["a"], {}, 3, None])
+def test_names_that_are_no_text_do_no_harm(agent: Agent, name: Any) -> None:
+    statagent.log_scalar(name, 1.0)
     assert statagent.counters()["dropped_refused"] == 1

@@ -320,3 +320,23 @@ def test_compiled_update_is_recorded_as_an_eager_one(agent: Agent, recording: Re
     assert recording.refusals == [] and recording.ended_steps == list(range(8))
     _, plain = run(compiled=True, watched=False)
     assert all(torch.equal(a, b) for a, b in zip(weights, plain, strict=True))
+
+
+def test_optimizer_of_two_watches_ends_each_step_once(agent: Agent, recording: Recording) -> None:
+    encoder, decoder = nn.Linear(4, 4), nn.Linear(4, 4)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
+    first = statagent.watch(encoder, optimizer=optimizer, name="encoder")
+    statagent.watch(decoder, optimizer=optimizer, name="decoder")
+
+    def train() -> None:
+        decoder(encoder(torch.ones(2, 4))).sum().backward()
+        optimizer.step()
+
+    train()
+    train()
+    assert recording.ended_steps == [0, 1]
+    for name in ("encoder.weight", "decoder.weight"):
+        assert [r.step for r in recording.of("weight_grad") if r.name == name] == [0, 1]
+    first.remove()
+    train()
+    assert recording.ended_steps == [0, 1, 2]

@@ -67,6 +67,29 @@ def test_learning_rates_of_two_optimizers_are_told_apart(agent: Agent, recording
     assert scalars(recording, "lr/1/group0") == [(0, 0.25)]
 
 
+def test_learning_rates_of_separate_watches_are_told_apart(agent: Agent, recording: Recording) -> None:
+    nets = [seeded(Net) for _ in range(4)]
+    rates = [0.1, 0.2, 0.3, 0.4]
+    each = [torch.optim.SGD(net.parameters(), lr=rate, weight_decay=rate / 10) for net, rate in zip(nets, rates)]
+    statagent.watch(nets[0], optimizer=each[0])
+    second = statagent.watch(nets[1], optimizer=each[1], exclude=["*"])
+    statagent.watch(nets[2], optimizer=each[2], name="gen")
+    for net, optimizer in zip(nets, each):
+        net(data()).sum().backward()
+        optimizer.step()
+    found = {name: value for _, name, value, _ in recording.scalars}
+    assert {name: value for name, value in found.items() if "lr/" in name} == {
+        "lr/group0": 0.1, "lr/1/group0": 0.2, "gen/lr/group0": 0.3,
+    }  # fmt: skip
+    assert {"weight_decay/group0", "weight_decay/1/group0", "gen/weight_decay/group0"} <= found.keys()
+
+    second.remove()
+    statagent.watch(nets[3], optimizer=each[3], exclude=["*"])
+    for optimizer in (each[0], each[2], each[3]):
+        optimizer.step()
+    assert scalars(recording, "lr/1/group0") == [(0, 0.2), (1, 0.4)], "the number of a watch that was removed is free"
+
+
 def test_second_update_in_a_step_is_not_logged_again(agent: Agent, recording: Recording) -> None:
     net = seeded(Net)
     both = [torch.optim.SGD(net.blocks.parameters(), lr=0.1), torch.optim.SGD(net.head.parameters(), lr=0.1)]
@@ -139,7 +162,7 @@ def test_disabled_scaler_logs_nothing(agent: Agent, recording: Recording) -> Non
 
 def test_something_else_as_scaler_is_refused(agent: Agent) -> None:
     with pytest.raises(InvalidArgumentError, match=r"found a str as scaler; expected a torch\.amp\.GradScaler"):
-        statagent.watch(seeded(Net), scaler="yes")
+        statagent.watch(seeded(Net), scaler="yes")  # type: ignore[arg-type]
 
 
 def test_odd_parameter_groups_do_no_harm(agent: Agent, recording: Recording) -> None:

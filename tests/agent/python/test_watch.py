@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import math
+import weakref
 from typing import Any
 
 import pytest
@@ -565,6 +567,25 @@ def test_two_models_are_told_apart_by_name(agent: Agent, recording: Recording) -
     second(first(data()).repeat(1, 3)[:, :8]).sum().backward()
     assert {"generator", "critic", "generator.head", "critic.head", "critic.blocks.0.ln"} <= set(recording.names("output"))
     assert recording.refusals == []
+
+
+def test_close_removes_all_hooks_and_frees_the_agent(recording: Recording) -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    closed = []
+    for _ in range(5):
+        agent = statagent.init(run="test", collector="127.0.0.1:1", connect_timeout=0)
+        statagent.watch(net, optimizer)
+        train(net, optimizer=optimizer)
+        agent.close(timeout=0)
+        closed.append(weakref.ref(agent))
+        del agent
+    hooks: list[Any] = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
+    for module in net.modules():
+        hooks += [module._forward_hooks, module._forward_pre_hooks]
+    assert [len(each) for each in hooks] == [0] * len(hooks)
+    gc.collect()
+    assert sum(each() is not None for each in closed) == 1, "but the last one, whose counters can still be read"
 
 
 def test_watch_needs_init_and_a_module(recording: Recording, net: Net) -> None:

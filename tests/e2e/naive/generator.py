@@ -10,6 +10,7 @@ from typing import Any
 
 DTYPES = ["f32", "f32", "f32", "bf16", "f16", "f64", "f8e4m3", "i64", "bool", "c64"]
 LOSSES = ["loss", "train/loss", "eval_Loss", "lr"]  # the last is none
+LOSSES_OF_MODELS = ["Gen/loss", "g.loss", "loss", "loss_dis_loss", "misdis_loss"]  # by models of several_optimizers, or nearly
 
 
 def model_of(rng: random.Random) -> list[dict[str, Any]]:
@@ -37,16 +38,68 @@ def model_of(rng: random.Random) -> list[dict[str, Any]]:
     if rng.random() < 0.3:
         add(modules[0], "output", mode="eval")
         add("probe", "inspect", mode="eval")
+    updated = [module for module in modules if rng.random() < 0.6]
+    for module in updated:
+        add(module + ".weight", "weight_grad")
     for module in modules:
-        if rng.random() < 0.6:
-            add(module + ".weight", "weight_grad")
+        if module in updated:
             add(module + ".weight", "weight")
         if rng.random() < 0.2:
             add(module + ".weight.m", "optimizer_state")
+    return each_once(records)
+
+
+def each_once(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     unique: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in records:
         unique.setdefault(identity(record), record)
     return list(unique.values())
+
+
+def several_optimizers(rng: random.Random) -> list[dict[str, Any]]:
+    """As model_of, of a step in which several models are updated, one after the other, some of them several times."""
+    records: list[dict[str, Any]] = []
+
+    def add(name: str, kind: str, **more: Any) -> None:
+        records.append({"name": name, "kind": kind, **more})
+
+    modules = {name: [f"{name}.{i}" for i in range(rng.randint(1, 3))] + [name] for name in ("gen", "dis", "g")}
+    micro_batch, has_gone_back, calls, updates = (dict.fromkeys(modules, 0) for _ in range(4))
+    for phase in range(rng.choice([2, 2, 3, 5])):
+        if rng.random() < 0.3:
+            add(f"ids{phase}", "batch", dtype="i64")
+        for _ in range(rng.choice([0, 1, 1, 2])):
+            run = rng.sample(sorted(modules), rng.randint(1, 2))
+            for name in run:
+                if rng.random() < 0.2:
+                    add(rng.choice(modules[name]), "output", mode="eval", call=phase)
+                if has_gone_back[name]:
+                    micro_batch[name], has_gone_back[name], calls[name] = micro_batch[name] + 1, 0, 0
+                if rng.random() < 0.2:
+                    add("input", "batch", micro_batch=micro_batch[name], call=phase)
+                for module in modules[name]:
+                    add(module, "output", micro_batch=micro_batch[name], call=calls[name])
+                calls[name] += 1
+            for name in rng.sample(run, rng.randint(0, len(run))):
+                has_gone_back[name] = 1
+                for module in reversed(modules[name]):
+                    add(module, "grad_output", micro_batch=micro_batch[name], call=calls[name] - 1)
+        model = rng.choice(sorted(modules))
+        weights = [f"{module}.weight" for module in modules[model] if rng.random() < 0.8]
+        together = rng.random() < 0.8
+        if together:
+            for weight in weights:
+                add(weight, "weight_grad", call=updates[model])
+        for weight in weights:
+            if not together:  # an optimizer for each
+                add(weight, "weight_grad", call=updates[model])
+            add(weight, "weight", call=updates[model])
+            if rng.random() < 0.3:
+                add(weight, "optimizer_state", call=updates[model], path="exp_avg")
+        if rng.random() < 0.2:
+            add(rng.choice(modules[model]), "output", mode="eval", call=phase + 10)
+        updates[model] += 1
+    return each_once(records)
 
 
 def identity(record: dict[str, Any]) -> tuple[Any, ...]:
@@ -79,10 +132,12 @@ def observation(rng: random.Random, template: dict[str, Any], step: int, rank: i
 
 
 def one_run(rng: random.Random) -> list[dict[str, Any]]:
-    model = model_of(rng)
+    several = rng.random() < 0.4
+    model = several_optimizers(rng) if several else model_of(rng)
     ranks = rng.choice([1, 1, 2, 3])
     steps = [step for step in range(rng.randint(1, 5)) if rng.random() < 0.9] or [3]
-    losses = sorted(rng.sample(LOSSES, rng.randint(0, 2)))  # as they are listed: their order is told nowhere else
+    names = LOSSES_OF_MODELS if several else LOSSES
+    losses = sorted(rng.sample(names, rng.randint(0, 2)))  # as they are listed: their order is told nowhere else
     records: list[dict[str, Any]] = []
     for step in steps:
         for rank in range(ranks):

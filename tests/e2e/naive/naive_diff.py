@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
@@ -184,6 +185,7 @@ def stage_of(identity: Identity) -> str:
 def place_of(
     step: int,
     rank: int,
+    segment: int,
     stage: str,
     micro_batch: int,
     is_eval: bool,
@@ -193,18 +195,100 @@ def place_of(
 ) -> tuple[Any, ...]:
     per_micro_batch = stage in ("forward", "loss", "backward")
     phase = {"weights": 0, "batch": 1, "grad": 4, "optimizer": 5}.get(stage, 2 if is_eval and before_training else 3)
-    return (step, phase, micro_batch if per_micro_batch else 0, STAGES.index(stage), is_eval, position, behind, rank)
+    at = 0 if stage == "weights" else segment
+    return (step, at, phase, micro_batch if per_micro_batch else 0, STAGES.index(stage), is_eval, position, behind, rank)
 
 
-def place_of_record(record: Record, position: int, behind: int, first_training: int) -> tuple[Any, ...]:
-    """`first_training`: order of the first forward record in training on the record's own side."""
-    is_eval, before = record.identity[5] == "eval", record.order < first_training
-    return place_of(record.step, record.rank, stage_of(record.identity), record.identity[3], is_eval, position, behind, before)
+Spot = tuple[int, int]  # segment of the step, pass in it
 
 
-def first_training(records: list[Record]) -> int:
-    orders = [r.order for r in records if stage_of(r.identity) == "forward" and r.identity[5] == "train"]
-    return min(orders, default=0)
+def is_of_training(record: Record) -> bool:
+    return record.identity[5] == "train" and record.identity[1] != "buffer" and stage_of(record.identity) != "optimizer"
+
+
+class Course:
+    """Of one rank's step: what lies between which updates, and in which pass."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self.records = records
+        self.spots: dict[int, Spot] = {}  # by order
+        stages = [stage_of(r.identity) for r in records]
+        segment = at = 0
+        while at < len(records):
+            # A segment goes on to the last update before training goes on.
+            end = at
+            while end < len(records) and not self.ends(end, at, stages):
+                end += 1
+            self.count_passes(segment, records[at : end + 1])
+            segment, at = segment + 1, end + 1
+        self.several = segment > 1
+
+    def ends(self, place: int, begin: int, stages: list[str]) -> bool:
+        """Whether a segment that began at `begin` ends with the record at `place`."""
+        if stages[place] != "optimizer":
+            return False
+        after = [i for i in range(place + 1, len(stages)) if stages[i] == "optimizer" or is_of_training(self.records[i])]
+        return bool(after) and stages[after[0]] != "optimizer"
+
+    def count_passes(self, segment: int, records: list[Record]) -> None:
+        number = 0
+        backward = False
+        for record in records:
+            stage = stage_of(record.identity)
+            if is_of_training(record) and stage in ("forward", "batch") and backward:
+                number, backward = number + 1, False
+            if is_of_training(record) and stage == "backward":
+                backward = True
+            self.spots[record.order] = (segment, number)
+
+    def forward(self, segment: int) -> list[Record]:
+        """In training."""
+        return [
+            r for r in self.records
+            if self.spots[r.order][0] == segment and is_of_training(r) and stage_of(r.identity) == "forward"
+        ]  # fmt: skip
+
+    def runs_after_training(self, record: Record) -> bool:
+        forward = self.forward(self.spots[record.order][0])
+        return bool(forward) and record.order > forward[0].order
+
+    def runs_before_training(self, record: Record) -> bool:
+        forward = self.forward(self.spots[record.order][0])
+        return bool(forward) and record.order < forward[0].order
+
+    def spot_of_loss(self, name: str, micro_batch: int) -> Spot:
+        """Of the segments with a forward pass the last; if it is named after a model, the last that updates that one."""
+        if not self.several:
+            return 0, micro_batch
+        segments = sorted({segment for segment, _ in self.spots.values() if self.forward(segment)})
+        own = [segment for segment in segments if any(is_named(name, model) for model in self.updated(segment))]
+        segments = own or segments
+        of_micro_batch = [s for s in segments if any(r.identity[3] == micro_batch for r in self.forward(s))]
+        if of_micro_batch:
+            return max(self.spots[r.order] for r in self.forward(of_micro_batch[-1]) if r.identity[3] == micro_batch)
+        return max(self.spots[r.order] for r in self.forward(segments[-1])) if segments else (0, 0)
+
+    def updated(self, segment: int) -> set[str]:
+        """Models, by the first component of their weights' names."""
+        return {
+            r.identity[0].split(".")[0]
+            for r in self.records
+            if self.spots[r.order][0] == segment and stage_of(r.identity) == "optimizer"
+        }
+
+
+def is_named(loss: str, model: str) -> bool:
+    return re.search(rf"(?<![a-z0-9]){re.escape(model)}(?![a-z0-9])", loss, re.IGNORECASE) is not None
+
+
+def place_of_record(record: Record, position: int, behind: int, spot: Spot, several: bool, own: Course) -> tuple[Any, ...]:
+    """`spot`: in A's step, `several`: A's step has several segments; `own`: the course of the record's own side."""
+    is_eval, before = record.identity[5] == "eval", own.runs_before_training(record)
+    micro_batch = spot[1] if several else record.identity[3]
+    stage = stage_of(record.identity)
+    if several and stage == "batch" and own.runs_after_training(record):
+        stage = "forward"
+    return place_of(record.step, record.rank, spot[0], stage, micro_batch, is_eval, position, behind, before)
 
 
 def pass_of(record: Record) -> tuple[int, str]:
@@ -247,7 +331,6 @@ class Model:
         self.kinds_b: set[str] = set()
         self.missing: set[tuple[str, int, Identity]] = set()
         self.order_reported = False
-        self.training_a = 0
         self.bitwise: list[Row] = []
         self.answer = Answer()
 
@@ -268,7 +351,7 @@ class Model:
                 pairs += self.compare_losses(step, rank, rows)
             self.order_reported = self.order_reported or any(row.reason == "order" for row in rows)
             rows.sort(key=lambda row: row.place)
-            asked = [Diverged(r.rank, r.stage, r.identity, r.distance is None and r.reason != "shape") for r in rows]
+            asked = [Diverged(r.rank, r.stage, r.identity, r.distance is None and r.reason != "shape", r.place[1]) for r in rows]
             if not explained and not all(row.structural for row in asked):
                 explained = True
                 for i in origins_of(asked, self.traces):
@@ -295,8 +378,8 @@ class Model:
         if not self.a.get((step, rank)) or not self.b.get((step, rank)):
             self.lonely |= bool(self.a.get((step, rank)) or self.b.get((step, rank)))
             return 0  # a rank and step that only one run has
-        training_a = self.training_a = first_training(self.a[step, rank])
-        training_b = first_training(self.b[step, rank])
+        course_a = self.course_a = Course(self.a[step, rank])
+        course_b = Course(self.b[step, rank])
         wanted = [r for r in self.a.get((step, rank), []) if self.kinds is None or r.identity[1] in self.kinds]
         there = {r.identity: r for r in self.b.get((step, rank), [])}
         matched: dict[Identity, Record] = {}
@@ -304,21 +387,30 @@ class Model:
         for a in wanted:
             b = there.get(a.identity)
             if b is None:
-                self.note_missing(a, "b", place_of_record(a, a.order + 1, 0, training_a), rows)
+                self.note_missing(a, "b", self.place_in_a(a), rows)
                 continue
             matched[a.identity] = a
             result = self.note_pair(a, b, rows)
             if stage_of(a.identity) == "forward":
                 forward.append((a, b, result))
         position, behind = 0, 0
+        of_a, of_b = (0, 0), (0, 0)  # spots of the last matched record on both sides
         for b in self.b.get((step, rank), []):
+            now = course_b.spots[b.order]
             if b.identity in matched:
                 position = matched[b.identity].order + 1
+                of_a, of_b = course_a.spots[position - 1], now
             elif self.kinds is None or b.identity[1] in self.kinds:
                 behind += 1
-                self.note_missing(b, "a", place_of_record(b, position, behind, training_b), rows)
+                later = now[0] - of_b[0]
+                spot = (of_a[0] + later, now[1] if later else of_a[1] + now[1] - of_b[1])
+                self.note_missing(b, "a", place_of_record(b, position, behind, spot, course_a.several, course_b), rows)
         self.compare_order(forward, rows)
         return len(matched)
+
+    def place_in_a(self, a: Record) -> tuple[Any, ...]:
+        course = self.course_a
+        return place_of_record(a, a.order + 1, 0, course.spots[a.order], course.several, course)
 
     def note_pair(self, a: Record, b: Record, rows: list[Row]) -> str:
         answer, stage = self.answer, stage_of(a.identity)
@@ -330,7 +422,7 @@ class Model:
                 setattr(answer, which, "identical" if result == "identical" else "differ")
         if stage == "forward":
             self.traces[a.rank].append((a.identity, result not in ("identical", "within")))
-        place = place_of_record(a, a.order + 1, 0, self.training_a)
+        place = self.place_in_a(a)
         self.count(Row(place, a.step, a.rank, stage, a.identity, result, distance, times(distance, noise)), rows)
         return result
 
@@ -405,7 +497,7 @@ class Model:
                 self.answer.identical -= 1
             else:
                 self.answer.within -= 1
-            place = place_of_record(a, a.order + 1, 0, self.training_a)
+            place = self.place_in_a(a)
             rows.append(Row(place, a.step, a.rank, "forward", a.identity, "order"))
             return
         for row in rows:
@@ -436,7 +528,9 @@ class Model:
                 noise = self.noise_of_loss(step, rank, name, micro_batch)
                 reason = weighed(reason, distance, allowed, noise)
             identity: Identity = (name, "", "", micro_batch, 0, "train")
-            place = place_of(step, rank, "loss", micro_batch, False, position)
+            both = self.a.get((step, rank)) and self.b.get((step, rank))
+            segment, number = Course(self.a[step, rank] if both else []).spot_of_loss(name, micro_batch)
+            place = place_of(step, rank, segment, "loss", number, False, position)
             row = Row(place, step, rank, "loss", identity, reason, distance, times(distance, noise))
             self.bitwise.append(row)
             if reason == "within":

@@ -18,6 +18,7 @@ class Diverged:
     stage: str
     identity: Identity
     structural: bool
+    segment: int
 
 
 def is_below(name: str, path: str) -> bool:
@@ -49,6 +50,8 @@ def inherits(of: Identity, trace: Trace) -> bool:
 def is_origin(row: Diverged, before: Sequence[Diverged], traces: Mapping[int, Trace]) -> bool:
     """`before`: what stands before it in the report of the step; `traces`: by rank, of all that compared anything."""
     values = [other for other in before if not other.structural]
+    if any(other.segment < row.segment for other in values):
+        return False
     here = {other.stage for other in values}
     of_rank = {other.stage for other in values if other.rank == row.rank}
     # A training pass that only one run made: it explains what depends on it.
@@ -57,8 +60,10 @@ def is_origin(row: Diverged, before: Sequence[Diverged], traces: Mapping[int, Tr
         for other in before
         if other.structural and other.stage == "forward" and other.identity[5] == "train" and not was_made(other, traces)
     }
-    if row.stage in ("weights", "batch"):
+    if row.stage == "weights":
         return True
+    if row.stage == "batch":
+        return not of_rank & {"forward", "loss"} and row.rank not in lonely
     if here & {"weights", "batch"}:
         return False
     if row.stage == "forward":

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "server/alarms/alarms.h"
+#include "server/query/event_kinds.h"
 #include "tests/server/alarms/steps.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_store.h"
@@ -96,6 +97,11 @@ class AlarmsTest : public ::testing::Test {
   bool await_ = true;           // that a step has been judged
   std::unique_ptr<Alarms> alarms_;
 };
+
+TEST(AlarmRules, AreKindsOfEventsThatMayBeAskedFor) {
+  for (const std::string_view rule : kAlarmRuleNames)
+    EXPECT_THAT(query::KnownEventKinds(), ::testing::Contains(std::string(rule)));
+}
 
 TEST_F(AlarmsTest, AnAlarmIsAnEventOfTheCollectorsAndIsHandedOn) {
   std::vector<FeedEvent> followed;

@@ -152,6 +152,36 @@ TEST_F(HttpApiTest, AnswersByGetAndPostAlike) {
   EXPECT_THAT(get, Not(HasSubstr("Access-Control"))) << "no other origin may read it";
 }
 
+// What the description marks as required is what a request is refused without.
+TEST_F(HttpApiTest, RequiredParametersAreThoseThatItRefusesToMiss) {
+  const std::map<std::string, std::string> values = {
+      {"run", "base"}, {"run_a", "base"}, {"run_b", "ort"}, {"activation", "ln"}, {"repeats", "ort"}};
+  const Json paths = Body(Get("openapi.json"))["paths"];
+  std::size_t required = 0;
+  for (const auto& [path, verbs] : paths.items()) {
+    const std::string name = path.substr(std::string("/api/v1/").size());
+    if (!verbs.contains("get")) continue;
+    std::vector<std::string> needed;
+    for (const Json& parameter : verbs["get"]["parameters"]) {
+      if (parameter["required"]) needed.push_back(parameter["name"]);
+    }
+    const auto ask = [&](const std::string& without) {
+      std::string query;
+      for (const std::string& parameter : needed) {
+        if (parameter != without) query += "&" + parameter + "=" + values.at(parameter);
+      }
+      return Get(name + "?" + query);
+    };
+    EXPECT_THAT(ask(""), Not(StartsWith("HTTP/1.1 400 "))) << name << ": something else is required";
+    for (const std::string& parameter : needed)
+      EXPECT_THAT(ask(parameter), Not(StartsWith("HTTP/1.1 200 "))) << name << " without " << parameter;
+    required += needed.size();
+  }
+  EXPECT_GT(required, 12u);
+  const Json diff = Body(Get("openapi.json"))["components"]["schemas"]["DiffRequest"];
+  EXPECT_EQ(diff["required"], Json({"run_a", "run_b"})) << "also of the body of a POST";
+}
+
 TEST_F(HttpApiTest, StreamsRecordsAsLines) {
   const std::string answer = Get("records?run=base");
   EXPECT_THAT(answer,

@@ -123,13 +123,25 @@ TEST(OpenApi, DescribesEveryRouteWithTheProtosComments) {
     EXPECT_EQ(path.contains("get"), !route.changes) << name;
   }
   const auto& diff = described["paths"]["/api/v1/diff"]["get"];
-  EXPECT_THAT(diff["description"], HasSubstr("Streams progress"));
+  EXPECT_EQ(diff["description"],
+            "The verdict on two runs: where they differ first, why, and how far it spread.")
+      << "nothing about the gRPC call";
   EXPECT_EQ(diff["parameters"][0]["name"], "run_a");
   EXPECT_EQ(diff["responses"]["200"]["content"]["application/json"]["schema"]["$ref"],
             "#/components/schemas/DiffReport");
   const auto& top = described["components"]["schemas"]["GetTopResponse"];
   EXPECT_THAT(top["properties"]["considered"]["description"], HasSubstr("that have the number"));
   EXPECT_THAT(top["required"], ::testing::Contains("records"));
+}
+
+TEST(OpenApi, DescribesEveryCallInWordsOfHttp) {
+  for (const auto& [path, verbs] : MakeOpenApi(MakeHttpRoutes())["paths"].items()) {
+    const std::string text = verbs["post"].value("description", "");
+    EXPECT_NE(text, "") << path;
+    EXPECT_THAT(
+        text, ::testing::Not(::testing::AnyOf(HasSubstr("gRPC"), HasSubstr("progress"), HasSubstr("tream"))))
+        << path;
+  }
 }
 
 }  // namespace

@@ -91,6 +91,51 @@ TEST_F(ConfigReportTest, OneRunIsPrintedWithEverythingStored) {
               ElementsAre("optimizer lr", "parallel world_size", "environment host", "other pid"));
 }
 
+TEST_F(ConfigReportTest, AResumedRunsScheduleIsNoDifference) {
+  // Both trained steps 0..9 with the same schedule; `resumed` was launched again at step 5.
+  const auto launch = [&](const std::string& run, const std::string& lr, std::uint64_t from,
+                          const std::string& batch_size = "8") {
+    RunWriter writer(store_, run);
+    for (std::uint64_t step = from; step < 10; ++step) writer.Observe(0, step, Key("x"), {.values = {1}});
+    writer.Config(0, {{"optimizer.group0.lr", lr}, {"optimizer.class", "SGD"}, {"batch_size", batch_size}})
+        .Commit();
+  };
+  launch("base", "0.05", 0);
+  launch("resumed", "0.05", 0);
+  launch("resumed", "0.025", 5);
+  EXPECT_THAT(Keys(*engine_.CompareConfig({.run_a = "base", .run_b = "resumed"})), IsEmpty());
+  EXPECT_THAT(engine_.Diff({.run_a = "base", .run_b = "resumed"}, {}, {})->inputs.config, IsEmpty());
+  launch("resumed", "0.025", 7, "16");
+  EXPECT_THAT(Keys(*engine_.CompareConfig({.run_a = "base", .run_b = "resumed"})),
+              ElementsAre("data batch_size"))
+      << "what no schedule changes is compared as it is now";
+  launch("wrong", "0.1", 0);
+  launch("wrong", "0.025", 5);
+  EXPECT_THAT(Keys(*engine_.CompareConfig({.run_a = "base", .run_b = "wrong"})),
+              ElementsAre("optimizer optimizer.group0.lr"));
+  launch("late", "0.025", 5);
+  const auto late = engine_.CompareConfig({.run_a = "base", .run_b = "late"});
+  EXPECT_TRUE(late->same);
+  EXPECT_THAT(late->notes, ElementsAre(HasSubstr("launched at different steps and a schedule changes it: "
+                                                 "optimizer.group0.lr")));
+}
+
+TEST_F(ConfigReportTest, AnImportHasNoConfigurationToCompareWith) {
+  Write("base", {{"lr", "1"}, {"model.layers", "2"}, {"seed", "3"}});
+  Write("dump", {{"import.format", "ort"}, {"import.path", "/tmp/a"}});
+  Write("again", {{"import.format", "ort"}, {"import.path", "/tmp/b"}});
+  for (const auto& [a, b] : {std::pair("base", "dump"), std::pair("dump", "base")}) {
+    const auto report = engine_.CompareConfig({.run_a = a, .run_b = b});
+    EXPECT_THAT(report->items, IsEmpty()) << "no row for each setting that only one can have";
+    EXPECT_THAT(report->notes, ElementsAre("dump has no recorded configuration; the 3 settings of base have "
+                                           "nothing to be compared with"));
+    const auto diff = engine_.Diff({.run_a = a, .run_b = b}, {}, {});
+    EXPECT_THAT(diff->inputs.config, IsEmpty());
+    EXPECT_THAT(diff->notes, ::testing::Contains(HasSubstr("dump has no recorded configuration")));
+  }
+  EXPECT_THAT(engine_.CompareConfig({.run_a = "dump", .run_b = "again"})->items, IsEmpty());
+}
+
 TEST_F(ConfigReportTest, StateOfRandomNumbersCountsOnlyUnderTheSameSeed) {
   const auto differ = [&](const std::string& seed_a, const std::string& seed_b) {
     const std::string run = "r" + seed_a + seed_b;

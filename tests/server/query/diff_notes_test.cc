@@ -275,6 +275,15 @@ TEST_F(DiffNotesTest, ConfigurationIsEvidenceAndWhatAlwaysDiffersIsLeftOut) {
   EXPECT_FALSE(r.inputs.config[2].a);
 }
 
+TEST_F(DiffNotesTest, LinesOfTheMapWithoutEffectAreNoted) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  a.Observe(0, 0, Key("h.0"), Wave(1)).Observe(0, 0, Key("x"), Wave(1)).Commit();
+  b.Observe(0, 0, Key("block.0"), Wave(1)).Observe(0, 0, Key("x"), Wave(1)).Commit();
+  EXPECT_THAT(
+      Ask({.map = "h\\.(.*) -> block.\\1\nhh.0 -> block.0"}).notes,
+      ElementsAre("map line 2 'hh.0 -> block.0' has no effect: no name of a that b lacks matches it"));
+}
+
 TEST_F(DiffNotesTest, ProgressCountsStepsTimesRanks) {
   RunWriter a(store_, "a", 2), b(store_, "b", 2);
   Fill(a, 0, 4, 1, 2);

@@ -44,6 +44,21 @@ TEST(NameMap, SeveralNamesOnASideAreTakenTogether) {
   EXPECT_THAT(map.Find("fused")->b, ElementsAre("one", "two"));
 }
 
+TEST(NameMap, LinesWithoutEffectAreNamed) {
+  const NameMap map = Parsed("a.b -> x\n# nothing\nh\\.(\\d+) -> block.\\1\ntypo -> y");
+  map.MarkUsed(*map.Find("a.b"));
+  (void)map.Find("h.1");  // B has no block.1
+  EXPECT_THAT(
+      map.Unused("base", "port"),
+      ElementsAre("map line 3 'h\\.(\\d+) -> block.\\1' has no effect: what it makes of names of base is "
+                  "not, or already matched, in port",
+                  "map line 4 'typo -> y' has no effect: no name of base that port lacks matches it"));
+  std::string many;
+  for (int i = 0; i < 30; ++i) many += "a" + std::to_string(i) + " -> b\n";
+  EXPECT_EQ(Parsed(many).Unused("a", "b").size(), 11u);
+  EXPECT_EQ(Parsed(many).Unused("a", "b").back(), "20 more lines of the map have no effect");
+}
+
 TEST(NameMap, WrongLinesAreNamed) {
   EXPECT_THAT(Refusal("ok -> fine\nnothing here"), HasSubstr("map line 2 'nothing here': found no '->'"));
   EXPECT_THAT(Refusal("a -> "), HasSubstr("found an empty name"));

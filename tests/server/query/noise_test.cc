@@ -126,6 +126,23 @@ TEST_F(NoiseTest, RepeatsMustBeOtherRunsWithStepsInCommon) {
   EXPECT_EQ(engine.GetNoise("base").status().code(), Code::kNotFound);
 }
 
+TEST_F(NoiseTest, RepeatsMustShareActivations) {
+  RunWriter(store_, "gan").Observe(0, 3, Key("dis.0"), Wave(0)).Scalar(0, 3, "loss", 1).Commit();
+  RunWriter(store_, "late", 2).Observe(1, 3, Key("ln"), Wave(0)).Commit();
+  QueryEngine engine(store_);
+  const auto saved = engine.SaveNoise({.run = "base", .repeats = {"base2", "gan"}}, {}, {});
+  EXPECT_EQ(saved.status().code(), Code::kNotFound);
+  EXPECT_EQ(
+      saved.status().message(),
+      "noise of run 'base': 'gan' has none of its 3 activations, such as 'ln', but others, such as 'dis.0'; "
+      "expected a repeat of the same training: name its runs");
+  EXPECT_EQ(engine.GetNoise("base").status().code(), Code::kNotFound) << "nothing was saved";
+  EXPECT_THAT(engine.SaveNoise({.run = "base", .repeats = {"late"}}, {}, {}).status().message(),
+              HasSubstr("'late' has no rank in common with it"));
+  EXPECT_EQ(engine.Diff({.run_a = "base", .run_b = "same", .noise = {"gan"}}).status().code(),
+            Code::kNotFound);
+}
+
 TEST_F(NoiseTest, StepsThatARepeatLacksTakeItsLastNoise) {
   RunWriter shorter(store_, "short");
   for (std::uint64_t step = 0; step < 4; ++step) {

@@ -196,6 +196,35 @@ TEST_F(RanksTest, SkippedReductionIsAFindingAboutGradientsAndWhatFollowsIsPropag
   EXPECT_TRUE(report.findings[1].propagated);
 }
 
+TEST_F(RanksTest, AnUpdateIsFoundBeforeWhatIsComputedWithItInTheSameStep) {
+  RunWriter writer(store_, "r", 3);
+  constexpr std::uint64_t kSteps = 5, kWrong = 4;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      const bool wrong = rank == 1 && step == kWrong;
+      const auto put = [&](const std::string& name, Kind kind, bool propagated = false) {
+        writer.Observe(rank, step, Key(name, kind),
+                       Random(std::hash<std::string>()(name) + 100 * step + static_cast<std::uint64_t>(kind) +
+                              (propagated && wrong ? 77 : 0)));
+      };
+      put("dis.0", Kind::kOutput);
+      put("dis.weight", Kind::kWeightGrad);
+      put("dis.weight", Kind::kWeight, /*propagated=*/true);
+      put("gen.0", Kind::kOutput);
+      put("gen.weight", Kind::kWeightGrad, /*propagated=*/true);
+      put("gen.weight", Kind::kWeight, /*propagated=*/true);
+      writer.Scalar(rank, step, "gen/loss", wrong ? 2 : 1);
+    }
+  }
+  writer.Commit();
+  const auto report = engine_.CheckRanks({.run = "r"});
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(Reasons(*report), ElementsAre("weights_differ@4", "loss_differs@4", "gradients_differ@4"));
+  EXPECT_EQ(report->findings.front().activation, "dis.weight");
+  EXPECT_FALSE(report->findings.front().propagated);
+  EXPECT_TRUE(report->findings.back().propagated);
+}
+
 TEST_F(RanksTest, GradientsReducedInsideTheOptimizerAreNoFinding) {
   Training training;
   training.seed = [base = training.seed](auto rank, auto step, const auto& name, auto kind) {

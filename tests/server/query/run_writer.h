@@ -8,6 +8,7 @@
 #include <cassert>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
@@ -109,6 +110,11 @@ class RunWriter {
     hash_kind_ = kind;
     return *this;
   }
+  // As an import of a tool that does not record them; of tensors observed from now on.
+  RunWriter& Without(std::initializer_list<Statistic> absent) {
+    for (const Statistic statistic : absent) absent_ |= BitOf(statistic);
+    return *this;
+  }
   RunWriter& Observe(std::uint32_t rank, std::uint64_t step, const ActivationKey& key, const Tensor& tensor) {
     Rank& r = ranks_[rank];
     StatColumns& c = r.batch.stats;
@@ -158,9 +164,9 @@ class RunWriter {
     return *this;
   }
   RunWriter& Event(std::uint32_t rank, std::uint64_t step, const std::string& kind,
-                   const std::string& text = "") {
+                   const std::string& text = "", std::map<std::string, std::string> fields = {}) {
     ranks_[rank].batch.events.push_back(
-        {.kind = kind, .step = step, .unix_nanos = 5, .text = text, .fields = {}});
+        {.kind = kind, .step = step, .unix_nanos = 5, .text = text, .fields = std::move(fields)});
     return *this;
   }
   RunWriter& Config(std::uint32_t rank, std::map<std::string, std::string> config) {
@@ -169,6 +175,11 @@ class RunWriter {
   }
   RunWriter& Dropped(std::uint32_t rank, std::uint64_t count) {
     ranks_[rank].meta.dropped["buffer_full"] = count;
+    return *this;
+  }
+  // The module observed next is the model itself.
+  RunWriter& Root() {
+    next_is_root_ = true;
     return *this;
   }
   // Modules whose class is not known are never aligned by order.
@@ -235,7 +246,7 @@ class RunWriter {
     r.meta.first_step = std::min(r.meta.first_step.value_or(step), step);
     r.meta.last_step = std::max(r.meta.last_step.value_or(step), step);
   }
-  std::uint32_t Intern(Rank& r, const ActivationKey& key) const {
+  std::uint32_t Intern(Rank& r, const ActivationKey& key) {
     const auto [entry, fresh] = r.ids.try_emplace(key, static_cast<std::uint32_t>(r.ids.size()));
     if (fresh) {
       const std::size_t dot = key.name.rfind('.');
@@ -244,17 +255,22 @@ class RunWriter {
            .key = key,
            .parent = dot == std::string::npos ? "" : key.name.substr(0, dot),
            .class_name = class_name_,
-           .depth = 2 + static_cast<std::int32_t>(std::count(key.name.begin(), key.name.end(), '.'))});
+           .depth = next_is_root_
+                        ? 1
+                        : 2 + static_cast<std::int32_t>(std::count(key.name.begin(), key.name.end(), '.'))});
     }
+    next_is_root_ = false;
     return entry->second;
   }
   std::uint32_t Intern(Rank& r, const Tensor& tensor) const {
     Layout layout{.id = static_cast<std::uint32_t>(r.layouts.size()),
                   .dtype = tensor.dtype,
                   .shape = tensor.Shape(),
+                  .absent = absent_,
                   .hash_kind = hash_kind_};
     for (const Layout& known : r.layouts) {
-      if (known.dtype == layout.dtype && known.shape == layout.shape) return known.id;
+      if (known.dtype == layout.dtype && known.shape == layout.shape && known.absent == layout.absent)
+        return known.id;
     }
     r.layouts.push_back(layout);
     r.batch.layouts.push_back(layout);
@@ -262,10 +278,11 @@ class RunWriter {
   }
 
   HashKind hash_kind_ = HashKind::kContent;
+  std::uint32_t absent_ = 0;
   Store& store_;
   std::string run_;
   std::uint32_t sketch_;
-  bool narrow_sketches_ = false;
+  bool narrow_sketches_ = false, next_is_root_ = false;
   std::string class_name_ = "Module";
   AttemptMeta attempt_;
   std::map<std::uint32_t, Rank> ranks_;

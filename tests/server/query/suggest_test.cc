@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/edit_distance.h"
+
 namespace statcollect::query {
 namespace {
 

@@ -52,6 +52,26 @@ class TopTest : public ::testing::Test {
   QueryEngine engine_;
 };
 
+TEST_F(TopTest, LeavesOutIntegersUnlessTheirKindIsNamed) {
+  RunWriter run(store_, "gpt");
+  run.Observe(0, 0, Key("input_ids", Kind::kBatch), {.values = {50'000, 1}, .dtype = DType::kI64});
+  run.Observe(0, 0, Key("mask", Kind::kInput), {.values = {1, 1, 1, 1}, .dtype = DType::kBool});
+  run.Observe(0, 0, Key("images", Kind::kBatch), {.values = {3, 4}});
+  run.Observe(0, 0, Key("head"), {.values = {1}});
+  run.Commit();
+  const auto names = [&](const std::vector<Kind>& kinds) {
+    std::vector<std::string> found;
+    for (const TopRow& row : engine_.GetTop({.run = "gpt", .kinds = kinds})->rows)
+      found.push_back(row.point.activation);
+    return found;
+  };
+  EXPECT_THAT(names({}), ElementsAre("images", "head"));
+  EXPECT_THAT(names({Kind::kBatch}), ElementsAre("input_ids", "images"));
+  EXPECT_EQ(engine_.GetTop({.run = "gpt"})->considered, 2u);
+  EXPECT_THAT(engine_.GetTop({.run = "gpt"})->notes,
+              ElementsAre(HasSubstr("with --kinds input they"), HasSubstr("with --kinds batch they")));
+}
+
 TEST_F(TopTest, TakesTheNewestStepWithStatisticsAndTheLargestNorms) {
   auto report = engine_.GetTop({.run = "r", .kinds = {Kind::kOutput}});
   ASSERT_TRUE(report.ok()) << report.status().message();

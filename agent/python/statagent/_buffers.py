@@ -1,0 +1,202 @@
+"""Buffers of a watched model, such as BatchNorm's running statistics: recorded when they have changed.
+
+    as watch finds them                                        mode init
+    behind the pass of their module that changed them          mode train, path ""
+    changed elsewhere, found at the end of the step            path "", or "outside" if the step has them already
+    changed between two steps, found before the next pass      path "outside"
+
+Whether a buffer has changed is told by its version, which torch counts up with each operation that writes into it. Its batch_norm does not
+count, so that buffers of normalisation layers in training, and those beside a counter that was counted up, are taken as changed.
+
+In a process group changes between steps are not recorded: DistributedDataParallel's broadcast of buffers looks like them."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from . import _tracing
+from ._autograd import in_backward
+from ._modules import INERT_COPY, Named, is_counter
+from ._optimizers import goes_in_list
+from ._tensors import Place, plain_tensor_types
+from .agent import Agent
+
+OUTSIDE = "outside"
+
+
+class _Buffer:
+    """One buffer, and what it was when it was recorded or looked at last."""
+
+    __slots__ = ("_call", "_epoch", "_reference", "_version", "handles", "named", "place", "recorded_in")
+
+    def __init__(self, named: Named) -> None:
+        self.named, self.place = named, Place()
+        self.handles: dict[tuple[str, int, int], int] = {}  # (path, micro-batch, call) -> handle
+        self.recorded_in = -1  # step
+        self._epoch, self._call = -1, 0
+        self._reference: Any = None
+        self._version = -1
+        self.changed()
+
+    def current(self) -> Any:
+        return self.named.owner._buffers.get(self.named.key)
+
+    def changed(self) -> bool:
+        """Since the last call."""
+        tensor = self.current()
+        if tensor is None:
+            return False
+        try:
+            version = tensor._version
+        except RuntimeError:  # tensors made in inference mode have none
+            version = -1
+        if self._reference is not None and self._reference() is tensor and version == self._version:
+            return False
+        self._reference, self._version = weakref.ref(tensor), version
+        return True
+
+    def next_call(self, epoch: int) -> int:
+        if epoch != self._epoch:
+            self._epoch, self._call = epoch, -1
+        self._call += 1
+        return self._call
+
+
+class _Owner:
+    """The buffers of one module, and its counters, which are not recorded."""
+
+    def __init__(self, module: Any, buffers: list[_Buffer], counters: list[_Buffer], normalises: bool) -> None:
+        self.module, self.buffers, self._counters, self._normalises = module, buffers, counters, normalises
+
+    def changed(self, in_pass: bool) -> list[_Buffer]:
+        """Since the last call; `in_pass`: the module has just run."""
+        counted = [counter for counter in self._counters if counter.changed()]
+        found = [buffer for buffer in self.buffers if buffer.changed()]
+        if counted or (in_pass and self._normalises and self.module.training):
+            return self.buffers
+        return found
+
+
+class Position:
+    """Where a watch is: handed over by it."""
+
+    def __init__(
+        self, wanted: Callable[[], bool], training_pass: Callable[[Any], bool], epochs: Callable[[], tuple[int, int]]
+    ) -> None:
+        self.wanted = wanted  # whether this step is recorded
+        self.training_pass = training_pass  # whether the pass of this module is recorded as training
+        self.epochs = epochs  # the micro-batch, and a number that grows with each micro-batch and step
+
+
+class BufferObserver:
+    """Of one watch. Nothing here raises into the training."""
+
+    def __init__(self, agent: Agent, found: list[Named], root: Any, position: Position) -> None:
+        import torch
+
+        self._agent, self._position, self._plain = agent, position, plain_tensor_types()
+        norm: Any = torch.nn.modules.batchnorm._NormBase
+        modules = {id(named.owner): named.owner for named in found}
+        self._owners = []
+        for module in modules.values():
+            buffers = [_Buffer(named) for named in found if named.owner is module]
+            counters = [
+                _Buffer(Named(key, value, "", "", 0, module, key)) for key, value in module._buffers.items() if is_counter(value)
+            ]
+            self._owners.append(_Owner(module, buffers, counters, isinstance(module, norm)))
+        self._checked_at = -1  # step at whose end all were looked at
+        self._removables = [each.module.register_forward_hook(_BufferHook(self, each)) for each in self._owners]
+        if self._owners:
+            self._removables.append(root.register_forward_pre_hook(_Hook(self.before_pass)))
+            agent.add_ending_listener(self.end_of_step)
+
+    def remove(self) -> None:
+        for removable in self._removables:
+            removable.remove()
+        self._removables, self._owners = [], []
+        self._agent.remove_ending_listener(self.end_of_step)
+
+    def after_pass(self, owner: _Owner) -> None:
+        try:
+            if self._position.training_pass(owner.module) and not in_backward():
+                self._record(owner.changed(in_pass=True), "")
+        except Exception as error:
+            self._agent.refuse(f"buffers: {error}")
+
+    def before_pass(self, root: Any, *_: Any) -> None:
+        """The root is about to run."""
+        try:
+            if not self._position.wanted() or in_backward():
+                return
+            # What was not looked at in the step before may have changed in that.
+            followed = 0 <= self._agent.current_step() - 1 <= self._checked_at and not _in_process_group()
+            changed = [buffer for owner in self._owners for buffer in owner.changed(in_pass=False)]
+            if followed and self._position.training_pass(root):
+                self._record(changed, OUTSIDE)
+        except Exception as error:
+            self._agent.refuse(f"buffers: {error}")
+
+    def end_of_step(self) -> None:
+        try:
+            if not self._position.wanted():
+                return
+            step = self._checked_at = self._agent.current_step()
+            changed = [buffer for owner in self._owners for buffer in owner.changed(in_pass=False)]
+            again = [buffer for buffer in changed if buffer.recorded_in == step]
+            self._record([buffer for buffer in changed if buffer.recorded_in != step], "")
+            self._record(again, OUTSIDE)
+        except Exception as error:
+            self._agent.refuse(f"buffers: {error}")
+
+    def _record(self, buffers: list[_Buffer], path: str) -> None:
+        agent, step = self._agent, self._agent.current_step()
+        micro_batch, epoch = self._position.epochs()
+        together = []
+        for buffer in buffers:
+            tensor, named = buffer.current(), buffer.named
+            if tensor is None:
+                continue
+            buffer.recorded_in = step
+            key = (path, micro_batch, buffer.next_call(epoch))
+            handle = buffer.handles.get(key)
+            if handle is None:
+                handle = buffer.handles[key] = agent.intern(
+                    named.name, "buffer", *key, "train", named.parent, named.class_name, named.depth
+                )
+            if type(tensor) not in self._plain:
+                agent.observe_handle(handle, tensor)
+            elif goes_in_list(tensor):
+                together.append((handle, buffer.place, tensor))
+            else:
+                agent.observe_at(buffer.place, handle, tensor)
+        if together:
+            agent.observe_list(together)
+
+
+def _in_process_group() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
+class _Hook:
+    """A hook that stays behind when its module is copied or pickled, and leaves nothing in graphs."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> None:
+        if not _tracing.tracing() and not _tracing.exporting():
+            self._function(*args)
+
+    def __reduce__(self) -> Any:
+        return INERT_COPY
+
+
+class _BufferHook(_Hook):
+    """After the pass of a module that has buffers."""
+
+    def __init__(self, observer: BufferObserver, owner: _Owner) -> None:
+        super().__init__(lambda *_: observer.after_pass(owner))

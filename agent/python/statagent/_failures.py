@@ -1,0 +1,60 @@
+"""Uncaught exceptions. That of the main thread ends the process, and its run shows as interrupted; each is an event of the run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+MESSAGE_MAX = 500  # characters
+KIND = "exception"
+
+# Takes a sentence, fields for programs, and whether the process ends.
+Report = Callable[[str, Mapping[str, str], bool], None]
+
+_report: Report | None = None
+_installed = False
+
+
+def report_to(report: Report) -> None:
+    """From now on. The hooks that were there before are called as before. Must not raise."""
+    global _report, _installed
+    _report = report
+    if _installed:
+        return
+    _installed = True
+    before, before_in_thread = sys.excepthook, threading.excepthook
+
+    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not (hasattr(sys, "ps1") or sys.flags.interactive):  # at a prompt the process goes on
+            _tell(kind, error, trace, "")
+        before(kind, error, trace)
+
+    def uncaught_in_thread(args: Any) -> None:
+        if args.exc_type is not SystemExit:
+            _tell(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name if args.thread is not None else "unknown")
+        before_in_thread(args)
+
+    sys.excepthook, threading.excepthook = uncaught, uncaught_in_thread
+
+
+def _tell(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None, thread: str) -> None:
+    try:
+        message = str(error)[:MESSAGE_MAX]
+        fields = {"type": kind.__name__, "message": message}
+        frames = traceback.extract_tb(trace)
+        if frames:
+            fields["at"] = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}"
+        text = f"{kind.__name__}: {message}" if message else kind.__name__
+        if thread:
+            fields["thread"] = thread
+            text = f"in thread '{thread}': {text}"
+        if _report is not None:
+            _report(text, fields, not thread)
+    except Exception:
+        # The program's own exception matters, not what goes wrong while it is told.
+        return

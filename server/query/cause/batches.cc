@@ -1,0 +1,118 @@
+// Batches in another order: of another step, micro-batch or rank.
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/names.h"
+#include "server/query/cause/rules.h"
+#include "server/query/cause/text.h"
+
+namespace statcollect::query::cause {
+namespace {
+
+// Where a batch of the root's name is found.
+struct Batch {
+  std::uint32_t rank = 0, micro_batch = 0;
+  std::uint64_t step = 0;
+};
+
+// Steps, micro-batches and ranks away from the root, in the order in which they matter.
+auto Away(const Batch& batch, const Side& side, const Divergence& root) {
+  const std::uint64_t steps = batch.step > root.step ? batch.step - root.step : root.step - batch.step;
+  return std::tuple(batch.rank != side.rank, steps, batch.micro_batch, batch.rank);
+}
+
+StepBounds Around(std::uint64_t step) {
+  return {.first = step > kBatchStepsMax / 2 ? step - kBatchStepsMax / 2 : 0,
+          .last = step + kBatchStepsMax / 2};
+}
+
+// All micro-batches of it on one rank.
+Status AddSeries(const Side& side, std::uint32_t rank, const ActivationKey& like,
+                 std::vector<RunView::Series>& series) {
+  auto catalogue = side.view->Catalogue(side.attempt, rank);
+  if (!catalogue.ok()) return catalogue.status();
+  for (const ActivationDef& def : (*catalogue)->activations) {
+    if (def.key.kind == Kind::kBatch && def.key.name == like.name && def.key.output_path == like.output_path)
+      series.push_back({.attempt = side.attempt, .rank = rank, .activation = def.id, .points = {}});
+  }
+  return Status::Ok();
+}
+
+// Equal batches of `side`, the closest of them. Other ranks are asked for the root's step only.
+Result<std::optional<Batch>> FindEqual(const Side& side, const Observation& wanted, const Divergence& root,
+                                       const std::stop_token& stop) {
+  std::vector<RunView::Series> own, others;
+  STATCOLLECT_RETURN_IF_ERROR(AddSeries(side, side.rank, side.root->def->key, own));
+  std::size_t ranks = 0;
+  for (const auto& [rank, meta] : side.view->ranks(side.attempt)) {
+    if (rank == side.rank || ranks++ >= kOtherRanksMax) continue;
+    STATCOLLECT_RETURN_IF_ERROR(AddSeries(side, rank, side.root->def->key, others));
+  }
+  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(own, Around(root.step), stop));
+  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(others, {.first = root.step, .last = root.step}, stop));
+  std::optional<Batch> best;
+  for (const auto* all : {&own, &others}) {
+    for (const RunView::Series& series : *all) {
+      auto catalogue = side.view->Catalogue(series.attempt, series.rank);
+      if (!catalogue.ok()) return catalogue.status();
+      const ActivationKey& key = (*catalogue)->activations[series.activation].key;
+      for (const StatPoint& point : series.points) {
+        if (point.stats.hash != wanted.stats->hash || point.stats.numel != wanted.stats->numel) continue;
+        const Batch found{.rank = series.rank, .micro_batch = key.micro_batch, .step = point.step};
+        if (!best || Away(found, side, root) < Away(*best, side, root)) best = found;
+      }
+    }
+  }
+  return best;
+}
+
+// A constant batch (a mask of ones) is the same in many steps and says nothing.
+bool TellsBatches(const Observation& batch) {
+  return batch.layout->Trusts(Statistic::kHash) && batch.layout->hash_kind == HashKind::kContent &&
+         batch.stats->numel > 1 && batch.stats->min < batch.stats->max;
+}
+
+Cause MakeCause(const Evidence& evidence, const Batch& found, bool is_of_a) {
+  const Divergence& root = evidence.root;
+  const Side &has = is_of_a ? evidence.b : evidence.a, &had = is_of_a ? evidence.a : evidence.b;
+  const std::string own = root.micro_batch > 0
+                              ? "micro-batch " + std::to_string(root.micro_batch) + " of step "
+                              : "the batch of step ";
+  Cause cause{.rule = "batch_order", .confidence = Confidence::kCertain, .key = root.activation};
+  cause.text = own + std::to_string(root.step) + " in " + has.name() + " is ";
+  if (found.rank != had.rank) {
+    cause.text += "that of rank " + std::to_string(found.rank) + " in " + had.name() +
+                  ": the data are shared out among the ranks in another way";
+  } else if (found.step == root.step) {
+    cause.text += "micro-batch " + std::to_string(found.micro_batch) + " of that step in " + had.name() +
+                  ": the micro-batches are in another order";
+  } else {
+    cause.text += "that of step " + std::to_string(found.step) + " in " + had.name() +
+                  ": the data come in another order";
+  }
+  cause.text += " (" + Printable(root.activation) + ")";
+  for (const Side* side : {&evidence.a, &evidence.b}) {
+    if (side->launched_here) cause.text += ", from the launch of " + side->name() + " on";
+  }
+  return cause;
+}
+
+}  // namespace
+
+Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token& stop) {
+  const Divergence& root = evidence.root;
+  if (root.stage != Stage::kBatch || !evidence.HasRootPair()) return Found();
+  if (evidence.a.root->layout->dtype != evidence.b.root->layout->dtype) return Found();
+  for (const bool of_a : {true, false}) {
+    const Side &had = of_a ? evidence.a : evidence.b, &has = of_a ? evidence.b : evidence.a;
+    if (!TellsBatches(*has.root) || !TellsBatches(*had.root)) return Found();
+    auto found = FindEqual(had, *has.root, root, stop);
+    if (!found.ok()) return found.status();
+    if (*found) return Found(MakeCause(evidence, **found, of_a));
+  }
+  return Found();
+}
+
+}  // namespace statcollect::query::cause

@@ -1,0 +1,49 @@
+#include "server/query/cause/cause.h"
+
+#include <array>
+#include <utility>
+
+#include "server/query/cause/evidence.h"
+#include "server/query/cause/rules.h"
+
+namespace statcollect::query {
+namespace {
+
+using cause::Evidence;
+using cause::Found;
+
+// Most specific first: it decides between causes of equal confidence.
+constexpr std::array kRules = {
+    cause::FindEvaluationMode, cause::FindModuleSetting,    cause::FindModuleReplaced,
+    cause::FindModelStructure, cause::FindOptimizerSetting, cause::FindZeroGrad,
+    cause::FindNotUpdated,     cause::FindResume,           cause::FindGradientScale,
+    cause::FindOtherTensor,    cause::FindDropout,          cause::FindCast,
+    cause::FindTensorRelation, cause::FindTieBroken,        cause::FindRandomState,
+    cause::FindEvaluationOnly, cause::FindConfiguration,
+};
+
+// These read more of the store, and only for the roots that they can explain.
+constexpr std::array kReadingRules = {cause::FindReduction, cause::FindBatchOrder};
+
+void Take(Found found, Found& best) {
+  if (found && (!best || found->confidence < best->confidence)) best = std::move(found);
+}
+
+}  // namespace
+
+Result<std::optional<Cause>> FindCause(const CauseQuestion& question, const std::stop_token& stop) {
+  if (!question.steps.contains(question.root.step)) return std::optional<Cause>();
+  auto evidence = cause::Gather(question, stop);
+  if (!evidence.ok()) return evidence.status();
+  Found best;
+  for (const auto rule : kReadingRules) {
+    if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
+    auto found = rule(*evidence, stop);
+    if (!found.ok()) return found.status();
+    Take(*std::move(found), best);
+  }
+  for (const auto rule : kRules) Take(rule(*evidence), best);
+  return best;
+}
+
+}  // namespace statcollect::query

@@ -1,0 +1,65 @@
+// The last resort: the only setting that differs among those that concern the root's stage.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "server/query/cause/rules.h"
+#include "server/query/cause/text.h"
+#include "server/query/config_diff.h"
+#include "server/query/config_report.h"
+
+namespace statcollect::query::cause {
+namespace {
+
+bool Concerns(ConfigCategory category, Stage stage) {
+  switch (stage) {
+    case Stage::kWeights:
+      return category == ConfigCategory::kModel || category == ConfigCategory::kData;  // has the seeds
+    case Stage::kBatch:
+      return category == ConfigCategory::kData;
+    case Stage::kForward:
+    case Stage::kLoss:
+    case Stage::kBackward:
+      return category == ConfigCategory::kModel || category == ConfigCategory::kPrecision ||
+             (stage == Stage::kLoss && category == ConfigCategory::kOther);
+    case Stage::kGrad:
+      return category == ConfigCategory::kOptimizer || category == ConfigCategory::kParallel;
+    case Stage::kOptimizer:
+      return category == ConfigCategory::kOptimizer;
+    default:
+      return false;
+  }
+}
+
+// What the agent finds has rules of its own, or follows from what the user set.
+bool IsOfAgent(std::string_view key) {
+  constexpr std::string_view kSections[] = {
+      "model.class",   "model.modules", "model.training", "model.layers.", "model.parameters",
+      "model.buffers", "model.dtypes",  "model.device",   "model.tied",    "model.structure",
+      "module.",       "optimizer.",    "random.",        "env.",          "git.",
+      "hardware.",     "checklist.",    "parallel.",      "command_line"};
+  return key.find(".version") != std::string_view::npos ||
+         std::any_of(std::begin(kSections), std::end(kSections),
+                     [&](std::string_view section) { return key.starts_with(section); });
+}
+
+}  // namespace
+
+Found FindConfiguration(const Evidence& evidence) {
+  std::vector<ConfigDifference> concerning;
+  for (ConfigDifference& difference : CompareConfig(evidence.a.config, evidence.b.config)) {
+    if (IsOfAgent(difference.key) || !Concerns(CategoryOf(difference.key), evidence.root.stage)) continue;
+    concerning.push_back(std::move(difference));
+  }
+  if (concerning.size() != 1) return std::nullopt;
+  const ConfigDifference& only = concerning.front();
+  const std::string a = only.a.value_or("not set"), b = only.b.value_or("not set");
+  return Cause{.rule = "configuration",
+               .text = only.key + " is " + InBoth(evidence, a, b),
+               .confidence = Confidence::kPossible,
+               .key = only.key,
+               .a = a,
+               .b = b};
+}
+
+}  // namespace statcollect::query::cause

@@ -1,0 +1,214 @@
+#include "server/query/cause/evidence.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "common/names.h"
+
+namespace statcollect::query::cause {
+namespace {
+
+constexpr std::uint64_t kSettingsCheckedEvery = 1024;  // steps; before that, after 1, 2, 4, 8, ... of them
+
+// The agent looks at the settings now and then: the first step in which one that was found changed at `found`
+// may have been another.
+std::uint64_t ChangedNotBefore(std::uint64_t found, std::uint64_t first_step) {
+  if (found <= first_step) return first_step;
+  const std::uint64_t ended = found - first_step + 1;
+  const std::uint64_t power = std::bit_floor(ended - 1);
+  const std::uint64_t regular = (ended - 1) / kSettingsCheckedEvery * kSettingsCheckedEvery;
+  return first_step + std::max(power, regular) - 1;
+}
+
+// The configuration has the newest values: changes that came after the root are taken back.
+void TakeBackLaterChanges(std::uint64_t root_step, std::uint64_t first_step, Side& side) {
+  for (auto event = side.events.rbegin(); event != side.events.rend(); ++event) {
+    if (event->kind != "setting_changed") continue;
+    const auto key = event->fields.find("key"), from = event->fields.find("from");
+    if (key == event->fields.end() || from == event->fields.end()) continue;
+    if (root_step >= ChangedNotBefore(event->step, first_step)) continue;
+    if (from->second == "not set") {
+      side.config.erase(key->second);
+    } else {
+      side.config[key->second] = from->second;
+    }
+  }
+}
+
+// Of the launches whose steps were compared.
+Result<std::vector<ScalarRecord>> ReadScalars(const CauseQuestion& question, const Side& side, bool of_a) {
+  const std::uint64_t last = question.root.step;
+  const StepBounds bounds{.first = last > kScalarStepsMax ? last - kScalarStepsMax : 0, .last = last};
+  std::vector<ScalarRecord> all;
+  for (std::size_t attempt = 0; attempt <= side.attempt; ++attempt) {
+    if (!side.view->ranks(attempt).contains(side.rank)) continue;
+    auto some = side.view->Scalars(attempt, side.rank, bounds);
+    if (!some.ok()) return some.status();
+    for (ScalarRecord& scalar : *some) {
+      const auto step = question.steps.find(scalar.step);
+      if (step == question.steps.end()) {
+        if (attempt == side.attempt) all.push_back(std::move(scalar));
+      } else if ((of_a ? step->second.first : step->second.second) == attempt) {
+        all.push_back(std::move(scalar));
+      }
+    }
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const ScalarRecord& x, const ScalarRecord& y) { return x.step < y.step; });
+  return all;
+}
+
+Status FillSide(const CauseQuestion& question, bool of_a, Side& side) {
+  side.view = of_a ? &question.a : &question.b;
+  side.rank = of_a ? question.ranks.a : question.ranks.b;
+  const auto here = question.steps.find(question.root.step);
+  const auto attempt_of = [&](const auto& step) { return of_a ? step->second.first : step->second.second; };
+  side.attempt = attempt_of(here);
+  side.world_size = side.view->attempts()[side.attempt].world_size;
+  auto at = side.view->Read(side.attempt, side.rank, question.root.step);
+  if (!at.ok()) return at.status();
+  side.at = *std::move(at);
+  if (here != question.steps.begin()) {
+    auto before = side.view->Read(attempt_of(std::prev(here)), side.rank, std::prev(here)->first);
+    if (!before.ok()) return before.status();
+    side.before = *std::move(before);
+  }
+  auto scalars = ReadScalars(question, side, of_a);
+  if (!scalars.ok()) return scalars.status();
+  side.scalars = *std::move(scalars);
+  auto events = side.view->Events(side.attempt, side.rank);
+  if (!events.ok()) return events.status();
+  side.events = *std::move(events);
+  for (const Observation& seen : side.at.observations)
+    side.micro_batches = std::max(side.micro_batches, seen.def->key.micro_batch + 1);
+  const auto& ranks = side.view->ranks(side.attempt);
+  if (const auto meta = ranks.find(side.rank); meta != ranks.end()) {
+    side.config = meta->second.info.config;
+    TakeBackLaterChanges(question.root.step, meta->second.first_step.value_or(0), side);
+  }
+  return Status::Ok();
+}
+
+std::optional<std::uint64_t> FirstStep(const Side& side) {
+  std::optional<std::uint64_t> first;
+  for (std::size_t attempt = 0; attempt < side.view->attempts().size(); ++attempt) {
+    const auto& ranks = side.view->ranks(attempt);
+    const auto meta = ranks.find(side.rank);
+    if (meta == ranks.end() || !meta->second.first_step) continue;
+    first = std::min(first.value_or(*meta->second.first_step), *meta->second.first_step);
+  }
+  return first;
+}
+
+// A launch of its own within the run, or a run that begins where the other one is under way.
+void FindLaunches(const CauseQuestion& question, Evidence& evidence) {
+  const auto here = question.steps.find(question.root.step);
+  if (here != question.steps.begin()) {
+    const auto before = std::prev(here);
+    evidence.a.launched_here = before->second.first != here->second.first;
+    evidence.b.launched_here = before->second.second != here->second.second;
+    return;
+  }
+  const auto first_a = FirstStep(evidence.a), first_b = FirstStep(evidence.b);
+  if (!first_a || !first_b) return;
+  const std::uint64_t step = question.root.step;
+  evidence.a.launched_here = *first_a == step && *first_b < step;
+  evidence.b.launched_here = *first_b == step && *first_a < step;
+}
+
+Result<std::vector<Pair>> MatchPairs(const CauseQuestion& question, std::uint64_t step, const StepData& of_a,
+                                     const StepData& of_b) {
+  const auto [attempt_a, attempt_b] = question.steps.at(step);
+  auto catalogue_a = question.a.Catalogue(attempt_a, question.ranks.a),
+       catalogue_b = question.b.Catalogue(attempt_b, question.ranks.b);
+  if (!catalogue_a.ok()) return catalogue_a.status();
+  if (!catalogue_b.ok()) return catalogue_b.status();
+  const Alignment& alignment = question.aligner.For(question.place, **catalogue_a, **catalogue_b);
+  std::map<std::uint32_t, const Observation*> by_id;
+  for (const Observation& seen : of_b.observations) by_id[seen.def->id] = &seen;
+  std::vector<Pair> pairs;
+  for (const Observation& seen : of_a.observations) {
+    if (seen.def->id >= (*catalogue_a)->activations.size()) continue;
+    const auto found = by_id.find(alignment.b_of(seen.def->id));
+    if (found != by_id.end()) pairs.push_back({.a = &seen, .b = found->second});
+  }
+  return pairs;
+}
+
+bool IsRoot(const Divergence& root, const ActivationKey& key) {
+  return key.kind == root.kind && key.name == root.activation && key.output_path == root.output_path &&
+         key.micro_batch == root.micro_batch && key.call == root.call && Name(key.mode) == root.mode;
+}
+
+const Observation* FindRoot(const Divergence& root, const Side& side) {
+  for (const Observation& seen : side.at.observations) {
+    if (IsRoot(root, seen.def->key)) return &seen;
+  }
+  return nullptr;
+}
+
+void SetRoot(Evidence& evidence) {
+  const Divergence& root = evidence.root;
+  for (const Pair& pair : evidence.at) {
+    if (!IsRoot(root, pair.key())) continue;
+    evidence.a.root = pair.a;
+    evidence.b.root = pair.b;
+    return;
+  }
+  if (root.reason != Reason::kMissingInA) evidence.a.root = FindRoot(root, evidence.a);
+  if (root.reason == Reason::kMissingInA) evidence.b.root = FindRoot(root, evidence.b);
+}
+
+}  // namespace
+
+std::optional<double> Side::LatestScalar(std::string_view scalar, std::uint64_t step) const {
+  std::optional<double> value;
+  for (const ScalarRecord& record : scalars) {
+    if (record.step <= step && record.name == scalar) value = record.value;
+  }
+  return value;
+}
+
+std::optional<double> Side::ScalarAt(std::string_view scalar, std::uint64_t step) const {
+  std::optional<double> value;
+  for (const ScalarRecord& record : scalars) {
+    if (record.step == step && record.name == scalar) value = record.value;
+  }
+  return value;
+}
+
+bool Pair::SameBits() const {
+  return a->layout->dtype == b->layout->dtype && a->layout->shape == b->layout->shape &&
+         a->layout->hash_kind == b->layout->hash_kind && a->layout->Trusts(Statistic::kHash) &&
+         b->layout->Trusts(Statistic::kHash) && a->stats->hash == b->stats->hash;
+}
+
+std::vector<Pair> Evidence::PairsOf(Kind kind) const {
+  std::vector<Pair> found;
+  for (const Pair& pair : at) {
+    if (pair.key().kind == kind && pair.key().mode == Mode::kTrain) found.push_back(pair);
+  }
+  return found;
+}
+
+Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& stop) {
+  Evidence evidence{.question = question, .root = question.root};
+  STATCOLLECT_RETURN_IF_ERROR(FillSide(question, /*of_a=*/true, evidence.a));
+  if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
+  STATCOLLECT_RETURN_IF_ERROR(FillSide(question, /*of_a=*/false, evidence.b));
+  FindLaunches(question, evidence);
+  auto at = MatchPairs(question, question.root.step, evidence.a.at, evidence.b.at);
+  if (!at.ok()) return at.status();
+  evidence.at = *std::move(at);
+  const auto here = question.steps.find(question.root.step);
+  if (here != question.steps.begin()) {
+    evidence.step_before = std::prev(here)->first;
+    auto before = MatchPairs(question, *evidence.step_before, evidence.a.before, evidence.b.before);
+    if (!before.ok()) return before.status();
+    evidence.before = *std::move(before);
+  }
+  SetRoot(evidence);
+  return evidence;
+}
+
+}  // namespace statcollect::query::cause

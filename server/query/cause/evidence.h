@@ -1,0 +1,67 @@
+// What the rules look at, read once for all of them.
+#ifndef STATCOLLECT_SERVER_QUERY_CAUSE_EVIDENCE_H_
+#define STATCOLLECT_SERVER_QUERY_CAUSE_EVIDENCE_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/records.h"
+#include "common/status.h"
+#include "server/query/cause/cause.h"
+#include "server/query/reports.h"
+#include "server/query/run_view.h"
+
+namespace statcollect::query::cause {
+
+// One run, on the root's rank.
+struct Side {
+  RunView* view = nullptr;
+  std::uint32_t rank = 0;
+  std::size_t attempt = 0;  // of the root's step
+  std::uint32_t world_size = 0;
+  std::uint32_t micro_batches = 0;            // of the root's step
+  bool launched_here = false;                 // the root's step is the first of a launch that goes on
+  std::map<std::string, std::string> config;  // as far as known, as it was in the root's step
+  std::vector<ScalarRecord> scalars;          // up to the root's step, ascending
+  std::vector<EventRecord> events;            // of the root's attempt
+  StepData at, before;                        // the root's step and the compared one before it
+  const Observation* root = nullptr;          // null: it has none
+
+  const std::string& name() const { return view->run(); }
+  // The newest value at a step not after `step`.
+  std::optional<double> LatestScalar(std::string_view scalar, std::uint64_t step) const;
+  std::optional<double> ScalarAt(std::string_view scalar, std::uint64_t step) const;
+};
+
+// A tensor of A and what stands for it in B.
+struct Pair {
+  const Observation* a = nullptr;
+  const Observation* b = nullptr;
+  const ActivationKey& key() const { return a->def->key; }
+  bool SameBits() const;
+};
+
+struct Evidence {
+  const CauseQuestion& question;
+  const Divergence& root;
+  Side a, b;
+  std::vector<Pair> at, before;              // in A's order of execution
+  std::optional<std::uint64_t> step_before;  // the compared step before the root's
+
+  bool HasRootPair() const { return a.root != nullptr && b.root != nullptr; }
+  std::vector<Pair> PairsOf(Kind kind) const;  // of the root's step, in training
+  // "at step 4"
+  std::string AtStep() const { return AtStep(root.step); }
+  static std::string AtStep(std::uint64_t step) { return "at step " + std::to_string(step); }
+};
+
+Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& stop);
+
+}  // namespace statcollect::query::cause
+
+#endif  // STATCOLLECT_SERVER_QUERY_CAUSE_EVIDENCE_H_

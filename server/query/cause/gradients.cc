@@ -1,0 +1,283 @@
+// One factor on all gradients, and gradients that were not set to zero.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "server/query/cause/linear.h"
+#include "server/query/cause/rules.h"
+#include "server/query/cause/text.h"
+#include "server/query/config_diff.h"
+
+namespace statcollect::query::cause {
+namespace {
+
+constexpr double kMost = 0.9;        // of the tensors, for "all"
+constexpr double kTinyShare = 1e-6;  // root mean square, of the largest one's: rounding noise
+
+double MeanSquareRoot(const Observation& seen) {
+  return seen.stats->numel > 0 ? seen.stats->l2 / std::sqrt(static_cast<double>(seen.stats->numel)) : 0;
+}
+
+// Without those that are nothing but rounding.
+std::vector<Pair> WithoutNoise(std::vector<Pair> pairs) {
+  double largest = 0;
+  for (const Pair& pair : pairs) largest = std::max(largest, MeanSquareRoot(*pair.a));
+  std::erase_if(pairs, [&](const Pair& pair) {
+    return !(MeanSquareRoot(*pair.a) > kTinyShare * largest) || !std::isfinite(pair.b->stats->l2);
+  });
+  return pairs;
+}
+
+std::vector<Pair> GradientsOf(const Evidence& evidence) {
+  const bool of_weights = evidence.root.stage == Stage::kGrad;
+  auto pairs = evidence.PairsOf(of_weights ? Kind::kWeightGrad : Kind::kGradOutput);
+  if (!of_weights) {
+    std::erase_if(pairs,
+                  [&](const Pair& pair) { return pair.key().micro_batch != evidence.root.micro_batch; });
+  }
+  return WithoutNoise(std::move(pairs));
+}
+
+struct CommonFactor {
+  double factor = 1;
+  std::size_t tensors = 0;
+  bool from_sketches = false;
+};
+
+// The one factor between nearly all of them, if there is one other than 1.
+std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
+  constexpr double kSlackMax = 0.01, kOfChange = 20;
+  std::vector<Fit> fits;
+  for (const Pair& pair : pairs) {
+    if (const auto fit = FitFactor(*pair.a, *pair.b)) fits.push_back(*fit);
+  }
+  if (fits.size() < 2 || static_cast<double>(fits.size()) < kMost * static_cast<double>(pairs.size()))
+    return std::nullopt;
+  const auto middle = fits.begin() + static_cast<std::ptrdiff_t>(fits.size() / 2);
+  std::nth_element(fits.begin(), middle, fits.end(),
+                   [](const Fit& x, const Fit& y) { return x.factor < y.factor; });
+  CommonFactor common{.factor = middle->factor, .tensors = 0, .from_sketches = true};
+  if (common.factor == 0) return std::nullopt;
+  const double slack = std::min(kSlackMax, std::abs(common.factor - 1) / kOfChange);
+  for (const Fit& fit : fits) {
+    if (!fit.Explains() || std::abs(fit.factor / common.factor - 1) > slack) continue;
+    ++common.tensors;
+    common.from_sketches = common.from_sketches && fit.from_sketch;
+  }
+  const bool most = static_cast<double>(common.tensors) >= kMost * static_cast<double>(pairs.size());
+  return most && common.tensors >= 2 ? std::optional(common) : std::nullopt;
+}
+
+// What the factor is, apart from a number.
+struct Meaning {
+  std::string rule, text, key, a, b;
+  bool guessed = false;  // from the number alone
+};
+using Meant = std::optional<Meaning>;
+
+constexpr double kMatches = 2e-3;
+
+// A large power of two; no scaler was seen.
+Meant AsUnknownLossScale(double factor) {
+  constexpr double kScaleMin = 256;
+  const double larger = std::max(factor, 1 / factor), power = std::exp2(std::round(std::log2(larger)));
+  if (power < kScaleMin || !Near(larger, power, 1e-4)) return std::nullopt;
+  return Meaning{.rule = "loss_scale",
+                 .text = "a power of two, as loss scales are: the gradients are unscaled in one run only",
+                 .key = {},
+                 .a = {},
+                 .b = {},
+                 .guessed = true};
+}
+
+Meant AsLossScale(const Evidence& evidence, double factor) {
+  const std::uint64_t step = evidence.root.step;
+  const auto a = evidence.a.LatestScalar("loss_scale", step), b = evidence.b.LatestScalar("loss_scale", step);
+  const auto scale = [](const std::optional<double>& known) { return known && *known > 0 ? *known : 1.0; };
+  if (!a && !b) return AsUnknownLossScale(factor);
+  const auto [text_a, text_b] = NumberTexts(scale(a), scale(b));
+  if (scale(a) != scale(b) && Near(factor, scale(b) / scale(a), kMatches))
+    return Meaning{
+        .rule = "loss_scale",
+        .text = "the loss scale is " + InBoth(evidence, a ? text_a : "not set", b ? text_b : "not set"),
+        .key = "loss_scale",
+        .a = a ? text_a : "",
+        .b = b ? text_b : ""};
+  const bool in_b = b && Near(factor, *b, kMatches), in_a = a && Near(1 / factor, *a, kMatches);
+  if ((!in_a && !in_b) || scale(in_b ? b : a) == 1) return std::nullopt;
+  return Meaning{.rule = "loss_scale",
+                 .text = "that is the loss scale: the gradients of " +
+                         (in_b ? evidence.b : evidence.a).name() + " are not unscaled",
+                 .key = "loss_scale",
+                 .a = a ? text_a : "",
+                 .b = b ? text_b : ""};
+}
+
+double TotalNorm(const StepData& step) {
+  double squares = 0;
+  for (const Observation& seen : step.observations) {
+    if (seen.def->key.kind == Kind::kWeightGrad && seen.stats->has_finite)
+      squares += seen.stats->l2 * seen.stats->l2;
+  }
+  return std::sqrt(squares);
+}
+
+// A number with two significant digits at most, as people choose a largest norm.
+bool IsRound(double value) {
+  if (!(value > 0)) return false;
+  const double unit = std::pow(10.0, std::floor(std::log10(value)) - 1);
+  return Near(value, std::round(value / unit) * unit, 2e-5);
+}
+
+// Clipped gradients have a norm that somebody chose: a round one, or the same as in the step before.
+Meant AsClipping(const Evidence& evidence) {
+  const double a = TotalNorm(evidence.a.at), b = TotalNorm(evidence.b.at);
+  const auto is_clipped = [](double norm, const StepData& before) {
+    return IsRound(norm) || Near(norm, TotalNorm(before), 1e-5);
+  };
+  const bool clipped_a = is_clipped(a, evidence.a.before), clipped_b = is_clipped(b, evidence.b.before);
+  if (!clipped_a && !clipped_b) return std::nullopt;
+  auto [text_a, text_b] = NumberTexts(a, b);
+  if (clipped_a) text_a = WithFewDigits(a);
+  if (clipped_b) text_b = WithFewDigits(b);
+  Meaning meaning{.rule = "clip_norm", .text = {}, .key = "grad_norm", .a = text_a, .b = text_b};
+  meaning.text = "the norm of all of them is " + InBoth(evidence, text_a, text_b);
+  if (clipped_a && clipped_b) {
+    meaning.text += ": they are clipped to different norms";
+  } else {
+    meaning.text += ": those of " + (clipped_a ? evidence.a : evidence.b).name() + " are clipped, those of " +
+                    (clipped_a ? evidence.b : evidence.a).name() + " are not";
+  }
+  return meaning;
+}
+
+Meant AsCount(const Evidence& evidence, double factor) {
+  const bool grad = evidence.root.stage == Stage::kGrad;
+  const std::uint32_t micro_batches = std::max(evidence.a.micro_batches, evidence.b.micro_batches);
+  const std::uint32_t world = std::max(evidence.a.world_size, evidence.b.world_size);
+  const auto is = [&](std::uint32_t count) {
+    return count > 1 && (Near(factor, count, kMatches) || Near(1 / factor, count, kMatches));
+  };
+  const Side &larger = factor > 1 ? evidence.b : evidence.a, &smaller = factor > 1 ? evidence.a : evidence.b;
+  // Activations' gradients are not summed over ranks.
+  if (grad && is(world))
+    return Meaning{.rule = "gradient_scale",
+                   .text = "there are " + std::to_string(world) + " ranks: " + larger.name() +
+                           " sums gradients over them where " + smaller.name() + " averages",
+                   .key = "world_size",
+                   .a = std::to_string(evidence.a.world_size),
+                   .b = std::to_string(evidence.b.world_size)};
+  if (is(micro_batches))
+    return Meaning{.rule = "gradient_scale",
+                   .text = "there are " + std::to_string(micro_batches) +
+                           " micro-batches: " + smaller.name() + " divides the loss by their number, " +
+                           larger.name() + " does not",
+                   .key = "micro_batches",
+                   .a = std::to_string(evidence.a.micro_batches),
+                   .b = std::to_string(evidence.b.micro_batches)};
+  return std::nullopt;
+}
+
+// A setting whose values have the same ratio.
+Meant AsSetting(const Evidence& evidence, double factor) {
+  for (const ConfigDifference& setting : CompareConfig(evidence.a.config, evidence.b.config)) {
+    if (!setting.a || !setting.b || setting.key.starts_with("env.") || setting.key.starts_with("random."))
+      continue;
+    const auto a = ParseDouble(*setting.a), b = ParseDouble(*setting.b);
+    if (!a || !b || *a == 0 || *b == 0) continue;
+    if (!Near(factor, *b / *a, kMatches) && !Near(factor, *a / *b, kMatches)) continue;
+    return Meaning{
+        .rule = "gradient_scale",
+        .text = setting.key + " is " + InBoth(evidence, *setting.a, *setting.b) + ", in the same ratio",
+        .key = setting.key,
+        .a = *setting.a,
+        .b = *setting.b};
+  }
+  return std::nullopt;
+}
+
+Meant FindMeaning(const Evidence& evidence, double factor) {
+  if (factor < 0) return std::nullopt;
+  if (auto meant = AsLossScale(evidence, factor)) return meant;
+  if (auto meant = AsCount(evidence, factor)) return meant;
+  if (auto meant = evidence.root.stage == Stage::kGrad ? AsClipping(evidence) : Meant()) return meant;
+  return AsSetting(evidence, factor);
+}
+
+using ByKey = std::map<std::tuple<std::string, std::string>, const Observation*>;
+
+ByKey GradientsByName(const StepData& step) {
+  ByKey found;
+  for (const Observation& seen : step.observations) {
+    if (seen.def->key.kind == Kind::kWeightGrad)
+      found[{seen.def->key.name, seen.def->key.output_path}] = &seen;
+  }
+  return found;
+}
+
+// Whether `summed` has its gradients of the step before on top of what `plain` has.
+bool HasPreviousOnTop(const std::vector<Pair>& pairs, bool summed_is_b, const ByKey& previous) {
+  constexpr double kRemainder = 0.01;
+  std::size_t considered = 0, explained = 0;
+  for (const Pair& pair : pairs) {
+    const Observation &summed = summed_is_b ? *pair.b : *pair.a, &plain = summed_is_b ? *pair.a : *pair.b;
+    const auto before = previous.find({summed.def->key.name, summed.def->key.output_path});
+    if (before == previous.end() || !HaveSketches(summed, plain) || !HaveSketches(summed, *before->second))
+      continue;
+    ++considered;
+    const Sketch difference = Minus(SketchOf(summed), SketchOf(plain));
+    const Sketch remainder = Minus(difference, SketchOf(*before->second));
+    if (Norm(difference) > 0 && Norm(remainder) <= kRemainder * Norm(difference)) ++explained;
+  }
+  return explained >= 2 && static_cast<double>(explained) >= kMost * static_cast<double>(considered) &&
+         2 * considered >= pairs.size();
+}
+
+}  // namespace
+
+Found FindGradientScale(const Evidence& evidence) {
+  const Stage stage = evidence.root.stage;
+  const bool of_weights = stage == Stage::kGrad;
+  if (!of_weights && stage != Stage::kBackward && stage != Stage::kLoss) return std::nullopt;
+  const auto common = FindCommonFactor(GradientsOf(evidence));
+  if (!common) return std::nullopt;
+  const auto meaning = FindMeaning(evidence, common->factor);
+  Cause cause{.rule = meaning ? meaning->rule : "gradient_scale",
+              .confidence = common->from_sketches && !(meaning && meaning->guessed) ? Confidence::kCertain
+                                                                                    : Confidence::kLikely};
+  cause.text =
+      "all " + std::to_string(common->tensors) + " gradients of " + (of_weights ? "weights" : "outputs") +
+      " in " + evidence.b.name() + " are " +
+      NumberText(std::abs(common->factor - std::round(common->factor)) < 1e-5 ? std::round(common->factor)
+                                                                              : common->factor) +
+      " times those in " + evidence.a.name() + " " + evidence.AtStep();
+  if (meaning) {
+    cause.text += "; " + meaning->text;
+    cause.key = meaning->key;
+    cause.a = meaning->a;
+    cause.b = meaning->b;
+  }
+  return cause;
+}
+
+Found FindZeroGrad(const Evidence& evidence) {
+  if (evidence.root.stage != Stage::kGrad || !evidence.step_before) return std::nullopt;
+  const auto pairs = WithoutNoise(evidence.PairsOf(Kind::kWeightGrad));
+  const bool in_b = HasPreviousOnTop(pairs, /*summed_is_b=*/true, GradientsByName(evidence.b.before));
+  const bool in_a =
+      !in_b && HasPreviousOnTop(pairs, /*summed_is_b=*/false, GradientsByName(evidence.a.before));
+  if (!in_a && !in_b) return std::nullopt;
+  const Side &summed = in_b ? evidence.b : evidence.a, &plain = in_b ? evidence.a : evidence.b;
+  return Cause{.rule = "zero_grad",
+               .text = "gradients in " + summed.name() + " " + evidence.AtStep() + " are those in " +
+                       plain.name() + " plus its own of step " + std::to_string(*evidence.step_before) +
+                       ": they were not set to zero between the steps (zero_grad)",
+               .confidence = Confidence::kCertain,
+               .key = {},
+               .a = {},
+               .b = {}};
+}
+
+}  // namespace statcollect::query::cause

@@ -1,0 +1,182 @@
+#include "server/query/cause/module_keys.h"
+
+#include <algorithm>
+
+#include "server/query/cause/text.h"
+#include "server/query/config_diff.h"
+#include "server/query/reports.h"
+
+namespace statcollect::query::cause {
+namespace {
+
+constexpr std::string_view kSection = "module.";
+
+struct ModuleKey {
+  std::string_view pattern, setting;
+};
+
+std::optional<ModuleKey> ParseKey(std::string_view key) {
+  if (!key.starts_with(kSection)) return std::nullopt;
+  key.remove_prefix(kSection.size());
+  const std::size_t dot = key.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  return ModuleKey{.pattern = key.substr(0, dot), .setting = key.substr(dot + 1)};
+}
+
+bool MatchesParts(const std::vector<std::string_view>& pattern, std::size_t from,
+                  const std::vector<std::string_view>& name) {
+  if (pattern.size() - from != name.size()) return false;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    if (pattern[from + i] == "*" ? !IsNumber(name[i]) : pattern[from + i] != name[i]) return false;
+  }
+  return true;
+}
+
+// A second model's entries begin with its class, unless it was given a name.
+bool Matches(std::string_view pattern, std::string_view module) {
+  const auto parts = Components(pattern), name = Components(module);
+  if (MatchesParts(parts, 0, name)) return true;
+  const bool has_class = parts.size() > 1 && !parts[0].empty() && parts[0][0] >= 'A' && parts[0][0] <= 'Z';
+  return has_class && MatchesParts(parts, 1, name);
+}
+
+// One value of a summary and the modules that have it; empty: as many as `rest` says, not named.
+struct Listed {
+  std::string_view value;
+  std::vector<std::string_view> modules;
+};
+
+std::vector<std::string_view> SplitList(std::string_view text, std::string_view separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + separator.size());
+  }
+}
+
+// Nothing: some values are not shown.
+std::optional<std::vector<Listed>> ParseSummary(std::string_view summary, std::string_view pattern) {
+  std::vector<Listed> listed;
+  for (const std::string_view part : SplitList(summary, "; ")) {
+    if (part.find(" more values, hash ") != std::string_view::npos) return std::nullopt;
+    const std::size_t times = part.rfind(" x "), open = part.rfind(" (");
+    if (times != std::string_view::npos && IsNumber(part.substr(times + 3))) {
+      listed.push_back({.value = part.substr(0, times), .modules = {}});
+    } else if (open != std::string_view::npos && part.ends_with(')')) {
+      Listed entry{.value = part.substr(0, open),
+                   .modules = SplitList(part.substr(open + 2, part.size() - open - 3), ", ")};
+      const bool places = std::all_of(entry.modules.begin(), entry.modules.end(),
+                                      [&](std::string_view name) { return Matches(pattern, name); });
+      listed.push_back(places ? entry : Listed{.value = part, .modules = {}});
+    } else {
+      listed.push_back({.value = part, .modules = {}});
+    }
+  }
+  return listed;
+}
+
+// Nothing: the summary does not tell.
+std::optional<std::string_view> ValueFor(std::string_view summary, std::string_view pattern,
+                                         std::string_view module) {
+  const auto listed = ParseSummary(summary, pattern);
+  if (!listed) return std::nullopt;
+  const Listed* other = nullptr;
+  for (const Listed& entry : *listed) {
+    if (entry.modules.empty()) {
+      if (other != nullptr) return std::nullopt;  // either of two
+      other = &entry;
+    } else if (std::find(entry.modules.begin(), entry.modules.end(), module) != entry.modules.end()) {
+      return entry.value;
+    }
+  }
+  return other != nullptr ? std::optional(other->value) : std::nullopt;
+}
+
+struct Setting {
+  std::string key, value;
+  bool known = true;
+};
+
+// Of one module, by name of the setting.
+std::map<std::string, Setting> SettingsOf(const Config& config, std::string_view module) {
+  std::map<std::string, Setting> settings;
+  for (auto entry = config.lower_bound(std::string(kSection)); entry != config.end(); ++entry) {
+    if (!entry->first.starts_with(kSection)) break;
+    const auto key = ParseKey(entry->first);
+    if (!key || !Matches(key->pattern, module)) continue;
+    const auto value = ValueFor(entry->second, key->pattern, module);
+    settings[std::string(key->setting)] = {
+        .key = entry->first, .value = std::string(value.value_or("")), .known = value.has_value()};
+  }
+  return settings;
+}
+
+}  // namespace
+
+std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b, const std::string& module) {
+  const auto of_a = SettingsOf(a, module), of_b = SettingsOf(b, module);
+  std::vector<ChangedSetting> changed;
+  // A parameter has one setting, and only where it is not trained.
+  constexpr const char* kTrained = "requires_grad";
+  const bool of_parameter = of_a.contains(kTrained) || of_b.contains(kTrained);
+  if ((of_a.empty() || of_b.empty()) && !of_parameter) return changed;
+  const std::string absent(of_parameter ? "true" : kNotSet);
+  std::set<std::string> names;
+  for (const auto& [name, setting] : of_a) names.insert(name);
+  for (const auto& [name, setting] : of_b) names.insert(name);
+  for (const std::string& name : names) {
+    const auto in_a = of_a.find(name), in_b = of_b.find(name);
+    if ((in_a != of_a.end() && !in_a->second.known) || (in_b != of_b.end() && !in_b->second.known)) continue;
+    const std::string value_a = in_a == of_a.end() ? absent : in_a->second.value;
+    const std::string value_b = in_b == of_b.end() ? absent : in_b->second.value;
+    if (SameSetting(value_a, value_b)) continue;
+    changed.push_back({.module = module,
+                       .setting = name,
+                       .key = in_b == of_b.end() ? in_a->second.key : in_b->second.key,
+                       .a = value_a,
+                       .b = value_b});
+  }
+  // A class brings other attributes with it; a dtype follows from it.
+  const auto is_class = [](const ChangedSetting& one) { return one.setting == "class"; };
+  std::stable_partition(changed.begin(), changed.end(), is_class);
+  return changed;
+}
+
+bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& changed,
+                    std::string_view module) {
+  const auto key = ParseKey(changed.key);
+  if (!key || !Matches(key->pattern, module)) return false;
+  const auto has = [&](const Config& config, const std::string& value) {
+    const auto found = config.find(changed.key);
+    return found == config.end() ? value == kNotSet : ValueFor(found->second, key->pattern, module) == value;
+  };
+  return has(a, changed.a) && has(b, changed.b);
+}
+
+std::set<std::string> NamedModules(const Config& a, const Config& b, std::string_view near) {
+  std::set<std::string> modules;
+  const auto root = Components(near);
+  for (const ConfigDifference& difference : CompareConfig(a, b)) {
+    const auto key = ParseKey(difference.key);
+    if (!key) continue;
+    std::string name;
+    std::size_t place = 0;
+    for (const std::string_view part : Components(key->pattern)) {
+      const bool from_root = part == "*" && place < root.size() && IsNumber(root[place]);
+      name += (name.empty() ? "" : ".") + std::string(from_root ? root[place] : part);
+      ++place;
+    }
+    if (name.find('*') == std::string::npos) modules.insert(name);
+    for (const auto& value : {difference.a, difference.b}) {
+      if (!value) continue;
+      const auto listed = ParseSummary(*value, key->pattern);
+      if (!listed) continue;
+      for (const Listed& entry : *listed) modules.insert(entry.modules.begin(), entry.modules.end());
+    }
+  }
+  return modules;
+}
+
+}  // namespace statcollect::query::cause

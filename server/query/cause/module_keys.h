@@ -1,0 +1,35 @@
+// Settings of modules: keys `module.PATTERN.NAME` of the configuration (docs/python.md), where a pattern has
+// * for the numbers of a path, and a value may list exceptions: "1e-05 x 47; 0.001 (blocks.7.ln1)".
+#ifndef STATCOLLECT_SERVER_QUERY_CAUSE_MODULE_KEYS_H_
+#define STATCOLLECT_SERVER_QUERY_CAUSE_MODULE_KEYS_H_
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace statcollect::query::cause {
+
+using Config = std::map<std::string, std::string>;
+inline constexpr std::string_view kNotSet = "not set";
+
+struct ChangedSetting {
+  std::string module, setting, key, a, b;
+};
+
+// Of one module or parameter: those of which both values are known and differ, the class first. A module that
+// only one run has says nothing.
+std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b, const std::string& module);
+
+// Whether another module has both values, under the same key.
+bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& changed, std::string_view module);
+
+// Modules that the patterns of the differing keys name: those listed as exceptions, those without *, and
+// those with the numbers of the module `near`.
+std::set<std::string> NamedModules(const Config& a, const Config& b, std::string_view near);
+
+}  // namespace statcollect::query::cause
+
+#endif  // STATCOLLECT_SERVER_QUERY_CAUSE_MODULE_KEYS_H_

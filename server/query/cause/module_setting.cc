@@ -1,0 +1,145 @@
+// Settings of modules: keys `module.PATTERN.NAME` of the configuration (docs/python.md), where a pattern has
+// * for the numbers of a path, and a value may list exceptions: "1e-05 x 47; 0.001 (blocks.7.ln1)".
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "common/names.h"
+#include "common/text.h"
+#include "server/query/cause/module_keys.h"
+#include "server/query/cause/rules.h"
+#include "server/query/cause/text.h"
+#include "server/query/config_diff.h"
+
+namespace statcollect::query::cause {
+namespace {
+
+bool IsOfParameter(Kind kind) {
+  return kind == Kind::kWeight || kind == Kind::kWeightGrad || kind == Kind::kOptimizerState ||
+         kind == Kind::kBuffer;
+}
+
+bool IsRecorded(const Side& side, const std::string& module) {
+  return std::any_of(side.at.observations.begin(), side.at.observations.end(), [&](const Observation& seen) {
+    return seen.def->key.kind == Kind::kOutput && seen.def->key.name == module;
+  });
+}
+
+// "eps is 1e-05 in base and 0.001 in ort"; a function that the module has of its own replaces its class's.
+std::string Sentence(const Evidence& evidence, const ChangedSetting& changed) {
+  for (const bool in_b : {true, false}) {
+    const std::string &has = in_b ? changed.b : changed.a, &other = in_b ? changed.a : changed.b;
+    if (has.starts_with("function ") && other == kNotSet)
+      return changed.setting + "() is replaced in " + (in_b ? evidence.b : evidence.a).name() + " by " +
+             Printable(has, 100);
+  }
+  const auto [a, b] = ValueTexts(changed.a, changed.b);
+  return changed.setting + " is " + InBoth(evidence, a, b);
+}
+
+Cause MakeCause(const Evidence& evidence, const ChangedSetting& changed, Confidence confidence) {
+  Cause cause{
+      .rule = "module_setting", .confidence = confidence, .key = changed.key, .a = changed.a, .b = changed.b};
+  cause.text = Sentence(evidence, changed) + " (" + Printable(changed.module) + ")";
+  for (const Side* side : {&evidence.a, &evidence.b}) {
+    for (const EventRecord& event : side->events) {
+      const auto key = event.fields.find("key");
+      if (event.kind != "setting_changed" || key == event.fields.end() || key->second != changed.key)
+        continue;
+      cause.text += "; it changed while " + side->name() + " ran, as seen " + Evidence::AtStep(event.step);
+      return cause;
+    }
+  }
+  return cause;
+}
+
+// Whether one of the runs changed the setting after the step before the root's.
+bool ChangedSinceBefore(const Evidence& evidence, const std::string& key) {
+  for (const Side* side : {&evidence.a, &evidence.b}) {
+    for (const EventRecord& event : side->events) {
+      const auto field = event.fields.find("key");
+      const bool about =
+          event.kind == "setting_changed" && field != event.fields.end() && field->second == key;
+      if (about && event.step > evidence.step_before.value_or(0)) return true;
+    }
+  }
+  return false;
+}
+
+// Whether a module with both values ran before the root, and was not the root: the setting alone does not
+// explain it.
+bool RanBefore(const Evidence& evidence, const ChangedSetting& changed) {
+  const auto is_one = [&](const Pair& pair) {
+    return pair.key().kind == Kind::kOutput &&
+           HasSameSetting(evidence.a.config, evidence.b.config, changed, pair.key().name);
+  };
+  if (evidence.step_before && !ChangedSinceBefore(evidence, changed.key) &&
+      std::any_of(evidence.before.begin(), evidence.before.end(), is_one))
+    return true;
+  if (evidence.root.stage != Stage::kForward || evidence.a.root == nullptr) return false;
+  return std::any_of(evidence.at.begin(), evidence.at.end(), [&](const Pair& pair) {
+    const bool other =
+        pair.key().name != changed.module && !evidence.root.activation.starts_with(pair.key().name);
+    return pair.a->order < evidence.a.root->order && other && is_one(pair);
+  });
+}
+
+Found FirstOf(const Evidence& evidence, const std::string& module, Confidence confidence) {
+  for (const ChangedSetting& changed : ChangedSettings(evidence.a.config, evidence.b.config, module)) {
+    // A parameter that is not trained changes gradients only.
+    const Stage stage = evidence.root.stage;
+    if (changed.setting == "requires_grad" && (stage == Stage::kForward || stage == Stage::kLoss)) continue;
+    return MakeCause(evidence, changed, RanBefore(evidence, changed) ? Confidence::kPossible : confidence);
+  }
+  return std::nullopt;
+}
+
+// Modules around the tensor's own, from the inside.
+Found FromAround(const Evidence& evidence, std::string_view module, bool forward) {
+  bool parent = true;
+  for (std::string_view outer = ParentOf(module); !outer.empty(); outer = ParentOf(outer), parent = false) {
+    const Confidence confidence = forward && parent ? Confidence::kLikely : Confidence::kPossible;
+    if (auto found = FirstOf(evidence, std::string(outer), confidence)) return found;
+  }
+  return std::nullopt;
+}
+
+// A module that is not recorded itself, inside the root's or beside it under one parent.
+Found FromUnrecorded(const Evidence& evidence, std::string_view module) {
+  for (const std::string& name :
+       NamedModules(evidence.a.config, evidence.b.config, evidence.root.activation)) {
+    const bool inside = name.starts_with(std::string(module) + ".");
+    const std::string_view around = ParentOf(name);
+    const bool beside = !around.empty() && module.starts_with(std::string(around) + ".");
+    if (name == module || (!inside && !beside)) continue;
+    if (IsRecorded(evidence.a, name) || IsRecorded(evidence.b, name)) continue;
+    if (auto found = FirstOf(evidence, name, Confidence::kLikely)) return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Found FindModuleSetting(const Evidence& evidence) {
+  const Divergence& root = evidence.root;
+  const bool computed = root.stage == Stage::kForward || root.stage == Stage::kBackward ||
+                        root.stage == Stage::kGrad || root.kind == Kind::kBuffer;
+  const bool of_other_form = root.reason == Reason::kShape || root.reason == Reason::kDType ||
+                             root.reason == Reason::kMissingInA || root.reason == Reason::kMissingInB;
+  if (!computed && !(root.stage == Stage::kWeights && of_other_form)) return std::nullopt;
+  const bool forward = root.stage == Stage::kForward || root.kind == Kind::kBuffer || of_other_form;
+  if (IsOfParameter(root.kind)) {
+    if (auto found = FirstOf(evidence, root.activation, Confidence::kCertain)) return found;  // requires_grad
+  }
+  const std::string module(IsOfParameter(root.kind) ? ParentOf(root.activation) : root.activation);
+  if (auto found = FirstOf(evidence, module, forward ? Confidence::kCertain : Confidence::kLikely))
+    return found;
+  auto around = FromAround(evidence, module, forward);
+  if (around && around->confidence == Confidence::kLikely) return around;
+  auto unrecorded = FromUnrecorded(evidence, module);
+  return unrecorded ? unrecorded : around;
+}
+
+}  // namespace statcollect::query::cause

@@ -1,0 +1,269 @@
+// Settings of parameter groups, in the root's step or, where updates were not recorded, before it.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "common/names.h"
+#include "server/query/cause/linear.h"
+#include "server/query/cause/optimizer_keys.h"
+#include "server/query/cause/rules.h"
+#include "server/query/cause/text.h"
+#include "server/query/config_diff.h"
+
+namespace statcollect::query::cause {
+namespace {
+
+// What says how an update is computed, and nothing about what is computed.
+constexpr std::array<std::string_view, 7> kWithoutEffect = {
+    "tensors", "elements", "initial_lr", "foreach", "fused", "capturable", "differentiable"};
+// State that the learning rate and the small number in the denominator do not enter.
+constexpr std::array<std::string_view, 10> kGradientState = {
+    "exp_avg",  "exp_avg_sq", "max_exp_avg_sq", "exp_inf",  "momentum_buffer", "square_avg",
+    "grad_avg", "sum",        "step",           "acc_delta"};
+
+template <std::size_t N>
+bool Has(const std::array<std::string_view, N>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+struct Different {
+  Group group;
+  std::string setting, key, a, b;
+  std::optional<double> number_a, number_b;
+  std::uint64_t step = 0;
+  bool scalar = false;
+};
+
+std::string Word(const std::string& setting) {
+  if (setting == "lr") return "learning rate";
+  if (setting == "weight_decay") return "weight decay";
+  if (setting == "groups") return "number of parameter groups";
+  return setting;
+}
+
+std::string RuleOf(const std::string& setting) {
+  if (setting == "lr") return "learning_rate";
+  if (setting == "class") return "optimizer_class";
+  if (setting == "groups") return "optimizer_groups";
+  if (setting == "eps") return "adam_eps";
+  return setting;
+}
+
+// "learning rate of group 0 of optimizer 1"
+std::string SubjectOf(const Different& one) {
+  std::string subject = Word(one.setting);
+  if (one.group.group == "*") {
+    subject += " of the parameter groups";
+  } else if (!one.group.group.empty()) {
+    subject += " of group " + one.group.group;
+  }
+  if (!one.group.optimizer.empty()) subject += " of optimizer " + one.group.optimizer;
+  if (one.group.optimizer.empty() && one.group.group.empty()) subject += " of the optimizer";
+  if (!one.group.model.empty()) subject += " of " + Printable(one.group.model);
+  return subject;
+}
+
+std::set<std::string> ScalarsOf(const Evidence& evidence, std::string_view setting) {
+  std::set<std::string> names;
+  for (const Side* side : {&evidence.a, &evidence.b}) {
+    for (const ScalarRecord& scalar : side->scalars) {
+      if (ParseOptimizerScalar(scalar.name, setting)) names.insert(scalar.name);
+    }
+  }
+  return names;
+}
+
+// Both runs have the scalar and it differs in the step.
+std::optional<Different> CompareScalar(const Evidence& evidence, const std::string& name,
+                                       const std::string& setting, std::uint64_t step) {
+  const auto a = evidence.a.LatestScalar(name, step), b = evidence.b.LatestScalar(name, step);
+  if (!a || !b || *a == *b || (std::isnan(*a) && std::isnan(*b))) return std::nullopt;
+  const auto [text_a, text_b] = NumberTexts(*a, *b);
+  return Different{.group = *ParseOptimizerScalar(name, setting),
+                   .setting = setting,
+                   .key = name,
+                   .a = text_a,
+                   .b = text_b,
+                   .number_a = a,
+                   .number_b = b,
+                   .step = step,
+                   .scalar = true};
+}
+
+// Scalars first: they are the values in the step. What they tell of, the configuration does not.
+std::vector<Different> DifferencesIn(const Evidence& evidence, std::uint64_t step) {
+  std::vector<Different> found;
+  std::set<std::pair<Group, std::string>> told;
+  for (const char* setting : {"lr", "weight_decay"}) {
+    for (const std::string& name : ScalarsOf(evidence, setting)) {
+      if (evidence.a.LatestScalar(name, step) && evidence.b.LatestScalar(name, step))
+        told.insert({*ParseOptimizerScalar(name, setting), setting});
+      if (auto one = CompareScalar(evidence, name, setting, step)) found.push_back(*std::move(one));
+    }
+  }
+  const auto config = CompareConfig(evidence.a.config, evidence.b.config);
+  const bool groups_differ =
+      std::any_of(config.begin(), config.end(), [](const ConfigDifference& difference) {
+        const auto key = ParseOptimizerKey(difference.key);
+        return key && key->second == "groups";
+      });
+  for (const ConfigDifference& difference : config) {
+    const auto key = ParseOptimizerKey(difference.key);
+    if (!key || Has(kWithoutEffect, key->second) || told.contains(*key)) continue;
+    // Where one run has more groups, their number says more than the settings of those that are new.
+    if (!key->first.group.empty() && (!difference.a || !difference.b) && groups_differ) continue;
+    found.push_back({.group = key->first,
+                     .setting = key->second,
+                     .key = difference.key,
+                     .a = difference.a.value_or("not set"),
+                     .b = difference.b.value_or("not set"),
+                     .step = step});
+  }
+  return found;
+}
+
+bool Concerns(const Different& one, const Divergence& root) {
+  if (!one.group.model.empty() && one.group.model[0] >= 'a' && one.group.model[0] <= 'z' &&
+      !root.activation.starts_with(one.group.model + "."))
+    return false;  // a model that was given a name, and the tensor is not one of it
+  if (root.kind != Kind::kOptimizerState || !Has(kGradientState, root.output_path)) return true;
+  return one.setting != "lr" && one.setting != "eps";
+}
+
+// The groups of the optimizer that are known to have the setting at all.
+std::size_t GroupsKnown(const Evidence& evidence, const Different& one) {
+  std::set<Group> groups;
+  for (const Side* side : {&evidence.a, &evidence.b}) {
+    for (const auto& [key, value] : side->config) {
+      const auto parsed = ParseOptimizerKey(key);
+      if (parsed && !parsed->first.group.empty()) groups.insert(parsed->first);
+    }
+  }
+  for (const std::string& name : ScalarsOf(evidence, "lr")) groups.insert(*ParseOptimizerScalar(name, "lr"));
+  std::erase_if(groups, [&](const Group& group) {
+    return group.model != one.group.model && !group.model.empty() && !one.group.model.empty();
+  });
+  return groups.size();
+}
+
+const Observation* WeightBefore(const Evidence& evidence, bool of_a) {
+  const std::string& name = evidence.root.activation;
+  const Observation* found = nullptr;
+  for (const std::vector<Pair>* pairs : {&evidence.before, &evidence.at}) {
+    for (const Pair& pair : *pairs) {
+      const bool old = pairs == &evidence.before || pair.key().mode == Mode::kInit;
+      if (pair.key().kind == Kind::kWeight && pair.key().name == name && old) found = of_a ? pair.a : pair.b;
+    }
+  }
+  return found;
+}
+
+// By how much B's update of the root's weight is larger than A's; nothing if that cannot be told.
+std::optional<double> UpdateFactor(const Evidence& evidence) {
+  constexpr double kUpdateMin = 1e-5;  // of the weight: below, it is rounding
+  if (!evidence.HasRootPair() || evidence.root.kind != Kind::kWeight) return std::nullopt;
+  const Observation *before_a = WeightBefore(evidence, true), *before_b = WeightBefore(evidence, false);
+  if (before_a == nullptr || before_b == nullptr || !HaveSketches(*before_a, *evidence.a.root) ||
+      !HaveSketches(*before_b, *evidence.b.root))
+    return std::nullopt;
+  const Sketch update_a = Minus(SketchOf(*evidence.a.root), SketchOf(*before_a));
+  const Sketch update_b = Minus(SketchOf(*evidence.b.root), SketchOf(*before_b));
+  if (update_a.size() != update_b.size() || Norm(update_a) < kUpdateMin * evidence.a.root->stats->l2)
+    return std::nullopt;
+  const auto factor = FactorBetween(update_a, update_b);
+  if (!factor) return std::nullopt;
+  Sketch scaled = update_a;
+  for (double& sum : scaled) sum *= *factor;
+  const bool fits = Norm(Minus(update_b, scaled)) <= 0.05 * Norm(update_b);
+  return fits ? factor : std::nullopt;
+}
+
+// Nothing: another group's.
+std::optional<Confidence> ConfidenceOf(const Evidence& evidence, const Different& one,
+                                       std::size_t different) {
+  if (!one.scalar && one.setting == "lr")
+    return Confidence::kLikely;  // a scheduler may have changed it since
+  if (one.group.group.empty() || one.group.group == "*") return Confidence::kLikely;
+  if (different >= GroupsKnown(evidence, one)) return Confidence::kCertain;
+  const auto factor = UpdateFactor(evidence);
+  if (one.setting != "lr" || !factor || *one.number_a == 0) return Confidence::kLikely;
+  const bool matches = Near(*factor, *one.number_b / *one.number_a, 0.02);
+  return matches ? std::optional(Confidence::kCertain) : std::nullopt;
+}
+
+Cause MakeCause(const Evidence& evidence, const Different& one, Confidence confidence) {
+  Cause cause{.rule = RuleOf(one.setting), .confidence = confidence, .key = one.key, .a = one.a, .b = one.b};
+  cause.text = SubjectOf(one) + (one.setting == "betas" ? " are " : " is ") + InBoth(evidence, one.a, one.b) +
+               " " + Evidence::AtStep(one.step);
+  if (!one.scalar) cause.text += " (" + Printable(one.key) + ")";
+  for (const Side* side : {&evidence.a, &evidence.b}) {
+    if (side->launched_here && one.step == evidence.root.step)
+      cause.text += ", where " + side->name() + " was launched again";
+  }
+  return cause;
+}
+
+Found AtRoot(const Evidence& evidence) {
+  auto differences = DifferencesIn(evidence, evidence.root.step);
+  std::erase_if(differences, [&](const Different& one) { return !Concerns(one, evidence.root); });
+  Found best;
+  for (const Different& one : differences) {
+    const auto of_setting = static_cast<std::size_t>(
+        std::count_if(differences.begin(), differences.end(),
+                      [&](const Different& other) { return other.setting == one.setting; }));
+    const auto confidence = ConfidenceOf(evidence, one, of_setting);
+    if (confidence && (!best || *confidence < best->confidence)) best = MakeCause(evidence, one, *confidence);
+  }
+  return best;
+}
+
+bool HasWeights(const std::vector<Pair>& pairs) {
+  return std::any_of(pairs.begin(), pairs.end(), [](const Pair& pair) {
+    return pair.key().kind == Kind::kWeight && pair.key().mode == Mode::kTrain;
+  });
+}
+
+// The update that carried it here was not recorded.
+Found Before(const Evidence& evidence) {
+  const std::uint64_t step = evidence.root.step;
+  // Weights that were recorded and agree rule out every update up to theirs.
+  const std::uint64_t first = HasWeights(evidence.before) ? *evidence.step_before + 1 : 0;
+  std::optional<Different> earliest;
+  for (const char* setting : {"lr", "weight_decay"}) {
+    for (const std::string& name : ScalarsOf(evidence, setting)) {
+      for (const ScalarRecord& scalar : evidence.b.scalars) {
+        if (scalar.name != name || scalar.step < first || scalar.step >= step) continue;
+        auto one = CompareScalar(evidence, name, setting, scalar.step);
+        if (!one || !Concerns(*one, evidence.root)) continue;
+        if (!earliest || one->step < earliest->step) earliest = std::move(one);
+        break;
+      }
+    }
+  }
+  if (!earliest) return std::nullopt;
+  Cause cause = MakeCause(evidence, *earliest, Confidence::kLikely);
+  cause.text += ", whose update was not recorded";
+  return cause;
+}
+
+}  // namespace
+
+Found FindOptimizerSetting(const Evidence& evidence) {
+  switch (evidence.root.stage) {
+    case Stage::kOptimizer:
+      return evidence.root.kind == Kind::kBuffer ? std::nullopt : AtRoot(evidence);
+    case Stage::kForward:
+    case Stage::kLoss:
+    case Stage::kBackward:
+    case Stage::kGrad:
+      return Before(evidence);
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace statcollect::query::cause

@@ -1,0 +1,150 @@
+// Updates that were not made, and state that a launch did not find again.
+#include <algorithm>
+#include <string>
+
+#include "common/names.h"
+#include "server/query/cause/linear.h"
+#include "server/query/cause/rules.h"
+#include "server/query/cause/text.h"
+
+namespace statcollect::query::cause {
+namespace {
+
+const Observation* Find(const StepData& step, Kind kind, const std::string& name, Mode mode) {
+  for (const Observation& seen : step.observations) {
+    const ActivationKey& key = seen.def->key;
+    if (key.kind == kind && key.name == name && key.mode == mode) return &seen;
+  }
+  return nullptr;
+}
+
+bool SameBits(const Observation& x, const Observation& y) { return Pair{.a = &x, .b = &y}.SameBits(); }
+
+// As it was before the step's update.
+const Observation* OldWeight(const Side& side, const std::string& name) {
+  const Observation* loaded = Find(side.at, Kind::kWeight, name, Mode::kInit);
+  return loaded != nullptr ? loaded : Find(side.before, Kind::kWeight, name, Mode::kTrain);
+}
+
+struct Updates {
+  std::size_t weights = 0, unchanged = 0;
+};
+
+// Weights that have a gradient other than 0.
+Updates CountUpdates(const Side& side) {
+  Updates updates;
+  for (const Observation& seen : side.at.observations) {
+    const ActivationKey& key = seen.def->key;
+    if (key.kind != Kind::kWeight || key.mode != Mode::kTrain) continue;
+    const Observation* old = OldWeight(side, key.name);
+    const Observation* gradient = Find(side.at, Kind::kWeightGrad, key.name, Mode::kTrain);
+    if (old == nullptr || gradient == nullptr || !(gradient->stats->l2 > 0)) continue;
+    ++updates.weights;
+    if (SameBits(*old, seen)) ++updates.unchanged;
+  }
+  return updates;
+}
+
+bool KeptItsValue(const Side& side, const std::string& name) {
+  const Observation* old = OldWeight(side, name);
+  return old != nullptr && side.root != nullptr && SameBits(*old, *side.root);
+}
+
+// "of 3 of the 14 parameters with gradients" begins at 0: it is a multiple of this step's gradient.
+struct Fresh {
+  std::size_t states = 0, fresh = 0;
+  bool Mostly() const { return states > 0 && 3 * fresh >= 2 * states; }
+};
+
+Fresh CountFreshState(const Side& side) {
+  constexpr double kMultiple = 1e-3;
+  Fresh count;
+  for (const Observation& seen : side.at.observations) {
+    const ActivationKey& key = seen.def->key;
+    const bool linear = key.output_path == "exp_avg" || key.output_path == "momentum_buffer";
+    if (key.kind != Kind::kOptimizerState || !linear || seen.stats->numel < 16) continue;
+    const Observation* gradient = Find(side.at, Kind::kWeightGrad, key.name, Mode::kTrain);
+    if (gradient == nullptr) continue;
+    const auto fit = FitFactor(*gradient, seen);
+    if (!fit) continue;
+    ++count.states;
+    const double rounding = std::max(kMultiple, 8 * Roundoff(seen.layout->dtype));
+    if (fit->residual < rounding && fit->factor > 0) ++count.fresh;
+  }
+  return count;
+}
+
+std::string Launched(const Side& side, const Evidence& evidence) {
+  return side.name() + " was launched again " + evidence.AtStep();
+}
+
+Found FindFreshState(const Evidence& evidence) {
+  const bool first = !evidence.step_before && !evidence.a.launched_here && !evidence.b.launched_here;
+  if (first) return std::nullopt;
+  const bool fresh_a = CountFreshState(evidence.a).Mostly(), fresh_b = CountFreshState(evidence.b).Mostly();
+  if (fresh_a == fresh_b) return std::nullopt;
+  const Side &lost = fresh_a ? evidence.a : evidence.b, &kept = fresh_a ? evidence.b : evidence.a;
+  Cause cause{.rule = lost.launched_here ? "resume" : "optimizer_state", .confidence = Confidence::kCertain};
+  cause.text = lost.launched_here ? Launched(lost, evidence) + " without the optimizer's state: there it"
+                                  : "the optimizer's state of " + lost.name();
+  cause.text += " begins at zero" + (lost.launched_here ? std::string() : " " + evidence.AtStep()) +
+                ", that of " + kept.name() + " goes on";
+  return cause;
+}
+
+// What stage the first difference after a launch has says what was not restored.
+std::string NotRestored(const Divergence& root) {
+  switch (root.stage) {
+    case Stage::kWeights:
+      return "the weights that it loaded differ";
+    case Stage::kBatch:
+      return "its data do not go on where they were";
+    case Stage::kOptimizer:
+      return "gradients agree and updates do not, so the optimizer's state or its settings were not restored";
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+Found FindNotUpdated(const Evidence& evidence) {
+  const Divergence& root = evidence.root;
+  if (root.kind != Kind::kWeight || root.stage != Stage::kOptimizer || !evidence.HasRootPair())
+    return std::nullopt;
+  const bool a = KeptItsValue(evidence.a, root.activation), b = KeptItsValue(evidence.b, root.activation);
+  if (a == b) return std::nullopt;
+  const Side& side = a ? evidence.a : evidence.b;
+  const Updates updates = CountUpdates(side);
+  const bool all = updates.weights > 1 && updates.unchanged == updates.weights;
+  Cause cause{.rule = "not_updated", .confidence = Confidence::kCertain, .key = root.activation};
+  cause.text = (all ? "no weight" : Printable(root.activation)) + std::string(all ? " was" : " was not") +
+               " updated in " + side.name() + " " + evidence.AtStep();
+  const auto skipped = side.ScalarAt("found_inf", root.step);
+  if (all && skipped.value_or(0) > 0)
+    cause.text += ": its gradients were not finite, so the update was skipped";
+  if (!all && updates.weights > 0) {
+    cause.text += "; " + std::to_string(updates.weights - std::min(updates.unchanged, updates.weights)) +
+                  " of " + std::to_string(updates.weights) + " weights with a gradient were";
+  }
+  return cause;
+}
+
+Found FindResume(const Evidence& evidence) {
+  const Divergence& root = evidence.root;
+  if (root.stage == Stage::kOptimizer) {
+    if (auto found = FindFreshState(evidence)) return found;
+  }
+  if (evidence.a.launched_here == evidence.b.launched_here) return std::nullopt;
+  const std::string what = NotRestored(root);
+  if (what.empty()) return std::nullopt;
+  const Side& side = evidence.a.launched_here ? evidence.a : evidence.b;
+  return Cause{.rule = "resume",
+               .text = Launched(side, evidence) + ": " + what,
+               .confidence = Confidence::kLikely,
+               .key = {},
+               .a = {},
+               .b = {}};
+}
+
+}  // namespace statcollect::query::cause

@@ -1,0 +1,154 @@
+// Random numbers: dropout, seeds, states of generators.
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+
+#include "common/names.h"
+#include "server/query/cause/linear.h"
+#include "server/query/cause/rules.h"
+#include "server/query/cause/text.h"
+#include "server/query/config_diff.h"
+
+namespace statcollect::query::cause {
+namespace {
+
+constexpr std::string_view kState = "rng/";  // scalars: fingerprints of generators' states
+
+struct StateDifference {
+  std::string scalar;
+  std::uint64_t step = 0;
+};
+
+// The first step not after the root's in which both runs have a fingerprint and it differs.
+std::optional<StateDifference> FindStateDifference(const Evidence& evidence) {
+  std::optional<StateDifference> first;
+  for (const ScalarRecord& scalar : evidence.b.scalars) {
+    if (!scalar.name.starts_with(kState) || (first && first->step <= scalar.step)) continue;
+    const auto a = evidence.a.ScalarAt(scalar.name, scalar.step);
+    if (a && *a != scalar.value) first = {.scalar = scalar.name, .step = scalar.step};
+  }
+  return first;
+}
+
+bool StatesAgree(const Evidence& evidence) {
+  return !FindStateDifference(evidence) &&
+         std::any_of(evidence.b.scalars.begin(), evidence.b.scalars.end(), [&](const ScalarRecord& scalar) {
+           return scalar.name.starts_with(kState) && scalar.step == evidence.root.step &&
+                  evidence.a.ScalarAt(scalar.name, scalar.step);
+         });
+}
+
+double ZeroShare(const Observation& seen) {
+  return seen.stats->numel > 0
+             ? static_cast<double>(seen.stats->zero) / static_cast<double>(seen.stats->numel)
+             : 0;
+}
+
+std::string Percent(double share) { return NumberText(std::round(share * 1000) / 10) + " %"; }
+
+bool IsDropout(const Divergence& root) {
+  return root.stage == Stage::kForward && root.kind == Kind::kOutput &&
+         (root.class_name.find("Dropout") != std::string::npos ||
+          root.class_name.find("DropPath") != std::string::npos);
+}
+
+// Shares of dropped elements that chance does not explain.
+bool DifferentRates(const Observation& a, const Observation& b) {
+  const double share = (ZeroShare(a) + ZeroShare(b)) / 2;
+  const double count = static_cast<double>(a.stats->numel);
+  return std::abs(ZeroShare(a) - ZeroShare(b)) > 6 * std::sqrt(2 * share * (1 - share) / count) + 1 / count;
+}
+
+std::optional<ConfigDifference> FindSeed(const Evidence& evidence) {
+  for (const ConfigDifference& difference : CompareConfig(evidence.a.config, evidence.b.config)) {
+    const std::string_view key = difference.key;
+    const bool seed = key == "random.torch.seed" || key == "random.cuda.seed" || key == "random.numpy.seed" ||
+                      key == "random.python.seed";
+    if (seed && difference.a && difference.b && *difference.a != "unknown" && *difference.b != "unknown")
+      return difference;
+  }
+  return std::nullopt;
+}
+
+// Of the weights as loaded that are not constant: how many differ.
+bool MostWeightsDiffer(const Evidence& evidence) {
+  std::size_t random = 0, different = 0;
+  for (const Pair& pair : evidence.at) {
+    const TensorStats& stats = *pair.a->stats;
+    if (pair.key().kind != Kind::kWeight || pair.key().mode != Mode::kInit || !(stats.min < stats.max))
+      continue;
+    ++random;
+    if (!pair.SameBits()) ++different;
+  }
+  return random > 0 && 5 * different >= 4 * random;
+}
+
+Found FromRates(const Evidence& evidence, const Observation& a, const Observation& b) {
+  const double share_a = ZeroShare(a), share_b = ZeroShare(b);
+  const bool off_a = share_a * 20 < share_b, off_b = share_b * 20 < share_a;
+  Cause cause{.rule = "dropout",
+              .confidence = Confidence::kLikely,
+              .key = evidence.root.activation,
+              .a = Percent(share_a),
+              .b = Percent(share_b)};
+  const std::string where = Printable(evidence.root.activation) + " " + evidence.AtStep();
+  if (off_a || off_b) {
+    cause.text = "dropout is " + InBoth(evidence, off_a ? "off" : "on", off_b ? "off" : "on") + " (" + where +
+                 ", " + evidence.root.mode + " mode)";
+    cause.confidence = Confidence::kCertain;
+  } else {
+    cause.text = "the share of elements that are dropped is " + InBoth(evidence, cause.a, cause.b) + " (" +
+                 where + ")";
+  }
+  return cause;
+}
+
+}  // namespace
+
+Found FindDropout(const Evidence& evidence) {
+  if (!IsDropout(evidence.root) || !evidence.HasRootPair()) return std::nullopt;
+  const Observation &a = *evidence.a.root, &b = *evidence.b.root;
+  const bool known = a.layout->Trusts(Statistic::kZero) && b.layout->Trusts(Statistic::kZero);
+  if (!known || a.stats->numel != b.stats->numel) return std::nullopt;
+  if (DifferentRates(a, b)) return FromRates(evidence, a, b);
+  // Both drop some; without random numbers there is nothing that could differ.
+  if (a.stats->zero == 0 || StatesAgree(evidence)) return std::nullopt;
+  Cause cause{.rule = "dropout", .confidence = Confidence::kLikely, .key = evidence.root.activation};
+  cause.text = Printable(evidence.root.activation) + " drops " + Percent(ZeroShare(b)) +
+               " of its elements in both runs " + evidence.AtStep() +
+               " and not the same ones: the random numbers differ";
+  if (const auto state = FindStateDifference(evidence)) {
+    cause.confidence = Confidence::kCertain;
+    cause.key = state->scalar;
+    cause.text += " (" + state->scalar + ", from step " + std::to_string(state->step) + " on)";
+  }
+  return cause;
+}
+
+Found FindRandomState(const Evidence& evidence) {
+  const Divergence& root = evidence.root;
+  if (root.stage != Stage::kWeights && root.stage != Stage::kBatch && root.stage != Stage::kForward)
+    return std::nullopt;
+  const auto seed = FindSeed(evidence);
+  if (seed &&
+      (root.stage == Stage::kBatch || (root.stage == Stage::kWeights && MostWeightsDiffer(evidence)))) {
+    return Cause{.rule = "random_state",
+                 .text = "the seed is " + InBoth(evidence, *seed->a, *seed->b) + " (" + seed->key + ")",
+                 .confidence = Confidence::kLikely,
+                 .key = seed->key,
+                 .a = *seed->a,
+                 .b = *seed->b};
+  }
+  const auto state = FindStateDifference(evidence);
+  if (!state) return std::nullopt;
+  return Cause{.rule = "random_state",
+               .text = "the state of the random numbers differs from step " + std::to_string(state->step) +
+                       " on (" + state->scalar + ")",
+               .confidence = root.stage == Stage::kBatch ? Confidence::kLikely : Confidence::kPossible,
+               .key = state->scalar,
+               .a = {},
+               .b = {}};
+}
+
+}  // namespace statcollect::query::cause

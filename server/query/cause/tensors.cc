@@ -1,0 +1,192 @@
+// How one tensor is made from its counterpart: times a factor, plus a constant, in another order.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "common/names.h"
+#include "server/query/cause/linear.h"
+#include "server/query/cause/rules.h"
+#include "server/query/cause/text.h"
+#include "server/query/distance.h"
+
+namespace statcollect::query::cause {
+namespace {
+
+constexpr std::uint64_t kElementsMin = 4;  // fewer are like one another by chance
+constexpr double kSameMoments = 1e-6;      // of sums in another order
+
+bool IsFloat(DType dtype) { return Roundoff(dtype) > 0; }
+
+Cause About(const Evidence& evidence, std::string rule, const std::string& what, Confidence confidence) {
+  return {.rule = std::move(rule),
+          .text = TensorText(evidence.root) + " in " + evidence.b.name() + " is " + what + " that in " +
+                  evidence.a.name() + " " + evidence.AtStep(),
+          .confidence = confidence,
+          .key = evidence.root.activation,
+          .a = {},
+          .b = {}};
+}
+
+Found AsFactor(const Evidence& evidence, const Observation& a, const Observation& b) {
+  if (a.stats->numel < kElementsMin || !IsFloat(a.layout->dtype)) return std::nullopt;
+  const auto fit = FitFactor(a, b);
+  if (!fit || !fit->Explains()) return std::nullopt;
+  const double slack = std::max(8 * Roundoff(b.layout->dtype), 1e-6);
+  const bool certain = fit->from_sketch && fit->residual * 100 <= std::abs(fit->factor - 1);
+  const Confidence confidence = certain ? Confidence::kCertain : Confidence::kLikely;
+  if (std::abs(fit->factor + 1) <= slack) {
+    auto cause = About(evidence, "sign_flip", "", confidence);
+    cause.text = TensorText(evidence.root) + " in " + evidence.b.name() +
+                 " has the opposite sign of that in " + evidence.a.name() + " " + evidence.AtStep();
+    return cause;
+  }
+  return About(evidence, "tensor_scale", NumberText(fit->factor) + " times", confidence);
+}
+
+bool SameValues(const Observation& a, const Observation& b) {
+  const TensorStats &x = *a.stats, &y = *b.stats;
+  const bool counts = x.numel == y.numel && x.nan == y.nan && x.pos_inf == y.pos_inf &&
+                      x.neg_inf == y.neg_inf && x.zero == y.zero && x.neg == y.neg && x.pos == y.pos;
+  const bool extremes = x.has_finite && y.has_finite && x.min == y.min && x.max == y.max && x.min < x.max;
+  if (!counts || !extremes) return false;
+  const double size = x.l2 / std::sqrt(std::max(1.0, FiniteCount(a)));
+  return Near(x.l1, y.l1, kSameMoments) && Near(x.l2, y.l2, kSameMoments) &&
+         Near(x.std, y.std, kSameMoments) && std::abs(x.mean - y.mean) <= kSameMoments * size;
+}
+
+bool TellAll(const Observation& x) {
+  constexpr Statistic kNeeded[] = {Statistic::kMin, Statistic::kMax, Statistic::kMean, Statistic::kStd,
+                                   Statistic::kL1,  Statistic::kL2,  Statistic::kZero};
+  return std::all_of(std::begin(kNeeded), std::end(kNeeded),
+                     [&](Statistic statistic) { return x.layout->Trusts(statistic); });
+}
+
+Found AsOrder(const Evidence& evidence, const Observation& a, const Observation& b) {
+  const bool known = TellAll(a) && TellAll(b) && a.layout->dtype == b.layout->dtype;
+  if (!known || a.stats->numel < kElementsMin || !SameValues(a, b)) return std::nullopt;
+  if (Pair{.a = &a, .b = &b}.SameBits()) return std::nullopt;
+  auto cause = About(evidence, "permuted", "", Confidence::kLikely);
+  const auto &shape_a = a.layout->shape, &shape_b = b.layout->shape;
+  if (shape_a != shape_b) {
+    auto sorted_a = shape_a, sorted_b = shape_b;
+    std::sort(sorted_a.begin(), sorted_a.end());
+    std::sort(sorted_b.begin(), sorted_b.end());
+    if (sorted_a != sorted_b) return std::nullopt;
+    cause.rule = "transposed";
+    cause.confidence = Confidence::kCertain;
+    cause.text = TensorText(evidence.root) + " has the same values in both runs " + evidence.AtStep() +
+                 " and its dimensions in another order: it is transposed";
+    return cause;
+  }
+  // Few values of an integer tensor may add up to the same by chance.
+  if (a.stats->numel >= 16 && (IsFloat(a.layout->dtype) || a.stats->max - a.stats->min > 8))
+    cause.confidence = Confidence::kCertain;
+  const bool square = shape_a.size() >= 2 && shape_a[shape_a.size() - 1] == shape_a[shape_a.size() - 2];
+  cause.text = TensorText(evidence.root) + " in " + evidence.b.name() + " has the values of that in " +
+               evidence.a.name() + " " + evidence.AtStep() + " in another order" +
+               (square ? ": permuted or transposed" : "");
+  return cause;
+}
+
+Found AsShift(const Evidence& evidence, const Observation& a, const Observation& b) {
+  const TensorStats &x = *a.stats, &y = *b.stats;
+  const bool known = TellAll(a) && TellAll(b) && x.has_finite && y.has_finite && x.numel == y.numel;
+  if (!known || x.numel < kElementsMin || !(x.min < x.max)) return std::nullopt;
+  const double shift = y.mean - x.mean;
+  const double largest = std::max({std::abs(x.min), std::abs(x.max), std::abs(y.min), std::abs(y.max)});
+  const double rounding = std::max(4 * Roundoff(b.layout->dtype), 1e-7) * largest;
+  const bool all = std::abs(y.min - x.min - shift) <= rounding &&
+                   std::abs(y.max - x.max - shift) <= rounding && std::abs(y.std - x.std) <= rounding;
+  if (!all || std::abs(shift) < 50 * rounding) return std::nullopt;
+  const std::string text = NumberText(std::abs(shift)) + (shift > 0 ? " more" : " less");
+  auto cause = About(evidence, "constant_added", text + " in every element than", Confidence::kLikely);
+  return cause;
+}
+
+bool IsWeightLike(const Divergence& root) {
+  return root.kind == Kind::kWeight || root.stage == Stage::kBatch || root.kind == Kind::kBuffer;
+}
+
+// An equal tensor of another name; weights are sought in the step before as well.
+const Observation* FindEqual(const std::vector<const StepData*>& steps, const Divergence& root,
+                             const TensorStats& wanted, DType dtype) {
+  for (const StepData* step : steps) {
+    for (const Observation& seen : step->observations) {
+      const bool other = seen.def->key.kind == root.kind && seen.def->key.name != root.activation;
+      if (other && seen.stats->hash == wanted.hash && seen.stats->numel == wanted.numel &&
+          seen.layout->dtype == dtype && seen.layout->hash_kind == HashKind::kContent &&
+          seen.layout->Trusts(Statistic::kHash))
+        return &seen;
+    }
+  }
+  return nullptr;
+}
+
+const Observation* BeforeIn(const std::vector<Observation>& all, const Observation& root) {
+  const Observation* before = nullptr;
+  for (const Observation& seen : all) {
+    const ActivationKey &key = seen.def->key, &own = root.def->key;
+    const bool same_pass = key.mode == own.mode && key.micro_batch == own.micro_batch;
+    const bool forward = key.kind == Kind::kOutput || key.kind == Kind::kInput || key.kind == Kind::kInspect;
+    if (seen.order < root.order && same_pass && forward && IsFloat(seen.layout->dtype)) before = &seen;
+  }
+  return before;
+}
+
+}  // namespace
+
+Found FindOtherTensor(const Evidence& evidence) {
+  const Divergence& root = evidence.root;
+  if (!IsWeightLike(root) || root.stage == Stage::kBatch || evidence.b.root == nullptr) return std::nullopt;
+  const Observation& b = *evidence.b.root;
+  if (b.stats->numel < kElementsMin || !(b.stats->min < b.stats->max)) return std::nullopt;
+  const Observation* equal = FindEqual({&evidence.a.at, &evidence.a.before}, root, *b.stats, b.layout->dtype);
+  if (equal == nullptr) return std::nullopt;
+  return Cause{.rule = "other_tensor",
+               .text = TensorText(root) + " in " + evidence.b.name() + " equals " +
+                       Printable(equal->def->key.name) + " in " + evidence.a.name() + " bit for bit " +
+                       evidence.AtStep(),
+               .confidence = Confidence::kCertain,
+               .key = root.activation,
+               .a = {},
+               .b = equal->def->key.name};
+}
+
+Found FindTensorRelation(const Evidence& evidence) {
+  const Reason reason = evidence.root.reason;
+  if (!evidence.HasRootPair() || evidence.root.stage == Stage::kLoss || reason == Reason::kOrder)
+    return std::nullopt;
+  if (FindGradientScale(evidence)) return std::nullopt;  // it is one of many with that factor
+  const Observation &a = *evidence.a.root, &b = *evidence.b.root;
+  if (auto found = AsOrder(evidence, a, b)) return found;
+  if (a.layout->shape != b.layout->shape) return std::nullopt;
+  if (auto found = AsFactor(evidence, a, b)) return found;
+  return AsShift(evidence, a, b);
+}
+
+Found FindTieBroken(const Evidence& evidence) {
+  if (evidence.root.stage != Stage::kForward || !evidence.HasRootPair()) return std::nullopt;
+  const Observation &a = *evidence.a.root, &b = *evidence.b.root;
+  if (IsFloat(a.layout->dtype) || a.layout->dtype != b.layout->dtype || a.layout->shape != b.layout->shape)
+    return std::nullopt;
+  const Observation* computed_from = BeforeIn(evidence.a.at.observations, a);
+  if (computed_from == nullptr) return std::nullopt;
+  for (const Pair& pair : evidence.at) {
+    if (pair.a != computed_from) continue;
+    if (pair.a->stats->numel != pair.b->stats->numel || pair.b->layout->dtype != pair.a->layout->dtype)
+      return std::nullopt;
+    const double apart = pair.SameBits() ? 0 : Measure(*pair.a, *pair.b, /*interval=*/false).value;
+    const double rounding = 200 * Roundoff(pair.a->layout->dtype);
+    if (!(apart <= rounding)) return std::nullopt;
+    Cause cause = About(evidence, "tie_broken", "", apart > 0 ? Confidence::kLikely : Confidence::kPossible);
+    cause.text = TensorText(evidence.root) + " differs " + evidence.AtStep() + " while " +
+                 Printable(pair.key().name) + ", computed just before it, " +
+                 (apart > 0 ? "agrees to " + WithFewDigits(apart) : "agrees bit for bit") +
+                 ": a choice between nearly equal values";
+    return cause;
+  }
+  return std::nullopt;
+}
+
+}  // namespace statcollect::query::cause

@@ -1,0 +1,386 @@
+#include "server/query/verdict/explain.h"
+
+#include <cmath>
+
+#include "server/query/step_order.h"
+
+namespace statcollect::query {
+namespace {
+
+// Numbers of the model; docs/verdict.md says what each stands for and how it was found.
+constexpr double kSketchResolution = 4e-8;  // sums are kept in f32: relative to the tensor's norm
+constexpr std::size_t kSiblings = 3;        // most recent ones that a module's input may come from
+constexpr std::size_t kGradientsBefore = 4;
+constexpr double kSumRoundoffs = 4;       // unit roundoffs of a sum over a batch
+constexpr double kSquareGrowth = 2;       // a square's relative difference
+constexpr double kLinearUpdate = 3;       // update against gradient, relative
+constexpr double kNormalisedUpdate = 12;  // against the gradient's square root: signs of small elements flip
+constexpr double kMostFlipped = 0.7;      // what flipped signs explain at most
+constexpr double kSparseParameters = 3;   // flipped elements reach an output more than their norm tells
+constexpr double kLargeGradient = 0.05;   // from here on updates have little in common
+constexpr double kCancelled = 0.3;        // a sum this small against its terms is judged against them
+constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
+constexpr double kMasked = 0.02;  // share of zeros that tells of a mask
+constexpr double kFlippedElements = 0.002, kFlips = 2;
+constexpr double kFragileSpread = 0.75;
+
+std::string_view Parent(std::string_view path) {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+
+double Norm(const TensorPair& pair) { return std::max(pair.a.stats->l2, pair.b.stats->l2); }
+double Numel(const TensorPair& pair) { return std::max<double>(1, static_cast<double>(pair.a.stats->numel)); }
+double Unit(const TensorPair& pair) {
+  return std::max(UnitRoundoff(pair.a.layout->dtype), UnitRoundoff(pair.b.layout->dtype));
+}
+
+// Of log(estimate), with k sums over groups of 16 elements.
+double SpreadOf(const TensorPair& pair) {
+  const double groups = std::ceil(Numel(pair) / 16);
+  const double sums = std::max<double>(1, static_cast<double>(pair.a.sketch.size()));
+  return std::sqrt(0.5 * (1 / sums + 1 / groups));
+}
+
+// A value is rounded to another neighbour in a share of its elements that grows with the difference before
+// rounding: sqrt(unit * difference), at most the unit itself.
+double Quantised(double difference, double unit) {
+  if (!(difference > 0) || difference >= unit) return difference;
+  return std::max(difference, std::min(std::sqrt(unit * difference), unit));
+}
+
+template <typename Map, typename Key>
+double ValueOr0(const Map& map, const Key& key) {
+  const auto found = map.find(key);
+  return found == map.end() ? 0 : found->second;
+}
+
+double Capped(double distance) { return std::min(distance, 1.0); }
+
+}  // namespace
+
+double UnitRoundoff(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+    case DType::kC128:
+      return 0x1p-53;
+    case DType::kF16:
+      return 0x1p-11;
+    case DType::kBf16:
+      return 0x1p-8;
+    case DType::kF8E4M3:
+      return 0x1p-4;
+    case DType::kF8E5M2:
+      return 0x1p-3;
+    default:
+      return 0x1p-24;
+  }
+}
+
+std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
+  BeginStep(pairs);
+  std::vector<Explained> all;
+  all.reserve(pairs.size());
+  for (const TensorPair& pair : pairs) {
+    Explained& one = all.emplace_back();
+    one.pair = &pair;
+    one.observed = pair.distance;
+    Explain(pair, one);
+  }
+  return all;
+}
+
+void Explainer::BeginStep(std::span<const TensorPair> pairs) {
+  batch_ = last_forward_ = largest_backward_ = coarsest_backward_ = 0;
+  passes_.clear();
+  inputs_level_.clear();
+  outputs_.clear();
+  grad_outputs_.clear();
+  backward_.clear();
+  gradients_.clear();
+  root_ = {};
+  for (const TensorPair& pair : pairs) {
+    if (pair.loss != nullptr) continue;
+    const ActivationDef& def = *pair.a.def;
+    if (def.depth == 1 && root_.empty()) root_ = def.key.name;
+    if (def.key.kind == Kind::kOptimizerState && def.key.output_path == "exp_avg_sq")
+      normalised_.insert(def.key.name);
+  }
+}
+
+void Explainer::Explain(const TensorPair& pair, Explained& to) {
+  if (pair.loss != nullptr) {
+    to.stage = Stage::kLoss;
+    to.unit = UnitRoundoff(DType::kF32);
+    const double level = std::max(batch_, last_forward_);
+    to.fresh = level == 0;
+    to.expected = std::hypot(level, kSumRoundoffs * to.unit);
+    return;
+  }
+  to.stage = StageOf(pair.a.def->key);
+  to.spread = SpreadOf(pair);
+  to.unit = Unit(pair);
+  double level = 0, roundoffs = 1;
+  switch (to.stage) {
+    case Stage::kWeights:
+      NoteParameter(pair);
+      break;
+    case Stage::kBatch:
+      batch_ = std::max(batch_, Capped(pair.distance));
+      break;
+    case Stage::kForward:
+      level = ExplainForward(pair, to);
+      break;
+    case Stage::kBackward:
+      level = ExplainBackward(pair, to);
+      break;
+    case Stage::kGrad:
+      level = ExplainGradient(pair, to);
+      roundoffs = kSumRoundoffs;
+      break;
+    default:
+      level = pair.a.def->key.kind == Kind::kOptimizerState ? ExplainState(pair) : ExplainUpdate(pair, to);
+  }
+  to.fresh = to.fresh || level < 2 * roundoffs * to.unit;
+  to.expected = std::hypot(level, roundoffs * to.unit);
+}
+
+// --- forward
+
+double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
+  const ActivationKey& key = pair.a.def->key;
+  Pass& pass = passes_[{key.micro_batch, key.mode}];
+  const bool is_buffer = key.kind == Kind::kBuffer;
+  const std::string_view module = key.name == root_ ? std::string_view() : std::string_view(key.name);
+  const std::string_view owner = is_buffer ? Parent(module) : module;
+  Level inputs = OfInputs(pass, owner);
+  inputs.Add(batch_);
+  inputs.unit = std::max(inputs.unit, to.unit);
+  const double level = std::hypot(inputs.distance, OfOwnParameters(owner, pair));
+  const double distance = Capped(pair.distance);
+  if (is_buffer) {
+    // Running statistics follow the module's input and what they were; not judged by the module's output.
+    State& before = states_[{key.name, {}}];
+    const double known = std::max(level, before.distance);
+    before.distance = distance;
+    return Quantised(known, inputs.unit);
+  }
+  double& of_inputs = inputs_level_[key.name];
+  of_inputs = std::max(of_inputs, level);
+  double& output = outputs_[key.name];
+  output = std::max(output, distance);
+  last_forward_ = distance;
+  const bool fragile = fragile_.contains(key.name);
+  if (fragile) to.spread += kFragileSpread;
+  NoteOutput(pass, module, {.module = module, .distance = distance, .unit = to.unit, .fragile = fragile});
+  return Quantised(level, inputs.unit);
+}
+
+// The largest difference of what the module may have been given: what ran last before it in each module
+// around it, and what ran inside of it. What a noise-driven bias was added to counts for its successor only.
+Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) const {
+  Level level;
+  const auto add = [&](std::string_view scope, std::string_view but, std::size_t most) {
+    const auto found = pass.scopes.find(scope);
+    if (found == pass.scopes.end()) return;
+    bool newest = true;
+    for (auto child = found->second.rbegin(); child != found->second.rend() && most > 0; ++child) {
+      if (child->module == but) continue;
+      if (!child->fragile || newest) level.Add(*child);
+      newest = false;
+      --most;
+    }
+  };
+  add(module, {}, ~std::size_t{0});
+  for (std::string_view at = module; !at.empty(); at = Parent(at)) add(Parent(at), at, kSiblings);
+  return level;
+}
+
+// The newest output of each module around it, too.
+void Explainer::NoteOutput(Pass& pass, std::string_view module, const Child& output) {
+  for (std::string_view at = module; !at.empty(); at = Parent(at)) {
+    std::vector<Child>& children = pass.scopes[Parent(at)];
+    const auto known = std::find_if(children.rbegin(), children.rend(),
+                                    [&](const Child& child) { return child.module == at; });
+    if (known != children.rend()) children.erase(std::next(known).base());
+    children.push_back(output);
+    children.back().module = at;
+  }
+}
+
+// --- parameters as inputs
+
+double Explainer::OfParameters(double distance) const {
+  return Capped(normalised_.empty() ? distance : kSparseParameters * distance);
+}
+
+// A difference in a matrix or a scale reaches the output in proportion; one in a bias by as much as the bias
+// is of the output.
+double Explainer::OfOwnParameters(std::string_view module, const TensorPair& pair) const {
+  const auto names = parameters_of_.find(module);
+  if (names == parameters_of_.end()) return 0;
+  const double norm = Norm(pair);
+  double level = 0;
+  for (const std::string_view name : names->second) {
+    const Parameter& parameter = parameters_.at(name);
+    if (parameter.distance == 0) continue;
+    const double rows =
+        std::max(1.0, Numel(pair) / std::max<double>(1, static_cast<double>(parameter.numel)));
+    const bool added = name.ends_with("bias") && norm > 0;
+    level = std::max(level, added ? parameter.difference * std::sqrt(rows) / norm : parameter.distance);
+  }
+  return OfParameters(level);
+}
+
+// Of a module's parameters but its biases: no gradient of an activation is computed from those.
+double Explainer::OfMatrices(std::string_view module) const {
+  const auto names = parameters_of_.find(module);
+  if (names == parameters_of_.end()) return 0;
+  double level = 0;
+  for (const std::string_view name : names->second) {
+    if (!name.ends_with("bias")) level = std::max(level, parameters_.at(name).distance);
+  }
+  return level;
+}
+
+// --- backward
+
+double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
+  const ActivationKey& key = pair.a.def->key;
+  std::vector<Child>& before = backward_[key.micro_batch];
+  Level level;
+  level.unit = to.unit;
+  level.Add(std::max({batch_, ValueOr0(outputs_, key.name), ValueOr0(inputs_level_, key.name)}));
+  double matrices = OfMatrices(key.name);
+  for (std::size_t i = 0; i < std::min(before.size(), kGradientsBefore); ++i) {
+    const Child& gradient = before[before.size() - 1 - i];
+    level.Add(gradient);
+    matrices = std::max(matrices, OfMatrices(gradient.module));
+  }
+  if (before.empty()) level.Add(last_forward_);
+  const double distance = Capped(pair.distance);
+  before.push_back({.module = key.name, .distance = distance, .unit = to.unit});
+  largest_backward_ = std::max(largest_backward_, distance);
+  coarsest_backward_ = std::max(coarsest_backward_, to.unit);
+  Gradient& known = grad_outputs_[key.name];
+  known.distance = std::max(known.distance, distance);
+  known.l2 = std::hypot(known.l2, Norm(pair));
+  known.l1 += std::max(pair.a.stats->l1, pair.b.stats->l1);
+  return std::hypot(Quantised(std::hypot(level.distance, OfParameters(matrices)), level.unit), OfMask(pair));
+}
+
+// Behind a ReLU, a maximum or a mask, an element whose input rounds to the other side of zero is there or
+// not.
+double Explainer::OfMask(const TensorPair& pair) const {
+  const TensorStats& stats = *pair.a.stats;
+  const std::string_view name = pair.a.def->key.name;
+  const double forward = std::max(ValueOr0(outputs_, name), ValueOr0(inputs_level_, name));
+  const double flipped = Numel(pair) * Capped(forward), norm = Norm(pair);
+  const bool masked = static_cast<double>(stats.zero) > kMasked * Numel(pair);
+  if (!masked || !(flipped > kFlippedElements) || !(norm > 0)) return 0;
+  const double largest = std::max(std::abs(stats.min), std::abs(stats.max));
+  return kFlips * largest / norm * std::sqrt(std::max(1.0, flipped));
+}
+
+// --- gradients of parameters, the optimizer
+
+// A bias's or a scale's gradient is a sum of the gradients of the output. Where those cancel, the result's
+// own norm says nothing: it is judged against the sum of the terms.
+double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
+  const ActivationKey& key = pair.a.def->key;
+  const std::string_view module = Parent(key.name);
+  const auto gradient = grad_outputs_.find(module);
+  double level = std::max(largest_backward_, batch_);
+  to.unit = std::max(to.unit, coarsest_backward_);
+  const double norm = Norm(pair);
+  if (gradient != grad_outputs_.end()) {
+    const Gradient& terms = gradient->second;
+    level = std::max(terms.distance, ValueOr0(inputs_level_, module));
+    if (pair.a.layout->shape.size() < 2 && norm > 0 && std::isfinite(pair.distance)) {
+      double scale = std::max(norm, terms.l2);
+      to.cancelled = norm < kCancelled * terms.l2;
+      if (to.cancelled) scale = std::max(scale, terms.l1 / std::sqrt(Numel(pair)));
+      to.observed = pair.distance * norm / scale;
+    }
+  }
+  ParameterGradient& known = gradients_[key.name];
+  known.distance = std::max(known.distance, Capped(pair.distance));
+  known.l2 = norm;
+  known.noise_driven =
+      to.cancelled && pair.distance > kNoiseDrivenDistance && to.observed < kNoiseDriven * pair.distance;
+  return Quantised(level, to.unit);
+}
+
+// A running mean of gradients may cancel, too: then its terms' absolute differences count.
+double Explainer::ExplainState(const TensorPair& pair) {
+  const ActivationKey& key = pair.a.def->key;
+  State& state = states_[{key.name, key.output_path}];
+  const State before = state;
+  const double norm = Norm(pair);
+  state = {.distance = Capped(pair.distance), .l2 = norm};
+  const auto gradient = gradients_.find(key.name);
+  double level = before.distance;
+  if (gradient == gradients_.end()) return level;
+  const ParameterGradient& of = gradient->second;
+  level = std::max(level, of.distance);
+  if (key.output_path == "exp_avg_sq") return kSquareGrowth * level;
+  if (!(norm > 0) || !(of.l2 > 0)) return level;
+  const double share = std::min(1.0, (norm + before.l2) / of.l2);
+  return std::max(level, (before.distance * before.l2 + share * of.distance * of.l2) / norm);
+}
+
+void Explainer::NoteParameter(const TensorPair& pair) {
+  const std::string_view name = pair.a.def->key.name;
+  auto [at, added] = parameters_.try_emplace(name);
+  if (added) parameters_of_[Parent(name)].push_back(name);
+  Parameter& parameter = at->second;
+  parameter.distance = Capped(pair.distance);
+  parameter.l2 = Norm(pair);
+  parameter.difference = parameter.distance * parameter.l2;
+  parameter.numel = pair.a.stats->numel;
+  parameter.sketch_a.assign(pair.a.sketch.begin(), pair.a.sketch.end());
+  parameter.sketch_b.assign(pair.b.sketch.begin(), pair.b.sketch.end());
+}
+
+// A weight is judged by what the update added to it, from the sketches before and after.
+double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
+  const std::string_view name = pair.a.def->key.name;
+  const auto found = gradients_.find(name);
+  const double gradient = found == gradients_.end() ? 0 : found->second.distance;
+  const bool normalised = normalised_.contains(name);
+  if (normalised && found != gradients_.end() && found->second.noise_driven) fragile_.insert(Parent(name));
+  const auto known = parameters_.find(name);
+  const std::size_t sums = pair.a.sketch.size();
+  const bool sketched = known != parameters_.end() && sums > 0 && pair.b.sketch.size() == sums &&
+                        known->second.sketch_a.size() == sums && known->second.sketch_b.size() == sums &&
+                        std::isfinite(pair.distance);
+  if (!sketched) {
+    const double before = known == parameters_.end() ? 0 : known->second.distance;
+    NoteParameter(pair);
+    return std::max(gradient, before);
+  }
+  const Parameter& before = known->second;
+  double of_a = 0, of_b = 0, between = 0;
+  for (std::size_t i = 0; i < sums; ++i) {
+    const double a = pair.a.sketch[i] - before.sketch_a[i], b = pair.b.sketch[i] - before.sketch_b[i];
+    of_a += a * a;
+    of_b += b * b;
+    between += (a - b) * (a - b);
+  }
+  const double norm = std::max(Norm(pair), before.l2), update = std::sqrt(std::max(of_a, of_b));
+  double level = 0;
+  if (pair.distance == 0 || update == 0) {
+    to.observed = 0;
+  } else {
+    to.observed = std::min(std::sqrt(between) / update, 2.0);
+    const double resolution = (2 * kSketchResolution + Unit(pair)) * norm / update;
+    const double flipped = normalised ? std::min(kNormalisedUpdate * std::sqrt(gradient), kMostFlipped) : 0;
+    level = std::hypot(std::max(kLinearUpdate * gradient, flipped), resolution);
+    if (gradient > kLargeGradient) level = std::max(level, 1.0);
+    to.fresh = gradient == 0 && before.distance == 0;
+  }
+  NoteParameter(pair);
+  return level;
+}
+
+}  // namespace statcollect::query
