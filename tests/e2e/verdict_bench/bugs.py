@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,9 +44,8 @@ class Bug:
 
 
 def wrap(module: nn.Module, function: Callable[..., Any]) -> None:
-    """`function` is called with the module's forward and its arguments instead."""
-    forward = module.forward
-    module.forward = lambda *args, **kwargs: function(forward, *args, **kwargs)
+    """`function` is called with the module's forward and its arguments instead. A partial, which is not recorded as a setting of the module."""
+    module.forward = partial(function, module.forward)
 
 
 def _from(training: Training, step: int, action: Callable[[], None]) -> None:
@@ -56,9 +56,7 @@ def _from(training: Training, step: int, action: Callable[[], None]) -> None:
         training.at(step, action)
 
 
-def attribute(
-    path: str, name: str, shown: Sequence[tuple[str, str]] = (), step: int = 0, add: float = 0.0, causes: tuple[str, ...] = ()
-) -> Bug:
+def attribute(path: str, name: str, shown: Sequence[tuple[str, str]] = (), step: int = 0, add: float = 0.0) -> Bug:
     """A number of a module, times 1 + size; `add`: plus so many sizes instead."""
 
     def plant(training: Training, size: float) -> None:
@@ -69,19 +67,19 @@ def attribute(
 
         _from(training, step, change)
 
-    return Bug(f"{name}_of_{path or 'root'}", plant, step, FORWARD, tuple(shown) or ((path, "output"),), causes)
+    return Bug(f"{name}_of_{path or 'root'}", plant, step, FORWARD, tuple(shown) or ((path, "output"),), ("module_setting",))
 
 
 def norm_eps(path: str, step: int = 0) -> Bug:
-    return attribute(path, "eps", step=step, add=2.0, causes=("module_setting", "eps"))
+    return attribute(path, "eps", step=step, add=2.0)
 
 
 def slope(path: str) -> Bug:
-    return attribute(path, "negative_slope", causes=("module_setting",))
+    return attribute(path, "negative_slope")
 
 
 def dropout(path: str) -> Bug:
-    return attribute(path, "p", add=1.0, causes=("module_setting", "dropout"))
+    return replace(attribute(path, "p", add=1.0), causes=("module_setting", "dropout"))
 
 
 def residual(path: str, shown: Sequence[tuple[str, str]] = ()) -> Bug:
@@ -107,7 +105,7 @@ def mask_leak(path: str) -> Bug:
 
 
 def batch_norm_momentum(path: str) -> Bug:
-    made = attribute(path, "momentum", causes=("module_setting", "momentum"))
+    made = attribute(path, "momentum")
     names = ((f"{path}.running_mean", "*"), (f"{path}.running_var", "*"), (path, "buffer"))
     return Bug(made.name, made.plant, 0, ("*",), names, made.causes)
 
@@ -283,7 +281,6 @@ def _setting(
     first: int,
     optimizer: str,
     sizes: tuple[float, ...] = (),
-    name: str = "",
 ) -> Bug:
     """Changes every parameter group before `step`; `first`: the step in which it shows."""
 
@@ -297,7 +294,7 @@ def _setting(
         else:
             training.at(step, act)
 
-    named = f"{name or rule}_{optimizer}".rstrip("_")
+    named = f"{rule}_{optimizer}".rstrip("_")
     return Bug(named, plant, first, OPTIMIZER, ((_of(optimizer), "*"),), (rule,), sizes)
 
 
@@ -344,7 +341,7 @@ def epsilon(optimizer: str = "") -> Bug:
     def change(group: dict[str, Any], size: float) -> None:
         group["eps"] *= 1 + size
 
-    return _setting("eps", change, 0, 0, optimizer, FACTORS, "optimizer_eps")
+    return replace(_setting("optimizer_eps", change, 0, 0, optimizer, FACTORS), causes=("adam_eps",))
 
 
 def scheduler_off_by_one(step: int) -> Bug:

@@ -25,6 +25,7 @@ def changes_of(job: dict[str, Any]) -> list[Callable[[Training], None]]:
     """The legal changes (several joined by +), then the bug."""
     changes = [LEGAL[name].plant for name in (job["legal"] or "").split("+") if name]
     planted = [bug.plant for bug in families.bugs_of(job["family"]) if bug.name == job["bug"]]
+    assert bool(planted) == bool(job["bug"]), f"family {job['family']} has no bug {job['bug']}"
     return [*changes, *(partial(_plant, plant, job["size"]) for plant in planted)]
 
 
