@@ -79,7 +79,7 @@ std::string PreviousText(const v1::Divergence& first) {
 
 // Whether the run that lacks the activation in training has it in evaluation.
 bool RanInEvaluation(const v1::DiffReport& report) {
-  const v1::Divergence& first = report.first();
+  const v1::Divergence first = Focus(report);
   const auto& names =
       first.reason() == v1::REASON_MISSING_IN_B ? report.unmatched().only_b() : report.unmatched().only_a();
   const std::string begin = EnumText(*v1::Kind_descriptor(), first.kind()) + " " + first.activation() + "[";
@@ -89,7 +89,7 @@ bool RanInEvaluation(const v1::DiffReport& report) {
 }
 
 std::string MissingAdvice(const v1::DiffReport& report) {
-  const v1::Divergence& first = report.first();
+  const v1::Divergence first = Focus(report);
   const std::string place = PlaceText(first);
   const bool in_b = first.reason() == v1::REASON_MISSING_IN_B;
   const std::string lacking = Printable(in_b ? report.run_b() : report.run_a());
@@ -144,6 +144,17 @@ std::string BackwardAdvice(const v1::Divergence& first) {
 
 }  // namespace
 
+v1::Divergence RowOf(const v1::Root& root) {
+  v1::Divergence row;
+  row.ParsePartialFromString(root.SerializePartialAsString());
+  row.DiscardUnknownFields();
+  return row;
+}
+
+v1::Divergence Focus(const v1::DiffReport& report) {
+  return report.has_root() ? RowOf(report.root()) : report.first();
+}
+
 std::string StageText(const v1::Divergence& d) { return EnumText(*v1::Stage_descriptor(), d.stage()); }
 
 std::string ReasonText(const v1::Divergence& d, const v1::DiffReport& report) {
@@ -186,7 +197,7 @@ std::string Headline(const v1::Divergence& first, const v1::DiffReport& report) 
 }
 
 std::string NextStep(const v1::DiffReport& report) {
-  const v1::Divergence& first = report.first();
+  const v1::Divergence first = Focus(report);
   const std::string agrees = PreviousText(first);
   const std::string after =
       agrees.empty() ? "" : fmt::format("; {}, before it, {}", Printable(first.previous()), agrees);
@@ -260,7 +271,7 @@ std::string NextName(const std::string& run) {
 }  // namespace
 
 std::string ValuesAdvice(const v1::DiffReport& report) {
-  const v1::Divergence& first = report.first();
+  const v1::Divergence first = Focus(report);
   const bool same_tensor = first.reason() == v1::REASON_NUMERIC || first.reason() == v1::REASON_NONFINITE ||
                            first.reason() == v1::REASON_BITWISE;
   if (first.kind() == v1::KIND_UNSPECIFIED || !same_tensor) return {};

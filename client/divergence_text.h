@@ -38,7 +38,13 @@ std::string ShapeText(const Sizes& shape) {
 // counts. With the names of the report's runs.
 std::string Headline(const v1::Divergence& first, const v1::DiffReport& report);
 
-// What to look at. Precondition: the report has a first divergence.
+// A root as the row that its first fields are: the two messages number them alike.
+v1::Divergence RowOf(const v1::Root& root);
+
+// What a report is about: its root, else its first divergence. Precondition: it has one of them.
+v1::Divergence Focus(const v1::DiffReport& report);
+
+// What to look at. Precondition: as Focus.
 std::string NextStep(const v1::DiffReport& report);
 
 // The commands that show the values of the first divergence in both runs; empty if it is not about a tensor

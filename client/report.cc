@@ -28,6 +28,42 @@ std::string EqualText(const v1::DiffReport& report) {
                            FormatCount(records - unproven));
 }
 
+// " Cause: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2)."
+std::string CauseText(const v1::DiffReport& report) {
+  if (!report.has_root() || !report.root().has_cause()) return {};
+  const v1::Cause& cause = report.root().cause();
+  const bool sure = cause.confidence() == "certain";
+  return fmt::format(" {}: {}.", sure ? "Cause" : fmt::format("Cause ({})", Printable(cause.confidence())),
+                     Printable(cause.text(), 1000));
+}
+
+// What differs, but not by more than rounding or tolerances explain.
+void AddWithin(const std::string& runs, const v1::DiffReport& report, Page& page) {
+  const v1::Compared& compared = report.compared();
+  const std::uint64_t differ = compared.within_tolerance() + compared.diverged();
+  const std::string of =
+      fmt::format("{} of {} records differ", FormatCount(differ), FormatCount(compared.records()));
+  if (report.explained() == "rounding" && report.has_first()) {
+    return page.AddSentence(
+        fmt::format(
+            "{}: {}, and rounding explains all of them: no tensor differs by more than its inputs do, beyond "
+            "what its sisters and its own past show.",
+            runs, of),
+        "SAME UP TO ROUNDING", Tone::kGood);
+  }
+  if (report.has_root()) {
+    const v1::Divergence root = Focus(report);
+    return page.AddSentence(
+        fmt::format(
+            "{}: {}, none by more than its tolerance. But rounding does not explain them: they begin {}{}",
+            runs, of, Headline(root, report), CauseText(report)),
+        "WITHIN TOLERANCE", Tone::kWarn);
+  }
+  page.AddSentence(fmt::format("{}: {}, none by more than its tolerance{}.", runs, of,
+                               report.explained() == "rounding" ? "; rounding explains all of them" : ""),
+                   "WITHIN TOLERANCE", Tone::kGood);
+}
+
 void AddVerdict(const v1::DiffReport& report, Page& page) {
   const std::string runs = fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
   const v1::Compared& compared = report.compared();
@@ -40,12 +76,9 @@ void AddVerdict(const v1::DiffReport& report, Page& page) {
                                             report.without_hash() > 0 ? ". Others" : "; others"),
                                 "WITHIN TOLERANCE", Tone::kGood);
       }
-      return page.AddSentence(
-          fmt::format("{}: {} of {} records differ, none by more than its tolerance.", runs,
-                      FormatCount(compared.within_tolerance()), FormatCount(compared.records())),
-          "WITHIN TOLERANCE", Tone::kGood);
+      return AddWithin(runs, report, page);
     case v1::VERDICT_DIVERGED:
-      return page.AddSentence(Headline(report.first(), report), "DIVERGED", Tone::kBad);
+      return page.AddSentence(Headline(Focus(report), report) + CauseText(report), "DIVERGED", Tone::kBad);
     default:
       return page.AddSentence(fmt::format("{}: {}.", runs, Printable(report.message(), 1000)), "INCOMPARABLE",
                               Tone::kWarn);
@@ -56,7 +89,7 @@ void AddVerdict(const v1::DiffReport& report, Page& page) {
 class SidesTable {
  public:
   SidesTable(const v1::DiffReport& report)
-      : first_(report.first()),
+      : first_(Focus(report)),
         table_({{""},
                 {Printable(report.run_a()), Align::kRight, true},
                 {Printable(report.run_b()), Align::kRight, true},
@@ -99,15 +132,56 @@ class SidesTable {
     Text(name, has_a ? FormatCount(a) : "-", has_b ? FormatCount(b) : "-");
   }
 
-  const v1::Divergence& first_;
+  const v1::Divergence first_;
   Table table_;
 };
 
-void AddFirst(const v1::DiffReport& report, Page& page) {
-  const v1::Divergence& first = report.first();
-  page.AddHeading(fmt::format("First origin: {}, step {}, micro-batch {}, rank {}", PlaceText(first),
-                              first.step(), first.micro_batch(), RankText(first)));
+bool SamePlace(const v1::Divergence& a, const v1::Divergence& b) {
+  return a.step() == b.step() && a.rank() == b.rank() && a.stage() == b.stage() &&
+         a.activation() == b.activation() && a.micro_batch() == b.micro_batch();
+}
+
+void AddFocus(const v1::DiffReport& report, Page& page) {
+  const v1::Divergence focus = Focus(report);
+  page.AddHeading(fmt::format("{}: {}, step {}, micro-batch {}, rank {}",
+                              report.has_root() ? "Root" : "First origin", PlaceText(focus), focus.step(),
+                              focus.micro_batch(), RankText(focus)));
   page.AddTable(SidesTable(report).Make());
+}
+
+// Why the root is believed to be one, where its effect shows, and what else it might be.
+void AddReasons(const v1::DiffReport& report, Page& page) {
+  if (!report.has_root()) return;
+  const v1::Root& root = report.root();
+  std::vector<std::string> items;
+  for (const std::string& because : root.because()) items.push_back(Printable(because, 1000));
+  if (root.has_agreeing() && root.agreeing() > 0)
+    items.push_back(
+        fmt::format("{} records of its rank were compared before it", FormatCount(root.agreeing())));
+  const v1::Divergence row = RowOf(root);
+  if (report.has_first() && !SamePlace(row, report.first()))
+    items.push_back(fmt::format("above its tolerance first: {}, distance {}", WhereText(report.first()),
+                                DistanceText(report.first())));
+  for (const v1::Divergence& other : root.alternatives())
+    items.push_back(fmt::format("also possible: {}, distance {}", WhereText(other), DistanceText(other)));
+  page.AddHeading(fmt::format("Why there ({})", Printable(root.confidence())));
+  page.AddItems(std::move(items));
+}
+
+// How far apart the runs are, step by step.
+void AddCurve(const v1::DiffReport& report, Page& page) {
+  constexpr int kPointsShown = 8;
+  const auto& points = report.growth().points();
+  if (report.explained() != "rounding" || points.size() < 2) return;
+  Table table({{"step", Align::kRight}, {"typical distance", Align::kRight}, {"largest", Align::kRight}});
+  const int shown = std::min<int>(kPointsShown, points.size());
+  for (int i = 0; i < shown; ++i) {
+    const v1::GrowthPoint& point = points[i * (points.size() - 1) / (shown - 1)];
+    table.AddRow({std::to_string(point.step()), point.has_distance() ? FormatShort(point.distance()) : "-",
+                  point.has_distance_max() ? FormatShort(point.distance_max()) : "-"});
+  }
+  page.AddHeading("How rounding grows");
+  page.AddTable(std::move(table));
 }
 
 void AddDiverged(const v1::DiffReport& report, Page& page) {
@@ -147,11 +221,6 @@ void AddOtherOrigins(const v1::DiffReport& report, Page& page) {
     items.push_back(fmt::format("and {} more", report.origins_size() - kOriginsShown - 1));
   }
   page.AddItems(std::move(items));
-}
-
-bool SamePlace(const v1::Divergence& a, const v1::Divergence& b) {
-  return a.step() == b.step() && a.rank() == b.rank() && a.stage() == b.stage() &&
-         a.activation() == b.activation() && a.micro_batch() == b.micro_batch();
 }
 
 // "growth: typical distance 1.2e-6 at step 0, 3e-5 at step 9; about 1.5 times a step"
@@ -275,7 +344,7 @@ void AddConfiguration(const v1::DiffReport& report, Page& page) {
 }
 
 void AddNextStep(const v1::DiffReport& report, Page& page) {
-  if (report.verdict() != v1::VERDICT_DIVERGED) return;
+  if (report.verdict() != v1::VERDICT_DIVERGED && !report.has_root()) return;
   const std::string text = NextStep(report);
   page.AddSentence(text.ends_with('?') ? text : text + ".", "Next:");
   if (const std::string values = ValuesAdvice(report); !values.empty())
@@ -292,11 +361,15 @@ Page RenderVerdict(const v1::DiffReport& report) {
 
 Page RenderDiff(const v1::DiffReport& report) {
   Page page = RenderVerdict(report);
+  if (report.verdict() == v1::VERDICT_DIVERGED || report.has_root()) {
+    AddReasons(report, page);
+    AddFocus(report, page);
+  }
   if (report.verdict() == v1::VERDICT_DIVERGED) {
-    AddFirst(report, page);
     AddDiverged(report, page);
     AddOtherOrigins(report, page);
   }
+  AddCurve(report, page);
   AddCompared(report, page);
   AddAligned(report, page);
   AddNotCompared(report, page);
