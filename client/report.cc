@@ -28,6 +28,14 @@ std::string EqualText(const v1::DiffReport& report) {
                            FormatCount(records - unproven));
 }
 
+// Of the root, else of the first divergence.
+std::string RootHeadline(const v1::DiffReport& report) {
+  v1::Divergence row = Focus(report);
+  const bool after_rounding = report.has_root() && !report.root().has_agreeing() && row.origin();
+  if (after_rounding) row.set_origin(false);
+  return Headline(row, report) + (after_rounding ? " Rounding explains everything before it." : "");
+}
+
 // " Cause: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2)."
 std::string CauseText(const v1::DiffReport& report) {
   if (!report.has_root() || !report.root().has_cause()) return {};
@@ -52,7 +60,6 @@ void AddWithin(const std::string& runs, const v1::DiffReport& report, Page& page
         "SAME UP TO ROUNDING", Tone::kGood);
   }
   if (report.has_root()) {
-    const v1::Divergence root = Focus(report);
     return page.AddSentence(
         fmt::format(
             "{}: {}, none by more than its tolerance. But rounding does not explain them: they begin {}{}",
@@ -78,7 +85,7 @@ void AddVerdict(const v1::DiffReport& report, Page& page) {
       }
       return AddWithin(runs, report, page);
     case v1::VERDICT_DIVERGED:
-      return page.AddSentence(Headline(Focus(report), report) + CauseText(report), "DIVERGED", Tone::kBad);
+      return page.AddSentence(RootHeadline(report) + CauseText(report), "DIVERGED", Tone::kBad);
     default:
       return page.AddSentence(fmt::format("{}: {}.", runs, Printable(report.message(), 1000)), "INCOMPARABLE",
                               Tone::kWarn);
