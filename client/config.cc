@@ -81,8 +81,7 @@ int Config(Session& session, const ConfigOptions& options) {
   const auto report = session.collector().CompareConfig(request);
   if (!report.ok()) return session.Fail(attempted, report.status());
   session.Print(
-      *report, [&] { return ToCsv(*report); },
-      [&] { return Render(*report, session.options().quiet); });
+      *report, [&] { return ToCsv(*report); }, [&] { return Render(*report, session.options().quiet); });
   return report->same() ? kExitSame : kExitDiverged;
 }
 

@@ -63,7 +63,7 @@ void AddWithin(const std::string& runs, const v1::DiffReport& report, Page& page
     return page.AddSentence(
         fmt::format(
             "{}: {}, none by more than its tolerance. But rounding does not explain them: they begin {}{}",
-            runs, of, Headline(root, report), CauseText(report)),
+            runs, of, RootHeadline(report), CauseText(report)),
         "WITHIN TOLERANCE", Tone::kWarn);
   }
   page.AddSentence(fmt::format("{}: {}, none by more than its tolerance{}.", runs, of,

@@ -34,8 +34,8 @@ struct Agreement {
   v1::Verdict worst = v1::VERDICT_UNSPECIFIED;  // the same
   std::uint32_t attempts = 0;                   // of the run, when it was compared
   std::optional<std::uint64_t> first_diverged;
-  std::string where;                            // in that step
-  std::string trouble;                          // why not compared
+  std::string where;    // in that step
+  std::string trouble;  // why not compared
 };
 
 // One look at the run.
@@ -196,8 +196,8 @@ class Watcher {
     const auto step = CompleteStep(look.run);
     const bool over = look.run.summary().state() == "finished";
     const std::uint32_t attempts = look.run.summary().attempts();
-    const bool known = agreement_.step && attempts == agreement_.attempts &&
-                       agreement_.worst != v1::VERDICT_INCOMPARABLE;
+    const bool known =
+        agreement_.step && attempts == agreement_.attempts && agreement_.worst != v1::VERDICT_INCOMPARABLE;
     if (!step || (known && step == agreement_.step)) return;
     const bool new_ones = known && !over && *agreement_.step < *step;
     agreement_.trouble.clear();

@@ -288,7 +288,7 @@ struct DiffReport {
   Growth growth;
   std::optional<NoiseSource> noise;
   std::optional<Root> root;
-  std::uint64_t without_hash = 0;      // of compared.identical: no content hash says whether the bits are equal
+  std::uint64_t without_hash = 0;      // of compared.identical: no content hash proves it
   bool explained_by_rounding = false;  // every difference is; then nothing is a divergence
 };
 
