@@ -1,14 +1,14 @@
 """Buffers of a watched model, such as BatchNorm's running statistics: recorded when they have changed.
 
-    as watch finds them                                        mode init
-    behind the pass of their module that changed them          mode train, path ""
-    changed elsewhere, found at the end of the step            path "", or "outside" if the step has them already
-    changed between two steps, found before the next pass      path "outside"
+    as watch finds them                                   mode init
+    changed by a pass of their module                     mode train, path "", behind the pass
+    by one in a compiled graph                            path "", before the next pass or at the end of the step
+    changed elsewhere                                     path "outside", before the next pass or at the end of the step
 
 Whether a buffer has changed is told by its version, which torch counts up with each operation that writes into it. Its batch_norm does not
 count, so that buffers of normalisation layers in training, and those beside a counter that was counted up, are taken as changed.
 
-In a process group changes between steps are not recorded: DistributedDataParallel's broadcast of buffers looks like them."""
+In a process group changes found before a pass are not recorded: DistributedDataParallel's broadcast of buffers looks like them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ OUTSIDE = "outside"
 class _Buffer:
     """One buffer, and what it was when it was recorded or looked at last."""
 
-    __slots__ = ("_call", "_epoch", "_reference", "_version", "handles", "named", "place", "recorded_in")
+    __slots__ = ("_call", "_epoch", "_reference", "_version", "handles", "named", "place")
 
     def __init__(self, named: Named) -> None:
         self.named, self.place = named, Place()
         self.handles: dict[tuple[str, int, int], int] = {}  # (path, micro-batch, call) -> handle
-        self.recorded_in = -1  # step
         self._epoch, self._call = -1, 0
         self._reference: Any = None
         self._version = -1
@@ -58,6 +57,10 @@ class _Buffer:
         self._reference, self._version = weakref.ref(tensor), version
         return True
 
+    def expect_change(self) -> None:
+        """The next call of `changed` finds one."""
+        self._reference = None
+
     def next_call(self, epoch: int) -> int:
         if epoch != self._epoch:
             self._epoch, self._call = epoch, -1
@@ -70,6 +73,7 @@ class _Owner:
 
     def __init__(self, module: Any, buffers: list[_Buffer], counters: list[_Buffer], normalises: bool) -> None:
         self.module, self.buffers, self._counters, self._normalises = module, buffers, counters, normalises
+        self.ran_in = -1  # epoch of the last pass that its hook has seen, which those in graphs do not call
 
     def changed(self, in_pass: bool) -> list[_Buffer]:
         """Since the last call; `in_pass`: the module has just run."""
@@ -94,7 +98,7 @@ class Position:
 class BufferObserver:
     """Of one watch. Nothing here raises into the training."""
 
-    def __init__(self, agent: Agent, found: list[Named], root: Any, position: Position) -> None:
+    def __init__(self, agent: Agent, found: list[Named], position: Position) -> None:
         import torch
 
         self._agent, self._position, self._plain = agent, position, plain_tensor_types()
@@ -108,9 +112,9 @@ class BufferObserver:
             ]
             self._owners.append(_Owner(module, buffers, counters, isinstance(module, norm)))
         self._checked_at = -1  # step at whose end all were looked at
+        self._pass_in = -1  # step of the last pass of the model
         self._removables = [each.module.register_forward_hook(_BufferHook(self, each)) for each in self._owners]
         if self._owners:
-            self._removables.append(root.register_forward_pre_hook(_Hook(self.before_pass)))
             agent.add_ending_listener(self.end_of_step)
 
     def remove(self) -> None:
@@ -122,44 +126,59 @@ class BufferObserver:
     def after_pass(self, owner: _Owner) -> None:
         try:
             if self._position.training_pass(owner.module) and not in_backward():
+                owner.ran_in = self._position.epochs()[1]
                 self._record(owner.changed(in_pass=True), "")
         except Exception as error:
             self._agent.refuse(f"buffers: {error}")
 
-    def before_pass(self, root: Any, *_: Any) -> None:
-        """The root is about to run."""
+    def before_pass(self, in_graph: bool) -> None:
+        """A pass of the model that is recorded as training is about to begin; the micro-batch is still that of the pass before. `in_graph`: a
+        compiled graph runs already. It counts up the versions of what it is going to change when it begins, and not afterwards."""
+        if not self._owners:
+            return
         try:
-            if not self._position.wanted() or in_backward():
+            step = self._agent.current_step()
+            first, self._pass_in = self._pass_in != step, step
+            if in_graph and (first or _in_process_group()):
                 return
-            # What was not looked at in the step before may have changed in that.
-            followed = 0 <= self._agent.current_step() - 1 <= self._checked_at and not _in_process_group()
-            changed = [buffer for owner in self._owners for buffer in owner.changed(in_pass=False)]
-            if followed and self._position.training_pass(root):
-                self._record(changed, OUTSIDE)
+            changed = self._changed()
+            if _in_process_group():
+                return
+            if not first:
+                self._record_elsewhere(changed)
+                for buffer in [buffer for _, buffers in changed for buffer in buffers if in_graph]:
+                    buffer.expect_change()
+            elif 0 <= step - 1 <= self._checked_at:  # else it may have changed in a step that is not recorded
+                self._record([buffer for _, buffers in changed for buffer in buffers], OUTSIDE)
         except Exception as error:
             self._agent.refuse(f"buffers: {error}")
 
     def end_of_step(self) -> None:
         try:
-            if not self._position.wanted():
-                return
-            step = self._checked_at = self._agent.current_step()
-            changed = [buffer for owner in self._owners for buffer in owner.changed(in_pass=False)]
-            again = [buffer for buffer in changed if buffer.recorded_in == step]
-            self._record([buffer for buffer in changed if buffer.recorded_in != step], "")
-            self._record(again, OUTSIDE)
+            if self._position.wanted():
+                self._checked_at = self._agent.current_step()
+                self._record_elsewhere(self._changed())
         except Exception as error:
             self._agent.refuse(f"buffers: {error}")
 
+    def _changed(self) -> list[tuple[_Owner, list[_Buffer]]]:
+        return [(owner, owner.changed(in_pass=False)) for owner in self._owners]
+
+    def _record_elsewhere(self, changed: list[tuple[_Owner, list[_Buffer]]]) -> None:
+        """Changes that were found later than behind a pass of their module."""
+        epoch = self._position.epochs()[1]
+        for owner, buffers in changed:
+            if buffers:
+                self._record(buffers, OUTSIDE if owner.ran_in == epoch else "")
+
     def _record(self, buffers: list[_Buffer], path: str) -> None:
-        agent, step = self._agent, self._agent.current_step()
+        agent = self._agent
         micro_batch, epoch = self._position.epochs()
         together = []
         for buffer in buffers:
             tensor, named = buffer.current(), buffer.named
             if tensor is None:
                 continue
-            buffer.recorded_in = step
             key = (path, micro_batch, buffer.next_call(epoch))
             handle = buffer.handles.get(key)
             if handle is None:
@@ -181,22 +200,15 @@ def _in_process_group() -> bool:
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
-class _Hook:
-    """A hook that stays behind when its module is copied or pickled, and leaves nothing in graphs."""
+class _BufferHook:
+    """After the pass of a module that has buffers. Stays behind when the module is copied or pickled, and leaves nothing in graphs."""
 
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
+    def __init__(self, observer: BufferObserver, owner: _Owner) -> None:
+        self._observer, self._owner = observer, owner
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *_: Any) -> None:
         if not _tracing.tracing() and not _tracing.exporting():
-            self._function(*args)
+            self._observer.after_pass(self._owner)
 
     def __reduce__(self) -> Any:
         return INERT_COPY
-
-
-class _BufferHook(_Hook):
-    """After the pass of a module that has buffers."""
-
-    def __init__(self, observer: BufferObserver, owner: _Owner) -> None:
-        super().__init__(lambda *_: observer.after_pass(owner))

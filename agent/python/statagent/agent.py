@@ -491,7 +491,7 @@ class Agent:
         return self._library.statagent_flush(self._pointer, milliseconds) == 0
 
     def close(self, timeout: float = EXIT_SECONDS) -> bool:
-        """Flushes for at most `timeout` seconds, removes all watches and ends. What is pending then stays in the spill file, or, without
+        """Flushes for at most `timeout` seconds, removes all watches (with hooks in compiled graphs only the next init does) and ends. What is pending then stays in the spill file, or, without
         one, counts as dropped. Later calls do nothing."""
         milliseconds = _milliseconds("close: timeout", timeout)
         if not self._closed:
@@ -508,8 +508,9 @@ class Agent:
             listener()
         close = self._library.statagent_close_failed if self._failed else self._library.statagent_close
         delivered = close(self._pointer, milliseconds) == 0
-        for watch in list(self.watches):
-            watch.remove()
+        in_graphs = [watch for watch in self.watches if watch.in_graph]
+        _closed_watches.extend(in_graphs)
+        _remove_all([watch for watch in self.watches if watch not in in_graphs])
         for removable in self._leaf_hooks:
             removable.remove()
         self._leaf_hooks.clear()
@@ -567,6 +568,11 @@ class Agent:
         if len(self._identities) != len(self._handles):
             self._identities = {number: (key[0], key[1]) for key, number in list(self._handles.items())}
         self.refuse(message, *self._identities.get(handle, ("", "")))
+
+
+def _remove_all(watches: list[Any]) -> None:
+    for watch in watches:
+        watch.remove()
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:
@@ -636,6 +642,7 @@ def _environment_rank() -> int:
 # --- the process's agent ---------------------------------------------------------------------------------------------------
 
 _current: Agent | None = None
+_closed_watches: list[Any] = []  # whose hooks are part of graphs, which would be compiled again without them
 _starting = threading.Lock()
 
 
@@ -680,6 +687,8 @@ def init(
                 "serves one run; close it first with statagent.close()"
             )
         _variables.warn_about_unknown()
+        _remove_all(_closed_watches)
+        _closed_watches.clear()
         options = _options(
             {"run": run, "collector": collector, "if_exists": if_exists, "launch": launch, "steps": steps,
              "spill_dir": None if spill_dir is None else os.fspath(spill_dir), "spill_limit": spill_limit,

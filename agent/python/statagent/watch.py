@@ -88,6 +88,8 @@ class Watch:
         self._backward_began = False  # since then
         self._memory: MemoryObserver | None = None
         self._random_states: RandomStates | None = None
+        self._buffers: BufferObserver | None = None
+        self.in_graph = False  # hooks are part of a compiled graph that has run
         self.between = False  # whether inputs are recorded that no watched module has returned
         self.micro_batch = 0
         self.epoch = 0  # grows when call indices begin anew: with each micro-batch and step
@@ -179,10 +181,11 @@ class Watch:
             note = _InertWithKeywords(observer, key.tensor, observer.names)
             self._removables += [key, root.register_forward_pre_hook(note, with_kwargs=True)]
 
-    def _observe_buffers(self, root: Any, buffers: list[Named]) -> None:
+    def _observe_buffers(self, buffers: list[Named]) -> None:
         assert self._agent is not None
         position = Position(self.wanted, self._trains, lambda: (self.micro_batch, self.epoch))
-        self._removables.append(BufferObserver(self._agent, buffers, root, position))
+        self._buffers = BufferObserver(self._agent, buffers, position)
+        self._removables.append(self._buffers)
 
     def _trains(self, module: Any) -> bool:
         """Whether the pass of a module is recorded as training."""
@@ -255,13 +258,14 @@ class Watch:
 
     def _enter(self, root: Any, *_: Any) -> None:
         """The root's forward pass begins."""
-        self._begin_pass(root, _torch().is_grad_enabled())
+        self._begin_pass(root, _torch().is_grad_enabled(), in_graph=False)
 
     def enter_compiled(self, grad_enabled: bool) -> None:
         """As _enter, within a compiled graph: grad mode there is what it was when the graph was traced."""
-        self._begin_pass(self._root, grad_enabled)
+        self.in_graph = True
+        self._begin_pass(self._root, grad_enabled, in_graph=True)
 
-    def _begin_pass(self, root: Any, grad_enabled: bool) -> None:
+    def _begin_pass(self, root: Any, grad_enabled: bool, in_graph: bool) -> None:
         self._pass_seen = True
         self.note_pass(root, grad_enabled)
         if self._resting == _SKIP or self._state != _DECIDE or in_backward():
@@ -273,6 +277,8 @@ class Watch:
         self._trained_last, self._backward_began = self._state == _TRAIN, False
         if self._state != _TRAIN:
             return
+        if self._buffers is not None:
+            self._buffers.before_pass(in_graph)
         if self._backward_seen:
             self._backward_seen = False
             self.micro_batch += 1
@@ -518,6 +524,7 @@ class _ModuleHook:
     # --- a Recorder, for calls inside of compiled graphs; a call is (micro-batch, call index, state)
 
     def active(self) -> bool:
+        self._watch.in_graph = True
         return self._watch._state != _SKIP
 
     def begin(self, paths: list[str], grad_enabled: bool) -> tuple[int, int, int] | None:
@@ -758,7 +765,7 @@ def watch(
         for named in buffers:
             made._claim(named, ["buffer"])
         made._attach(unwrap(model), modules, chosen)
-        made._observe_buffers(unwrap(model), buffers)
+        made._observe_buffers(buffers)
         made._optimizers = [
             OptimizerHooks(agent, each, parameters, chosen, made.wanted, made.trained, made.parameters_wanted)
             for each in optimizers

@@ -102,7 +102,7 @@ def test_change_within_the_step_is_recorded_at_its_end(agent: Agent, recording: 
         net.average.fill_(value)
         statagent.step()
     assert [(r.step, r.name, r.path, r.mode) for r in recording.of("buffer")] == [
-        (0, "average", "", "init"), (0, "table", "", "init"), (0, "average", "", "train"), (1, "average", "", "train"),
+        (0, "average", "", "init"), (0, "table", "", "init"), (0, "average", "outside", "train"), (1, "average", "outside", "train"),
     ]  # fmt: skip
     assert recording.records[-1].kind == "buffer" and recording.records[-1].hash == compute(torch.full((8,), 2.0))["hash"]
 
@@ -144,16 +144,17 @@ def test_buffers_follow_the_selection_and_the_kinds(agent: Agent, recording: Rec
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled_model_records_its_buffers_at_the_end_of_the_step(agent: Agent, recording: Recording, backend: str) -> None:
+def test_compiled_model_records_its_buffers_under_the_same_identities(agent: Agent, recording: Recording, backend: str) -> None:
     net = seeded(model)
     optimizer = watched(net)
     compiled = torch.compile(net, backend=backend)
     for _ in range(2):
-        compiled(data()).sum().backward()
+        compiled(data(seed=0)).sum().backward()
+        compiled(data(seed=1)).sum().backward()
         optimizer.step()
     for step in (0, 1):
         trained = [entry for entry in found(recording, step) if entry[1] == "train"]
-        assert trained == [("1.running_mean", "train", "", 0, 0), ("1.running_var", "train", "", 0, 0)]
+        assert trained == [(f"1.running_{name}", "train", "", batch, 0) for batch in (0, 1) for name in ("mean", "var")]
     assert recording.refusals == []
 
 
