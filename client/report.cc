@@ -31,7 +31,8 @@ std::string EqualText(const v1::DiffReport& report) {
 // Of the root, else of the first divergence.
 std::string RootHeadline(const v1::DiffReport& report) {
   v1::Divergence row = Focus(report);
-  const bool after_rounding = report.has_root() && !report.root().has_agreeing() && row.origin();
+  const bool after_rounding = report.has_root() && report.root().has_times_expected() &&
+                              !report.root().has_agreeing() && row.origin();
   if (after_rounding) row.set_origin(false);
   return Headline(row, report) + (after_rounding ? " Rounding explains everything before it." : "");
 }

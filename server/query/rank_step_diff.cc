@@ -731,7 +731,8 @@ void Tally::Count(const Comparison& comparison, Stage stage) {
   within_tolerance += comparison.agreement == Agreement::kWithinTolerance ? 1 : 0;
   diverged += comparison.agreement == Agreement::kDiverged ? 1 : 0;
   without_hash += same && comparison.without_hash ? 1 : 0;
-  if (comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kNumeric) {
+  const bool is_input = stage == Stage::kWeights || stage == Stage::kBatch;
+  if (comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kNumeric && !is_input) {
     ++numeric;
     by_statistics += comparison.distance && comparison.distance->kind == DistanceKind::kStatistics ? 1 : 0;
   }

@@ -39,7 +39,7 @@ struct Tally {
   std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
   std::uint64_t incomparable = 0;   // pairs without a statistic in common; not among the records
   std::uint64_t without_hash = 0;   // of the identical: as far as was recorded
-  std::uint64_t numeric = 0;        // of the diverged: in the size of values only
+  std::uint64_t numeric = 0;        // of the diverged: in the size of values only, and no inputs
   std::uint64_t by_statistics = 0;  // of those: no sketch told
   bool weights_unproven = false;    // weights within tolerance, with no hashes to say whether they are equal
   bool weights_seen = false, weights_differ = false, batches_seen = false, batches_differ = false;

@@ -18,6 +18,8 @@ Stage StageOf(const ActivationKey& key) {
     case Kind::kWeight:
     case Kind::kOptimizerState:
       return key.mode == Mode::kInit ? Stage::kWeights : Stage::kOptimizer;
+    case Kind::kBuffer:
+      return key.mode == Mode::kInit ? Stage::kWeights : Stage::kForward;
     case Kind::kBatch:
       return Stage::kBatch;
     case Kind::kWeightGrad:

@@ -14,7 +14,8 @@ bool BySketch(const std::optional<Divergence>& row) {
 }
 
 bool ByStatistics(const std::optional<Divergence>& row) {
-  return row && row->kind != Kind::kUnspecified && row->distance_kind == DistanceKind::kStatistics;
+  return row && row->kind != Kind::kUnspecified && row->distance_kind == DistanceKind::kStatistics &&
+         row->reason != Reason::kNonfinite;
 }
 
 // Why rounding cannot be told from a bug here; null if it can.
@@ -29,17 +30,38 @@ const char* WhyNotKnown(const DiffRequest& request, const DiffReport& report) {
   return nullptr;
 }
 
-// The first row that differs in more than values: no rounding explains it.
-const Divergence* FirstStructural(const DiffReport& report) {
+// Weights as loaded and batches are computed from nothing that was recorded.
+bool IsInput(const Divergence& row) { return row.stage == Stage::kWeights || row.stage == Stage::kBatch; }
+
+// The first row that no rounding explains: an input, or one that differs in more than values.
+const Divergence* FirstHard(const DiffReport& report) {
   const auto row = std::find_if(report.diverged.begin(), report.diverged.end(), [](const Divergence& one) {
-    return one.reason != Reason::kNumeric && one.reason != Reason::kBitwise;
+    return IsInput(one) || (one.reason != Reason::kNumeric && one.reason != Reason::kBitwise);
   });
   return row == report.diverged.end() ? nullptr : &*row;
 }
 
-bool IsBefore(const Divergence& x, const Divergence& y) {
-  const auto when = [](const Divergence& row) { return std::tuple(row.step, row.segment, row.stage); };
-  return when(x) < when(y);
+bool SameTensor(const Divergence& x, const Divergence& y) {
+  const auto identity = [](const Divergence& row) {
+    return std::tie(row.step, row.micro_batch, row.rank, row.stage, row.kind, row.activation, row.output_path,
+                    row.call, row.mode);
+  };
+  return identity(x) == identity(y);
+}
+
+// Its row among those above their tolerance; null if it is not there.
+const Divergence* RowAmong(const DiffReport& report, const Divergence& one) {
+  const auto row = std::find_if(report.diverged.begin(), report.diverged.end(),
+                                [&](const Divergence& other) { return SameTensor(one, other); });
+  return row == report.diverged.end() ? nullptr : &*row;
+}
+
+// Whether such a row stands before the root, or is about the same tensor. Rows are in order.
+bool ComesFirst(const DiffReport& report, const Divergence& hard, const Divergence& root) {
+  const Divergence* row = RowAmong(report, root);
+  if (row != nullptr) return &hard <= row;
+  const auto when = [](const Divergence& one) { return std::tuple(one.step, one.segment, one.stage); };
+  return when(hard) < when(root);
 }
 
 Root RootOf(const Divergence& row, Confidence confidence, std::string because) {
@@ -82,9 +104,18 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     if (!root.ok()) return root.status();
     report.root = *std::move(root);
   }
-  const Divergence* structural = FirstStructural(report);
-  if (structural != nullptr && (!report.root || IsBefore(*structural, report.root->at)))
-    report.root = RootOf(*structural, Confidence::kCertain, "it differs in more than the size of its values");
+  const Divergence* hard_row = FirstHard(report);
+  if (hard_row != nullptr && (!report.root || ComesFirst(report, *hard_row, report.root->at))) {
+    const bool same = report.root && SameTensor(*hard_row, report.root->at) && IsInput(*hard_row);
+    if (!same) {
+      report.root = RootOf(*hard_row, Confidence::kCertain,
+                           IsInput(*hard_row) ? "nothing that was recorded comes before it"
+                                              : "it differs in more than the size of its values");
+    }
+  } else if (report.root) {
+    if (const Divergence* row = RowAmong(report, report.root->at))
+      report.root->at.times_noise = row->times_noise;
+  }
   if (unknown != nullptr) {
     report.notes.emplace_back(unknown);
     if (!report.root && report.first)

@@ -85,7 +85,10 @@ def judge_ranks(expected: Place, first: dict[str, Any], rows: list[dict[str, Any
 def judge_table(expected: Place, table: str, code: int, world: int) -> list[str]:
     """The first line names the place; the exit code is diff's."""
     line = next((line for line in table.splitlines() if line.strip()), "")
-    words = ("DIVERGED", f"step {expected.step}", f"rank {expected.rank_in(world)}", expected.stage, expected.activation,
-             expected.reason.replace("_", " "))  # fmt: skip
+    # The run that lacks something goes by its name; A is always a baseline.
+    reason = {"missing_in_a": "missing in base-", "missing_in_b": "missing in "}.get(expected.reason, expected.reason)
+    words = ("DIVERGED", f"step {expected.step}", f"rank {expected.rank_in(world)}", expected.stage, expected.activation, reason)
     wrong = [f"the first line does not say '{word}': {line}" for word in words if word not in line]
+    if expected.reason == "missing_in_b" and "missing in base-" in line:
+        wrong.append(f"the first line names the baseline as lacking it: {line}")
     return wrong if code == 1 else [*wrong, f"exit code {code}"]
