@@ -96,7 +96,13 @@ def number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def disagreements(report: dict[str, Any], naive: Answer) -> list[str]:
+def may_be_explained(naive: Answer, question: list[str]) -> bool:
+    """Whether rounding may explain the answer: something differs, in size only, and the question sets no limit of its own."""
+    hard = any(option in question for option in ("--tolerance", "--exact", "--kinds"))
+    return not hard and naive.first_bitwise is not None and all(row.reason == "numeric" for row in naive.rows)
+
+
+def disagreements(report: dict[str, Any], naive: Answer, question: list[str]) -> list[str]:
     """One line each; empty if both say the same."""
     found: list[str] = []
 
@@ -104,7 +110,12 @@ def disagreements(report: dict[str, Any], naive: Answer) -> list[str]:
         if of_diff != of_model:
             found.append(f"{what}: diff says {of_diff}, the model {of_model}")
 
-    expect("verdict", report["verdict"], naive.verdict)
+    if report["explained"]:
+        expect("explained", report["explained"], "rounding" if may_be_explained(naive, question) else None)
+        expect("root of what is explained", report["root"], None)
+        expect("verdict", report["verdict"], "within_tolerance")
+    else:
+        expect("verdict", report["verdict"], naive.verdict)
     if "incomparable" in (report["verdict"], naive.verdict):
         return found
     compared = report["compared"]
@@ -154,7 +165,7 @@ def check_seed(collector: Collector, seed: int, folder: Path) -> list[str]:
         return [f"seed {seed}, diff a{seed} b{seed} {' '.join(asked)}: exit code {done.code}: {done.err}"]
     report = done.json()
     a, b, *others = [run_of(paths) for paths in exported]
-    found = disagreements(report, model_of(a, b, others, question))
+    found = disagreements(report, model_of(a, b, others, question), question)
     for paths in exported:
         for path in paths:
             path.unlink()
