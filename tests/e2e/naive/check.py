@@ -23,6 +23,7 @@ from conftest import BUILD, Collector
 
 from naive.generator import as_line, make_pair, make_repeats
 from naive.naive_diff import Answer, Losses, Model, Run, read_records
+from naive.naive_root import RootSearch, Settings, is_known, is_loaded_later, root_of
 
 MAKE_RUNS = BUILD / "tests" / "make_runs"
 NOISE = ["--noise", "RUNS"]
@@ -66,6 +67,14 @@ def places_of_scalars(path: Path) -> set[tuple[int, int]]:
         return {(int(line["step"]), int(line["rank"])) for line in csv.DictReader(lines)}
 
 
+def read_settings(path: Path) -> Settings:
+    settings: Settings = defaultdict(list)
+    with path.open(newline="") as lines:
+        for line in csv.DictReader(lines):
+            settings[int(line["step"]), int(line["rank"])].append((line["name"], float(line["value"])))
+    return settings
+
+
 def export(collector: Collector, run: str, folder: Path) -> tuple[Path, Path]:
     observations, scalars = folder / f"{run}.csv", folder / f"{run}.scalars.csv"
     done = collector.statctl("export", "csv", run, str(observations), "--sketch")
@@ -96,7 +105,13 @@ def number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def disagreements(report: dict[str, Any], naive: Answer) -> list[str]:
+def may_be_explained(naive: Answer, question: list[str]) -> bool:
+    """Whether rounding may explain the answer: something differs, in size only, and the question sets no limit of its own."""
+    hard = any(option in question for option in ("--tolerance", "--exact", "--kinds"))
+    return not hard and naive.first_bitwise is not None and all(row.reason == "numeric" for row in naive.rows)
+
+
+def disagreements(report: dict[str, Any], naive: Answer, question: list[str]) -> list[str]:
     """One line each; empty if both say the same."""
     found: list[str] = []
 
@@ -104,7 +119,13 @@ def disagreements(report: dict[str, Any], naive: Answer) -> list[str]:
         if of_diff != of_model:
             found.append(f"{what}: diff says {of_diff}, the model {of_model}")
 
-    expect("verdict", report["verdict"], naive.verdict)
+    if report["explained"]:
+        expect("root of what is explained", report["root"], None)
+        expect("verdict", report["verdict"], "within_tolerance")
+        if not may_be_explained(naive, question):
+            expect("explained", report["explained"], None)
+    else:
+        expect("verdict", report["verdict"], naive.verdict)
     if "incomparable" in (report["verdict"], naive.verdict):
         return found
     compared = report["compared"]
@@ -138,6 +159,22 @@ def disagreements(report: dict[str, Any], naive: Answer) -> list[str]:
     return found
 
 
+def disagreements_on_root(report: dict[str, Any], search: RootSearch, naive: Answer, question: list[str]) -> list[str]:
+    if report["verdict"] == "incomparable" or "--kinds" in question:
+        return []
+    # Diff does not judge weights that only one run loaded in a later launch.
+    if any(is_loaded_later(row, search.a, search.b) for row in (*naive.rows, naive.first_bitwise) if row):
+        return []
+    found: list[str] = []
+    shown, root = report["root"] and row_of(report["root"])[:-1], root_of(search, naive)
+    if shown != root:
+        found.append(f"root: diff says {shown}, the model {root}")
+    explains = root is None and may_be_explained(naive, question) and is_known(search.a, search.b, naive)
+    if (report["explained"] == "rounding") != explains:
+        found.append(f"explained: diff says {report['explained']}, the model {explains}")
+    return found
+
+
 def close(a: float | None, b: float | None) -> bool:
     if a is None or b is None or not math.isfinite(a) or not math.isfinite(b):
         return a == b
@@ -154,7 +191,10 @@ def check_seed(collector: Collector, seed: int, folder: Path) -> list[str]:
         return [f"seed {seed}, diff a{seed} b{seed} {' '.join(asked)}: exit code {done.code}: {done.err}"]
     report = done.json()
     a, b, *others = [run_of(paths) for paths in exported]
-    found = disagreements(report, model_of(a, b, others, question))
+    naive = model_of(a, b, others, question)
+    found = disagreements(report, naive, question)
+    search = RootSearch(a, b, *(read_settings(scalars) for _, scalars in exported[:2]))
+    found += disagreements_on_root(report, search, naive, question)
     for paths in exported:
         for path in paths:
             path.unlink()

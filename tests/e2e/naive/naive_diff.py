@@ -38,6 +38,10 @@ class Record:
     hash: str
     moments: dict[str, float] | None  # None: no finite element
     sketch: list[float]
+    class_name: str
+    depth: int
+    zeros: int
+    l1: float
 
 
 @dataclass
@@ -92,6 +96,7 @@ def as_record(line: dict[str, str]) -> Record:
         int(line["rank"]), int(line["step"]), identity, int(line["order"]), line["dtype"], line["shape"], int(line["numel"]),
         (int(line["nan"]), int(line["pos_inf"]), int(line["neg_inf"])), line["hash"], moments,
         [float(x) for x in json.loads(line["sketch"])] if line["sketch"] else [],
+        line["class"], int(line["depth"]), int(line["zero"] or 0), float(line["l1"] or 0),
     )  # fmt: skip
 
 
