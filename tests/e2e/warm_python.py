@@ -81,8 +81,8 @@ def _serve() -> list[str] | None:
 
     gc.collect()
     gc.freeze()  # what is there stays, and is not looked at again in every fork
-    # After the program's own handlers. What is frozen at the end is not freed, and nanobind, which triton uses, calls that a leak on standard error.
-    atexit.register(gc.unfreeze)
+    if "triton" in sys.modules:  # its nanobind reports what is still frozen at the end as leaks, on standard error
+        atexit.register(gc.unfreeze)  # runs after the program's own handlers
     assert torch.get_num_threads() == 1 and len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
     while True:
         line = b""
