@@ -15,7 +15,8 @@ Usage: scripts/setup.sh [--for demo|test] [--check]
   --check      change nothing; say what is missing; exit 1 if anything is
 
 System packages come from apt (root or sudo), Python packages go into .venv. If the system's python3 already imports torch,
-.venv uses that one. Otherwise a CPU build is asked for; STATCOLLECT_TORCH names another ("torch==2.9.0").
+.venv uses that one. Otherwise torch 2.15.0 is installed, the CPU build ("torch==2.15.0+cpu") if the package index has one, else
+the default build. STATCOLLECT_TORCH names another ("torch==2.13.0").
 EOF
 }
 while [ $# -gt 0 ]; do
@@ -103,10 +104,10 @@ if [ "$missing_torch" = 1 ]; then
     say "installing $STATCOLLECT_TORCH"
     "$python" -m pip install --disable-pip-version-check -q "$STATCOLLECT_TORCH"
   else
-    # The "+cpu" build is a tenth of the size; where the configured index does not offer it, the default build does as well.
+    # The "+cpu" build is a tenth of the size. Where the configured index does not offer it, the default build does as well, without a GPU too.
     say "installing torch (CPU build if the package index has one)"
-    "$python" -m pip install --disable-pip-version-check -q "torch==2.13.0+cpu" 2>/dev/null ||
-      "$python" -m pip install --disable-pip-version-check -q "torch>=2.1"
+    "$python" -m pip install --disable-pip-version-check -q "torch==2.15.0+cpu" 2>/dev/null ||
+      "$python" -m pip install --disable-pip-version-check -q "torch==2.15.0"
   fi
 fi
 if [ ${#missing_pip[@]} -gt 0 ]; then

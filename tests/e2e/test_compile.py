@@ -80,16 +80,28 @@ def train(run, kinds, **how):
     weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
     return hashlib.sha256(weights).hexdigest()
 
+print("torch", torch.__version__)
 print("eager", train("cache_eager", None))
 print("breaks", train("cache_breaks", None, fullgraph=False))
 torch._dynamo.reset()
 print("whole", train("cache_whole", WITHOUT_GRADIENTS, fullgraph=True))
 torch._dynamo.reset()
 try:
-    train("cache_refused", None, fullgraph=True)
+    print("all", train("cache_all", None, fullgraph=True))
 except Exception as error:
     print("refused", str(error).replace("\\n", " "))
 """
+
+
+def refuses_to_trace(said: dict[str, str]) -> bool:
+    """Whether torch refused to trace the cache with all kinds in one graph: 2.13 does, 2.15 does not, as docs/compile.md says."""
+    version = tuple(map(int, said["torch"].split(".")[:2]))
+    if "refused" in said:
+        assert version < (2, 15) and "has no attribute" in said["refused"], said["refused"]
+        return True
+    assert version > (2, 13), "torch 2.13 can do it: say so in docs/compile.md"
+    assert said["all"] == said["eager"], "bit-identical training"
+    return False
 
 
 def test_a_transformer_that_fills_a_cache_is_recorded_as_documented(shared_collector: Collector) -> None:
@@ -97,9 +109,10 @@ def test_a_transformer_that_fills_a_cache_is_recorded_as_documented(shared_colle
     done = shared_collector.python(CACHING)
     said = dict(line.split(" ", 1) for line in done.out.splitlines())
     assert said["eager"] == said["breaks"] == said["whole"], "bit-identical training"
-    assert "has no attribute" in said["refused"], "torch can do it now: say so in docs/compile.md"
-    found = shared_collector.diff("cache_eager", "cache_breaks", "--exact")
-    assert (found["verdict"], found["unmatched"]) == ("identical", {"only_a": [], "only_b": []})
+    for compiled in ["cache_breaks"] if refuses_to_trace(said) else ["cache_breaks", "cache_all"]:
+        found = shared_collector.diff("cache_eager", compiled, "--exact")
+        assert (found["verdict"], found["unmatched"]) == ("identical", {"only_a": [], "only_b": []}), compiled
+        assert found["compared"]["records"] > 100, compiled
     found = shared_collector.diff("cache_eager", "cache_whole", "--exact", "--kinds", "output,weight,weight_grad")
     assert (found["verdict"], found["unmatched"]) == ("identical", {"only_a": [], "only_b": []})
     assert found["compared"]["records"] > 50

@@ -6,6 +6,7 @@ line on standard input, for each the fork's pid and then its exit code on standa
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import json
@@ -80,6 +81,8 @@ def _serve() -> list[str] | None:
 
     gc.collect()
     gc.freeze()  # what is there stays, and is not looked at again in every fork
+    if "triton" in sys.modules:  # its nanobind reports what is still frozen at the end as leaks, on standard error
+        atexit.register(gc.unfreeze)  # runs after the program's own handlers
     assert torch.get_num_threads() == 1 and len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
     while True:
         line = b""

@@ -4,9 +4,11 @@ Reads only; starts no CUDA context, imports no package, draws no random number. 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -113,9 +115,21 @@ def _version(package: str) -> str:
     if loaded:
         return str(loaded)
     try:
-        return importlib.metadata.version(package)
+        return (_torch_version() if package == "torch" else "") or importlib.metadata.version(package)
     except Exception:
         return ""
+
+
+def _torch_version() -> str:
+    """torch.__version__ with its build ("2.15.0+cu132"), without importing torch; "" if its files do not say. Distributions from PyPI leave
+    the build out of their metadata."""
+    with contextlib.suppress(Exception):
+        spec = importlib.util.find_spec("torch")
+        for folder in (spec and spec.submodule_search_locations) or ():
+            match = re.search(r"^__version__\s*=\s*['\"]([^'\"]+)['\"]", (Path(folder) / "version.py").read_text(), re.MULTILINE)
+            if match:
+                return match.group(1)
+    return ""
 
 
 def variables() -> dict[str, str]:
