@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -12,6 +13,7 @@ from conftest import Collector
 from verdict_bench.pairs import Pair, run_name
 
 FLOORS = {"bf16": 4e-3, "f16": 5e-4, "f64": 1e-16}
+LARGEST = 1e12
 FLOOR = 6e-8  # of f32 and of everything that is not rounded
 
 Row = dict[str, Any]
@@ -68,17 +70,24 @@ def alone_of(pair: Pair) -> str:
     return run_name(pair.family, "", pair.bug, pair.size, pair.steps)
 
 
-def measure(pair: Pair, distances: Distances) -> None:
-    """Fills effect, distance and rounding: at the place of those expected where the bug stands out most."""
+def measure(pair: Pair, distances: Distances, changes: Sequence[str]) -> None:
+    """Fills effect, distance and rounding: at the place of those expected where the bug stands out most. `changes`: the family's legal ones."""
     alone = distances.of(pair.run_a, alone_of(pair), pair.step)
-    rounded = distances.of(pair.run_a, run_name(pair.family, pair.legal, steps=pair.steps), pair.step) if pair.legal else {}
-    pair.effect, pair.distance, pair.rounding = 0.0, 0.0, 0.0
+    rounded = {change: distances.of(pair.run_a, run_name(pair.family, change, steps=pair.steps), pair.step) for change in changes}
+    pair.effect, pair.distance, pair.rounding, pair.typical = 0.0, 0.0, 0.0, 0.0
     for place, row in first_calls({place: row for place, row in alone.items() if matches(row, pair.expected)}).items():
-        noise = rounded[place]["distance"] if place in rounded else 0.0
+        noise = distance_at(rounded.get(pair.legal, {}), place)
         floor = FLOORS.get(row["dtype"], FLOOR)
+        others = [found for found in (distance_at(rows, place) for rows in rounded.values()) if found > 0]
+        typical = max(floor, noise, statistics.median(others) if others else 0.0)
+        pair.typical = max(pair.typical, min(row["distance"] / typical, LARGEST))
         effect = row["distance"] / (noise or floor)
         if effect > pair.effect:
-            pair.effect, pair.distance, pair.rounding = min(effect, 1e12), min(row["distance"], 1e12), noise
+            pair.effect, pair.distance, pair.rounding = min(effect, LARGEST), min(row["distance"], LARGEST), noise
+
+
+def distance_at(rows: dict[tuple[Any, ...], Row], place: tuple[Any, ...]) -> float:
+    return float(rows[place]["distance"]) if place in rows else 0.0
 
 
 def first_calls(rows: dict[tuple[Any, ...], Row]) -> dict[tuple[Any, ...], Row]:
@@ -92,7 +101,14 @@ def first_calls(rows: dict[tuple[Any, ...], Row]) -> dict[tuple[Any, ...], Row]:
 def measure_all(pairs: Sequence[Pair], collector: Collector) -> None:
     distances = Distances(collector)
     for family in dict.fromkeys(pair.family for pair in pairs):
-        for pair in pairs:
-            if pair.family == family and pair.bug:
-                measure(pair, distances)
+        mine = [pair for pair in pairs if pair.family == family]
+        for pair in mine:
+            if pair.bug:
+                measure(pair, distances, changes_in(mine, pair.steps))
         distances.forget()
+
+
+def changes_in(pairs: Sequence[Pair], steps: int) -> list[str]:
+    """Legal changes of which a clean pair with the baseline was recorded."""
+    clean = [pair.legal for pair in pairs if not pair.bug and pair.steps == steps and pair.legal]
+    return [change for change in clean if "~" not in change and "+" not in change]

@@ -55,6 +55,7 @@ class Pair:
     effect: float | None = None
     distance: float | None = None  # of the bug alone at its place
     rounding: float | None = None  # of the legal change alone at the same place
+    typical: float | None = None  # distance over what the family's legal changes differ by at that place, in the middle
     steps: int = 0  # of a run longer than usual
 
 

@@ -44,6 +44,10 @@ def effect_of(result: Result) -> float:
     return float(result.pair["effect"] or 0.0)
 
 
+def typical_of(result: Result) -> float:
+    return float(result.pair["typical"] or 0.0)
+
+
 def false_alarms(results: Sequence[Result]) -> Table:
     rows: Table = [("clean pairs", "today", "with roots")]
     clean = [each for each in results if is_clean(each)]
@@ -95,13 +99,20 @@ def goals(results: Sequence[Result]) -> Table:
     row("root exact at 10 times rounding or more", ">= 95 %", lambda r: _large(r, 10), lambda r: r.exact)
     row("root exact at 10 times rounding or more, today", "", lambda r: _large(r, 10), lambda r: r.first_exact)
     row("root exact at 3 to 10 times rounding", ">= 70 %", lambda r: _large(r, 3) and not _large(r, 10), lambda r: r.exact)
+    row("root exact at 10 times typical rounding or more", "", lambda r: typical_of(r) >= 10, lambda r: r.exact)
+    row("root exact at 3 to 10 times typical rounding", "", lambda r: 3 <= typical_of(r) < 10, lambda r: r.exact)
+    row("root names another place", "", lambda r: _large(r, 3), lambda r: r.alarm and not r.exact)
     row("root exact, bug alone, any size", "", lambda r: _large(r, 1e-9) and not on_top(r), lambda r: r.exact)
-    row("cause right, root exact, a rule expected", ">= 90 %", lambda r: r.exact and r.cause_right is not None, _cause_right)
+    row("cause right, where the root is exact and a rule expected", ">= 90 %", _has_rule, _cause_right)
     return rows
 
 
 def _large(result: Result, at_least: float) -> bool:
     return not is_clean(result) and effect_of(result) >= at_least
+
+
+def _has_rule(result: Result) -> bool:
+    return result.exact and result.cause_right is not None
 
 
 def _cause_right(result: Result) -> bool:
