@@ -23,7 +23,7 @@ from conftest import BUILD, Collector
 
 from naive.generator import as_line, make_pair, make_repeats
 from naive.naive_diff import Answer, Losses, Model, Run, read_records
-from naive.naive_root import RootSearch, Settings, is_known, is_loaded_later, root_of
+from naive.naive_root import RootSearch, Settings, is_hard, is_known, is_loaded_later, root_of
 
 MAKE_RUNS = BUILD / "tests" / "make_runs"
 NOISE = ["--noise", "RUNS"]
@@ -108,7 +108,7 @@ def number(value: Any) -> float | None:
 def may_be_explained(naive: Answer, question: list[str]) -> bool:
     """Whether rounding may explain the answer: something differs, in size only, and the question sets no limit of its own."""
     hard = any(option in question for option in ("--tolerance", "--exact", "--kinds"))
-    return not hard and naive.first_bitwise is not None and all(row.reason == "numeric" for row in naive.rows)
+    return not hard and naive.first_bitwise is not None and all(row.reason == "numeric" and not is_hard(row) for row in naive.rows)
 
 
 def disagreements(report: dict[str, Any], naive: Answer, question: list[str]) -> list[str]:

@@ -332,10 +332,8 @@ def chosen_of(jumps: list[Jump], pairs: list[Pair]) -> int:
 
 def measured_by(row: Row | None, a: Run, b: Run) -> str:
     """ "sketch", "statistics", or "" where nothing was measured."""
-    if row is None or row.stage == "loss" or row.distance is None:
+    if row is None or row.stage == "loss" or row.distance is None or row.reason == "nonfinite":
         return ""
-    if row.reason == "nonfinite":
-        return "statistics"
     sketches = [
         record.sketch if record.moments else []
         for run in (a, b)
@@ -358,6 +356,11 @@ def is_known(a: Run, b: Run, answer: Answer) -> bool:
     return "sketch" in measured or "statistics" not in measured
 
 
+def is_hard(row: Row) -> bool:
+    """Whether no rounding explains it: an input, or other than in the size of its values."""
+    return row.stage in ("weights", "batch") or row.reason not in ("numeric", "bitwise")
+
+
 def root_of(search: RootSearch, answer: Answer) -> tuple[Any, ...] | None:
     """(step, rank, stage, name, kind, path, micro-batch, call, mode), as `statctl diff --all` names it."""
     first = answer.rows[0] if answer.rows else None
@@ -366,12 +369,14 @@ def root_of(search: RootSearch, answer: Answer) -> tuple[Any, ...] | None:
     known = is_known(search.a, search.b, answer)
     found = search.run() if known else None
     key = found.key() if found else None
-    structural = next((row for row in answer.rows if row.reason not in ("numeric", "bitwise")), None)
-    if structural is not None:
-        # A root knows its step and stage only.
-        when = (structural.step, structural.place[1], STAGES.index(structural.stage))
-        if key is None or when < (key[0], 0, STAGES.index(key[2])):
-            return structural.key()[:-1]
-    if key is None and first is not None and (not known or any(row.reason != "numeric" for row in answer.rows)):
+    hard = next((i for i, row in enumerate(answer.rows) if is_hard(row)), None)
+    if hard is not None:
+        row = answer.rows[hard]
+        same = next((i for i, other in enumerate(answer.rows) if other.key()[:-1] == key), None)
+        # A root that is not among the rows knows its step and stage only.
+        when = (row.step, row.place[1], STAGES.index(row.stage))
+        if key is None or (hard <= same if same is not None else when < (key[0], 0, STAGES.index(key[2]))):
+            return row.key()[:-1]
+    if key is None and first is not None and (not known or any(is_hard(row) for row in answer.rows)):
         return first.key()[:-1]
     return key
