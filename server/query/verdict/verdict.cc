@@ -123,7 +123,8 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
           RootOf(*report.first, Confidence::kPossible, "it is the first difference above its tolerance");
   }
   const bool values_only = tally.diverged == tally.numeric;
-  if (!report.root && report.first && !values_only && unknown == nullptr)
+  // With `exact`, other bits diverge, too; they are no other kind of difference.
+  if (!report.root && report.first && !values_only && !request.exact && unknown == nullptr)
     report.root =
         RootOf(*report.first, Confidence::kPossible, "some later differences are not in the size of values");
   if (report.root) {

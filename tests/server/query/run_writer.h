@@ -122,7 +122,7 @@ class RunWriter {
     c.activation.push_back(Intern(r, key));
     c.layout.push_back(Intern(r, tensor));
     c.step.push_back(step);
-    c.order.push_back(r.next_order[step]++);
+    c.order.push_back(ordered_ ? r.next_order[step]++ : 0);
     c.stats.push_back(StatsOf(tensor));
     if (hash_kind_ != HashKind::kContent) c.stats.back().hash = MixBits(c.stats.back().hash + 1);
     for (const double plain : SketchOf(tensor, sketch_)) {
@@ -190,6 +190,11 @@ class RunWriter {
   // The rank's step got no end: it died in it, or is still in it.
   RunWriter& NoStepEnd(std::uint32_t rank, std::uint64_t step) {
     ranks_[rank].without_end.insert(step);
+    return *this;
+  }
+  // As a tool that does not record the order of execution writes.
+  RunWriter& WithoutOrder() {
+    ordered_ = false;
     return *this;
   }
   // Sums as wide as an agent sends them.
@@ -282,7 +287,7 @@ class RunWriter {
   Store& store_;
   std::string run_;
   std::uint32_t sketch_;
-  bool narrow_sketches_ = false, next_is_root_ = false;
+  bool narrow_sketches_ = false, next_is_root_ = false, ordered_ = true;
   std::string class_name_ = "Module";
   AttemptMeta attempt_;
   std::map<std::uint32_t, Rank> ranks_;
