@@ -193,13 +193,12 @@ void ReportBuilder::MarkStepOrigins(std::vector<Divergence>& rows, const std::ve
 // in the first step that leaves the order.
 void ReportBuilder::TakeOutOfPlace(RankStepFindings& at) {
   if (!at.out_of_place) return;
-  const auto& [placed, agreement] = *at.out_of_place;
+  const auto& [placed, agreement, keeps_reason] = *at.out_of_place;
   if (agreement == Agreement::kDiverged) {
     for (PlacedRow& row : at.rows) {
-      if (row.place != placed.place) continue;
+      if (row.place != placed.place || keeps_reason) continue;
       if (row.row.reason == Reason::kNumeric) --at.tally.numeric;
-      if (row.row.reason != Reason::kShape && row.row.reason != Reason::kDType)
-        row.row.reason = Reason::kOrder;
+      row.row.reason = Reason::kOrder;
     }
     return;
   }

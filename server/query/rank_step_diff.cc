@@ -257,7 +257,9 @@ class DetailedComparison {
     row.reason = Reason::kOrder;
     row.a = MakeSide(*first->a);
     row.b = MakeSide(*first->b);
-    to_.out_of_place = OutOfPlace{{place, std::move(row)}, first->comparison.agreement};
+    const Reason reason = first->comparison.reason;
+    const bool keeps = reason == Reason::kShape || reason == Reason::kDType;
+    to_.out_of_place = OutOfPlace{{place, std::move(row)}, first->comparison.agreement, keeps};
   }
 
   const DiffContext& context_;
@@ -661,7 +663,7 @@ class RankScan {
 
   void SetLimits(const RankStepFindings& at) {
     if (at.first_bitwise) context_.limits.EnoughBitwise(at.step);
-    if (at.out_of_place) context_.limits.EnoughOrder(at.step);
+    if (at.out_of_place && !at.out_of_place->keeps_reason) context_.limits.EnoughOrder(at.step);
     // Rows of values: where they are many enough, no later step adds any, and origins are sought up to here.
     if (at.rows.size() >= context_.limits.rows_max()) context_.limits.EnoughRows(at.step);
   }

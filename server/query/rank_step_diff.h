@@ -68,6 +68,7 @@ struct MissingRecord {
 struct OutOfPlace {
   PlacedRow placed;
   Agreement agreement = Agreement::kIdentical;  // as the values alone say
+  bool keeps_reason = false;  // another shape or dtype stays the reason: the order is not reported there
 };
 
 struct RankStepFindings {

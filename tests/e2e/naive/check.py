@@ -181,7 +181,7 @@ def close(a: float | None, b: float | None) -> bool:
     return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
 
 
-def check_seed(collector: Collector, seed: int, folder: Path) -> list[str]:
+def check_seed(collector: Collector, seed: int, folder: Path, root: bool = False) -> list[str]:
     question, repeats = question_of(seed), repeats_of(seed)
     asked = [",".join(repeats) if word == "RUNS" else word for word in question]
     exported = [export(collector, run, folder) for run in (f"a{seed}", f"b{seed}", *repeats)]
@@ -193,21 +193,22 @@ def check_seed(collector: Collector, seed: int, folder: Path) -> list[str]:
     a, b, *others = [run_of(paths) for paths in exported]
     naive = model_of(a, b, others, question)
     found = disagreements(report, naive, question)
-    search = RootSearch(a, b, *(read_settings(scalars) for _, scalars in exported[:2]))
-    found += disagreements_on_root(report, search, naive, question)
+    if root:
+        search = RootSearch(a, b, *(read_settings(scalars) for _, scalars in exported[:2]))
+        found += disagreements_on_root(report, search, naive, question)
     for paths in exported:
         for path in paths:
             path.unlink()
     return [f"seed {seed}, diff a{seed} b{seed} {' '.join(asked)}: {line}" for line in found]
 
 
-def check_seeds(folder: Path, seeds: range) -> list[str]:
+def check_seeds(folder: Path, seeds: range, root: bool = False) -> list[str]:
     """All disagreements; the store is made in `folder`."""
     write_runs(folder / "data", seeds)
     collector = Collector(folder / "data").start()
     try:
         with ThreadPoolExecutor(4) as pool:  # most of the time goes into starting statctl
-            return [line for found in pool.map(lambda seed: check_seed(collector, seed, folder), seeds) for line in found]
+            return [line for found in pool.map(lambda seed: check_seed(collector, seed, folder, root), seeds) for line in found]
     finally:
         collector.stop()
 
@@ -217,12 +218,13 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=2000, help="pairs of runs")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first pair; the others follow")
     parser.add_argument("--chunk", type=int, default=200, help="pairs in one store")
+    parser.add_argument("--root", action="store_true", help="compare the root, too, judged by naive_root.py")
     arguments = parser.parse_args()
     disagreements_found = 0
     for first in range(arguments.seed, arguments.seed + arguments.pairs, arguments.chunk):
         seeds = range(first, min(first + arguments.chunk, arguments.seed + arguments.pairs))
         with tempfile.TemporaryDirectory() as folder:
-            found = check_seeds(Path(folder), seeds)
+            found = check_seeds(Path(folder), seeds, arguments.root)
         disagreements_found += len(found)
         print(*found, f"seeds {seeds.start}..{seeds.stop - 1}: {len(found)} disagreements", sep="\n", flush=True)
     return 1 if disagreements_found else 0
