@@ -47,7 +47,7 @@ class Distances:
 
 
 _PLACE = ("rank", "micro_batch", "stage", "kind", "activation", "output_path", "call", "mode")
-_CALL = _PLACE.index("call")
+_MICRO_BATCH, _CALL = _PLACE.index("micro_batch"), _PLACE.index("call")
 
 
 def _place(row: Row) -> tuple[Any, ...]:
@@ -91,10 +91,10 @@ def distance_at(rows: dict[tuple[Any, ...], Row], place: tuple[Any, ...]) -> flo
 
 
 def first_calls(rows: dict[tuple[Any, ...], Row]) -> dict[tuple[Any, ...], Row]:
-    """Without later calls of the same module in the step: what those got has the bug in it already."""
+    """Without later calls and micro-batches of the same module in the step: what those got has the bug in it already."""
     found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for place in sorted(rows, key=lambda place: place[_CALL]):
-        found.setdefault(place[:_CALL] + place[_CALL + 1 :], place)
+    for place in sorted(rows, key=lambda place: (place[_MICRO_BATCH], place[_CALL])):
+        found.setdefault(tuple(value for at, value in enumerate(place) if at not in (_MICRO_BATCH, _CALL)), place)
     return {place: rows[place] for place in found.values()}
 
 

@@ -210,7 +210,8 @@ def unrolled(training: Training) -> None:
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
             h = torch.sigmoid(o) * torch.tanh(c)
             outputs.append(h)
-        return torch.stack(outputs, 1), (h[None], c[None])
+        # In the memory order of the layer's own output: a mask of dropout follows that.
+        return torch.stack(outputs).transpose(0, 1), (h[None], c[None])
 
     for module in training.modules(nn.LSTM):
         module.forward = partial(forward, lstm=module)

@@ -104,6 +104,7 @@ def goals(results: Sequence[Result]) -> Table:
     row("root names another place", "", lambda r: _large(r, 3), lambda r: r.alarm and not r.exact)
     row("root exact, bug alone, any size", "", lambda r: _large(r, 1e-9) and not on_top(r), lambda r: r.exact)
     row("cause right, where the root is exact and a rule expected", ">= 90 %", _has_rule, _cause_right)
+    row("the same at 100 times rounding or more", "", lambda r: _has_rule(r) and _large(r, 100), _cause_right)
     return rows
 
 

@@ -45,8 +45,8 @@ class Family:
     def schedulers(self, training: Training) -> list[Any]:
         return []
 
-    def before_step(self, training: Training) -> None:
-        """An evaluation, for instance."""
+    def after_step(self, training: Training) -> None:
+        """After the update: an evaluation, for instance."""
 
     def step(self, training: Training, batch: Batch) -> None:
         """Forward, loss, backward, update."""
@@ -154,10 +154,10 @@ class Training:
     def train_step(self) -> None:
         for action in self.at_step.get(self.step, []):
             action()
-        self.family.before_step(self)
         batch = {key: self.laid_out(value) for key, value in self.batch(self.step).items()}
         statagent.log_batch(**batch)
         self.family.step(self, batch)
+        self.family.after_step(self)
         if self.step + self.scheduler_offset >= 0:
             for schedule in self.schedules:
                 schedule.step()

@@ -61,8 +61,8 @@ class CnnFamily(Family):
         images = torch.randn(BATCH, 3, SIDE, SIDE, generator=random) + 0.3 * labels[:, None, None, None].sin()
         return {"images": images, "labels": labels}
 
-    def before_step(self, training: Training) -> None:
-        if training.step % 2 == 0:
+    def after_step(self, training: Training) -> None:
+        if training.step % 2 == 1:
             model, held_out = training.models[""], self.batch(5000)
             model.eval()
             with torch.no_grad():
