@@ -427,8 +427,9 @@ TEST(ConvertBatch, RefusesDefinitionsThatAreNotDenseOrNotKnown) {
         for (auto& l : *r->mutable_layouts()) l.set_id(l.id() + 1);
       },
       "layouts[0] is of id 1");
-  ExpectRefused([](auto* r) { r->mutable_activations(0)->set_kind(static_cast<v1::Kind>(11)); },
-                "of kind 11");
+  constexpr auto kUnknown = static_cast<v1::Kind>(v1::Kind_MAX + 1);
+  ExpectRefused([](auto* r) { r->mutable_activations(0)->set_kind(kUnknown); },
+                "of kind " + std::to_string(kUnknown));
   ExpectRefused([](auto* r) { r->mutable_activations(0)->set_kind(v1::KIND_UNSPECIFIED); }, "of kind 0");
   ExpectRefused([](auto* r) { r->mutable_activations(0)->set_mode(static_cast<v1::Mode>(-1)); },
                 "of mode -1");
