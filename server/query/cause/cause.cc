@@ -17,8 +17,12 @@ constexpr std::array kRules = {
     cause::FindEvaluationMode, cause::FindModuleSetting,    cause::FindModuleReplaced,
     cause::FindModelStructure, cause::FindOptimizerSetting, cause::FindZeroGrad,
     cause::FindNotUpdated,     cause::FindResume,           cause::FindGradientScale,
-    cause::FindOtherTensor,    cause::FindDropout,          cause::FindCast,
-    cause::FindTensorRelation, cause::FindTieBroken,        cause::FindRandomState,
+    cause::FindOtherTensor,    cause::FindDropout,
+};
+
+// These say how a tensor differs rather than why: a likely reason is worth more than a certain description.
+constexpr std::array kDescriptions = {
+    cause::FindTensorRelation, cause::FindCast, cause::FindTieBroken,     cause::FindRandomState,
     cause::FindEvaluationOnly, cause::FindConfiguration,
 };
 
@@ -28,6 +32,8 @@ constexpr std::array kReadingRules = {cause::FindReduction, cause::FindBatchOrde
 void Take(Found found, Found& best) {
   if (found && (!best || found->confidence < best->confidence)) best = std::move(found);
 }
+
+bool IsLikely(const Found& found) { return found && found->confidence <= Confidence::kLikely; }
 
 }  // namespace
 
@@ -43,6 +49,8 @@ Result<std::optional<Cause>> FindCause(const CauseQuestion& question, const std:
     Take(*std::move(found), best);
   }
   for (const auto rule : kRules) Take(rule(*evidence), best);
+  if (IsLikely(best)) return best;
+  for (const auto rule : kDescriptions) Take(rule(*evidence), best);
   return best;
 }
 

@@ -1,39 +1,12 @@
 #include "server/query/cause/evidence.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "common/names.h"
+#include "server/query/settings/config_at.h"
 
 namespace statcollect::query::cause {
 namespace {
-
-constexpr std::uint64_t kSettingsCheckedEvery = 1024;  // steps; before that, after 1, 2, 4, 8, ... of them
-
-// The agent looks at the settings now and then: the first step in which one that was found changed at `found`
-// may have been another.
-std::uint64_t ChangedNotBefore(std::uint64_t found, std::uint64_t first_step) {
-  if (found <= first_step) return first_step;
-  const std::uint64_t ended = found - first_step + 1;
-  const std::uint64_t power = std::bit_floor(ended - 1);
-  const std::uint64_t regular = (ended - 1) / kSettingsCheckedEvery * kSettingsCheckedEvery;
-  return first_step + std::max(power, regular) - 1;
-}
-
-// The configuration has the newest values: changes that came after the root are taken back.
-void TakeBackLaterChanges(std::uint64_t root_step, std::uint64_t first_step, Side& side) {
-  for (auto event = side.events.rbegin(); event != side.events.rend(); ++event) {
-    if (event->kind != "setting_changed") continue;
-    const auto key = event->fields.find("key"), from = event->fields.find("from");
-    if (key == event->fields.end() || from == event->fields.end()) continue;
-    if (root_step >= ChangedNotBefore(event->step, first_step)) continue;
-    if (from->second == "not set") {
-      side.config.erase(key->second);
-    } else {
-      side.config[key->second] = from->second;
-    }
-  }
-}
 
 // Of the launches whose steps were compared.
 Result<std::vector<ScalarRecord>> ReadScalars(const CauseQuestion& question, const Side& side, bool of_a) {
@@ -84,7 +57,7 @@ Status FillSide(const CauseQuestion& question, bool of_a, Side& side) {
   const auto& ranks = side.view->ranks(side.attempt);
   if (const auto meta = ranks.find(side.rank); meta != ranks.end()) {
     side.config = meta->second.info.config;
-    TakeBackLaterChanges(question.root.step, meta->second.first_step.value_or(0), side);
+    TakeBackLaterChanges(question.root.step, meta->second.first_step.value_or(0), side.events, side.config);
   }
   return Status::Ok();
 }

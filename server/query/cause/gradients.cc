@@ -13,8 +13,9 @@
 namespace statcollect::query::cause {
 namespace {
 
-constexpr double kMost = 0.9;        // of the tensors, for "all"
-constexpr double kTinyShare = 1e-6;  // root mean square, of the largest one's: rounding noise
+constexpr double kMost = 0.9;         // of the tensors, for "all"
+constexpr double kFarFromCommon = 4;  // times the change that all tensors share
+constexpr double kTinyShare = 1e-6;   // root mean square, of the largest one's: rounding noise
 
 double MeanSquareRoot(const Observation& seen) {
   return seen.stats->numel > 0 ? seen.stats->l2 / std::sqrt(static_cast<double>(seen.stats->numel)) : 0;
@@ -48,12 +49,12 @@ struct CommonFactor {
 
 // The one factor between nearly all of them, if there is one other than 1.
 std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
-  constexpr double kSlackMax = 0.01, kOfChange = 20;
+  constexpr double kSlackMax = 0.01, kOfChange = 4, kEnough = 0.7;
   std::vector<Fit> fits;
   for (const Pair& pair : pairs) {
     if (const auto fit = FitFactor(*pair.a, *pair.b)) fits.push_back(*fit);
   }
-  if (fits.size() < 2 || static_cast<double>(fits.size()) < kMost * static_cast<double>(pairs.size()))
+  if (fits.size() < 2 || static_cast<double>(fits.size()) < kEnough * static_cast<double>(pairs.size()))
     return std::nullopt;
   const auto middle = fits.begin() + static_cast<std::ptrdiff_t>(fits.size() / 2);
   std::nth_element(fits.begin(), middle, fits.end(),
@@ -66,7 +67,7 @@ std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
     ++common.tensors;
     common.from_sketches = common.from_sketches && fit.from_sketch;
   }
-  const bool most = static_cast<double>(common.tensors) >= kMost * static_cast<double>(pairs.size());
+  const bool most = static_cast<double>(common.tensors) >= kEnough * static_cast<double>(pairs.size());
   return most && common.tensors >= 2 ? std::optional(common) : std::nullopt;
 }
 
@@ -132,13 +133,15 @@ bool IsRound(double value) {
 }
 
 // Clipped gradients have a norm that somebody chose: a round one, or the same as in the step before.
-Meant AsClipping(const Evidence& evidence) {
+Meant AsClipping(const Evidence& evidence, double factor) {
   const double a = TotalNorm(evidence.a.at), b = TotalNorm(evidence.b.at);
   const auto is_clipped = [](double norm, const StepData& before) {
     return IsRound(norm) || Near(norm, TotalNorm(before), 1e-5);
   };
   const bool clipped_a = is_clipped(a, evidence.a.before), clipped_b = is_clipped(b, evidence.b.before);
   if (!clipped_a && !clipped_b) return std::nullopt;
+  // To the same norm: another gradient is larger, and all of them make room for it.
+  if (clipped_a && clipped_b && Near(a, b, 0.3 * std::abs(factor - 1))) return std::nullopt;
   auto [text_a, text_b] = NumberTexts(a, b);
   if (clipped_a) text_a = WithFewDigits(a);
   if (clipped_b) text_b = WithFewDigits(b);
@@ -202,7 +205,7 @@ Meant FindMeaning(const Evidence& evidence, double factor) {
   if (factor < 0) return std::nullopt;
   if (auto meant = AsLossScale(evidence, factor)) return meant;
   if (auto meant = AsCount(evidence, factor)) return meant;
-  if (auto meant = evidence.root.stage == Stage::kGrad ? AsClipping(evidence) : Meant()) return meant;
+  if (auto meant = evidence.root.stage == Stage::kGrad ? AsClipping(evidence, factor) : Meant()) return meant;
   return AsSetting(evidence, factor);
 }
 
@@ -219,7 +222,7 @@ ByKey GradientsByName(const StepData& step) {
 
 // Whether `summed` has its gradients of the step before on top of what `plain` has.
 bool HasPreviousOnTop(const std::vector<Pair>& pairs, bool summed_is_b, const ByKey& previous) {
-  constexpr double kRemainder = 0.01;
+  constexpr double kRemainder = 0.05;
   std::size_t considered = 0, explained = 0;
   for (const Pair& pair : pairs) {
     const Observation &summed = summed_is_b ? *pair.b : *pair.a, &plain = summed_is_b ? *pair.a : *pair.b;
@@ -243,16 +246,17 @@ Found FindGradientScale(const Evidence& evidence) {
   if (!of_weights && stage != Stage::kBackward && stage != Stage::kLoss) return std::nullopt;
   const auto common = FindCommonFactor(GradientsOf(evidence));
   if (!common) return std::nullopt;
+  if (evidence.HasRootPair()) {  // it has a factor of its own, and the others follow from it
+    const auto own = FitFactor(*evidence.a.root, *evidence.b.root);
+    if (own && std::abs(own->factor - 1) > kFarFromCommon * std::abs(common->factor - 1)) return std::nullopt;
+  }
   const auto meaning = FindMeaning(evidence, common->factor);
   Cause cause{.rule = meaning ? meaning->rule : "gradient_scale",
               .confidence = common->from_sketches && !(meaning && meaning->guessed) ? Confidence::kCertain
                                                                                     : Confidence::kLikely};
-  cause.text =
-      "all " + std::to_string(common->tensors) + " gradients of " + (of_weights ? "weights" : "outputs") +
-      " in " + evidence.b.name() + " are " +
-      NumberText(std::abs(common->factor - std::round(common->factor)) < 1e-5 ? std::round(common->factor)
-                                                                              : common->factor) +
-      " times those in " + evidence.a.name() + " " + evidence.AtStep();
+  cause.text = "all " + std::to_string(common->tensors) + " gradients of " +
+               (of_weights ? "weights" : "outputs") + " in " + evidence.b.name() + " are " +
+               FactorText(common->factor) + " those in " + evidence.a.name() + " " + evidence.AtStep();
   if (meaning) {
     cause.text += "; " + meaning->text;
     cause.key = meaning->key;

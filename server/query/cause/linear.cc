@@ -8,9 +8,9 @@
 namespace statcollect::query::cause {
 namespace {
 
-constexpr double kResidualMax = 0.02;   // of y, however much the factor explains
-constexpr double kChangeMin = 1e-7;     // |factor - 1|: sketches are sums of float32
-constexpr double kExplainedTimes = 20;  // |factor - 1| against the residual
+constexpr double kResidualMax = 0.02;  // of y, however much the factor explains
+constexpr double kChangeMin = 1e-7;    // |factor - 1|: sketches are sums of float32
+constexpr double kExplainedTimes = 4;  // |factor - 1| against the residual: with 16 sums never by chance
 
 bool Trust(const Observation& x, const Observation& y, Statistic statistic) {
   return x.layout->Trusts(statistic) && y.layout->Trusts(statistic);

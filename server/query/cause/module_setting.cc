@@ -8,10 +8,10 @@
 
 #include "common/names.h"
 #include "common/text.h"
-#include "server/query/cause/module_keys.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
 #include "server/query/config_diff.h"
+#include "server/query/settings/module_keys.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -106,6 +106,16 @@ Found FromAround(const Evidence& evidence, std::string_view module, bool forward
   return std::nullopt;
 }
 
+// The model itself, whose settings stand under its class.
+Found FromModel(const Evidence& evidence, std::string_view module) {
+  for (const Observation& seen : evidence.a.at.observations) {
+    if (seen.def->key.kind != Kind::kOutput || seen.def->depth != 1) continue;
+    if (seen.def->key.name == module) return std::nullopt;
+    return FirstOf(evidence, seen.def->key.name, Confidence::kPossible);
+  }
+  return std::nullopt;
+}
+
 // A module that is not recorded itself, inside the root's or beside it under one parent.
 Found FromUnrecorded(const Evidence& evidence, std::string_view module) {
   for (const std::string& name :
@@ -139,7 +149,8 @@ Found FindModuleSetting(const Evidence& evidence) {
   auto around = FromAround(evidence, module, forward);
   if (around && around->confidence == Confidence::kLikely) return around;
   auto unrecorded = FromUnrecorded(evidence, module);
-  return unrecorded ? unrecorded : around;
+  if (unrecorded || around) return unrecorded ? unrecorded : around;
+  return FromModel(evidence, module);
 }
 
 }  // namespace statcollect::query::cause

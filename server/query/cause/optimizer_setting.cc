@@ -9,17 +9,14 @@
 
 #include "common/names.h"
 #include "server/query/cause/linear.h"
-#include "server/query/cause/optimizer_keys.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
 #include "server/query/config_diff.h"
+#include "server/query/settings/other_settings.h"
 
 namespace statcollect::query::cause {
 namespace {
 
-// What says how an update is computed, and nothing about what is computed.
-constexpr std::array<std::string_view, 7> kWithoutEffect = {
-    "tensors", "elements", "initial_lr", "foreach", "fused", "capturable", "differentiable"};
 // State that the learning rate and the small number in the denominator do not enter.
 constexpr std::array<std::string_view, 10> kGradientState = {
     "exp_avg",  "exp_avg_sq", "max_exp_avg_sq", "exp_inf",  "momentum_buffer", "square_avg",
@@ -113,7 +110,7 @@ std::vector<Different> DifferencesIn(const Evidence& evidence, std::uint64_t ste
       });
   for (const ConfigDifference& difference : config) {
     const auto key = ParseOptimizerKey(difference.key);
-    if (!key || Has(kWithoutEffect, key->second) || told.contains(*key)) continue;
+    if (!key || IsWithoutEffect(key->second) || told.contains(*key)) continue;
     // Where one run has more groups, their number says more than the settings of those that are new.
     if (!key->first.group.empty() && (!difference.a || !difference.b) && groups_differ) continue;
     found.push_back({.group = key->first,

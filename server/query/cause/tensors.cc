@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint64_t kElementsMin = 4;  // fewer are like one another by chance
 constexpr double kSameMoments = 1e-6;      // of sums in another order
+constexpr double kOtherOrder = 1e-3;       // an order moves values; a smaller distance is something else
 
 bool IsFloat(DType dtype) { return Roundoff(dtype) > 0; }
 
@@ -33,15 +34,18 @@ Found AsFactor(const Evidence& evidence, const Observation& a, const Observation
   const auto fit = FitFactor(a, b);
   if (!fit || !fit->Explains()) return std::nullopt;
   const double slack = std::max(8 * Roundoff(b.layout->dtype), 1e-6);
-  const bool certain = fit->from_sketch && fit->residual * 100 <= std::abs(fit->factor - 1);
-  const Confidence confidence = certain ? Confidence::kCertain : Confidence::kLikely;
-  if (std::abs(fit->factor + 1) <= slack) {
+  const double change = std::abs(fit->factor - 1);
+  const bool certain = fit->from_sketch && fit->residual * 100 <= change;
+  const Confidence confidence = certain                        ? Confidence::kCertain
+                                : fit->residual * 20 <= change ? Confidence::kLikely
+                                                               : Confidence::kPossible;
+  if (std::abs(fit->factor + 1) <= slack + 3 * fit->residual) {
     auto cause = About(evidence, "sign_flip", "", confidence);
     cause.text = TensorText(evidence.root) + " in " + evidence.b.name() +
                  " has the opposite sign of that in " + evidence.a.name() + " " + evidence.AtStep();
     return cause;
   }
-  return About(evidence, "tensor_scale", NumberText(fit->factor) + " times", confidence);
+  return About(evidence, "tensor_scale", FactorText(fit->factor), confidence);
 }
 
 bool SameValues(const Observation& a, const Observation& b) {
@@ -66,6 +70,8 @@ Found AsOrder(const Evidence& evidence, const Observation& a, const Observation&
   const bool known = TellAll(a) && TellAll(b) && a.layout->dtype == b.layout->dtype;
   if (!known || a.stats->numel < kElementsMin || !SameValues(a, b)) return std::nullopt;
   if (Pair{.a = &a, .b = &b}.SameBits()) return std::nullopt;
+  const bool same_shape = a.layout->shape == b.layout->shape;
+  if (same_shape && !(Measure(a, b, /*interval=*/false).value > kOtherOrder)) return std::nullopt;
   auto cause = About(evidence, "permuted", "", Confidence::kLikely);
   const auto &shape_a = a.layout->shape, &shape_b = b.layout->shape;
   if (shape_a != shape_b) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <cmath>
 #include <cstdio>
 
 #include "common/names.h"
@@ -21,6 +21,12 @@ std::string WithDigits(double value, int digits) {
 }  // namespace
 
 std::string NumberText(double value) { return WithDigits(value, 6); }
+
+std::string FactorText(double factor) {
+  const double apart = factor - 1;
+  if (apart == 0 || std::abs(apart) >= 1e-3) return NumberText(factor) + " times";
+  return std::string("(1 ") + (apart > 0 ? "+ " : "- ") + WithDigits(std::abs(apart), 2) + ") times";
+}
 
 std::string WithFewDigits(double value) { return WithDigits(value, 4); }
 
@@ -53,31 +59,6 @@ std::string TensorText(const Divergence& root) {
   std::string text = kind + " " + root.activation;
   if (!root.output_path.empty()) text += "[" + root.output_path + "]";
   return text;
-}
-
-std::vector<std::string_view> Components(std::string_view name) {
-  std::vector<std::string_view> parts;
-  for (std::size_t begin = 0; begin <= name.size();) {
-    const std::size_t end = std::min(name.find('.', begin), name.size());
-    parts.push_back(name.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-std::string_view ParentOf(std::string_view name) {
-  const std::size_t dot = name.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
-}
-
-bool IsNumber(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-std::optional<double> ParseDouble(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace statcollect::query::cause

@@ -3,10 +3,13 @@
 #include <cmath>
 #include <cstdio>
 
+#include "server/query/cause/text.h"
+
 namespace statcollect::query {
 namespace {
 
 constexpr double kCertain = 1, kLikely = 0.5;  // excess over the threshold, a logarithm
+constexpr double kSettingSeen = 0.7;           // log(observed / expected)
 
 // "1.3e-06" as "1.3e-6", "12", "0.5".
 std::string Short(double value) {
@@ -54,8 +57,9 @@ void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>&
 }  // namespace
 
 Confidence ConfidenceIn(const Jump& jump, bool quiet) {
-  if (jump.kind == JumpKind::kInput || jump.kind == JumpKind::kSetting || std::isinf(jump.ratio))
-    return Confidence::kCertain;
+  if (jump.kind == JumpKind::kInput || std::isinf(jump.ratio)) return Confidence::kCertain;
+  if (jump.kind == JumpKind::kSetting)
+    return quiet || jump.ratio > kSettingSeen ? Confidence::kCertain : Confidence::kLikely;
   if (jump.excess > kCertain && (quiet || jump.sisters + jump.past > 0)) return Confidence::kCertain;
   return jump.excess > kLikely || quiet ? Confidence::kLikely : Confidence::kPossible;
 }
@@ -68,11 +72,15 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
       reasons.push_back("nothing that was recorded comes before it");
       break;
     case JumpKind::kSetting:
-      reasons.push_back("a recorded setting of the optimizer differs in this step");
+      reasons.push_back(one.stage == Stage::kOptimizer
+                            ? "a recorded setting of the optimizer differs in this step"
+                            : "a recorded setting of its module differs");
+      if (!quiet && jump.ratio < kSettingSeen)
+        reasons.push_back("what it changes here is no larger than rounding");
       break;
     case JumpKind::kScale:
-      reasons.push_back("the gradients are " + Short(jump.factor) +
-                        " times the other run's, all by the same factor; rounding has no direction");
+      reasons.push_back("the gradients are " + cause::FactorText(jump.factor) +
+                        " the other run's, all by the same factor; rounding has no direction");
       break;
     case JumpKind::kUnchanged:
       if (jump.sisters > 0)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "common/names.h"
@@ -10,6 +11,7 @@
 #include "server/query/loss_diff.h"
 #include "server/query/step_order.h"
 #include "server/query/verdict/because.h"
+#include "server/query/verdict/setting_jumps.h"
 
 namespace statcollect::query {
 namespace {
@@ -184,6 +186,30 @@ std::optional<Jump> RankJudge::UpdateWith(const OtherSetting& setting,
               .excess = kSettingExcess};
 }
 
+Result<OtherSettings> RankJudge::SettingsAt(std::uint64_t step) const {
+  Config configs[2];
+  std::set<std::string> changed;
+  const auto [attempt_a, attempt_b] = plan_.steps.at(step);
+  for (const bool of_a : {true, false}) {
+    RunView& view = of_a ? context_.a : context_.b;
+    const std::uint32_t rank = of_a ? ranks_.a : ranks_.b;
+    const std::size_t attempt = of_a ? attempt_a : attempt_b;
+    const auto& ranks = view.ranks(attempt);
+    const auto meta = ranks.find(rank);
+    if (meta == ranks.end()) continue;
+    configs[of_a ? 0 : 1] = meta->second.info.config;
+    auto events = view.Events(attempt, rank);
+    if (!events.ok()) return events.status();
+    for (const EventRecord& event : *events) {
+      const auto key = event.fields.find("key");
+      if (event.kind == "setting_changed" && key != event.fields.end()) changed.insert(key->second);
+    }
+  }
+  for (Config& config : configs)
+    std::erase_if(config, [&](const auto& entry) { return changed.contains(entry.first); });
+  return OtherSettings(configs[0], configs[1]);
+}
+
 Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>& steps,
                                                    std::optional<std::uint64_t> last_step,
                                                    const std::stop_token& stop) {
@@ -195,6 +221,7 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
   Explainer explainer;
   JumpFinder finder(static_cast<std::uint64_t>(before));
   StepPairs now;
+  std::optional<std::pair<std::pair<std::size_t, std::size_t>, OtherSettings>> settings;  // of two attempts
   for (const auto& [step, judged] : WithThoseBefore(wanted, last_step)) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
     STATCOLLECT_RETURN_IF_ERROR(Read(step, now));
@@ -202,9 +229,24 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
     std::vector<Jump> jumps = finder.Find(explained);
     if (judged && *setting && (*setting)->step == step) {
       if (const auto jump = UpdateWith(**setting, explained)) jumps.push_back(*jump);
-      std::stable_sort(jumps.begin(), jumps.end(),
-                       [](const Jump& x, const Jump& y) { return x.index < y.index; });
     }
+    if (judged) {
+      const auto attempts = plan_.steps.at(step);
+      if (!settings || settings->first != attempts) {
+        auto known = SettingsAt(step);
+        if (!known.ok()) return known.status();
+        settings.emplace(attempts, *std::move(known));
+      }
+      const bool first_step = step == plan_.steps.begin()->first;
+      for (const Jump& jump : FindSettingJumps(settings->second, explained, quiet_, first_step)) {
+        jumps.push_back(jump);
+      }
+    }
+    // Where a setting explains a jump, it is what the root is about.
+    std::stable_sort(jumps.begin(), jumps.end(), [](const Jump& x, const Jump& y) {
+      return std::tuple(x.index, x.kind != JumpKind::kSetting) <
+             std::tuple(y.index, y.kind != JumpKind::kSetting);
+    });
     if (judged && !jumps.empty()) {
       // Clipping lets one wrong gradient change all of them a little.
       std::size_t chosen = 0;

@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "server/query/diff_plan.h"
 #include "server/query/rank_step_diff.h"
+#include "server/query/settings/other_settings.h"
 #include "server/query/step_order.h"
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/jumps.h"
@@ -60,6 +61,8 @@ class RankJudge {
                                  std::uint32_t segment);
   // The first that differs.
   Result<std::optional<OtherSetting>> FirstOtherSetting() const;
+  // What the configurations tell in a step, without what an event says was changed while a run ran.
+  Result<OtherSettings> SettingsAt(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
   JudgedRoot MakeRoot(std::uint64_t step, const std::vector<Explained>& explained,
                       const std::vector<Jump>& jumps, std::size_t chosen) const;

@@ -1,8 +1,8 @@
 // Names of what is known about parameter groups: scalars `lr/group0` and `weight_decay/group0`, and keys
 // `optimizer.group0.betas` of the configuration. With several optimizers `lr/1/group0` and
 // `optimizer.1.group0.betas`, with several watched models `gen/lr/group0` and `optimizer.gen.group0.betas`.
-#ifndef STATCOLLECT_SERVER_QUERY_CAUSE_OPTIMIZER_KEYS_H_
-#define STATCOLLECT_SERVER_QUERY_CAUSE_OPTIMIZER_KEYS_H_
+#ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_OPTIMIZER_KEYS_H_
+#define STATCOLLECT_SERVER_QUERY_SETTINGS_OPTIMIZER_KEYS_H_
 
 #include <compare>
 #include <optional>
@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-namespace statcollect::query::cause {
+namespace statcollect::query {
 
 // Which group of which optimizer of which model.
 struct Group {
@@ -24,6 +24,6 @@ std::optional<Group> ParseOptimizerScalar(std::string_view name, std::string_vie
 // "optimizer.groups".
 std::optional<std::pair<Group, std::string>> ParseOptimizerKey(std::string_view key);
 
-}  // namespace statcollect::query::cause
+}  // namespace statcollect::query
 
-#endif  // STATCOLLECT_SERVER_QUERY_CAUSE_OPTIMIZER_KEYS_H_
+#endif  // STATCOLLECT_SERVER_QUERY_SETTINGS_OPTIMIZER_KEYS_H_

@@ -1,11 +1,11 @@
-#include "server/query/cause/optimizer_keys.h"
+#include "server/query/settings/optimizer_keys.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "server/query/cause/text.h"
+#include "server/query/settings/dotted.h"
 
-namespace statcollect::query::cause {
+namespace statcollect::query {
 namespace {
 
 bool IsGroup(std::string_view part) {
@@ -49,4 +49,4 @@ std::optional<std::pair<Group, std::string>> ParseOptimizerKey(std::string_view 
   return std::pair(MakeGroup(parts, group), setting);
 }
 
-}  // namespace statcollect::query::cause
+}  // namespace statcollect::query

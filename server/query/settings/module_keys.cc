@@ -1,12 +1,12 @@
-#include "server/query/cause/module_keys.h"
+#include "server/query/settings/module_keys.h"
 
 #include <algorithm>
 
-#include "server/query/cause/text.h"
 #include "server/query/config_diff.h"
 #include "server/query/reports.h"
+#include "server/query/settings/dotted.h"
 
-namespace statcollect::query::cause {
+namespace statcollect::query {
 namespace {
 
 constexpr std::string_view kSection = "module.";
@@ -179,4 +179,4 @@ std::set<std::string> NamedModules(const Config& a, const Config& b, std::string
   return modules;
 }
 
-}  // namespace statcollect::query::cause
+}  // namespace statcollect::query

@@ -1,7 +1,7 @@
 // Settings of modules: keys `module.PATTERN.NAME` of the configuration (docs/python.md), where a pattern has
 // * for the numbers of a path, and a value may list exceptions: "1e-05 x 47; 0.001 (blocks.7.ln1)".
-#ifndef STATCOLLECT_SERVER_QUERY_CAUSE_MODULE_KEYS_H_
-#define STATCOLLECT_SERVER_QUERY_CAUSE_MODULE_KEYS_H_
+#ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_MODULE_KEYS_H_
+#define STATCOLLECT_SERVER_QUERY_SETTINGS_MODULE_KEYS_H_
 
 #include <map>
 #include <optional>
@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace statcollect::query::cause {
+namespace statcollect::query {
 
 using Config = std::map<std::string, std::string>;
 inline constexpr std::string_view kNotSet = "not set";
@@ -30,6 +30,6 @@ bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& chan
 // those with the numbers of the module `near`.
 std::set<std::string> NamedModules(const Config& a, const Config& b, std::string_view near);
 
-}  // namespace statcollect::query::cause
+}  // namespace statcollect::query
 
-#endif  // STATCOLLECT_SERVER_QUERY_CAUSE_MODULE_KEYS_H_
+#endif  // STATCOLLECT_SERVER_QUERY_SETTINGS_MODULE_KEYS_H_

@@ -1,0 +1,21 @@
+// Names whose parts are separated by dots, and numbers in them.
+#ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_DOTTED_H_
+#define STATCOLLECT_SERVER_QUERY_SETTINGS_DOTTED_H_
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace statcollect::query {
+
+// Parts between dots.
+std::vector<std::string_view> Components(std::string_view name);
+// "blocks.1" of "blocks.1.ln2"; empty for a name without a dot.
+std::string_view ParentOf(std::string_view name);
+
+bool IsNumber(std::string_view text);                      // digits only
+std::optional<double> ParseDouble(std::string_view text);  // the whole text
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_SETTINGS_DOTTED_H_

@@ -1,0 +1,44 @@
+// Numbers among the recorded settings that differ between two runs: what follows from them is not rounding,
+// however small it is.
+#ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_OTHER_SETTINGS_H_
+#define STATCOLLECT_SERVER_QUERY_SETTINGS_OTHER_SETTINGS_H_
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/query/settings/module_keys.h"
+#include "server/query/settings/optimizer_keys.h"
+
+namespace statcollect::query {
+
+// Learning rates and weight decays are left out, as they are recorded step by step, and so is what says how
+// something is computed and not what (`fused`, a replaced forward()). Cost: a pass over both configurations,
+// then nothing unless something differs.
+class OtherSettings {
+ public:
+  OtherSettings(const Config& a, const Config& b);
+
+  bool empty() const { return of_modules_a_.empty() && of_optimizers_.empty(); }
+  bool any_of_modules() const { return !of_modules_a_.empty(); }
+  // Names of the module's settings that differ. `module`: its path, that of the model itself its class.
+  std::vector<std::string> OfModule(const std::string& module) const;
+
+  struct OfOptimizer {
+    Group group;
+    std::string setting;
+  };
+  const std::vector<OfOptimizer>& of_optimizers() const { return of_optimizers_; }
+
+ private:
+  Config of_modules_a_, of_modules_b_;  // only what differs
+  std::vector<OfOptimizer> of_optimizers_;
+};
+
+// What says how an optimizer computes, not what: "foreach", "fused"...
+bool IsWithoutEffect(std::string_view optimizer_setting);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_SETTINGS_OTHER_SETTINGS_H_
