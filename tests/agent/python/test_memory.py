@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import sys
 from typing import Any
 
@@ -114,7 +115,8 @@ def test_resident_memory_grows_with_what_the_model_keeps(agent: Agent, recording
             self.fc, self.kept = nn.Linear(8, 8), torch.zeros(0)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.kept = torch.ones(64 * MIB // 4)
+            # Not from the allocator, which may hand out what an earlier test has freed.
+            self.kept = torch.frombuffer(mmap.mmap(-1, 64 * MIB), dtype=torch.float32).fill_(1)
             return self.fc(x)
 
     gc.collect()
