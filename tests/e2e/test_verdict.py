@@ -51,9 +51,9 @@ def test_repeated_run_is_identical(runs: Collector) -> None:
 
 def test_runs_of_one_and_of_two_ranks_are_compared_replica_by_replica(runs: Collector) -> None:
     runs.train("one", *SHARED, ranks=1)
-    # The bias of attention's keys has a gradient of nothing but rounding: a third run tells that it is noise.
-    runs.train("four", *SHARED, ranks=4)
-    report = runs.diff("one", "two", "--merge-ranks", "--noise", "four")
+    # The bias of attention's keys has a gradient of nothing but rounding, of which Adam makes steps of some size.
+    merged = ("--merge-ranks", "--tolerance", "0.02")
+    report = runs.diff("one", "two", *merged)
     assert report["verdict"] == "within_tolerance", report["first"]
     assert (report["ranks"], report["ranks_b"]) == ([0], [0, 1])
     assert (report["inputs"]["weights"], report["inputs"]["batches"]) == ("identical", "unknown")
@@ -61,14 +61,14 @@ def test_runs_of_one_and_of_two_ranks_are_compared_replica_by_replica(runs: Coll
     assert any("activations, batches and losses are of each rank's own data" in note for note in report["notes"])
     assert runs.diff("one", "two")["first"]["stage"] == "batch"  # rank 0 of two has half of the sequences
 
-    report = runs.diff("one", "unsynced", "--merge-ranks", "--noise", "four")
+    report = runs.diff("one", "unsynced", *merged)
     first = report["first"]
     assert (first["step"], first["stage"], first["rank"], first["rank_b"]) == (2, "grad", 0, None)
     assert report["spread"]["ranks_b"] == [0, 1]
-    text = runs.statctl("diff", "one", "unsynced", "--merge-ranks", "--noise", "four").out
+    text = runs.statctl("diff", "one", "unsynced", *merged).out
     assert "ranks 0 (B: 0, 1)" in text and "0 (B: 1)" in text and "share out the same batch" in text
 
-    first = runs.diff("one", "merged_lr", "--merge-ranks", "--noise", "four")["first"]
+    first = runs.diff("one", "merged_lr", "--merge-ranks", "--tolerance", "0.002")["first"]
     assert (first["step"], first["stage"], first["reason"]) == (1, "optimizer", "numeric")
 
 
