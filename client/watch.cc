@@ -13,6 +13,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "client/agreement.h"
 #include "client/commands.h"
 #include "common/names.h"
 #include "proto/json.h"
@@ -26,17 +27,6 @@ using std::chrono::steady_clock;
 constexpr std::uint64_t kStepsShown = 120;  // of the loss
 constexpr std::size_t kSparkCells = 60;
 constexpr std::size_t kEventsShown = 8;
-
-// How the steps up to the newest complete one compare with the other run's.
-struct Agreement {
-  std::optional<std::uint64_t> step;            // compared last
-  std::string verdict;                          // of all steps so far, as diff gives it; empty: none yet
-  v1::Verdict worst = v1::VERDICT_UNSPECIFIED;  // the same
-  std::uint32_t attempts = 0;                   // of the run, when it was compared
-  std::optional<std::uint64_t> first_diverged;
-  std::string where;    // in that step
-  std::string trouble;  // why not compared
-};
 
 // One look at the run.
 struct Look {
@@ -82,14 +72,21 @@ std::string Sparkline(const std::vector<double>& values) {
   return text;
 }
 
+milliseconds Interval(const WatchOptions& options) {
+  return milliseconds(static_cast<std::int64_t>(options.interval_seconds * 1000));
+}
+
 class Watcher {
  public:
-  Watcher(Session& session, const WatchOptions& options) : session_(session), options_(options) {}
+  Watcher(Session& session, const WatchOptions& options)
+      : session_(session),
+        options_(options),
+        agreement_(session.collector(), options.run, options.against, Interval(options) / 2) {}
 
   int Run() {
     Collector& collector = session_.collector();
     const Collector::Task task(collector);
-    const milliseconds interval(static_cast<std::int64_t>(options_.interval_seconds * 1000));
+    const milliseconds interval = Interval(options_);
     bool answered = false;
     for (;;) {
       Look look;
@@ -100,7 +97,7 @@ class Watcher {
         return session_.Fail("watch " + Printable(options_.run), asked);
       answered = answered || asked.ok() || asked.code() == Code::kNotFound;
       if (asked.ok()) {
-        if (!options_.against.empty()) Compare(look);
+        if (!options_.against.empty()) agreement_.Update(look.run);
         Show(look);
         if (!std::cout || options_.once || look.run.summary().state() == "finished") return End();
       } else {
@@ -177,83 +174,6 @@ class Watcher {
     return Status::Ok();
   }
 
-  // The last step that every rank has left behind.
-  static std::optional<std::uint64_t> CompleteStep(const v1::GetRunResponse& run) {
-    std::optional<std::uint64_t> step;
-    for (const v1::RankInfo& rank : RanksOf(run)) {
-      if (!rank.has_last_step()) return std::nullopt;
-      const bool over = rank.state() != "running";
-      if (!over && rank.last_step() == 0) return std::nullopt;
-      const std::uint64_t complete = over ? rank.last_step() : rank.last_step() - 1;
-      step = std::min(step.value_or(complete), complete);
-    }
-    return step;
-  }
-
-  // Every step counts, not the newest alone. The first and the last look ask about all of them, those between
-  // about the new steps, and about all if those are worse: the answer is the one that diff gives.
-  void Compare(const Look& look) {
-    const auto step = CompleteStep(look.run);
-    const bool over = look.run.summary().state() == "finished";
-    const std::uint32_t attempts = look.run.summary().attempts();
-    const bool known =
-        agreement_.step && attempts == agreement_.attempts && agreement_.worst != v1::VERDICT_INCOMPARABLE;
-    if (!step || (known && step == agreement_.step)) return;
-    const bool new_ones = known && !over && *agreement_.step < *step;
-    agreement_.trouble.clear();
-    if (new_ones && agreement_.worst == v1::VERDICT_DIVERGED) {
-      agreement_.step = step;
-      return;
-    }
-    auto report = CompareSteps(new_ones ? *agreement_.step + 1 : 0, *step);
-    const bool worse = new_ones && report.ok() && report->verdict() > agreement_.worst;
-    if (worse) report = CompareSteps(0, *step);
-    if (!report.ok()) {
-      agreement_.trouble = Printable(report.status().message(), 300);
-      return;
-    }
-    agreement_.step = step;
-    agreement_.attempts = attempts;
-    if (worse || !new_ones) NoteVerdict(*report);
-  }
-
-  Result<v1::DiffReport> CompareSteps(std::uint64_t first, std::uint64_t last) {
-    v1::DiffRequest request;
-    request.set_run_a(options_.against);
-    request.set_run_b(options_.run);
-    request.set_steps(fmt::format("{}-{}", first, last));
-    request.set_top(1);
-    return session_.collector().Diff(request, {});
-  }
-
-  void NoteVerdict(const v1::DiffReport& report) {
-    agreement_.worst = report.verdict();
-    agreement_.verdict = EnumText(*v1::Verdict_descriptor(), report.verdict());
-    agreement_.first_diverged.reset();
-    agreement_.where.clear();
-    if (report.verdict() == v1::VERDICT_INCOMPARABLE) agreement_.trouble = Printable(report.message(), 300);
-    if (report.verdict() != v1::VERDICT_DIVERGED) return;
-    const v1::Divergence& first = report.first();
-    agreement_.first_diverged = first.step();
-    agreement_.where =
-        fmt::format("rank {} {} {}: {}", first.rank(), EnumText(*v1::Kind_descriptor(), first.kind()),
-                    Printable(first.activation()), EnumText(*v1::Reason_descriptor(), first.reason()));
-    if (first.has_distance()) agreement_.where += " " + FormatShort(first.distance());
-  }
-
-  std::string AgreementText() const {
-    if (!agreement_.trouble.empty())
-      return "not compared with " + options_.against + ": " + agreement_.trouble;
-    if (agreement_.verdict.empty()) return "no complete step to compare with " + options_.against + " yet";
-    std::string text =
-        fmt::format("steps 0..{} against {}: {}", *agreement_.step, options_.against, agreement_.verdict);
-    if (agreement_.first_diverged) {
-      text += fmt::format("; first divergence seen so far: step {}, {}", *agreement_.first_diverged,
-                          agreement_.where);
-    }
-    return text;
-  }
-
   // --- what is shown
 
   static std::uint64_t Lag(const Look& look, const v1::RankInfo& rank) {
@@ -316,7 +236,7 @@ class Watcher {
       text += fmt::format(", {} {}", Printable(name), FormatNumber(values.back()));
     if (look.grad_norm) text += ", grad norm " + FormatNumber(*look.grad_norm);
     text += fmt::format(", {} records lost, {} alarms", FormatCount(s.dropped()), look.alarms);
-    if (!options_.against.empty()) text += "; " + AgreementText();
+    if (!options_.against.empty()) text += "; " + agreement_.Text();
     const auto alarm = std::find_if(look.events.rbegin(), look.events.rend(), IsAlarm);
     if (alarm != look.events.rend()) text += "; last alarm: " + Printable(alarm->text(), 300);
     return text;
@@ -334,7 +254,7 @@ class Watcher {
       page.AddSentence(fmt::format("{} {}", Sparkline(values), FormatNumber(values.back())), Printable(name));
     if (look.grad_norm) page.AddSentence(FormatNumber(*look.grad_norm), "grad norm");
     if (!options_.against.empty())
-      page.AddSentence(AgreementText(), {}, agreement_.first_diverged ? Tone::kBad : Tone::kPlain);
+      page.AddSentence(agreement_.Text(), {}, agreement_.diverged() ? Tone::kBad : Tone::kPlain);
     Table ranks({{"rank", Align::kRight},
                  {"host", Align::kLeft, true},
                  {"state"},
@@ -372,14 +292,7 @@ class Watcher {
                                        : nlohmann::ordered_json(nullptr);
     json["events"] = nlohmann::ordered_json::array();
     for (const v1::EventRow& event : look.events) json["events"].push_back(ToJson(event));
-    if (!options_.against.empty()) {
-      nlohmann::ordered_json against = {
-          {"run", options_.against}, {"verdict", agreement_.verdict}, {"trouble", agreement_.trouble}};
-      if (agreement_.step) against["step"] = *agreement_.step;
-      if (agreement_.first_diverged) against["first_diverged"] = *agreement_.first_diverged;
-      against["where"] = agreement_.where;
-      json["against"] = against;
-    }
+    if (!options_.against.empty()) json["against"] = agreement_.Json();
     return json;
   }
 

@@ -38,9 +38,10 @@ TEST_F(Statctl, WatchAgainstJudgesEveryStepAndNotTheNewestAlone) {
   EXPECT_EQ(look["against"]["verdict"], "diverged");
   EXPECT_EQ(look["against"]["step"], 5);
   EXPECT_EQ(look["against"]["first_diverged"], 0);
+  EXPECT_EQ(look["against"]["root"]["activation"], "fc");
   EXPECT_THAT(Run({"watch", "second", "--against", "first", "--once"}).out,
-              HasSubstr("steps 0..5 against first: diverged; first divergence seen so far: step 0, rank 0 "
-                        "output fc: numeric"));
+              HasSubstr("steps 0..5 against first: diverged; root so far (certain): step 0, rank 0, "
+                        "forward, fc (Module): numeric"));
   EXPECT_THAT(Run({"watch", "base2", "--against", "base", "--once"}).out,
               HasSubstr("steps 0..5 against base: identical"));
 }

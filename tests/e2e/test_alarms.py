@@ -339,8 +339,22 @@ def test_watch_follows_a_run_from_before_its_start_to_its_end(collector: Collect
     assert " live running step " in text
     assert "finished step 29" in watching.lines[-1]
     assert ": identical" in text
-    assert "first divergence seen so far: step 1" in watching.lines[-1]
+    assert "root so far (" in watching.lines[-1]
     assert "last alarm: " in watching.lines[-1]
+
+
+def test_watch_against_says_at_every_look_what_diff_says(collector: Collector, follow: Callable[..., Following]) -> None:
+    train(collector, "base", steps=30, nan_step=-1)
+    watching = follow("--format", "json", "watch", "live", "--interval", "0.3", "--against", "base")
+    train(collector, "live", steps=30, nan_step=12, pause=0.1)
+    assert watching.wait() == 0, watching.errors
+    looks = [look["against"] for look in map(json.loads, watching.lines) if "step" in look["against"]]
+    assert len({look["step"] for look in looks}) > 3
+    assert [look["verdict"] for look in looks if look["step"] < 10] == ["identical"] * sum(look["step"] < 10 for look in looks)
+    for step, look in {look["step"]: look for look in looks}.items():
+        report = collector.diff("base", "live", "--steps", f"0-{step}")
+        assert (look["verdict"], look.get("explained", "")) == (report["verdict"], report["explained"] or ""), step
+        assert look.get("root") == report["root"], step
 
 
 def test_watch_once_is_for_scripts(collector: Collector) -> None:
