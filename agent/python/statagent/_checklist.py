@@ -444,13 +444,15 @@ class Checklist:
             self.look_again()
 
     def look_again(self) -> None:
-        """Tells of settings that changed. Cost: one pass over the attributes of all modules. Never raises."""
+        """Tells of settings that changed. What gets no event is not sent either: without one, `diff` would take it for a setting
+        that the run had from its start. Cost: one pass over the attributes of all modules. Never raises."""
         if self._changes >= CHANGES_MAX or self._agent.closed:
             return
         found = _safely(module_settings, self._modules)
         changed = {key: value for key, value in found.items() if self._settings.get(key) != value and key not in self._restless}
+        changed = dict(list(changed.items())[: CHANGES_MAX - self._changes])
         self._restless.update(changed)
-        for key in list(changed)[: CHANGES_MAX - self._changes]:
+        for key in changed:
             self._changes += 1
             before, now = self._settings.get(key, "not set"), changed[key]
             self._agent.log_event(

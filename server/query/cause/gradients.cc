@@ -43,11 +43,11 @@ std::vector<Pair> GradientsOf(const Evidence& evidence) {
 
 struct CommonFactor {
   double factor = 1;
-  std::size_t tensors = 0;
+  std::size_t tensors = 0, of = 0;
   bool from_sketches = false;
 };
 
-// The one factor between nearly all of them, if there is one other than 1.
+// The one factor between most of them, if there is one other than 1.
 std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
   constexpr double kSlackMax = 0.01, kOfChange = 4, kEnough = 0.7;
   std::vector<Fit> fits;
@@ -59,7 +59,7 @@ std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
   const auto middle = fits.begin() + static_cast<std::ptrdiff_t>(fits.size() / 2);
   std::nth_element(fits.begin(), middle, fits.end(),
                    [](const Fit& x, const Fit& y) { return x.factor < y.factor; });
-  CommonFactor common{.factor = middle->factor, .tensors = 0, .from_sketches = true};
+  CommonFactor common{.factor = middle->factor, .of = pairs.size(), .from_sketches = true};
   if (common.factor == 0) return std::nullopt;
   const double slack = std::min(kSlackMax, std::abs(common.factor - 1) / kOfChange);
   for (const Fit& fit : fits) {
@@ -254,9 +254,11 @@ Found FindGradientScale(const Evidence& evidence) {
   Cause cause{.rule = meaning ? meaning->rule : "gradient_scale",
               .confidence = common->from_sketches && !(meaning && meaning->guessed) ? Confidence::kCertain
                                                                                     : Confidence::kLikely};
-  cause.text = "all " + std::to_string(common->tensors) + " gradients of " +
-               (of_weights ? "weights" : "outputs") + " in " + evidence.b.name() + " are " +
-               FactorText(common->factor) + " those in " + evidence.a.name() + " " + evidence.AtStep();
+  const std::string count = std::to_string(common->tensors);
+  cause.text =
+      (common->tensors == common->of ? "all " + count : count + " of " + std::to_string(common->of)) +
+      " gradients of " + (of_weights ? "weights" : "outputs") + " in " + evidence.b.name() + " are " +
+      FactorText(common->factor) + " those in " + evidence.a.name() + " " + evidence.AtStep();
   if (meaning) {
     cause.text += "; " + meaning->text;
     cause.key = meaning->key;

@@ -106,14 +106,16 @@ Found FromAround(const Evidence& evidence, std::string_view module, bool forward
   return std::nullopt;
 }
 
-// The model itself, whose settings stand under its class.
+// The model itself, whose settings stand under its class. What lies in a model by name lies in no other.
 Found FromModel(const Evidence& evidence, std::string_view module) {
+  const std::string* model = nullptr;
   for (const Observation& seen : evidence.a.at.observations) {
+    const std::string& name = seen.def->key.name;
     if (seen.def->key.kind != Kind::kOutput || seen.def->depth != 1) continue;
-    if (seen.def->key.name == module) return std::nullopt;
-    return FirstOf(evidence, seen.def->key.name, Confidence::kPossible);
+    if (module == name || module.starts_with(name + ".")) return std::nullopt;
+    if (model == nullptr) model = &name;
   }
-  return std::nullopt;
+  return model != nullptr ? FirstOf(evidence, *model, Confidence::kPossible) : std::nullopt;
 }
 
 // A module that is not recorded itself, inside the root's or beside it under one parent.

@@ -13,7 +13,7 @@ namespace statcollect::query::cause {
 
 // "0.025", "1e-05": six significant digits at most.
 std::string NumberText(double value);
-// "2 times", "1.0003 times"; near 1 the digits that matter: "(1 + 3e-7) times".
+// "2 times", "1.003 times"; near 1 the digits that matter: "(1 + 3e-07) times".
 std::string FactorText(double factor);
 // "0.5" for 0.49999951: four significant digits.
 std::string WithFewDigits(double value);

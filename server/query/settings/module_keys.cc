@@ -33,11 +33,14 @@ bool MatchesParts(const std::vector<std::string_view>& pattern, std::size_t from
 }
 
 // A second model's entries begin with its class, unless it was given a name.
+bool HasClass(const std::vector<std::string_view>& pattern) {
+  return pattern.size() > 1 && !pattern[0].empty() && pattern[0][0] >= 'A' && pattern[0][0] <= 'Z';
+}
+
 bool Matches(std::string_view pattern, std::string_view module) {
   const auto parts = Components(pattern), name = Components(module);
   if (MatchesParts(parts, 0, name)) return true;
-  const bool has_class = parts.size() > 1 && !parts[0].empty() && parts[0][0] >= 'A' && parts[0][0] <= 'Z';
-  return has_class && MatchesParts(parts, 1, name);
+  return HasClass(parts) && MatchesParts(parts, 1, name);
 }
 
 // One value of a summary and the modules that have it; empty: as many as `rest` says, not named.
@@ -153,6 +156,26 @@ bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& chan
     return found == config.end() ? value == kNotSet : ValueFor(found->second, key->pattern, module) == value;
   };
   return has(a, changed.a) && has(b, changed.b);
+}
+
+std::string WithStars(std::string_view module) {
+  std::string stars;
+  for (const std::string_view part : Components(module)) {
+    if (!stars.empty()) stars += '.';
+    stars += IsNumber(part) ? std::string_view("*") : part;
+  }
+  return stars;
+}
+
+std::vector<std::string> LookupNames(std::string_view key) {
+  const auto parsed = ParseKey(key);
+  if (!parsed) return {};
+  const std::string_view pattern = parsed->pattern;
+  const bool has_stars = pattern.find('*') != std::string_view::npos;
+  const auto name_of = [&](std::string_view text) { return has_stars ? WithStars(text) : std::string(text); };
+  std::vector<std::string> names = {name_of(pattern)};
+  if (HasClass(Components(pattern))) names.push_back(name_of(pattern.substr(pattern.find('.') + 1)));
+  return names;
 }
 
 std::set<std::string> NamedModules(const Config& a, const Config& b, std::string_view near) {

@@ -26,6 +26,13 @@ std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b, co
 // Whether another module has both values, under the same key.
 bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& changed, std::string_view module);
 
+// Under which names the modules of a key are to be looked up: as the pattern has them or, where it has *,
+// with
+// * for every number. Two where the pattern may begin with a class; none if it is no key of a module.
+std::vector<std::string> LookupNames(std::string_view key);
+// "blocks.*.ln1" of "blocks.12.ln1".
+std::string WithStars(std::string_view module);
+
 // Modules that the patterns of the differing keys name: those listed as exceptions, those without *, and
 // those with the numbers of the module `near`.
 std::set<std::string> NamedModules(const Config& a, const Config& b, std::string_view near);

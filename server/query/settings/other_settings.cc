@@ -26,10 +26,10 @@ bool IsWithoutEffect(std::string_view optimizer_setting) {
 OtherSettings::OtherSettings(const Config& a, const Config& b) {
   for (const ConfigDifference& difference : CompareConfig(a, b)) {
     if (!difference.a || !difference.b) continue;
-    if (difference.key.starts_with("module.")) {
-      of_modules_a_.emplace(difference.key, *difference.a);
-      of_modules_b_.emplace(difference.key, *difference.b);
-      continue;
+    for (const std::string& name : LookupNames(difference.key)) {
+      Both& both = of_modules_[name];
+      both.a.emplace(difference.key, *difference.a);
+      both.b.emplace(difference.key, *difference.b);
     }
     const auto key = ParseOptimizerKey(difference.key);
     if (!key || key->first.group.empty() || IsWithoutEffect(key->second)) continue;
@@ -41,9 +41,15 @@ OtherSettings::OtherSettings(const Config& a, const Config& b) {
 
 std::vector<std::string> OtherSettings::OfModule(const std::string& module) const {
   std::vector<std::string> names;
-  for (const ChangedSetting& changed : ChangedSettings(of_modules_a_, of_modules_b_, module)) {
-    if (IsOfNumbers(changed.a) && IsOfNumbers(changed.b)) names.push_back(changed.setting);
-  }
+  const auto add = [&](const std::string& lookup) {
+    const auto found = of_modules_.find(lookup);
+    if (found == of_modules_.end()) return;
+    for (const ChangedSetting& changed : ChangedSettings(found->second.a, found->second.b, module)) {
+      if (IsOfNumbers(changed.a) && IsOfNumbers(changed.b)) names.push_back(changed.setting);
+    }
+  };
+  add(module);
+  if (const std::string stars = WithStars(module); stars != module) add(stars);
   return names;
 }
 

@@ -3,9 +3,9 @@
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_OTHER_SETTINGS_H_
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_OTHER_SETTINGS_H_
 
-#include <map>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "server/query/settings/module_keys.h"
@@ -14,15 +14,14 @@
 namespace statcollect::query {
 
 // Learning rates and weight decays are left out, as they are recorded step by step, and so is what says how
-// something is computed and not what (`fused`, a replaced forward()). Cost: a pass over both configurations,
-// then nothing unless something differs.
+// something is computed and not what (`fused`, a replaced forward()). Cost: a pass over both configurations.
 class OtherSettings {
  public:
   OtherSettings(const Config& a, const Config& b);
 
-  bool empty() const { return of_modules_a_.empty() && of_optimizers_.empty(); }
-  bool any_of_modules() const { return !of_modules_a_.empty(); }
-  // Names of the module's settings that differ. `module`: its path, that of the model itself its class.
+  bool any_of_modules() const { return !of_modules_.empty(); }
+  // Names of the module's settings that differ. `module`: its path, that of the model itself its class. Cost:
+  // two look-ups by name for a module that has none.
   std::vector<std::string> OfModule(const std::string& module) const;
 
   struct OfOptimizer {
@@ -32,7 +31,10 @@ class OtherSettings {
   const std::vector<OfOptimizer>& of_optimizers() const { return of_optimizers_; }
 
  private:
-  Config of_modules_a_, of_modules_b_;  // only what differs
+  struct Both {
+    Config a, b;
+  };
+  std::unordered_map<std::string, Both> of_modules_;  // only what differs, by LookupNames
   std::vector<OfOptimizer> of_optimizers_;
 };
 

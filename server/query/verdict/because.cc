@@ -57,7 +57,8 @@ void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>&
 }  // namespace
 
 Confidence ConfidenceIn(const Jump& jump, bool quiet) {
-  if (jump.kind == JumpKind::kInput || std::isinf(jump.ratio)) return Confidence::kCertain;
+  const bool endless = std::isinf(jump.ratio) && jump.ratio > 0;
+  if (jump.kind == JumpKind::kInput || endless) return Confidence::kCertain;
   if (jump.kind == JumpKind::kSetting)
     return quiet || jump.ratio > kSettingSeen ? Confidence::kCertain : Confidence::kLikely;
   if (jump.excess > kCertain && (quiet || jump.sisters + jump.past > 0)) return Confidence::kCertain;
@@ -74,7 +75,8 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
     case JumpKind::kSetting:
       reasons.push_back(one.stage == Stage::kOptimizer
                             ? "a recorded setting of the optimizer differs in this step"
-                            : "a recorded setting of its module differs");
+                        : jump.of_outer ? "a recorded setting of a module around it differs"
+                                        : "a recorded setting of its module differs");
       if (!quiet && jump.ratio < kSettingSeen)
         reasons.push_back("what it changes here is no larger than rounding");
       break;

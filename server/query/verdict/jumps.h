@@ -27,7 +27,7 @@ enum class JumpKind : std::uint8_t {
   kUnchanged,  // nothing before it differs, and where the same kernel ran on equal inputs it gave equal bits
   kOutlier,    // among gradients of parameters that nothing before explains
   kScale,      // all gradients are the other run's times one factor
-  kSetting,    // a recorded setting of the optimizer differs
+  kSetting,    // a recorded setting of the optimizer or of a module differs
 };
 
 // One difference that its inputs and rounding do not explain. Logarithms are natural.
@@ -39,6 +39,7 @@ struct Jump {
   double excess = 0;                  // above `usual` and the threshold; > 0
   std::size_t sisters = 0, past = 0;  // how many it was compared with
   double factor = 1;                  // kScale
+  bool of_outer = false;              // kSetting, of a module around the tensor's own
 };
 
 // Of one rank. Steps must ascend; it remembers what each tensor showed in earlier steps. Not thread-safe.

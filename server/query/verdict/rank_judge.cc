@@ -210,6 +210,16 @@ Result<OtherSettings> RankJudge::SettingsAt(std::uint64_t step) const {
   return OtherSettings(configs[0], configs[1]);
 }
 
+// Also where only later steps are compared.
+bool RankJudge::IsFirstOfRuns(std::uint64_t step) const {
+  const auto [attempt_a, attempt_b] = plan_.steps.at(step);
+  const auto is_first = [&](const RunView& view, std::uint32_t rank, std::size_t attempt) {
+    const auto meta = view.ranks(attempt).find(rank);
+    return attempt == 0 && meta != view.ranks(attempt).end() && meta->second.first_step == step;
+  };
+  return is_first(context_.a, ranks_.a, attempt_a) && is_first(context_.b, ranks_.b, attempt_b);
+}
+
 Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>& steps,
                                                    std::optional<std::uint64_t> last_step,
                                                    const std::stop_token& stop) {
@@ -237,8 +247,7 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
         if (!known.ok()) return known.status();
         settings.emplace(attempts, *std::move(known));
       }
-      const bool first_step = step == plan_.steps.begin()->first;
-      for (const Jump& jump : FindSettingJumps(settings->second, explained, quiet_, first_step)) {
+      for (const Jump& jump : FindSettingJumps(settings->second, explained, quiet_, IsFirstOfRuns(step))) {
         jumps.push_back(jump);
       }
     }
@@ -322,8 +331,9 @@ JudgedRoot RankJudge::MakeRoot(std::uint64_t step, const std::vector<Explained>&
     root.times_expected = one.observed / one.expected;
   root.because = Reasons(explained, jump, quiet);
   std::vector<const Jump*> others;
-  for (const Jump& other : jumps) {
-    if (&other != &jump) others.push_back(&other);
+  for (const Jump& other : jumps) {  // in the order of their indices
+    const bool again = !others.empty() && others.back()->index == other.index;
+    if (other.index != jump.index && !again) others.push_back(&other);
   }
   std::stable_sort(others.begin(), others.end(),
                    [](const Jump* x, const Jump* y) { return x->excess > y->excess; });

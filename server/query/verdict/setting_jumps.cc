@@ -1,11 +1,13 @@
 #include "server/query/verdict/setting_jumps.h"
 
 #include <algorithm>
-#include <cmath>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 
 #include "server/query/settings/dotted.h"
 
@@ -33,64 +35,105 @@ std::optional<std::size_t> MostOf(std::span<const Explained> step,
   return most;
 }
 
-// Differing records of a module or of what it contains.
-struct Inside {
+// A module with settings that differ: which records of it and of what it contains do.
+struct Affected {
+  std::vector<std::string> settings;
   std::vector<std::size_t> own, contained;
   std::vector<std::size_t> buffers;  // its own
 };
 
 class ModuleSettings {
  public:
+  // `step`: of which the forward records are looked at. Cost: one look-up by name for each record that
+  // differs, and more for the first of a module.
   ModuleSettings(const OtherSettings& settings, std::span<const Explained> step, bool quiet)
       : settings_(settings), step_(step) {
     const auto first = std::find_if(step.begin(), step.end(), Differs);
     if (quiet && first != step.end()) first_ = static_cast<std::size_t>(first - step.begin());
     for (const Explained& one : step) {
-      if (one.pair->loss == nullptr && one.stage == Stage::kForward && one.pair->a.def->depth == 1 &&
-          root_.empty())
-        root_ = one.pair->a.def->key.name;
+      if (!IsForward(one) || one.pair->a.def->depth != 1) continue;
+      if (models_.empty()) model_ = one.pair->a.def->key.name;
+      models_.insert(one.pair->a.def->key.name);
     }
     for (std::size_t i = 0; i < step.size(); ++i) {
-      if (step[i].pair->loss == nullptr && step[i].stage == Stage::kForward) Add(i);
+      if (IsForward(step[i]) && Differs(step[i])) Add(i);
     }
   }
 
   std::vector<Jump> Find() const {
     std::vector<Jump> jumps;
-    for (const auto& [module, inside] : modules_) {
-      for (const std::string& setting : settings_.OfModule(std::string(module))) {
-        if (const auto index = Place(inside, setting)) {
-          jumps.push_back(MakeJump(step_, *index));
-          break;
-        }
+    for (const auto& [module, affected] : affected_) {
+      for (const std::string& setting : affected.settings) {
+        const auto index = Place(affected, setting);
+        if (!index) continue;
+        jumps.push_back(MakeJump(step_, *index));
+        jumps.back().of_outer = step_[*index].pair->a.def->key.name != module && !IsBuffer(*index);
+        break;
       }
     }
     return jumps;
   }
 
  private:
+  struct Scopes {
+    Affected* own = nullptr;
+    std::vector<Affected*> outer;
+  };
+
+  static bool IsForward(const Explained& one) {
+    return one.pair->loss == nullptr && one.stage == Stage::kForward;
+  }
+  bool IsBuffer(std::size_t i) const { return step_[i].pair->a.def->key.kind == Kind::kBuffer; }
+
   void Add(std::size_t i) {
-    const ActivationDef& def = *step_[i].pair->a.def;
-    if (def.key.mode != Mode::kTrain) return;
-    const bool differs = Differs(step_[i]);
-    if (def.key.kind == Kind::kBuffer) {
-      if (differs) modules_[ParentOf(def.key.name)].buffers.push_back(i);
+    const ActivationKey& key = step_[i].pair->a.def->key;
+    if (key.mode != Mode::kTrain) return;
+    if (key.kind == Kind::kBuffer) {
+      if (Affected* owner = Find(ParentOf(key.name))) owner->buffers.push_back(i);
       return;
     }
-    Inside& own = modules_[def.key.name];
-    if (differs && def.key.kind != Kind::kInput) own.own.push_back(i);
-    for (auto outer = ParentOf(def.key.name); !outer.empty(); outer = ParentOf(outer)) {
-      if (differs) modules_[outer].contained.push_back(i);
-    }
-    if (!root_.empty() && def.key.name != root_ && differs) modules_[root_].contained.push_back(i);
+    const Scopes& scopes = ScopesOf(key.name);
+    if (scopes.own != nullptr && key.kind != Kind::kInput) scopes.own->own.push_back(i);
+    for (Affected* outer : scopes.outer) outer->contained.push_back(i);
   }
 
-  std::optional<std::size_t> Place(const Inside& inside, std::string_view setting) const {
-    if (setting == "momentum" && !inside.buffers.empty()) return inside.buffers.front();
-    if (inside.contained.empty())
-      return inside.own.empty() ? std::nullopt : std::optional(inside.own.front());
-    std::vector<std::size_t> all = inside.contained;
-    all.insert(all.end(), inside.own.begin(), inside.own.end());
+  const Scopes& ScopesOf(std::string_view module) {
+    const auto [entry, added] = scopes_.try_emplace(module);
+    Scopes& scopes = entry->second;
+    if (!added) return scopes;
+    scopes.own = Find(module);
+    std::string_view outermost = module;
+    for (auto outer = ParentOf(module); !outer.empty(); outer = ParentOf(outer)) {
+      if (Affected* affected = Find(outer)) scopes.outer.push_back(affected);
+      outermost = outer;
+    }
+    // What lies in no model by name lies in the first, which goes by its class.
+    if (model_.empty() || models_.contains(outermost)) return scopes;
+    if (Affected* affected = Find(model_)) scopes.outer.push_back(affected);
+    return scopes;
+  }
+
+  // Null: none of its settings differ.
+  Affected* Find(std::string_view module) {
+    const auto [entry, added] = known_.try_emplace(module, nullptr);
+    if (!added) return entry->second;
+    auto settings = settings_.OfModule(std::string(module));
+    if (!settings.empty()) {
+      entry->second = &affected_[module];
+      entry->second->settings = std::move(settings);
+    }
+    return entry->second;
+  }
+
+  std::optional<std::size_t> Place(const Affected& affected, std::string_view setting) const {
+    if (setting == "momentum" && !affected.buffers.empty()) return affected.buffers.front();
+    if (affected.contained.empty()) {
+      // The momentum of running statistics does not enter what is computed in training.
+      if (setting == "momentum" || affected.own.empty()) return std::nullopt;
+      return affected.own.front();
+    }
+    std::vector<std::size_t> all = affected.contained;
+    all.insert(all.end(), affected.own.begin(), affected.own.end());
     std::sort(all.begin(), all.end());
     if (const auto most = MostOf(step_, all)) return most;
     return first_ && all.front() == *first_ ? first_ : std::nullopt;
@@ -98,23 +141,34 @@ class ModuleSettings {
 
   const OtherSettings& settings_;
   const std::span<const Explained> step_;
-  std::optional<std::size_t> first_;  // that differs, if everything before it agrees
-  std::string_view root_;             // the model's own name
-  std::map<std::string_view, Inside> modules_;
+  std::optional<std::size_t> first_;   // that differs, if everything before it agrees
+  std::set<std::string_view> models_;  // names of outermost modules
+  std::string_view model_;             // the first of them
+  std::map<std::string_view, Affected> affected_;
+  std::unordered_map<std::string_view, Affected*> known_;
+  std::unordered_map<std::string_view, Scopes> scopes_;
 };
 
-bool IsMomentum(std::string_view setting) {
-  return setting == "momentum" || setting == "dampening" || setting == "nesterov";
-}
+bool IsMomentum(std::string_view setting) { return setting == "momentum" || setting == "dampening"; }
 
 // Of the model that the group is named after, else of any.
 std::optional<Jump> OfOptimizer(const OtherSettings::OfOptimizer& other, std::span<const Explained> step) {
-  const std::string& model = other.group.model;
-  const bool named = !model.empty() && model[0] >= 'a' && model[0] <= 'z';
+  const std::string prefix = other.group.model + ".";
+  const auto is_result = [](const Explained& one) {
+    return one.stage == Stage::kOptimizer && one.pair->loss == nullptr;
+  };
+  const auto in_model = [&](const Explained& one) { return one.pair->a.def->key.name.starts_with(prefix); };
+  // A class stands in front of no parameter.
+  const bool is_class =
+      !other.group.model.empty() && other.group.model[0] >= 'A' && other.group.model[0] <= 'Z';
+  const bool named = !other.group.model.empty() &&
+                     (!is_class || std::any_of(step.begin(), step.end(), [&](const Explained& one) {
+                       return is_result(one) && in_model(one);
+                     }));
   std::vector<std::size_t> candidates;
   for (std::size_t i = 0; i < step.size(); ++i) {
-    if (step[i].stage != Stage::kOptimizer || step[i].pair->loss != nullptr || !Differs(step[i])) continue;
-    if (!named || step[i].pair->a.def->key.name.starts_with(model + ".")) candidates.push_back(i);
+    const bool differs = is_result(step[i]) && Differs(step[i]) && step[i].observed > 0;
+    if (differs && (!named || in_model(step[i]))) candidates.push_back(i);
   }
   if (candidates.empty()) return std::nullopt;
   return MakeJump(step, MostOf(step, candidates).value_or(candidates.front()));

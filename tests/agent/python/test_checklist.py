@@ -16,7 +16,7 @@ from torch import nn
 
 import statagent
 from statagent import _checklist, _environment
-from statagent._checklist import model_checklist, optimizer_checklist, pattern_of
+from statagent._checklist import CHANGES_MAX, model_checklist, optimizer_checklist, pattern_of
 
 from .models import Net, data, seeded
 from .support import Recording, python
@@ -241,6 +241,21 @@ def test_restless_settings_are_told_once(agent: Any, recording: Recording) -> No
         net.calls = number
         train(net, optimizer)
     assert len([e for e in recording.events if e[1] == "setting_changed"]) == 1
+
+
+def test_settings_beyond_the_limit_of_events_stay_as_they_were(agent: Any, recording: Recording) -> None:
+    net = seeded(Net)
+    for number in range(CHANGES_MAX + 5):
+        setattr(net, f"count_{number}", 0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    statagent.watch(net, optimizer=optimizer)
+    for number in range(CHANGES_MAX + 5):
+        setattr(net, f"count_{number}", 1)
+    train(net, optimizer)
+    told = {fields["key"] for _, kind, _, fields in recording.events if kind == "setting_changed"}
+    changed = {key for key, value in recording.config.items() if ".count_" in key and value == "1"}
+    assert len(told) == CHANGES_MAX
+    assert changed == told
 
 
 def test_second_model_has_keys_of_its_own(agent: Any, recording: Recording) -> None:

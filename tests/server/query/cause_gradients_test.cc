@@ -143,6 +143,40 @@ TEST_F(CauseGradientsTest, ARoundNormIsClipping) {
   EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("those of base are clipped, those of ort are not"));
 }
 
+TEST_F(CauseGradientsTest, GradientsThatAreClippedToOneNormAreNotClippedDifferently) {
+  // One gradient of ort is larger, and all of them make room for it.
+  double squares_a = 0, squares_b = 0;
+  const auto factor_of = [](int i) { return i == 1 ? 1.5 : 1.0; };
+  for (int i = 0; i < kWeights; ++i) {
+    const double squares = std::pow(testing::StatsOf(Gradient(i, 3)).l2, 2);
+    squares_a += squares;
+    squares_b += squares * factor_of(i) * factor_of(i);
+  }
+  const auto write = [&](double norm_b) {
+    Reset();
+    for (int i = 0; i < kWeights; ++i) {
+      Put(3, Key(WeightName(i), Kind::kWeightGrad), Times(Gradient(i, 3), 1 / std::sqrt(squares_a)),
+          Times(Gradient(i, 3), norm_b * factor_of(i) / std::sqrt(squares_b)));
+    }
+  };
+  write(1);
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("gradient_scale: 5 of 6 gradients of weights in ort are 0.9"));
+  write(2);
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("clip_norm: 5 of 6 gradients of weights"));
+}
+
+TEST_F(CauseGradientsTest, ARootWithAFactorOfItsOwnIsNotOneOfAllGradients) {
+  const auto write = [&](double own) {
+    Reset();
+    Gradients(3, [=](int i, const Tensor& tensor) { return Times(tensor, i == 0 ? own : 0.99); });
+  };
+  write(1.7);
+  EXPECT_EQ(Say(GradientRoot(3)),
+            "tensor_scale: weight grad layers.0.weight in ort is 1.7 times that in base at step 3");
+  write(1.03);
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("gradient_scale: 5 of 6 gradients of weights"));
+}
+
 TEST_F(CauseGradientsTest, ASettingWithTheSameRatioIsNamed) {
   Gradients(3, Scaled(1.5));
   Configure({{"aux_weight", "0.2"}, {"width", "64"}}, {{"aux_weight", "0.3"}, {"width", "32"}});

@@ -165,6 +165,71 @@ TEST_F(CauseSettingsTest, ASettingOfTheParentExplainsWhatIsBetweenItsModules) {
   EXPECT_EQ(cause->confidence, Confidence::kLikely);
 }
 
+TEST_F(CauseSettingsTest, ALikelySettingIsWorthMoreThanACertainDescription) {
+  const auto key = Key("blocks.0.attn.proj");
+  const auto write = [&](const std::string& b) {
+    Reset();
+    Put(0, key, Noise(1), Times(Noise(1), 1.5));
+    Configure({{"module.blocks.*.attn.scale", "0.25"}}, {{"module.blocks.*.attn.scale", b}});
+  };
+  write("0.25 x 3; 0.125 (blocks.0.attn)");
+  auto cause = Ask(Root(0, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "module_setting");
+  EXPECT_EQ(cause->confidence, Confidence::kLikely);
+  write("0.25");
+  cause = Ask(Root(0, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "tensor_scale");
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+}
+
+TEST_F(CauseSettingsTest, ACertainDescriptionIsWorthMoreThanAPossibleSetting) {
+  const auto key = Key("blocks.0.attn.proj");
+  Put(0, key, Noise(1), Times(Noise(1), 1.5));
+  Put(0, Key("blocks.0"), Noise(3), Noise(4));
+  Configure({{"module.blocks.*.scale", "0.25"}}, {{"module.blocks.*.scale", "0.25 x 3; 0.125 (blocks.0)"}});
+  const auto cause = Ask(Root(0, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "tensor_scale");
+}
+
+TEST_F(CauseSettingsTest, ASettingOfTheModelIsFoundFromInside) {
+  const auto key = Key("blocks.0.fc");
+  const auto write = [&](const std::string& model) {
+    Reset();
+    Put(0, key, Noise(1), Noise(2));
+    a_->Root();
+    b_->Root();
+    Put(0, Key(model), Noise(3), Noise(4));
+    Configure({{"module.Gpt.scale", "0.25"}}, {{"module.Gpt.scale", "0.125"}});
+  };
+  write("Gpt");
+  auto cause = Ask(Root(0, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->text, "scale is 0.25 in base and 0.125 in ort (Gpt)");
+  EXPECT_EQ(cause->confidence, Confidence::kPossible);
+  write("Gpt");
+  cause = Ask(Root(0, Key("Gpt")));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kCertain) << "its own";
+  write("Net");
+  EXPECT_EQ(Say(Root(0, key)), "nothing") << "another model's";
+}
+
+TEST_F(CauseSettingsTest, ASettingOfOneModelDoesNotExplainAnother) {
+  const auto gen = Key("gen.fc"), dis = Key("dis.fc");
+  for (const std::string model : {"gen", "dis"}) {
+    Put(0, Key(model + ".fc"), Noise(1), Noise(2));
+    a_->Root();
+    b_->Root();
+    Put(0, Key(model), Noise(3), Noise(4));
+  }
+  Configure({{"module.gen.scale", "0.25"}}, {{"module.gen.scale", "0.125"}});
+  EXPECT_THAT(Say(Root(0, gen)), HasSubstr("(gen)"));
+  EXPECT_EQ(Say(Root(0, dis)), "nothing");
+}
+
 TEST_F(CauseSettingsTest, AModuleThatIsNotRecordedIsFoundBesideTheRoot) {
   const auto key = Key("blocks.0.mlp.fc1");
   const Config a = {{"module.blocks.*.ln2.eps", "1e-05"}},

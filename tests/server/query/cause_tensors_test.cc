@@ -1,4 +1,5 @@
 // Causes that the root's own statistics and sketch tell.
+#include "server/query/cause/text.h"
 #include "tests/server/query/cause_fixture.h"
 
 namespace statcollect::query {
@@ -47,6 +48,44 @@ TEST_F(CauseTensorsTest, TheOppositeSignIsASignFlip) {
   Tensor some = Noise(1);
   for (std::size_t i = 0; i < some.values.size(); i += 4) some.values[i] = -some.values[i];
   EXPECT_EQ(SayOf(Noise(1), some), "nothing") << "every fourth element only";
+}
+
+TEST_F(CauseTensorsTest, ARoundedOppositeSignIsASignFlip) {
+  // Rounded coarsely: the factor that fits best is -0.985.
+  const Tensor rounded = Sum(Times(Noise(1), -0.985), Noise(2, 256, 0.008));
+  EXPECT_EQ(SayOf(Noise(1), rounded),
+            "sign_flip: output blocks.1.mlp in ort has the opposite sign of that in base at step 3");
+  EXPECT_EQ(SayOf(Noise(1), Times(Noise(1), -0.985)),
+            "tensor_scale: output blocks.1.mlp in ort is -0.985 times that in base at step 3")
+      << "exactly that factor";
+}
+
+TEST_F(CauseTensorsTest, AFactorNear1IsPrintedByWhatItIsApart) {
+  Tensor a = Noise(1);
+  a.dtype = DType::kF64;
+  Tensor b = a;
+  for (double& x : b.values) x *= 1 + 3e-7;
+  EXPECT_EQ(SayOf(a, b),
+            "tensor_scale: output blocks.1.mlp in ort is (1 + 3e-07) times that in base at step 3");
+  EXPECT_EQ(cause::FactorText(2), "2 times");
+  EXPECT_EQ(cause::FactorText(1), "1 times");
+  EXPECT_EQ(cause::FactorText(1.001), "1.001 times");
+  EXPECT_EQ(cause::FactorText(0.999), "0.999 times");
+  EXPECT_EQ(cause::FactorText(1 - 2.5e-5), "(1 - 2.5e-05) times");
+  EXPECT_EQ(cause::FactorText(-1), "-1 times");
+}
+
+TEST_F(CauseTensorsTest, NearlyEqualValuesThatChangedPlacesAreNotPermuted) {
+  Tensor swapped = Noise(1);
+  std::vector<std::size_t> order(swapped.values.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t x, std::size_t y) { return swapped.values[x] < swapped.values[y]; });
+  const auto middle = order.size() / 2;  // where values lie close together
+  std::swap(swapped.values[order[middle]], swapped.values[order[middle + 1]]);
+  EXPECT_EQ(SayOf(Noise(1), swapped), "nothing");
+  std::swap(swapped.values[order[3]], swapped.values[order[order.size() - 4]]);
+  EXPECT_THAT(SayOf(Noise(1), swapped), HasSubstr("permuted: "));
 }
 
 TEST_F(CauseTensorsTest, TheSameValuesInAnotherOrderArePermuted) {
