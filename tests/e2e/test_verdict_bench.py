@@ -7,10 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from conftest import Collector
-from verdict_bench import effects, families, launch, legal, pairs, report, score
+from verdict_bench import curves, effects, families, launch, legal, pairs, report, score
 from verdict_bench.pairs import Pair
 from verdict_bench.score import Result
 
@@ -137,3 +138,54 @@ def test_data_of_a_benchmark_can_be_kept_in_a_manifest(tmp_path: Path) -> None:
 
     write_manifest(tmp_path, [PAIR, replace(PAIR, effect=12.5)])
     assert read_manifest(tmp_path) == [PAIR, replace(PAIR, effect=12.5)]
+
+
+# --- its pictures
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def scored(half: str, effect: float, exact: bool, confidence: str = "likely") -> Result:
+    pair = replace(PAIR, half=half, effect=effect)
+    return answered(pair, "diverged", root={**ROW, "confidence": confidence, "step": 3 if exact else 4})
+
+
+def drawn_at(picture: str, title: str) -> tuple[float, float]:
+    """The centre of the point that says so when pointed at."""
+    root = ElementTree.fromstring(picture)
+    found = [each for each in root.iter(f"{SVG}circle") if each.findtext(f"{SVG}title") == title]
+    assert len(found) == 1, f"{title}: not among {[each.findtext(f'{SVG}title') for each in root.iter(f'{SVG}circle')]}"
+    return float(found[0].get("cx", "nan")), float(found[0].get("cy", "nan"))
+
+
+def test_curves_show_the_share_of_exact_roots_by_size_and_half() -> None:
+    results = [scored("reported", 5.0, exact) for exact in (True, True, True, False)]
+    results += [
+        scored("reported", 20.0, True),
+        scored("reported", 0.0, False),
+        scored("fitted", 5.0, True),
+        scored("fitted", 5.0, False),
+    ]
+    picture = curves.sizes(results)
+    x, y = drawn_at(picture, "reported, 3 to 10 times rounding: 3 of 4")
+    assert y == pytest.approx(curves.BOTTOM + 0.75 * (curves.TOP - curves.BOTTOM))
+    assert drawn_at(picture, "fitted, 3 to 10 times rounding: 1 of 2") == pytest.approx((x, (curves.TOP + curves.BOTTOM) / 2))
+    assert drawn_at(picture, "before, 3 to 10 times rounding: 0 of 4") == pytest.approx((x, curves.BOTTOM))
+    right, top = drawn_at(picture, "reported, 10 to 30 times rounding: 1 of 1")
+    assert right > x and top == pytest.approx(curves.TOP)
+    assert "0 to 1 times" not in picture, "a bug without effect belongs to no bin"
+
+
+def test_the_picture_of_answers_counts_what_was_true_of_each(tmp_path: Path) -> None:
+    results = [scored("reported", 5.0, exact, "certain") for exact in (True, True, True, False)]
+    results += [answered(replace(PAIR, effect=effect), "within_tolerance", explained="rounding") for effect in (2.0, 4.0, 4.0)]
+    results += [answered(replace(PAIR, bug=""), "identical"), scored("fitted", 5.0, True, "certain")]
+    results.append(answered(replace(PAIR, bug=""), "diverged", root={**ROW, "confidence": "possible"}))
+    assert [path.name for path in curves.write(results, tmp_path / "new")] == ["verdict-sizes.svg", "verdict-answers.svg"]
+    picture = ElementTree.parse(tmp_path / "new" / "verdict-answers.svg")
+    bars = {bar.findtext(f"{SVG}title"): float(bar.get("width", "nan")) for bar in picture.iter(f"{SVG}rect") if len(bar)}
+    assert set(bars) == {
+        "certain, exact: 3 of 4", "certain, another place: 1 of 4", "possible, no bug: 1 of 1",
+        "only rounding, no bug: 1 of 4", "only rounding, a bug below 3 times rounding: 1 of 4", "only rounding, a larger bug: 2 of 4",
+    }  # fmt: skip
+    assert bars["certain, exact: 3 of 4"] == pytest.approx(3 * bars["certain, another place: 1 of 4"], rel=0.03)

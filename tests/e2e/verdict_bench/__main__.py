@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conftest import Collector
 
-from verdict_bench import effects, families, launch, pairs, report, score
+from verdict_bench import curves, effects, families, launch, pairs, report, score
 
 
 def record(arguments: argparse.Namespace) -> int:
@@ -91,6 +91,9 @@ def show(arguments: argparse.Namespace) -> int:
     print(report.text(results, report.markdown if arguments.markdown else report.aligned))
     if arguments.wrong is not None:
         print(f"\n{report.wrong(results, arguments.wrong)}")
+    if arguments.curves:
+        written = curves.write(results, Path(arguments.curves))
+        print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
     return 0
 
 
@@ -108,6 +111,7 @@ def parse_arguments() -> argparse.Namespace:
     showing = commands.add_parser("report", help="print the tables of results")
     showing.add_argument("--markdown", action="store_true")
     showing.add_argument("--wrong", type=float, metavar="TIMES", help="list what is wrong of bugs from so many times rounding")
+    showing.add_argument("--curves", metavar="FOLDER", help="write pictures of the results there, as SVG")
     showing.set_defaults(run=show)
     for command in (recording, measuring, asking, showing):
         command.add_argument("--data", required=True, metavar="DIR")
