@@ -19,7 +19,7 @@ def record(arguments: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     planned = [pair for name in arguments.families for pair in pairs.plan(name, arguments.subset, arguments.optional)]
     before = launch.recorded_in(folder / "jobs")
-    jobs = [job for job in pairs.jobs_of(planned) if job["run"] not in before]
+    jobs = [{**job, "seed": arguments.seed} for job in pairs.jobs_of(planned) if job["run"] not in before]
     started = time.monotonic()
     print(f"{len(planned)} pairs; {len(before)} runs are recorded already, {len(jobs)} to do", file=sys.stderr, flush=True)
     collector = Collector(folder / "data").start()
@@ -103,6 +103,7 @@ def parse_arguments() -> argparse.Namespace:
     recording = commands.add_parser("record", help="train every run of the pairs into DIR/data, and write DIR/manifest.json")
     recording.add_argument("--subset", choices=sorted(pairs.SUBSETS), default="small")
     recording.add_argument("--optional", action="store_true", help="also legal changes that take long: compiled models")
+    recording.add_argument("--seed", type=int, default=0, help="other weights, data and masks than those of seed 0 (default)")
     recording.set_defaults(run=record)
     measuring = commands.add_parser("effects", help="measure again how large each bug is beside rounding")
     measuring.set_defaults(run=measure)

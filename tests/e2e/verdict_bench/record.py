@@ -1,9 +1,10 @@
 """Records runs one after another in one process: `python -m verdict_bench.record JOBS.json`, with the collector's address in the environment.
 
-A job is {"run", "family", "legal", "bug", "size", "steps"}; what was recorded is appended to JOBS.json.done, a line each."""
+A job is {"run", "family", "legal", "bug", "size", "steps", "seed"}; what was recorded is appended to JOBS.json.done, a line each."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import sys
@@ -34,7 +35,8 @@ def _plant(plant: Callable[[Training, float], None], size: float, training: Trai
 
 
 def record(job: dict[str, Any]) -> dict[str, Any]:
-    family = families.load(job["family"]).FAMILY
+    family = copy.copy(families.load(job["family"]).FAMILY)
+    family.seed += job.get("seed", 0)
     started = time.monotonic()
     options = {} if "fused" in (job["legal"] or "") or family.name == "vit" else {"foreach": False}
     training = Training(family, steps=job.get("steps", 0), optimizer_options=options)
