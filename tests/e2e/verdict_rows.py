@@ -118,6 +118,7 @@ CHANGES: dict[str, list[Change]] = {
     "cnn": [],
     "cnn.momentum": [planted(bugs.batch_norm_momentum("stages.1.bn1"), 1.0)],
     "cnn.schedule": [planted(bugs.scheduler_off_by_one(4), 1.0)],
+    "cnn.rate": [planted(bugs.learning_rate(step=3), 1.0)],  # a step that a validation follows
     "moe": [],
     "moe.expert": [planted(bugs.module_output("blocks.1.mlp.experts.2", step=3), 1e-3)],
 }
