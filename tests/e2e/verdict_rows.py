@@ -1,0 +1,135 @@
+"""Trains the runs of test_verdict_rows: `python verdict_rows.py RUN ...`, with the collector's address in the environment.
+
+A run is named FAMILY or FAMILY.CHANGE. Families are those of the benchmark of verdicts, or variants of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from verdict_bench import bugs, families
+from verdict_bench.blocks import Attention, attend
+from verdict_bench.families.gpt import LAYERS, WIDTH, GptFamily
+from verdict_bench.families.seq2seq import Seq2seqFamily
+from verdict_bench.legal import LEGAL
+from verdict_bench.training import Family, Training
+
+Change = Callable[[Training], None]
+
+STEPS = 8
+
+
+class Float32Seq2seq(Seq2seqFamily):
+    """The encoder-decoder without autocast."""
+
+    bfloat16 = False
+
+
+class Bfloat16Gpt(GptFamily):
+    bfloat16 = True
+
+
+class JointAttention(Attention):
+    """Queries, keys and values of one projection: only a third of its bias has a gradient that is mathematically zero."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, 4, causal=True)
+        del self.q, self.k, self.v
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = (self.split(part) for part in self.qkv(x).chunk(3, dim=-1))
+        mixed = attend(q, k, v, self.scale, self.mask(q, k), self.kernel)
+        return self.o(mixed.transpose(1, 2).reshape(x.shape))
+
+
+class JointGpt(GptFamily):
+    def models(self) -> dict[str, nn.Module]:
+        models = super().models()
+        for index in range(LAYERS):
+            models[""].get_submodule(f"b.{index}").attn = JointAttention()
+        return models
+
+    def optimizers(self, training: Training) -> dict[str, torch.optim.Optimizer]:
+        """Slow enough that differences grow past the tolerance some steps after the first."""
+        made = super().optimizers(training)
+        for group in made[""].param_groups:
+            group["lr"] = 1e-3
+        return made
+
+
+FAMILIES: dict[str, Family] = {
+    "seq2seq": Float32Seq2seq(),
+    "bf16": Bfloat16Gpt(),
+    "joint": JointGpt(),
+    **{name: families.load(name).FAMILY for name in ("gan", "gpt", "cnn", "moe")},
+}
+
+
+def planted(bug: bugs.Bug, size: float) -> Change:
+    def change(training: Training) -> None:
+        bug.plant(training, size)
+
+    return change
+
+
+def swapped_betas(training: Training, optimizer: str) -> None:
+    def swap(inner: Training) -> None:
+        for group in inner.optimizers[optimizer].param_groups:
+            group["betas"] = group["betas"][::-1]
+
+    training.on_optimizers.append(swap)
+
+
+def unrecorded_eps(training: Training) -> None:
+    """In a forward() of its own, so that no setting of the module shows it."""
+    norm = training.module("b.2.ln2")
+
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, 2e-5)
+
+    bugs.wrap(norm, forward)
+
+
+threads, channels_last, kernel = (LEGAL[name].plant for name in ("threads", "channels_last", "attention_kernel"))
+eps = planted(bugs.norm_eps("b.2.ln2"), 5e-6)  # 2e-5 instead of 1e-5
+
+CHANGES: dict[str, list[Change]] = {
+    "seq2seq": [],
+    "seq2seq.threads": [threads],
+    "gan": [],
+    "gan.last": [channels_last],  # where sums of BatchNorm are shared out among threads
+    "gan.last_threads": [channels_last, threads],
+    "gan.dis_betas": [partial(swapped_betas, optimizer="dis")],
+    "bf16": [],
+    "bf16.threads": [threads],
+    "gpt": [],
+    "gpt.kernel": [kernel],
+    "joint": [],
+    "joint.kernel": [kernel],
+    "joint.eps": [eps],
+    "joint.kernel_eps": [kernel, eps],
+    "joint.kernel_unrecorded": [kernel, unrecorded_eps],
+    "cnn": [],
+    "cnn.momentum": [planted(bugs.batch_norm_momentum("stages.1.bn1"), 1.0)],
+    "cnn.schedule": [planted(bugs.scheduler_off_by_one(4), 1.0)],
+    "cnn.rate": [planted(bugs.learning_rate(step=3), 1.0)],  # a step that a validation follows
+    "moe": [],
+    "moe.expert": [planted(bugs.module_output("blocks.1.mlp.experts.2", step=3), 1e-3)],
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for run in sys.argv[1:]:
+        family = FAMILIES[run.partition(".")[0]]
+        Training(family, steps=STEPS, optimizer_options={"foreach": False}).run(run, CHANGES[run])
+
+
+if __name__ == "__main__":
+    main()
