@@ -25,7 +25,7 @@ namespace statcollect::client {
 namespace {
 
 constexpr char kDescription[] =
-    "statctl: asks a statcollect collector. Finds the first place where two training runs part ways.";
+    "statctl: finds the first place where two training runs part ways.";
 
 constexpr char kFooter[] = R"(
 Examples:
@@ -33,8 +33,8 @@ Examples:
   statctl diff --run-a base --run-b ort
   statctl help diff
 
-Exit codes: 0 success (diff: same within tolerance), 1 diverged, 2 no answer (unknown run, unreachable, incomparable, wrong usage),
-130 interrupted.)";
+Exit codes: 0 success (diff: the same within tolerance), 1 diverged, 2 no answer
+(unknown run, unreachable, incomparable, wrong usage), 130 interrupted.)";
 
 constexpr char kGlobalHelp[] =
     "\nGlobal options, before or after the command: --collector HOST:PORT, --format, --timeout, --quiet.";
@@ -212,14 +212,14 @@ class Parser {
         ->envname("STATCTL_COLLECTOR")
         ->capture_default_str();
     app_.add_option("--format", arguments_.format,
-                    "How to print the answer (ort: of memory and density only)")
+                    "Output format (ort: memory and density only)")
         ->check(CLI::IsMember({"table", "json", "csv", "markdown", "ort"}))
         ->capture_default_str();
     app_.add_option("--timeout", arguments_.timeout_seconds,
-                    "Seconds to wait for an answer; 0: as long as it takes")
+                    "Seconds to wait for an answer (0: no limit)")
         ->check(Between(0, kTimeoutSecondsMax))
         ->capture_default_str();
-    app_.add_flag("--quiet,-q", arguments_.quiet, "No progress bar, no remarks; diff: the verdict only");
+    app_.add_flag("--quiet,-q", arguments_.quiet, "No progress bar or remarks; diff: verdict only");
   }
 
   CLI::App* Add(const std::string& name, const std::string& description, const std::string& examples,
@@ -233,7 +233,7 @@ class Parser {
   void AddExport() {
     ExportOptions& o = arguments_.exports;
     CLI::App* app =
-        Add("export", "Writes a run as csv, json, ort, parquet or tensorboard",
+        Add("export", "Exports a run: csv, json, ort, parquet, tensorboard",
             "  statctl export csv base base.csv                    # one line a tensor and step\n"
             "  statctl export json base - | gzip > base.jsonl.gz   # everything, one object a line\n"
             "  statctl export ort base dump/base --steps 0-9       # step_<k>/<name>_forward and _backward\n"
@@ -261,7 +261,7 @@ class Parser {
   void AddSummary() {
     SummaryOptions& o = arguments_.summary;
     CLI::App* app = Add(
-        "summary", "One step of a rank as text, a block a tensor, as ONNX Runtime's merge tool writes it",
+        "summary", "One step of a rank as text, one block per tensor",
         "  statctl summary base --step 3\n"
         "  statctl summary ort --step 3 --like base             # in base's order, to compare with base's\n"
         "  statctl summary base --step 3 --out merge_pt         # merge_pt/step_3_.txt\n"
@@ -278,7 +278,7 @@ class Parser {
   void AddDiff() {
     DiffOptions& o = arguments_.diff;
     CLI::App* app =
-        Add("diff", "Where two runs part ways first, why, and how far it spread",
+        Add("diff", "Finds where two runs part ways first, and why",
             "  statctl diff --run-a base --run-b ort\n"
             "  statctl diff base ort --steps 0-99 --rank 0,1\n"
             "  statctl diff base ort --tolerance 1e-3 --kinds output\n"
@@ -322,7 +322,7 @@ class Parser {
   }
 
   void AddNoise() {
-    CLI::App* noise = Add("noise", "How far runs that should be equal are apart: measured once, used by diff",
+    CLI::App* noise = Add("noise", "Measures how far repeats of one run differ",
                           "  statctl noise save base --runs base2,base3   # repeats of the same training\n"
                           "  statctl noise show base\n  statctl noise rm base\n",
                           {});
@@ -348,15 +348,15 @@ class Parser {
                     [&l](Session& session) { return ListRuns(session, l); }),
                l);
     CLI::App* show =
-        Add("show", "One run: ranks, steps, losses, events, configuration", "  statctl show base\n",
+        Add("show", "Shows one run: ranks, steps, events, configuration", "  statctl show base\n",
             [this](Session& session) { return ShowRun(session, arguments_.run); });
     show->add_option("run", arguments_.run, "Name of the run")->required();
     RemoveOptions& r = arguments_.remove;
-    AddOptions(*Add("rm", "Removes runs with all their data", kRemoveExamples,
+    AddOptions(*Add("rm", "Removes runs and all their data", kRemoveExamples,
                     [&r](Session& session) { return RemoveRuns(session, r); }),
                r);
     CLI::App* record =
-        Add("record", "Asks a run in training to record tensors in these steps only",
+        Add("record", "Chooses the steps that a live run records",
             "  statctl record base --steps 5000-5010     # look closely at some steps to come\n"
             "  statctl record base --steps every=100\n  statctl record base --steps ''             # every "
             "step again\n",
@@ -370,7 +370,7 @@ class Parser {
   void AddSeries() {
     SeriesOptions& o = arguments_.series;
     CLI::App* app = Add(
-        "series", "One activation's statistics over the steps",
+        "series", "Plots one tensor's statistics over the steps",
         "  statctl series base blocks.1.ln2\n"
         "  statctl series base blocks.1.ln2 --stat l2 --kind output --rank 0     # with a plot\n"
         "  statctl series base blocks.1.ln2 --format csv > ln2.csv\n"
@@ -391,7 +391,7 @@ class Parser {
   void AddTop() {
     TopOptions& o = arguments_.top;
     CLI::App* app =
-        Add("top", "The extreme activations of a step",
+        Add("top", "Lists the extreme tensors of a step",
             "  statctl top base                                  # the largest norms of the newest step\n"
             "  statctl top base --by nan --step 120              # where the NaN are\n"
             "  statctl top base --by absmax --kinds output --rank 0 --count 5\n",
@@ -411,7 +411,7 @@ class Parser {
 
   void AddConfig() {
     ConfigOptions& o = arguments_.config;
-    CLI::App* app = Add("config", "What two runs were told differently: configuration, versions, environment",
+    CLI::App* app = Add("config", "Compares two runs' configuration and versions",
                         "  statctl config base ort                # exit code: 0 same, 1 something differs\n"
                         "  statctl config base ort --all          # also what is the same\n"
                         "  statctl config base                    # everything about one run\n",
@@ -441,7 +441,7 @@ class Parser {
   void AddCapture() {
     CaptureOptions& o = arguments_.capture;
     CLI::App* app = Add(
-        "capture", "Asks a run in training for the raw values of an activation, and saves them",
+        "capture", "Saves raw values of a tensor from a live run",
         "  statctl capture base blocks.1.ln2 --step 5000                      # waits until it is there\n"
         "  statctl capture base blocks.1.ln2 --step 5000 --rank 0 --out ln2.npy\n"
         "  statctl capture base lm_head --step 5000 --kind grad_output --no-wait\n"
@@ -463,7 +463,7 @@ class Parser {
     app->add_flag("--overwrite", o.overwrite, "--out: replace the file");
 
     CapturesOptions& l = arguments_.captures;
-    CLI::App* list = Add("captures", "Lists captured tensors, and what became of the requests for them",
+    CLI::App* list = Add("captures", "Lists captured tensors and pending requests",
                          "  statctl captures base\n  statctl captures base blocks.1.ln2 --steps 5000-\n",
                          [&l](Session& session) { return ListCaptures(session, l); });
     list->add_option("run", l.run, "Name of the run")->required();
@@ -473,7 +473,7 @@ class Parser {
     list->add_option("--kinds", l.kinds, "Only these kinds, such as output,grad_output");
 
     DiffValuesOptions& v = arguments_.values;
-    CLI::App* values = Add("diff-values", "Compares an activation that two runs captured, element by element",
+    CLI::App* values = Add("diff-values", "Compares a captured tensor element by element",
                            "  statctl diff-values base ort blocks.1.ln2 --step 3          # exit code: 0 "
                            "equal bit for bit, 1 not\n"
                            "  statctl diff-values base ort blocks.1.ln2 --step 3 --rank 1 --format json\n",
@@ -490,7 +490,7 @@ class Parser {
   void AddRanks() {
     RanksOptions& o = arguments_.check;
     CLI::App* app = Add(
-        "ranks", "Whether the ranks of one run agree where they must, and who parts from the others first",
+        "ranks", "Finds ranks of one run that disagree or stand out",
         "  statctl ranks base                     # exit code: 0 consistent, 1 not, 2 no answer\n"
         "  statctl ranks base --steps 100-200 --kinds weight,weight_grad\n"
         "  statctl ranks base --tolerance 1e-6    # ranks on different devices\n",
@@ -511,7 +511,7 @@ class Parser {
 
   void AddMemory() {
     MemoryOptions& o = arguments_.memory;
-    AddOptions(*Add("memory", "Memory by phase of the step, and which modules raised the peak",
+    AddOptions(*Add("memory", "Shows memory by phase, and what raised the peak",
                     kMemoryExamples, [&o](Session& session) { return Memory(session, o); }),
                o);
   }
@@ -519,7 +519,7 @@ class Parser {
   void AddDensity() {
     DensityOptions& o = arguments_.density;
     CLI::App* app =
-        Add("density", "How much of the inputs is no padding",
+        Add("density", "Shows the fraction of each input that is not padding",
             "  statctl density base\n  statctl density base --input input_ids --steps 0-99 --format csv\n"
             "  statctl density base --format ort       # the table of ONNX Runtime's inspector\n",
             [&o](Session& session) { return Density(session, o); });
@@ -532,7 +532,7 @@ class Parser {
   void AddExponents() {
     ExponentsOptions& o = arguments_.exponents;
     CLI::App* app = Add(
-        "exponents", "Which magnitudes tensors have, and what fp16, bf16 or fp8 would lose of them",
+        "exponents", "Shows what fp16, bf16 or fp8 would lose",
         "  statctl exponents base                              # every tensor, what f16 loses most first\n"
         "  statctl exponents base --dtype e4m3 --kinds weight_grad\n"
         "  statctl exponents base blocks.1.ln2 --step 300      # its histogram\n"
@@ -549,7 +549,7 @@ class Parser {
 
   void AddOthers() {
     ScalarsOptions& o = arguments_.scalars;
-    AddOptions(*Add("scalars", "Loss and other numbers over the steps", kScalarsExamples,
+    AddOptions(*Add("scalars", "Plots the loss and other scalars over the steps", kScalarsExamples,
                     [&o](Session& session) { return Scalars(session, o); }),
                o);
     AddMemory();
@@ -557,7 +557,7 @@ class Parser {
     AddExponents();
     EventsOptions& e = arguments_.events;
     CLI::App* events =
-        Add("events", "What happened: alarms, lost records and more",
+        Add("events", "Lists events: alarms, lost records and more",
             "  statctl events base\n"
             "  statctl events base --kind nan_first_seen,norm_explosion --since-step 1000\n"
             "  statctl events base --follow                         # and those to come, until Ctrl-C\n"
@@ -570,7 +570,7 @@ class Parser {
     events->add_flag("--follow,-f", e.follow, "Then print new ones as they come, until Ctrl-C");
     WatchOptions& w = arguments_.watch;
     CLI::App* watch =
-        Add("watch", "Follows a run while it trains: steps, ranks, loss, alarms",
+        Add("watch", "Follows a live run: steps, ranks, loss, alarms",
             "  statctl watch base\n"
             "  statctl watch ort --against base     # does it still agree with base?\n"
             "  statctl watch base --once            # one look; for scripts, with --format json\n"
@@ -589,7 +589,7 @@ class Parser {
     keep->add_option("run", arguments_.run, "Name of the run")->required();
     keep->add_flag("--off", arguments_.off, "End the exemption");
     CLI::App* checkpoint =
-        Add("checkpoint", "Writes a consistent copy of the store, while the collector goes on",
+        Add("checkpoint", "Writes a consistent copy of the store",
             "  statctl checkpoint /backup/monday          # the collector writes it, on its machine\n"
             "  statcollectord --restore-from /backup/monday --data-dir /var/lib/statcollect-new\n",
             [this](Session& session) { return MakeCheckpoint(session, arguments_.directory); });
@@ -597,7 +597,7 @@ class Parser {
         ->add_option("directory", arguments_.directory,
                      "Absolute path on the collector's machine, absent or an empty folder")
         ->required();
-    Add("status", "The collector's own health and loss counters", "  statctl status\n",
+    Add("status", "Shows the collector's health and its loss counters", "  statctl status\n",
         [](Session& session) { return ShowStatus(session); });
     CLI::App* help = app_.add_subcommand("help", "Explains a command, with examples");
     help->footer(std::string("\nExamples:\n  statctl help\n  statctl help diff\n") + kGlobalHelp);
@@ -607,7 +607,7 @@ class Parser {
   void AddImport() {
     ImportOptions& o = import_;
     CLI::App* app = Add(
-        "import", "Takes in what another tool dumped, as a run",
+        "import", "Imports another tool's dump as a run",
         "  statctl import ort out_pt --run base\n"
         "  statctl import ort dumps --run base --rank-pattern 'out_{rank}'     # folders out_0, out_1, ...\n"
         "  statctl import msprobe dump_path --run npu --steps 0-9\n"

@@ -113,8 +113,9 @@ Status ReportBuilder::Take(StepResult result) {
   Tally tally;
   for (std::size_t place = 0; place < result.ranks.size(); ++place) {
     RankStepFindings& at = result.ranks[place];
-    steps_to_judge_.Take(result.step, place, at.rise);
     STATCOLLECT_RETURN_IF_ERROR(losses_.Compare(at));
+    at.rise.records = at.tally.records;
+    steps_to_judge_.Take(result.step, place, at.rise);
     if (!order_reported_) TakeOutOfPlace(at);
     if (!at.missing.empty()) STATCOLLECT_RETURN_IF_ERROR(loaded_.Compare(at));
     STATCOLLECT_RETURN_IF_ERROR(TakeMissing(at));

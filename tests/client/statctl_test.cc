@@ -331,6 +331,10 @@ TEST_F(Statctl, WrongArgumentsExitWith2AndSayWhatToDo) {
   EXPECT_EQ(Process({STATCTL}).Wait().code, 2);
 }
 
+TEST_F(Statctl, OverviewFitsATerminal) {
+  for (const std::string& line : Lines(Run({"--help"}).out)) EXPECT_LE(line.size(), 80u) << line;
+}
+
 TEST_F(Statctl, HelpExplainsEveryCommandWithExamples) {
   for (const std::string command : {"runs", "show", "diff", "series", "scalars", "events", "top", "config",
                                     "ranks", "rm", "keep", "checkpoint", "status"}) {

@@ -77,8 +77,11 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
                             ? "a recorded setting of the optimizer differs in this step"
                         : jump.of_outer ? "a recorded setting of a module around it differs"
                                         : "a recorded setting of its module differs");
-      if (!quiet && jump.ratio < kSettingSeen)
+      if (!quiet && jump.ratio < kSettingSeen) {
         reasons.push_back("what it changes here is no larger than rounding");
+      } else if (!quiet) {
+        AddExcess(one, jump, reasons);
+      }
       break;
     case JumpKind::kScale:
       reasons.push_back("the gradients are " + cause::FactorText(jump.factor) +

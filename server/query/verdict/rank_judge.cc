@@ -37,6 +37,32 @@ double DistanceOf(const Comparison& comparison) {
   return comparison.distance ? comparison.distance->value : std::numeric_limits<double>::infinity();
 }
 
+// Then a loss that differs was logged after an update, by an evaluation say.
+bool OnlyUpdatesDiffer(const std::vector<TensorPair>& pairs) {
+  const auto differs_in = [&](auto... stages) {
+    return std::any_of(pairs.begin(), pairs.end(), [&](const TensorPair& pair) {
+      return pair.distance > 0 && pair.a.def->key.mode != Mode::kEval &&
+             ((StageOf(pair.a.def->key) == stages) || ...);
+    });
+  };
+  return differs_in(Stage::kOptimizer) && !differs_in(Stage::kForward, Stage::kBackward, Stage::kGrad);
+}
+
+// What a record's sisters and its past say of its size holds for the setting that explains it, too. Jumps of
+// one record stand beside each other, settings first.
+void ShareEvidence(std::vector<Jump>& jumps) {
+  for (std::size_t i = 1; i < jumps.size(); ++i) {
+    Jump& setting = jumps[i - 1];
+    const Jump& excess = jumps[i];
+    if (setting.index != excess.index || setting.kind != JumpKind::kSetting ||
+        excess.kind != JumpKind::kExcess)
+      continue;
+    setting.usual = excess.usual;
+    setting.sisters = excess.sisters;
+    setting.past = excess.past;
+  }
+}
+
 }  // namespace
 
 RankJudge::Steps RankJudge::WithThoseBefore(const std::set<std::uint64_t>& steps,
@@ -111,11 +137,13 @@ std::size_t RankJudge::PlaceOfLoss(const std::vector<TensorPair>& pairs, const S
   return place;
 }
 
-// A loss stands behind the last forward record that ran before the first gradient.
+// A loss stands behind the last forward record that ran before the first gradient; one that differs where
+// nothing but updates does stands behind them.
 void RankJudge::AddLosses(StepPairs& to) const {
   std::erase_if(to.losses_a, [](const ScalarRecord& scalar) { return !IsLoss(scalar.name); });
   const StepOrder order(to.a.observations);
   const std::vector<Spot> spots = SpotsOfLosses(to.a.observations, to.losses_a);
+  const bool only_updates = OnlyUpdatesDiffer(to.pairs);
   std::map<std::size_t, std::vector<TensorPair>> losses;  // by what they stand before
   for (std::size_t i = 0; i < to.losses_a.size(); ++i) {
     const ScalarRecord& a = to.losses_a[i];
@@ -124,11 +152,10 @@ void RankJudge::AddLosses(StepPairs& to) const {
     });
     if (b == to.losses_b.end()) continue;
     const std::uint32_t segment = spots.empty() ? 0 : spots[i].segment;
-    losses[PlaceOfLoss(to.pairs, order, segment)].push_back(
-        {.distance = RelativeDifference(a.value, b->value),
-         .loss = &a.name,
-         .loss_a = a.value,
-         .loss_b = b->value});
+    const double distance = RelativeDifference(a.value, b->value);
+    const bool late = only_updates && distance > 0;
+    losses[late ? to.pairs.size() : PlaceOfLoss(to.pairs, order, segment)].push_back(
+        {.distance = distance, .loss = &a.name, .loss_a = a.value, .loss_b = b->value});
   }
   for (auto at = losses.rbegin(); at != losses.rend(); ++at) {
     to.pairs.insert(to.pairs.begin() + static_cast<std::ptrdiff_t>(at->first), at->second.begin(),
@@ -256,6 +283,7 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
       return std::tuple(x.index, x.kind != JumpKind::kSetting) <
              std::tuple(y.index, y.kind != JumpKind::kSetting);
     });
+    ShareEvidence(jumps);
     if (judged && !jumps.empty()) {
       // Clipping lets one wrong gradient change all of them a little.
       std::size_t chosen = 0;
@@ -327,8 +355,8 @@ JudgedRoot RankJudge::MakeRoot(std::uint64_t step, const std::vector<Explained>&
   if (quiet) root.agreeing = records_before_ + jump.index;
   root.confidence = ConfidenceIn(jump, quiet);
   const Explained& one = explained[jump.index];
-  if (jump.kind == JumpKind::kExcess && std::isfinite(jump.ratio))
-    root.times_expected = one.observed / one.expected;
+  const bool by_size = jump.kind == JumpKind::kExcess || (jump.kind == JumpKind::kSetting && !quiet);
+  if (by_size && std::isfinite(jump.ratio)) root.times_expected = one.observed / one.expected;
   root.because = Reasons(explained, jump, quiet);
   std::vector<const Jump*> others;
   for (const Jump& other : jumps) {  // in the order of their indices

@@ -30,9 +30,10 @@ struct JudgedRoot {
 
 class RankJudge {
  public:
-  // `place`: of the rank in the plan. Borrows all of it.
-  RankJudge(const DiffContext& context, const DiffPlan& plan, std::size_t place)
-      : context_(context), plan_(plan), place_(place), ranks_(plan.ranks[place]) {}
+  // `place`: of the rank in the plan. `agreeing`: its records in the steps before the first that it is to
+  // judge. Borrows all of it.
+  RankJudge(const DiffContext& context, const DiffPlan& plan, std::size_t place, std::uint64_t agreeing)
+      : context_(context), plan_(plan), place_(place), ranks_(plan.ranks[place]), records_before_(agreeing) {}
 
   // `steps`: ascending; those before the first of them agree bit for bit.
   Result<std::optional<JudgedRoot>> Judge(const std::set<std::uint64_t>& steps,
@@ -73,7 +74,7 @@ class RankJudge {
   const DiffPlan& plan_;
   const std::size_t place_;
   const RankPair ranks_;
-  std::uint64_t records_before_ = 0;  // of steps read so far
+  std::uint64_t records_before_ = 0;  // of the steps before
   bool quiet_ = true;                 // none of them differed
 };
 

@@ -27,7 +27,8 @@ Result<std::optional<Root>> FindRoot(const RootQuestion& question, const std::st
   InParallel(ranks.size(), [&](std::size_t i) {
     Rank& rank = ranks[i];
     auto found =
-        RankJudge(question.context, question.plan, rank.place).Judge(rank.steps, question.last_step, stop);
+        RankJudge(question.context, question.plan, rank.place, question.steps.AgreeingBefore(rank.place))
+            .Judge(rank.steps, question.last_step, stop);
     rank.status = found.status();
     if (found.ok()) rank.found = *std::move(found);
   });

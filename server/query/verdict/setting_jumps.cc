@@ -15,7 +15,8 @@ namespace statcollect::query {
 namespace {
 
 constexpr double kSettingExcess = 5;
-constexpr double kStandsOut = 0.5;  // log(observed / expected), inside a module that contains others
+constexpr double kStandsOut = 0.5;    // log(observed / expected), inside a module that contains others
+constexpr double kAboutAsMuch = 0.5;  // of the logarithm of the one that stands out most
 
 bool Differs(const Explained& one) { return one.pair->distance > 0; }
 
@@ -33,6 +34,16 @@ std::optional<std::size_t> MostOf(std::span<const Explained> step,
     if (ratio > kStandsOut && (!most || ratio > RatioOf(step[*most]))) most = i;
   }
   return most;
+}
+
+// The first candidate that stands out about as much as the one that does most, if one stands out at all.
+std::optional<std::size_t> FirstOf(std::span<const Explained> step,
+                                   const std::vector<std::size_t>& candidates) {
+  const auto most = MostOf(step, candidates);
+  if (!most) return std::nullopt;
+  const double enough = std::max(kStandsOut, kAboutAsMuch * RatioOf(step[*most]));
+  return *std::find_if(candidates.begin(), candidates.end(),
+                       [&](std::size_t i) { return RatioOf(step[i]) >= enough; });
 }
 
 // A module with settings that differ: which records of it and of what it contains do.
@@ -171,7 +182,7 @@ std::optional<Jump> OfOptimizer(const OtherSettings::OfOptimizer& other, std::sp
     if (differs && (!named || in_model(step[i]))) candidates.push_back(i);
   }
   if (candidates.empty()) return std::nullopt;
-  return MakeJump(step, MostOf(step, candidates).value_or(candidates.front()));
+  return MakeJump(step, FirstOf(step, candidates).value_or(candidates.front()));
 }
 
 }  // namespace

@@ -41,7 +41,10 @@ void StepsToJudge::Take(std::uint64_t step, std::size_t place, const StepRise& r
     factor = std::max(factor, LargestRise(last == nullptr ? kNone : *last, *rise.first));
   }
   if (rise.ends) last = rise.last;
-  if (!rise.differs) return;
+  if (!rise.differs) {
+    if (!first_.contains(place)) agreeing_[place] += rise.records;
+    return;
+  }
   std::vector<std::uint64_t>& first = first_[place];
   if (first.size() < kFirstSteps) {
     first.push_back(step);
@@ -50,6 +53,11 @@ void StepsToJudge::Take(std::uint64_t step, std::size_t place, const StepRise& r
   if (factor < kWorthALook) return;
   rises_.insert({.factor = factor, .step = step, .place = place});
   if (rises_.size() > kRisesMax) rises_.erase(rises_.begin());
+}
+
+std::uint64_t StepsToJudge::AgreeingBefore(std::size_t place) const {
+  const auto found = agreeing_.find(place);
+  return found == agreeing_.end() ? 0 : found->second;
 }
 
 std::map<std::size_t, std::set<std::uint64_t>> StepsToJudge::Chosen() const {

@@ -41,7 +41,8 @@ class DistanceFollower {
 // What a step of a rank contributes.
 struct StepRise {
   bool differs = false;
-  float rise = 1;  // within its unit of the scan
+  std::uint64_t records = 0;  // compared
+  float rise = 1;             // within its unit of the scan
   // Where a unit of the scan begins and ends, if the step differs: to be joined with its neighbours.
   std::shared_ptr<const Distances> first, last;
   bool ends = false;  // its unit
@@ -53,6 +54,8 @@ class StepsToJudge {
   void Take(std::uint64_t step, std::size_t place, const StepRise& rise);
 
   bool empty() const { return first_.empty(); }
+  // Records of the rank that were compared before the first of its steps that differs.
+  std::uint64_t AgreeingBefore(std::size_t place) const;
   // Steps, by rank's place in the plan: at most kPlacesMax places.
   std::map<std::size_t, std::set<std::uint64_t>> Chosen() const;
 
@@ -66,7 +69,8 @@ class StepsToJudge {
     std::size_t place = 0;
     bool operator<(const Rise& other) const { return factor < other.factor; }
   };
-  std::map<std::size_t, std::vector<std::uint64_t>> first_;       // steps that differ, by place
+  std::map<std::size_t, std::uint64_t> agreeing_;            // records before the first of these, by place
+  std::map<std::size_t, std::vector<std::uint64_t>> first_;  // steps that differ, by place
   std::map<std::size_t, std::shared_ptr<const Distances>> last_;  // of the unit before, by place
   std::multiset<Rise> rises_;
 };

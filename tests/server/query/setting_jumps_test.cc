@@ -214,7 +214,7 @@ TEST_F(SettingJumpsTest, OfAnEpsIsTheOutputAndNotTheRunningStatistic) {
 
 // --- an optimizer
 
-TEST_F(SettingJumpsTest, OfAnOptimizerIsTheResultThatStandsOutMostElseTheFirst) {
+TEST_F(SettingJumpsTest, OfAnOptimizerIsTheFirstResultThatStandsOutElseTheFirst) {
   Differ("optimizer.group0.eps");
   Record(Key("fc"), 9);
   Record(Key("fc.weight", Kind::kWeightGrad), 9);
@@ -222,8 +222,12 @@ TEST_F(SettingJumpsTest, OfAnOptimizerIsTheResultThatStandsOutMostElseTheFirst) 
   Update("fc.bias");
   Update("fc.bias", 1.2, "exp_avg");
   EXPECT_THAT(Find(), ElementsAre("fc.bias"));
-  Update("head.weight", 2);
+  Update("head.weight", 10);
   EXPECT_THAT(Find(), ElementsAre("head.weight"));
+  Update("tail.weight", 11);
+  EXPECT_THAT(Find(), ElementsAre("head.weight")) << "about as much";
+  Update("last.weight", 1000);
+  EXPECT_THAT(Find(), ElementsAre("last.weight"));
 }
 
 TEST_F(SettingJumpsTest, OfAnUpdateThatAgreesThereIsNone) {

@@ -84,8 +84,8 @@ TEST_F(VerdictRootTest, ACertainRootHasNoAlternatives) {
 TEST_F(VerdictRootTest, AJumpWithoutRoundingCountsWhatAgrees) {
   const DiffReport report = DiffWith(BugAt("blocks.2.ln", 1e-3, 1));
   ASSERT_EQ(Say(report), "1 forward blocks.2.ln");
-  // Of the step: the batch, embed and two blocks; the judged part begins with this step.
-  EXPECT_EQ(report.root->agreeing, 1u + 1 + 2 * 3);
+  // All of step 0; of step 1 the batch, embed and two blocks.
+  EXPECT_EQ(report.root->agreeing, 72u + 1 + 1 + 2 * 3);
   EXPECT_EQ(report.root->confidence, Confidence::kCertain);
   EXPECT_THAT(report.root->because, Contains("everything before it agrees bit for bit"));
 }

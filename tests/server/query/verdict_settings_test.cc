@@ -58,7 +58,9 @@ TEST_F(VerdictSettingsTest, AnEpsThatShowsIsCertain) {
   const DiffReport report = DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 3e-7)));
   ASSERT_EQ(Say(report), "0 forward blocks.2.ln");
   EXPECT_EQ(report.root->confidence, Confidence::kCertain);
-  EXPECT_THAT(report.root->because, ElementsAre("a recorded setting of its module differs"));
+  EXPECT_THAT(report.root->because, Contains("a recorded setting of its module differs"));
+  EXPECT_THAT(report.root->because, Contains(HasSubstr("times what its inputs and rounding explain")));
+  EXPECT_TRUE(report.root->times_expected);
 }
 
 TEST_F(VerdictSettingsTest, ASettingOfAContainerIsTheJumpInIt) {

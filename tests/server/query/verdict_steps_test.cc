@@ -81,6 +81,14 @@ TEST(StepsToJudge, ChoosesTheFirstThatDiffer) {
   EXPECT_THAT(steps.Chosen(), ElementsAre(Pair(0u, ElementsAre(3, 4, 5, 6))));
 }
 
+TEST(StepsToJudge, CountsTheRecordsBeforeTheFirstDifference) {
+  StepsToJudge steps;
+  for (std::uint64_t step = 0; step < 6; ++step)
+    steps.Take(step, 1, {.differs = step == 3, .records = 10 + step});
+  EXPECT_EQ(steps.AgreeingBefore(1), 10u + 11 + 12);
+  EXPECT_EQ(steps.AgreeingBefore(0), 0u);
+}
+
 TEST(StepsToJudge, ChoosesRises) {
   StepsToJudge steps;
   for (std::uint64_t step = 0; step < 20; ++step)
