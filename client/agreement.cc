@@ -30,8 +30,7 @@ std::optional<std::uint64_t> CompleteStep(const v1::GetRunResponse& run) {
 
 // "step 3, rank 0, forward, fc: numeric 0.02"
 std::string ShortPlace(const v1::Divergence& row) {
-  std::string text =
-      fmt::format("{}: {}", WhereText(row), EnumText(*v1::Reason_descriptor(), row.reason()));
+  std::string text = fmt::format("{}: {}", WhereText(row), EnumText(*v1::Reason_descriptor(), row.reason()));
   if (row.has_distance()) text += " " + FormatShort(row.distance());
   return text;
 }

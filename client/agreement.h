@@ -39,7 +39,7 @@ class Agreement {
   const std::chrono::milliseconds patience_;
   std::optional<std::uint64_t> step_;  // compared last
   v1::Verdict verdict_ = v1::VERDICT_UNSPECIFIED;
-  std::uint32_t attempts_ = 0;                 // of the run, when it was compared
+  std::uint32_t attempts_ = 0;                  // of the run, when it was compared
   std::chrono::steady_clock::duration cost_{};  // of the last question about all steps
   std::optional<v1::Divergence> first_;         // above its tolerance
   std::optional<v1::Root> root_;

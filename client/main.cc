@@ -24,8 +24,7 @@
 namespace statcollect::client {
 namespace {
 
-constexpr char kDescription[] =
-    "statctl: finds the first place where two training runs part ways.";
+constexpr char kDescription[] = "statctl: finds the first place where two training runs part ways.";
 
 constexpr char kFooter[] = R"(
 Examples:
@@ -211,12 +210,10 @@ class Parser {
     app_.add_option("--collector", arguments_.collector, "Collector's gRPC address, HOST:PORT")
         ->envname("STATCTL_COLLECTOR")
         ->capture_default_str();
-    app_.add_option("--format", arguments_.format,
-                    "Output format (ort: memory and density only)")
+    app_.add_option("--format", arguments_.format, "Output format (ort: memory and density only)")
         ->check(CLI::IsMember({"table", "json", "csv", "markdown", "ort"}))
         ->capture_default_str();
-    app_.add_option("--timeout", arguments_.timeout_seconds,
-                    "Seconds to wait for an answer (0: no limit)")
+    app_.add_option("--timeout", arguments_.timeout_seconds, "Seconds to wait for an answer (0: no limit)")
         ->check(Between(0, kTimeoutSecondsMax))
         ->capture_default_str();
     app_.add_flag("--quiet,-q", arguments_.quiet, "No progress bar or remarks; diff: verdict only");
@@ -489,12 +486,12 @@ class Parser {
 
   void AddRanks() {
     RanksOptions& o = arguments_.check;
-    CLI::App* app = Add(
-        "ranks", "Finds ranks of one run that disagree or stand out",
-        "  statctl ranks base                     # exit code: 0 consistent, 1 not, 2 no answer\n"
-        "  statctl ranks base --steps 100-200 --kinds weight,weight_grad\n"
-        "  statctl ranks base --tolerance 1e-6    # ranks on different devices\n",
-        [&o](Session& session) { return CheckRanks(session, o); });
+    CLI::App* app =
+        Add("ranks", "Finds ranks of one run that disagree or stand out",
+            "  statctl ranks base                     # exit code: 0 consistent, 1 not, 2 no answer\n"
+            "  statctl ranks base --steps 100-200 --kinds weight,weight_grad\n"
+            "  statctl ranks base --tolerance 1e-6    # ranks on different devices\n",
+            [&o](Session& session) { return CheckRanks(session, o); });
     app->add_option("run", o.run, "Name of the run")->required();
     app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
@@ -511,8 +508,8 @@ class Parser {
 
   void AddMemory() {
     MemoryOptions& o = arguments_.memory;
-    AddOptions(*Add("memory", "Shows memory by phase, and what raised the peak",
-                    kMemoryExamples, [&o](Session& session) { return Memory(session, o); }),
+    AddOptions(*Add("memory", "Shows memory by phase, and what raised the peak", kMemoryExamples,
+                    [&o](Session& session) { return Memory(session, o); }),
                o);
   }
 

@@ -49,7 +49,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}                                  // NOLINT: implicit by design
   Result(Status status) : status_(std::move(status)) { assert(!status_.ok()); }  // NOLINT: implicit by design
 
   bool ok() const { return value_.has_value(); }
@@ -78,8 +78,8 @@ class [[nodiscard]] Result {
 };
 
 // Returns from the enclosing function if the expression (a Status) failed.
-#define STATCOLLECT_RETURN_IF_ERROR(expr)                           \
-  do {                                                              \
+#define STATCOLLECT_RETURN_IF_ERROR(expr)                                      \
+  do {                                                                         \
     if (::statcollect::Status status_ = (expr); !status_.ok()) return status_; \
   } while (false)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test. Usage: scripts/test.sh [--preset PRESET] [--unit] [--sanitizers]
+# Installs what is missing, checks form, builds, and runs every test. Usage: scripts/test.sh [--preset PRESET] [--unit] [--sanitizers]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -30,6 +30,8 @@ step() { printf '\n=== %s (%d s)\n' "$*" $((SECONDS - started)); }
 
 step "set-up"
 scripts/setup.sh --for test
+step "lint"
+scripts/lint.sh
 if [ "$sanitizers" = 1 ]; then
   for sanitizer in asan tsan; do
     step "build $sanitizer"

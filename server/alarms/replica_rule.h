@@ -43,7 +43,7 @@ class ReplicaRule {
 
   const query::ReplicaLayout layout_;
   std::map<std::uint64_t, Digests> steps_;
-  std::size_t held_ = 0;  // digests
+  std::size_t held_ = 0;                             // digests
   std::map<std::size_t, Sort> weights_, gradients_;  // by group
 };
 

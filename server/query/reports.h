@@ -198,11 +198,11 @@ struct Cause {
 struct Root {
   Divergence at;
   Confidence confidence = Confidence::kPossible;
-  std::vector<std::string> because;         // one sentence each, strongest first
-  std::vector<Divergence> alternatives;     // at most two, most likely first
-  std::optional<Cause> cause;               // absent: no rule fits
-  std::optional<double> times_expected;     // the distance, divided by what inputs and rounding explain
-  std::optional<std::uint64_t> agreeing;    // records before it in causal order, all equal bit for bit
+  std::vector<std::string> because;              // one sentence each, strongest first
+  std::vector<Divergence> alternatives;          // at most two, most likely first
+  std::optional<Cause> cause;                    // absent: no rule fits
+  std::optional<double> times_expected;          // the distance, divided by what inputs and rounding explain
+  std::optional<std::uint64_t> agreeing;         // records before it in causal order, all equal bit for bit
   std::optional<std::uint64_t> above_tolerance;  // first step in which something exceeds its tolerance
 };
 

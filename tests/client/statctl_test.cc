@@ -58,7 +58,8 @@ TEST_F(Statctl, DiffSaysWhereTheRunsPartAndExitsWith1) {
                         [&](const auto& line) { return line.find(text) != std::string::npos; }) -
            lines.begin();
   };
-  const auto parts = {line_with("Why there"), line_with("Root:"), line_with("Diverged, in order"), line_with("Compared"),
+  const auto parts = {line_with("Why there"),          line_with("Root:"),
+                      line_with("Diverged, in order"), line_with("Compared"),
                       line_with("Configuration that"), line_with("Next:")};
   EXPECT_TRUE(std::is_sorted(parts.begin(), parts.end())) << done.out;
   EXPECT_LT(*std::max_element(parts.begin(), parts.end()), static_cast<long>(lines.size())) << done.out;

@@ -6,7 +6,7 @@ python several_optimizers.py JOB...    JOB: case, or case:fault; the run is name
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import statagent
+from statagent.watch import Kind
 
 STEPS = 3
 WIDTH = 8
@@ -36,7 +37,7 @@ def real_or_fake(said: torch.Tensor, real: bool) -> torch.Tensor:
     return functional.binary_cross_entropy_with_logits(said, torch.full_like(said, float(real)))
 
 
-def gan(fault: str, kinds: list[str] | None = None, logged: bool = True) -> None:
+def gan(fault: str, kinds: Sequence[Kind] | None = None, logged: bool = True) -> None:
     """`logged`: the program says what its batch is; else that is what each model is called with."""
     gen, dis = small(WIDTH), small(1)
     if fault == "gen_forward":

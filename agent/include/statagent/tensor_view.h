@@ -16,10 +16,11 @@ enum class Device : std::uint8_t { kCpu = 0, kCuda = 1 };
 
 // Does not own: pointer, shape and strides must stay valid during the call they are given to.
 struct TensorView {
-  const void* data = nullptr;           // first logical element; may be null only if there are no elements
+  const void* data = nullptr;  // first logical element; may be null only if there are no elements
   DType dtype = DType::kUnspecified;
   std::span<const std::int64_t> shape = {};  // elements a dimension; empty: 0-d, one element
-  std::span<const std::int64_t> strides = {};  // in elements (not bytes), any sign, 0 for broadcast; empty: contiguous row-major
+  std::span<const std::int64_t> strides =
+      {};  // in elements (not bytes), any sign, 0 for broadcast; empty: contiguous row-major
   Device device = Device::kCpu;
   int device_index = 0;
 };

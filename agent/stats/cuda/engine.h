@@ -39,12 +39,12 @@
 namespace statcollect::stats::cuda {
 
 struct EngineOptions {
-  std::uint32_t sketch = 16;     // sums: 0, 16, 32, 64
-  std::uint32_t samples = 0;     // at most kSamplesMax
+  std::uint32_t sketch = 16;         // sums: 0, 16, 32, 64
+  std::uint32_t samples = 0;         // at most kSamplesMax
   std::int32_t exponent_lowest = 0;  // of the histograms, if somebody asks for one
   std::uint32_t exponents = 0;       // bins of each; 0: nobody will
-  std::uint32_t records = 4096;  // in flight; rows of the log of replays
-  std::uint32_t lanes = 4;       // about 4 MiB each of the device's memory, 10 MiB if sketch is 64
+  std::uint32_t records = 4096;      // in flight; rows of the log of replays
+  std::uint32_t lanes = 4;           // about 4 MiB each of the device's memory, 10 MiB if sketch is 64
 };
 
 // Where a result goes; must stay valid until `done`. The sketch has at most EngineOptions::sketch sums (16,

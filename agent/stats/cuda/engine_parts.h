@@ -43,7 +43,7 @@ struct CudaEngine::Lane {
   void* key = nullptr;
   unsigned char* scratch = nullptr;
   std::uint64_t* exponents = nullptr;  // scratch of the kernel that counts them
-  std::vector<Flight> ring;  // flights [head, tail), at their number modulo the size
+  std::vector<Flight> ring;            // flights [head, tail), at their number modulo the size
   std::uint64_t head = 0, tail = 0;
   std::uint64_t last_launch = 0;  // number of the first flight of the last launch
 

@@ -22,8 +22,8 @@ constexpr std::array kRules = {
 
 // These say how a tensor differs rather than why: a likely reason is worth more than a certain description.
 constexpr std::array kDescriptions = {
-    cause::FindTensorRelation, cause::FindCast, cause::FindTieBroken,     cause::FindRandomState,
-    cause::FindEvaluationOnly, cause::FindConfiguration,
+    cause::FindTensorRelation, cause::FindCast,           cause::FindTieBroken,
+    cause::FindRandomState,    cause::FindEvaluationOnly, cause::FindConfiguration,
 };
 
 // These read more of the store, and only for the roots that they can explain.

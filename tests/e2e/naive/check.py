@@ -108,7 +108,9 @@ def number(value: Any) -> float | None:
 def may_be_explained(naive: Answer, question: list[str]) -> bool:
     """Whether rounding may explain the answer: something differs, in size only, and the question sets no limit of its own."""
     hard = any(option in question for option in ("--tolerance", "--exact", "--kinds"))
-    return not hard and naive.first_bitwise is not None and all(row.reason == "numeric" and not is_hard(row) for row in naive.rows)
+    return (
+        not hard and naive.first_bitwise is not None and all(row.reason == "numeric" and not is_hard(row) for row in naive.rows)
+    )
 
 
 def disagreements(report: dict[str, Any], naive: Answer, question: list[str]) -> list[str]:

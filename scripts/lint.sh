@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Checks form: C++ by clang-format, Python by ruff and mypy, shell by bash -n, links of the documentation. Usage: scripts/lint.sh [--fix]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fix=0
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --fix) fix=1; shift ;;
+    -h | --help)
+      cat <<'EOF'
+Usage: scripts/lint.sh [--fix]
+
+Exit code 1 if anything is wrong; each check says what. Needs what scripts/setup.sh --for test installs.
+
+  --fix   write what clang-format and ruff can mend by themselves
+EOF
+      exit 0
+      ;;
+    *) echo "lint.sh: unknown argument '$1'; see scripts/lint.sh --help" >&2; exit 2 ;;
+  esac
+done
+
+python=.venv/bin/python
+failed=()
+check() { # NAME COMMAND...
+  local name="$1" begin=$SECONDS
+  shift
+  if "$@"; then
+    printf 'lint: %-14s ok (%d s)\n' "$name" $((SECONDS - begin))
+  else
+    printf 'lint: %-14s FAILED\n' "$name"
+    failed+=("$name")
+  fi
+}
+
+mapfile -t sources < <(git ls-files '*.cc' '*.h' '*.cu' '*.cuh')
+mapfile -t scripts < <(git ls-files 'scripts/*.sh' '.ci/run')
+syntax() { for script in "${scripts[@]}"; do bash -n "$script" || return 1; done; }
+if [ "$fix" = 1 ]; then
+  clang-format -i "${sources[@]}"
+  "$python" -m ruff check -q --fix .
+  "$python" -m ruff format -q .
+fi
+check clang-format clang-format --dry-run -Werror "${sources[@]}"
+check ruff "$python" -m ruff check -q .
+check "ruff format" "$python" -m ruff format -q --check .
+check mypy "$python" -m mypy --no-error-summary
+check "shell syntax" syntax
+check "links" "$python" -m pytest -q --no-header -p no:cacheprovider tests/test_readme.py
+
+if [ ${#failed[@]} -gt 0 ]; then
+  echo "lint.sh: failed: ${failed[*]}; scripts/lint.sh --fix mends format" >&2
+  exit 1
+fi
