@@ -25,7 +25,9 @@ STATCTL = BUILD / "bin" / "statctl"
 LIBRARY = BUILD / "lib" / "libstatagent.so"
 TRAIN = ROOT / "examples" / "gpt_torch" / "train.py"
 CORPUS = Path(__file__).parent / "corpus"
-SMALL = [*["--steps", "4", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "4"], "--corpus", str(CORPUS)]
+SMALL = [
+    "--steps", "4", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "4", "--corpus", str(CORPUS),
+]  # fmt: skip
 # Trains one job after the other in one process group.
 TRAIN_ALL = """
 import json, sys
