@@ -230,7 +230,7 @@ class Parser {
   void AddExport() {
     ExportOptions& o = arguments_.exports;
     CLI::App* app =
-        Add("export", "Exports a run: csv, json, ort, parquet, tensorboard",
+        Add("export", "Exports a run as csv, parquet, tensorboard, ...",
             "  statctl export csv base base.csv                    # one line a tensor and step\n"
             "  statctl export json base - | gzip > base.jsonl.gz   # everything, one object a line\n"
             "  statctl export ort base dump/base --steps 0-9       # step_<k>/<name>_forward and _backward\n"
@@ -516,7 +516,7 @@ class Parser {
   void AddDensity() {
     DensityOptions& o = arguments_.density;
     CLI::App* app =
-        Add("density", "Shows the fraction of each input that is not padding",
+        Add("density", "Shows how much of each input is not padding",
             "  statctl density base\n  statctl density base --input input_ids --steps 0-99 --format csv\n"
             "  statctl density base --format ort       # the table of ONNX Runtime's inspector\n",
             [&o](Session& session) { return Density(session, o); });

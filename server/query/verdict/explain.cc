@@ -103,7 +103,8 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
     if (pair.loss != nullptr) continue;
     const ActivationDef& def = *pair.a.def;
     if (def.depth == 1 && root_.empty()) root_ = def.key.name;
-    if (def.key.kind == Kind::kOptimizerState && def.key.output_path == "exp_avg_sq")
+    // Adam divides by the second moment; Lion, which has the first alone, takes the sign.
+    if (def.key.kind == Kind::kOptimizerState && def.key.output_path.starts_with("exp_avg"))
       normalised_.insert(def.key.name);
   }
 }

@@ -89,6 +89,7 @@ class VerdictTest : public ::testing::Test {
     DType dtype = DType::kF32;
     bool gradients = true, losses = true, order = true;
     bool adam = false;                             // records its state
+    bool lion = false;                             // records its state: no second moment
     std::uint64_t empty_step = ~std::uint64_t{0};  // with a scalar only
     std::size_t elements = kElements;
     double update = 0.01;  // of a weight in a step, relative
@@ -244,8 +245,8 @@ class VerdictTest : public ::testing::Test {
       for (std::size_t i = 0; i < update.values.size(); ++i)
         weight.values[i] = static_cast<float>(weight.values[i] + update.values[i]);
       weight = put_as(key, weight);
-      if (!options_.adam) continue;
       for (const char* state : {"exp_avg", "exp_avg_sq"}) {
+        if (!options_.adam && !(options_.lion && state == std::string_view("exp_avg"))) continue;
         const ActivationKey of_state = Key(name, Kind::kOptimizerState, state);
         put(of_state, Noise(SeedOf(of_state, step), 0.01, options_.elements));
       }

@@ -75,6 +75,13 @@ TEST_F(VerdictGradientsTest, AnUpdateThatFollowsItsGradientIsNot) {
   EXPECT_EQ(Say(DiffWith(Sum(Rounding(), OfBias(Kind::kWeight, 2e-7)))), "none");
 }
 
+TEST_F(VerdictGradientsTest, SignsThatFlipAreRoundingForLionAndNotForOthers) {
+  const auto flips = Sum(Rounding(), OfBias(Kind::kWeight, 0.006));
+  EXPECT_EQ(Say(DiffWith(flips)), std::string("0 optimizer ") + kBias);
+  options_.lion = true;
+  EXPECT_EQ(Say(DiffWith(flips)), "none");
+}
+
 // --- one factor
 
 TEST_F(VerdictGradientsTest, AllGradientsTimesOneFactor) {
