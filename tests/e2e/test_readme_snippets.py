@@ -20,7 +20,8 @@ def test_python_quick_start_runs_as_printed(collector: Collector, tmp_path: Path
     script.write_text(
         "import torch\nmodel = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 1))\n"
         "optimizer = torch.optim.AdamW(model.parameters())\nbatches = [torch.randn(2, 4) for _ in range(3)]\n"
-        "def compute_loss(model, batch):\n    return model(batch).square().mean()\n" + snippet("README.md", "python", "statagent.watch")
+        "def compute_loss(model, batch):\n    return model(batch).square().mean()\n"
+        + snippet("README.md", "python", "statagent.watch")
     )
     done = run_command(torchrun(2, str(script)), env=collector.environment(STATAGENT_RUN="quick"))
     assert done.code == 0, done.err
