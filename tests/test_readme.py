@@ -14,6 +14,13 @@ BUILD = Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release")
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")]
 )
+COMMANDS = ROOT / "docs/statctl.md"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which links reach the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
@@ -21,6 +28,30 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         if not target.startswith(("http:", "https:", "mailto:")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_links_to_headings_lead_to_headings(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*\.md|)#([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        linked = page.parent / target if target else page
+        assert anchor in anchors(linked), f"{page.name} links to #{anchor}, which {linked.name} does not have"
+
+
+def test_readme_fits_in_120_lines() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_index_lists_every_page_of_docs() -> None:
+    linked = set(re.findall(r"\]\(([^)#\s]+)", (ROOT / "docs/index.md").read_text(encoding="utf-8")))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - linked == {"index.md"}
+
+
+def test_every_command_of_statctl_is_on_its_page() -> None:
+    shown = subprocess.run([BUILD / "bin/statctl", "--help"], capture_output=True, text=True, check=True).stdout
+    commands = set(re.findall(r"^  ([a-z][a-z-]*)  ", shown.split("Subcommands:")[1].split("Examples:")[0], re.MULTILINE))
+    assert "diff" in commands
+    described = set(re.findall(r"`statctl ([a-z-]+)", COMMANDS.read_text(encoding="utf-8")))
+    assert commands <= described
 
 
 def test_scripts_that_the_pages_name_exist_and_explain_themselves() -> None:
@@ -35,6 +66,7 @@ def test_scripts_that_the_pages_name_exist_and_explain_themselves() -> None:
 
 def test_statctl_commands_that_the_pages_name_exist() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.parent == ROOT or "examples" in page.parts)
+    text += "\n".join(re.findall(r"`(statctl [^`]+)`", COMMANDS.read_text(encoding="utf-8")))
     named = set(re.findall(r"statctl ([a-z]+)\b", text)) - {"help"}
     assert "diff" in named
     for command in named:

@@ -1,4 +1,4 @@
-"""The README's quick starts, run as printed: Python under torchrun, C++ against the installed agent."""
+"""The quick starts, run as printed: Python (README.md) under torchrun, C++ (docs/cpp.md) against the installed agent."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from conftest import BUILD, ROOT, Collector, run_command, torchrun
 
 
-def snippet(language: str, containing: str) -> str:
-    blocks = re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+def snippet(page: str, language: str, containing: str) -> str:
+    blocks = re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
     (block,) = [b for b in blocks if containing in b]
     return str(block)
 
@@ -20,7 +20,8 @@ def test_python_quick_start_runs_as_printed(collector: Collector, tmp_path: Path
     script.write_text(
         "import torch\nmodel = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 1))\n"
         "optimizer = torch.optim.AdamW(model.parameters())\nbatches = [torch.randn(2, 4) for _ in range(3)]\n"
-        "def compute_loss(model, batch):\n    return model(batch).square().mean()\n" + snippet("python", "statagent.watch")
+        "def compute_loss(model, batch):\n    return model(batch).square().mean()\n"
+        + snippet("README.md", "python", "statagent.watch")
     )
     done = run_command(torchrun(2, str(script)), env=collector.environment(STATAGENT_RUN="quick"))
     assert done.code == 0, done.err
@@ -32,10 +33,10 @@ def test_python_quick_start_runs_as_printed(collector: Collector, tmp_path: Path
 
 
 def test_cpp_quick_start_builds_against_the_installation(collector: Collector, tmp_path: Path) -> None:
-    (tmp_path / "main.cc").write_text(snippet("cpp", "statagent::Agent::Start"))
+    (tmp_path / "main.cc").write_text(snippet("docs/cpp.md", "cpp", "statagent::Agent::Start"))
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.22)\nproject(trainer CXX)\nset(CMAKE_CXX_STANDARD 20)\nadd_executable(trainer main.cc)\n"
-        + snippet("cmake", "find_package(statagent")
+        + snippet("docs/cpp.md", "cmake", "find_package(statagent")
     )
     prefix, build = tmp_path / "prefix", tmp_path / "build"
     for command in (
