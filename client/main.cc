@@ -80,7 +80,7 @@ CLI::Validator Between(double low, double high) {
   const auto check = [low, high](const std::string& text) {
     double value = 0;
     if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
-    return "'" + text + "' is no number of " + fmt::format("{:g}..{:g}", low, high);
+    return fmt::format("expected a number from {:g} to {:g}, found '{}'", low, high, text);
   };
   return CLI::Validator(check, "NUMBER");
 }
@@ -92,7 +92,7 @@ CLI::Validator Whole(std::uint64_t high) {
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
     if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size() && value <= high)
       return std::string();
-    return "'" + text + "' is no whole number of " + fmt::format("0..{}", high);
+    return fmt::format("expected a whole number from 0 to {}, found '{}'", high, text);
   };
   return CLI::Validator(check, "NUMBER");
 }
@@ -147,7 +147,7 @@ class Parser {
     if (WantsHelp()) return Help();
     if (arguments_.format == "ort" && !kOrtCommands.contains(app_.get_subcommands().front()->get_name()))
       return UsageError(
-          "--format ort: only memory and density have that form; expected table, json, csv or markdown");
+          "--format ort: only memory and density can be printed that way; expected table, json, csv or markdown");
     if (const Status address = ValidateAddress(arguments_.collector); !address.ok()) {
       return UsageError(address.message());
     }
@@ -231,8 +231,8 @@ class Parser {
     ExportOptions& o = arguments_.exports;
     CLI::App* app =
         Add("export", "Exports a run as csv, parquet, tensorboard, ...",
-            "  statctl export csv base base.csv                    # one line a tensor and step\n"
-            "  statctl export json base - | gzip > base.jsonl.gz   # everything, one object a line\n"
+            "  statctl export csv base base.csv                    # one line per tensor and step\n"
+            "  statctl export json base - | gzip > base.jsonl.gz   # everything, one object per line\n"
             "  statctl export ort base dump/base --steps 0-9       # step_<k>/<name>_forward and _backward\n"
             "  statctl export parquet base base.parquet --sketch\n"
             "  statctl export tensorboard base logs/base --stat l2,max\n",
@@ -245,13 +245,13 @@ class Parser {
     app->add_option("--ranks,--rank", o.ranks, "Only these ranks, such as 0,2-3");
     app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
     app->add_option("--kinds", o.kinds,
-                    "Only tensors of these kinds, such as output,grad_output, and nothing else");
-    app->add_flag("--sketch", o.sketches, "csv, json, parquet: with the sketches");
-    app->add_flag("--samples", o.samples, "csv, json, parquet: with the first elements, where recorded");
+                    "Only tensors of these kinds, such as output,grad_output; no scalars or events");
+    app->add_flag("--sketch", o.sketches, "csv, json, parquet: include the sketches");
+    app->add_flag("--samples", o.samples, "csv, json, parquet: include the first elements, where recorded");
     app->add_option(
         "--stat", o.statistics,
-        "tensorboard: only these statistics (default: min, max, mean, std, l2, and counts of NaN and "
-        "infinities that are not 0)");
+        "tensorboard: only these statistics (default: min, max, mean, std, l2, and nonzero counts of NaN "
+        "and infinities)");
     app->add_flag("--overwrite", o.overwrite, "Replace what an earlier export made there");
   }
 
@@ -288,34 +288,33 @@ class Parser {
             [&o](Session& session) { return Diff(session, o); });
     app->add_option("--run-a,run_a", o.run_a, "The run to compare with (baseline)")->required();
     app->add_option("--run-b,run_b", o.run_b, "The run in question")->required();
-    CLI::Option* tolerance =
-        app->add_option("--tolerance", o.tolerance,
-                        "Relative L2 distance that means nothing (default: by dtype, f32 1e-4)")
-            ->check(Between(0, kToleranceMax));
-    app->add_flag("--exact", o.exact, "The first bitwise difference counts, whatever its size")
+    CLI::Option* tolerance = app->add_option("--tolerance", o.tolerance,
+                                             "Relative L2 distance to ignore (default: by dtype, f32 1e-4)")
+                                 ->check(Between(0, kToleranceMax));
+    app->add_flag("--exact", o.exact, "Report any bitwise difference, whatever its size")
         ->excludes(tolerance);
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
     app->add_flag("--merge-ranks", o.merge_ranks,
                   "For runs of different numbers of ranks: compare replicas. Weights, their gradients and\n"
-                  "optimizer state only, for the rest is of each rank's own data");
+                  "optimizer state only: everything else depends on each rank's own data");
     app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
     app->add_option("--kinds", o.kinds, "Only these kinds, such as output,grad_output");
-    app->add_option("--top", o.top, "Rows of the list of what diverged")
+    app->add_option("--top", o.top, "How many diverged tensors to list")
         ->check(CLI::Range(1, 1'000'000))
         ->capture_default_str();
     app->add_flag("--all", o.all, "List everything that diverged");
-    app->add_flag("--first", o.first_only, "End at the first step that diverged: quick on long runs");
+    app->add_flag("--first", o.first_only, "Stop at the first step that diverged: quick on long runs");
     app->add_option("--noise", o.noise,
-                    "Runs that repeat run A, separated by commas: what differs between them means nothing")
+                    "Repeats of run A, separated by commas: differences among them count as noise")
         ->excludes(app->get_option("--exact"));
     app->add_flag("--no-noise", o.no_noise, "Do not use the noise saved for run A (statctl noise save)")
         ->excludes(app->get_option("--noise"));
     app->add_option(
         "--map", o.map,
-        "File of lines PATTERN -> NAME: names of run B for those of run A, such as\n"
-        "h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2; several names, separated by commas, are taken together");
+        "File of lines PATTERN -> NAME that turn names of run A into those of run B, such as\n"
+        "h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2; several names, separated by commas, are compared as one");
     app->add_flag("--no-alignment", o.no_alignment,
-                  "Names that differ are missing: do not match them by order, class and shape");
+                  "Treat names that differ as missing; do not match them by order, class and shape");
   }
 
   void AddNoise() {
@@ -334,9 +333,10 @@ class Parser {
         [this](Session& session) { return SaveNoise(session, arguments_.run, arguments_.repeats); })
         ->add_option("--runs", arguments_.repeats, "Runs that repeat it, separated by commas")
         ->required();
-    add("show", "What is kept, and the noisiest activations",
+    add("show", "Shows the saved noise and the noisiest activations",
         [this](Session& session) { return ShowNoise(session, arguments_.run); });
-    add("rm", "Forgets it", [this](Session& session) { return RemoveNoise(session, arguments_.run); });
+    add("rm", "Removes the saved noise",
+        [this](Session& session) { return RemoveNoise(session, arguments_.run); });
   }
 
   void AddRuns() {
@@ -395,14 +395,13 @@ class Parser {
             [&o](Session& session) { return Top(session, o); });
     app->add_option("run", o.run, "Name of the run")->required();
     app->add_option("--by", o.by,
-                    "What to order by: l2, l1, absmax, rms, std, mean (largest |mean|), max, min (smallest "
+                    "Order by l2, l1, absmax, rms, std, mean (largest |mean|), max, min (smallest "
                     "first), nan, inf, zero_fraction, numel")
         ->capture_default_str();
     app->add_option("--step", o.step, "Which step (default: the newest)")->check(StepNumber());
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
-    app->add_option(
-        "--kinds", o.kinds,
-        "Only these kinds, such as output,grad_output (default: all, without tensors of integers)");
+    app->add_option("--kinds", o.kinds,
+                    "Only these kinds, such as output,grad_output (default: all, except integer tensors)");
     app->add_option("--count", o.count, "Rows")->check(CLI::Range(1, 10'000))->capture_default_str();
   }
 
@@ -410,22 +409,22 @@ class Parser {
     ConfigOptions& o = arguments_.config;
     CLI::App* app = Add("config", "Compares two runs' configuration and versions",
                         "  statctl config base ort                # exit code: 0 same, 1 something differs\n"
-                        "  statctl config base ort --all          # also what is the same\n"
+                        "  statctl config base ort --all          # also settings that agree\n"
                         "  statctl config base                    # everything about one run\n",
                         [&o](Session& session) { return Config(session, o); });
     app->add_option("run_a", o.run_a, "Name of the run")->required();
     app->add_option("run_b", o.run_b, "The run to compare it with");
-    app->add_flag("--all", o.all, "Also what is the same in both");
+    app->add_flag("--all", o.all, "Also list settings that agree");
   }
 
   // The options that say which tensor of its name is meant.
   static void AddPlace(CLI::App* app, CapturePlace& place) {
     app->add_option("activation", place.activation, "Name of the activation, as diff prints it")->required();
     app->add_option("--step", place.step, "The step")->required()->check(StepNumber());
-    app->add_option("--kind", place.kind,
-                    "Its kind, such as grad_output (default: output, inspect, weight or batch, whichever the "
-                    "name has)");
-    app->add_option("--path", place.output_path, "Its place in a nested output, such as 0 (default: each)");
+    app->add_option(
+        "--kind", place.kind,
+        "Its kind, such as grad_output (default: output, inspect, weight or batch, whichever exists)");
+    app->add_option("--path", place.output_path, "Its place in a nested output, such as 0 (default: all)");
     app->add_option("--micro-batch", place.micro_batch, "Its micro-batch")
         ->check(Index())
         ->capture_default_str();
@@ -437,26 +436,27 @@ class Parser {
 
   void AddCapture() {
     CaptureOptions& o = arguments_.capture;
-    CLI::App* app = Add(
-        "capture", "Saves raw values of a tensor from a live run",
-        "  statctl capture base blocks.1.ln2 --step 5000                      # waits until it is there\n"
-        "  statctl capture base blocks.1.ln2 --step 5000 --rank 0 --out ln2.npy\n"
-        "  statctl capture base lm_head --step 5000 --kind grad_output --no-wait\n"
-        "  statctl capture base blocks.1.ln2 --step 5000 --out captured/      # a file for each rank\n"
-        "\nA step that has passed cannot be captured any more; a launch captures from the start what\n"
-        "STATAGENT_CAPTURES='blocks.1.ln2@3' names. What is there is not asked for again. docs/capture.md\n",
-        [&o](Session& session) { return CaptureActivation(session, o); });
+    CLI::App* app =
+        Add("capture", "Saves raw values of a tensor from a live run",
+            "  statctl capture base blocks.1.ln2 --step 5000                      # waits for it\n"
+            "  statctl capture base blocks.1.ln2 --step 5000 --rank 0 --out ln2.npy\n"
+            "  statctl capture base lm_head --step 5000 --kind grad_output --no-wait\n"
+            "  statctl capture base blocks.1.ln2 --step 5000 --out captured/      # a file for each rank\n"
+            "\nA step that has passed cannot be captured. To capture from the start, launch with\n"
+            "STATAGENT_CAPTURES='blocks.1.ln2@3'. Values already stored are not requested again.\n"
+            "docs/capture.md\n",
+            [&o](Session& session) { return CaptureActivation(session, o); });
     app->add_option("run", o.run, "Name of the run")->required();
     AddPlace(app, o.place);
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
     app->add_option("--max-bytes", o.bytes_max,
-                    "Of a larger tensor the first elements are kept (default: 16 MiB; at most 64 MiB)");
-    app->add_option("--wait", o.wait_seconds, "Seconds to wait for it; 0: until it comes")
+                    "Keep only the first elements of larger tensors (default: 16 MiB; at most 64 MiB)");
+    app->add_option("--wait", o.wait_seconds, "Seconds to wait for it; 0: no limit")
         ->check(Between(0, kTimeoutSecondsMax))
         ->capture_default_str();
-    app->add_flag("--no-wait", o.no_wait, "Only ask");
+    app->add_flag("--no-wait", o.no_wait, "Send the request and return");
     app->add_option("--out", o.out, "Save as .npy: a file, or a folder for several");
-    app->add_flag("--raw", o.raw, "--out: bfloat16 and float8 as the bits they are, not as float32");
+    app->add_flag("--raw", o.raw, "--out: write bfloat16 and float8 as raw bits, not as float32");
     app->add_flag("--overwrite", o.overwrite, "--out: replace the file");
 
     CapturesOptions& l = arguments_.captures;
@@ -479,9 +479,9 @@ class Parser {
     values->add_option("run_b", v.run_b, "The run in question")->required();
     AddPlace(values, v.place);
     values->add_option("--rank", v.rank, "The rank")->check(Index())->capture_default_str();
-    values->add_option("--rank-b", v.rank_b, "The rank in run B, if it is another there (diff --merge-ranks)")
+    values->add_option("--rank-b", v.rank_b, "The rank in run B, if different (diff --merge-ranks)")
         ->check(Index());
-    values->add_option("--activation-b", v.activation_b, "Its name in run B, if it has another there");
+    values->add_option("--activation-b", v.activation_b, "Its name in run B, if different");
   }
 
   void AddRanks() {
@@ -498,10 +498,10 @@ class Parser {
     app->add_option("--kinds", o.kinds, "Only these kinds, such as weight,weight_grad");
     app->add_option(
            "--tolerance", o.tolerance,
-           "Relative L2 distance of replicas that means nothing (default: bit for bit where they have "
-           "been, else by dtype)")
+           "Relative L2 distance of replicas to ignore (default: 0 where they have agreed bit for bit, "
+           "else by dtype)")
         ->check(Between(0, kToleranceMax));
-    app->add_option("--top", o.top, "Findings listed")
+    app->add_option("--top", o.top, "How many findings to list")
         ->check(CLI::Range(1, 1'000'000))
         ->capture_default_str();
   }
@@ -530,18 +530,21 @@ class Parser {
     ExponentsOptions& o = arguments_.exponents;
     CLI::App* app = Add(
         "exponents", "Shows what fp16, bf16 or fp8 would lose",
-        "  statctl exponents base                              # every tensor, what f16 loses most first\n"
+        "  statctl exponents base                              # every tensor, largest loss in f16 first\n"
         "  statctl exponents base --dtype e4m3 --kinds weight_grad\n"
         "  statctl exponents base blocks.1.ln2 --step 300      # its histogram\n"
         "\nHistograms are recorded on request: STATAGENT_EXPONENTS='*@0-,every=100'. docs/exponents.md\n",
         [&o](Session& session) { return Exponents(session, o); });
     app->add_option("run", o.run, "Name of the run")->required();
     app->add_option("activation", o.activation, "Only this activation, with its histogram");
-    app->add_option("--dtype", o.dtype, "f16, bf16, e4m3 or e5m2 (default: f16; of one activation all four)");
+    app->add_option("--dtype", o.dtype,
+                    "f16, bf16, e4m3 or e5m2 (default: f16; all four for a single activation)");
     app->add_option("--rank", o.ranks, "Only these ranks, such as 0,2-3");
     app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20");
     app->add_option("--kinds,--kind", o.kinds, "Only these kinds, such as output,weight_grad");
-    app->add_option("--top", o.top, "Tensors listed")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+    app->add_option("--top", o.top, "How many tensors to list")
+        ->check(CLI::Range(1, 1'000'000))
+        ->capture_default_str();
   }
 
   void AddOthers() {
@@ -557,27 +560,27 @@ class Parser {
         Add("events", "Lists events: alarms, lost records and more",
             "  statctl events base\n"
             "  statctl events base --kind nan_first_seen,norm_explosion --since-step 1000\n"
-            "  statctl events base --follow                         # and those to come, until Ctrl-C\n"
+            "  statctl events base --follow                         # keeps printing new ones until Ctrl-C\n"
             "  statctl events base --follow --format json | jq .text\n",
             [&e](Session& session) { return Events(session, e); });
-    events->add_option("run", e.run, "Name of the run; with --follow it need not be there yet")->required();
+    events->add_option("run", e.run, "Name of the run; with --follow it need not exist yet")->required();
     events->add_option("--rank", e.ranks, "Only these ranks, such as 0,2-3");
     events->add_option("--kind", e.kinds, "Only these kinds, separated by commas, such as nan_first_seen");
-    events->add_option("--since-step", e.since_step, "Only of this step and later ones")->check(StepNumber());
-    events->add_flag("--follow,-f", e.follow, "Then print new ones as they come, until Ctrl-C");
+    events->add_option("--since-step", e.since_step, "Only from this step on")->check(StepNumber());
+    events->add_flag("--follow,-f", e.follow, "Keep printing new ones until Ctrl-C");
     WatchOptions& w = arguments_.watch;
     CLI::App* watch =
         Add("watch", "Follows a live run: steps, ranks, loss, alarms",
             "  statctl watch base\n"
             "  statctl watch ort --against base     # does it still agree with base?\n"
-            "  statctl watch base --once            # one look; for scripts, with --format json\n"
+            "  statctl watch base --once            # prints once; for scripts, with --format json\n"
             "  statctl watch base --interval 10 >> base.log\n",
             [&w](Session& session) { return Watch(session, w); });
-    watch->add_option("run", w.run, "Name of the run; it need not be there yet")->required();
-    watch->add_option("--interval", w.interval_seconds, "Seconds between two looks")
+    watch->add_option("run", w.run, "Name of the run; it need not exist yet")->required();
+    watch->add_option("--interval", w.interval_seconds, "Seconds between updates")
         ->check(Between(0.1, 86'400))
         ->capture_default_str();
-    watch->add_flag("--once", w.once, "One look, then exit");
+    watch->add_flag("--once", w.once, "Print once, then exit");
     watch->add_option("--against", w.against, "Compare every complete step with this run's, as diff does");
     CLI::App* keep =
         Add("keep", "Exempts a run from retention",
@@ -592,7 +595,7 @@ class Parser {
             [this](Session& session) { return MakeCheckpoint(session, arguments_.directory); });
     checkpoint
         ->add_option("directory", arguments_.directory,
-                     "Absolute path on the collector's machine, absent or an empty folder")
+                     "Absolute path on the collector's machine; must not exist, or be an empty folder")
         ->required();
     Add("status", "Shows the collector's health and its loss counters", "  statctl status\n",
         [](Session& session) { return ShowStatus(session); });
@@ -608,14 +611,12 @@ class Parser {
         "  statctl import ort out_pt --run base\n"
         "  statctl import ort dumps --run base --rank-pattern 'out_{rank}'     # folders out_0, out_1, ...\n"
         "  statctl import msprobe dump_path --run npu --steps 0-9\n"
-        "  statctl import mindspore dump_path --run ms --dry-run               # only read and report\n"
+        "  statctl import mindspore dump_path --run ms --dry-run               # reads and reports only\n"
         "  statctl import ort out_pt --run base --if-exists replace --strict\n"
-        "  statctl import spill /scratch/statagent       # what trainings could not send before they ended\n"
-        "\nA bad file ends the import: it is named with its line, and what was read before it stays stored "
-        "(statctl rm\n"
-        "removes it). --keep-going leaves bad files out and counts them; --strict reads everything first, "
-        "and stores\n"
-        "nothing unless all of it is good. Formats and what becomes of each number: docs/import-export.md.\n",
+        "  statctl import spill /scratch/statagent       # records that training jobs could not send\n"
+        "\nA bad file ends the import with its name and line; what was read before it stays stored (statctl rm\n"
+        "removes it). --keep-going skips bad files and counts them; --strict reads everything first and\n"
+        "stores nothing if any of it is bad. Formats and mapping: docs/import-export.md.\n",
         [this, &o](Session& session) {
           o.timeout_seconds = arguments_.timeout_seconds;
           return Import(session, o);
@@ -626,15 +627,16 @@ class Parser {
            "the agent left in its spill_dir)")
         ->required();
     app->add_option("path", o.path, "Folder of the dump")->required();
-    app->add_option("--run", o.run, "Name of the run that it becomes (spill: default as recorded)");
-    app->add_option("--rank", o.rank, "Rank that the folder is of (default 0, or as the dump says)")
+    app->add_option("--run", o.run, "Name of the new run (spill: default as recorded)");
+    app->add_option("--rank", o.rank, "The folder's rank (default 0, or as the dump says)")
         ->check(CLI::Range(0, 1'000'000));
-    app->add_option("--rank-pattern", o.rank_pattern,
-                    "Names of the ranks' folders in PATH, with {} or {rank} for the number, such as rank{}");
+    app->add_option(
+        "--rank-pattern", o.rank_pattern,
+        "Name pattern of the ranks' folders in PATH, with {} or {rank} for the number, such as rank{}");
     app->add_option("--world-size", o.world_size, "Number of ranks (default: the highest rank + 1)")
         ->check(CLI::Range(1, 1'000'001));
     app->add_option("--launch", o.launch,
-                    "Imports that give the same text, a rank each, join one attempt of the run (with the "
+                    "Imports of single ranks that give the same text join one attempt of the run (with the "
                     "same --world-size)");
     app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
     app->add_option("--if-exists", o.if_exists,

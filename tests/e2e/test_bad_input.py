@@ -206,7 +206,7 @@ def test_bad_arguments_exit_2(collector: Collector) -> None:
         ["diff-values", "x", "y", "z", "--step", "1", "--call", "-1"],
     ]
     for arguments in negative:
-        assert "is no whole number of 0.." in collector.statctl(*arguments).err, arguments
+        assert "expected a whole number from 0 to" in collector.statctl(*arguments).err, arguments
     for arguments in (
         ["nonsense"],
         ["diff"],
