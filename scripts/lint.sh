@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks form: C++ by clang-format, Python by ruff and mypy, shell by bash -n, links of the documentation. Usage: scripts/lint.sh [--fix]
+# Checks form: C++ by clang-format, Python by ruff and mypy, shell by bash -n. Usage: scripts/lint.sh [--fix]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -47,7 +47,6 @@ check ruff "$python" -m ruff check -q .
 check "ruff format" "$python" -m ruff format -q --check .
 check mypy "$python" -m mypy --no-error-summary
 check "shell syntax" syntax
-check "links" "$python" -m pytest -q --no-header -p no:cacheprovider tests/test_readme.py
 
 if [ ${#failed[@]} -gt 0 ]; then
   echo "lint.sh: failed: ${failed[*]}; scripts/lint.sh --fix mends format" >&2
