@@ -13,11 +13,11 @@ usage() {
   cat <<'EOF'
 Usage: scripts/try_fresh.sh [demo|test] [--suite NAME] [--mirror URL] [--no-caches] [--keep]
 
-Makes a bare Debian or Ubuntu in a temporary folder with debootstrap, clones this repository's HEAD into it, enters it by
+Makes a bare Debian in a temporary folder with debootstrap, clones this repository's HEAD into it, enters it by
 chroot and runs scripts/demo.sh (default) or scripts/test.sh there. Needs root. Everything is removed at the end, also when
 it is interrupted. Exit code: that of the command.
 
-  --suite NAME   release to try: bookworm, noble, ... (default: this machine's)
+  --suite NAME   release of Debian to try: bookworm, trixie, ... (default: this machine's)
   --mirror URL   where its packages are (default: where this machine's apt gets them)
   --no-caches    download every package again; otherwise apt's and pip's downloads are shared with this machine
   --keep         keep the folder, and say where it is
@@ -25,7 +25,7 @@ it is interrupted. Exit code: that of the command.
 Examples:
   scripts/try_fresh.sh
   scripts/try_fresh.sh test
-  scripts/try_fresh.sh --suite noble --mirror http://archive.ubuntu.com/ubuntu
+  scripts/try_fresh.sh --suite trixie --mirror http://deb.debian.org/debian
 EOF
 }
 while [ $# -gt 0 ]; do
@@ -53,19 +53,25 @@ if [ -z "${TRY_FRESH_INSIDE:-}" ]; then
   finish() {
     status=$?
     trap - EXIT
-    trap '' INT TERM
-    if [ "$keep" = 1 ]; then echo "try_fresh: kept in $root"; else rm -rf --one-file-system "$root"; fi
+    trap '' HUP INT TERM
+    if [ -n "$inner" ] && kill -KILL "$inner" 2>/dev/null; then wait "$inner" 2>/dev/null || true; fi
+    if [ "$keep" = 1 ]; then
+      echo "try_fresh: kept in $root"
+    else # processes of the namespace may still be ending
+      for _ in 1 2 3 4 5; do rm -rf --one-file-system "$root" 2>/dev/null && break || sleep 1; done
+    fi
     exit "$status"
   }
+  inner=""
   trap finish EXIT
+  trap 'exit 129' HUP
   trap 'exit 130' INT
   trap 'exit 143' TERM
   TRY_FRESH_INSIDE="$root" unshare --mount --pid --fork --kill-child=SIGKILL "$PWD/scripts/try_fresh.sh" "${arguments[@]}" &
   inner=$!
-  trap 'kill -KILL "$inner" 2>/dev/null; wait "$inner" 2>/dev/null; exit 130' INT
-  trap 'kill -KILL "$inner" 2>/dev/null; wait "$inner" 2>/dev/null; exit 143' TERM
   code=0
   wait "$inner" || code=$?
+  inner=""
   exit "$code"
 fi
 
@@ -79,10 +85,10 @@ if ! command -v debootstrap >/dev/null; then
 fi
 # shellcheck source=/dev/null
 . /etc/os-release
-suite="${suite:-$VERSION_CODENAME}"
+suite="${suite:-${VERSION_CODENAME:-bookworm}}"
 if [ -z "$mirror" ]; then
   # shellcheck disable=SC2016 # apt's variables, not the shell's
-  mirror="$(apt-get indextargets --format '$(REPO_URI)' "Created-By: Packages" "Codename: $suite" "Component: main" | head -n 1)"
+  mirror="$(apt-get indextargets --format '$(REPO_URI)' "Created-By: Packages" "Codename: $suite" "Component: main" | sed -n 1p)"
 fi
 if [ -z "$mirror" ]; then
   echo "try_fresh.sh: find a mirror of $suite: this machine's apt has none; name one with --mirror URL" >&2
@@ -105,7 +111,7 @@ fi
 for file in /etc/resolv.conf /etc/hosts /etc/pip.conf; do
   [ ! -e "$file" ] || cp -L "$file" "$root$file"
 done
-if [ "$suite" = "$VERSION_CODENAME" ]; then
+if [ "$suite" = "${VERSION_CODENAME:-}" ]; then
   cp -a /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/"
   rm -f "$root"/etc/apt/apt.conf.d/docker-clean
   [ ! -d /etc/apt/auth.conf.d ] || cp -a /etc/apt/auth.conf.d/. "$root/etc/apt/auth.conf.d/"

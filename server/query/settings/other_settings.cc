@@ -8,8 +8,10 @@
 namespace statcollect::query {
 namespace {
 
-constexpr std::array<std::string_view, 7> kWithoutEffect = {
-    "tensors", "elements", "initial_lr", "foreach", "fused", "capturable", "differentiable"};
+// What a scheduler keeps there acts through the learning rate and the momentum of each step.
+constexpr std::array<std::string_view, 11> kWithoutEffect = {
+    "tensors",        "elements", "initial_lr", "foreach",       "fused",       "capturable",
+    "differentiable", "max_lr",   "min_lr",     "base_momentum", "max_momentum"};
 
 // "0.1", "(0.9, 0.999)".
 bool IsOfNumbers(std::string_view value) {

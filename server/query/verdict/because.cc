@@ -59,8 +59,11 @@ void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>&
 Confidence ConfidenceIn(const Jump& jump, bool quiet) {
   const bool endless = std::isinf(jump.ratio) && jump.ratio > 0;
   if (jump.kind == JumpKind::kInput || endless) return Confidence::kCertain;
-  if (jump.kind == JumpKind::kSetting)
-    return quiet || jump.ratio > kSettingSeen ? Confidence::kCertain : Confidence::kLikely;
+  if (jump.kind == JumpKind::kSetting) {
+    // Among many tensors inside of a module one is far out by chance.
+    const bool seen = jump.of_outer ? jump.stands_out : jump.ratio > kSettingSeen;
+    return quiet || seen ? Confidence::kCertain : Confidence::kLikely;
+  }
   if (jump.excess > kCertain && (quiet || jump.sisters + jump.past > 0)) return Confidence::kCertain;
   return jump.excess > kLikely || quiet ? Confidence::kLikely : Confidence::kPossible;
 }

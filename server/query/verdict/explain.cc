@@ -1,6 +1,8 @@
 #include "server/query/verdict/explain.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "server/query/step_order.h"
 
@@ -15,6 +17,7 @@ constexpr double kSumRoundoffs = 4;       // unit roundoffs of a sum over a batc
 constexpr double kSquareGrowth = 2;       // a square's relative difference
 constexpr double kLinearUpdate = 3;       // update against gradient, relative
 constexpr double kNormalisedUpdate = 12;  // against the gradient's square root: signs of small elements flip
+constexpr double kSignFlips = 2;          // of an update of signs alone: elements that may flip at any time
 constexpr double kMostFlipped = 0.7;      // what flipped signs explain at most
 constexpr double kSparseParameters = 3;   // flipped elements reach an output more than their norm tells
 constexpr double kLargeGradient = 0.05;   // from here on updates have little in common
@@ -91,8 +94,9 @@ std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
 }
 
 void Explainer::BeginStep(std::span<const TensorPair> pairs) {
-  batch_ = last_forward_ = largest_backward_ = coarsest_backward_ = 0;
+  batch_ = last_forward_ = updated_ = largest_backward_ = coarsest_backward_ = 0;
   passes_.clear();
+  models_.clear();
   inputs_level_.clear();
   outputs_.clear();
   grad_outputs_.clear();
@@ -104,16 +108,24 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
     const ActivationDef& def = *pair.a.def;
     if (def.depth == 1 && root_.empty()) root_ = def.key.name;
     // Adam divides by the second moment; Lion, which has the first alone, takes the sign.
-    if (def.key.kind == Kind::kOptimizerState && def.key.output_path.starts_with("exp_avg"))
+    if (def.key.kind == Kind::kOptimizerState && def.key.output_path.starts_with("exp_avg")) {
       normalised_.insert(def.key.name);
+      if (def.key.output_path != "exp_avg") second_.insert(def.key.name);
+    }
   }
+  // Modules of a watch with a name stand below that name.
+  const std::string below = std::string(root_) + ".";
+  if (std::any_of(pairs.begin(), pairs.end(), [&](const TensorPair& pair) {
+        return pair.loss == nullptr && pair.a.def->key.name.starts_with(below);
+      }))
+    root_ = {};
 }
 
 void Explainer::Explain(const TensorPair& pair, Explained& to) {
   if (pair.loss != nullptr) {
     to.stage = Stage::kLoss;
     to.unit = UnitRoundoff(DType::kF32);
-    const double level = std::max(batch_, last_forward_);
+    const double level = std::max({batch_, last_forward_, OfParameters(updated_)});
     to.fresh = level == 0;
     to.expected = std::hypot(level, kSumRoundoffs * to.unit);
     return;
@@ -173,7 +185,9 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   last_forward_ = distance;
   const bool fragile = fragile_.contains(key.name);
   if (fragile) to.spread += kFragileSpread;
-  NoteOutput(pass, module, {.module = module, .distance = distance, .unit = to.unit, .fragile = fragile});
+  const Child noted{.module = module, .distance = distance, .unit = to.unit, .fragile = fragile};
+  NoteOutput(pass, module, noted);
+  if (root_.empty() && pair.a.def->depth == 1) NoteModel(noted);
   return Quantised(level, inputs.unit);
 }
 
@@ -188,13 +202,31 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
     for (auto child = found->second.rbegin(); child != found->second.rend() && most > 0; ++child) {
       if (child->module == but) continue;
       if (!child->fragile || newest) level.Add(*child);
+      if (scope == module) level.Add(child->most);
       newest = false;
       --most;
     }
   };
   add(module, {}, ~std::size_t{0});
-  for (std::string_view at = module; !at.empty(); at = Parent(at)) add(Parent(at), at, kSiblings);
+  std::string_view outermost;
+  for (std::string_view at = module; !at.empty(); at = Parent(at)) {
+    add(Parent(at), at, kSiblings);
+    outermost = at;
+  }
+  for (const Child& model : models_) {
+    if (model.module != outermost) level.Add(model);
+  }
   return level;
+}
+
+void Explainer::NoteModel(const Child& output) {
+  const auto known = std::find_if(models_.begin(), models_.end(),
+                                  [&](const Child& model) { return model.module == output.module; });
+  if (known == models_.end()) {
+    models_.push_back(output);
+  } else {
+    *known = output;
+  }
 }
 
 // The newest output of each module around it, too.
@@ -203,9 +235,15 @@ void Explainer::NoteOutput(Pass& pass, std::string_view module, const Child& out
     std::vector<Child>& children = pass.scopes[Parent(at)];
     const auto known = std::find_if(children.rbegin(), children.rend(),
                                     [&](const Child& child) { return child.module == at; });
-    if (known != children.rend()) children.erase(std::next(known).base());
-    children.push_back(output);
-    children.back().module = at;
+    Child child = output;
+    child.module = at;
+    child.own = at == module;
+    if (!child.own && !child.fragile) child.most = child.distance;
+    if (known != children.rend()) {
+      if (!child.own && !known->own) child.most = std::max(child.most, known->most);
+      children.erase(std::next(known).base());
+    }
+    children.push_back(child);
   }
 }
 
@@ -345,6 +383,7 @@ void Explainer::NoteParameter(const TensorPair& pair) {
 
 // A weight is judged by what the update added to it, from the sketches before and after.
 double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
+  updated_ = std::max(updated_, Capped(pair.distance));
   const std::string_view name = pair.a.def->key.name;
   const auto found = gradients_.find(name);
   const double gradient = found == gradients_.end() ? 0 : found->second.distance;
@@ -375,7 +414,9 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   } else {
     to.observed = std::min(std::sqrt(between) / update, 2.0);
     const double resolution = (2 * kSketchResolution + Unit(pair)) * norm / update;
-    const double flipped = normalised ? std::min(kNormalisedUpdate * std::sqrt(gradient), kMostFlipped) : 0;
+    double flipped = normalised ? std::min(kNormalisedUpdate * std::sqrt(gradient), kMostFlipped) : 0;
+    if (normalised && !second_.contains(name))
+      flipped = std::max(flipped, 2 * std::sqrt(kSignFlips / Numel(pair)));
     level = std::hypot(std::max(kLinearUpdate * gradient, flipped), resolution);
     if (gradient > kLargeGradient) level = std::max(level, 1.0);
     to.fresh = gradient == 0 && before.distance == 0;

@@ -75,6 +75,9 @@ class Explainer {
     std::string_view module;
     double distance = 0, unit = 0;
     bool fragile = false;
+    double most =
+        0;  // of what ran inside of it, without fragile ones; a list of modules has no output itself
+    bool own = false;  // its own output
   };
   // What differences of inputs lead to, and the coarsest roundoff among them.
   struct Level {
@@ -102,6 +105,7 @@ class Explainer {
   double OfParameters(double distance) const;
   double OfMask(const TensorPair& pair) const;
   void NoteOutput(Pass& pass, std::string_view module, const Child& output);
+  void NoteModel(const Child& output);
   void NoteParameter(const TensorPair& pair);
 
   // Carried from step to step.
@@ -110,14 +114,17 @@ class Explainer {
   std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path
   std::unordered_set<std::string_view> fragile_;                                       // modules
   std::unordered_set<std::string_view> normalised_;  // parameters whose update is divided by its own size
+  std::unordered_set<std::string_view> second_;      // those of them that have a second moment
   // Of the step.
   std::string_view root_;  // the outermost module's name
   double batch_ = 0;
   std::map<std::pair<std::uint32_t, Mode>, Pass> passes_;
+  std::vector<Child> models_;  // newest outputs of watches with names, which may be given to one another
   std::unordered_map<std::string_view, double> inputs_level_, outputs_;  // of modules
   std::unordered_map<std::string_view, Gradient> grad_outputs_;
   std::map<std::uint32_t, std::vector<Child>> backward_;  // by micro-batch, in the order of execution
   std::unordered_map<std::string_view, ParameterGradient> gradients_;
+  double updated_ = 0;  // of weights: a loss that stands behind their updates was computed from them
   double last_forward_ = 0, largest_backward_ = 0, coarsest_backward_ = 0;
 };
 

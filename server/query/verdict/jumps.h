@@ -40,6 +40,7 @@ struct Jump {
   std::size_t sisters = 0, past = 0;  // how many it was compared with
   double factor = 1;                  // kScale
   bool of_outer = false;              // kSetting, of a module around the tensor's own
+  bool stands_out = false;            // kSetting: the tensor would be a jump without it
 };
 
 // Of one rank. Steps must ascend; it remembers what each tensor showed in earlier steps. Not thread-safe.

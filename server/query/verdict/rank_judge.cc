@@ -60,6 +60,7 @@ void ShareEvidence(std::vector<Jump>& jumps) {
     setting.usual = excess.usual;
     setting.sisters = excess.sisters;
     setting.past = excess.past;
+    setting.stands_out = true;
   }
 }
 
@@ -156,6 +157,7 @@ void RankJudge::AddLosses(StepPairs& to) const {
     const bool late = only_updates && distance > 0;
     losses[late ? to.pairs.size() : PlaceOfLoss(to.pairs, order, segment)].push_back(
         {.distance = distance, .loss = &a.name, .loss_a = a.value, .loss_b = b->value});
+    to.losses_b.erase(b);  // of several with that name each has its own counterpart
   }
   for (auto at = losses.rbegin(); at != losses.rend(); ++at) {
     to.pairs.insert(to.pairs.begin() + static_cast<std::ptrdiff_t>(at->first), at->second.begin(),

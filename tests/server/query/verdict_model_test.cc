@@ -27,12 +27,13 @@ class Step {
     std::vector<std::int64_t> shape = {32, 64};
     std::string class_name = "Module";
     double mean_abs = 0.02;  // l1 / numel
+    std::int32_t depth = 2;
   };
   void Add(const ActivationKey& key, double distance, const Given& given) {
     Stored& of = stored_.emplace_back();
     of.def.key = key;
     of.def.class_name = given.class_name;
-    of.def.depth = 2;
+    of.def.depth = given.depth;
     of.layout = {.dtype = given.dtype, .shape = given.shape};
     of.a.numel = of.b.numel = given.numel;
     of.a.l2 = given.l2;
@@ -163,6 +164,31 @@ TEST(Explainer, ALossFollowsTheForwardPass) {
   const auto explained = explainer.Step(step.pairs);
   EXPECT_EQ(explained[1].stage, Stage::kLoss);
   EXPECT_NEAR(explained[1].expected, 1e-3, 1e-6);
+}
+
+TEST(Explainer, AModelMayBeGivenWhatAnotherOneReturned) {
+  Step step;
+  step.Add(Key("gen.fc"), 3e-6);
+  step.Add(Key("gen"), 3e-6, {.depth = 1});
+  step.Add(Key("dis.conv1"), 0);
+  step.Add(Key("dis.fc"), 0);
+  step.Add(Key("dis"), 0);
+  step.Add(Key("dis.conv1", Kind::kOutput, "", 0, 1), 3e-6);
+  step.Add(Key("dis.conv1", Kind::kOutput, "", 1), 3e-6);  // each watch counts its own micro-batches
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_NEAR(explained[5].expected, 3e-6, 1e-7);
+  EXPECT_NEAR(explained[6].expected, 3e-6, 1e-7);
+}
+
+TEST(Explainer, AListOfModulesHasNoOutputOfItsOwn) {
+  Step step;
+  step.Add(Key("moe.experts.0"), 1e-7);
+  step.Add(Key("moe.experts.1"), 4e-6);
+  step.Add(Key("moe.experts.2"), 1e-7);
+  step.Add(Key("moe"), 2e-6);
+  Explainer explainer;
+  EXPECT_NEAR(explainer.Step(step.pairs)[3].expected, 4e-6, 1e-7);
 }
 
 TEST(Explainer, ASecondMomentMayDifferTwiceAsMuch) {
