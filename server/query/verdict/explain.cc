@@ -101,6 +101,7 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
   outputs_.clear();
   grad_outputs_.clear();
   backward_.clear();
+  all_backward_.clear();
   gradients_.clear();
   root_ = {};
   for (const TensorPair& pair : pairs) {
@@ -297,8 +298,14 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
     matrices = std::max(matrices, OfMatrices(gradient.module));
   }
   if (before.empty()) level.Add(last_forward_);
+  // A model's gradient may come from another one, which counts its own micro-batches.
+  if (root_.empty() && pair.a.def->depth == 1) {
+    for (std::size_t i = 0; i < std::min(all_backward_.size(), kGradientsBefore); ++i)
+      level.Add(all_backward_[all_backward_.size() - 1 - i]);
+  }
   const double distance = Capped(pair.distance);
   before.push_back({.module = key.name, .distance = distance, .unit = to.unit});
+  all_backward_.push_back(before.back());
   largest_backward_ = std::max(largest_backward_, distance);
   coarsest_backward_ = std::max(coarsest_backward_, to.unit);
   Gradient& known = grad_outputs_[key.name];

@@ -123,6 +123,7 @@ class Explainer {
   std::unordered_map<std::string_view, double> inputs_level_, outputs_;  // of modules
   std::unordered_map<std::string_view, Gradient> grad_outputs_;
   std::map<std::uint32_t, std::vector<Child>> backward_;  // by micro-batch, in the order of execution
+  std::vector<Child> all_backward_;                       // of all micro-batches, likewise
   std::unordered_map<std::string_view, ParameterGradient> gradients_;
   double updated_ = 0;  // of weights: a loss that stands behind their updates was computed from them
   double last_forward_ = 0, largest_backward_ = 0, coarsest_backward_ = 0;

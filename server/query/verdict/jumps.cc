@@ -11,6 +11,7 @@ namespace {
 // Thresholds, fitted on one half of the benchmark's families (docs/verdict.md). Logarithms: 0.9 is 2.5 times.
 constexpr double kSupported = 0.9;  // with sisters or a past to compare with
 constexpr double kUnsupported = 1.3;
+constexpr double kUnsupportedGradient = 1.7;  // masks that flip reach gradients in leaps
 constexpr double kFresh = 2.1;  // nothing before it differs: a kernel's own rounding is a few units
 constexpr double kSistersExplain = 2.2, kSistersExplainUpdates = 1.3, kPastExplains = 4;
 constexpr double kFreshExplains = 1;
@@ -110,7 +111,7 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
   const double ratio = RatioOf(one);
   if (!Differs(one) || !(ratio > kNothing)) return std::nullopt;
   Jump jump{.ratio = ratio};
-  double threshold = kUnsupported;
+  double threshold = one.stage == Stage::kGrad ? kUnsupportedGradient : kUnsupported;
   if (IsTensor(one)) {
     const ActivationKey& key = one.pair->a.def->key;
     const Group& group = groups.at(SistersOf(*one.pair->a.def));
