@@ -1,6 +1,7 @@
 // Random numbers: dropout, seeds, states of generators.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <string>
 
@@ -20,21 +21,32 @@ struct StateDifference {
   std::uint64_t step = 0;
 };
 
-// The first step not after the root's in which both runs have a fingerprint and it differs.
-std::optional<StateDifference> FindStateDifference(const Evidence& evidence) {
-  std::optional<StateDifference> first;
+// Python's and NumPy's generators are not torch's.
+bool IsOfTorch(std::string_view scalar) {
+  return scalar.starts_with("rng/cpu") || scalar.starts_with("rng/cuda");
+}
+
+// A generator whose fingerprints differ, and the first step in which they do. One that had differed before the
+// step before the root's has changed nothing until then: a program that does not use it does not seed it.
+std::optional<StateDifference> FindStateDifference(const Evidence& evidence, bool of_torch = false) {
+  std::map<std::string, std::uint64_t> first;
   for (const ScalarRecord& scalar : evidence.b.scalars) {
-    if (!scalar.name.starts_with(kState) || (first && first->step <= scalar.step)) continue;
+    if (!scalar.name.starts_with(kState) || (of_torch && !IsOfTorch(scalar.name))) continue;
     const auto a = evidence.a.ScalarAt(scalar.name, scalar.step);
-    if (a && *a != scalar.value) first = {.scalar = scalar.name, .step = scalar.step};
+    if (a && *a != scalar.value) first.try_emplace(scalar.name, scalar.step);
   }
-  return first;
+  std::optional<StateDifference> found;
+  for (const auto& [name, step] : first) {
+    if (step < evidence.step_before.value_or(0) || (found && found->step <= step)) continue;
+    found = {.scalar = name, .step = step};
+  }
+  return found;
 }
 
 bool StatesAgree(const Evidence& evidence) {
-  return !FindStateDifference(evidence) &&
+  return !FindStateDifference(evidence, /*of_torch=*/true) &&
          std::any_of(evidence.b.scalars.begin(), evidence.b.scalars.end(), [&](const ScalarRecord& scalar) {
-           return scalar.name.starts_with(kState) && scalar.step == evidence.root.step &&
+           return IsOfTorch(scalar.name) && scalar.step == evidence.root.step &&
                   evidence.a.ScalarAt(scalar.name, scalar.step);
          });
 }
@@ -118,7 +130,7 @@ Found FindDropout(const Evidence& evidence) {
   cause.text = Printable(evidence.root.activation) + " drops " + Percent(ZeroShare(b)) +
                " of its elements in both runs " + evidence.AtStep() +
                " and not the same ones: the random numbers differ";
-  if (const auto state = FindStateDifference(evidence)) {
+  if (const auto state = FindStateDifference(evidence, /*of_torch=*/true)) {
     cause.confidence = Confidence::kCertain;
     cause.key = state->scalar;
     cause.text += " (" + state->scalar + ", from step " + std::to_string(state->step) + " on)";
@@ -130,6 +142,7 @@ Found FindRandomState(const Evidence& evidence) {
   const Divergence& root = evidence.root;
   if (root.stage != Stage::kWeights && root.stage != Stage::kBatch && root.stage != Stage::kForward)
     return std::nullopt;
+  if (root.reason != Reason::kNumeric && root.reason != Reason::kBitwise) return std::nullopt;
   const auto seed = FindSeed(evidence);
   if (seed &&
       (root.stage == Stage::kBatch || (root.stage == Stage::kWeights && MostWeightsDiffer(evidence)))) {
@@ -140,7 +153,7 @@ Found FindRandomState(const Evidence& evidence) {
                  .a = *seed->a,
                  .b = *seed->b};
   }
-  const auto state = FindStateDifference(evidence);
+  const auto state = FindStateDifference(evidence, /*of_torch=*/root.stage == Stage::kForward);
   if (!state) return std::nullopt;
   return Cause{.rule = "random_state",
                .text = "the state of the random numbers differs from step " + std::to_string(state->step) +

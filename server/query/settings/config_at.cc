@@ -8,14 +8,15 @@ namespace {
 
 constexpr std::uint64_t kCheckedEvery = 1024;  // steps; before that, after 1, 2, 4, 8, ... of them
 
-// The agent looks at the settings now and then: the first step in which one that was found changed at `found`
-// may have been another.
+// The agent looks at the settings now and then: the first step in which one that was found changed at `found`,
+// when all steps before that one had ended, may have been another.
 std::uint64_t ChangedNotBefore(std::uint64_t found, std::uint64_t first_step) {
   if (found <= first_step) return first_step;
-  const std::uint64_t ended = found - first_step + 1;
+  const std::uint64_t ended = found - first_step;
+  if (ended == 1) return first_step;
   const std::uint64_t power = std::bit_floor(ended - 1);
   const std::uint64_t regular = (ended - 1) / kCheckedEvery * kCheckedEvery;
-  return first_step + std::max(power, regular) - 1;
+  return first_step + std::max(power, regular);
 }
 
 }  // namespace

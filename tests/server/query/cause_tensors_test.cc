@@ -260,6 +260,21 @@ TEST_F(CauseDropoutTest, WithEqualStatesItIsNotTheRandomNumbers) {
   EXPECT_EQ(Say(DropRoot()), "nothing");
 }
 
+TEST_F(CauseDropoutTest, GeneratorsThatTorchDoesNotUseAreNotBlamed) {
+  Scalars(3, "rng/cpu", 2, 2);
+  Scalars(3, "rng/python", 5, 6);
+  Put(3, kDrop, Dropped(1, 0.1), Dropped(2, 0.1));
+  EXPECT_EQ(Say(DropRoot()).find("rng/python"), std::string::npos);
+}
+
+TEST_F(CauseDropoutTest, AStateThatDifferedLongBeforeIsNotBlamed) {
+  const auto key = Key("blocks.0.attn");
+  Put(2, key, Noise(1), Noise(1));
+  Put(3, key, Noise(1), Noise(2));
+  for (std::uint64_t step = 0; step < 4; ++step) Scalars(step, "rng/python", 1, 5);
+  EXPECT_EQ(Say(Root(3, key)), "nothing");
+}
+
 TEST_F(CauseDropoutTest, TheZerosTellTheRate) {
   Put(3, kDrop, Dropped(1, 0.1), Dropped(1, 0.2));
   EXPECT_THAT(Say(DropRoot()), HasSubstr("dropout: the share of elements that are dropped is "));

@@ -177,23 +177,24 @@ std::string ValueIn(std::uint64_t step, const std::vector<EventRecord>& events,
 }
 
 TEST(ConfigAt, AChangeIsTakenBackBeforeTheLookAfterWhichItHappened) {
-  // Seen at step 7, after 8 steps; the look before was at step 3, after 4.
-  EXPECT_EQ(ValueIn(0, {Change(7, "old")}), "old");
-  EXPECT_EQ(ValueIn(2, {Change(7, "old")}), "old");
-  EXPECT_EQ(ValueIn(3, {Change(7, "old")}), "new") << "it may have changed right after the look";
-  EXPECT_EQ(ValueIn(7, {Change(7, "old")}), "new");
-  EXPECT_EQ(ValueIn(100, {Change(7, "old")}), "new");
+  // Found at step 8, when steps 0 to 7 had ended; the look before was at step 4.
+  EXPECT_EQ(ValueIn(0, {Change(8, "old")}), "old");
+  EXPECT_EQ(ValueIn(3, {Change(8, "old")}), "old");
+  EXPECT_EQ(ValueIn(4, {Change(8, "old")}), "new") << "it may have changed right after the look";
+  EXPECT_EQ(ValueIn(8, {Change(8, "old")}), "new");
+  EXPECT_EQ(ValueIn(100, {Change(8, "old")}), "new");
 }
 
 TEST(ConfigAt, StepsCountFromTheFirstOfTheLaunch) {
-  EXPECT_EQ(ValueIn(102, {Change(107, "old")}, 100), "old");
-  EXPECT_EQ(ValueIn(103, {Change(107, "old")}, 100), "new");
-  EXPECT_EQ(ValueIn(100, {Change(100, "old")}, 100), "new") << "in the first step";
+  EXPECT_EQ(ValueIn(103, {Change(108, "old")}, 100), "old");
+  EXPECT_EQ(ValueIn(104, {Change(108, "old")}, 100), "new");
+  EXPECT_EQ(ValueIn(100, {Change(101, "old")}, 100), "new") << "in the first step";
+  EXPECT_EQ(ValueIn(100, {Change(100, "old")}, 100), "new");
 }
 
 TEST(ConfigAt, LateChangesAreLookedForEvery1024Steps) {
-  EXPECT_EQ(ValueIn(2046, {Change(3071, "old")}), "old");
-  EXPECT_EQ(ValueIn(2047, {Change(3071, "old")}), "new");
+  EXPECT_EQ(ValueIn(2047, {Change(3072, "old")}), "old");
+  EXPECT_EQ(ValueIn(2048, {Change(3072, "old")}), "new");
 }
 
 TEST(ConfigAt, OfSeveralChangesTheFirstAfterTheStepTells) {

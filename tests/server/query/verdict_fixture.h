@@ -89,6 +89,7 @@ class VerdictTest : public ::testing::Test {
     DType dtype = DType::kF32;
     bool gradients = true, losses = true, order = true;
     bool adam = false;                             // records its state
+    bool losses_twice = false;                     // a second value of that name in each step
     bool lion = false;                             // records its state: no second moment
     std::uint64_t empty_step = ~std::uint64_t{0};  // with a scalar only
     std::size_t elements = kElements;
@@ -234,6 +235,7 @@ class VerdictTest : public ::testing::Test {
     for (const std::string& name : modules) plain(name, Kind::kOutput);
     if (options_.losses)
       run.Scalar(rank, step, "loss", 2 * (1 + level(step, Key("loss", Kind::kUnspecified))));
+    if (options_.losses_twice) run.Scalar(rank, step, "loss", 30);
     if (!options_.gradients) return;
     for (auto it = modules.rbegin(); it != modules.rend(); ++it) plain(*it, Kind::kGradOutput);
     for (const std::string& name : Parameters()) plain(name, Kind::kWeightGrad);

@@ -191,6 +191,16 @@ TEST(Explainer, AListOfModulesHasNoOutputOfItsOwn) {
   EXPECT_NEAR(explainer.Step(step.pairs)[3].expected, 4e-6, 1e-7);
 }
 
+TEST(Explainer, ALossBehindTheUpdatesFollowsThem) {
+  const std::string name = "val_loss";
+  Step step;
+  step.Add(Key("fc"), 0);
+  step.Add(Key("fc.weight", Kind::kWeight), 1e-5);
+  step.pairs.push_back({.distance = 1e-5, .loss = &name, .loss_a = 2, .loss_b = 2.00002});
+  Explainer explainer;
+  EXPECT_NEAR(explainer.Step(step.pairs)[2].expected, 1e-5, 1e-6);
+}
+
 TEST(Explainer, ASecondMomentMayDifferTwiceAsMuch) {
   Step step;
   step.Add(Gradient("fc.weight"), 1e-4);

@@ -28,6 +28,13 @@ class GrowthTest : public VerdictTest {
   }
 };
 
+TEST_F(VerdictRoundingTest, SeveralLossesOfOneNameAreComparedInTheirOrder) {
+  options_.losses = options_.losses_twice = true;
+  const DiffReport report = DiffWith(RoundingOf(kRounding));
+  EXPECT_EQ(Say(report), "none");
+  EXPECT_TRUE(report.explained_by_rounding);
+}
+
 TEST_F(VerdictRoundingTest, EqualRunsHaveNeitherRootNorRounding) {
   const DiffReport report = DiffWith(Nothing());
   EXPECT_EQ(report.verdict, Verdict::kIdentical);
