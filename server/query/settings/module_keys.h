@@ -26,9 +26,8 @@ std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b, co
 // Whether another module has both values, under the same key.
 bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& changed, std::string_view module);
 
-// Under which names the modules of a key are to be looked up: as the pattern has them or, where it has *,
-// with
-// * for every number. Two where the pattern may begin with a class; none if it is no key of a module.
+// The names under which to look up a key's modules: the pattern itself or, where it contains *, the pattern
+// with * for every number. Two if the pattern may begin with a class; none if the key is not a module's.
 std::vector<std::string> LookupNames(std::string_view key);
 // "blocks.*.ln1" of "blocks.12.ln1".
 std::string WithStars(std::string_view module);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "server/query/settings/dotted.h"
 #include "server/query/step_order.h"
 
 namespace statcollect::query {
@@ -26,11 +27,6 @@ constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
 constexpr double kMasked = 0.02;  // share of zeros that tells of a mask
 constexpr double kFlippedElements = 0.002, kFlips = 2;
 constexpr double kFragileSpread = 0.75;
-
-std::string_view Parent(std::string_view path) {
-  const std::size_t dot = path.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
-}
 
 double Norm(const TensorPair& pair) { return std::max(pair.a.stats->l2, pair.b.stats->l2); }
 double Numel(const TensorPair& pair) { return std::max<double>(1, static_cast<double>(pair.a.stats->numel)); }
@@ -166,7 +162,7 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   Pass& pass = passes_[{key.micro_batch, key.mode}];
   const bool is_buffer = key.kind == Kind::kBuffer;
   const std::string_view module = key.name == root_ ? std::string_view() : std::string_view(key.name);
-  const std::string_view owner = is_buffer ? Parent(module) : module;
+  const std::string_view owner = is_buffer ? ParentOf(module) : module;
   Level inputs = OfInputs(pass, owner);
   inputs.Add(batch_);
   inputs.unit = std::max(inputs.unit, to.unit);
@@ -210,8 +206,8 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
   };
   add(module, {}, ~std::size_t{0});
   std::string_view outermost;
-  for (std::string_view at = module; !at.empty(); at = Parent(at)) {
-    add(Parent(at), at, kSiblings);
+  for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {
+    add(ParentOf(at), at, kSiblings);
     outermost = at;
   }
   for (const Child& model : models_) {
@@ -232,8 +228,8 @@ void Explainer::NoteModel(const Child& output) {
 
 // The newest output of each module around it, too.
 void Explainer::NoteOutput(Pass& pass, std::string_view module, const Child& output) {
-  for (std::string_view at = module; !at.empty(); at = Parent(at)) {
-    std::vector<Child>& children = pass.scopes[Parent(at)];
+  for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {
+    std::vector<Child>& children = pass.scopes[ParentOf(at)];
     const auto known = std::find_if(children.rbegin(), children.rend(),
                                     [&](const Child& child) { return child.module == at; });
     Child child = output;
@@ -334,7 +330,7 @@ double Explainer::OfMask(const TensorPair& pair) const {
 // own norm says nothing: it is judged against the sum of the terms.
 double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   const ActivationKey& key = pair.a.def->key;
-  const std::string_view module = Parent(key.name);
+  const std::string_view module = ParentOf(key.name);
   const auto gradient = grad_outputs_.find(module);
   double level = std::max(largest_backward_, batch_);
   to.unit = std::max(to.unit, coarsest_backward_);
@@ -378,7 +374,7 @@ double Explainer::ExplainState(const TensorPair& pair) {
 void Explainer::NoteParameter(const TensorPair& pair) {
   const std::string_view name = pair.a.def->key.name;
   auto [at, added] = parameters_.try_emplace(name);
-  if (added) parameters_of_[Parent(name)].push_back(name);
+  if (added) parameters_of_[ParentOf(name)].push_back(name);
   Parameter& parameter = at->second;
   parameter.distance = Capped(pair.distance);
   parameter.l2 = Norm(pair);
@@ -395,7 +391,7 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   const auto found = gradients_.find(name);
   const double gradient = found == gradients_.end() ? 0 : found->second.distance;
   const bool normalised = normalised_.contains(name);
-  if (normalised && found != gradients_.end() && found->second.noise_driven) fragile_.insert(Parent(name));
+  if (normalised && found != gradients_.end() && found->second.noise_driven) fragile_.insert(ParentOf(name));
   const auto known = parameters_.find(name);
   const std::size_t sums = pair.a.sketch.size();
   const bool sketched = known != parameters_.end() && sums > 0 && pair.b.sketch.size() == sums &&

@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::size_t kStepsBefore = 2;  // read so that what they leave behind is known
 constexpr double kSettingAccuracy = 1e-12;
-constexpr double kSettingExcess = 5;
 constexpr double kLarger = 4;  // of two gradients the one that made the other differ
 
 // Scalars that the agent records of an optimizer: "lr/group0", "gen/lr/1/group0", "weight_decay/group0".
@@ -209,10 +208,7 @@ std::optional<Jump> RankJudge::UpdateWith(const OtherSetting& setting,
   }
   const std::optional<std::size_t> chosen = named ? named : alike ? alike : any;
   if (!chosen) return std::nullopt;
-  return Jump{.index = *chosen,
-              .kind = JumpKind::kSetting,
-              .ratio = RatioOf(explained[*chosen]),
-              .excess = kSettingExcess};
+  return MakeSettingJump(explained, *chosen);
 }
 
 Result<OtherSettings> RankJudge::SettingsAt(std::uint64_t step) const {

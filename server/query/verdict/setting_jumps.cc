@@ -20,11 +20,6 @@ constexpr double kAboutAsMuch = 0.5;  // of the logarithm of the one that stands
 
 bool Differs(const Explained& one) { return one.pair->distance > 0; }
 
-Jump MakeJump(std::span<const Explained> step, std::size_t index) {
-  return {
-      .index = index, .kind = JumpKind::kSetting, .ratio = RatioOf(step[index]), .excess = kSettingExcess};
-}
-
 // The candidate that stands out most, if one stands out at all.
 std::optional<std::size_t> MostOf(std::span<const Explained> step,
                                   const std::vector<std::size_t>& candidates) {
@@ -77,7 +72,7 @@ class ModuleSettings {
       for (const std::string& setting : affected.settings) {
         const auto index = Place(affected, setting);
         if (!index) continue;
-        jumps.push_back(MakeJump(step_, *index));
+        jumps.push_back(MakeSettingJump(step_, *index));
         jumps.back().of_outer = step_[*index].pair->a.def->key.name != module && !IsBuffer(*index);
         break;
       }
@@ -182,10 +177,15 @@ std::optional<Jump> OfOptimizer(const OtherSettings::OfOptimizer& other, std::sp
     if (differs && (!named || in_model(step[i]))) candidates.push_back(i);
   }
   if (candidates.empty()) return std::nullopt;
-  return MakeJump(step, FirstOf(step, candidates).value_or(candidates.front()));
+  return MakeSettingJump(step, FirstOf(step, candidates).value_or(candidates.front()));
 }
 
 }  // namespace
+
+Jump MakeSettingJump(std::span<const Explained> step, std::size_t index) {
+  return {
+      .index = index, .kind = JumpKind::kSetting, .ratio = RatioOf(step[index]), .excess = kSettingExcess};
+}
 
 std::vector<Jump> FindSettingJumps(const OtherSettings& settings, std::span<const Explained> step, bool quiet,
                                    bool first_step) {

@@ -2,6 +2,7 @@
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_SETTING_JUMPS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_SETTING_JUMPS_H_
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -9,6 +10,9 @@
 #include "server/query/verdict/jumps.h"
 
 namespace statcollect::query {
+
+// The jump of a setting that shows first in `step[index]`.
+Jump MakeSettingJump(std::span<const Explained> step, std::size_t index);
 
 // One jump for each module and each optimizer that has such a setting and a difference in the step, of any
 // size: of a module its first output; of one that contains others, the tensor in it that stands out most, or

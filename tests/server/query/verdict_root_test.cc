@@ -23,6 +23,13 @@ class VerdictRootTest : public VerdictTest {
       return key == at && step >= from ? change(std::move(tensor)) : std::move(tensor);
     };
   }
+  static void ExpectLearningRateAt4(const DiffReport& report) {
+    ASSERT_TRUE(report.root);
+    EXPECT_EQ(report.root->at.step, 4u);
+    EXPECT_EQ(report.root->at.stage, Stage::kOptimizer);
+    ASSERT_TRUE(report.root->cause);
+    EXPECT_EQ(report.root->cause->rule, "learning_rate");
+  }
   static Level RoundingEverywhere() { return RoundingOf(kRounding); }
   // A setting of the optimizer, `b` from step `from` on.
   void Record(const std::string& name, double a, double b, std::uint64_t from) {
@@ -120,23 +127,13 @@ TEST_F(VerdictRootTest, AnotherLearningRate) {
 TEST_F(VerdictRootTest, AnotherLearningRateOnTopOfRounding) {
   options_.steps = 6;
   Record("lr/group0", 0.1, 0.1001, 4);
-  const DiffReport report = DiffWith(Sum(RoundingEverywhere(), OfUpdates(1e-3, 4)));
-  ASSERT_TRUE(report.root);
-  EXPECT_EQ(report.root->at.step, 4u);
-  EXPECT_EQ(report.root->at.stage, Stage::kOptimizer);
-  ASSERT_TRUE(report.root->cause);
-  EXPECT_EQ(report.root->cause->rule, "learning_rate");
+  ExpectLearningRateAt4(DiffWith(Sum(RoundingEverywhere(), OfUpdates(1e-3, 4))));
 }
 
 TEST_F(VerdictRootTest, AHardlyOtherLearningRate) {
   options_.steps = 6;
   Record("lr/group0", 0.1, 0.1 * (1 + 1e-6), 4);
-  const DiffReport report = DiffWith(Sum(RoundingEverywhere(), OfUpdates(1e-6, 4)));
-  ASSERT_TRUE(report.root);
-  EXPECT_EQ(report.root->at.step, 4u);
-  EXPECT_EQ(report.root->at.stage, Stage::kOptimizer);
-  ASSERT_TRUE(report.root->cause);
-  EXPECT_EQ(report.root->cause->rule, "learning_rate");
+  ExpectLearningRateAt4(DiffWith(Sum(RoundingEverywhere(), OfUpdates(1e-6, 4))));
 }
 
 TEST_F(VerdictRootTest, AnEqualLearningRateIsNoRoot) {
