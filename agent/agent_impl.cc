@@ -123,7 +123,7 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
       exporter(
           MakeSession(options, launch, clock),
           MakeExporterOptions(
-              options, recorder.definitions(), [this](const Directive& directive) { Obey(directive); },
+              options, recorder.definitions(), [this](const Directive& directive) { Apply(directive); },
               [this](const char* kind, const std::string& text) { (void)recorder.LogEvent(kind, text, {}); }),
           transport.get(), &ledger, &log,
           [this] {
@@ -137,12 +137,12 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
       filler(&cuda, &cuda_captures),
       batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch, &filler) {}
 
-void Agent::Impl::Parts::Obey(const Directive& directive) {
-  if (directive.kind == "steps") return ObeySteps(directive);
-  if (directive.kind == "capture") return ObeyCapture(directive);
+void Agent::Impl::Parts::Apply(const Directive& directive) {
+  if (directive.kind == "steps") return ApplySteps(directive);
+  if (directive.kind == "capture") return ApplyCapture(directive);
 }
 
-void Agent::Impl::Parts::ObeyCapture(const Directive& directive) {
+void Agent::Impl::Parts::ApplyCapture(const Directive& directive) {
   const auto request = directive.arguments.find("request");
   const std::string id = request == directive.arguments.end() ? "" : request->second;
   auto spec = CaptureSpec::FromArguments(directive.arguments);
@@ -172,7 +172,7 @@ void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::sta
   waker.Wake();
 }
 
-void Agent::Impl::Parts::ObeySteps(const Directive& directive) {
+void Agent::Impl::Parts::ApplySteps(const Directive& directive) {
   const auto wanted = directive.arguments.find("steps");
   if (wanted == directive.arguments.end()) return;
   auto steps = StepSet::Parse(wanted->second);

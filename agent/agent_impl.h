@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "agent/cuda_captures.h"
-#include "agent/cuda_slots.h"
+#include "agent/cuda/captures.h"
+#include "agent/cuda/slots.h"
 #include "agent/export/batcher.h"
 #include "agent/export/exporter.h"
 #include "agent/export/log_limiter.h"
@@ -18,7 +18,7 @@
 #include "agent/option_resolver.h"
 #include "agent/process_guard.h"
 #include "agent/staging/recorder.h"
-#include "agent/stats/cpu_workers.h"
+#include "agent/stats/cpu/workers.h"
 #include "agent/stats/stats.h"
 #include "common/clock.h"
 #include "statagent/agent.h"
@@ -68,9 +68,9 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
     Parts(const statcollect::ResolvedOptions& options, const statcollect::Launch& launch,
           std::unique_ptr<statcollect::Transport> own_transport);
     // What the collector wishes. Kinds that it does not know are let be.
-    void Obey(const statcollect::Directive& directive);
-    void ObeySteps(const statcollect::Directive& directive);
-    void ObeyCapture(const statcollect::Directive& directive);
+    void Apply(const statcollect::Directive& directive);
+    void ApplySteps(const statcollect::Directive& directive);
+    void ApplyCapture(const statcollect::Directive& directive);
     // Keeps the tensor's raw values.
     void KeepValues(statcollect::CaptureTarget target, const statcollect::stats::CpuTensor& data,
                     const TensorView& tensor, void* stream);

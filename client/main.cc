@@ -16,8 +16,8 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include "client/commands.h"
-#include "client/list_options.h"
+#include "client/commands/commands.h"
+#include "client/commands/list_options.h"
 #include "common/edit_distance.h"
 #include "common/names.h"
 

@@ -44,7 +44,7 @@ Status ReadOptions(std::string_view text, std::map<std::string, std::string>* ar
 
 }  // namespace
 
-bool CaptureSpec::Matches(const ActivationKey& key) const {
+bool CaptureSpec::Matches(const TensorKey& key) const {
   const bool kind_fits = kind ? key.kind == *kind
                               : key.kind == Kind::kOutput || key.kind == Kind::kInspect ||
                                     key.kind == Kind::kWeight || key.kind == Kind::kBatch;

@@ -33,7 +33,7 @@ struct CaptureSpec {
   StepSet steps;
   std::uint64_t bytes_max = kCaptureBytesDefault;  // 1..kCaptureBytesMax: of a larger tensor, the first ones
 
-  bool Matches(const ActivationKey& key) const;
+  bool Matches(const TensorKey& key) const;
   // "blocks.1.ln2 (grad_output, micro-batch 1)", for messages.
   std::string Describe() const;
 

@@ -46,7 +46,7 @@ struct Layout {
 };
 
 // Identity of an observed tensor. Two observations of one step never share an identity.
-struct ActivationKey {
+struct TensorKey {
   std::string name;  // qualified module path or user's name
   Kind kind = Kind::kUnspecified;
   std::string output_path;  // place in a nested output: "0", "past_key_values.3.1"; empty where there is only
@@ -54,17 +54,17 @@ struct ActivationKey {
   std::uint32_t micro_batch = 0;
   std::uint32_t call = 0;  // n-th call of the module in the micro-batch
   Mode mode = Mode::kTrain;
-  auto operator<=>(const ActivationKey&) const = default;
+  auto operator<=>(const TensorKey&) const = default;
 };
 
 // Definition of an activation, interned per session (ids from 0, dense, in first-seen order of execution).
-struct ActivationDef {
+struct TensorDef {
   std::uint32_t id = 0;
-  ActivationKey key;
+  TensorKey key;
   std::string parent;      // qualified path of the parent module; empty at the root
   std::string class_name;  // "LayerNorm"; empty if unknown
   std::int32_t depth = 0;  // root 1, children +1; -1 for inspect
-  bool operator==(const ActivationDef&) const = default;
+  bool operator==(const TensorDef&) const = default;
 };
 
 // Statistics of one tensor (definitions: agent/stats/stats.h). min..l2 hold only if has_finite; they are 0
@@ -82,7 +82,7 @@ struct TensorStats {
 // Statistics records, one array a field; every array has size() entries, except `sketch` (size() *
 // sketch_width, row-major) and `samples` (concatenated; sample_count says how many a record has).
 struct StatColumns {
-  std::vector<std::uint32_t> activation;  // ActivationDef::id
+  std::vector<std::uint32_t> activation;  // TensorDef::id
   std::vector<std::uint32_t> layout;      // Layout::id
   std::vector<std::uint64_t> step;
   std::vector<std::uint32_t> order;  // position in the step's execution order, from 0
@@ -161,7 +161,7 @@ struct SettingRecord {
 // they lie in memory, little-endian. The tensor is there once its chunks cover elements * DTypeBytes bytes.
 struct CaptureChunk {
   std::uint64_t step = 0;
-  std::uint32_t activation = 0;  // ActivationDef::id
+  std::uint32_t activation = 0;  // TensorDef::id
   std::uint32_t layout = 0;      // Layout::id, of the whole tensor
   std::uint64_t elements = 0;  // of all chunks together; fewer than the layout's if the tensor was too large
   std::uint32_t offset = 0;    // of `data` in them, bytes
@@ -173,7 +173,7 @@ struct CaptureChunk {
 // that are not 0, each real and imaginary part on its own.
 struct ExponentRecord {
   std::uint64_t step = 0;
-  std::uint32_t activation = 0;  // ActivationDef::id
+  std::uint32_t activation = 0;  // TensorDef::id
   std::uint32_t layout = 0;      // Layout::id
   std::int32_t lowest = 0;       // exponent of counts[0]; 0 if there are no counts
   std::vector<std::uint64_t>
@@ -186,7 +186,7 @@ struct ExponentRecord {
 // number.
 struct RecordBatch {
   std::uint64_t first_seq = 0;
-  std::vector<ActivationDef> activations;
+  std::vector<TensorDef> activations;
   std::vector<Layout> layouts;
   StatColumns stats;
   std::vector<ScalarRecord> scalars;

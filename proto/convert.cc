@@ -124,7 +124,7 @@ Result<Layout> LayoutFromWire(const v1::Layout& wire, std::size_t index) {
   return layout;
 }
 
-Result<ActivationDef> ActivationFromWire(const v1::ActivationDef& wire, std::size_t index) {
+Result<TensorDef> ActivationFromWire(const v1::ActivationDef& wire, std::size_t index) {
   const std::string place = "batch: " + At("activations", index);
   STATCOLLECT_RETURN_IF_ERROR(Within(place, ValidateTensorName("name", wire.name())));
   STATCOLLECT_RETURN_IF_ERROR(Within(place, CheckOptionalName("output path", wire.output_path())));
@@ -142,7 +142,7 @@ Result<ActivationDef> ActivationFromWire(const v1::ActivationDef& wire, std::siz
     return InvalidValue("activations", index, "at depth " + std::to_string(wire.depth()),
                         "-1.." + std::to_string(kDepthMax));
   }
-  ActivationDef def;
+  TensorDef def;
   def.id = wire.id();
   def.key = {.name = wire.name(),
              .kind = static_cast<Kind>(wire.kind()),
@@ -715,7 +715,7 @@ void SmallRecordsToWire(const RecordBatch& batch, v1::Records* wire) {
 }
 
 void DefinitionsToWire(const RecordBatch& batch, v1::Records* wire) {
-  for (const ActivationDef& def : batch.activations) {
+  for (const TensorDef& def : batch.activations) {
     v1::ActivationDef* d = wire->add_activations();
     d->set_id(def.id);
     d->set_name(def.key.name);

@@ -28,7 +28,7 @@ constexpr std::size_t kNormBytes = 64;
 
 constexpr char kNormName[] = "grad_norm";
 
-std::size_t BytesOf(const ActivationDef& def) {
+std::size_t BytesOf(const TensorDef& def) {
   return kDefinitionBytes + def.key.name.size() + def.key.output_path.size() + def.parent.size() +
          def.class_name.size();
 }
@@ -55,7 +55,7 @@ struct AddTo {
 };
 
 // "captured blocks.1.ln2 (output): f32 16x64x128, 131,072 elements" and the numbers.
-EventRecord CaptureEvent(const CaptureQueue::Next& next, const ActivationDef& def, const Layout& layout,
+EventRecord CaptureEvent(const CaptureQueue::Next& next, const TensorDef& def, const Layout& layout,
                          std::int64_t unix_nanos) {
   std::string shape;
   std::uint64_t numel = 1;
@@ -259,7 +259,7 @@ void Batcher::AddNorm(std::uint64_t step, Builder* builder) {
 }
 
 bool Batcher::Define(std::uint32_t activation, std::uint32_t layout, std::size_t bytes, Builder* builder) {
-  std::vector<ActivationDef> activations;
+  std::vector<TensorDef> activations;
   std::vector<Layout> layouts;
   if (activation >= activations_sent_)
     activations = recorder_->definitions().Activations(activations_sent_, activation);
@@ -268,7 +268,7 @@ bool Batcher::Define(std::uint32_t activation, std::uint32_t layout, std::size_t
   if (!builder->Fits(bytes)) return false;
   builder->bytes += bytes;
   activations_sent_ += static_cast<std::uint32_t>(activations.size());
-  for (const ActivationDef& def : activations)
+  for (const TensorDef& def : activations)
     is_gradient_.push_back(def.key.kind == Kind::kWeightGrad && def.key.call == 0);
   layouts_sent_ += static_cast<std::uint32_t>(layouts.size());
   std::move(activations.begin(), activations.end(), std::back_inserter(builder->batch.activations));

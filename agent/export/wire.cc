@@ -132,7 +132,7 @@ void PackedVarints(Writer* message, std::uint32_t field, std::size_t n, Get get)
          [&](Writer* column, std::size_t i) { column->Varint(static_cast<std::uint64_t>(get(i))); });
 }
 
-std::string Definition(const ActivationDef& def) {
+std::string Definition(const TensorDef& def) {
   Writer w;
   w.Number(1, def.id);
   w.Bytes(2, def.key.name);
@@ -361,7 +361,7 @@ std::string Small(const ExponentRecord& record) {
 
 std::string Records(const RecordBatch& batch, std::span<const Layout> known) {
   Writer w;
-  for (const ActivationDef& def : batch.activations) w.Message(1, Definition(def));
+  for (const TensorDef& def : batch.activations) w.Message(1, Definition(def));
   for (const Layout& layout : batch.layouts) w.Message(2, Definition(layout));
   if (!batch.stats.empty()) StatsMessage(batch.stats, known).WriteTo(&w, 3);
   for (const ScalarRecord& scalar : batch.scalars) w.Message(4, Small(scalar));

@@ -1,6 +1,6 @@
 // The agent's half of proto/statcollect/v1/ingest.proto, encoded by hand, so that libstatagent.so carries no
 // protobuf: it lives beside torch and others that bring a protobuf of their own and export its symbols.
-// tests/agent/wire_test.cc holds it against the generated code, field by field.
+// tests/agent/export/wire_test.cc holds it against the generated code, field by field.
 #ifndef STATCOLLECT_AGENT_EXPORT_WIRE_H_
 #define STATCOLLECT_AGENT_EXPORT_WIRE_H_
 

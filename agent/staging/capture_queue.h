@@ -31,7 +31,7 @@ inline constexpr std::string_view kDropCaptureRefused =
 
 // Whose values are wanted, and for whom.
 struct CaptureTarget {
-  std::uint32_t activation = 0;  // ActivationDef::id
+  std::uint32_t activation = 0;  // TensorDef::id
   std::uint32_t layout = 0;      // Layout::id
   std::uint64_t step = 0;
   std::uint64_t bytes_max = 0;

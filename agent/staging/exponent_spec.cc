@@ -52,7 +52,7 @@ Status ReadKinds(std::string_view text, std::vector<Kind>* kinds) {
 
 }  // namespace
 
-bool ExponentSpec::Matches(const ActivationKey& key) const {
+bool ExponentSpec::Matches(const TensorKey& key) const {
   return (kinds.empty() || std::find(kinds.begin(), kinds.end(), key.kind) != kinds.end()) &&
          Fits(pattern, key.name);
 }

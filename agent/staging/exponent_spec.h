@@ -21,7 +21,7 @@ struct ExponentSpec {
   StepSet steps;
 
   // Cost: the name's length times the number of its '*', at worst.
-  bool Matches(const ActivationKey& key) const;
+  bool Matches(const TensorKey& key) const;
   // "PATTERN", "PATTERN@STEPS" or "PATTERN@STEPS:kind=weight_grad,kind=grad_output". The last '@' counts;
   // STEPS as StepSet::Parse. kInvalidArgument says what was found and expected.
   static Result<ExponentSpec> Parse(std::string_view text);

@@ -9,7 +9,7 @@
 namespace statcollect {
 namespace {
 
-Status DuplicateError(const ActivationKey& key, std::uint64_t step) {
+Status DuplicateError(const TensorKey& key, std::uint64_t step) {
   return Status(Code::kInvalidArgument,
                 "observe '" + Printable(key.name) + "' (" + std::string(Name(key.kind)) + ", micro-batch " +
                     std::to_string(key.micro_batch) + ", call " + std::to_string(key.call) +
@@ -45,8 +45,8 @@ Recorder::Recorder(const Options& options, const Clock* clock, Ledger* ledger, W
       steps_(options.steps),
       registry_(&definitions_),
       exponents_(options.exponents) {
-  for (const CaptureSpec& spec : options.captures) wishes_.push_back({.spec = spec, .request = {}});
-  LookAtWishesLocked();
+  for (const CaptureSpec& spec : options.captures) pending_captures_.push_back({.spec = spec, .request = {}});
+  ServePendingCapturesLocked();
 }
 
 Result<std::uint32_t> Recorder::Intern(const IdentityView& identity) {
@@ -141,7 +141,7 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
   return Status::Ok();
 }
 
-void Recorder::WantExponentsLocked(const ActivationKey& key, Slot* slot) {
+void Recorder::WantExponentsLocked(const TensorKey& key, Slot* slot) {
   const bool wanted = std::any_of(exponents_.begin(), exponents_.end(), [&](const ExponentSpec& spec) {
     return spec.steps.Contains(step_) && spec.Matches(key);
   });
@@ -381,12 +381,12 @@ void Recorder::BeginStepLocked(std::uint64_t step) {
   order_ = 0;
   micro_batches_ = 0;
   if (next_steps_) steps_ = *std::exchange(next_steps_, std::nullopt);
-  if (!wishes_.empty()) LookAtWishesLocked();
+  if (!pending_captures_.empty()) ServePendingCapturesLocked();
 }
 
-std::optional<CaptureTarget> Recorder::MatchLocked(const ActivationKey& key) {
+std::optional<CaptureTarget> Recorder::MatchLocked(const TensorKey& key) {
   std::optional<CaptureTarget> target;
-  for (Wish& wish : wishes_) {
+  for (PendingCapture& wish : pending_captures_) {
     if (!wish.spec.steps.Contains(step_) || !wish.spec.Matches(key)) continue;
     wish.matched = true;
     if (!target) target = CaptureTarget{.step = step_, .requests = {}};
@@ -397,8 +397,8 @@ std::optional<CaptureTarget> Recorder::MatchLocked(const ActivationKey& key) {
 }
 
 // At the beginning of a step: forgets what has passed, and tells of what never came.
-void Recorder::LookAtWishesLocked() {
-  std::erase_if(wishes_, [this](const Wish& wish) {
+void Recorder::ServePendingCapturesLocked() {
+  std::erase_if(pending_captures_, [this](const PendingCapture& wish) {
     if (wish.spec.steps.last() >= step_) return false;
     if (!wish.matched) {
       MissLocked(wish, "was not observed in step " + wish.spec.steps_text +
@@ -406,8 +406,8 @@ void Recorder::LookAtWishesLocked() {
     }
     return true;
   });
-  keeping_ = std::any_of(wishes_.begin(), wishes_.end(),
-                         [this](const Wish& wish) { return wish.spec.steps.Contains(step_); });
+  keeping_ = std::any_of(pending_captures_.begin(), pending_captures_.end(),
+                         [this](const PendingCapture& wish) { return wish.spec.steps.Contains(step_); });
 }
 
 void Recorder::MissLocked(std::uint64_t step, const std::string& requests, const std::string& activation,
@@ -421,7 +421,7 @@ void Recorder::MissLocked(std::uint64_t step, const std::string& requests, const
                          .fields = std::move(fields)});
 }
 
-void Recorder::MissLocked(const Wish& wish, const std::string& why) {
+void Recorder::MissLocked(const PendingCapture& wish, const std::string& why) {
   MissLocked(wish.spec.steps.last(), wish.request, wish.spec.Describe(), why);
 }
 
@@ -435,7 +435,7 @@ void Recorder::MissCapture(std::uint64_t step, const std::string& requests, cons
 }
 
 void Recorder::MissCapture(const CaptureTarget& target, const std::string& why) {
-  const ActivationDef def = definitions_.Activations(target.activation, target.activation).front();
+  const TensorDef def = definitions_.Activations(target.activation, target.activation).front();
   MissCapture(target.step, target.requests, def.key.name,
               "in step " + std::to_string(target.step) + ": " + why);
 }
@@ -444,16 +444,16 @@ void Recorder::KeepValues(CaptureSpec spec, const std::string& request) {
   {
     std::lock_guard lock(mutex_);
     if (!request.empty() && !requests_.insert(request).second) return;
-    Wish wish{.spec = std::move(spec), .request = request};
+    PendingCapture wish{.spec = std::move(spec), .request = request};
     if (wish.spec.steps.last() < step_) {
       MissLocked(wish, "in step " + wish.spec.steps_text + ": it has passed, this rank is at step " +
                            std::to_string(step_));
-    } else if (wishes_.size() >= kCaptureSpecsMax) {
+    } else if (pending_captures_.size() >= kCaptureSpecsMax) {
       MissLocked(wish, "in step " + wish.spec.steps_text + ": " + std::to_string(kCaptureSpecsMax) +
                            " captures wait already");
     } else {
-      wishes_.push_back(std::move(wish));
-      LookAtWishesLocked();
+      pending_captures_.push_back(std::move(wish));
+      ServePendingCapturesLocked();
       return;
     }
   }
@@ -462,7 +462,7 @@ void Recorder::KeepValues(CaptureSpec spec, const std::string& request) {
 
 void Recorder::EndCaptures() {
   std::lock_guard lock(mutex_);
-  for (const Wish& wish : std::exchange(wishes_, {})) {
+  for (const PendingCapture& wish : std::exchange(pending_captures_, {})) {
     if (!wish.matched) {
       MissLocked(wish,
                  "in step " + wish.spec.steps_text + ": the run ended at step " + std::to_string(step_));

@@ -143,7 +143,7 @@ class Recorder {
   Status CaptureLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Captured* out);
   Slot* GateLocked(std::uint64_t next);
   // A wish for raw values.
-  struct Wish {
+  struct PendingCapture {
     CaptureSpec spec;
     std::string request;   // empty: the program's own
     bool matched = false;  // in any step
@@ -154,13 +154,13 @@ class Recorder {
   void BeginStepLocked(std::uint64_t step);
   bool WantsLocked(Mode mode) const { return mode == Mode::kInit || steps_.Contains(step_); }
   // The target, if somebody wants the values of this activation in this step.
-  std::optional<CaptureTarget> MatchLocked(const ActivationKey& key);
+  std::optional<CaptureTarget> MatchLocked(const TensorKey& key);
   // Room for the exponents of a reserved tensor, if somebody wants them in this step.
-  void WantExponentsLocked(const ActivationKey& key, Slot* slot);
-  void LookAtWishesLocked();
+  void WantExponentsLocked(const TensorKey& key, Slot* slot);
+  void ServePendingCapturesLocked();
   void MissLocked(std::uint64_t step, const std::string& requests, const std::string& activation,
                   const std::string& why);
-  void MissLocked(const Wish& wish, const std::string& why);
+  void MissLocked(const PendingCapture& wish, const std::string& why);
   // Takes the record or counts it as lost; tells whether the batcher must be woken.
   bool PushLocked(SideRecord record);
   // As above, of a record that the books have; what is refused by now is taken all the same.
@@ -188,13 +188,13 @@ class Recorder {
   Registry registry_;
   std::uint64_t step_ = 0;
   std::uint32_t order_ = 0;
-  std::uint32_t micro_batches_ = 0;  // seen in the current step
-  std::set<std::string> settings_;   // names of AddConfig
-  std::string refused_;              // cause, if not empty
-  bool ended_ = false;               // nobody takes anything any more
-  std::vector<Wish> wishes_;         // whose last step has not passed
-  std::set<std::string> requests_;   // numbers that came, to let be what comes again
-  bool keeping_ = false;             // a wish is for the current step
+  std::uint32_t micro_batches_ = 0;               // seen in the current step
+  std::set<std::string> settings_;                // names of AddConfig
+  std::string refused_;                           // cause, if not empty
+  bool ended_ = false;                            // nobody takes anything any more
+  std::vector<PendingCapture> pending_captures_;  // whose last step has not passed
+  std::set<std::string> requests_;                // numbers that came, to let be what comes again
+  bool keeping_ = false;                          // a wish is for the current step
   std::vector<ExponentSpec> exponents_;
 };
 

@@ -55,7 +55,7 @@ Status Validate(const IdentityView& identity) {
   return Status::Ok();
 }
 
-void Definitions::Add(ActivationDef def) {
+void Definitions::Add(TensorDef def) {
   std::lock_guard lock(mutex_);
   activations_.push_back(std::move(def));
 }
@@ -65,7 +65,7 @@ void Definitions::Add(Layout layout) {
   layouts_.push_back(std::move(layout));
 }
 
-std::vector<ActivationDef> Definitions::Activations(std::uint32_t first, std::uint32_t last) const {
+std::vector<TensorDef> Definitions::Activations(std::uint32_t first, std::uint32_t last) const {
   std::lock_guard lock(mutex_);
   return Slice(activations_, first, last);
 }
@@ -107,13 +107,13 @@ Result<std::uint32_t> Registry::Intern(const IdentityView& identity) {
   activation.def.class_name = identity.class_name;
   activation.def.depth = identity.depth;
   const auto handle = static_cast<std::uint32_t>(activations_.size());
-  const ActivationKey& own = activations_.emplace_back(std::move(activation)).def.key;
+  const TensorKey& own = activations_.emplace_back(std::move(activation)).def.key;
   handles_.emplace(KeyView{own.name, own.output_path, own.kind, own.mode, own.micro_batch, own.call}, handle);
   return handle;
 }
 
 Result<std::uint32_t> Registry::InternCall(const Activation& activation, std::uint32_t call) {
-  const ActivationDef& def = activation.def;
+  const TensorDef& def = activation.def;
   return Intern({.name = def.key.name,
                  .kind = def.key.kind,
                  .output_path = def.key.output_path,
@@ -132,7 +132,7 @@ Result<std::uint32_t> Registry::InternNextCall(IdentityView identity, std::uint6
     identity.call = 0;
     const Result<std::uint32_t> first = Intern(identity);
     if (!first.ok()) return first;
-    const ActivationKey& own = activations_[*first].def.key;
+    const TensorKey& own = activations_[*first].def.key;
     const KeyView key{own.name, own.output_path, own.kind, own.mode, own.micro_batch, kNone};
     found = calls_.emplace(key, Calls{.next_step = step, .next_call = 0, .handles = {*first}}).first;
   }

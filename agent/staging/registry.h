@@ -17,7 +17,7 @@
 
 namespace statcollect {
 
-// An ActivationDef that borrows its texts.
+// An TensorDef that borrows its texts.
 struct IdentityView {
   std::string_view name;
   Kind kind = Kind::kUnspecified;
@@ -36,15 +36,15 @@ Status Validate(const IdentityView& identity);
 // The definitions in the order of their ids, for whoever sends them.
 class Definitions {
  public:
-  void Add(ActivationDef def);
+  void Add(TensorDef def);
   void Add(Layout layout);
   // Those with ids first .. last.
-  std::vector<ActivationDef> Activations(std::uint32_t first, std::uint32_t last) const;
+  std::vector<TensorDef> Activations(std::uint32_t first, std::uint32_t last) const;
   std::vector<Layout> Layouts(std::uint32_t first, std::uint32_t last) const;
 
  private:
   mutable std::mutex mutex_;
-  std::vector<ActivationDef> activations_;
+  std::vector<TensorDef> activations_;
   std::vector<Layout> layouts_;
 };
 
@@ -55,7 +55,7 @@ class Registry {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
   struct Activation {
-    ActivationDef def;  // def.id holds once `defined`
+    TensorDef def;  // def.id holds once `defined`
     bool defined = false;
     std::uint64_t next_step = 0;  // the first step in which it may be observed (again)
     std::uint32_t last_layout = kNone;

@@ -25,7 +25,7 @@ using ExponentCounts = std::array<std::uint64_t, kExponentsMax>;
 
 // One observed tensor on its way to the batcher.
 struct ObservedTensor {
-  std::uint32_t activation = 0;  // ActivationDef::id
+  std::uint32_t activation = 0;  // TensorDef::id
   std::uint32_t layout = 0;      // Layout::id
   std::uint64_t step = 0;
   std::uint32_t order = 0;

@@ -38,7 +38,7 @@
 // hash) is 0 modulo 2^64: for a word that differs in its sign bit alone, the worst case, with probability
 // about 2^-28.
 //
-// MOMENTS. Each engine documents its order of summation (cpu_kernels.h, cuda/engine.cuh); it depends on
+// MOMENTS. Each engine documents its order of summation (cpu/kernels.h, cuda/engine.cuh); it depends on
 // nothing but dtype and number of components, so that each repeats its own bits on every machine of its kind
 // and both agree within 1e-6. Chunks combine after Chan, Golub, LeVeque (1983) in float64, in index order.
 // Compile without contraction to fused multiply-add (-ffp-contract=off, nvcc -fmad=false): fused operations

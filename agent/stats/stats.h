@@ -16,7 +16,7 @@
 //                           Charikar, Chen, Farach-Colton 2002, with a sign for each element)
 //
 // Determinism: components are cut into chunks of a fixed size; each chunk is reduced in a fixed order and
-// chunks are combined in index order (cpu_kernels.h, cpu_engine.h), so that a result does not depend on
+// chunks are combined in index order (cpu/kernels.h, cpu/engine.h), so that a result does not depend on
 // threads, strides or instruction set.
 #ifndef STATCOLLECT_AGENT_STATS_STATS_H_
 #define STATCOLLECT_AGENT_STATS_STATS_H_
@@ -46,7 +46,7 @@ class CpuWorkers;
 
 // One pass over the data. `sketch` has k = 0, 16, 32 or 64 entries and is overwritten; `samples` receives the
 // first min(samples.size(), components) components; returns how many in *samples_written. `workers` (may be
-// null) share the work on tensors of several stripes (cpu_engine.h). Cost: one read of the tensor, no
+// null) share the work on tensors of several stripes (cpu/engine.h). Cost: one read of the tensor, no
 // allocation. Precondition: Validate(tensor) is OK.
 TensorStats ComputeCpu(const CpuTensor& tensor, std::span<double> sketch, std::span<double> samples,
                        std::uint32_t* samples_written, CpuWorkers* workers = nullptr) noexcept;

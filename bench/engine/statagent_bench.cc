@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "agent/stats/cpu_engine.h"
+#include "agent/stats/cpu/engine.h"
 #include "agent/stats/stats.h"
 #include "bench/engine/read_sum.h"
 #include "common/names.h"

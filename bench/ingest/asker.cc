@@ -27,7 +27,7 @@ Asker::Asker(const std::string& collector) {
       v1::Query::NewStub(grpc::CreateCustomChannel(collector, grpc::InsecureChannelCredentials(), arguments));
 }
 
-Result<Answer> Asker::Series(const std::string& run, const ActivationDef& activation) const {
+Result<Answer> Asker::Series(const std::string& run, const TensorDef& activation) const {
   v1::GetSeriesRequest request;
   request.set_run(run);
   request.set_activation(activation.key.name);

@@ -24,7 +24,7 @@ class Asker {
   explicit Asker(const std::string& collector);
 
   // All steps and ranks.
-  Result<Answer> Series(const std::string& run, const ActivationDef& activation) const;
+  Result<Answer> Series(const std::string& run, const TensorDef& activation) const;
   // `steps` as in DiffRequest. kInternal: the verdict is another than expected.
   Result<Answer> Diff(const std::string& a, const std::string& b, const std::string& steps,
                       Expect expected) const;

@@ -59,7 +59,7 @@ class Out {
   bool ok_ = true;
 };
 
-struct Place {
+struct RowKey {
   std::uint32_t run, rank;
   std::uint64_t step;
   std::uint32_t activation, layout;
@@ -67,7 +67,7 @@ struct Place {
 
 // run, rank, step, act, layout UInt32; nan, pos_inf, neg_inf, zero, neg, pos UInt64; min, max, mean, std, l1,
 // l2 Float64; hash UInt64; sketch Array(Float32), if there is one.
-void RowBinary(const Place& place, const MadeColumns& c, std::size_t i, std::uint32_t k, Out& out) {
+void RowBinary(const RowKey& place, const MadeColumns& c, std::size_t i, std::uint32_t k, Out& out) {
   out.Raw(place.run);
   out.Raw(place.rank);
   out.Raw(static_cast<std::uint32_t>(place.step));
@@ -84,7 +84,7 @@ void RowBinary(const Place& place, const MadeColumns& c, std::size_t i, std::uin
 }
 
 // One line a record: a time series for each field. A hash does not fit a float64, so it is two fields.
-void Influx(const Place& place, const MadeColumns& c, std::size_t i, Out& out) {
+void Influx(const RowKey& place, const MadeColumns& c, std::size_t i, Out& out) {
   out.Text("s,run=");
   out.Number(place.run);
   out.Text(",rank=");
@@ -130,7 +130,7 @@ int Dump(const Options& o) {
       const std::uint64_t step = rows ? b : a;
       maker.Make(rank, step, 0, o.activations, 0, &columns);
       for (std::uint32_t i = 0; i < o.activations; ++i) {
-        const Place place{o.run, rank, step, i, network.layout_of()[i]};
+        const RowKey place{o.run, rank, step, i, network.layout_of()[i]};
         if (rows) {
           RowBinary(place, columns, i, maker.sketch(), out);
         } else {

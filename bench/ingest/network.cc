@@ -56,10 +56,10 @@ Layout LayoutOf(Kind kind, std::uint32_t module, const Part& part) {
   return layout;
 }
 
-ActivationDef Define(Kind kind, std::uint32_t module, const Part& part) {
+TensorDef Define(Kind kind, std::uint32_t module, const Part& part) {
   const std::string block = "model.layers." + std::to_string(module / kParts.size());
   const std::string name = *part.name == '\0' ? block : block + "." + part.name;
-  ActivationDef def;
+  TensorDef def;
   def.key.name = IsWeight(kind) ? name + ".weight" : name;
   def.key.kind = kind;
   def.parent = IsWeight(kind) ? name : name.substr(0, name.rfind('.'));
@@ -87,7 +87,7 @@ Network::Network(std::uint32_t activations, double repeat) {
   for (std::size_t i = 0; i < fixed; ++i) profiles_[profiles_.size() - 1 - i].fixed = true;
 }
 
-void Network::Add(const ActivationDef& def, const Layout& layout) {
+void Network::Add(const TensorDef& def, const Layout& layout) {
   const auto known = std::find_if(layouts_.begin(), layouts_.end(), [&](const Layout& other) {
     return other.dtype == layout.dtype && other.shape == layout.shape;
   });

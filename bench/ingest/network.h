@@ -27,15 +27,15 @@ class Network {
   Network(std::uint32_t activations, double repeat);
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(profiles_.size()); }
-  const std::vector<ActivationDef>& activations() const { return activations_; }
+  const std::vector<TensorDef>& activations() const { return activations_; }
   const std::vector<Layout>& layouts() const { return layouts_; }
   const std::vector<std::uint32_t>& layout_of() const { return layout_of_; }  // by activation
   const std::vector<Profile>& profiles() const { return profiles_; }
 
  private:
-  void Add(const ActivationDef& def, const Layout& layout);
+  void Add(const TensorDef& def, const Layout& layout);
 
-  std::vector<ActivationDef> activations_;
+  std::vector<TensorDef> activations_;
   std::vector<Layout> layouts_;
   std::vector<std::uint32_t> layout_of_;
   std::vector<Profile> profiles_;

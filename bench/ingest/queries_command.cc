@@ -103,7 +103,7 @@ std::vector<Question> Questions(const Options& o, const Network& network, const 
   // A diff compares the losses, too: one a rank and step.
   const std::uint64_t per_step = std::uint64_t{o.send.streams} * (o.activations + 1);
   const std::uint64_t all = per_step * o.send.steps;
-  const ActivationDef& middle = network.activations()[o.activations / 2];
+  const TensorDef& middle = network.activations()[o.activations / 2];
   return {
       {"series of one activation (P11)", [&, middle] { return asker.Series(kBase, middle); },
        o.send.streams * o.send.steps},

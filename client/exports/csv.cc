@@ -69,7 +69,7 @@ class CsvExporter final : public Exporter {
   }
 
   Status Write(const Observation& o) override {
-    const ActivationKey& key = o.def->key;
+    const TensorKey& key = o.def->key;
     const Numbers n = NumbersOf(o);
     Line line(out_.buffer());
     line.Add(o.rank).Add(o.step).Add(key.micro_batch).Add(Name(key.kind)).Add(key.name).Add(key.output_path);

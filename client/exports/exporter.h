@@ -20,7 +20,7 @@ struct Observation {
   std::uint32_t rank = 0;
   std::uint64_t step = 0;
   std::uint32_t order = 0;  // in the step's order of execution
-  const ActivationDef* def = nullptr;
+  const TensorDef* def = nullptr;
   const Layout* layout = nullptr;
   const TensorStats* stats = nullptr;
   std::span<const double> sketch, samples;  // empty unless asked for and recorded

@@ -63,7 +63,7 @@ class JsonExporter final : public Exporter {
   }
 
   Status Write(const Observation& o) override {
-    const ActivationKey& key = o.def->key;
+    const TensorKey& key = o.def->key;
     const Numbers n = NumbersOf(o);
     Object object = Begin("stats", o.rank, o.step);
     object.Add("micro_batch", key.micro_batch).Add("kind", Name(key.kind)).Add("activation", key.name);

@@ -26,7 +26,7 @@ class OrtExporter final : public Exporter {
       : rank_folders_(target.rank_folders), partial_(std::move(partial)) {}
 
   Status Write(const Observation& o) override {
-    const ActivationKey& key = o.def->key;
+    const TensorKey& key = o.def->key;
     if (!IsOrtKind(key.kind)) {
       ++left_out_[std::string(Name(key.kind)) + " tensors"];
       return Status::Ok();

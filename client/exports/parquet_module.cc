@@ -106,7 +106,7 @@ class ParquetExporter final : public Exporter {
   }
 
   arrow::Status Append(const Observation& o) {
-    const ActivationKey& key = o.def->key;
+    const TensorKey& key = o.def->key;
     const Numbers n = NumbersOf(o);
     column_ = 0;
     ARROW_RETURN_NOT_OK(Next<arrow::UInt32Builder>().Append(o.rank));

@@ -30,7 +30,7 @@ class RecordsDecoder {
 
  private:
   struct Definitions {
-    std::vector<ActivationDef> activations;
+    std::vector<TensorDef> activations;
     std::vector<Layout> layouts;
   };
   Status WriteStats(std::uint32_t rank, const StatColumns& stats, const Definitions& definitions);

@@ -65,7 +65,7 @@ constexpr std::array<Statistic, 13> kStatistics = {{
 }};
 
 // What goes behind a name where there are several of it: "" for the first.
-std::string PlaceText(const ActivationKey& key) {
+std::string PlaceText(const TensorKey& key) {
   std::string text;
   if (!key.output_path.empty()) text += "[" + key.output_path + "]";
   if (key.micro_batch > 0) text += fmt::format(" micro-batch {}", key.micro_batch);

@@ -276,7 +276,7 @@ class RowReader {
 };
 
 Status SetIdentity(const Row& row, const LineReader& lines, Observation* o) {
-  ActivationKey& key = o->def.key;
+  TensorKey& key = o->def.key;
   if (row[kIo] == "input" || row[kIo] == "Input") {
     key.kind = Kind::kInput;
   } else if (row[kIo] == "output" || row[kIo] == "Output") {

@@ -460,8 +460,8 @@ Kind KindOf(const MsProbeEntry& entry, const std::string& section) {
   return output ? Kind::kOutput : Kind::kInput;
 }
 
-void SetKey(const MsProbeTensor& t, const MsProbeEntry& entry, ActivationDef* def) {
-  ActivationKey& key = def->key;
+void SetKey(const MsProbeTensor& t, const MsProbeEntry& entry, TensorDef* def) {
+  TensorKey& key = def->key;
   key.kind = KindOf(entry, t.section);
   key.name = entry.name;
   key.output_path = t.path;
@@ -479,7 +479,7 @@ void SetKey(const MsProbeTensor& t, const MsProbeEntry& entry, ActivationDef* de
   if (key.kind == Kind::kWeight) key.mode = Mode::kInit;
 }
 
-void SetPlace(const MsProbeTensor& t, const MsProbeTree& tree, ActivationDef* def) {
+void SetPlace(const MsProbeTensor& t, const MsProbeTree& tree, TensorDef* def) {
   constexpr int kDepthMax = 10'000;
   auto at = tree.find(t.entry);
   if (at == tree.end()) return;

@@ -18,7 +18,7 @@ namespace statcollect::client::formats {
 // Ids of `def` and `layout` are not used; the order of execution is the order in which observations come.
 struct Observation {
   std::uint64_t step = 0;
-  ActivationDef def;
+  TensorDef def;
   Layout layout;
   TensorStats stats;
   std::vector<double> samples;  // first elements, at most kSamplesMax

@@ -85,7 +85,7 @@ std::string Cut(const std::string& label) {
 
 }  // namespace
 
-std::string OrtLabel(const ActivationKey& key) {
+std::string OrtLabel(const TensorKey& key) {
   std::string label;
   AppendEscaped(key.name, label);
   if (!key.output_path.empty()) {
@@ -100,8 +100,8 @@ std::string OrtLabel(const ActivationKey& key) {
   return label.size() <= kLabelBytesMax ? label : Cut(label);
 }
 
-bool ParseOrtLabel(std::string_view label, ActivationKey& key) {
-  ActivationKey parsed{.kind = key.kind};
+bool ParseOrtLabel(std::string_view label, TensorKey& key) {
+  TensorKey parsed{.kind = key.kind};
   const std::size_t name_end = std::min(label.find_first_of("[@"), label.size());
   auto name = Unescaped(label.substr(0, name_end));
   if (!name || name->empty()) return false;

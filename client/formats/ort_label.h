@@ -12,10 +12,10 @@ namespace statcollect::client::formats {
 // NAME[PATH]@mbM@callC@eval, each part only where it says something (docs/import-export.md). What is no part
 // of a file name, or would be taken for one of those marks, is written as %XX. Names beyond 240 bytes are cut
 // and end in a hash.
-std::string OrtLabel(const ActivationKey& key);
+std::string OrtLabel(const TensorKey& key);
 // The way back: false if the label is none that OrtLabel makes. Sets name, output_path, micro_batch, call,
 // mode.
-bool ParseOrtLabel(std::string_view label, ActivationKey& key);
+bool ParseOrtLabel(std::string_view label, TensorKey& key);
 
 }  // namespace statcollect::client::formats
 

@@ -353,7 +353,7 @@ Result<bool> ReadOrtRecord(LineReader& reader, bool with_samples, OrtRecord* rec
 }
 
 // A user's own name of an inspected tensor may have brackets and percent signs, too.
-bool IsLabelOfOurs(const std::string& name, const ActivationKey& parsed) {
+bool IsLabelOfOurs(const std::string& name, const TensorKey& parsed) {
   return name.find('@') != std::string::npos || (parsed.output_path.empty() && OrtLabel(parsed) == name);
 }
 
@@ -365,7 +365,7 @@ Observation ToObservation(const OrtRecord& r, bool trust_std, Tally* tally) {
   o.def.key.kind = inspected ? (r.backward ? Kind::kInspectGrad : Kind::kInspect)
                              : (r.backward ? Kind::kGradOutput : Kind::kOutput);
   // What `statctl export ort` wrote tells the place, too.
-  ActivationKey labelled{.kind = o.def.key.kind};
+  TensorKey labelled{.kind = o.def.key.kind};
   if (ParseOrtLabel(r.name, labelled) && (!inspected || IsLabelOfOurs(r.name, labelled)))
     o.def.key = std::move(labelled);
   o.def.depth = r.depth;

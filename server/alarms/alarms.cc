@@ -200,7 +200,7 @@ void Alarms::Judge(const Item& item) {
 
 void Alarms::JudgeStats(const Item& item, Rank* rank) {
   const StatColumns& stats = item.batch.batch.stats;
-  const Place place(item.batch.attempt.id, item.batch.rank);
+  const AttemptRank place(item.batch.attempt.id, item.batch.rank);
   bool usable = !item.gap;
   if (!stats.empty() && !rank->rules->Knows(stats))
     usable = DefineFromStore(place, rank).ok() && rank->rules->Knows(stats);
@@ -231,7 +231,7 @@ void Alarms::PublishEvents(const CommittedBatch& batch) {
 }
 
 Alarms::Rank* Alarms::Find(const AttemptMeta& attempt, std::uint32_t number) {
-  const Place place(attempt.id, number);
+  const AttemptRank place(attempt.id, number);
   if (const auto found = ranks_.find(place); found != ranks_.end()) return &found->second;
   if (!MakeRoom()) return nullptr;
   Rank rank;
@@ -256,7 +256,7 @@ Alarms::Rank* Alarms::Find(const AttemptMeta& attempt, std::uint32_t number) {
 }
 
 Status Alarms::Load(const AttemptMeta& attempt, std::uint32_t number, Rank* rank) {
-  const Place place(attempt.id, number);
+  const AttemptRank place(attempt.id, number);
   auto metas = store_.Ranks(attempt.id);
   if (!metas.ok()) return metas.status();
   const auto meta = metas->find(number);
@@ -285,7 +285,7 @@ Status Alarms::LoadEvents(const AttemptMeta& attempt, std::uint32_t number, Rank
 }
 
 // Where to begin so that the rules' windows are full at `judged`.
-Result<std::uint64_t> Alarms::ReplayFrom(const Place& place, std::uint64_t judged) {
+Result<std::uint64_t> Alarms::ReplayFrom(const AttemptRank& place, std::uint64_t judged) {
   const std::uint64_t wanted =
       kAlarmWindowMax + std::max(options_.settings.vanishing_steps, options_.settings.dead_relu_steps);
   for (std::uint64_t back = 2 * wanted;; back *= 16) {
@@ -299,7 +299,7 @@ Result<std::uint64_t> Alarms::ReplayFrom(const Place& place, std::uint64_t judge
 
 Status Alarms::Replay(const AttemptMeta& attempt, std::uint32_t number, const RankMeta& meta, Rank* rank) {
   if (!meta.last_step) return Status::Ok();
-  const Place place(attempt.id, number);
+  const AttemptRank place(attempt.id, number);
   const std::uint64_t unknown = *meta.last_step > kReplayStepsMax ? *meta.last_step - kReplayStepsMax : 0;
   auto first = ReplayFrom(place, rank->silent_until.value_or(unknown));
   if (!first.ok()) return first.status();
@@ -339,7 +339,7 @@ Status Alarms::Replay(const AttemptMeta& attempt, std::uint32_t number, const Ra
   return Status::Ok();
 }
 
-Status Alarms::DefineFromStore(const Place& place, Rank* rank) {
+Status Alarms::DefineFromStore(const AttemptRank& place, Rank* rank) {
   auto activations = store_.Activations(place.first, place.second);
   if (!activations.ok()) return activations.status();
   auto layouts = store_.Layouts(place.first, place.second);
@@ -348,7 +348,7 @@ Status Alarms::DefineFromStore(const Place& place, Rank* rank) {
   return Status::Ok();
 }
 
-ActivationDef Alarms::Definition(const Place& place, std::uint32_t activation) {
+TensorDef Alarms::Definition(const AttemptRank& place, std::uint32_t activation) {
   auto found = definitions_.find(place);
   if (found == definitions_.end() || found->second.size() <= activation) {
     auto read = store_.Activations(place.first, place.second);
@@ -472,13 +472,13 @@ void Alarms::Announce(const Unwritten& written) {
 
 // --- what was judged
 
-std::map<Alarms::Place, std::uint64_t> Alarms::ReadDocument(const std::string& run) {
-  std::map<Place, std::uint64_t> judged;
+std::map<Alarms::AttemptRank, std::uint64_t> Alarms::ReadDocument(const std::string& run) {
+  std::map<AttemptRank, std::uint64_t> judged;
   const auto document = store_.Document(run, kDocument);
   if (!document.ok() || !*document) return judged;
   documented_.insert(run);
   std::istringstream lines(**document);
-  Place place;
+  AttemptRank place;
   std::uint64_t step = 0;
   while (lines >> place.first >> place.second >> step) judged[place] = step;
   return judged;
@@ -502,8 +502,8 @@ void Alarms::KeepDocuments(bool all) {
 void Alarms::KeepDocument(const std::string& run) {
   const auto attempts = store_.Attempts(run);
   if (!attempts.ok() || attempts->empty()) return;
-  std::map<Place, std::uint64_t> judged = ReadDocument(run);
-  const std::map<Place, std::uint64_t> before = judged;
+  std::map<AttemptRank, std::uint64_t> judged = ReadDocument(run);
+  const std::map<AttemptRank, std::uint64_t> before = judged;
   std::set<AttemptId> ids;
   for (const AttemptMeta& attempt : *attempts) ids.insert(attempt.id);
   std::erase_if(judged, [&](const auto& entry) { return !ids.contains(entry.first.first); });
@@ -615,7 +615,7 @@ bool Alarms::MakeRoom() {
   return true;
 }
 
-void Alarms::Forget(std::map<Place, Rank>::iterator rank) {
+void Alarms::Forget(std::map<AttemptRank, Rank>::iterator rank) {
   bytes_ -= rank->second.bytes;
   active_changed_ = true;
   const auto attempt = attempts_.find(rank->first.first);

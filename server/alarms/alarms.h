@@ -35,9 +35,9 @@
 #include "common/clock.h"
 #include "server/alarms/rank_rules.h"
 #include "server/alarms/replica_rule.h"
-#include "server/runtime/alarm_settings.h"
-#include "server/runtime/control.h"
-#include "server/runtime/event_feed.h"
+#include "server/control/alarm_settings.h"
+#include "server/control/control.h"
+#include "server/control/event_feed.h"
 #include "server/store/committed_batch.h"
 #include "server/store/store.h"
 
@@ -74,7 +74,7 @@ class Alarms {
   void AwaitIdle();
 
  private:
-  using Place = std::pair<AttemptId, std::uint32_t>;
+  using AttemptRank = std::pair<AttemptId, std::uint32_t>;
   struct Rank {
     AttemptMeta attempt;
     std::unique_ptr<RankRules> rules;
@@ -117,9 +117,9 @@ class Alarms {
   Status Load(const AttemptMeta& attempt, std::uint32_t number, Rank* rank);
   Status LoadEvents(const AttemptMeta& attempt, std::uint32_t number, Rank* rank);
   Status Replay(const AttemptMeta& attempt, std::uint32_t number, const RankMeta& meta, Rank* rank);
-  Result<std::uint64_t> ReplayFrom(const Place& place, std::uint64_t judged);
-  Status DefineFromStore(const Place& place, Rank* rank);
-  ActivationDef Definition(const Place& place, std::uint32_t activation);
+  Result<std::uint64_t> ReplayFrom(const AttemptRank& place, std::uint64_t judged);
+  Status DefineFromStore(const AttemptRank& place, Rank* rank);
+  TensorDef Definition(const AttemptRank& place, std::uint32_t activation);
   // Adds what the rules have found to the run.
   void Collect(std::uint32_t number, Rank* rank);
   void CompareReplicas(std::uint32_t number, Rank* rank);
@@ -127,7 +127,7 @@ class Alarms {
   void NameFirstOfRun(std::uint32_t number, Attempt* attempt, Finding* finding) const;
   void WriteEvents();
   void Announce(const Unwritten& written);
-  std::map<Place, std::uint64_t> ReadDocument(const std::string& run);
+  std::map<AttemptRank, std::uint64_t> ReadDocument(const std::string& run);
   void ResumeAfterStart();
   void Resume(const std::string& run);
   void Tick();
@@ -135,7 +135,7 @@ class Alarms {
   void KeepDocument(const std::string& run);
   void ForgetRemoved();
   bool MakeRoom();
-  void Forget(std::map<Place, Rank>::iterator rank);
+  void Forget(std::map<AttemptRank, Rank>::iterator rank);
   void CountActive();
 
   Store& store_;
@@ -154,7 +154,7 @@ class Alarms {
   AlarmStatus status_;  // guarded by mutex_
 
   // Of the own thread:
-  std::map<Place, Rank> ranks_;
+  std::map<AttemptRank, Rank> ranks_;
   std::map<AttemptId, Attempt> attempts_;
   std::size_t bytes_ = 0;
   std::deque<Unwritten> unwritten_;
@@ -162,7 +162,7 @@ class Alarms {
   std::set<std::string> documented_;  // runs that have one
   bool active_changed_ = false;
   std::chrono::steady_clock::time_point documents_at_, removed_at_;
-  std::map<Place, std::vector<ActivationDef>> definitions_;  // of the batch at hand
+  std::map<AttemptRank, std::vector<TensorDef>> definitions_;  // of the batch at hand
 
   std::mutex join_mutex_;
   std::thread thread_;

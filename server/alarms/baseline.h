@@ -9,7 +9,7 @@
 #include <limits>
 #include <span>
 
-#include "server/runtime/alarm_settings.h"
+#include "server/control/alarm_settings.h"
 
 namespace statcollect::alarms {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "server/runtime/alarm_settings.h"
+#include "server/control/alarm_settings.h"
 
 namespace statcollect::alarms {
 

@@ -39,7 +39,7 @@ std::uint64_t HashOf(std::string_view text, std::uint64_t seed) {
   return Mix(hash);
 }
 
-std::string SubjectOf(const ActivationDef& def) {
+std::string SubjectOf(const TensorDef& def) {
   std::string text = fmt::format("{} {}", Name(def.key.kind), Printable(def.key.name));
   if (!def.key.output_path.empty()) text += fmt::format("[{}]", Printable(def.key.output_path));
   if (def.key.micro_batch > 0) text += fmt::format(" micro-batch {}", def.key.micro_batch);
@@ -61,11 +61,11 @@ std::string CountsText(std::uint64_t nan, std::uint64_t pos_inf, std::uint64_t n
 
 }  // namespace
 
-RankRules::RankRules(const AlarmSettings& settings, std::function<ActivationDef(std::uint32_t)> define)
+RankRules::RankRules(const AlarmSettings& settings, std::function<TensorDef(std::uint32_t)> define)
     : settings_(settings), define_(std::move(define)), scalars_(settings) {}
 
-void RankRules::Define(std::span<const ActivationDef> activations, std::span<const Layout> layouts) {
-  for (const ActivationDef& def : activations) {
+void RankRules::Define(std::span<const TensorDef> activations, std::span<const Layout> layouts) {
+  for (const TensorDef& def : activations) {
     if (def.id != states_.size()) continue;
     State& state = states_.emplace_back();
     state.kind = def.key.kind;
@@ -278,7 +278,7 @@ void RankRules::JudgeStep() {
   Join(AlarmRule::kVanishingGradient, quiet_);
   Join(AlarmRule::kDeadRelu, dead_);
   for (const Candidate& unused : unused_) {
-    const ActivationDef def = define_(unused.activation);
+    const TensorDef def = define_(unused.activation);
     findings_.push_back(
         {.sort = Finding::Sort::kNote,
          .rule = AlarmRule::kVanishingGradient,
@@ -328,7 +328,7 @@ void RankRules::Join(AlarmRule rule, std::vector<Candidate>& candidates) {
   std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& a, const Candidate& b) { return a.order < b.order; });
   const Candidate& first = candidates.front();
-  const ActivationDef def = define_(first.activation);
+  const TensorDef def = define_(first.activation);
   const auto group = static_cast<std::int32_t>(groups_.size());
   groups_.push_back({.rule = rule, .subject = SubjectOf(def), .members = candidates.size()});
   for (const Candidate& candidate : candidates) {
@@ -377,7 +377,7 @@ void RankRules::Join(AlarmRule rule, std::vector<Candidate>& candidates) {
 
 void RankRules::TellNonfinite(const Nonfinite& found, bool gradient) {
   if (!settings_.On(AlarmRule::kNanFirstSeen) || std::exchange(nonfinite_told_, true)) return;
-  const ActivationDef def = define_(found.activation);
+  const TensorDef def = define_(found.activation);
   auto fields = FieldsOf(def, found.order);
   fields["nan"] = std::to_string(found.nan);
   fields["pos_inf"] = std::to_string(found.pos_inf);
@@ -398,7 +398,7 @@ void RankRules::TellNonfinite(const Nonfinite& found, bool gradient) {
 
 void RankRules::TellOverflow(const Nonfinite& found) {
   if (!settings_.On(AlarmRule::kNanFirstSeen) || overflows_told_++ >= kOverflowsMax) return;
-  const ActivationDef def = define_(found.activation);
+  const TensorDef def = define_(found.activation);
   auto fields = FieldsOf(def, found.order);
   fields["activations"] = std::to_string(found.activations);
   findings_.push_back(
@@ -412,7 +412,7 @@ void RankRules::TellOverflow(const Nonfinite& found) {
        .fields = std::move(fields)});
 }
 
-std::map<std::string, std::string> RankRules::FieldsOf(const ActivationDef& def, std::uint32_t order) const {
+std::map<std::string, std::string> RankRules::FieldsOf(const TensorDef& def, std::uint32_t order) const {
   return {{"activation", def.key.name},           {"kind", std::string(Name(def.key.kind))},
           {"output_path", def.key.output_path},   {"micro_batch", std::to_string(def.key.micro_batch)},
           {"call", std::to_string(def.key.call)}, {"mode", std::string(Name(def.key.mode))},

@@ -42,10 +42,10 @@ class RankRules {
   static constexpr std::uint64_t kGradientPatience = 2;
 
   // `define`: the definition of an activation, asked for only when there is something to say about it.
-  RankRules(const AlarmSettings& settings, std::function<ActivationDef(std::uint32_t)> define);
+  RankRules(const AlarmSettings& settings, std::function<TensorDef(std::uint32_t)> define);
 
   // Ids that are known already are left alone.
-  void Define(std::span<const ActivationDef> activations, std::span<const Layout> layouts);
+  void Define(std::span<const TensorDef> activations, std::span<const Layout> layouts);
   // Whether Define has told of everything that the records need.
   bool Knows(const StatColumns& stats) const;
 
@@ -109,10 +109,10 @@ class RankRules {
   void Join(AlarmRule rule, std::vector<Candidate>& candidates);
   void TellNonfinite(const Nonfinite& found, bool gradient);
   void TellOverflow(const Nonfinite& found);
-  std::map<std::string, std::string> FieldsOf(const ActivationDef& def, std::uint32_t order) const;
+  std::map<std::string, std::string> FieldsOf(const TensorDef& def, std::uint32_t order) const;
 
   const AlarmSettings& settings_;
-  const std::function<ActivationDef(std::uint32_t)> define_;
+  const std::function<TensorDef(std::uint32_t)> define_;
   ScalarRules scalars_;
   std::vector<State> states_;          // by activation
   std::vector<std::uint32_t> absent_;  // by layout: statistics that are not there

@@ -9,7 +9,7 @@
 
 #include "server/alarms/finding.h"
 #include "server/alarms/rank_rules.h"
-#include "server/query/replicas.h"
+#include "server/query/compare/replicas.h"
 
 namespace statcollect::alarms {
 

@@ -9,10 +9,10 @@
 
 #include "common/capture_spec.h"
 #include "common/status.h"
-#include "server/query/captures.h"
+#include "server/control/control.h"
+#include "server/query/captures/captures.h"
 #include "server/query/records_reader.h"
 #include "server/query/reports.h"
-#include "server/runtime/control.h"
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/query.pb.h"
 

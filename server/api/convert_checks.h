@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "common/status.h"
-#include "server/query/config_report.h"
-#include "server/query/exponents.h"
-#include "server/query/ranks.h"
+#include "server/query/captures/exponents.h"
+#include "server/query/ranks/ranks.h"
+#include "server/query/settings/config_report.h"
 #include "server/query/top.h"
 #include "statcollect/v1/query.pb.h"
 

@@ -13,8 +13,8 @@
 
 #include "common/status.h"
 #include "server/api/worker_pool.h"
+#include "server/control/event_feed.h"
 #include "server/query/query.h"
-#include "server/runtime/event_feed.h"
 #include "statcollect/v1/query.pb.h"
 
 namespace statcollect::api {

@@ -7,8 +7,8 @@
 #include "server/api/convert.h"
 #include "server/api/convert_checks.h"
 #include "server/api/follow_call.h"
+#include "server/control/control.h"
 #include "server/query/query.h"
-#include "server/runtime/control.h"
 #include "statcollect/v1/admin.grpc.pb.h"
 #include "statcollect/v1/query.grpc.pb.h"
 

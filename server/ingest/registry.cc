@@ -185,7 +185,7 @@ Result<std::vector<std::shared_ptr<OpenStream>>> SessionRegistry::CheckCaptureLo
     past = past && last && *last > step;
     if (past && reached.empty())
       reached = "rank " + std::to_string(rank) + " is at step " + std::to_string(*last);
-    const Place place(request->attempt, rank);
+    const AttemptRank place(request->attempt, rank);
     const auto writer = writers_.find(place);
     if (writer != writers_.end() && writer->second.stream) {
       open.push_back(writer->second.stream);
@@ -229,7 +229,7 @@ bool SessionRegistry::MayComeBack(AttemptId attempt, std::uint32_t rank) {
   return MayComeBackLocked({attempt, rank});
 }
 
-bool SessionRegistry::MayComeBackLocked(const Place& place) const {
+bool SessionRegistry::MayComeBackLocked(const AttemptRank& place) const {
   const auto writer = writers_.find(place);
   const auto since = writer == writers_.end() ? start_ : writer->second.closed_at;
   return clock_.Now() - since < kAwayGrace;
@@ -424,7 +424,7 @@ Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<Att
           "attempt with if_exists=\"append\"");
 }
 
-void SessionRegistry::RetireLocked(const Place& place, const Status& why, Endings* endings) {
+void SessionRegistry::RetireLocked(const AttemptRank& place, const Status& why, Endings* endings) {
   const auto writer = writers_.find(place);
   if (writer == writers_.end()) return;
   committer_.Abandon(writer->second.lane, why);

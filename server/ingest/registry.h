@@ -20,8 +20,8 @@
 #include "common/clock.h"
 #include "common/records.h"
 #include "common/status.h"
+#include "server/control/control.h"
 #include "server/ingest/committer.h"
-#include "server/runtime/control.h"
 #include "server/store/capture_requests.h"
 #include "server/store/store.h"
 
@@ -91,7 +91,7 @@ class SessionRegistry {
                                std::optional<std::int64_t> last_write_unix_nanos = std::nullopt);
 
  private:
-  using Place = std::pair<AttemptId, std::uint32_t>;
+  using AttemptRank = std::pair<AttemptId, std::uint32_t>;
   using Ranks = std::map<std::uint32_t, RankMeta>;
   // The latest stream of a place: its lane outlives it, because what it queued may still be on its way.
   struct Writer {
@@ -127,21 +127,21 @@ class SessionRegistry {
   bool MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const;
   Status NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts);
   // From the return on nothing of the place is written; its stream, if open, joins `endings`.
-  void RetireLocked(const Place& place, const Status& why, Endings* endings);
+  void RetireLocked(const AttemptRank& place, const Status& why, Endings* endings);
   Status DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings);
   // Requests of the attempt that the rank is asked for and may still serve. None if they cannot be read: the
   // rank is recorded all the same.
   std::vector<CaptureRequest> CapturesFor(const Admission& admission);
   Status CheckUnchanged(const std::vector<AttemptMeta>& attempts, std::int64_t last_write_unix_nanos);
   std::size_t OpenStreamsLocked(const std::string& run) const;
-  bool MayComeBackLocked(const Place& place) const;
+  bool MayComeBackLocked(const AttemptRank& place) const;
 
   Store& store_;
   const Clock& clock_;
   Committer& committer_;
   const std::chrono::steady_clock::time_point start_;
   std::mutex mutex_;
-  std::map<Place, Writer> writers_;
+  std::map<AttemptRank, Writer> writers_;
   std::map<AttemptId, std::string> steps_;  // asked for by RecordSteps
   // Read once, for all ranks of a launch that connect; some 64 bytes a rank.
   static constexpr std::size_t kOlderAttemptsMax = 256;

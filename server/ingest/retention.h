@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "server/control/control.h"
 #include "server/ingest/registry.h"
-#include "server/runtime/control.h"
 #include "server/store/store.h"
 
 namespace statcollect {

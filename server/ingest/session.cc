@@ -126,7 +126,7 @@ Status IngestSession::Reload(Store& store, AttemptId attempt) {
   if (!layouts.ok()) return layouts.status();
   activations_ = *std::move(activations);
   layouts_ = *std::move(layouts);
-  for (const ActivationDef& def : activations_) by_key_.insert(def.id);
+  for (const TensorDef& def : activations_) by_key_.insert(def.id);
   return meta_.stat_records > 0 ? ReloadLastStep(store, attempt) : Status::Ok();
 }
 
@@ -213,8 +213,8 @@ Status IngestSession::CheckOrder(const RecordBatch& batch) const {
 
 Status IngestSession::CheckActivations(const RecordBatch& batch) const {
   STATCOLLECT_RETURN_IF_ERROR(CheckDefs("activation", activations_, batch.activations));
-  std::set<ActivationKey> own;
-  for (const ActivationDef& def : batch.activations) {
+  std::set<TensorKey> own;
+  for (const TensorDef& def : batch.activations) {
     if (def.id < activations_.size()) continue;
     const auto known = by_key_.find(def.key);
     if (known == by_key_.end() && own.insert(def.key).second) continue;
@@ -286,7 +286,7 @@ Status IngestSession::CheckSettings(const RecordBatch& batch) const {
 }
 
 void IngestSession::AddDefinitions(const RecordBatch& batch) {
-  for (const ActivationDef& def : batch.activations) {
+  for (const TensorDef& def : batch.activations) {
     if (def.id < activations_.size()) continue;
     activations_.push_back(def);
     by_key_.insert(def.id);

@@ -77,10 +77,10 @@ class IngestSession {
  private:
   struct KeyLess {
     using is_transparent = void;
-    const std::vector<ActivationDef>* defs;
+    const std::vector<TensorDef>* defs;
     bool operator()(std::uint32_t a, std::uint32_t b) const { return (*defs)[a].key < (*defs)[b].key; }
-    bool operator()(std::uint32_t a, const ActivationKey& b) const { return (*defs)[a].key < b; }
-    bool operator()(const ActivationKey& a, std::uint32_t b) const { return a < (*defs)[b].key; }
+    bool operator()(std::uint32_t a, const TensorKey& b) const { return (*defs)[a].key < b; }
+    bool operator()(const TensorKey& a, std::uint32_t b) const { return a < (*defs)[b].key; }
   };
 
   explicit IngestSession(RankMeta meta) : meta_(std::move(meta)), by_key_(KeyLess{&activations_}) {}
@@ -102,7 +102,7 @@ class IngestSession {
   void AddTallies(const RecordBatch& batch);
 
   RankMeta meta_;  // after everything received
-  std::vector<ActivationDef> activations_;
+  std::vector<TensorDef> activations_;
   std::set<std::uint32_t, KeyLess> by_key_;  // ids, by identity
   std::vector<Layout> layouts_;
   std::optional<std::uint64_t> stat_step_;  // last one with statistics

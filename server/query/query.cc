@@ -5,10 +5,10 @@
 #include <tuple>
 
 #include "common/names.h"
-#include "server/query/diff.h"
+#include "server/query/diff/diff.h"
 #include "server/query/event_kinds.h"
-#include "server/query/noise_profile.h"
-#include "server/query/noise_store.h"
+#include "server/query/noise/noise_profile.h"
+#include "server/query/noise/noise_store.h"
 #include "server/query/rows.h"
 #include "server/query/run_view.h"
 #include "server/query/suggest.h"
@@ -143,12 +143,12 @@ Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* n
 }
 
 // Whether a series asks for this activation.
-bool Matches(const SeriesRequest& request, const ActivationKey& key) {
+bool Matches(const SeriesRequest& request, const TensorKey& key) {
   return key.name == request.activation && (request.kind == Kind::kUnspecified || key.kind == request.kind) &&
          (!request.output_path || key.output_path == *request.output_path);
 }
 
-SeriesPoint MakePoint(const std::string& run, std::uint32_t rank, const ActivationKey& key,
+SeriesPoint MakePoint(const std::string& run, std::uint32_t rank, const TensorKey& key,
                       const StatPoint& point, const Layout& layout) {
   return {.run = run,
           .rank = rank,
@@ -169,7 +169,7 @@ Status ForEachDefinition(RunView& view, Visit visit) {
     for (const auto& [rank, meta] : view.ranks(attempt)) {
       auto catalogue = view.Catalogue(attempt, rank);
       if (!catalogue.ok()) return catalogue.status();
-      for (const ActivationDef& def : (*catalogue)->activations) visit(attempt, rank, def);
+      for (const TensorDef& def : (*catalogue)->activations) visit(attempt, rank, def);
     }
   }
   return Status::Ok();
@@ -179,7 +179,7 @@ Status ForEachDefinition(RunView& view, Visit visit) {
 Status NoActivation(RunView& view, const SeriesRequest& request) {
   std::set<std::string> names;
   STATCOLLECT_RETURN_IF_ERROR(ForEachDefinition(
-      view, [&](std::size_t, std::uint32_t, const ActivationDef& def) { names.insert(def.key.name); }));
+      view, [&](std::size_t, std::uint32_t, const TensorDef& def) { names.insert(def.key.name); }));
   if (names.contains(request.activation)) {
     return {Code::kNotFound,
             "series of run '" + view.run() + "': '" + Printable(request.activation) +
@@ -278,7 +278,7 @@ Result<RunDetail> QueryEngine::GetRun(const std::string& run) const {
   if (!catalogue.ok()) return catalogue.status();
   detail.activations = (*catalogue)->activations.size();
   std::map<Kind, std::uint64_t> kinds;
-  for (const ActivationDef& def : (*catalogue)->activations) ++kinds[def.key.kind];
+  for (const TensorDef& def : (*catalogue)->activations) ++kinds[def.key.kind];
   for (const auto& [kind, count] : kinds) detail.kinds.push_back({.kind = kind, .activations = count});
   return detail;
 }
@@ -324,7 +324,7 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
   if (!wanted.ok()) return wanted.status();
   std::vector<RunView::Series> series;
   STATCOLLECT_RETURN_IF_ERROR(
-      ForEachDefinition(*view, [&](std::size_t attempt, std::uint32_t rank, const ActivationDef& def) {
+      ForEachDefinition(*view, [&](std::size_t attempt, std::uint32_t rank, const TensorDef& def) {
         if (Matches(request, def.key) && IsWanted(request.ranks, rank))
           series.push_back({.attempt = attempt, .rank = rank, .activation = def.id, .points = {}});
       }));
@@ -338,7 +338,7 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
   for (const RunView::Series& one : series) {
     auto catalogue = view->Catalogue(one.attempt, one.rank);
     if (!catalogue.ok()) return catalogue.status();
-    const ActivationKey& key = (*catalogue)->activations[one.activation].key;
+    const TensorKey& key = (*catalogue)->activations[one.activation].key;
     for (const StatPoint& point : one.points) {
       if (!wanted->Contains(point.step) || !owners->IsOf(one.attempt, point.step)) continue;
       if (points.size() >= kRowsMax) return TooManyRows("series");

@@ -15,22 +15,17 @@
 #include <vector>
 
 #include "common/status.h"
-#include "server/query/captures.h"
-#include "server/query/config_report.h"
-#include "server/query/exponents.h"
-#include "server/query/ranks.h"
+#include "server/query/captures/captures.h"
+#include "server/query/captures/exponents.h"
+#include "server/query/ranks/ranks.h"
 #include "server/query/records_reader.h"
 #include "server/query/reports.h"
+#include "server/query/settings/config_report.h"
 #include "server/query/top.h"
+#include "server/query/types.h"
 #include "server/store/store.h"
 
 namespace statcollect::query {
-
-// Whether a stream of that rank is open now. Must be thread-safe; empty: never.
-using IsStreamOpen = std::function<bool(AttemptId attempt, std::uint32_t rank)>;
-
-// Called from the thread that runs the query, at most once a step and rank; must not block for long.
-using OnProgress = std::function<void(const Progress&)>;
 
 // Thread-safe: holds no state of its own. Calls block while they scan: run them on a pool of their own, never
 // on a stream's thread. A default-constructed stop_token never stops.

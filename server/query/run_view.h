@@ -24,13 +24,13 @@ namespace statcollect::query {
 
 // Definitions of one rank of one attempt; ids are indexes.
 struct RankCatalogue {
-  std::vector<ActivationDef> activations;
+  std::vector<TensorDef> activations;
   std::vector<Layout> layouts;
 };
 
 // One tensor of one step. Points into its StepData and RankCatalogue.
 struct Observation {
-  const ActivationDef* def = nullptr;
+  const TensorDef* def = nullptr;
   const Layout* layout = nullptr;
   const TensorStats* stats = nullptr;
   std::span<const double> sketch;

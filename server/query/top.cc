@@ -67,7 +67,7 @@ class Best {
 
 TopRow MakeRow(const std::string& run, std::uint32_t rank, std::uint64_t step, double value,
                const Observation& o, ObservationSide side) {
-  const ActivationKey& key = o.def->key;
+  const TensorKey& key = o.def->key;
   return {.value = value,
           .point = {.run = run,
                     .rank = rank,

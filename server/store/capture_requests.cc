@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "server/store/codec/byte_io.h"
+#include "server/store/byte_io.h"
 
 namespace statcollect {
 namespace {

@@ -195,8 +195,8 @@ class Store {
   virtual Status PutDocument(const std::string& run, const std::string& name,
                              const std::optional<std::string>& content) = 0;
   virtual Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) = 0;
-  virtual Result<std::vector<ActivationDef>> Activations(AttemptId attempt, std::uint32_t rank) = 0;  // by id
-  virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;             // by id
+  virtual Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) = 0;  // by id
+  virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;         // by id
 
   // --- records
   // For the batches of one stream. Must not outlive the store.

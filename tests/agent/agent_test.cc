@@ -22,12 +22,12 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/ingest_server.h"
+#include "tests/support/fake_collector.h"
 
 namespace statagent {
 namespace {
 
-using statcollect::testing::IngestServer;
+using statcollect::testing::FakeCollector;
 using statcollect::testing::MemoryStore;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -69,7 +69,7 @@ void Step(Agent* agent, const Activation& activation, int step) {
 // A port where nobody listens.
 std::string UnusedAddress() {
   MemoryStore store;
-  IngestServer server(&store);
+  FakeCollector server(&store);
   return server.address();
 }
 
@@ -96,7 +96,7 @@ class MuteListener {
 
 TEST(Agent, EverythingHandedOverArrivesOnceAndInOrder) {
   MemoryStore store;
-  IngestServer server(&store);
+  FakeCollector server(&store);
   const Activation activation;
   auto agent = StartOrDie(For(server.address()));
   for (int step = 0; step < 50; ++step) Step(agent.get(), activation, step);
@@ -125,7 +125,7 @@ TEST(Agent, EverythingHandedOverArrivesOnceAndInOrder) {
 
 TEST(Agent, ResumesAfterTheCollectorWasRestartedWithoutLossOrDuplicate) {
   MemoryStore store;
-  auto server = std::make_unique<IngestServer>(&store);
+  auto server = std::make_unique<FakeCollector>(&store);
   const int port = server->port();
   const Activation activation;
   auto agent = StartOrDie(For(server->address()));
@@ -136,7 +136,7 @@ TEST(Agent, ResumesAfterTheCollectorWasRestartedWithoutLossOrDuplicate) {
       EXPECT_TRUE(store.WaitFor([](const auto& s) { return s.watermark > 0; }));
       server.reset();
       for (int i = 0; i < 20; ++i) Step(agent.get(), activation, step);
-      server = std::make_unique<IngestServer>(&store, port);
+      server = std::make_unique<FakeCollector>(&store, port);
       ASSERT_TRUE(server->running());
       ++restarts;
     }
@@ -156,9 +156,9 @@ TEST(Agent, ResumesAfterTheCollectorWasRestartedWithoutLossOrDuplicate) {
 
 TEST(Agent, TellsWhoeverStartsThatTheRunIsTaken) {
   MemoryStore store;
-  IngestServer server(&store, 0,
-                      {.hello = {grpc::StatusCode::ALREADY_EXISTS,
-                                 "run 'base' has 12 steps; use another name, replace or append"}});
+  FakeCollector server(&store, 0,
+                       {.hello = {grpc::StatusCode::ALREADY_EXISTS,
+                                  "run 'base' has 12 steps; use another name, replace or append"}});
   const auto agent = Agent::Start(For(server.address()));
   ASSERT_FALSE(agent.ok());
   EXPECT_EQ(agent.status().code(), Code::kAlreadyExists);
@@ -187,12 +187,12 @@ TEST(Agent, RecordsWaitForACollectorThatStartsLater) {
   MemoryStore store;
   int port = 0;
   {
-    IngestServer server(&store);
+    FakeCollector server(&store);
     port = server.port();
   }
   auto agent = StartOrDie(For("127.0.0.1:" + std::to_string(port)));
   Step(agent.get(), {}, 0);
-  IngestServer server(&store, port);
+  FakeCollector server(&store, port);
   ASSERT_TRUE(server.running());
   EXPECT_TRUE(agent->Flush(seconds(30)).ok());
   EXPECT_EQ(store.Only().watermark, 3u);
@@ -200,7 +200,7 @@ TEST(Agent, RecordsWaitForACollectorThatStartsLater) {
 
 TEST(Agent, ClosingIsBoundedWhenTheCollectorIsAwaySilentOrSlow) {
   MemoryStore store;
-  IngestServer silent(&store, 0, {.acknowledge = false});
+  FakeCollector silent(&store, 0, {.acknowledge = false});
   MuteListener mute;
   for (const std::string& collector : {UnusedAddress(), silent.address(), mute.address()}) {
     Options options = For(collector);
@@ -220,7 +220,7 @@ TEST(Agent, CountsWhatDoesNotFitAndReportsIt) {
   MemoryStore store;
   int port = 0;
   {
-    IngestServer server(&store);
+    FakeCollector server(&store);
     port = server.port();
   }
   Options options = For("127.0.0.1:" + std::to_string(port));
@@ -234,7 +234,7 @@ TEST(Agent, CountsWhatDoesNotFitAndReportsIt) {
   EXPECT_GT(agent->counters().dropped["buffer_full"], 0u);
   EXPECT_TRUE(Balanced(agent->counters()));
   agent->EndStep();
-  IngestServer server(&store, port);
+  FakeCollector server(&store, port);
   ASSERT_TRUE(server.running());
   EXPECT_TRUE(agent->Close(seconds(30)).ok());
   const auto events = Events(store.Only());
@@ -247,7 +247,7 @@ TEST(Agent, CountsWhatDoesNotFitAndReportsIt) {
 
 TEST(Agent, ManyThreadsRecordAtOnceAndTheBooksBalance) {
   MemoryStore store;
-  IngestServer server(&store);
+  FakeCollector server(&store);
   auto agent = StartOrDie(For(server.address()));
   std::atomic<bool> stop{false};
   std::thread auditor([&] {
@@ -276,7 +276,7 @@ TEST(Agent, ManyThreadsRecordAtOnceAndTheBooksBalance) {
 
 TEST(Agent, RefusesWhatMakesNoSenseAndRecordsNothingOfIt) {
   MemoryStore store;
-  IngestServer server(&store);
+  FakeCollector server(&store);
   auto agent = StartOrDie(For(server.address()));
   const Activation activation;
   TensorView bad = activation.view();
@@ -299,7 +299,7 @@ TEST(Agent, RefusesWhatMakesNoSenseAndRecordsNothingOfIt) {
 
 TEST(Agent, TakesEveryKindOfTensor) {
   MemoryStore store;
-  IngestServer server(&store);
+  FakeCollector server(&store);
   auto agent = StartOrDie(For(server.address()));
   alignas(16) const std::array<unsigned char, 1024> zeros{};
   const std::array<std::int64_t, 2> shape = {3, 5}, strides = {1, 3}, empty = {0, 5};
@@ -353,7 +353,7 @@ std::map<std::string, std::uint64_t> AgentThreads(std::size_t count) {
 
 TEST(Agent, ItsThreadsLeaveTheSignalsToTheProgram) {
   MemoryStore store;
-  IngestServer server(&store);
+  FakeCollector server(&store);
   sigset_t before, after;
   pthread_sigmask(SIG_SETMASK, nullptr, &before);
   auto agent = StartOrDie(For(server.address()));
@@ -385,7 +385,7 @@ int InChild(const std::function<int()>& function) {
 
 TEST(Agent, IsInertInAForkedChildAndGoesOnInTheParent) {
   MemoryStore store;
-  IngestServer server(&store);
+  FakeCollector server(&store);
   auto agent = StartOrDie(For(server.address()));
   const Activation activation;
   Step(agent.get(), activation, 0);
@@ -412,7 +412,7 @@ TEST(AgentAtExitDeathTest, FlushesWhenTheProcessExitsWithAnOpenAgent) {
   EXPECT_EXIT(
       {
         static MemoryStore* const store = new MemoryStore;
-        static IngestServer* const server = new IngestServer(store);
+        static FakeCollector* const server = new FakeCollector(store);
         // Registered before the agent's own, so it runs after.
         std::atexit([] { std::_Exit(store->Only().watermark == 3 && store->Only().goodbye ? 0 : 7); });
         Agent* leaked = StartOrDie(For(server->address())).release();

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "client/flatten.h"
+#include "client/render/flatten.h"
 #include "statcollect/v1/ingest.pb.h"
 #include "statcollect/v1/query.pb.h"
 

@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-ActivationKey Key(const std::string& name, Kind kind = Kind::kOutput) { return {.name = name, .kind = kind}; }
+TensorKey Key(const std::string& name, Kind kind = Kind::kOutput) { return {.name = name, .kind = kind}; }
 
 TEST(CaptureSpec, TheShortFormMeansTheTensorItselfAndNotItsGradient) {
   const auto spec = CaptureSpec::Parse(" blocks.1.ln2@3 ");
@@ -19,7 +19,7 @@ TEST(CaptureSpec, TheShortFormMeansTheTensorItselfAndNotItsGradient) {
   EXPECT_FALSE(spec->Matches(Key("blocks.1.ln2", Kind::kGradOutput)));
   EXPECT_FALSE(spec->Matches(Key("blocks.1.ln2", Kind::kInput)));
   EXPECT_FALSE(spec->Matches(Key("blocks.1.ln")));
-  ActivationKey later = Key("blocks.1.ln2");
+  TensorKey later = Key("blocks.1.ln2");
   later.call = 1;
   EXPECT_FALSE(spec->Matches(later));
   later = Key("blocks.1.ln2");
@@ -35,7 +35,7 @@ TEST(CaptureSpec, OptionsNarrowIt) {
       "odd @ name@3-5,9:kind=grad_output,path=past.0,micro_batch=2,call=1,mode=eval,bytes_max=4096");
   ASSERT_TRUE(spec.ok()) << spec.status().message();
   EXPECT_EQ(spec->activation, "odd @ name");
-  ActivationKey key = Key("odd @ name", Kind::kGradOutput);
+  TensorKey key = Key("odd @ name", Kind::kGradOutput);
   key.output_path = "past.0";
   key.micro_batch = 2;
   key.call = 1;

@@ -17,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "proto/convert.h"
-#include "server/store/rocksdb_store.h"
+#include "server/store/rocksdb/rocksdb_store.h"
 #include "statcollect/v1/admin.grpc.pb.h"
 #include "statcollect/v1/ingest.grpc.pb.h"
 #include "statcollect/v1/query.grpc.pb.h"

@@ -16,7 +16,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include "server/store/rocksdb_store.h"
+#include "server/store/rocksdb/rocksdb_store.h"
 #include "statcollect/v1/query.grpc.pb.h"
 #include "tests/faults/daemon.h"
 #include "tests/faults/writer.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "client/spill_reader.h"
+#include "client/imports/spill_reader.h"
 #include "common/checksum.h"
 #include "common/spill_format.h"
 

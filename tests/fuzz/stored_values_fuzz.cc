@@ -114,7 +114,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       Catalogue<RankMeta>(rest);
       break;
     case 3:
-      Catalogue<ActivationDef>(rest);
+      Catalogue<TensorDef>(rest);
       break;
     case 4:
       Catalogue<Layout>(rest);

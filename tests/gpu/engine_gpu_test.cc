@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "agent/stats/cuda/engine.h"
-#include "tests/agent/stats/cuda_emulation.h"
+#include "tests/agent/stats/cuda/emulation.h"
 #include "tests/agent/stats/test_tensor.h"
 
 namespace statcollect::stats::cuda {

@@ -191,7 +191,7 @@ class FakeStore final : public Store {
     }
     return Status::Ok();
   }
-  Result<std::vector<ActivationDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
+  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
     return Get([&] { return Values(data_[{attempt, rank}].activations); });
   }
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
@@ -348,10 +348,10 @@ class FakeStore final : public Store {
     return item.prepared != nullptr ? static_cast<const Prepared&>(*item.prepared).batch : *item.batch;
   }
 
-  using Place = std::pair<AttemptId, std::uint32_t>;
+  using AttemptRank = std::pair<AttemptId, std::uint32_t>;
   struct RankData {
     RankMeta meta;
-    std::map<std::uint32_t, ActivationDef> activations;
+    std::map<std::uint32_t, TensorDef> activations;
     std::map<std::uint32_t, Layout> layouts;
     std::vector<RecordBatch> batches;
     std::set<std::pair<std::uint64_t, std::uint32_t>> observed;  // step, activation
@@ -460,13 +460,13 @@ class FakeStore final : public Store {
   }
 
   void AppendOne(const AppendItem& item) {
-    const Place place{item.attempt, item.rank};
+    const AttemptRank place{item.attempt, item.rank};
     if (!attempts_.contains(item.attempt)) return Violate("Append to a dropped attempt");
     RankData& data = data_[place];
     const RecordBatch& batch = BatchOf(item);
     if (batch.records() > 0 && batch.first_seq != data.meta.durable_seq + 1)
       Violate("Append with a gap or an overlap");
-    for (const ActivationDef& def : batch.activations) data.activations[def.id] = def;
+    for (const TensorDef& def : batch.activations) data.activations[def.id] = def;
     for (const Layout& layout : batch.layouts) data.layouts[layout.id] = layout;
     for (std::size_t i = 0; i < batch.stats.size(); ++i) {
       if (!data.observed.insert({batch.stats.step[i], batch.stats.activation[i]}).second)
@@ -508,10 +508,10 @@ class FakeStore final : public Store {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<AttemptId, AttemptMeta> attempts_;
-  std::map<Place, RankData> data_;
+  std::map<AttemptRank, RankData> data_;
   AttemptId next_id_ = 1;
   StoreUsage usage_{.disk_bytes = 0, .disk_free_bytes = std::uint64_t{1} << 40};
-  std::map<Place, std::map<std::pair<std::uint64_t, std::uint64_t>, EventRecord>> own_events_;
+  std::map<AttemptRank, std::map<std::pair<std::uint64_t, std::uint64_t>, EventRecord>> own_events_;
   std::map<AttemptId, std::uint64_t> sizes_;
   std::uint64_t frees_ = 100;  // percent of a dropped attempt's bytes
   std::set<std::string> kept_;

@@ -17,7 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/capture_spec.h"
-#include "server/store/rocksdb_store.h"
+#include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/server/query/run_writer.h"
 
 namespace statcollect::testing {

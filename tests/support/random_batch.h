@@ -14,8 +14,8 @@
 
 namespace statcollect::testing {
 
-inline ActivationDef MakeActivation(std::uint32_t id, Kind kind = Kind::kOutput) {
-  ActivationDef def;
+inline TensorDef MakeActivation(std::uint32_t id, Kind kind = Kind::kOutput) {
+  TensorDef def;
   def.id = id;
   def.key.name = "blocks." + std::to_string(id) + ".ln";
   def.key.kind = kind;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "agent/stats/cpu_engine.h"
+#include "agent/stats/cpu/engine.h"
 #include "agent/stats/cuda/components.h"
 #include "agent/stats/cuda/piece.h"
 #include "common/names.h"

@@ -29,11 +29,11 @@ StepBounds Around(std::uint64_t step) {
 }
 
 // All micro-batches of it on one rank.
-Status AddSeries(const Side& side, std::uint32_t rank, const ActivationKey& like,
+Status AddSeries(const Side& side, std::uint32_t rank, const TensorKey& like,
                  std::vector<RunView::Series>& series) {
   auto catalogue = side.view->Catalogue(side.attempt, rank);
   if (!catalogue.ok()) return catalogue.status();
-  for (const ActivationDef& def : (*catalogue)->activations) {
+  for (const TensorDef& def : (*catalogue)->activations) {
     if (def.key.kind == Kind::kBatch && def.key.name == like.name && def.key.output_path == like.output_path)
       series.push_back({.attempt = side.attempt, .rank = rank, .activation = def.id, .points = {}});
   }
@@ -57,7 +57,7 @@ Result<std::optional<Batch>> FindEqual(const Side& side, const Observation& want
     for (const RunView::Series& series : *all) {
       auto catalogue = side.view->Catalogue(series.attempt, series.rank);
       if (!catalogue.ok()) return catalogue.status();
-      const ActivationKey& key = (*catalogue)->activations[series.activation].key;
+      const TensorKey& key = (*catalogue)->activations[series.activation].key;
       for (const StatPoint& point : series.points) {
         if (point.stats.hash != wanted.stats->hash || point.stats.numel != wanted.stats->numel) continue;
         const Batch found{.rank = series.rank, .micro_batch = key.micro_batch, .step = point.step};

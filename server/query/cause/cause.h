@@ -7,8 +7,8 @@
 #include <stop_token>
 
 #include "common/status.h"
-#include "server/query/alignment.h"
-#include "server/query/merge_ranks.h"
+#include "server/query/compare/alignment.h"
+#include "server/query/compare/merge_ranks.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 

@@ -5,8 +5,8 @@
 
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
-#include "server/query/config_diff.h"
-#include "server/query/config_report.h"
+#include "server/query/settings/config_diff.h"
+#include "server/query/settings/config_report.h"
 
 namespace statcollect::query::cause {
 namespace {

@@ -108,7 +108,7 @@ Result<std::vector<Pair>> MatchPairs(const CauseQuestion& question, std::uint64_
   return pairs;
 }
 
-bool IsRoot(const Divergence& root, const ActivationKey& key) {
+bool IsRoot(const Divergence& root, const TensorKey& key) {
   return key.kind == root.kind && key.name == root.activation && key.output_path == root.output_path &&
          key.micro_batch == root.micro_batch && key.call == root.call && Name(key.mode) == root.mode;
 }

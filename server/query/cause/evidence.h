@@ -42,7 +42,7 @@ struct Side {
 struct Pair {
   const Observation* a = nullptr;
   const Observation* b = nullptr;
-  const ActivationKey& key() const { return a->def->key; }
+  const TensorKey& key() const { return a->def->key; }
   bool SameBits() const;
 };
 

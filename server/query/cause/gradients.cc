@@ -8,7 +8,7 @@
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
-#include "server/query/config_diff.h"
+#include "server/query/settings/config_diff.h"
 
 namespace statcollect::query::cause {
 namespace {

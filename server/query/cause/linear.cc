@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "server/query/distance.h"
+#include "server/query/compare/distance.h"
 
 namespace statcollect::query::cause {
 namespace {

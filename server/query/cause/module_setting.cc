@@ -10,7 +10,7 @@
 #include "common/text.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
-#include "server/query/config_diff.h"
+#include "server/query/settings/config_diff.h"
 #include "server/query/settings/module_keys.h"
 
 namespace statcollect::query::cause {

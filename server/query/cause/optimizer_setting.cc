@@ -11,7 +11,7 @@
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
-#include "server/query/config_diff.h"
+#include "server/query/settings/config_diff.h"
 #include "server/query/settings/other_settings.h"
 
 namespace statcollect::query::cause {

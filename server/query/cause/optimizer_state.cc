@@ -12,7 +12,7 @@ namespace {
 
 const Observation* Find(const StepData& step, Kind kind, const std::string& name, Mode mode) {
   for (const Observation& seen : step.observations) {
-    const ActivationKey& key = seen.def->key;
+    const TensorKey& key = seen.def->key;
     if (key.kind == kind && key.name == name && key.mode == mode) return &seen;
   }
   return nullptr;
@@ -34,7 +34,7 @@ struct Updates {
 Updates CountUpdates(const Side& side) {
   Updates updates;
   for (const Observation& seen : side.at.observations) {
-    const ActivationKey& key = seen.def->key;
+    const TensorKey& key = seen.def->key;
     if (key.kind != Kind::kWeight || key.mode != Mode::kTrain) continue;
     const Observation* old = OldWeight(side, key.name);
     const Observation* gradient = Find(side.at, Kind::kWeightGrad, key.name, Mode::kTrain);
@@ -60,7 +60,7 @@ Fresh CountFreshState(const Side& side) {
   constexpr double kMultiple = 1e-3;
   Fresh count;
   for (const Observation& seen : side.at.observations) {
-    const ActivationKey& key = seen.def->key;
+    const TensorKey& key = seen.def->key;
     const bool linear = key.output_path == "exp_avg" || key.output_path == "momentum_buffer";
     if (key.kind != Kind::kOptimizerState || !linear || seen.stats->numel < 16) continue;
     const Observation* gradient = Find(side.at, Kind::kWeightGrad, key.name, Mode::kTrain);

@@ -25,7 +25,7 @@ Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step, const 
     if (rank == side.rank || series.size() >= kOtherRanksMax) continue;
     auto catalogue = side.view->Catalogue(side.attempt, rank);
     if (!catalogue.ok()) return catalogue.status();
-    for (const ActivationDef& def : (*catalogue)->activations) {
+    for (const TensorDef& def : (*catalogue)->activations) {
       if (def.key == side.root->def->key)
         series.push_back({.attempt = side.attempt, .rank = rank, .activation = def.id, .points = {}});
     }

@@ -5,7 +5,7 @@
 #include "common/names.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
-#include "server/query/config_diff.h"
+#include "server/query/settings/config_diff.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -60,7 +60,7 @@ Found FromTransition(const Evidence& evidence, const Side& side, const Side& oth
 std::ptrdiff_t EvaluatedCalls(const Side& side, const Divergence& root) {
   return std::count_if(
       side.at.observations.begin(), side.at.observations.end(), [&](const Observation& seen) {
-        const ActivationKey& key = seen.def->key;
+        const TensorKey& key = seen.def->key;
         return key.mode == Mode::kEval && key.kind == root.kind && key.name == root.activation;
       });
 }

@@ -8,7 +8,7 @@
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
-#include "server/query/distance.h"
+#include "server/query/compare/distance.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -132,7 +132,7 @@ const Observation* FindEqual(const std::vector<const StepData*>& steps, const Di
 const Observation* BeforeIn(const std::vector<Observation>& all, const Observation& root) {
   const Observation* before = nullptr;
   for (const Observation& seen : all) {
-    const ActivationKey &key = seen.def->key, &own = root.def->key;
+    const TensorKey &key = seen.def->key, &own = root.def->key;
     const bool same_pass = key.mode == own.mode && key.micro_batch == own.micro_batch;
     const bool forward = key.kind == Kind::kOutput || key.kind == Kind::kInput || key.kind == Kind::kInspect;
     if (seen.order < root.order && same_pass && forward && IsFloat(seen.layout->dtype)) before = &seen;

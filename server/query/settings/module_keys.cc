@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "server/query/config_diff.h"
 #include "server/query/reports.h"
+#include "server/query/settings/config_diff.h"
 #include "server/query/settings/dotted.h"
 
 namespace statcollect::query {

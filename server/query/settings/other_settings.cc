@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "server/query/config_diff.h"
+#include "server/query/settings/config_diff.h"
 
 namespace statcollect::query {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include "server/query/compare/step_order.h"
 #include "server/query/settings/dotted.h"
-#include "server/query/step_order.h"
 
 namespace statcollect::query {
 namespace {
@@ -102,7 +102,7 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
   root_ = {};
   for (const TensorPair& pair : pairs) {
     if (pair.loss != nullptr) continue;
-    const ActivationDef& def = *pair.a.def;
+    const TensorDef& def = *pair.a.def;
     if (def.depth == 1 && root_.empty()) root_ = def.key.name;
     // Adam divides by the second moment; Lion, which has the first alone, takes the sign.
     if (def.key.kind == Kind::kOptimizerState && def.key.output_path.starts_with("exp_avg")) {
@@ -158,7 +158,7 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
 // --- forward
 
 double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
-  const ActivationKey& key = pair.a.def->key;
+  const TensorKey& key = pair.a.def->key;
   Pass& pass = passes_[{key.micro_batch, key.mode}];
   const bool is_buffer = key.kind == Kind::kBuffer;
   const std::string_view module = key.name == root_ ? std::string_view() : std::string_view(key.name);
@@ -282,7 +282,7 @@ double Explainer::OfMatrices(std::string_view module) const {
 // --- backward
 
 double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
-  const ActivationKey& key = pair.a.def->key;
+  const TensorKey& key = pair.a.def->key;
   std::vector<Child>& before = backward_[key.micro_batch];
   Level level;
   level.unit = to.unit;
@@ -329,7 +329,7 @@ double Explainer::OfMask(const TensorPair& pair) const {
 // A bias's or a scale's gradient is a sum of the gradients of the output. Where those cancel, the result's
 // own norm says nothing: it is judged against the sum of the terms.
 double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
-  const ActivationKey& key = pair.a.def->key;
+  const TensorKey& key = pair.a.def->key;
   const std::string_view module = ParentOf(key.name);
   const auto gradient = grad_outputs_.find(module);
   double level = std::max(largest_backward_, batch_);
@@ -355,7 +355,7 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
 
 // A running mean of gradients may cancel, too: then its terms' absolute differences count.
 double Explainer::ExplainState(const TensorPair& pair) {
-  const ActivationKey& key = pair.a.def->key;
+  const TensorKey& key = pair.a.def->key;
   State& state = states_[{key.name, key.output_path}];
   const State before = state;
   const double norm = Norm(pair);

@@ -64,7 +64,7 @@ std::string_view JumpFinder::Pattern(std::string_view name) {
   return pattern;
 }
 
-JumpFinder::Sisterhood JumpFinder::SistersOf(const ActivationDef& def) {
+JumpFinder::Sisterhood JumpFinder::SistersOf(const TensorDef& def) {
   return {def.key.kind, Pattern(def.key.name), def.key.output_path, def.key.mode, def.class_name};
 }
 
@@ -113,7 +113,7 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
   Jump jump{.ratio = ratio};
   double threshold = one.stage == Stage::kGrad ? kUnsupportedGradient : kUnsupported;
   if (IsTensor(one)) {
-    const ActivationKey& key = one.pair->a.def->key;
+    const TensorKey& key = one.pair->a.def->key;
     const Group& group = groups.at(SistersOf(*one.pair->a.def));
     const std::vector<double> sisters = Without(one.fresh ? group.fresh : group.inherited, ratio);
     jump.sisters = sisters.size();
@@ -143,7 +143,7 @@ void JumpFinder::Remember(std::span<const Explained> step) {
     if (IsInput(one.stage) || !IsTensor(one) || !Differs(one)) continue;
     const double ratio = RatioOf(one);
     if (!std::isfinite(ratio)) continue;
-    const ActivationKey& key = one.pair->a.def->key;
+    const TensorKey& key = one.pair->a.def->key;
     std::deque<double>& past =
         past_[{key.name, key.kind, key.output_path, key.micro_batch, key.call, key.mode}];
     past.push_back(ratio);

@@ -62,7 +62,7 @@ class JumpFinder {
   using Groups = std::map<Sisterhood, Group>;
 
   Groups GroupSisters(std::span<const Explained> step);
-  Sisterhood SistersOf(const ActivationDef& def);
+  Sisterhood SistersOf(const TensorDef& def);
   std::string_view Pattern(std::string_view name);
   std::optional<Jump> Judge(const Explained& one, const Groups& groups);
   std::optional<Jump> JudgeFirst(const Explained& one, const Groups& groups);

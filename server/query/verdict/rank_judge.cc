@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "common/names.h"
-#include "server/query/distance.h"
-#include "server/query/loss_diff.h"
-#include "server/query/step_order.h"
+#include "server/query/compare/distance.h"
+#include "server/query/compare/loss_diff.h"
+#include "server/query/compare/step_order.h"
 #include "server/query/verdict/because.h"
 #include "server/query/verdict/setting_jumps.h"
 
@@ -199,7 +199,7 @@ std::optional<Jump> RankJudge::UpdateWith(const OtherSetting& setting,
   for (std::size_t i = 0; i < explained.size(); ++i) {
     const Explained& one = explained[i];
     if (one.stage != Stage::kOptimizer || !(one.pair->distance > 0)) continue;
-    const ActivationKey& key = one.pair->a.def->key;
+    const TensorKey& key = one.pair->a.def->key;
     if (key.kind != Kind::kWeight) continue;
     if (!any) any = i;
     if (!named && key.name.starts_with(model)) named = i;

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "common/status.h"
-#include "server/query/diff_plan.h"
-#include "server/query/rank_step_diff.h"
+#include "server/query/compare/diff_plan.h"
+#include "server/query/compare/rank_step_diff.h"
+#include "server/query/compare/step_order.h"
 #include "server/query/settings/other_settings.h"
-#include "server/query/step_order.h"
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/jumps.h"
 

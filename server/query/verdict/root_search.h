@@ -7,10 +7,10 @@
 #include <stop_token>
 
 #include "common/status.h"
-#include "server/query/diff_plan.h"
-#include "server/query/rank_step_diff.h"
+#include "server/query/compare/diff_plan.h"
+#include "server/query/compare/rank_step_diff.h"
+#include "server/query/compare/steps_to_judge.h"
 #include "server/query/reports.h"
-#include "server/query/verdict/steps_to_judge.h"
 
 namespace statcollect::query {
 

@@ -70,7 +70,7 @@ class ModuleSettings {
     std::vector<Jump> jumps;
     for (const auto& [module, affected] : affected_) {
       for (const std::string& setting : affected.settings) {
-        const auto index = Place(affected, setting);
+        const auto index = IndexOf(affected, setting);
         if (!index) continue;
         jumps.push_back(MakeSettingJump(step_, *index));
         jumps.back().of_outer = step_[*index].pair->a.def->key.name != module && !IsBuffer(*index);
@@ -92,7 +92,7 @@ class ModuleSettings {
   bool IsBuffer(std::size_t i) const { return step_[i].pair->a.def->key.kind == Kind::kBuffer; }
 
   void Add(std::size_t i) {
-    const ActivationKey& key = step_[i].pair->a.def->key;
+    const TensorKey& key = step_[i].pair->a.def->key;
     if (key.mode != Mode::kTrain) return;
     if (key.kind == Kind::kBuffer) {
       if (Affected* owner = Find(ParentOf(key.name))) owner->buffers.push_back(i);
@@ -131,7 +131,7 @@ class ModuleSettings {
     return entry->second;
   }
 
-  std::optional<std::size_t> Place(const Affected& affected, std::string_view setting) const {
+  std::optional<std::size_t> IndexOf(const Affected& affected, std::string_view setting) const {
     if (setting == "momentum" && !affected.buffers.empty()) return affected.buffers.front();
     if (affected.contained.empty()) {
       // The momentum of running statistics does not enter what is computed in training.

@@ -1,6 +1,6 @@
 #include "server/store/codec/catalogue.h"
 
-#include "server/store/codec/byte_io.h"
+#include "server/store/byte_io.h"
 #include "server/store/codec/sealed.h"
 
 namespace statcollect {
@@ -121,7 +121,7 @@ void Read(ByteReader& in, RankMeta& r) {
   r.finished = ReadBool(in);
 }
 
-void Write(ByteWriter& out, const ActivationDef& d) {
+void Write(ByteWriter& out, const TensorDef& d) {
   out.Varint(d.id);
   out.Text(d.key.name);
   out.U8(static_cast<std::uint8_t>(d.key.kind));
@@ -134,7 +134,7 @@ void Write(ByteWriter& out, const ActivationDef& d) {
   out.Signed(d.depth);
 }
 
-void Read(ByteReader& in, ActivationDef& d) {
+void Read(ByteReader& in, TensorDef& d) {
   d.id = in.Varint32();
   d.key.name = in.Text();
   d.key.kind = ReadEnum<Kind>(in, kKindCount);
@@ -316,7 +316,7 @@ std::string EncodeSealed(const T& value) {
 std::string Encode(const AttemptMeta& attempt) { return EncodeSealed(attempt); }
 std::string Encode(const SessionInfo& info) { return EncodeSealed(info); }
 std::string Encode(const RankMeta& rank) { return EncodeSealed(rank); }
-std::string Encode(const ActivationDef& def) { return EncodeSealed(def); }
+std::string Encode(const TensorDef& def) { return EncodeSealed(def); }
 std::string Encode(const Layout& layout) { return EncodeSealed(layout); }
 std::string Encode(const ScalarRecord& scalar) { return EncodeSealed(scalar); }
 std::string Encode(const EventRecord& event) { return EncodeSealed(event); }
@@ -346,7 +346,7 @@ Result<T> Decode(std::string_view what, std::string_view bytes) {
 template Result<AttemptMeta> Decode<AttemptMeta>(std::string_view, std::string_view);
 template Result<SessionInfo> Decode<SessionInfo>(std::string_view, std::string_view);
 template Result<RankMeta> Decode<RankMeta>(std::string_view, std::string_view);
-template Result<ActivationDef> Decode<ActivationDef>(std::string_view, std::string_view);
+template Result<TensorDef> Decode<TensorDef>(std::string_view, std::string_view);
 template Result<Layout> Decode<Layout>(std::string_view, std::string_view);
 template Result<ScalarRecord> Decode<ScalarRecord>(std::string_view, std::string_view);
 template Result<EventRecord> Decode<EventRecord>(std::string_view, std::string_view);

@@ -16,7 +16,7 @@ namespace statcollect {
 std::string Encode(const AttemptMeta& attempt);
 std::string Encode(const SessionInfo& info);
 std::string Encode(const RankMeta& rank);  // without `info`, which is a value of its own
-std::string Encode(const ActivationDef& def);
+std::string Encode(const TensorDef& def);
 std::string Encode(const Layout& layout);
 std::string Encode(const ScalarRecord& scalar);
 std::string Encode(const EventRecord& event);

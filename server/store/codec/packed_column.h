@@ -14,7 +14,7 @@
 #include <span>
 #include <string_view>
 
-#include "server/store/codec/byte_io.h"
+#include "server/store/byte_io.h"
 
 namespace statcollect {
 

@@ -1,7 +1,7 @@
 #include "server/store/codec/sealed.h"
 
 #include "common/checksum.h"
-#include "server/store/codec/byte_io.h"
+#include "server/store/byte_io.h"
 
 namespace statcollect {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-#include "server/store/codec/byte_io.h"
+#include "server/store/byte_io.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/codec/wide_loops.h"
 

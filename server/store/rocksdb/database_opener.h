@@ -15,8 +15,8 @@
 #include "common/status.h"
 #include "server/store/live_attempts.h"
 #include "server/store/rocksdb/database.h"
+#include "server/store/rocksdb/rocksdb_store.h"
 #include "server/store/rocksdb/write_health.h"
-#include "server/store/rocksdb_store.h"
 
 namespace statcollect {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "server/store/codec/stat_encoder.h"
 #include "server/store/rocksdb/block_source.h"
-#include "server/store/stat_encoder.h"
 
 namespace statcollect {
 namespace {

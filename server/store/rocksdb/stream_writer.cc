@@ -9,7 +9,7 @@ namespace {
 
 void PutDefinitions(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
                     RocksPreparedBatch* to) {
-  for (const ActivationDef& def : records.activations) {
+  for (const TensorDef& def : records.activations) {
     to->entries.push_back(
         {kCatalogue, KeyBuilder('a').U32(attempt).U32(rank).U32(def.id).Take(), Encode(def)});
   }

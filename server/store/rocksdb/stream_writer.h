@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/store/codec/stat_encoder.h"
 #include "server/store/rocksdb/families.h"
-#include "server/store/stat_encoder.h"
 #include "server/store/store.h"
 
 namespace statcollect {

@@ -20,7 +20,7 @@ TEST(Sketch, EqualsTheReferenceForEveryWidth) {
   for (const DType dtype : kAllDTypes) {
     const TestTensor tensor = RandomNumbers(dtype, {50, 411}, random);
     const ReferenceComponents components = ComponentsOf(tensor.View());
-    // Sums of a chunk are float32 where float32 holds the values (cpu_kernels.h).
+    // Sums of a chunk are float32 where float32 holds the values (cpu/kernels.h).
     const bool narrow = BestKernels().of[static_cast<int>(dtype)].exact != nullptr;
     const double tolerance = static_cast<double>(StatsOf(components).l2) * (narrow ? 1e-7 : 1e-12);
     for (const std::uint32_t width : {16u, 32u, 64u}) {

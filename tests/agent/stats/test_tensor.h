@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/stats/cpu_engine.h"
+#include "agent/stats/cpu/engine.h"
 #include "agent/stats/stats.h"
 #include "common/names.h"
 

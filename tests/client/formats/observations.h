@@ -30,7 +30,7 @@ inline std::string RenderNumber(double value) {
 }
 
 inline std::string Render(const Observation& o) {
-  const ActivationKey& key = o.def.key;
+  const TensorKey& key = o.def.key;
   std::string line =
       "step " + std::to_string(o.step) + " " + std::string(Name(key.kind)) + " '" + key.name + "'";
   if (!key.output_path.empty()) line += " path " + key.output_path;

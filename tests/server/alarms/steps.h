@@ -14,8 +14,8 @@ namespace statcollect::testing {
 
 inline constexpr std::uint64_t kNumel = 100;
 
-inline ActivationDef Def(std::uint32_t id, const std::string& name, Kind kind,
-                         const std::string& class_name = "") {
+inline TensorDef Def(std::uint32_t id, const std::string& name, Kind kind,
+                     const std::string& class_name = "") {
   return {.id = id, .key = {.name = name, .kind = kind, .mode = Mode::kTrain}, .class_name = class_name};
 }
 

@@ -13,7 +13,7 @@ using namespace statcollect::testing;
 
 class TensorRulesTest : public ::testing::Test {
  protected:
-  void Define(std::vector<ActivationDef> defs) {
+  void Define(std::vector<TensorDef> defs) {
     defs_ = std::move(defs);
     rules_.Define(defs_, std::vector<Layout>{{.id = 0, .dtype = DType::kF32, .shape = {100}}});
   }
@@ -37,7 +37,7 @@ class TensorRulesTest : public ::testing::Test {
     settings.explosion_factor = 20;
     return settings;
   }();
-  std::vector<ActivationDef> defs_;
+  std::vector<TensorDef> defs_;
   RankRules rules_{settings_, [this](std::uint32_t id) { return defs_[id]; }};
   std::vector<Finding> all_;
 };

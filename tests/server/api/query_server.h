@@ -16,9 +16,9 @@
 #include <grpcpp/impl/codegen/service_type.h>
 
 #include "server/api/services.h"
+#include "server/control/control.h"
+#include "server/control/event_feed.h"
 #include "server/query/query.h"
-#include "server/runtime/control.h"
-#include "server/runtime/event_feed.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::testing {
@@ -60,7 +60,7 @@ class GatedStore final : public Store {
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
     return store_.PutRank(attempt, rank, meta);
   }
-  Result<std::vector<ActivationDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
+  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
     return store_.Activations(attempt, rank);
   }
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {

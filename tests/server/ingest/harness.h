@@ -14,7 +14,7 @@
 
 #include "common/records.h"
 #include "proto/convert.h"
-#include "server/ingest/collector.h"
+#include "server/ingest/ingest_server.h"
 #include "statcollect/v1/ingest.grpc.pb.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_store.h"
@@ -100,7 +100,7 @@ class RawAgent {
 class Harness {
  public:
   explicit Harness(CollectorOptions options = {})
-      : collector(std::make_unique<Collector>(store, clock, options)) {
+      : collector(std::make_unique<IngestServer>(store, clock, options)) {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -145,7 +145,7 @@ class Harness {
 
   FakeStore store;
   FakeClock clock;
-  std::unique_ptr<Collector> collector;
+  std::unique_ptr<IngestServer> collector;
   int port = 0;
   std::unique_ptr<grpc::Server> server;
   std::shared_ptr<grpc::Channel> channel;

@@ -18,7 +18,7 @@ using testing::SketchOf;
 // One record as a reader sees it, with its definitions looked up.
 struct Seen {
   std::uint32_t attempt = 0, rank = 0;
-  ActivationDef def;
+  TensorDef def;
   Layout layout;
   std::uint64_t step = 0;
   TensorStats stats;
@@ -42,13 +42,13 @@ struct Taken {
 
  private:
   struct Definitions {
-    std::vector<ActivationDef> activations;
+    std::vector<TensorDef> activations;
     std::vector<Layout> layouts;
   };
   void Add(const RecordsPart& part) {
     const RecordBatch& records = part.records;
     Definitions& defs = definitions_[{part.attempt, part.rank}];
-    for (const ActivationDef& def : records.activations) {
+    for (const TensorDef& def : records.activations) {
       EXPECT_EQ(def.id, defs.activations.size());
       defs.activations.push_back(def);
     }

@@ -84,8 +84,8 @@ inline std::vector<double> SketchOf(const Tensor& tensor, std::uint32_t k) {
   return sums;
 }
 
-inline ActivationKey Key(std::string name, Kind kind = Kind::kOutput, std::string path = "",
-                         std::uint32_t micro_batch = 0, std::uint32_t call = 0, Mode mode = Mode::kTrain) {
+inline TensorKey Key(std::string name, Kind kind = Kind::kOutput, std::string path = "",
+                     std::uint32_t micro_batch = 0, std::uint32_t call = 0, Mode mode = Mode::kTrain) {
   return {.name = std::move(name),
           .kind = kind,
           .output_path = std::move(path),
@@ -115,7 +115,7 @@ class RunWriter {
     for (const Statistic statistic : absent) absent_ |= BitOf(statistic);
     return *this;
   }
-  RunWriter& Observe(std::uint32_t rank, std::uint64_t step, const ActivationKey& key, const Tensor& tensor) {
+  RunWriter& Observe(std::uint32_t rank, std::uint64_t step, const TensorKey& key, const Tensor& tensor) {
     Rank& r = ranks_[rank];
     StatColumns& c = r.batch.stats;
     c.sketch_width = sketch_;
@@ -152,7 +152,7 @@ class RunWriter {
     return *this;
   }
   // Of a tensor that was observed there.
-  RunWriter& Exponents(std::uint32_t rank, std::uint64_t step, const ActivationKey& key, const Tensor& tensor,
+  RunWriter& Exponents(std::uint32_t rank, std::uint64_t step, const TensorKey& key, const Tensor& tensor,
                        std::int32_t lowest, std::vector<std::uint64_t> counts) {
     Rank& r = ranks_[rank];
     r.batch.exponents.push_back({.step = step,
@@ -239,7 +239,7 @@ class RunWriter {
   struct Rank {
     RecordBatch batch;
     RankMeta meta;
-    std::map<ActivationKey, std::uint32_t> ids;
+    std::map<TensorKey, std::uint32_t> ids;
     std::vector<Layout> layouts;
     std::map<std::uint64_t, std::uint32_t> next_order;
     std::set<std::uint64_t> stat_steps, open_steps, without_end;
@@ -251,7 +251,7 @@ class RunWriter {
     r.meta.first_step = std::min(r.meta.first_step.value_or(step), step);
     r.meta.last_step = std::max(r.meta.last_step.value_or(step), step);
   }
-  std::uint32_t Intern(Rank& r, const ActivationKey& key) {
+  std::uint32_t Intern(Rank& r, const TensorKey& key) {
     const auto [entry, fresh] = r.ids.try_emplace(key, static_cast<std::uint32_t>(r.ids.size()));
     if (fresh) {
       const std::size_t dot = key.name.rfind('.');

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/store/rocksdb_store.h"
+#include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/server/store/step_batch.h"
 
 namespace statcollect {

@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/store/codec/byte_io.h"
+#include "server/store/byte_io.h"
 #include "server/store/codec/catalogue.h"
 #include "server/store/codec/packed_column.h"
 #include "server/store/codec/sealed.h"
@@ -486,17 +486,17 @@ TEST(Catalogue, RoundTrips) {
   EXPECT_EQ(info->world_size, 4u);
   EXPECT_EQ(info->host, "node");
   EXPECT_EQ(info->config, SomeRank().info.config);
-  const ActivationDef def{.id = 1,
-                          .key = {.name = "blocks.1.ln2",
-                                  .kind = Kind::kGradOutput,
-                                  .output_path = "0.a",
-                                  .micro_batch = 1,
-                                  .call = 2,
-                                  .mode = Mode::kEval},
-                          .parent = "blocks.1",
-                          .class_name = "LayerNorm",
-                          .depth = -1};
-  EXPECT_EQ(*Decode<ActivationDef>("def", Encode(def)), def);
+  const TensorDef def{.id = 1,
+                      .key = {.name = "blocks.1.ln2",
+                              .kind = Kind::kGradOutput,
+                              .output_path = "0.a",
+                              .micro_batch = 1,
+                              .call = 2,
+                              .mode = Mode::kEval},
+                      .parent = "blocks.1",
+                      .class_name = "LayerNorm",
+                      .depth = -1};
+  EXPECT_EQ(*Decode<TensorDef>("def", Encode(def)), def);
   const Layout layout{.id = 9, .dtype = DType::kBf16, .shape = {0, 1, 1ll << 40}};
   EXPECT_EQ(*Decode<Layout>("layout", Encode(layout)), layout);
   const ScalarRecord scalar{
@@ -576,16 +576,16 @@ TEST(Catalogue, GoldenBytes) {
             "08"
             "02"
             "d4dac36d");
-  const ActivationDef def{.id = 1,
-                          .key = {.name = "n",
-                                  .kind = Kind::kOutput,
-                                  .output_path = "0",
-                                  .micro_batch = 2,
-                                  .call = 3,
-                                  .mode = Mode::kEval},
-                          .parent = "p",
-                          .class_name = "C",
-                          .depth = -1};
+  const TensorDef def{.id = 1,
+                      .key = {.name = "n",
+                              .kind = Kind::kOutput,
+                              .output_path = "0",
+                              .micro_batch = 2,
+                              .call = 3,
+                              .mode = Mode::kEval},
+                      .parent = "p",
+                      .class_name = "C",
+                      .depth = -1};
   EXPECT_EQ(Hex(Encode(def)),
             "01"
             "01"
@@ -650,7 +650,7 @@ TEST(Catalogue, DamagedContentUnderACorrectChecksumNeverCrashes) {
       bad[random() % bad.size()] = static_cast<char>(random());
     const std::string sealed = Seal(1, bad);
     (void)Decode<RankMeta>("rank", sealed);
-    (void)Decode<ActivationDef>("def", sealed);
+    (void)Decode<TensorDef>("def", sealed);
     (void)Decode<Layout>("layout", sealed);
     (void)Decode<EventRecord>("event", sealed);
   }

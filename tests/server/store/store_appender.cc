@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "server/store/rocksdb_store.h"
+#include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/server/store/step_batch.h"
 
 int main(int argc, char** argv) {

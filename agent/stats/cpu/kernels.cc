@@ -1,0 +1,36 @@
+#include "agent/stats/cpu/kernels.h"
+
+#include <initializer_list>
+
+namespace statcollect::stats {
+
+extern const CpuKernels kBaselineKernels;
+#if defined(STATCOLLECT_STATS_X86_KERNELS)
+extern const CpuKernels kAvx2Kernels, kAvx512Kernels;
+#endif
+
+const CpuKernels* KernelsFor(InstructionSet set) {
+#if defined(STATCOLLECT_STATS_X86_KERNELS)
+  const bool avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (set == InstructionSet::kAvx2) return avx2 ? &kAvx2Kernels : nullptr;
+  if (set == InstructionSet::kAvx512) {
+    const bool supported = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return supported ? &kAvx512Kernels : nullptr;
+  }
+#endif
+  return set == InstructionSet::kBaseline ? &kBaselineKernels : nullptr;
+}
+
+const CpuKernels& BestKernels() {
+  static const CpuKernels* const best = [] {
+    for (const InstructionSet set : {InstructionSet::kAvx512, InstructionSet::kAvx2}) {
+      if (const CpuKernels* kernels = KernelsFor(set)) return kernels;
+    }
+    return &kBaselineKernels;
+  }();
+  return *best;
+}
+
+}  // namespace statcollect::stats

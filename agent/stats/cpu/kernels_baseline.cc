@@ -1,0 +1,2 @@
+#define STATCOLLECT_STATS_KERNELS kBaselineKernels
+#include "agent/stats/cpu/kernels.inc"

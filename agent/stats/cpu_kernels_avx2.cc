@@ -1,2 +1,0 @@
-#define STATCOLLECT_STATS_KERNELS kAvx2Kernels
-#include "agent/stats/cpu_kernels.inc"

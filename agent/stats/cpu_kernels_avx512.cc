@@ -1,2 +1,0 @@
-#define STATCOLLECT_STATS_KERNELS kAvx512Kernels
-#include "agent/stats/cpu_kernels.inc"

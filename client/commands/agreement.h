@@ -1,0 +1,53 @@
+// How a run that is under way compares with a finished one, look by look: what `statctl diff` says of the
+// steps that every rank has left behind.
+#ifndef STATCOLLECT_CLIENT_COMMANDS_AGREEMENT_H_
+#define STATCOLLECT_CLIENT_COMMANDS_AGREEMENT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "client/rpc/collector.h"
+#include "statcollect/v1/query.pb.h"
+
+namespace statcollect::client {
+
+// Not thread-safe.
+class Agreement {
+ public:
+  // `patience`: a question about all steps may take that long, each time; if it takes longer, later looks ask
+  // about the new steps only, and about all of them when those are worse or the run has ended.
+  Agreement(Collector& collector, std::string run, std::string against, std::chrono::milliseconds patience)
+      : collector_(collector), run_(std::move(run)), against_(std::move(against)), patience_(patience) {}
+
+  void Update(const v1::GetRunResponse& run);
+
+  // "steps 0..29 against base: diverged; root so far: step 1, ..."
+  std::string Text() const;
+  nlohmann::ordered_json Json() const;
+  bool diverged() const { return verdict_ == v1::VERDICT_DIVERGED; }
+
+ private:
+  Result<v1::DiffReport> AskSteps(std::uint64_t first, std::uint64_t last);
+  void Note(const v1::DiffReport& report);
+
+  Collector& collector_;
+  const std::string run_, against_;
+  const std::chrono::milliseconds patience_;
+  std::optional<std::uint64_t> step_;  // compared last
+  v1::Verdict verdict_ = v1::VERDICT_UNSPECIFIED;
+  std::uint32_t attempts_ = 0;                  // of the run, when it was compared
+  std::chrono::steady_clock::duration cost_{};  // of the last question about all steps
+  std::optional<v1::Divergence> first_;         // above its tolerance
+  std::optional<v1::Root> root_;
+  std::string where_;  // the root, else the first
+  std::string explained_;
+  std::string trouble_;  // why not compared
+};
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_COMMANDS_AGREEMENT_H_

@@ -1,0 +1,179 @@
+// One function a command: asks, prints, returns the exit code. Each in the file of its name (remove.cc: rm).
+#ifndef STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_
+#define STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/commands/captures.h"
+#include "client/commands/session.h"
+
+namespace statcollect::client {
+
+struct RunsOptions {
+  std::string filter, state;  // a pattern; empty: all
+  std::string sort = "name";  // or start, steps, records
+};
+int ListRuns(Session& session, const RunsOptions& options);
+int ShowRun(Session& session, const std::string& run);
+
+struct DiffOptions {
+  std::string run_a, run_b;
+  std::optional<double> tolerance;
+  bool exact = false, all = false;
+  std::string ranks, steps, kinds;
+  std::uint32_t top = 20;
+  std::string map;    // file of rules
+  std::string noise;  // runs that repeat run_a, separated by commas
+  bool no_noise = false, no_alignment = false, first_only = false, merge_ranks = false;
+};
+int Diff(Session& session, const DiffOptions& options);
+// The report for people (report.cc).
+Page RenderDiff(const v1::DiffReport& report);
+// Its first sentence alone.
+Page RenderVerdict(const v1::DiffReport& report);
+
+int SaveNoise(Session& session, const std::string& run, const std::string& repeats);
+int ShowNoise(Session& session, const std::string& run);
+int RemoveNoise(Session& session, const std::string& run);
+
+struct SeriesOptions {
+  std::string run, activation, stats, kind, ranks, steps, output_path;
+};
+int Series(Session& session, const SeriesOptions& options);
+
+struct ScalarsOptions {
+  std::string run, name, ranks, steps;
+  std::string against;  // empty: only `run`
+};
+int Scalars(Session& session, const ScalarsOptions& options);
+
+struct MemoryOptions {
+  std::string run, ranks, steps;
+  bool modules = false, all = false;
+  std::uint32_t top = 48;  // rows of the table, unless `all`
+};
+int Memory(Session& session, const MemoryOptions& options);
+
+struct DensityOptions {
+  std::string run, input, ranks, steps;
+};
+int Density(Session& session, const DensityOptions& options);
+
+struct ExponentsOptions {
+  std::string run, activation, kinds, ranks, steps, dtype;  // activation empty: all, one line each
+  std::uint32_t top = 40;
+};
+int Exponents(Session& session, const ExponentsOptions& options);
+
+struct TopOptions {
+  std::string run, by = "l2", ranks, kinds;
+  std::optional<std::uint64_t> step;  // absent: the newest
+  std::uint32_t count = 20;
+};
+int Top(Session& session, const TopOptions& options);
+
+struct ConfigOptions {
+  std::string run_a, run_b;  // b empty: a alone
+  bool all = false;
+};
+int Config(Session& session, const ConfigOptions& options);
+
+struct RanksOptions {
+  std::string run, ranks, steps, kinds;
+  std::optional<double> tolerance;
+  std::uint32_t top = 100;
+};
+int CheckRanks(Session& session, const RanksOptions& options);
+
+struct EventsOptions {
+  std::string run, ranks, kinds;
+  std::optional<std::uint64_t> since_step;
+  bool follow = false;
+};
+int Events(Session& session, const EventsOptions& options);
+
+struct CaptureOptions {
+  std::string run, ranks, out;  // out: empty, a file, or a folder
+  CapturePlace place;
+  std::uint64_t bytes_max = 0;  // 0: the collector's default
+  double wait_seconds = 0;      // 0: until it comes
+  bool no_wait = false, raw = false, overwrite = false;
+};
+int CaptureActivation(Session& session, const CaptureOptions& options);
+
+struct CapturesOptions {
+  std::string run, activation, ranks, steps, kinds;
+};
+int ListCaptures(Session& session, const CapturesOptions& options);
+
+struct DiffValuesOptions {
+  std::string run_a, run_b;
+  CapturePlace place;
+  std::uint32_t rank = 0;
+  std::optional<std::uint32_t> rank_b;  // absent: the same rank in both
+  std::string activation_b;             // empty: the same name in both
+};
+int DiffValues(Session& session, const DiffValuesOptions& options);
+
+struct WatchOptions {
+  std::string run, against;  // against: empty if not given
+  double interval_seconds = 2;
+  bool once = false;
+};
+int Watch(Session& session, const WatchOptions& options);
+struct RemoveOptions {
+  std::vector<std::string> runs;  // names and patterns
+  bool yes = false, force = false;
+};
+int RemoveRuns(Session& session, const RemoveOptions& options);
+// Exempts the run from retention, or ends that.
+int KeepRun(Session& session, const std::string& run, bool keep);
+int RecordSteps(Session& session, const std::string& run, const std::string& steps);
+int MakeCheckpoint(Session& session, const std::string& directory);
+int ShowStatus(Session& session);
+
+// --- import
+struct ImportOptions {
+  std::string format, path, run;  // format: "ort", "mindspore", "msprobe"
+  std::optional<std::uint32_t> rank, world_size;
+  std::string rank_pattern, steps, launch;
+  std::string if_exists = "error";
+  bool trust_std = false, samples = false;
+  bool dry_run = false, strict = false, keep_going = false;
+  double timeout_seconds = 0;  // how long a lost collector is waited for; 0: 30 s
+};
+int Import(Session& session, const ImportOptions& options);
+
+struct ExportOptions {
+  std::string format, run, path;  // path "-": standard output
+  std::string ranks, steps, kinds, statistics;
+  bool overwrite = false, sketches = false, samples = false;
+};
+int Export(Session& session, const ExportOptions& options);
+
+struct SummaryOptions {
+  std::string run, like, out;  // like, out: empty if not given
+  std::uint64_t step = 0;
+  std::uint32_t rank = 0;
+  bool overwrite = false;
+};
+int Summarise(Session& session, const SummaryOptions& options);
+
+// --- shared by several
+Table EventTable(const google::protobuf::RepeatedPtrField<v1::EventRow>& events);
+// "0..99", or "none", for a run or a rank.
+template <typename T>
+std::string StepsText(const T& of) {
+  return of.has_first_step() ? std::to_string(of.first_step()) + ".." + std::to_string(of.last_step())
+                             : "none";
+}
+// First columns of every CSV of observations.
+inline const std::vector<std::string> kIdentityColumns = {"rank",       "step",        "micro_batch", "kind",
+                                                          "activation", "output_path", "call"};
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_

@@ -1,0 +1,96 @@
+#include <fstream>
+
+#include "client/commands/commands.h"
+#include "client/commands/selection.h"
+#include "client/render/flatten.h"
+#include "client/render/progress_bar.h"
+#include "common/names.h"
+
+namespace statcollect::client {
+namespace {
+
+constexpr std::size_t kMapBytesMax = std::size_t{1} << 20;
+
+Result<std::string> ReadMap(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMapBytesMax + 1, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
+    return Status(Code::kNotFound, "--map: cannot read '" + Printable(path) +
+                                       "'; expected a file of lines PATTERN -> NAME; see statctl help diff");
+  }
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMapBytesMax) {
+    return Status(Code::kInvalidArgument, "--map: '" + Printable(path) + "' has more than " +
+                                              FormatCount(kMapBytesMax) +
+                                              " bytes; expected lines PATTERN -> NAME");
+  }
+  return text;
+}
+
+Status MakeRequest(const DiffOptions& options, v1::DiffRequest& request) {
+  for (const std::string* run : {&options.run_a, &options.run_b})
+    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(*run));
+  request.set_run_a(options.run_a);
+  request.set_run_b(options.run_b);
+  if (options.tolerance) request.set_tolerance(*options.tolerance);
+  request.set_exact(options.exact);
+  request.set_all(options.all);
+  request.set_no_alignment(options.no_alignment);
+  request.set_first_only(options.first_only);
+  request.set_no_noise(options.no_noise);
+  request.set_merge_ranks(options.merge_ranks);
+  for (const std::string& run : SplitCommas(options.noise)) {
+    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
+    request.add_noise(run);
+  }
+  if (!options.map.empty()) {
+    auto map = ReadMap(options.map);
+    if (!map.ok()) return map.status();
+    request.set_map(*std::move(map));
+  }
+  request.set_top(options.top);
+  STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
+  const auto kinds = ParseKinds(options.kinds);
+  if (!kinds.ok()) return {kinds.status().code(), "--kinds: " + kinds.status().message()};
+  for (const v1::Kind kind : *kinds) request.add_kinds(kind);
+  return Status::Ok();
+}
+
+Result<v1::DiffReport> Ask(Session& session, const v1::DiffRequest& request) {
+  ProgressBar bar("comparing", session.terminal().err && !session.options().quiet);
+  return session.collector().Diff(
+      request, [&](const v1::Progress& progress) { bar.Draw(progress.done(), progress.total()); });
+}
+
+void Print(Session& session, const v1::DiffReport& report) {
+  session.Print(
+      report, [&] { return FlattenRecords(report.diverged(), kIdentityColumns); },
+      [&] { return session.options().quiet ? RenderVerdict(report) : RenderDiff(report); });
+}
+
+int ExitCode(v1::Verdict verdict) {
+  switch (verdict) {
+    case v1::VERDICT_IDENTICAL:
+    case v1::VERDICT_WITHIN_TOLERANCE:
+      return kExitSame;
+    case v1::VERDICT_DIVERGED:
+      return kExitDiverged;
+    default:
+      return kExitNoAnswer;
+  }
+}
+
+}  // namespace
+
+int Diff(Session& session, const DiffOptions& options) {
+  const std::string attempted = "diff " + Printable(options.run_a) + " " + Printable(options.run_b);
+  v1::DiffRequest request;
+  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
+  const auto report = Ask(session, request);
+  if (!report.ok()) return session.Fail(attempted, report.status());
+  Print(session, *report);
+  return ExitCode(report->verdict());
+}
+
+}  // namespace statcollect::client

@@ -1,0 +1,208 @@
+// statctl import spill: sends what training processes left in their spill files, as their agents would have,
+// under the same session and numbers: nothing arrives twice.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "client/commands/import_spill.h"
+#include "client/imports/spill_reader.h"
+#include "client/render/progress_bar.h"
+#include "client/rpc/ingest_sender.h"
+#include "common/names.h"
+#include "proto/json.h"
+
+namespace statcollect::client {
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{30'000};
+
+// What became of one file.
+struct Sent {
+  std::string path, run;
+  std::uint32_t rank = 0, attempt = 0;
+  std::uint64_t bytes = 0, records = 0, already = 0;  // already: the collector had them
+  std::string result;                                 // "sent", "would send", "in use", or what is wrong
+  bool failed = false;
+};
+
+Result<std::vector<std::string>> FindFiles(const std::string& path) {
+  std::error_code error;
+  const auto kind = std::filesystem::status(path, error).type();
+  if (kind == std::filesystem::file_type::regular) return std::vector<std::string>{path};
+  if (kind != std::filesystem::file_type::directory)
+    return Status(Code::kNotFound,
+                  "found no file or folder there; expected a spill file, or the folder given as spill_dir");
+  std::vector<std::string> files;
+  for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() == spill::kSuffix) files.push_back(it->path().string());
+  }
+  if (error) return Status(Code::kNotFound, error.message());
+  if (files.empty())
+    return Status(Code::kNotFound, "found no file *.spill in it; so no training left anything there");
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+class SpillImporter {
+ public:
+  SpillImporter(Session& session, const ImportOptions& options)
+      : session_(session), options_(options), attempted_("import spill " + Printable(options.path, 1000)) {}
+
+  int Run() {
+    if (const Status wrong = Check(); !wrong.ok()) return session_.Fail(attempted_, wrong);
+    const auto files = FindFiles(options_.path);
+    if (!files.ok()) return session_.Fail(attempted_, files.status());
+    std::vector<Sent> all;
+    for (const std::string& path : *files) {
+      all.push_back({.path = path});
+      const Status status = SendFile(all.back());
+      if (status.code() == Code::kCancelled) return session_.Fail(attempted_, status);
+      if (status.ok()) continue;
+      all.back().result = status.message();
+      all.back().failed = true;
+    }
+    Report(all);
+    const bool failed = std::any_of(all.begin(), all.end(), [](const Sent& sent) { return sent.failed; });
+    return failed ? kExitNoAnswer : kExitSame;
+  }
+
+ private:
+  Status Check() {
+    if (!options_.run.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options_.run));
+    const auto policy = ParseIfExists(options_.if_exists);
+    if (!policy)
+      return {Code::kInvalidArgument,
+              "--if-exists: '" + Printable(options_.if_exists) + "'; expected error, replace or append"};
+    policy_ = *policy;
+    return Status::Ok();
+  }
+
+  Status SendFile(Sent& sent) {
+    auto opened = SpillReader::Open(sent.path);
+    if (opened.status().code() == Code::kUnavailable) {
+      sent.result = "in use: " + opened.status().message();
+      return Status::Ok();
+    }
+    if (!opened.ok()) return opened.status();
+    SpillReader& file = **opened;
+    SessionInfo info = file.session();
+    info.if_exists = policy_;
+    if (!options_.run.empty()) info.run = options_.run;
+    sent.run = info.run;
+    sent.rank = info.rank;
+    IngestSender sender({.address = session_.collector().address(),
+                         .patience = Patience(),
+                         .first_seq = file.first_seq(),
+                         .late = true},
+                        info);
+    const auto cancel = session_.collector().OnCancel([&sender] { sender.Cancel(); });
+    const Status read = SendFrames(file, sender, sent);
+    if (options_.dry_run) {
+      if (read.ok()) sent.result = "would send" + TornText(file);
+      return read;
+    }
+    // What is before a damaged place is stored all the same.
+    Status stored = !read.ok() && read.code() != Code::kDataLoss ? read : sender.AwaitDurable();
+    if (stored.ok() && read.ok() && file.goodbye()) stored = sender.Finish(file.goodbye()->dropped_by_cause);
+    sent.attempt = sender.attempt();
+    if (sender.durable_before() >= file.first_seq())
+      sent.already = std::min(sent.records, sender.durable_before() + 1 - file.first_seq());
+    if (!stored.ok()) return stored;
+    if (!read.ok()) {
+      return {read.code(),
+              fmt::format("{}; {} records before it are stored; what comes after it cannot be sent; the "
+                          "file is left as it is",
+                          read.message(), FormatCount(sent.records))};
+    }
+    sent.result = "sent" + TornText(file);
+    if (unlink(sent.path.c_str()) != 0)
+      sent.result += "; the file could not be removed: " + std::generic_category().message(errno);
+    return Status::Ok();
+  }
+
+  Status SendFrames(SpillReader& file, IngestSender& sender, Sent& sent) {
+    ProgressBar progress(options_.dry_run ? "reading" : "sending",
+                         session_.terminal().err && !session_.options().quiet);
+    while (true) {
+      auto frame = file.Next();
+      if (!frame.ok()) return frame.status();
+      if (!*frame) return Status::Ok();
+      sent.bytes += (*frame)->payload.size();
+      const std::uint64_t records = (*frame)->records;
+      if (!options_.dry_run)
+        STATCOLLECT_RETURN_IF_ERROR(sender.SendEncoded(records, std::move((*frame)->payload)));
+      sent.records += records;
+      progress.Draw(sent.bytes, file.bytes(), sent.records);
+    }
+  }
+
+  static std::string TornText(const SpillReader& file) {
+    return file.torn_bytes() == 0
+               ? ""
+               : fmt::format("; the last {} were not written to their end and are lost with the process",
+                             FormatBytes(file.torn_bytes()));
+  }
+
+  std::chrono::milliseconds Patience() const {
+    return options_.timeout_seconds > 0
+               ? std::chrono::milliseconds(static_cast<std::int64_t>(options_.timeout_seconds * 1000))
+               : kPatience;
+  }
+
+  void Report(const std::vector<Sent>& all) {
+    if (session_.options().format == Format::kJson) {
+      nlohmann::ordered_json files = nlohmann::ordered_json::array();
+      for (const Sent& sent : all) {
+        files.push_back({{"path", Printable(sent.path, 4000)},
+                         {"run", sent.run},
+                         {"rank", sent.rank},
+                         {"attempt", sent.attempt},
+                         {"records", sent.records},
+                         {"already_stored", sent.already},
+                         {"bytes", sent.bytes},
+                         {"ok", !sent.failed},
+                         {"result", Printable(sent.result, 4000)}});
+      }
+      std::cout << DumpJson(nlohmann::ordered_json{{"dry_run", options_.dry_run}, {"files", files}}) << '\n';
+      return;
+    }
+    Table table({{"file"},
+                 {"run"},
+                 {"rank", Align::kRight},
+                 {"records", Align::kRight},
+                 {"already stored", Align::kRight},
+                 {"result", Align::kLeft, true}});
+    for (const Sent& sent : all) {
+      table.AddRow({Printable(std::filesystem::path(sent.path).filename().string()), sent.run,
+                    std::to_string(sent.rank), FormatCount(sent.records), FormatCount(sent.already),
+                    Printable(sent.result, 1000)});
+    }
+    if (session_.options().format == Format::kCsv) return session_.PrintCsv(table);
+    Page page;
+    page.AddTable(table);
+    session_.PrintPage(page);
+  }
+
+  Session& session_;
+  const ImportOptions& options_;
+  const std::string attempted_;
+  IfExists policy_ = IfExists::kError;
+};
+
+}  // namespace
+
+int ImportSpill(Session& session, const ImportOptions& options) {
+  return SpillImporter(session, options).Run();
+}
+
+}  // namespace statcollect::client

@@ -1,0 +1,14 @@
+// The part of statctl import that sends spill files of our own agents.
+#ifndef STATCOLLECT_CLIENT_COMMANDS_IMPORT_SPILL_H_
+#define STATCOLLECT_CLIENT_COMMANDS_IMPORT_SPILL_H_
+
+#include "client/commands/commands.h"
+
+namespace statcollect::client {
+
+// options.format is "spill", path a file or a folder of them; run may be empty. Returns the exit code.
+int ImportSpill(Session& session, const ImportOptions& options);
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_COMMANDS_IMPORT_SPILL_H_

@@ -1,0 +1,389 @@
+// The report of a diff for people: verdict, first origin, what diverged, what was compared, what could not
+// be, what to do next.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "client/commands/commands.h"
+#include "client/render/divergence_text.h"
+#include "common/names.h"
+#include "proto/json.h"
+
+namespace statcollect::client {
+namespace {
+
+constexpr int kUnmatchedShown = 5;
+constexpr int kOriginsShown = 5;
+constexpr int kConfigShown = 20;
+
+// "all 48 records compared are equal bit for bit", as far as the content hashes tell.
+std::string EqualText(const v1::DiffReport& report) {
+  const std::uint64_t records = report.compared().records(), unproven = report.without_hash();
+  if (unproven == 0)
+    return fmt::format("all {} records compared are equal bit for bit", FormatCount(records));
+  const std::string all = fmt::format(
+      "all {} records compared are equal in every statistic that both runs recorded", FormatCount(records));
+  if (unproven >= records) return all + "; without content hashes their bits are not known";
+  return all + fmt::format(", {} of them bit for bit; the others have no content hash",
+                           FormatCount(records - unproven));
+}
+
+// Of the root, else of the first divergence.
+std::string RootHeadline(const v1::DiffReport& report) {
+  v1::Divergence row = Focus(report);
+  const bool after_rounding = report.has_root() && report.root().has_times_expected() &&
+                              !report.root().has_agreeing() && row.origin();
+  if (after_rounding) row.set_origin(false);
+  return Headline(row, report) + (after_rounding ? " Rounding explains everything before it." : "");
+}
+
+// " Cause: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2)."
+std::string CauseText(const v1::DiffReport& report) {
+  if (!report.has_root() || !report.root().has_cause()) return {};
+  const v1::Cause& cause = report.root().cause();
+  const bool sure = cause.confidence() == "certain";
+  return fmt::format(" {}: {}.", sure ? "Cause" : fmt::format("Cause ({})", Printable(cause.confidence())),
+                     Printable(cause.text(), 1000));
+}
+
+// What differs, but not by more than rounding or tolerances explain.
+void AddWithin(const std::string& runs, const v1::DiffReport& report, Page& page) {
+  const v1::Compared& compared = report.compared();
+  const std::uint64_t differ = compared.within_tolerance() + compared.diverged();
+  const std::string of =
+      fmt::format("{} of {} records differ", FormatCount(differ), FormatCount(compared.records()));
+  if (report.explained() == "rounding" && report.has_first()) {
+    return page.AddSentence(
+        fmt::format(
+            "{}: {}, and rounding explains all of them: no tensor differs by more than its inputs do, beyond "
+            "what its sisters and its own past show.",
+            runs, of),
+        "SAME UP TO ROUNDING", Tone::kGood);
+  }
+  if (report.has_root()) {
+    return page.AddSentence(
+        fmt::format(
+            "{}: {}, none by more than its tolerance. But rounding does not explain them: they begin {}{}",
+            runs, of, RootHeadline(report), CauseText(report)),
+        "WITHIN TOLERANCE", Tone::kWarn);
+  }
+  page.AddSentence(fmt::format("{}: {}, none by more than its tolerance{}.", runs, of,
+                               report.explained() == "rounding" ? "; rounding explains all of them" : ""),
+                   "WITHIN TOLERANCE", Tone::kGood);
+}
+
+void AddVerdict(const v1::DiffReport& report, Page& page) {
+  const std::string runs = fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
+  const v1::Compared& compared = report.compared();
+  switch (report.verdict()) {
+    case v1::VERDICT_IDENTICAL:
+      return page.AddSentence(fmt::format("{}: {}.", runs, EqualText(report)), "IDENTICAL", Tone::kGood);
+    case v1::VERDICT_WITHIN_TOLERANCE:
+      if (compared.within_tolerance() == 0) {
+        return page.AddSentence(fmt::format("{}: {}{} are in one run only.", runs, EqualText(report),
+                                            report.without_hash() > 0 ? ". Others" : "; others"),
+                                "WITHIN TOLERANCE", Tone::kGood);
+      }
+      return AddWithin(runs, report, page);
+    case v1::VERDICT_DIVERGED:
+      return page.AddSentence(RootHeadline(report) + CauseText(report), "DIVERGED", Tone::kBad);
+    default:
+      return page.AddSentence(fmt::format("{}: {}.", runs, Printable(report.message(), 1000)), "INCOMPARABLE",
+                              Tone::kWarn);
+  }
+}
+
+// Both sides of the first origin, statistic by statistic.
+class SidesTable {
+ public:
+  SidesTable(const v1::DiffReport& report)
+      : first_(Focus(report)),
+        table_({{""},
+                {Printable(report.run_a()), Align::kRight, true},
+                {Printable(report.run_b()), Align::kRight, true},
+                {"relative change", Align::kRight}}) {}
+
+  Table Make() && {
+    const v1::ObservationSide &a = first_.a(), &b = first_.b();
+    if (a.has_value() || b.has_value()) {
+      Value("value", a.has_value(), b.has_value(), a.value(), b.value());
+      return std::move(table_);
+    }
+    Text("dtype", a.dtype(), b.dtype());
+    Text("shape", ShapeText(a.shape()), ShapeText(b.shape()));
+    Value("min", a.has_min(), b.has_min(), a.min(), b.min());
+    Value("max", a.has_max(), b.has_max(), a.max(), b.max());
+    Value("mean", a.has_mean(), b.has_mean(), a.mean(), b.mean());
+    Value("std", a.has_std(), b.has_std(), a.std(), b.std());
+    Value("l2", a.has_l2(), b.has_l2(), a.l2(), b.l2());
+    Count("nan", a.has_nan(), b.has_nan(), a.nan(), b.nan());
+    Count("inf", KnowsInfinities(a), KnowsInfinities(b), Infinities(a), Infinities(b));
+    Count("zero", a.has_zero(), b.has_zero(), a.zero(), b.zero());
+    return std::move(table_);
+  }
+
+ private:
+  void Text(const std::string& name, const std::string& a, const std::string& b) {
+    table_.AddRow({name, first_.has_a() ? a : "-", first_.has_b() ? b : "-"});
+  }
+  void Value(const std::string& name, bool has_a, bool has_b, double a, double b) {
+    table_.AddRow({name, has_a ? FormatNumber(a) : "-", has_b ? FormatNumber(b) : "-",
+                   has_a && has_b ? FormatChange(a, b) : ""});
+  }
+  static bool KnowsInfinities(const v1::ObservationSide& side) {
+    return side.has_inf() || side.has_pos_inf();
+  }
+  static std::uint64_t Infinities(const v1::ObservationSide& side) {
+    return side.inf() + side.pos_inf() + side.neg_inf();
+  }
+  void Count(const std::string& name, bool has_a, bool has_b, std::uint64_t a, std::uint64_t b) {
+    Text(name, has_a ? FormatCount(a) : "-", has_b ? FormatCount(b) : "-");
+  }
+
+  const v1::Divergence first_;
+  Table table_;
+};
+
+bool SamePlace(const v1::Divergence& a, const v1::Divergence& b) {
+  return a.step() == b.step() && a.rank() == b.rank() && a.stage() == b.stage() &&
+         a.activation() == b.activation() && a.micro_batch() == b.micro_batch();
+}
+
+void AddFocus(const v1::DiffReport& report, Page& page) {
+  const v1::Divergence focus = Focus(report);
+  page.AddHeading(fmt::format("{}: {}, step {}, micro-batch {}, rank {}",
+                              report.has_root() ? "Root" : "First origin", PlaceText(focus), focus.step(),
+                              focus.micro_batch(), RankText(focus)));
+  page.AddTable(SidesTable(report).Make());
+}
+
+// Why the root is believed to be one, where its effect shows, and what else it might be.
+void AddReasons(const v1::DiffReport& report, Page& page) {
+  if (!report.has_root()) return;
+  const v1::Root& root = report.root();
+  std::vector<std::string> items;
+  for (const std::string& because : root.because()) items.push_back(Printable(because, 1000));
+  if (root.has_agreeing() && root.agreeing() > 0)
+    items.push_back(
+        fmt::format("{} records of its rank were compared before it", FormatCount(root.agreeing())));
+  const v1::Divergence row = RowOf(root);
+  if (report.has_first() && !SamePlace(row, report.first()))
+    items.push_back(fmt::format("above its tolerance first: {}, distance {}", WhereText(report.first()),
+                                DistanceText(report.first())));
+  for (const v1::Divergence& other : root.alternatives())
+    items.push_back(fmt::format("also possible: {}, distance {}", WhereText(other), DistanceText(other)));
+  page.AddHeading(fmt::format("Why there ({})", Printable(root.confidence())));
+  page.AddItems(std::move(items));
+}
+
+// How far apart the runs are, step by step.
+void AddCurve(const v1::DiffReport& report, Page& page) {
+  constexpr int kPointsShown = 8;
+  const auto& points = report.growth().points();
+  if (report.explained() != "rounding" || points.size() < 2) return;
+  Table table({{"step", Align::kRight}, {"typical distance", Align::kRight}, {"largest", Align::kRight}});
+  const int shown = std::min<int>(kPointsShown, points.size());
+  for (int i = 0; i < shown; ++i) {
+    const v1::GrowthPoint& point = points[i * (points.size() - 1) / (shown - 1)];
+    table.AddRow({std::to_string(point.step()), point.has_distance() ? FormatShort(point.distance()) : "-",
+                  point.has_distance_max() ? FormatShort(point.distance_max()) : "-"});
+  }
+  page.AddHeading("How rounding grows");
+  page.AddTable(std::move(table));
+}
+
+void AddDiverged(const v1::DiffReport& report, Page& page) {
+  Table table({{"step", Align::kRight},
+               {"mb", Align::kRight},
+               {"rank", Align::kRight},
+               {"stage"},
+               {"activation", Align::kLeft, true},
+               {"reason"},
+               {"distance", Align::kRight},
+               {"tolerance", Align::kRight},
+               {"cause"}});
+  for (const v1::Divergence& d : report.diverged()) {
+    table.AddRow({std::to_string(d.step()), std::to_string(d.micro_batch()), RankText(d), StageText(d),
+                  PlaceText(d), ReasonText(d, report), DistanceText(d),
+                  d.has_tolerance() ? FormatShort(d.tolerance()) : "-",
+                  d.origin() ? "origin" : "propagated"});
+  }
+  const auto shown = static_cast<std::uint64_t>(report.diverged_size());
+  const std::uint64_t total = std::max(report.compared().diverged(), shown);
+  page.AddHeading(total > shown
+                      ? fmt::format("Diverged, in order of execution (first {} of {}; --all lists every one)",
+                                    FormatCount(shown), FormatCount(total))
+                      : "Diverged, in order of execution");
+  page.AddTable(std::move(table));
+}
+
+void AddOtherOrigins(const v1::DiffReport& report, Page& page) {
+  if (report.origins_size() < 2) return;
+  page.AddHeading("Further independent origins");
+  std::vector<std::string> items;
+  for (int i = 1; i < report.origins_size() && i <= kOriginsShown; ++i) {
+    const v1::Divergence& d = report.origins(i);
+    items.push_back(fmt::format("{}: {}, distance {}", WhereText(d), ReasonText(d, report), DistanceText(d)));
+  }
+  if (report.origins_size() > kOriginsShown + 1) {
+    items.push_back(fmt::format("and {} more", report.origins_size() - kOriginsShown - 1));
+  }
+  page.AddItems(std::move(items));
+}
+
+// "growth: typical distance 1.2e-6 at step 0, 3e-5 at step 9; about 1.5 times a step"
+void AppendGrowth(const v1::DiffReport& report, std::vector<std::string>& items) {
+  const auto& points = report.growth().points();
+  const auto with_distance = [](const v1::GrowthPoint& point) { return point.has_distance(); };
+  const auto first = std::find_if(points.begin(), points.end(), with_distance);
+  if (first == points.end()) return;
+  std::string text = fmt::format("typical distance of what is not identical: {} at step {}",
+                                 FormatShort(first->distance()), first->step());
+  const auto last = std::find_if(points.rbegin(), points.rend(), with_distance);
+  if (last->step() != first->step()) {
+    text += fmt::format(", {} at step {}", FormatShort(last->distance()), last->step());
+  }
+  if (report.growth().has_factor_per_step()) {
+    text += fmt::format("; grows {} times a step at first", FormatShort(report.growth().factor_per_step()));
+  }
+  items.push_back(std::move(text));
+}
+
+void AppendNoise(const v1::DiffReport& report, std::vector<std::string>& items) {
+  if (!report.has_noise()) return;
+  std::string runs;
+  for (const std::string& run : report.noise().runs()) runs += (runs.empty() ? "" : ", ") + Printable(run);
+  items.push_back(fmt::format("noise: {} {}; diverged is what is more than 10 times as far apart",
+                              report.noise().stored() ? "as saved from repeats" : "from repeats", runs));
+}
+
+void AddAligned(const v1::DiffReport& report, Page& page) {
+  if (report.aligned().empty()) return;
+  constexpr int kAlignedShown = 10;
+  Table table({{Printable(report.run_a()), Align::kLeft, true},
+               {Printable(report.run_b()), Align::kLeft, true},
+               {"matched by"},
+               {"confidence", Align::kRight}});
+  for (int i = 0; i < report.aligned_size() && i < kAlignedShown; ++i) {
+    const v1::AlignedNames& names = report.aligned(i);
+    table.AddRow({Printable(names.a()), Printable(names.b()), Printable(names.method()),
+                  fmt::format("{:.2f}", names.confidence())});
+  }
+  page.AddHeading(report.aligned_size() > kAlignedShown
+                      ? fmt::format("Names that stand for one another (first {} of {})", kAlignedShown,
+                                    report.aligned_size())
+                      : "Names that stand for one another");
+  page.AddTable(std::move(table));
+}
+
+// "0-3"; of merged ranks "0-1 (B: 0-3)".
+using RankList = google::protobuf::RepeatedField<std::uint32_t>;
+std::string RanksText(const RankList& a, const RankList& b) {
+  const std::string text = FormatRanges({a.begin(), a.end()});
+  return b.empty() ? text : fmt::format("{} (B: {})", text, FormatRanges({b.begin(), b.end()}));
+}
+
+void AddCompared(const v1::DiffReport& report, Page& page) {
+  const v1::Compared& c = report.compared();
+  std::vector<std::string> items = {
+      fmt::format("{} records: {} identical, {} within tolerance, {} diverged", FormatCount(c.records()),
+                  FormatCount(c.identical()), FormatCount(c.within_tolerance()), FormatCount(c.diverged()))};
+  if (report.has_steps()) {
+    items.push_back(fmt::format("steps {}..{}, ranks {}", report.steps().first(), report.steps().last(),
+                                RanksText(report.ranks(), report.ranks_b())));
+  }
+  items.push_back(fmt::format("initial weights: {}; batches: {}", Printable(report.inputs().weights()),
+                              Printable(report.inputs().batches())));
+  if (report.verdict() == v1::VERDICT_DIVERGED) {
+    const v1::Spread& spread = report.spread();
+    items.push_back(fmt::format("spread: {} of {} activations, {} step{}, ranks {}",
+                                FormatCount(spread.activations()), FormatCount(spread.activations_total()),
+                                FormatCount(spread.steps()), spread.steps() == 1 ? "" : "s",
+                                RanksText(spread.ranks(), spread.ranks_b())));
+  }
+  AppendGrowth(report, items);
+  AppendNoise(report, items);
+  if (report.has_first_bitwise() &&
+      !(report.has_first() && SamePlace(report.first(), report.first_bitwise()))) {
+    const v1::Divergence& d = report.first_bitwise();
+    items.push_back(
+        fmt::format("first difference of any size: {}, distance {}", WhereText(d), DistanceText(d)));
+  }
+  page.AddHeading("Compared");
+  page.AddItems(std::move(items));
+}
+
+void AppendOnly(const google::protobuf::RepeatedPtrField<std::string>& names, const std::string& run,
+                std::vector<std::string>& items) {
+  for (int i = 0; i < names.size() && i < kUnmatchedShown; ++i) {
+    items.push_back(fmt::format("only in {}: {}", Printable(run), Printable(names[i])));
+  }
+  if (names.size() > kUnmatchedShown) {
+    items.push_back(
+        fmt::format("only in {}: {} more", Printable(run), FormatCount(names.size() - kUnmatchedShown)));
+  }
+}
+
+void AddNotCompared(const v1::DiffReport& report, Page& page) {
+  std::vector<std::string> items;
+  AppendOnly(report.unmatched().only_a(), report.run_a(), items);
+  AppendOnly(report.unmatched().only_b(), report.run_b(), items);
+  for (const std::string& note : report.notes()) items.push_back(Printable(note, 1000));
+  if (items.empty()) return;
+  page.AddHeading("Not compared, and remarks");
+  page.AddItems(std::move(items));
+}
+
+void AddConfiguration(const v1::DiffReport& report, Page& page) {
+  const auto& differences = report.inputs().config();
+  if (differences.empty()) return;
+  Table table({{"key", Align::kLeft, true},
+               {Printable(report.run_a()), Align::kLeft, true},
+               {Printable(report.run_b()), Align::kLeft, true}});
+  for (int i = 0; i < differences.size() && i < kConfigShown; ++i) {
+    const v1::ConfigDifference& d = differences[i];
+    table.AddRow({d.key(), d.has_a() ? d.a() : "(not set)", d.has_b() ? d.b() : "(not set)"});
+  }
+  page.AddHeading(
+      differences.size() > kConfigShown
+          ? fmt::format("Configuration that differs (first {} of {})", kConfigShown, differences.size())
+          : "Configuration that differs");
+  page.AddTable(std::move(table));
+}
+
+void AddNextStep(const v1::DiffReport& report, Page& page) {
+  if (report.verdict() != v1::VERDICT_DIVERGED && !report.has_root()) return;
+  const std::string text = NextStep(report);
+  page.AddSentence(text.ends_with('?') ? text : text + ".", "Next:");
+  if (const std::string values = ValuesAdvice(report); !values.empty())
+    page.AddSentence(values + ".", "Its values:");
+}
+
+}  // namespace
+
+Page RenderVerdict(const v1::DiffReport& report) {
+  Page page;
+  AddVerdict(report, page);
+  return page;
+}
+
+Page RenderDiff(const v1::DiffReport& report) {
+  Page page = RenderVerdict(report);
+  if (report.verdict() == v1::VERDICT_DIVERGED || report.has_root()) {
+    AddReasons(report, page);
+    AddFocus(report, page);
+  }
+  if (report.verdict() == v1::VERDICT_DIVERGED) {
+    AddDiverged(report, page);
+    AddOtherOrigins(report, page);
+  }
+  AddCurve(report, page);
+  AddCompared(report, page);
+  AddAligned(report, page);
+  AddNotCompared(report, page);
+  AddConfiguration(report, page);
+  AddNextStep(report, page);
+  return page;
+}
+
+}  // namespace statcollect::client

@@ -1,0 +1,244 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "client/commands/commands.h"
+#include "client/commands/scalars_against.h"
+#include "client/commands/selection.h"
+#include "client/render/flatten.h"
+#include "common/names.h"
+#include "proto/json.h"
+
+namespace statcollect::client {
+namespace {
+
+constexpr std::size_t kColumnsMax = 6;
+constexpr std::size_t kNameBytesMax = 4096, kNameWidth = 48, kHeadWidth = 24;
+
+using Series = std::pair<std::string, std::uint32_t>;  // name, rank
+using Line = std::pair<std::uint64_t, std::uint32_t>;  // step, micro-batch
+
+// Names may have a thousand characters: whole only where programs read.
+std::string Shown(const std::string& name, std::size_t width) {
+  return ShortenMiddle(Printable(name, kNameBytesMax), width);
+}
+
+Table LongTable(const v1::ListScalarsResponse& response) {
+  Table table({{"name", Align::kLeft, true},
+               {"rank", Align::kRight},
+               {"step", Align::kRight},
+               {"mb", Align::kRight},
+               {"value", Align::kRight}});
+  for (const v1::ScalarRow& row : response.records()) {
+    table.AddRow({Shown(row.name(), kNameWidth), std::to_string(row.rank()), std::to_string(row.step()),
+                  std::to_string(row.micro_batch()), FormatNumber(row.value())});
+  }
+  return table;
+}
+
+// A line a step and micro-batch, a column a name and rank.
+Table WideTable(const std::map<Line, std::map<Series, double>>& lines, const std::set<Series>& series,
+                bool micro_batches) {
+  std::vector<Column> columns = {{"step", Align::kRight}};
+  if (micro_batches) columns.push_back({"mb", Align::kRight});
+  for (const auto& [name, rank] : series) {
+    columns.push_back({fmt::format("{} (rank {})", Shown(name, kHeadWidth), rank), Align::kRight});
+  }
+  Table table(std::move(columns));
+  for (const auto& [line, values] : lines) {
+    std::vector<std::string> cells = {std::to_string(line.first)};
+    if (micro_batches) cells.push_back(std::to_string(line.second));
+    for (const Series& column : series) {
+      const auto value = values.find(column);
+      cells.push_back(value == values.end() ? "-" : FormatNumber(value->second));
+    }
+    table.AddRow(std::move(cells));
+  }
+  return table;
+}
+
+// Wide if there are few columns and no step has two values of one column.
+Table MakeTable(const v1::ListScalarsResponse& response) {
+  std::set<Series> series;
+  std::map<Line, std::map<Series, double>> lines;
+  bool fits = true, micro_batches = false;
+  for (const v1::ScalarRow& row : response.records()) {
+    const Series column{row.name(), row.rank()};
+    series.insert(column);
+    fits = lines[{row.step(), row.micro_batch()}].emplace(column, row.value()).second && fits;
+    micro_batches = micro_batches || row.micro_batch() > 0;
+  }
+  return fits && series.size() <= kColumnsMax ? WideTable(lines, series, micro_batches) : LongTable(response);
+}
+
+Result<v1::ListScalarsResponse> Ask(Session& session, const ScalarsOptions& options, const std::string& run) {
+  v1::ListScalarsRequest request;
+  request.set_run(run);
+  request.set_name(options.name);
+  STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
+  return session.collector().ListScalars(request);
+}
+
+// --- two runs
+
+nlohmann::ordered_json Number(const std::optional<double>& value) {
+  if (!value) return nullptr;
+  if (std::isnan(*value)) return "NaN";
+  if (std::isinf(*value)) return *value > 0 ? "Infinity" : "-Infinity";
+  return *value;
+}
+
+std::optional<double> Difference(const ScalarPair& pair) {
+  return pair.both() ? std::optional(*pair.b - *pair.a) : std::nullopt;
+}
+// Of the difference, to run A's value.
+std::optional<double> Relative(const ScalarPair& pair) {
+  if (!pair.both() || *pair.a == 0) return pair.both() && *pair.b == 0 ? std::optional(0.0) : std::nullopt;
+  return (*pair.b - *pair.a) / std::abs(*pair.a);
+}
+
+nlohmann::ordered_json ToJson(const ScalarsOptions& options, const ScalarComparison& comparison) {
+  nlohmann::ordered_json json = {
+      {"run_a", options.run}, {"run_b", options.against}, {"same", comparison.same()}};
+  json["series"] = nlohmann::ordered_json::array();
+  for (const ScalarAgreement& at : comparison.series) {
+    nlohmann::ordered_json one = {{"name", at.name},      {"rank", at.rank},     {"compared", at.compared},
+                                  {"differ", at.differ},  {"only_a", at.only_a}, {"only_b", at.only_b},
+                                  {"first_step", nullptr}};
+    if (at.first) one["first_step"] = at.first->step;
+    json["series"].push_back(std::move(one));
+  }
+  json["records"] = nlohmann::ordered_json::array();
+  for (const ScalarPair& pair : comparison.pairs) {
+    json["records"].push_back({{"name", pair.name},
+                               {"rank", pair.rank},
+                               {"step", pair.step},
+                               {"micro_batch", pair.micro_batch},
+                               {"a", Number(pair.a)},
+                               {"b", Number(pair.b)},
+                               {"difference", Number(Difference(pair))},
+                               {"relative", Number(Relative(pair))}});
+  }
+  return json;
+}
+
+Table ToCsv(const ScalarComparison& comparison) {
+  Table table({{"name"}, {"rank"}, {"step"}, {"micro_batch"}, {"a"}, {"b"}, {"difference"}, {"relative"}});
+  const auto cell = [](const std::optional<double>& value) {
+    const auto number = Number(value);
+    return number.is_null() ? "" : number.is_string() ? number.get<std::string>() : DumpJson(number, -1);
+  };
+  for (const ScalarPair& pair : comparison.pairs) {
+    table.AddRow({pair.name, std::to_string(pair.rank), std::to_string(pair.step),
+                  std::to_string(pair.micro_batch), cell(pair.a), cell(pair.b), cell(Difference(pair)),
+                  cell(Relative(pair))});
+  }
+  return table;
+}
+
+std::string ChangeText(const ScalarPair& pair) {
+  const std::string change = pair.both() ? FormatChange(*pair.a, *pair.b) : "";
+  return change.empty() ? "" : " (" + change + ")";
+}
+
+std::string AgreementText(const ScalarAgreement& at) {
+  std::string text = fmt::format("{}, rank {}: ", Shown(at.name, kNameWidth), at.rank);
+  if (at.compared == 0) return text + "in one run only";
+  if (!at.first) {
+    text += fmt::format("{} value{}, none differs", FormatCount(at.compared), at.compared == 1 ? "" : "s");
+  } else {
+    text += fmt::format("first differs at step {}: {} and {}{}; {} of {} values differ", at.first->step,
+                        FormatNumber(at.first->a), FormatNumber(at.first->b), ChangeText(*at.first),
+                        FormatCount(at.differ), FormatCount(at.compared));
+  }
+  const std::uint64_t alone = at.only_a + at.only_b;
+  return alone == 0 ? text : text + fmt::format("; {} in one run only", FormatCount(alone));
+}
+
+Page Render(const ScalarsOptions& options, const ScalarComparison& comparison) {
+  Page page;
+  const std::string runs = fmt::format("{} and {}", Printable(options.run), Printable(options.against));
+  if (comparison.pairs.empty()) {
+    page.AddSentence("No scalars in " + runs + " for that.");
+    return page;
+  }
+  page.AddSentence(runs, comparison.same() ? "SAME" : "DIFFERENT",
+                   comparison.same() ? Tone::kGood : Tone::kWarn);
+  std::vector<std::string> items;
+  for (const ScalarAgreement& at : comparison.series) items.push_back(AgreementText(at));
+  page.AddItems(std::move(items));
+  const bool micro_batches = std::any_of(comparison.pairs.begin(), comparison.pairs.end(),
+                                         [](const auto& p) { return p.micro_batch > 0; });
+  std::vector<Column> columns = {
+      {"name", Align::kLeft, true}, {"rank", Align::kRight}, {"step", Align::kRight}};
+  if (micro_batches) columns.push_back({"mb", Align::kRight});
+  for (const std::string& title :
+       {Printable(options.run), Printable(options.against), std::string("difference"), std::string("change")})
+    columns.push_back({title, Align::kRight});
+  Table table(std::move(columns));
+  for (const ScalarPair& pair : comparison.pairs) {
+    std::vector<std::string> cells = {Shown(pair.name, kNameWidth), std::to_string(pair.rank),
+                                      std::to_string(pair.step)};
+    if (micro_batches) cells.push_back(std::to_string(pair.micro_batch));
+    cells.insert(cells.end(), {FormatNumber(pair.a), FormatNumber(pair.b),
+                               pair.both() && pair.differs() ? FormatNumber(Difference(pair)) : "",
+                               pair.both() ? FormatChange(*pair.a, *pair.b) : ""});
+    table.AddRow(std::move(cells));
+  }
+  page.AddTable(std::move(table));
+  return page;
+}
+
+int Compare(Session& session, const ScalarsOptions& options) {
+  const std::string attempted =
+      "scalars " + Printable(options.run) + " --against " + Printable(options.against);
+  const auto a = Ask(session, options, options.run);
+  if (!a.ok()) return session.Fail(attempted, a.status());
+  const auto b = Ask(session, options, options.against);
+  if (!b.ok()) return session.Fail(attempted, b.status());
+  const ScalarComparison comparison = CompareScalars(*a, *b);
+  switch (session.options().format) {
+    case Format::kJson:
+      session.PrintLine(DumpJson(ToJson(options, comparison)));
+      break;
+    case Format::kCsv:
+      session.PrintCsv(ToCsv(comparison));
+      break;
+    default:
+      session.PrintPage(Render(options, comparison));
+  }
+  const bool compared = std::any_of(comparison.series.begin(), comparison.series.end(),
+                                    [](const auto& at) { return at.compared > 0; });
+  return !compared ? kExitNoAnswer : comparison.same() ? kExitSame : kExitDiverged;
+}
+
+}  // namespace
+
+int Scalars(Session& session, const ScalarsOptions& options) {
+  if (!options.against.empty()) return Compare(session, options);
+  const std::string attempted = "scalars " + Printable(options.run);
+  const auto response = Ask(session, options, options.run);
+  if (!response.ok()) return session.Fail(attempted, response.status());
+  if (session.options().format == Format::kJson) {
+    session.PrintJson(*response);
+  } else if (session.options().format == Format::kCsv) {
+    session.PrintCsv(FlattenRecords(response->records()));
+  } else {
+    Page page;
+    if (response->records().empty()) {
+      page.AddSentence("No scalars in " + Printable(options.run) +
+                       " for that: statagent.log_scalar(\"loss\", loss) records one.");
+    } else {
+      page.AddTable(MakeTable(*response));
+    }
+    session.PrintPage(page);
+  }
+  return kExitSame;
+}
+
+}  // namespace statcollect::client

@@ -1,0 +1,79 @@
+#include "client/commands/selection.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "common/names.h"
+#include "common/step_set.h"
+
+namespace statcollect::client {
+namespace {
+
+constexpr std::uint32_t kRanksMax = 1u << 20;
+
+// "4-7" or "4".
+bool ParseRange(std::string_view part, std::uint32_t& first, std::uint32_t& last) {
+  const char* const end = part.data() + part.size();
+  auto parsed = std::from_chars(part.data(), end, first);
+  last = first;
+  if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '-') {
+    parsed = std::from_chars(parsed.ptr + 1, end, last);
+  }
+  return parsed.ec == std::errc() && parsed.ptr == end && first <= last && last < kRanksMax;
+}
+
+std::string KnownKinds() {
+  std::string known;
+  for (int kind = 1; kind < kKindCount; ++kind) {
+    known.append(known.empty() ? "" : ", ").append(Name(static_cast<Kind>(kind)));
+  }
+  return known;
+}
+
+}  // namespace
+
+std::vector<std::string> SplitCommas(std::string_view text) {
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    parts.emplace_back(text.substr(0, comma));
+    if (comma == std::string_view::npos) return parts;
+    text.remove_prefix(comma + 1);
+    if (text.empty()) parts.emplace_back();
+  }
+  return parts;
+}
+
+Result<std::vector<std::uint32_t>> ParseRanks(const std::string& text) {
+  std::vector<std::uint32_t> ranks;
+  for (const std::string& part : SplitCommas(text)) {
+    std::uint32_t first = 0, last = 0;
+    if (!ParseRange(part, first, last)) {
+      return Status(Code::kInvalidArgument,
+                    "--rank: '" + Printable(part) + "' is no rank; expected numbers such as 0,1,4-7");
+    }
+    for (std::uint32_t rank = first; rank <= last; ++rank) ranks.push_back(rank);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+Result<std::vector<v1::Kind>> ParseKinds(const std::string& text) {
+  std::vector<v1::Kind> kinds;
+  for (const std::string& part : SplitCommas(text)) {
+    const auto kind = ParseKind(part);
+    if (!kind)
+      return Status(Code::kInvalidArgument, "'" + Printable(part) + "' is no kind; expected " + KnownKinds());
+    kinds.push_back(static_cast<v1::Kind>(*kind));
+  }
+  return kinds;
+}
+
+Status CheckSteps(const std::string& text) {
+  const auto parsed = StepSet::Parse(text);
+  if (parsed.ok()) return Status::Ok();
+  return {parsed.status().code(), "--steps: " + parsed.status().message()};
+}
+
+}  // namespace statcollect::client

@@ -1,0 +1,280 @@
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "client/commands/commands.h"
+#include "client/commands/selection.h"
+#include "client/commands/update_ratio.h"
+#include "client/exports/records_decoder.h"
+#include "client/render/flatten.h"
+#include "client/render/plot.h"
+#include "common/names.h"
+#include "common/step_set.h"
+#include "proto/json.h"
+
+namespace statcollect::client {
+namespace {
+
+using Side = v1::ObservationSide;
+
+struct Statistic {
+  std::string_view name;
+  std::optional<double> (*get)(const Side&);
+  enum { kAlways, kIfNonzero, kOnRequest } shown;  // in the table, unless --stat chooses
+};
+
+template <typename T>
+std::optional<double> If(bool has, T value) {
+  return has ? std::optional(static_cast<double>(value)) : std::nullopt;
+}
+
+constexpr Statistic kStatistics[] = {
+    {"min", [](const Side& s) { return If(s.has_min(), s.min()); }, Statistic::kAlways},
+    {"max", [](const Side& s) { return If(s.has_max(), s.max()); }, Statistic::kAlways},
+    {"mean", [](const Side& s) { return If(s.has_mean(), s.mean()); }, Statistic::kAlways},
+    {"std", [](const Side& s) { return If(s.has_std(), s.std()); }, Statistic::kAlways},
+    {"l1", [](const Side& s) { return If(s.has_l1(), s.l1()); }, Statistic::kOnRequest},
+    {"l2", [](const Side& s) { return If(s.has_l2(), s.l2()); }, Statistic::kAlways},
+    {"nan", [](const Side& s) { return If(s.has_nan(), s.nan()); }, Statistic::kIfNonzero},
+    {"pos_inf", [](const Side& s) { return If(s.has_pos_inf(), s.pos_inf()); }, Statistic::kIfNonzero},
+    {"neg_inf", [](const Side& s) { return If(s.has_neg_inf(), s.neg_inf()); }, Statistic::kIfNonzero},
+    {"zero", [](const Side& s) { return If(s.has_zero(), s.zero()); }, Statistic::kOnRequest},
+    {"numel", [](const Side& s) { return If(s.has_numel(), s.numel()); }, Statistic::kOnRequest},
+};
+
+using Chosen = std::vector<const Statistic*>;
+
+// kInvalidArgument names what is no statistic, and those there are.
+Result<Chosen> Choose(const std::string& text) {
+  Chosen chosen;
+  for (const std::string& name : SplitCommas(text)) {
+    const auto found = std::find_if(std::begin(kStatistics), std::end(kStatistics),
+                                    [&](const auto& s) { return s.name == name; });
+    if (found == std::end(kStatistics)) {
+      std::string known;
+      for (const Statistic& s : kStatistics) known.append(known.empty() ? "" : ", ").append(s.name);
+      return Status(Code::kInvalidArgument, "--stat: '" + Printable(name) + "' is no statistic; expected " +
+                                                known + ", or update_ratio alone");
+    }
+    chosen.push_back(found);
+  }
+  return chosen;
+}
+
+Chosen ChooseFor(const v1::GetSeriesResponse& response) {
+  Chosen chosen;
+  for (const Statistic& statistic : kStatistics) {
+    const bool nonzero =
+        std::any_of(response.records().begin(), response.records().end(),
+                    [&](const auto& point) { return statistic.get(point.stats()).value_or(0) != 0; });
+    if (statistic.shown == Statistic::kAlways || (statistic.shown == Statistic::kIfNonzero && nonzero)) {
+      chosen.push_back(&statistic);
+    }
+  }
+  return chosen;
+}
+
+// A column that says where a point belongs; left out of the table where it says nothing.
+struct OptionalColumn {
+  Column column;
+  std::string (*get)(const v1::SeriesPoint&);
+  std::string_view boring;  // the value that says nothing if all have it
+};
+
+const OptionalColumn kPlaces[] = {
+    {{"mb", Align::kRight}, [](const v1::SeriesPoint& p) { return std::to_string(p.micro_batch()); }, "0"},
+    {{"call", Align::kRight}, [](const v1::SeriesPoint& p) { return std::to_string(p.call()); }, "0"},
+    {{"path"}, [](const v1::SeriesPoint& p) { return p.output_path(); }, ""},
+    {{"mode"}, [](const v1::SeriesPoint& p) { return p.mode(); }, "train"},
+};
+
+std::string KindText(const v1::SeriesPoint& point) { return EnumText(*v1::Kind_descriptor(), point.kind()); }
+
+std::vector<const OptionalColumn*> InterestingPlaces(const v1::GetSeriesResponse& response) {
+  std::vector<const OptionalColumn*> places;
+  for (const OptionalColumn& place : kPlaces) {
+    if (std::any_of(response.records().begin(), response.records().end(),
+                    [&](const auto& point) { return place.get(point) != place.boring; })) {
+      places.push_back(&place);
+    }
+  }
+  return places;
+}
+
+Table MakeTable(const v1::GetSeriesResponse& response, const Chosen& statistics) {
+  const auto places = InterestingPlaces(response);
+  std::vector<Column> columns = {{"step", Align::kRight}, {"rank", Align::kRight}, {"kind"}};
+  for (const OptionalColumn* place : places) columns.push_back(place->column);
+  for (const Statistic* statistic : statistics)
+    columns.push_back({std::string(statistic->name), Align::kRight});
+  Table table(std::move(columns));
+  for (const v1::SeriesPoint& point : response.records()) {
+    std::vector<std::string> cells = {std::to_string(point.step()), std::to_string(point.rank()),
+                                      KindText(point)};
+    for (const OptionalColumn* place : places) cells.push_back(place->get(point));
+    for (const Statistic* statistic : statistics)
+      cells.push_back(FormatNumber(statistic->get(point.stats())));
+    table.AddRow(std::move(cells));
+  }
+  return table;
+}
+
+// One for each kind, in the order of the records: outputs and gradients have nothing in common but a name.
+std::vector<std::pair<std::string, std::string>> MakePlots(const v1::GetSeriesResponse& response,
+                                                           const Statistic& statistic) {
+  const auto places = InterestingPlaces(response);
+  struct OfKind {
+    std::string kind;
+    std::map<std::string, PlotLine> lines;
+    std::set<std::uint64_t> steps;
+  };
+  std::vector<OfKind> kinds;
+  for (const v1::SeriesPoint& point : response.records()) {
+    auto of = std::find_if(kinds.begin(), kinds.end(),
+                           [&](const OfKind& known) { return known.kind == KindText(point); });
+    if (of == kinds.end()) of = kinds.insert(of, {.kind = KindText(point), .lines = {}, .steps = {}});
+    std::string label = fmt::format("{} rank {}", of->kind, point.rank());
+    for (const OptionalColumn* place : places)
+      label += fmt::format(" {} {}", place->column.title, Printable(place->get(point)));
+    PlotLine& line = of->lines[label];
+    line.label = label;
+    of->steps.insert(point.step());
+    if (const auto value = statistic.get(point.stats()))
+      line.points.emplace_back(static_cast<double>(point.step()), *value);
+  }
+  std::vector<std::pair<std::string, std::string>> plots;
+  for (OfKind& of : kinds) {
+    std::vector<PlotLine> all;
+    for (auto& [label, line] : of.lines) all.push_back(std::move(line));
+    std::string plot = of.steps.size() < 2 ? "" : Plot(all);
+    if (!plot.empty()) plots.emplace_back(of.kind, std::move(plot));
+  }
+  return plots;
+}
+
+Page Render(const v1::GetSeriesResponse& response, const SeriesOptions& options, const Chosen& chosen) {
+  Page page;
+  page.AddTable(MakeTable(response, chosen.empty() ? ChooseFor(response) : chosen));
+  if (chosen.size() != 1) return page;
+  const auto plots = MakePlots(response, *chosen.front());
+  for (const auto& [kind, plot] : plots) {
+    page.AddHeading(fmt::format("{} of {}{}", chosen.front()->name, Printable(options.activation),
+                                plots.size() == 1 ? "" : ", " + kind));
+    page.AddPlot(plot);
+  }
+  return page;
+}
+
+Status MakeRequest(const SeriesOptions& options, v1::GetSeriesRequest& request) {
+  request.set_run(options.run);
+  request.set_activation(options.activation);
+  request.set_output_path(options.output_path);
+  STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
+  const auto kinds = ParseKinds(options.kind);
+  if (!kinds.ok()) return {kinds.status().code(), "--kind: " + kinds.status().message()};
+  if (kinds->size() > 1) return {Code::kInvalidArgument, "--kind: takes one kind; leave it out for all"};
+  if (!kinds->empty()) request.set_kind(kinds->front());
+  return Status::Ok();
+}
+
+constexpr std::string_view kUpdateRatio = "update_ratio";
+
+v1::ListScalarsResponse ToScalars(const SeriesOptions& options, const UpdateRatios& ratios,
+                                  const StepSet& wanted) {
+  v1::ListScalarsResponse response;
+  for (const auto& [place, ratio] : ratios.ratios()) {
+    if (!wanted.Contains(place.second)) continue;
+    const std::pair<std::string_view, double> values[] = {
+        {"", ratio.value}, {"_low", ratio.low}, {"_high", ratio.high}};
+    for (const auto& [suffix, value] : values) {
+      v1::ScalarRow& row = *response.add_records();
+      row.set_run(options.run);
+      row.set_rank(place.first);
+      row.set_step(place.second);
+      row.set_name(fmt::format("{}/{}{}", options.activation, kUpdateRatio, suffix));
+      row.set_value(value);
+    }
+  }
+  return response;
+}
+
+Page RenderRatios(const SeriesOptions& options, const UpdateRatios& ratios, const StepSet& wanted) {
+  Page page;
+  Table table({{"step", Align::kRight},
+               {"rank", Align::kRight},
+               {std::string(kUpdateRatio), Align::kRight},
+               {"likely from", Align::kRight},
+               {"to", Align::kRight}});
+  std::map<std::uint32_t, PlotLine> lines;
+  for (const auto& [place, ratio] : ratios.ratios()) {
+    const auto& [rank, step] = place;
+    if (!wanted.Contains(step)) continue;
+    table.AddRow({std::to_string(step), std::to_string(rank), FormatNumber(ratio.value),
+                  FormatNumber(ratio.low), FormatNumber(ratio.high)});
+    lines[rank].label = fmt::format("rank {}", rank);
+    lines[rank].points.emplace_back(static_cast<double>(step), ratio.value);
+  }
+  page.AddSentence(
+      fmt::format("How far each update moved {}: ||change|| / ||weight||, estimated from sketches.",
+                  Printable(options.activation)));
+  page.AddTable(std::move(table));
+  std::vector<PlotLine> all;
+  for (auto& [rank, line] : lines) all.push_back(std::move(line));
+  if (std::string plot = Plot(all); !plot.empty()) page.AddPlot(std::move(plot));
+  return page;
+}
+
+Status ShowUpdateRatios(Session& session, const SeriesOptions& options) {
+  if (!options.kind.empty() && options.kind != "weight")
+    return {Code::kInvalidArgument,
+            "--stat update_ratio is of weights; found --kind " + Printable(options.kind)};
+  const auto wanted = StepSet::Parse(options.steps);
+  if (!wanted.ok()) return wanted.status();
+  v1::ReadRecordsRequest request;
+  request.set_run(options.run);
+  STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
+  // The step before the first is needed too, and those between.
+  request.set_steps(fmt::format("{}-{}", wanted->first() - std::min<std::uint64_t>(1, wanted->first()),
+                                wanted->last() == StepSet::kLastStep ? "" : std::to_string(wanted->last())));
+  request.add_kinds(v1::KIND_WEIGHT);
+  request.set_sketches(true);
+  UpdateRatios ratios(options.activation);
+  RecordsDecoder decoder(ratios);
+  STATCOLLECT_RETURN_IF_ERROR(
+      session.collector().ReadRecords(request, [&](const auto& message) { return decoder.Take(message); }));
+  if (!ratios.seen())
+    return {Code::kNotFound, "no record of a weight '" + Printable(options.activation) +
+                                 "' in these steps and ranks; statctl summary lists the names, and watch "
+                                 "records weights with its optimizer"};
+  const v1::ListScalarsResponse rows = ToScalars(options, ratios, *wanted);
+  session.Print(
+      rows, [&] { return FlattenRecords(rows.records(), kIdentityColumns); },
+      [&] { return RenderRatios(options, ratios, *wanted); });
+  return Status::Ok();
+}
+
+}  // namespace
+
+int Series(Session& session, const SeriesOptions& options) {
+  const std::string attempted = "series " + Printable(options.run) + " " + Printable(options.activation);
+  if (options.stats == kUpdateRatio) {
+    const Status shown = ShowUpdateRatios(session, options);
+    return shown.ok() ? kExitSame : session.Fail(attempted, shown);
+  }
+  v1::GetSeriesRequest request;
+  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
+  const auto statistics = Choose(options.stats);
+  if (!statistics.ok()) return session.Fail(attempted, statistics.status());
+  const auto response = session.collector().GetSeries(request);
+  if (!response.ok()) return session.Fail(attempted, response.status());
+  session.Print(
+      *response, [&] { return FlattenRecords(response->records(), kIdentityColumns); },
+      [&] { return Render(*response, options, *statistics); });
+  return kExitSame;
+}
+
+}  // namespace statcollect::client

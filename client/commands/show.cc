@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "client/commands/commands.h"
+#include "client/render/flatten.h"
+#include "common/names.h"
+#include "proto/json.h"
+
+namespace statcollect::client {
+namespace {
+
+std::string Dropped(const google::protobuf::Map<std::string, std::uint64_t>& by_cause) {
+  const std::map<std::string, std::uint64_t> sorted(by_cause.begin(), by_cause.end());
+  std::string text;
+  for (const auto& [cause, count] : sorted) {
+    if (count > 0) text += (text.empty() ? "" : ", ") + FormatCount(count) + " " + cause;
+  }
+  return text.empty() ? "0" : text;
+}
+
+Table RankTable(const v1::AttemptInfo& attempt) {
+  Table table({{"rank", Align::kRight},
+               {"host", Align::kLeft, true},
+               {"pid", Align::kRight},
+               {"state"},
+               {"steps", Align::kRight},
+               {"tensors", Align::kRight},
+               {"records", Align::kRight},
+               {"dropped", Align::kLeft, true}});
+  for (const v1::RankInfo& rank : attempt.ranks()) {
+    table.AddRow({std::to_string(rank.rank()), rank.host(), std::to_string(rank.pid()), rank.state(),
+                  StepsText(rank), FormatCount(rank.stat_records()), FormatCount(rank.records()),
+                  Dropped(rank.dropped())});
+  }
+  return table;
+}
+
+void AddAttempts(const v1::GetRunResponse& run, Page& page) {
+  const std::int64_t now = NowUnixNanos();
+  for (const v1::AttemptInfo& attempt : run.attempts()) {
+    page.AddHeading(run.attempts_size() == 1
+                        ? "Ranks"
+                        : fmt::format("Ranks of attempt {}, started {}", attempt.attempt(),
+                                      FormatAgo(attempt.start_unix_nanos(), now)));
+    page.AddTable(RankTable(attempt));
+  }
+}
+
+void AddActivations(const v1::GetRunResponse& run, Page& page) {
+  if (run.kinds().empty()) return;
+  page.AddHeading(fmt::format("Activations ({})", FormatCount(run.activations())));
+  Table kinds({{"kind"}, {"activations", Align::kRight}});
+  for (const v1::KindCount& kind : run.kinds()) {
+    kinds.AddRow({EnumText(*v1::Kind_descriptor(), kind.kind()), FormatCount(kind.activations())});
+  }
+  page.AddTable(std::move(kinds));
+}
+
+// The program's own settings first, as far as their names tell: those of the checklist have sections.
+void AddConfiguration(const v1::GetRunResponse& run, Page& page) {
+  constexpr std::size_t kAllUpTo = 20, kShown = 12;
+  std::vector<std::pair<std::string, std::string>> settings(run.config().begin(), run.config().end());
+  if (settings.empty()) return;
+  std::sort(settings.begin(), settings.end(), [](const auto& x, const auto& y) {
+    const auto has_section = [](const auto& setting) { return setting.first.find('.') != std::string::npos; };
+    return std::pair(has_section(x), x) < std::pair(has_section(y), y);
+  });
+  const std::size_t all = settings.size();
+  if (all > kAllUpTo) settings.resize(kShown);
+  Table config({{"key", Align::kLeft, true}, {"value", Align::kLeft, true}});
+  for (const auto& [key, value] : settings) config.AddRow({key, value});
+  page.AddHeading(all == settings.size()
+                      ? "Configuration"
+                      : fmt::format("Configuration (first {} of {})", settings.size(), all));
+  page.AddTable(std::move(config));
+  if (all > settings.size())
+    page.AddSentence(fmt::format("statctl config {} lists all.", Printable(run.summary().run())));
+}
+
+// "6 steps (0..5)"
+std::string Extent(const v1::GetRunResponse& run) {
+  const v1::RunSummary& summary = run.summary();
+  const bool tensors =
+      std::any_of(run.attempts().begin(), run.attempts().end(), [](const v1::AttemptInfo& attempt) {
+        return std::any_of(attempt.ranks().begin(), attempt.ranks().end(),
+                           [](const v1::RankInfo& rank) { return rank.stat_records() > 0; });
+      });
+  if (!tensors)
+    return summary.has_first_step() ? "no tensors, other records in steps " + StepsText(summary) : "no steps";
+  return fmt::format("{} step{} ({})", FormatCount(summary.steps()), summary.steps() == 1 ? "" : "s",
+                     StepsText(summary));
+}
+
+Page Render(const v1::GetRunResponse& run) {
+  const v1::RunSummary& summary = run.summary();
+  Page page;
+  page.AddSentence(
+      fmt::format("is {}: {} of {} ranks, {}, {} records, {} dropped, started {}", summary.state(),
+                  summary.ranks(), summary.world_size(), Extent(run), FormatCount(summary.records()),
+                  FormatCount(summary.dropped()), FormatAgo(summary.start_unix_nanos(), NowUnixNanos())),
+      Printable(summary.run()));
+  AddAttempts(run, page);
+  AddActivations(run, page);
+  if (!run.events().empty()) {
+    page.AddHeading("Events");
+    page.AddTable(EventTable(run.events()));
+  }
+  AddConfiguration(run, page);
+  return page;
+}
+
+Table RanksCsv(const v1::GetRunResponse& run) {
+  Flattener ranks(*v1::RankInfo::descriptor(), {});
+  if (!run.attempts().empty()) {
+    for (const v1::RankInfo& rank : run.attempts().rbegin()->ranks()) ranks.Add(rank);
+  }
+  return std::move(ranks).Take();
+}
+
+}  // namespace
+
+int ShowRun(Session& session, const std::string& run) {
+  v1::GetRunRequest request;
+  request.set_run(run);
+  const auto response = session.collector().GetRun(request);
+  if (!response.ok()) return session.Fail("show " + Printable(run), response.status());
+  session.Print(
+      *response, [&] { return RanksCsv(*response); }, [&] { return Render(*response); });
+  return kExitSame;
+}
+
+}  // namespace statcollect::client

@@ -1,0 +1,129 @@
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "client/commands/commands.h"
+#include "client/render/flatten.h"
+#include "common/names.h"
+
+namespace statcollect::client {
+namespace {
+
+std::string LostText(const v1::GetStatusResponse& s) {
+  const std::map<std::string, std::uint64_t> causes(s.dropped_by_cause().begin(), s.dropped_by_cause().end());
+  std::uint64_t sum = 0;
+  std::string text;
+  for (const auto& [cause, count] : causes) {
+    sum += count;
+    text += fmt::format("{}{} {}", text.empty() ? ": " : ", ", cause, FormatCount(count));
+  }
+  return fmt::format("{} records, in all runs held{}", FormatCount(sum), text);
+}
+
+std::string LagText(const v1::GetStatusResponse& s) {
+  if (s.backlog_records() == 0) return "none: all that was received is durable";
+  return fmt::format("{} records ({}) received and not yet durable; the oldest for {} ms",
+                     FormatCount(s.backlog_records()), FormatBytes(s.backlog_bytes()),
+                     FormatCount(static_cast<std::uint64_t>(s.backlog_oldest_millis())));
+}
+
+std::string LimitsText(const v1::Retention& r) {
+  const std::string age =
+      r.age_seconds_max() > 0 ? "runs older than " + FormatDuration(r.age_seconds_max()) : "";
+  const std::string size =
+      r.disk_bytes_max() > 0 ? "the oldest runs above " + FormatBytes(r.disk_bytes_max()) : "";
+  if (age.empty() && size.empty()) return "off; statcollectord --retention, --max-disk";
+  return fmt::format("removes {}{}{}; removed {} ({}) since start", age,
+                     age.empty() || size.empty() ? "" : ", and ", size, FormatCount(r.runs_removed()),
+                     FormatBytes(r.bytes_removed()));
+}
+
+std::string NextText(const v1::RetentionNext& next, std::int64_t now) {
+  const std::int64_t left = (next.due_unix_nanos() - now) / 1'000'000'000;
+  std::string when = "when space is needed";
+  if (next.due_unix_nanos() > 0)
+    when = left > 0 ? "in " + FormatDuration(left) : "at the next look, within a minute";
+  return fmt::format("{} ({}, written {}): {}", Printable(next.run()), FormatBytes(next.bytes()),
+                     FormatAgo(next.last_write_unix_nanos(), now), when);
+}
+
+void AddRetention(const v1::Retention& r, Table* table) {
+  table->AddRow({"retention", LimitsText(r)});
+  if (!r.note().empty()) table->AddRow({"retention note", r.note()});
+  const std::int64_t now = NowUnixNanos();
+  const char* title = "removed next";
+  for (const v1::RetentionNext& next : r.next())
+    table->AddRow({std::exchange(title, ""), NextText(next, now)});
+  std::string kept;
+  for (const std::string& run : r.kept()) kept += (kept.empty() ? "" : ", ") + run;
+  if (!kept.empty()) table->AddRow({"kept", kept});
+}
+
+std::string CountsText(const google::protobuf::Map<std::string, std::uint64_t>& by_rule) {
+  const std::map<std::string, std::uint64_t> sorted(by_rule.begin(), by_rule.end());
+  std::string text;
+  for (const auto& [rule, count] : sorted) {
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", FormatCount(count), rule);
+  }
+  return text.empty() ? "none" : text;
+}
+
+void AddAlarms(const v1::Alarms& a, Table* table) {
+  if (!a.enabled()) return table->AddRow({"alarms", "off; statcollectord --alarms"});
+  table->AddRow({"alarms", CountsText(a.raised()) + " since start; active: " + CountsText(a.active())});
+  if (a.skipped_records() > 0)
+    table->AddRow({"alarms skipped", FormatCount(a.skipped_records()) + " records: could not keep up"});
+  if (!a.webhook().empty()) {
+    table->AddRow(
+        {"alarm webhook", fmt::format("{}: {} sent, {} attempts failed, {} dropped", a.webhook(),
+                                      FormatCount(a.webhook_sent()), FormatCount(a.webhook_failed()),
+                                      FormatCount(a.webhook_dropped()))});
+  }
+}
+
+Page Render(const v1::GetStatusResponse& s, const std::string& address) {
+  Table table({{"what"}, {"value", Align::kLeft, true}});
+  table.AddRow({"state", s.state()});
+  table.AddRow({"collector", fmt::format("{}, pid {}, version {}", address, s.pid(), s.version())});
+  table.AddRow({"up", FormatDuration(s.uptime_seconds())});
+  table.AddRow({"data", fmt::format("{} ({})", s.data_dir(), s.durability())});
+  table.AddRow({"disk", fmt::format("{} used, {} free", FormatBytes(s.disk_bytes()),
+                                    FormatBytes(s.disk_free_bytes()))});
+  table.AddRow({"runs", FormatCount(s.runs())});
+  table.AddRow(
+      {"streams", fmt::format("{} open, {} since start", s.streams_open(), FormatCount(s.streams_total()))});
+  table.AddRow({"records", FormatCount(s.records_total()) + " made durable since start"});
+  table.AddRow({"batches", fmt::format("{} ({}) in {} commits", FormatCount(s.batches_total()),
+                                       FormatBytes(s.bytes_total()), FormatCount(s.commits_total()))});
+  table.AddRow({"received twice", FormatCount(s.duplicate_records_total()) + " records, stored once"});
+  table.AddRow({"refused", FormatCount(s.rejected_batches_total()) + " batches"});
+  table.AddRow({"lag", LagText(s)});
+  table.AddRow({"lost by agents", LostText(s)});
+  AddRetention(s.retention(), &table);
+  AddAlarms(s.alarms(), &table);
+  Page page;
+  page.AddTable(std::move(table));
+  return page;
+}
+
+}  // namespace
+
+int ShowStatus(Session& session) {
+  const auto response = session.collector().GetStatus();
+  if (!response.ok()) return session.Fail("status", response.status());
+  if (session.options().format == Format::kJson) {
+    session.PrintJson(*response);
+  } else if (session.options().format == Format::kCsv) {
+    Flattener row(*v1::GetStatusResponse::descriptor(), {});
+    row.Add(*response);
+    session.PrintCsv(std::move(row).Take());
+  } else {
+    session.PrintPage(Render(*response, session.collector().address()));
+  }
+  return kExitSame;
+}
+
+}  // namespace statcollect::client

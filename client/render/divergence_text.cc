@@ -1,0 +1,317 @@
+#include "client/render/divergence_text.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "client/render/table.h"
+#include "common/capture_spec.h"
+#include "common/names.h"
+#include "proto/json.h"
+
+namespace statcollect::client {
+namespace {
+
+// The kind that goes without saying in a stage.
+v1::Kind UsualKind(v1::Stage stage) {
+  switch (stage) {
+    case v1::STAGE_FORWARD:
+      return v1::KIND_OUTPUT;
+    case v1::STAGE_BACKWARD:
+      return v1::KIND_GRAD_OUTPUT;
+    case v1::STAGE_GRAD:
+      return v1::KIND_WEIGHT_GRAD;
+    case v1::STAGE_WEIGHTS:
+    case v1::STAGE_OPTIMIZER:
+      return v1::KIND_WEIGHT;
+    case v1::STAGE_BATCH:
+      return v1::KIND_BATCH;
+    default:
+      return v1::KIND_UNSPECIFIED;
+  }
+}
+
+bool IsMissing(const v1::Divergence& d) {
+  return d.reason() == v1::REASON_MISSING_IN_A || d.reason() == v1::REASON_MISSING_IN_B;
+}
+
+std::string NonfiniteText(const v1::ObservationSide& side) {
+  if (side.has_value()) return FormatNumber(side.value());
+  return fmt::format("{} NaN and {} infinite", FormatCount(side.nan()),
+                     FormatCount(side.inf() + side.pos_inf() + side.neg_inf()));
+}
+
+std::string MeasureText(const v1::Divergence& d) {
+  std::string text;
+  if (d.has_distance()) text += fmt::format(", distance {}", FormatShort(d.distance()));
+  if (d.has_distance_low() && d.has_distance_high()) {
+    text += fmt::format(" ({} to {})", FormatShort(d.distance_low()), FormatShort(d.distance_high()));
+  }
+  if (d.has_tolerance()) text += fmt::format(", tolerance {}", FormatShort(d.tolerance()));
+  if (d.has_times_noise()) text += fmt::format(", {} times noise", FormatShort(d.times_noise()));
+  return text;
+}
+
+std::string DifferenceText(const v1::Divergence& d, const v1::DiffReport& report) {
+  const auto sides = [&](const std::string& a, const std::string& b) {
+    return fmt::format(", {} in {} and {} in {}", a, Printable(report.run_a()), b, Printable(report.run_b()));
+  };
+  switch (d.reason()) {
+    case v1::REASON_SHAPE:
+      return sides(ShapeText(d.a().shape()), ShapeText(d.b().shape()));
+    case v1::REASON_DTYPE:
+      return sides(Printable(d.a().dtype()), Printable(d.b().dtype())) +
+             (d.has_distance() ? ", distance " + DistanceText(d) : "");
+    case v1::REASON_NONFINITE:
+      return sides(NonfiniteText(d.a()), NonfiniteText(d.b()));
+    default:
+      return MeasureText(d);
+  }
+}
+
+// "agrees bit for bit", "agrees to 3e-8"; empty if nothing is known to agree before it.
+std::string PreviousText(const v1::Divergence& first) {
+  if (first.previous().empty() || first.previous() == first.activation()) return "";
+  return "agrees" + (first.has_previous_distance() && first.previous_distance() > 0
+                         ? " to " + FormatShort(first.previous_distance())
+                         : std::string(" bit for bit"));
+}
+
+// Whether the run that lacks the activation in training has it in evaluation.
+bool RanInEvaluation(const v1::DiffReport& report) {
+  const v1::Divergence first = Focus(report);
+  const auto& names =
+      first.reason() == v1::REASON_MISSING_IN_B ? report.unmatched().only_b() : report.unmatched().only_a();
+  const std::string begin = EnumText(*v1::Kind_descriptor(), first.kind()) + " " + first.activation() + "[";
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return name.starts_with(begin) && name.ends_with(" (eval)");
+  });
+}
+
+std::string MissingAdvice(const v1::DiffReport& report) {
+  const v1::Divergence first = Focus(report);
+  const std::string place = PlaceText(first);
+  const bool in_b = first.reason() == v1::REASON_MISSING_IN_B;
+  const std::string lacking = Printable(in_b ? report.run_b() : report.run_a());
+  switch (first.stage()) {
+    case v1::STAGE_WEIGHTS:
+      return fmt::format("the models are built differently: {} has no {}", lacking, place);
+    case v1::STAGE_BATCH:
+      return fmt::format(
+          "{} was given no {} here: check how many micro-batches its step has, and whether its optimizer "
+          "makes an "
+          "update without one",
+          lacking, place);
+    case v1::STAGE_BACKWARD:
+      return fmt::format("no gradient reached {} in {}: look for what is detached or frozen behind it", place,
+                         lacking);
+    case v1::STAGE_GRAD:
+      return fmt::format("{} has no gradient of {}: is it frozen, unused, or left out of the optimizer",
+                         lacking, place) +
+             "?";
+    case v1::STAGE_OPTIMIZER:
+      return fmt::format("the optimizers differ: {} has no {}", lacking, place);
+    default:
+      return RanInEvaluation(report)
+                 ? fmt::format("{} ran {} in evaluation mode: is the model set to training?", lacking, place)
+                 : fmt::format("{} did not run {}: look at what calls it", lacking, place);
+  }
+}
+
+std::string ForwardAdvice(const v1::Divergence& first) {
+  const std::string agrees = PreviousText(first), place = PlaceText(first);
+  if (first.reason() == v1::REASON_ORDER) return fmt::format("look at the order of calls around {}", place);
+  if (agrees.empty()) return "look at " + place;
+  return fmt::format("look at {}, and at what is computed between it and {}, which {}", place,
+                     Printable(first.previous()), agrees);
+}
+
+// The gradient of a tensor comes from what used the tensor, so that it is not the named module's own backward
+// pass that is wrong.
+std::string BackwardAdvice(const v1::Divergence& first) {
+  const std::string agrees = PreviousText(first), place = PlaceText(first);
+  if (agrees.empty()) {
+    return fmt::format(
+        "look at how the gradient of the loss comes to {} (scaling, division by micro-batches, hooks): "
+        "forward pass "
+        "and loss agree",
+        place);
+  }
+  return fmt::format(
+      "look at the backward pass between {}, whose gradient {}, and {}: forward pass and loss agree",
+      Printable(first.previous()), agrees, place);
+}
+
+}  // namespace
+
+v1::Divergence RowOf(const v1::Root& root) {
+  v1::Divergence row;
+  row.ParsePartialFromString(root.SerializePartialAsString());
+  row.DiscardUnknownFields();
+  return row;
+}
+
+v1::Divergence Focus(const v1::DiffReport& report) {
+  return report.has_root() ? RowOf(report.root()) : report.first();
+}
+
+std::string StageText(const v1::Divergence& d) { return EnumText(*v1::Stage_descriptor(), d.stage()); }
+
+std::string ReasonText(const v1::Divergence& d, const v1::DiffReport& report) {
+  if (d.reason() == v1::REASON_MISSING_IN_A) return "missing in " + Printable(report.run_a());
+  if (d.reason() == v1::REASON_MISSING_IN_B) return "missing in " + Printable(report.run_b());
+  std::string text = EnumText(*v1::Reason_descriptor(), d.reason());
+  std::replace(text.begin(), text.end(), '_', ' ');
+  return text;
+}
+
+std::string PlaceText(const v1::Divergence& d) {
+  std::string text = Printable(d.activation());
+  if (!d.output_path().empty() && d.output_path() != "0") text += "[" + Printable(d.output_path()) + "]";
+  if (d.call() > 0) text += fmt::format(" call {}", d.call());
+  if (d.kind() != UsualKind(d.stage())) text += " " + EnumText(*v1::Kind_descriptor(), d.kind());
+  if (d.mode() == "eval") text += " (eval)";
+  return text;
+}
+
+std::string WhereText(const v1::Divergence& d) {
+  std::string text = fmt::format("step {}, ", d.step());
+  if (d.micro_batch() > 0) text += fmt::format("micro-batch {}, ", d.micro_batch());
+  text += fmt::format("rank {}, {}, {}", RankText(d), StageText(d), PlaceText(d));
+  if (!d.class_name().empty()) text += " (" + Printable(d.class_name()) + ")";
+  return text;
+}
+
+std::string RankText(const v1::Divergence& d) {
+  return d.has_rank_b() ? fmt::format("{} (B: {})", d.rank(), d.rank_b()) : std::to_string(d.rank());
+}
+
+std::string DistanceText(const v1::Divergence& d) {
+  return d.has_distance() ? FormatShort(d.distance()) : "-";
+}
+
+std::string Headline(const v1::Divergence& first, const v1::DiffReport& report) {
+  return fmt::format("at {}: {}", WhereText(first), ReasonText(first, report)) +
+         DifferenceText(first, report) +
+         (first.origin() ? "; origin: everything observed before it agrees." : ".");
+}
+
+std::string NextStep(const v1::DiffReport& report) {
+  const v1::Divergence first = Focus(report);
+  const std::string agrees = PreviousText(first);
+  const std::string after =
+      agrees.empty() ? "" : fmt::format("; {}, before it, {}", Printable(first.previous()), agrees);
+  if (IsMissing(first)) return MissingAdvice(report);
+  switch (first.stage()) {
+    case v1::STAGE_WEIGHTS:
+      if (first.reason() == v1::REASON_SHAPE) {
+        return fmt::format("the models are built differently: {} has another shape", PlaceText(first)) +
+               after;
+      }
+      return "the runs begin with different weights; check seed, checkpoint and initialisation before "
+             "anything else" +
+             after;
+    case v1::STAGE_BATCH:
+      return "the runs were fed different data; check the data loader, its seed and its sharding before "
+             "anything else" +
+             after;
+    case v1::STAGE_LOSS:
+      return fmt::format("look at how {} is computed: every activation before it agrees", PlaceText(first));
+    case v1::STAGE_BACKWARD:
+      return BackwardAdvice(first);
+    case v1::STAGE_GRAD:
+      if (!report.ranks_b().empty()) {
+        return "see first whether the ranks of both runs share out the same batch in this step: data, "
+               "forward and "
+               "backward passes cannot be compared across numbers of ranks; then look at the reduction over "
+               "ranks, "
+               "accumulation, scaling and clipping" +
+               after;
+      }
+      return fmt::format(
+                 "look at how the gradient of {} comes about (reduction over ranks, accumulation, scaling, "
+                 "clipping): "
+                 "forward and backward agree",
+                 PlaceText(first)) +
+             after;
+    case v1::STAGE_OPTIMIZER:
+      return fmt::format(
+                 "look at the optimizer (learning rate, weight decay, settings): the gradient of {} agrees, "
+                 "its update "
+                 "does not",
+                 Printable(first.activation())) +
+             after;
+    default:
+      return ForwardAdvice(first);
+  }
+}
+
+namespace {
+
+// As one word of a shell.
+std::string Quoted(const std::string& text) {
+  constexpr char kPlain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/@:=,+";
+  const std::string printable = Printable(text);
+  if (!printable.empty() && printable.find_first_not_of(kPlain) == std::string::npos) return printable;
+  std::string quoted = "'";
+  for (const char c : printable) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+// Of another launch of the same training, because the name itself is taken: "base-2", then "base-3". A date
+// at the end is not counted up.
+std::string NextName(const std::string& run) {
+  const std::size_t dash = run.find_last_not_of("0123456789");
+  const std::size_t digits = run.size() - dash - 1;
+  const bool counted = dash != std::string::npos && dash > 0 && run[dash] == '-' && digits > 0 &&
+                       digits < 5 && (run[dash - 1] < '0' || run[dash - 1] > '9');
+  return counted ? run.substr(0, dash + 1) + std::to_string(std::stoi(run.substr(dash + 1)) + 1) : run + "-2";
+}
+
+}  // namespace
+
+std::string ValuesAdvice(const v1::DiffReport& report) {
+  const v1::Divergence first = Focus(report);
+  const bool same_tensor = first.reason() == v1::REASON_NUMERIC || first.reason() == v1::REASON_NONFINITE ||
+                           first.reason() == v1::REASON_BITWISE;
+  if (first.kind() == v1::KIND_UNSPECIFIED || !same_tensor) return {};
+  CaptureSpec spec{.activation = first.activation(),
+                   .micro_batch = first.micro_batch(),
+                   .call = first.call(),
+                   .mode = ParseMode(first.mode()).value_or(Mode::kTrain),
+                   .steps_text = std::to_string(first.step())};
+  std::string options = " --step " + spec.steps_text;
+  const auto add = [&](const char* option, const std::string& value) {
+    options += std::string(" ") + option + " " + Quoted(value);
+  };
+  const TensorKey key{.name = spec.activation,
+                      .kind = static_cast<Kind>(first.kind()),
+                      .output_path = first.output_path(),
+                      .micro_batch = spec.micro_batch,
+                      .call = spec.call,
+                      .mode = spec.mode};
+  if (!spec.Matches(key)) {  // the kind does not go without saying
+    spec.kind = key.kind;
+    add("--kind", std::string(Name(key.kind)));
+  }
+  if (!key.output_path.empty() && key.output_path != "0") {
+    spec.output_path = key.output_path;
+    add("--path", key.output_path);
+  }
+  if (spec.micro_batch > 0) add("--micro-batch", std::to_string(spec.micro_batch));
+  if (spec.call > 0) add("--call", std::to_string(spec.call));
+  if (spec.mode != Mode::kTrain) add("--mode", std::string(Name(spec.mode)));
+  if (first.rank() > 0) add("--rank", std::to_string(first.rank()));
+  if (first.has_rank_b()) add("--rank-b", std::to_string(first.rank_b()));
+  const bool renamed = !first.activation_b().empty() && first.activation_b() != spec.activation;
+  if (renamed) add("--activation-b", first.activation_b());
+  const std::string a = Quoted(NextName(report.run_a())), b = Quoted(NextName(report.run_b()));
+  return fmt::format(
+      "launch both again under new names (STATAGENT_RUN={}, STATAGENT_RUN={}) with STATAGENT_CAPTURES={}{}, "
+      "then "
+      "statctl diff-values {} {} {}{}",
+      a, b, Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", a, b,
+      Quoted(spec.activation), options);
+}
+
+}  // namespace statcollect::client

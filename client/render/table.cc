@@ -1,0 +1,293 @@
+#include "client/render/table.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "common/names.h"
+
+namespace statcollect::client {
+namespace {
+
+constexpr std::size_t kGap = 2;
+constexpr std::size_t kShrunkWidthMin = 12;
+constexpr std::size_t kCellBytesMax = 4096;
+constexpr std::string_view kEllipsis = "..";
+constexpr std::string_view kBold = "\x1b[1m";
+constexpr std::string_view kPlain = "\x1b[0m";
+
+// One character of valid UTF-8 text.
+struct Glyph {
+  std::size_t bytes = 1;
+  std::size_t columns = 1;
+};
+
+bool IsWide(char32_t c) {
+  return (c >= 0x1100 && c <= 0x115f) || (c >= 0x2e80 && c <= 0xa4cf) || (c >= 0xac00 && c <= 0xd7a3) ||
+         (c >= 0xf900 && c <= 0xfaff) || (c >= 0xfe30 && c <= 0xfe6f) || (c >= 0xff00 && c <= 0xff60) ||
+         (c >= 0xffe0 && c <= 0xffe6) || (c >= 0x1f300 && c <= 0x1faff) || (c >= 0x20000 && c <= 0x3fffd);
+}
+
+bool IsCombining(char32_t c) {
+  return (c >= 0x0300 && c <= 0x036f) || (c >= 0x1ab0 && c <= 0x1aff) || (c >= 0x20d0 && c <= 0x20ff) ||
+         (c >= 0xfe00 && c <= 0xfe0f) || c == 0x200b || c == 0x200d;
+}
+
+Glyph GlyphAt(std::string_view text, std::size_t i) {
+  const auto lead = static_cast<unsigned char>(text[i]);
+  const std::size_t bytes = std::min<std::size_t>(lead < 0xc0   ? 1
+                                                  : lead < 0xe0 ? 2
+                                                  : lead < 0xf0 ? 3
+                                                                : 4,
+                                                  text.size() - i);
+  if (bytes == 1) return {};
+  char32_t c = lead & (0xff >> (bytes + 1));
+  for (std::size_t k = 1; k < bytes; ++k) c = (c << 6) | (static_cast<unsigned char>(text[i + k]) & 0x3f);
+  return {bytes, IsCombining(c) ? 0u : IsWide(c) ? 2u : 1u};
+}
+
+// The longest beginning that takes at most `width` columns.
+std::string_view Head(std::string_view text, std::size_t width) {
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const Glyph glyph = GlyphAt(text, i);
+    if (used + glyph.columns > width) return text.substr(0, i);
+    used += glyph.columns;
+    i += glyph.bytes;
+  }
+  return text;
+}
+
+// The longest end that takes at most `width` columns.
+std::string_view Tail(std::string_view text, std::size_t width) {
+  std::size_t columns = DisplayWidth(text);
+  std::size_t i = 0;
+  while (i < text.size() && columns > width) {
+    const Glyph glyph = GlyphAt(text, i);
+    columns -= glyph.columns;
+    i += glyph.bytes;
+  }
+  return text.substr(i);
+}
+
+std::string Pad(const std::string& cell, std::size_t width, Align align) {
+  const std::size_t have = DisplayWidth(cell);
+  const std::string blanks(width > have ? width - have : 0, ' ');
+  return align == Align::kLeft ? cell + blanks : blanks + cell;
+}
+
+void TrimRight(std::string& line) {
+  const auto end = line.find_last_not_of(' ');
+  line.erase(end == std::string::npos ? 0 : end + 1);
+}
+
+std::string CsvCell(const std::string& cell) {
+  if (cell.find_first_of(",\"\r\n") == std::string::npos) return cell;
+  std::string quoted = "\"";
+  for (const char c : cell) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
+std::string CsvLine(const std::vector<std::string>& cells) {
+  std::string line;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    if (i > 0) line += ',';
+    line += CsvCell(cells[i]);
+  }
+  return line + "\r\n";
+}
+
+std::string MarkdownCell(const std::string& cell) {
+  std::string escaped;
+  for (const char c : Printable(cell, kCellBytesMax)) {
+    if (c == '|' || c == '*' || c == '_' || c == '`' || c == '<') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+}  // namespace
+
+Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+void Table::AddRow(std::vector<std::string> cells) {
+  assert(cells.size() <= columns_.size());
+  cells.resize(columns_.size());
+  rows_.push_back(std::move(cells));
+}
+
+std::vector<std::size_t> Table::Widths(const std::vector<std::vector<std::string>>& cells,
+                                       const TextStyle& style) const {
+  std::vector<std::size_t> widths(columns_.size());
+  for (const auto& row : cells) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
+  }
+  if (style.width == 0 || widths.empty()) return widths;
+  std::size_t total =
+      std::accumulate(widths.begin(), widths.end(), style.indent + kGap * (widths.size() - 1));
+  while (total > style.width) {
+    std::size_t* widest = nullptr;
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      if (!columns_[i].shrinks || widths[i] <= kShrunkWidthMin) continue;
+      if (widest == nullptr || widths[i] > *widest) widest = &widths[i];
+    }
+    if (widest == nullptr) break;  // wider than the terminal, but still a table
+    --*widest;
+    --total;
+  }
+  return widths;
+}
+
+std::string Table::ToText(const TextStyle& style) const {
+  std::vector<std::vector<std::string>> cells(1);
+  for (const Column& column : columns_) cells[0].push_back(column.title);
+  for (const auto& row : rows_) {
+    auto& printable = cells.emplace_back();
+    for (const std::string& cell : row) printable.push_back(Printable(cell, kCellBytesMax));
+  }
+  const std::vector<std::size_t> widths = Widths(cells, style);
+  std::string text;
+  for (std::size_t r = 0; r < cells.size(); ++r) {
+    std::string line;
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      if (i > 0) line.append(kGap, ' ');
+      line +=
+          Pad(ShortenMiddle(cells[r][i], std::max<std::size_t>(widths[i], 4)), widths[i], columns_[i].align);
+    }
+    TrimRight(line);
+    const bool bold = r == 0 && style.colour;
+    text.append(style.indent, ' ')
+        .append(bold ? kBold : "")
+        .append(line)
+        .append(bold ? kPlain : "")
+        .append("\n");
+  }
+  return text;
+}
+
+std::string Table::ToCsv(bool for_terminal) const {
+  std::vector<std::string> titles;
+  for (const Column& column : columns_) titles.push_back(column.title);
+  std::string text = CsvLine(titles);
+  for (auto row : rows_) {
+    if (for_terminal) {
+      for (std::string& cell : row) cell = Printable(cell, kCellBytesMax);
+    }
+    text += CsvLine(row);
+  }
+  return text;
+}
+
+std::string Table::ToMarkdown() const {
+  std::string text = "|";
+  for (const Column& column : columns_) text += " " + MarkdownCell(column.title) + " |";
+  text += "\n|";
+  for (const Column& column : columns_) text += column.align == Align::kLeft ? " --- |" : " ---: |";
+  text += "\n";
+  for (const auto& row : rows_) {
+    text += "|";
+    for (const std::string& cell : row) text += " " + MarkdownCell(cell) + " |";
+    text += "\n";
+  }
+  return text;
+}
+
+std::size_t DisplayWidth(std::string_view text) {
+  std::size_t columns = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const Glyph glyph = GlyphAt(text, i);
+    columns += glyph.columns;
+    i += glyph.bytes;
+  }
+  return columns;
+}
+
+std::string ShortenMiddle(std::string_view text, std::size_t width) {
+  if (DisplayWidth(text) <= width) return std::string(text);
+  const std::size_t kept = width - kEllipsis.size();
+  const std::size_t head = kept / 2;
+  return std::string(Head(text, head)).append(kEllipsis).append(Tail(text, kept - head));
+}
+
+std::string FormatNumber(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return fmt::format("{:.6g}", value);
+}
+
+std::string FormatNumber(const std::optional<double>& value) { return value ? FormatNumber(*value) : "-"; }
+
+std::string FormatShort(double value) {
+  if (!std::isfinite(value)) return FormatNumber(value);
+  const double size = std::abs(value);
+  if (value == 0 || (size >= 0.1 && size < 1000)) return fmt::format("{:.3g}", value);
+  std::string text = fmt::format("{:.1e}", value);  // "1.1e-02"
+  const std::size_t e = text.find('e');
+  std::string mantissa = text.substr(0, e);
+  if (mantissa.ends_with(".0")) mantissa.resize(mantissa.size() - 2);
+  return fmt::format("{}e{}", mantissa, std::stoi(text.substr(e + 1)));
+}
+
+std::string FormatChange(double a, double b) {
+  constexpr double kReadable = 1e-3, kManifold = 10, kWholePercent = 0.995;
+  const double change = (b - a) / std::abs(a);
+  if (change == 0 || !std::isfinite(change)) return "";
+  const double size = std::abs(change);
+  if (size >= kManifold) return FormatShort(b / a) + " times";
+  if (size >= kWholePercent) return fmt::format("{:+.0f} %", change * 100);
+  if (size >= kReadable) return fmt::format("{:+.2g} %", change * 100);
+  return (change > 0 ? "+" : "") + FormatShort(change);
+}
+
+std::string FormatCount(std::uint64_t value) {
+  std::string text = std::to_string(value);
+  for (std::size_t i = text.size(); i > 3; i -= 3) text.insert(i - 3, ",");
+  return text;
+}
+
+std::string FormatBytes(std::uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  while (value >= 1023.95 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string FormatDuration(std::int64_t seconds) {
+  if (seconds < 60) return fmt::format("{} s", std::max<std::int64_t>(seconds, 0));
+  if (seconds < 3600) return fmt::format("{} min", seconds / 60);
+  if (seconds < 86400) return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
+  return fmt::format("{} d {} h", seconds / 86400, seconds / 3600 % 24);
+}
+
+std::string FormatAgo(std::int64_t unix_nanos, std::int64_t now_unix_nanos) {
+  if (unix_nanos == 0) return "-";
+  const std::int64_t seconds = now_unix_nanos / 1'000'000'000 - unix_nanos / 1'000'000'000;
+  return seconds <= 0 ? "now" : FormatDuration(seconds) + " ago";
+}
+
+std::string FormatRanges(const std::vector<std::uint32_t>& ascending) {
+  std::string text;
+  for (std::size_t i = 0; i < ascending.size();) {
+    std::size_t end = i;
+    while (end + 1 < ascending.size() && ascending[end + 1] == ascending[end] + 1) ++end;
+    text += text.empty() ? "" : ", ";
+    text += std::to_string(ascending[i]);
+    if (end > i) text += (end == i + 1 ? ", " : "-") + std::to_string(ascending[end]);
+    i = end + 1;
+  }
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace statcollect::client

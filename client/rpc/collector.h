@@ -1,0 +1,107 @@
+// The collector as the commands see it: one method a question, one error type. gRPC stays in collector.cc.
+#ifndef STATCOLLECT_CLIENT_RPC_COLLECTOR_H_
+#define STATCOLLECT_CLIENT_RPC_COLLECTOR_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/status.h"
+#include "statcollect/v1/admin.pb.h"
+#include "statcollect/v1/query.pb.h"
+
+namespace statcollect::client {
+
+struct CollectorOptions {
+  std::string address = "127.0.0.1:7433";           // HOST:PORT
+  std::chrono::milliseconds timeout{0};             // of a question; 0: as long as it takes
+  std::chrono::milliseconds connect_timeout{5000};  // until a connection stands; `timeout` if that is shorter
+};
+
+// kInvalidArgument unless it is HOST:PORT with a port of 1..65535 (IPv6 hosts in brackets).
+Status ValidateAddress(const std::string& address);
+
+// Errors are ready to be shown: they name the collector's address and the next step. kUnavailable: nobody
+// answers there; kCancelled: Cancel was called. Thread-safe: Cancel; the questions come from one thread.
+class Collector {
+ public:
+  // Does not connect yet. Precondition: ValidateAddress(options.address).ok().
+  explicit Collector(CollectorOptions options);
+  ~Collector();
+
+  Result<v1::ListRunsResponse> ListRuns();
+  Result<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request);
+  // `progress` may be empty, as in Diff.
+  Result<v1::NoiseProfile> SaveNoise(const v1::SaveNoiseRequest& request,
+                                     const std::function<void(const v1::Progress&)>& progress);
+  Result<v1::NoiseProfile> GetNoise(const v1::GetNoiseRequest& request);
+  Result<v1::DeleteNoiseResponse> DeleteNoise(const v1::DeleteNoiseRequest& request);
+  Result<v1::DiffReport> Diff(const v1::DiffRequest& request,
+                              const std::function<void(const v1::Progress&)>& progress);
+  Result<v1::GetSeriesResponse> GetSeries(const v1::GetSeriesRequest& request);
+  Result<v1::ListScalarsResponse> ListScalars(const v1::ListScalarsRequest& request);
+  Result<v1::ListMemoryResponse> ListMemory(const v1::ListMemoryRequest& request);
+  Result<v1::ListDensityResponse> ListDensity(const v1::ListDensityRequest& request);
+  Result<v1::ListExponentsResponse> ListExponents(const v1::ListExponentsRequest& request);
+  Result<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
+  // Calls `take` for each message, until the collector goes, the question is refused or Cancel is called.
+  Status FollowEvents(const v1::ListEventsRequest& request,
+                      const std::function<void(const v1::FollowEventsResponse&)>& take);
+  Result<v1::GetTopResponse> GetTop(const v1::GetTopRequest& request);
+  Result<v1::ConfigReport> CompareConfig(const v1::CompareConfigRequest& request);
+  // Calls `take` for each message, in order; its error ends the question and is passed on.
+  Status ReadRecords(const v1::ReadRecordsRequest& request,
+                     const std::function<Status(const v1::ReadRecordsResponse&)>& take);
+  Result<v1::ListCapturesResponse> ListCaptures(const v1::ListCapturesRequest& request);
+  // Calls `take` for each message, in order; it may take the message's content.
+  Status ReadCapture(const v1::ReadCaptureRequest& request,
+                     const std::function<void(v1::ReadCaptureResponse&)>& take);
+  Result<v1::RequestCaptureResponse> RequestCapture(const v1::RequestCaptureRequest& request);
+  Result<v1::RanksReport> CheckRanks(const v1::CheckRanksRequest& request,
+                                     const std::function<void(const v1::Progress&)>& progress);
+  Result<v1::GetStatusResponse> GetStatus();
+  Result<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request);
+  Result<v1::KeepRunResponse> KeepRun(const v1::KeepRunRequest& request);
+  Result<v1::RecordStepsResponse> RecordSteps(const v1::RecordStepsRequest& request);
+  Result<v1::CheckpointResponse> Checkpoint(const v1::CheckpointRequest& request);
+
+  // While the scope lives, Cancel calls this instead (from another thread), the first time it is called.
+  class CancelScope {
+   public:
+    CancelScope(Collector& collector, std::function<void()> cancel);
+    ~CancelScope();
+    CancelScope(const CancelScope&) = delete;
+    CancelScope& operator=(const CancelScope&) = delete;
+
+   private:
+    Collector& collector_;
+  };
+  [[nodiscard]] CancelScope OnCancel(std::function<void()> cancel) { return {*this, std::move(cancel)}; }
+  // Ends the question under way, which then returns kCancelled; questions asked later return it at once.
+  // False if none is under way, nor a Task.
+  bool Cancel();
+  // False if Cancel was called before the time was over.
+  bool WaitUnlessCancelled(std::chrono::milliseconds time);
+  // Work that must come to its own end when it is cancelled, also between and after its questions.
+  class Task {
+   public:
+    explicit Task(Collector& collector);  // must outlive it
+    ~Task();
+    Task(const Task&) = delete;
+    Task& operator=(const Task&) = delete;
+
+   private:
+    Collector& collector_;
+  };
+  const std::string& address() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_RPC_COLLECTOR_H_

@@ -1,0 +1,118 @@
+#include "client/rpc/diagnose.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "common/names.h"
+
+namespace statcollect::client {
+namespace {
+
+constexpr int kConnectMillis = 500, kAnswerMillis = 500;
+constexpr std::string_view kNameIt = "name the collector with --collector HOST:PORT or STATCTL_COLLECTOR";
+
+// A socket that is closed at the end.
+class Socket {
+ public:
+  explicit Socket(const addrinfo& to)
+      : fd_(socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, to.ai_protocol)) {}
+  ~Socket() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  // 0, or why not: ETIMEDOUT after kConnectMillis.
+  int Connect(const addrinfo& to) const {
+    if (fd_ < 0) return errno;
+    if (connect(fd_, to.ai_addr, to.ai_addrlen) == 0) return 0;
+    if (errno != EINPROGRESS) return errno;
+    if (!Await(POLLOUT, kConnectMillis)) return ETIMEDOUT;
+    int error = 0;
+    socklen_t size = sizeof error;
+    return getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+  }
+  // The beginning of what it says to a request of HTTP/1; empty if it says nothing.
+  std::string AnswerToHttp() const {
+    constexpr std::string_view kRequest = "HEAD / HTTP/1.0\r\n\r\n";
+    if (send(fd_, kRequest.data(), kRequest.size(), MSG_NOSIGNAL) < 0) return {};
+    std::array<char, 64> answer{};
+    if (!Await(POLLIN, kAnswerMillis)) return {};
+    const ssize_t got = recv(fd_, answer.data(), answer.size(), 0);
+    return got > 0 ? std::string(answer.data(), static_cast<std::size_t>(got)) : std::string();
+  }
+
+ private:
+  bool Await(short what, int millis) const {
+    pollfd ready{.fd = fd_, .events = what, .revents = 0};
+    return poll(&ready, 1, millis) > 0;
+  }
+  const int fd_;
+};
+
+Diagnosis Unavailable(std::string message) { return {.status = {Code::kUnavailable, std::move(message)}}; }
+
+Diagnosis Silent(const std::string& address, std::chrono::milliseconds patience) {
+  const std::string message = fmt::format(
+      "no collector at {} answered within {:g} s; check the address, that no firewall is in between, and "
+      "that the "
+      "process there runs (--timeout sets how long to wait)",
+      address, static_cast<double>(patience.count()) / 1000);
+  return {.status = {Code::kUnavailable, message}, .silent = true};
+}
+
+// Of an address that takes connections.
+Diagnosis Answering(const std::string& address, const std::string& answer,
+                    std::chrono::milliseconds patience) {
+  if (answer.empty()) return Silent(address, patience);
+  if (answer.starts_with("HTTP/1")) {
+    return Unavailable(fmt::format(
+        "no collector at {}: it speaks HTTP; is it statcollectord's --http address? expected its gRPC "
+        "address (--listen, by default port 7433); {}",
+        address, kNameIt));
+  }
+  return Unavailable(
+      fmt::format("no collector at {}: it does not speak gRPC; expected statcollectord's gRPC "
+                  "address (--listen, by default port 7433); {}",
+                  address, kNameIt));
+}
+
+}  // namespace
+
+Diagnosis DiagnoseConnection(const std::string& address, std::chrono::milliseconds patience) {
+  const std::string shown = Printable(address);
+  const std::size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  if (failed != 0) {
+    return Unavailable(fmt::format("no collector at {}: host '{}' is not known ({}); check its name; {}",
+                                   shown, Printable(host), gai_strerror(failed), kNameIt));
+  }
+  int error = 0;
+  for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
+    const Socket socket(*to);
+    error = socket.Connect(*to);
+    if (error == 0) return Answering(shown, socket.AnswerToHttp(), patience);
+  }
+  if (error == ETIMEDOUT) return Silent(shown, patience);
+  return Unavailable(fmt::format("no collector at {} ({}); start one with statcollectord, or {}", shown,
+                                 std::strerror(error), kNameIt));
+}
+
+}  // namespace statcollect::client

@@ -1,0 +1,294 @@
+#include "server/api/http/api.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <google/protobuf/dynamic_message.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/message.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/server.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/client_callback.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <nlohmann/json.hpp>
+
+#include "common/names.h"
+#include "proto/json.h"
+#include "server/api/http/openapi.h"
+#include "server/api/http/request.h"
+#include "server/api/http/routes.h"
+#include "server/api/worker_pool.h"
+
+namespace statcollect::api {
+namespace {
+
+using google::protobuf::Message;
+using google::protobuf::MessageFactory;
+using grpc::ByteBuffer;
+
+constexpr std::size_t kMessageBytesMax = 4000;
+constexpr std::size_t kAnswersWaitingMax = 1 << 20;
+
+HttpResponse ErrorResponse(Code code, const std::string& message) {
+  HttpResponse response{.status = HttpStatusOf(code)};
+  const nlohmann::ordered_json body = {{"error", Printable(message, kMessageBytesMax)},
+                                       {"code", CodeName(code)}};
+  response.body = DumpJson(body) + "\n";
+  if (response.status == 429 || response.status == 503) response.headers["Retry-After"] = "1";
+  return response;
+}
+
+HttpResponse ErrorResponse(int status, Code code, const std::string& message) {
+  HttpResponse response = ErrorResponse(code, message);
+  response.status = status;
+  return response;
+}
+
+std::unique_ptr<Message> NewMessage(const google::protobuf::Descriptor& type) {
+  return std::unique_ptr<Message>(MessageFactory::generated_factory()->GetPrototype(&type)->New());
+}
+
+ByteBuffer Serialized(const Message& message) {
+  const std::string bytes = message.SerializeAsString();
+  const grpc::Slice slice(bytes);
+  return {&slice, 1};
+}
+
+bool Parse(ByteBuffer& bytes, Message& message) {
+  grpc::ProtoBufferReader reader(&bytes);
+  return reader.status().ok() && message.ParseFromZeroCopyStream(&reader);
+}
+
+// The report in a stream's message; null if it only tells progress.
+const Message* ReportIn(const Message& message) {
+  const auto* field = message.GetDescriptor()->FindFieldByName("report");
+  const auto* reflection = message.GetReflection();
+  return reflection->HasField(message, field) ? &reflection->GetMessage(message, field) : nullptr;
+}
+
+// What the calls share. They outlive their HttpApi's answers, never itself.
+struct Shared {
+  explicit Shared(grpc::Server& server)
+      : stub(server.InProcessChannel(Arguments())),
+        pool({.what = "http answer", .threads = 2, .waiting_max = kAnswersWaitingMax}) {}
+  static grpc::ChannelArguments Arguments() {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(std::numeric_limits<int>::max());
+    return arguments;
+  }
+  // Runs it on the pool, or at once if that closes. What it holds ends with it, there: gRPC's thread, which
+  // is still in here then, must not be the last to hold a call, and with it the channel, whose end joins that
+  // thread.
+  void Run(std::function<void()> work) {
+    const auto run = [work = std::make_shared<std::function<void()>>(std::move(work))] {
+      std::exchange(*work, nullptr)();
+    };
+    auto item =
+        std::make_shared<WorkItem>([run](const WorkItem&) { run(); }, [run](const Status&) { run(); });
+    if (!pool.Submit(std::move(item)).ok()) run();
+  }
+
+  grpc::GenericStub stub;
+  WorkerPool pool;
+};
+
+// One call of the gRPC server on behalf of one exchange. Owned by gRPC until OnDone, then by its last work.
+class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
+                   public std::enable_shared_from_this<Call> {
+ public:
+  Call(Shared& shared, const HttpRoute& route, std::shared_ptr<HttpExchange> exchange,
+       std::function<void(Call*)> done)
+      : shared_(shared), route_(route), exchange_(std::move(exchange)), done_(std::move(done)) {}
+
+  void Start(const Message& request) {
+    self_ = shared_from_this();
+    request_ = Serialized(request);
+    shared_.stub.PrepareBidiStreamingCall(&context_, route_.grpc_path(), grpc::StubOptions(), this);
+    exchange_->OnGone([weak = weak_from_this()] {
+      if (const auto call = weak.lock()) call->Cancel();
+    });
+    StartWriteLast(&request_, grpc::WriteOptions());
+    StartRead(&received_);
+    StartCall();
+  }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (route_.answer == HttpRoute::Answer::kLines) {
+      // The next message is read when the client has taken this one; until then the call is held.
+      AddHold();
+      shared_.Run([call = shared_from_this()] { call->WriteLine(); });
+      return;
+    }
+    answer_ = std::exchange(received_, ByteBuffer());  // of a stream, the last one is the report
+    StartRead(&received_);
+  }
+
+  void WriteLine() {
+    const auto message = NewMessage(*route_.method->output_type());
+    if (!Parse(received_, *message)) return Broken();
+    received_.Clear();
+    if (!std::exchange(begun_, true))
+      exchange_->Begin({.status = 200, .content_type = "application/x-ndjson", .body = {}});
+    exchange_->Write(DumpJson(ToJson(*message), -1) + "\n", [call = shared_from_this()](bool taken) {
+      if (!taken) call->Cancel();
+      call->ReadOn();
+    });
+  }
+  void Broken() {
+    Cancel();
+    ReadOn();
+  }
+  void ReadOn() {
+    StartRead(&received_);
+    RemoveHold();
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    shared_.Run([call = std::exchange(self_, nullptr), status]() mutable {
+      call->Answer(status);
+      call->exchange_.reset();
+      const auto done = call->done_;
+      done(call.get());
+    });
+  }
+
+  void Answer(const grpc::Status& status) {
+    const auto code = static_cast<Code>(status.error_code());
+    if (begun_) return exchange_->End(status.ok());
+    if (!status.ok()) return exchange_->Send(ErrorResponse(code, status.error_message()));
+    if (route_.answer == HttpRoute::Answer::kLines) {  // not one message
+      return exchange_->Send({.status = 200, .content_type = "application/x-ndjson", .body = {}});
+    }
+    try {
+      const auto message = NewMessage(*route_.method->output_type());
+      const bool parsed = Parse(answer_, *message);
+      const Message* answer = message.get();
+      if (parsed && route_.answer == HttpRoute::Answer::kReport) answer = ReportIn(*message);
+      if (!parsed || answer == nullptr)
+        return exchange_->Send(ErrorResponse(Code::kInternal, "the query ended without an answer"));
+      exchange_->Send({.status = 200, .body = DumpJson(ToJson(*answer)) + "\n"});
+    } catch (const std::bad_alloc&) {
+      exchange_->Send(
+          ErrorResponse(Code::kResourceExhausted, "the answer is too large for the collector's memory"));
+    }
+  }
+
+  Shared& shared_;
+  const HttpRoute& route_;
+  std::shared_ptr<HttpExchange> exchange_;
+  const std::function<void(Call*)> done_;
+  grpc::ClientContext context_;
+  ByteBuffer request_, received_, answer_;
+  bool begun_ = false;  // of kLines: the head is written
+  std::shared_ptr<Call> self_;
+};
+
+std::string PathsText(const std::map<std::string, HttpRoute>& routes) {
+  std::string known;
+  for (const auto& [name, route] : routes)
+    known += (known.empty() ? "" : ", ") + std::string(kHttpPrefix) + name;
+  return known + ", " + std::string(kHttpPrefix) + "openapi.json";
+}
+
+bool IsJson(std::string type) {
+  type = type.substr(0, type.find(';'));
+  std::transform(type.begin(), type.end(), type.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  while (!type.empty() && type.back() == ' ') type.pop_back();
+  return type == "application/json";
+}
+
+}  // namespace
+
+class HttpApi::Impl {
+ public:
+  explicit Impl(grpc::Server& server)
+      : shared_(server), routes_(MakeHttpRoutes()), openapi_(DumpJson(MakeOpenApi(routes_)) + "\n") {}
+
+  ~Impl() { Close(); }
+  void Close() {
+    std::unique_lock lock(mutex_);
+    closed_ = true;
+    for (Call* call : calls_) call->Cancel();
+    ended_.wait(lock, [this] { return calls_.empty(); });
+  }
+
+  void Serve(HttpRequest request, const std::shared_ptr<HttpExchange>& exchange) {
+    const std::string name = request.path.substr(std::min(kHttpPrefix.size(), request.path.size()));
+    if (name == "openapi.json") {
+      if (request.method != "GET") return exchange->Send(NotAllowed("GET, HEAD"));
+      return exchange->Send({.status = 200, .body = openapi_});
+    }
+    const auto found = routes_.find(name);
+    if (found == routes_.end()) {
+      return exchange->Send(ErrorResponse(
+          Code::kNotFound, "no page '" + Printable(request.path) + "'; there are " + PathsText(routes_)));
+    }
+    const HttpRoute& route = found->second;
+    if (request.method != "POST" && (request.method != "GET" || route.changes))
+      return exchange->Send(NotAllowed(route.changes ? "POST" : "GET, HEAD, POST"));
+    auto message = NewMessage(*route.method->input_type());
+    Status filled = FillFromQuery(request.query, *message);
+    if (filled.ok() && request.method == "POST") {
+      if (!request.query.empty())
+        filled = {Code::kInvalidArgument, "found parameters behind '?'; expected them in the body of a POST"};
+      else if (!IsJson(request.content_type))
+        return exchange->Send(ErrorResponse(415, Code::kInvalidArgument,
+                                            "found a body of type '" + Printable(request.content_type) +
+                                                "'; expected Content-Type: application/json"));
+      else
+        filled = FillFromJson(request.body, *message);
+    }
+    if (!filled.ok())
+      return exchange->Send(
+          ErrorResponse(filled.code(), std::string(kHttpPrefix) + name + ": " + filled.message()));
+    auto call = std::make_shared<Call>(shared_, route, exchange, [this](Call* done) { Ended(done); });
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) return exchange->Send(ErrorResponse(Code::kUnavailable, "the collector is shutting down"));
+      calls_.insert(call.get());
+      call->Start(*message);
+    }
+  }
+
+ private:
+  static HttpResponse NotAllowed(const std::string& allowed) {
+    HttpResponse response = ErrorResponse(405, Code::kUnimplemented, "expected " + allowed);
+    response.headers["Allow"] = allowed;
+    return response;
+  }
+  void Ended(Call* call) {
+    std::lock_guard lock(mutex_);
+    calls_.erase(call);
+    ended_.notify_all();
+  }
+
+  Shared shared_;
+  const std::map<std::string, HttpRoute> routes_;
+  const std::string openapi_;
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable ended_;
+  bool closed_ = false;
+  std::set<Call*> calls_;
+};
+
+HttpApi::HttpApi(grpc::Server& server) : impl_(std::make_unique<Impl>(server)) {}
+HttpApi::~HttpApi() = default;
+void HttpApi::Close() { impl_->Close(); }
+
+void HttpApi::Serve(HttpRequest request, const std::shared_ptr<HttpExchange>& exchange) {
+  impl_->Serve(std::move(request), exchange);
+}
+
+}  // namespace statcollect::api

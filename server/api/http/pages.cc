@@ -1,0 +1,177 @@
+#include "server/api/http/pages.h"
+
+#include <cstdint>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/names.h"
+
+namespace statcollect {
+namespace {
+
+struct Metric {
+  std::string_view name, type, help;
+  double value;
+};
+
+std::string EscapeHtml(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      case '"':
+        escaped += "&quot;";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string EscapeLabel(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') escaped += '\\';
+    escaped += c == '\n' ? ' ' : c;
+  }
+  return escaped;
+}
+
+HttpResponse HealthPage() { return {.body = "{\"status\":\"ok\"}\n"}; }
+
+HttpResponse ReadyPage(const CollectorStatus& status) {
+  return {.status = status.ready() ? 200 : 503,
+          .body = nlohmann::json{{"status", Printable(status.state)}}.dump() + "\n"};
+}
+
+HttpResponse StartPage(const CollectorStatus& status) {
+  constexpr std::string_view kPage = R"(<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>statcollect</title>
+<style>body{{font:16px/1.5 system-ui,sans-serif;margin:3rem auto;max-width:44rem;padding:0 1rem}}
+td{{padding:.15rem 1.5rem .15rem 0}}code{{background:#eee;padding:.1rem .3rem}}
+@media(prefers-color-scheme:dark){{body{{background:#111;color:#ddd}}code{{background:#333}}a{{color:#8cf}}}}</style></head>
+<body><h1>statcollect</h1><p>This collector takes statistics from training ranks and finds the first place where two runs part
+ways. Ask it with <code>statctl runs</code> and <code>statctl diff --run-a A --run-b B</code>.</p>
+<table><tr><td>state</td><td>{}</td></tr><tr><td>version</td><td>{}</td></tr><tr><td>data</td><td>{} ({})</td></tr>
+<tr><td>runs</td><td>{}</td></tr><tr><td>open streams</td><td>{}</td></tr><tr><td>records since start</td><td>{}</td></tr>
+</table><p><a href="/metrics">metrics</a> &middot; <a href="/healthz">health</a> &middot; <a href="/readyz">readiness</a></p>
+</body></html>
+)";
+  return {.content_type = "text/html; charset=utf-8",
+          .body = fmt::format(kPage, EscapeHtml(Printable(status.state)), EscapeHtml(status.version),
+                              EscapeHtml(Printable(status.data_dir)), status.fsync ? "fsync" : "process",
+                              status.runs, status.streams_open, status.records_total)};
+}
+
+std::string RenderAlarms(const AlarmStatus& a) {
+  std::string text;
+  const auto metric = [&](std::string_view name, std::string_view type, std::string_view help) {
+    text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+  };
+  metric("statcollect_alarms_total", "counter", "Alarms raised, by rule.");
+  for (const auto& [rule, count] : a.raised)
+    text += fmt::format("statcollect_alarms_total{{rule=\"{}\"}} {}\n", EscapeLabel(rule), count);
+  metric("statcollect_alarms_active", "gauge", "Alarms of unfinished runs that have not cleared, by rule.");
+  for (const auto& [rule, count] : a.active)
+    text += fmt::format("statcollect_alarms_active{{rule=\"{}\"}} {}\n", EscapeLabel(rule), count);
+  const auto single = [&](std::string_view name, std::string_view type, std::string_view help,
+                          std::uint64_t value) {
+    metric(name, type, help);
+    text += fmt::format("{} {}\n", name, value);
+  };
+  single("statcollect_alarm_records_evaluated_total", "counter",
+         "Records of tensors that the alarms looked at.", a.evaluated_records);
+  single("statcollect_alarm_records_skipped_total", "counter",
+         "Records of tensors that the alarms left out because they could not keep up.", a.skipped_records);
+  single("statcollect_alarm_state_bytes", "gauge", "Memory of the alarms' state.", a.state_bytes);
+  single("statcollect_alarm_webhook_sent_total", "counter", "Alarms that the webhook has taken.",
+         a.webhook_sent);
+  single("statcollect_alarm_webhook_failed_total", "counter", "Attempts to reach the webhook that failed.",
+         a.webhook_failed);
+  single("statcollect_alarm_webhook_dropped_total", "counter", "Alarms that the webhook never got.",
+         a.webhook_dropped);
+  return text;
+}
+
+}  // namespace
+
+std::string RenderMetrics(const CollectorStatus& s) {
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  const Metric metrics[] = {
+      {"statcollect_ready", "gauge", "1 if the collector takes records.", s.ready() ? 1.0 : 0.0},
+      {"statcollect_uptime_seconds", "gauge", "Seconds since the start.", number(s.uptime_seconds)},
+      {"statcollect_runs", "gauge", "Runs in the store.", number(s.runs)},
+      {"statcollect_streams_open", "gauge", "Streams of agents that are open.", number(s.streams_open)},
+      {"statcollect_streams_total", "counter", "Streams that said hello.", number(s.streams_total)},
+      {"statcollect_batches_total", "counter", "Batches accepted.", number(s.batches_total)},
+      {"statcollect_records_total", "counter", "Records made durable.", number(s.records_total)},
+      {"statcollect_received_bytes_total", "counter", "Bytes of accepted batches.", number(s.bytes_total)},
+      {"statcollect_duplicate_records_total", "counter", "Records received again and discarded.",
+       number(s.duplicate_records_total)},
+      {"statcollect_rejected_batches_total", "counter", "Batches refused.", number(s.rejected_batches_total)},
+      {"statcollect_commits_total", "counter", "Atomic writes to the store.", number(s.commits_total)},
+      {"statcollect_disk_bytes", "gauge", "Bytes of the store's files.", number(s.disk_bytes)},
+      {"statcollect_disk_free_bytes", "gauge", "Free bytes of the store's file system.",
+       number(s.disk_free_bytes)},
+      {"statcollect_agents_dropped_total", "counter", "Records that agents reported as lost.",
+       number(s.agents_dropped_total)},
+      {"statcollect_backlog_records", "gauge", "Records received and not yet durable.",
+       number(s.backlog_records)},
+      {"statcollect_backlog_bytes", "gauge", "Bytes received and not yet durable.", number(s.backlog_bytes)},
+      {"statcollect_backlog_oldest_seconds", "gauge", "How long the oldest of them has waited.",
+       number(s.backlog_oldest_millis) / 1000},
+      {"statcollect_retention_age_seconds", "gauge", "Age at which a run is removed; 0: none.",
+       number(s.retention.age_seconds_max)},
+      {"statcollect_retention_disk_bytes", "gauge",
+       "Size of the store above which the oldest runs are removed; 0: none.",
+       number(s.retention.disk_bytes_max)},
+      {"statcollect_retention_held", "gauge", "1 if retention removes less than its limits say.",
+       s.retention.note.empty() ? 0.0 : 1.0},
+      {"statcollect_retention_runs_removed_total", "counter", "Runs that retention removed.",
+       number(s.retention.runs_removed)},
+      {"statcollect_retention_bytes_removed_total", "counter", "Bytes of runs that retention removed, about.",
+       number(s.retention.bytes_removed)},
+  };
+  std::string text = fmt::format(
+      "# HELP statcollect_build_info Version and durability of the collector.\n# TYPE statcollect_build_info "
+      "gauge\n"
+      "statcollect_build_info{{version=\"{}\",durability=\"{}\"}} 1\n",
+      EscapeLabel(s.version), s.fsync ? "fsync" : "process");
+  for (const Metric& m : metrics) {
+    text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3:.17g}\n", m.name, m.help, m.type, m.value);
+  }
+  text +=
+      "# HELP statcollect_dropped_records Records that agents reported as lost, of all runs held.\n"
+      "# TYPE statcollect_dropped_records gauge\n";
+  for (const auto& [cause, count] : s.dropped_by_cause) {
+    text += fmt::format("statcollect_dropped_records{{cause=\"{}\"}} {}\n", EscapeLabel(cause), count);
+  }
+  text += RenderAlarms(s.alarms);
+  return text;
+}
+
+std::map<std::string, HttpHandler> MakePages(CollectorControl& control) {
+  return {
+      {"/", [&control](const std::string&) { return StartPage(control.GetStatus()); }},
+      {"/healthz", [](const std::string&) { return HealthPage(); }},
+      {"/readyz", [&control](const std::string&) { return ReadyPage(control.GetStatus()); }},
+      {"/metrics",
+       [&control](const std::string&) {
+         return HttpResponse{.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                             .body = RenderMetrics(control.GetStatus())};
+       }},
+  };
+}
+
+}  // namespace statcollect

@@ -1,0 +1,127 @@
+// What the collector knows and does about itself, as an interface: implemented by ingest, used by api and the
+// HTTP pages, so that neither depends on the other.
+#ifndef STATCOLLECT_SERVER_CONTROL_CONTROL_H_
+#define STATCOLLECT_SERVER_CONTROL_CONTROL_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/capture_spec.h"
+#include "common/status.h"
+
+namespace statcollect {
+
+// What retention does (docs/metrics.md), as of its last look.
+struct RetentionStatus {
+  std::int64_t age_seconds_max = 0;  // 0: no limit
+  std::uint64_t disk_bytes_max = 0;  // 0: no limit
+  std::string note;                  // why it removes less than the limits say; empty: it does not
+  std::uint64_t runs_removed = 0;    // since start
+  std::uint64_t bytes_removed = 0;   // about, since start
+  struct Next {
+    std::string run;
+    std::int64_t last_write_unix_nanos = 0;
+    std::uint64_t bytes = 0;          // about
+    std::int64_t due_unix_nanos = 0;  // by age; 0: only when space is needed
+  };
+  std::vector<Next> next;         // the first few, in the order in which they would go
+  std::vector<std::string> kept;  // runs that are exempt
+  bool enabled() const { return age_seconds_max > 0 || disk_bytes_max > 0; }
+};
+
+// What the alarms do (docs/alarms.md).
+struct AlarmStatus {
+  bool enabled = false;
+  std::map<std::string, std::uint64_t> raised;  // since start, by rule; every rule has its entry
+  std::map<std::string, std::uint64_t> active;  // now, in runs whose state is held
+  std::uint64_t evaluated_records = 0;          // of statistics, since start
+  std::uint64_t skipped_records = 0;            // left out because the evaluation could not keep up
+  std::uint64_t state_bytes = 0;
+  std::uint64_t webhook_sent = 0, webhook_failed = 0, webhook_dropped = 0;  // messages, since start
+  std::string webhook;                                                      // its address; empty: none
+};
+
+struct CollectorStatus {
+  std::string version;
+  std::int64_t pid = 0;
+  std::int64_t start_unix_nanos = 0;
+  std::int64_t uptime_seconds = 0;
+  std::string data_dir;
+  bool fsync = true;
+  std::string state;  // "ready", "read_only: <why>", "draining"
+  std::uint64_t runs = 0;
+  std::uint32_t streams_open = 0;
+  // Since start:
+  std::uint64_t streams_total = 0;
+  std::uint64_t batches_total = 0;
+  std::uint64_t records_total = 0;  // durable
+  std::uint64_t bytes_total = 0;    // of accepted batches
+  std::uint64_t duplicate_records_total = 0;
+  std::uint64_t rejected_batches_total = 0;
+  std::uint64_t commits_total = 0;
+  std::uint64_t disk_bytes = 0;
+  std::uint64_t disk_free_bytes = 0;
+  std::uint64_t agents_dropped_total = 0;  // reported by agents
+  // Reported by agents, by cause, of all runs held:
+  std::map<std::string, std::uint64_t> dropped_by_cause;
+  // Received and not yet durable:
+  std::uint64_t backlog_records = 0;
+  std::uint64_t backlog_bytes = 0;
+  std::int64_t backlog_oldest_millis = 0;  // since the oldest of them was received
+  RetentionStatus retention;
+  AlarmStatus alarms;
+  bool ready() const { return state == "ready"; }
+};
+
+struct DeletedRun {
+  std::uint64_t records = 0;
+  std::uint32_t attempts = 0;
+};
+
+struct MadeCheckpoint {
+  std::string directory;  // as it was resolved
+  std::uint64_t files = 0;
+  std::uint64_t bytes = 0;
+  bool linked = false;  // shares the space of its tables with the store
+};
+
+// A request to capture that was taken.
+struct RequestedCapture {
+  std::uint64_t request = 0;         // its number within the run
+  std::vector<std::uint32_t> ranks;  // that are asked
+  std::uint32_t told = 0;            // of these: whose stream is open
+};
+
+// Thread-safe.
+class CollectorControl {
+ public:
+  virtual ~CollectorControl() = default;
+  virtual CollectorStatus GetStatus() = 0;
+  // kNotFound; kFailedPrecondition while a stream of the run is open and not `force` (force closes the
+  // streams first).
+  virtual Result<DeletedRun> DeleteRun(const std::string& run, bool force) = 0;
+  // Exempts a run from retention, or ends that. kNotFound.
+  virtual Status KeepRun(const std::string& run, bool keep) = 0;
+  // Asks the run's open streams to record tensors in these steps only, and remembers it for those that
+  // connect later. Returns how many were told. kNotFound; kInvalidArgument: steps that do not parse;
+  // kFailedPrecondition: no stream of the run is open.
+  virtual Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) = 0;
+  // Asks ranks of the run's newest launch (none: all of them) to keep the raw values of an activation in one
+  // step to come, durably: those that connect later are asked, too. kNotFound: no such run or rank;
+  // kFailedPrecondition: no stream of the run is open or may soon be again; kOutOfRange: the step has passed
+  // on all of them.
+  virtual Result<RequestedCapture> RequestCapture(const std::string& run,
+                                                  const std::vector<std::uint32_t>& ranks,
+                                                  const CaptureSpec& spec) = 0;
+  // A consistent copy of the store, with all that was acknowledged before the call. Takes as long as it
+  // takes.
+  virtual Result<MadeCheckpoint> Checkpoint(const std::string& directory) = 0;
+  // Whether a stream of that rank is open now. `attempt` is the store's attempt id.
+  virtual bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) = 0;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_CONTROL_CONTROL_H_

@@ -1,0 +1,61 @@
+// POSTs JSON to an address that somebody else runs: with a time limit, a bounded queue and retries, so that
+// nothing of the collector ever waits for it. No TLS: put a proxy of your own in between where that matters.
+#ifndef STATCOLLECT_SERVER_CONTROL_WEBHOOK_H_
+#define STATCOLLECT_SERVER_CONTROL_WEBHOOK_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+
+#include "common/status.h"
+
+namespace statcollect {
+
+struct WebhookTarget {
+  std::string url, host, port, path;
+};
+// kInvalidArgument unless it is http://HOST[:PORT][/PATH].
+Result<WebhookTarget> ParseWebhook(const std::string& url);
+
+struct WebhookOptions {
+  std::size_t queue_max = 256;               // messages that wait; a further one is dropped
+  std::chrono::milliseconds timeout{5'000};  // of an attempt
+  // Before the second attempt, the third, ...; after the last the message is dropped.
+  std::vector<std::chrono::milliseconds> pauses = {
+      std::chrono::milliseconds(1'000), std::chrono::milliseconds(5'000), std::chrono::milliseconds(25'000)};
+  std::function<void(const std::string& line)> log = [](const std::string&) {};
+};
+
+struct WebhookCounters {
+  std::uint64_t sent = 0;     // answered with 2xx
+  std::uint64_t failed = 0;   // attempts
+  std::uint64_t dropped = 0;  // messages
+};
+
+// One message is on its way at a time, in the order of Post. Thread-safe. Must be gone before `io` is; what
+// waits then is dropped.
+class Webhook {
+ public:
+  Webhook(boost::asio::io_context& io, WebhookTarget target, WebhookOptions options = {});
+  ~Webhook();
+  Webhook(const Webhook&) = delete;
+  Webhook& operator=(const Webhook&) = delete;
+
+  // Returns at once.
+  void Post(std::string json);
+  WebhookCounters counters() const;
+
+ private:
+  class Sender;
+  const std::shared_ptr<Sender> sender_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_CONTROL_WEBHOOK_H_

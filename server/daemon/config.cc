@@ -1,0 +1,192 @@
+#include "server/daemon/config.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+#include "server/control/webhook.h"
+
+namespace statcollect {
+namespace {
+
+constexpr std::uint64_t kDiskFreeMinMax = std::uint64_t{1} << 24;  // MiB: 16 TiB
+constexpr char kDescription[] =
+    "statcollectord: the collector of statcollect. Takes statistics from training ranks over gRPC, keeps "
+    "them in an "
+    "embedded RocksDB, answers statctl.";
+
+constexpr char kFooter[] = R"(
+Examples:
+  statcollectord                                     data in ./statcollect-data, gRPC on 127.0.0.1:7433
+  statcollectord --data-dir /var/lib/statcollect --config /etc/statcollect/statcollectord.toml
+  statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line says which
+  statcollectord --restore-from /backup/monday --data-dir ./restored   begins with what statctl checkpoint saved
+
+Prints one line when it is ready. SIGTERM: stops accepting, writes what was received, exits with 0. Exit code 2: it could not
+start; the message says why.)";
+
+// Text as the flags give it, before it is checked.
+struct RawFlags {
+  std::string listen, http, durability = "fsync", retention = "off", max_disk = "off";
+  std::string alarms = "on";
+  std::uint64_t alarm_memory_mib = 64;
+};
+
+// "on", "off", or the names of the rules that are on.
+Status CheckAlarms(const RawFlags& raw, DaemonConfig& config) {
+  config.alarms.memory_bytes_max = static_cast<std::size_t>(raw.alarm_memory_mib) << 20;
+  config.alarms.on.fill(raw.alarms == "on");
+  if (!config.alarm_webhook.empty()) STATCOLLECT_RETURN_IF_ERROR(ParseWebhook(config.alarm_webhook).status());
+  if (raw.alarms == "on" || raw.alarms == "off") return Status::Ok();
+  std::istringstream names(raw.alarms);
+  for (std::string name; std::getline(names, name, ',');) {
+    const auto found = std::find(kAlarmRuleNames.begin(), kAlarmRuleNames.end(), name);
+    if (found == kAlarmRuleNames.end()) {
+      std::string known;
+      for (const std::string_view rule : kAlarmRuleNames) known.append(", ").append(rule);
+      return {Code::kInvalidArgument,
+              "--alarms: '" + name + "' is no alarm; expected on, off, or some of them, separated by commas" +
+                  known.replace(0, 1, ":")};
+    }
+    config.alarms.on[static_cast<std::size_t>(found - kAlarmRuleNames.begin())] = true;
+  }
+  return Status::Ok();
+}
+
+// The thresholds of docs/alarms.md.
+void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
+  AlarmSettings& a = config.alarms;
+  const auto add = [&](const char* name, auto& value, const char* help, double low, double high) {
+    app.add_option(name, value, help)->check(CLI::Range(low, high))->capture_default_str()->group("Alarms");
+  };
+  app.add_option("--alarms", raw.alarms, "on, off, or the rules that are on, separated by commas")
+      ->capture_default_str()
+      ->group("Alarms");
+  app.add_option("--alarm-webhook", config.alarm_webhook,
+                 "POST each alarm as JSON to this address, http://HOST:PORT/PATH")
+      ->group("Alarms");
+  add("--alarm-warmup-steps", a.warmup_steps, "Values before a norm or a loss is judged", 3, kAlarmWindowMax);
+  add("--alarm-explosion-factor", a.explosion_factor, "norm_explosion: times the running median", 1.1, 1e12);
+  add("--alarm-explosion-spreads", a.explosion_spreads,
+      "norm_explosion: and so many robust standard deviations of its logarithm", 0, 1e6);
+  add("--alarm-vanishing-ratio", a.vanishing_ratio, "vanishing_gradient: of the running median", 0, 0.5);
+  add("--alarm-vanishing-steps", a.vanishing_steps, "vanishing_gradient: steps in a row", 1, 250);
+  add("--alarm-loss-scale-min", a.loss_scale_min, "loss_scale_min: at or below it", 0, 1e12);
+  add("--alarm-loss-scale-falls", a.loss_scale_falls, "loss_scale_min: or falling so often in a row", 2,
+      1000);
+  add("--alarm-loss-spike-factor", a.loss_spike_factor, "loss_spike: times the running median", 1.1, 1e12);
+  add("--alarm-loss-spike-spreads", a.loss_spike_spreads,
+      "loss_spike: and so many robust standard deviations", 0, 1e6);
+  add("--alarm-dead-relu-zeros", a.dead_relu_zeros, "dead_relu: fraction of the elements", 0.01, 1);
+  add("--alarm-dead-relu-steps", a.dead_relu_steps, "dead_relu: steps in a row", 1, 250);
+  add("--alarm-memory-mib", raw.alarm_memory_mib, "MiB of state of all runs; the longest silent is forgotten",
+      1, 65536);
+}
+
+Status Check(const RawFlags& raw, DaemonConfig& config) {
+  auto listen = ParseEndpoint("--listen", raw.listen);
+  if (!listen.ok()) return listen.status();
+  config.listen = *listen;
+  config.http.reset();
+  if (raw.http != "off") {
+    auto http = ParseEndpoint("--http", raw.http);
+    if (!http.ok()) return http.status();
+    config.http = *http;
+  }
+  config.fsync = raw.durability == "fsync";
+  auto retention = ParseDuration("--retention", raw.retention);
+  if (!retention.ok()) return retention.status();
+  config.retention = *retention;
+  auto max_disk = ParseDiskLimit("--max-disk", raw.max_disk);
+  if (!max_disk.ok()) return max_disk.status();
+  config.max_disk = *max_disk;
+  STATCOLLECT_RETURN_IF_ERROR(CheckAlarms(raw, config));
+  if (config.insecure) return Status::Ok();
+  for (const auto& [flag, endpoint] :
+       {std::pair{"--listen", &config.listen}, std::pair{"--http", config.http ? &*config.http : nullptr}}) {
+    if (endpoint != nullptr && !endpoint->IsLoopback()) {
+      return {Code::kInvalidArgument,
+              std::string(flag) + " " + endpoint->ToString() +
+                  ": other machines can reach this address, and the collector has neither TLS nor tokens; "
+                  "expected "
+                  "a loopback address; use one (with an SSH tunnel from elsewhere), or add --insecure if the "
+                  "network is trusted"};
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std::string& version) {
+  ParsedCommandLine parsed;
+  DaemonConfig& config = parsed.config;
+  RawFlags raw{.listen = config.listen.ToString(), .http = config.http->ToString()};
+
+  CLI::App app(kDescription, "statcollectord");
+  app.footer(kFooter);
+  app.set_version_flag("--version", "statcollectord " + version, "Print the version and exit");
+  app.set_config("--config", "", "Read flags from a file (TOML or INI: data-dir = \"/var/lib/statcollect\")");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.add_option("--data-dir", config.data_dir, "Folder of the store; made if it is not there")
+      ->capture_default_str();
+  app.add_option(
+         "--restore-from", config.restore_from,
+         "Checkpoint to copy into --data-dir, verified, before the start; --data-dir must be absent or "
+         "empty")
+      ->check([](const std::string& path) {
+        return path.empty()
+                   ? std::string("found an empty path; expected a folder that statctl checkpoint made")
+                   : std::string();
+      })
+      ->configurable(false);
+  app.add_option("--listen", raw.listen, "gRPC address, HOST:PORT; port 0: any free one")
+      ->capture_default_str();
+  app.add_option("--http", raw.http, "Address of health, metrics and pages, or off")->capture_default_str();
+  app.add_option("--durability", raw.durability,
+                 "What an acknowledgement means: fsync (on disk) or process (handed to the operating system)")
+      ->check(CLI::IsMember({"fsync", "process"}))
+      ->capture_default_str();
+  app.add_option("--disk-free-min", config.disk_free_min_mib,
+                 "MiB of free disk below which ingest is refused")
+      ->check(CLI::Range(std::uint64_t{0}, kDiskFreeMinMax))
+      ->capture_default_str();
+  app.add_option("--retention", raw.retention,
+                 "Remove runs whose last write is older, such as 30d; off: never")
+      ->capture_default_str();
+  app.add_option("--max-disk", raw.max_disk,
+                 "Remove the oldest runs while the store is larger, such as 200GiB, or 80% of its disk; off: "
+                 "never")
+      ->capture_default_str();
+  AddAlarmOptions(app, raw, config);
+  app.add_option("--query-threads", config.query_threads, "Threads that answer queries")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--log-level", config.log_level,
+                 "debug, info, warn or error; the log goes to standard error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->capture_default_str();
+  app.add_flag("--insecure", config.insecure,
+               "Allow addresses that other machines can reach, without TLS or tokens");
+
+  const auto stop = [&](int code, std::string text) {
+    parsed.exit_code = code;
+    parsed.text = std::move(text);
+    return parsed;
+  };
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    std::ostringstream out, err;
+    app.exit(asked, out, err);
+    return stop(0, out.str());
+  } catch (const CLI::ParseError& error) {
+    return stop(2, std::string("statcollectord: ") + error.what() + "; see statcollectord --help\n");
+  }
+  if (Status checked = Check(raw, config); !checked.ok())
+    return stop(2, "statcollectord: " + checked.message() + "\n");
+  return parsed;
+}
+
+}  // namespace statcollect

@@ -1,0 +1,277 @@
+// statcollectord: composition root. Owns, in order of construction: store, collector (ingest), queries, gRPC
+// server, HTTP listener; takes them down in reverse.
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <malloc.h>
+#include <sys/resource.h>
+
+#include <grpc/support/log.h>
+#include <grpcpp/impl/codegen/service_type.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+
+#include "common/clock.h"
+#include "common/failpoint.h"
+#include "proto/convert.h"
+#include "server/alarms/alarms.h"
+#include "server/api/http/api.h"
+#include "server/api/http/pages.h"
+#include "server/api/http/routes.h"
+#include "server/api/services.h"
+#include "server/control/alarm_message.h"
+#include "server/control/event_feed.h"
+#include "server/control/webhook.h"
+#include "server/daemon/config.h"
+#include "server/http/server.h"
+#include "server/ingest/ingest_server.h"
+#include "server/query/query.h"
+#include "server/store/rocksdb/rocksdb_store.h"
+
+namespace statcollect {
+namespace {
+
+constexpr int kExitCannotStart = 2;
+
+void SetUpLog(const DaemonConfig& config) {
+  auto logger =
+      std::make_shared<spdlog::logger>("statcollectord", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+  logger->set_level(spdlog::level::from_str(config.log_level));
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(logger);
+  // What of it matters to whoever runs the collector is in the statuses of the calls.
+  gpr_set_log_function([](gpr_log_func_args* line) { spdlog::debug("gRPC: {}", line->message); });
+}
+
+int Fail(const std::string& message) {
+  std::cerr << "statcollectord: " << message << '\n';
+  return kExitCannotStart;
+}
+
+struct GrpcServer {
+  std::unique_ptr<grpc::Server> server;
+  Endpoint endpoint;  // with the real port
+};
+
+Result<GrpcServer> StartGrpc(const DaemonConfig& config, std::initializer_list<grpc::Service*> services) {
+  grpc::ServerBuilder builder;
+  int port = 0;
+  // Without this a second daemon could share the port and take half of the streams.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Agents ping every 10 s, also while idle; half-open connections are found within 30 s.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  // What a stream may send ahead of what is read from it, whatever the line could carry: with hundreds of
+  // streams, gRPC's own estimate made for a gigabyte of buffers here and seconds of waiting in them.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 256 << 10);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
+  builder.AddListeningPort(config.listen.ToString(), grpc::InsecureServerCredentials(), &port);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  GrpcServer started{.server = builder.BuildAndStart(), .endpoint = config.listen};
+  if (!started.server || port == 0) {
+    return Status(Code::kUnavailable,
+                  "listen for gRPC on " + config.listen.ToString() +
+                      ": the address is in use or not this machine's; stop who holds it (ss -ltnp "
+                      "shows it) or name another with --listen");
+  }
+  started.endpoint.port = static_cast<std::uint16_t>(port);
+  return started;
+}
+
+void PrintReady(const DaemonConfig& config, const Endpoint& grpc, const HttpServer* http) {
+  const std::string http_text = http != nullptr ? http->endpoint().ToString() : "off";
+  std::printf("statcollectord %s ready: grpc %s, http %s, data %s (%s); try: statctl --collector %s runs\n",
+              STATCOLLECT_VERSION, grpc.ToString().c_str(), http_text.c_str(), config.data_dir.c_str(),
+              config.fsync ? "fsync" : "process", grpc.ToString().c_str());
+  std::fflush(stdout);
+}
+
+// Returns after SIGTERM or SIGINT; a second signal ends the process at once. `signals` exists from before the
+// ready line on: who reads that line may send one at once.
+void WaitForSignal(boost::asio::io_context& io, boost::asio::signal_set& signals) {
+  signals.async_wait([&](const boost::system::error_code&, int first) {
+    spdlog::info("signal {}: draining; a second one ends at once", first);
+    signals.async_wait([](const boost::system::error_code& error, int second) {
+      if (!error) std::_Exit(128 + second);
+    });
+    io.stop();
+  });
+  io.run();
+}
+
+// Streams, connections and the store's files each take a descriptor: all that the system grants. Returns how
+// many.
+std::size_t RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : 1024;
+}
+
+// Queries under way over HTTP are cancelled, and told so.
+void EndHttp(boost::asio::io_context& io, HttpServer& http, api::HttpApi& api) {
+  http.Stop();
+  io.restart();
+  std::thread serving([&] { io.run(); });
+  api.Close();
+  io.stop();
+  serving.join();
+}
+
+// Batches come and go at hundreds of megabytes a second: memory that goes back to the kernel in between has
+// to be cleared by it again, which took an eighth of the processor's time.
+void KeepFreedMemory() {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+#endif
+}
+
+alarms::AlarmsOptions MakeAlarmsOptions(const DaemonConfig& config, EventFeed& feed, Webhook* webhook) {
+  alarms::AlarmsOptions options{.settings = config.alarms, .feed = &feed, .log = [](const std::string& line) {
+                                  spdlog::info("{}", line);
+                                }};
+  if (webhook != nullptr)
+    options.notify = [webhook](const FeedEvent& alarm) { webhook->Post(AlarmMessage(alarm)); };
+  return options;
+}
+
+AlarmStatus StatusOf(alarms::Alarms& alarms, const Webhook* webhook, const DaemonConfig& config) {
+  AlarmStatus status = alarms.GetStatus();
+  if (webhook == nullptr) return status;
+  const WebhookCounters counters = webhook->counters();
+  status.webhook = config.alarm_webhook;
+  status.webhook_sent = counters.sent;
+  status.webhook_failed = counters.failed;
+  status.webhook_dropped = counters.dropped;
+  return status;
+}
+
+volatile std::sig_atomic_t restore_stopped = 0;
+
+// The first SIGTERM or SIGINT ends it without leaving anything behind, a second one the process.
+Status Restore(const DaemonConfig& config, RocksDbStoreOptions options) {
+  struct sigaction stop {};
+  stop.sa_handler = [](int) { restore_stopped = 1; };
+  stop.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  struct sigaction term {
+  }, interrupt{};
+  sigaction(SIGTERM, &stop, &term);
+  sigaction(SIGINT, &stop, &interrupt);
+  options.stopped = [] { return restore_stopped != 0; };
+  const Status restored = RestoreCheckpoint(config.restore_from, config.data_dir, options);
+  sigaction(SIGTERM, &term, nullptr);
+  sigaction(SIGINT, &interrupt, nullptr);
+  return restored;
+}
+
+int Run(const DaemonConfig& config) {
+  KeepFreedMemory();
+  SetUpLog(config);
+  std::signal(SIGPIPE, SIG_IGN);
+  const std::size_t files = RaiseFileLimit();
+  const RocksDbStoreOptions store_options{
+      .fsync = config.fsync,
+      .memtable_bytes =
+          STATCOLLECT_TEST_SETTING("STATCOLLECT_MEMTABLE_BYTES", RocksDbStoreOptions().memtable_bytes),
+      .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
+  if (!config.restore_from.empty()) {
+    const Status restored = Restore(config, store_options);
+    if (!restored.ok()) return Fail(restored.message());
+  }
+  auto store = OpenRocksDbStore(config.data_dir, store_options);
+  if (!store.ok()) return Fail(store.status().message());
+  STATCOLLECT_FAILPOINT("start.store_opened");
+  SystemClock clock;
+  boost::asio::io_context io;
+  std::unique_ptr<Webhook> webhook;
+  if (!config.alarm_webhook.empty()) {
+    webhook = std::make_unique<Webhook>(
+        io, ParseWebhook(config.alarm_webhook).value(),
+        WebhookOptions{.log = [](const std::string& line) { spdlog::warn("{}", line); }});
+  }
+  EventFeed feed;
+  alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get()));
+  IngestServer collector(**store, clock,
+                         {.version = STATCOLLECT_VERSION,
+                          .data_dir = config.data_dir,
+                          .disk_free_bytes_min = config.disk_free_min_mib << 20,
+                          .retention = {.age_max = config.retention,
+                                        .disk_bytes_max = config.max_disk.bytes,
+                                        .disk_percent_max = config.max_disk.percent},
+                          .committed = [&](CommittedBatch batch) { alarms.Take(std::move(batch)); },
+                          .alarm_status = [&] { return StatusOf(alarms, webhook.get(), config); },
+                          .log = [](const std::string& line) { spdlog::info("{}", line); }});
+  query::QueryEngine engine(
+      **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); },
+      [&](AttemptId attempt, std::uint32_t rank) { return collector.MayComeBack(attempt, rank); });
+  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed);
+  const auto admin_service = MakeAdminService(collector, engine);
+
+  auto grpc = StartGrpc(config, {collector.service(), query_service.get(), admin_service.get()});
+  if (!grpc.ok()) return Fail(grpc.status().message());
+  std::unique_ptr<api::HttpApi> http_api;
+  std::unique_ptr<HttpServer> http;
+  if (config.http) {
+    http_api = std::make_unique<api::HttpApi>(*grpc->server);
+    const HttpService serve = [&](HttpRequest request, const std::shared_ptr<HttpExchange>& exchange) {
+      http_api->Serve(std::move(request), exchange);
+    };
+    HttpLimits limits;
+    limits.connections_max = std::min(limits.connections_max, files / 4);
+    http = std::make_unique<HttpServer>(io, MakePages(collector), limits,
+                                        HttpServices{{std::string(api::kHttpPrefix), serve}});
+    if (Status started = http->Start(*config.http); !started.ok()) return Fail(started.message());
+  }
+
+  boost::asio::signal_set signals(io, SIGTERM, SIGINT);
+  PrintReady(config, grpc->endpoint, http.get());
+  WaitForSignal(io, signals);
+  if (http_api) EndHttp(io, *http, *http_api);
+  STATCOLLECT_FAILPOINT("stop.before_drain");
+  collector.Drain();
+  alarms.Drain();
+  feed.Close();
+  STATCOLLECT_FAILPOINT("stop.drained");
+  grpc->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  grpc->server->Wait();
+  spdlog::info("drained; bye");
+  return 0;
+}
+
+}  // namespace
+}  // namespace statcollect
+
+int main(int argc, char** argv) {
+  const auto parsed = statcollect::ParseCommandLine(argc, argv, STATCOLLECT_VERSION);
+  if (parsed.exit_code) {
+    (*parsed.exit_code == 0 ? std::cout : std::cerr) << parsed.text;
+    return *parsed.exit_code;
+  }
+  try {
+    return statcollect::Run(parsed.config);
+  } catch (const std::exception& failure) {
+    std::cerr << "statcollectord: " << failure.what() << '\n';
+    return 2;
+  }
+}

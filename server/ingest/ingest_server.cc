@@ -1,0 +1,144 @@
+#include "server/ingest/ingest_server.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace statcollect {
+namespace {
+
+constexpr std::chrono::milliseconds kTickMax{1000};
+constexpr std::chrono::milliseconds kRetentionTick{2000};
+constexpr std::chrono::seconds kCensusInterval{1};
+
+}  // namespace
+
+IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOptions& options)
+    : store_(store),
+      clock_(clock),
+      options_(options),
+      start_(clock.Now()),
+      start_unix_nanos_(clock.UnixNanos()),
+      committer_(
+          store, clock,
+          {.queue_bytes_max = options.queue_bytes_max, .disk_free_bytes_min = options.disk_free_bytes_min}),
+      registry_(store, clock, committer_),
+      service_(
+          MakeIngestService({.store = store,
+                             .clock = clock,
+                             .registry = registry_,
+                             .committer = committer_,
+                             .counters = counters_,
+                             .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); },
+                             .committed = options.committed})),
+      retention_(store, clock, registry_, options.retention, options.log),
+      worker_(std::clamp(options.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax), [this] {
+        service_->CheckHellos(options_.hello_timeout);
+        (void)committer_.Admission();  // a store that can recover does, also when nobody asks
+      }) {
+  if (options_.retention.enabled()) {
+    retention_worker_ = std::make_unique<AdmissionWorker>(kRetentionTick, [this] { retention_.Tick(); });
+  }
+}
+
+IngestServer::~IngestServer() { Drain(); }
+
+void IngestServer::Drain() {
+  draining_ = true;
+  if (retention_worker_) retention_worker_->Stop();
+  service_->BeginDrain();
+  worker_.Stop();
+  committer_.Drain();
+  service_->AwaitStreams(options_.drain_timeout);
+}
+
+CollectorStatus IngestServer::GetStatus() {
+  CollectorStatus status;
+  status.version = options_.version;
+  status.pid = ::getpid();
+  status.start_unix_nanos = start_unix_nanos_;
+  status.uptime_seconds = std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - start_).count();
+  status.data_dir = options_.data_dir;
+  status.fsync = store_.fsync();
+  status.state = State();
+  if (const auto runs = store_.ListRuns(); runs.ok()) status.runs = runs->size();
+  status.streams_open = registry_.OpenStreams();
+  status.streams_total = counters_.streams;
+  status.batches_total = counters_.batches;
+  status.records_total = counters_.records;
+  status.bytes_total = counters_.bytes;
+  status.duplicate_records_total = counters_.duplicate_records;
+  status.rejected_batches_total = counters_.rejected_batches;
+  status.commits_total = committer_.commits();
+  status.agents_dropped_total = counters_.agents_dropped;
+  status.dropped_by_cause = DroppedByCause();
+  const CommitBacklog backlog = committer_.Backlog();
+  status.backlog_records = backlog.records;
+  status.backlog_bytes = backlog.bytes;
+  status.backlog_oldest_millis = backlog.oldest.count();
+  status.retention = retention_.status();
+  status.retention.kept = KeptRuns();
+  if (options_.alarm_status) status.alarms = options_.alarm_status();
+  if (const auto usage = store_.Usage(); usage.ok()) {
+    status.disk_bytes = usage->disk_bytes;
+    status.disk_free_bytes = usage->disk_free_bytes;
+  }
+  return status;
+}
+
+std::string IngestServer::State() {
+  if (draining_) return "draining";
+  const Status admission = committer_.Admission();
+  return admission.ok() ? "ready" : "read_only: " + admission.message();
+}
+
+Result<DeletedRun> IngestServer::DeleteRun(const std::string& run, bool force) {
+  return registry_.DeleteRun(run, force);
+}
+
+void IngestServer::TakeCensusLocked() {
+  const auto now = clock_.Now();
+  if (census_at_ && now - *census_at_ < kCensusInterval) return;
+  const auto census = store_.Census();
+  if (!census.ok()) return;
+  census_at_ = now;
+  dropped_.clear();
+  kept_.clear();
+  for (const AttemptTally& tally : *census) {
+    for (const auto& [cause, count] : tally.dropped) dropped_[cause] += count;
+    if (tally.kept) kept_.insert(tally.meta.run);
+  }
+}
+
+std::map<std::string, std::uint64_t> IngestServer::DroppedByCause() {
+  std::lock_guard lock(census_mutex_);
+  TakeCensusLocked();
+  return dropped_;
+}
+
+std::vector<std::string> IngestServer::KeptRuns() {
+  std::lock_guard lock(census_mutex_);
+  TakeCensusLocked();
+  return {kept_.begin(), kept_.end()};
+}
+
+Status IngestServer::KeepRun(const std::string& run, bool keep) {
+  const Status changed = store_.KeepRun(run, keep);
+  std::lock_guard lock(census_mutex_);
+  census_at_.reset();  // the next status tells of it
+  return changed;
+}
+
+Result<MadeCheckpoint> IngestServer::Checkpoint(const std::string& directory) {
+  auto made = store_.Checkpoint(directory);
+  if (!made.ok()) return made.status();
+  return MadeCheckpoint{
+      .directory = made->directory, .files = made->files, .bytes = made->bytes, .linked = made->linked};
+}
+
+bool IngestServer::IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) {
+  return registry_.IsOpen(attempt, rank);
+}
+
+}  // namespace statcollect

@@ -1,0 +1,100 @@
+// The collector's writing half: owns registry, committer and the Ingest service, and tells about itself.
+//
+// Thread-safe. Outlives the grpc::Server that its service is registered with; store and clock outlive it.
+#ifndef STATCOLLECT_SERVER_INGEST_INGEST_SERVER_H_
+#define STATCOLLECT_SERVER_INGEST_INGEST_SERVER_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "server/control/control.h"
+#include "server/ingest/admission_worker.h"
+#include "server/ingest/committer.h"
+#include "server/ingest/counters.h"
+#include "server/ingest/grpc_service.h"
+#include "server/ingest/registry.h"
+#include "server/ingest/retention.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+struct CollectorOptions {
+  std::string version;
+  std::string data_dir;
+  std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: records are refused
+  std::size_t queue_bytes_max = std::size_t{32} << 20;          // received and not yet durable
+  std::chrono::milliseconds hello_timeout{10'000};
+  std::chrono::milliseconds drain_timeout{5'000};  // for agents to take their last answer
+  RetentionOptions retention;
+  // Told of every batch that has become durable; must not block. May be empty, as the one below.
+  std::function<void(CommittedBatch)> committed = {};
+  std::function<AlarmStatus()> alarm_status = {};
+  std::function<void(const std::string& line)> log = [](const std::string&) {};
+};
+
+class IngestServer final : public CollectorControl {
+ public:
+  IngestServer(Store& store, const Clock& clock, const CollectorOptions& options);
+  ~IngestServer() override;  // drains
+
+  // The Ingest service, for grpc::ServerBuilder::RegisterService.
+  grpc::Service* service() { return service_->service(); }
+
+  // Takes no more streams, makes durable and acknowledges what was received, ends the open streams with
+  // kUnavailable. Call it before the server is shut down. Idempotent.
+  void Drain();
+
+  CollectorStatus GetStatus() override;
+  Result<DeletedRun> DeleteRun(const std::string& run, bool force) override;
+  Status KeepRun(const std::string& run, bool keep) override;
+  Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) override {
+    return registry_.RecordSteps(run, steps);
+  }
+  Result<RequestedCapture> RequestCapture(const std::string& run, const std::vector<std::uint32_t>& ranks,
+                                          const CaptureSpec& spec) override {
+    return registry_.RequestCapture(run, ranks, spec);
+  }
+  Result<MadeCheckpoint> Checkpoint(const std::string& directory) override;
+  bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) override;
+  // See SessionRegistry.
+  bool MayComeBack(std::uint32_t attempt, std::uint32_t rank) { return registry_.MayComeBack(attempt, rank); }
+
+ private:
+  std::string State();
+  // Of all runs held; at most a second old, as the next one.
+  std::map<std::string, std::uint64_t> DroppedByCause();
+  std::vector<std::string> KeptRuns();  // sorted
+  void TakeCensusLocked();
+
+  Store& store_;
+  const Clock& clock_;
+  const CollectorOptions options_;
+  const std::chrono::steady_clock::time_point start_;
+  const std::int64_t start_unix_nanos_;
+  IngestCounters counters_;
+  std::atomic<bool> draining_{false};
+  Committer committer_;
+  SessionRegistry registry_;
+  std::unique_ptr<IngestService> service_;
+  Retention retention_;
+  std::mutex census_mutex_;
+  std::optional<std::chrono::steady_clock::time_point> census_at_;
+  std::map<std::string, std::uint64_t> dropped_;
+  std::set<std::string> kept_;
+  AdmissionWorker worker_;
+  std::unique_ptr<AdmissionWorker> retention_worker_;  // if there is anything to do
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_INGEST_INGEST_SERVER_H_

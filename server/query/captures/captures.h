@@ -1,0 +1,99 @@
+// Raw values of tensors that agents kept (docs/capture.md): which there are, what became of the requests for
+// them, and the values.
+#ifndef STATCOLLECT_SERVER_QUERY_CAPTURES_CAPTURES_H_
+#define STATCOLLECT_SERVER_QUERY_CAPTURES_CAPTURES_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/records.h"
+#include "common/status.h"
+#include "server/store/capture_requests.h"
+#include "server/store/store.h"
+
+namespace statcollect::query {
+
+struct CapturesRequest {
+  std::string run;
+  std::string activation;            // empty: all
+  std::vector<Kind> kinds;           // empty: all
+  std::vector<std::uint32_t> ranks;  // empty: all
+  std::string steps;                 // as StepSet::Parse
+  std::uint64_t request = 0;         // only what belongs to it; 0: all
+};
+
+struct CaptureRow {
+  std::string run;
+  std::uint32_t rank = 0;
+  std::uint64_t step = 0;
+  TensorDef def;
+  Layout layout;
+  std::uint64_t numel = 0;     // of the tensor
+  std::uint64_t elements = 0;  // that were kept
+  std::uint64_t bytes = 0;     // of these
+  std::uint64_t bytes_stored = 0;
+  std::uint32_t attempt = 0;  // launch of the run, from 1
+  AttemptId attempt_id = 0;
+  bool complete() const { return bytes_stored == bytes; }
+};
+
+struct CaptureRequestRank {
+  std::uint32_t rank = 0;
+  std::string state, why;  // as CaptureRequestRank in query.proto
+  std::optional<std::uint64_t> last_step;
+};
+
+struct CaptureRequestRow {
+  CaptureRequest request;
+  std::vector<CaptureRequestRank> ranks;
+};
+
+struct CapturesReport {
+  std::vector<CaptureRow> records;          // by step, rank, activation
+  std::vector<CaptureRequestRow> requests;  // of the newest launch, oldest first
+};
+
+// Which one to read.
+struct ReadCaptureRequest {
+  std::string run;
+  std::uint32_t rank = 0;
+  std::uint64_t step = 0;
+  std::string activation;
+  std::optional<Kind> kind;                // nothing: whichever there is, if it is one
+  std::optional<std::string> output_path;  // nothing: likewise
+  std::uint32_t micro_batch = 0;
+  std::uint32_t call = 0;
+  Mode mode = Mode::kTrain;
+};
+
+// How a rank is connected. Must be thread-safe; empty: never.
+struct RankLinks {
+  std::function<bool(AttemptId attempt, std::uint32_t rank)> is_open;
+  // Of one that has not said goodbye and is not connected: whether it still may be soon.
+  std::function<bool(AttemptId attempt, std::uint32_t rank)> may_come_back;
+};
+
+// A step's captures come from the newest launch that has the step. Reads no values. kNotFound: no such run,
+// or no such request.
+Result<CapturesReport> ListCaptures(Store& store, const CapturesRequest& request, const RankLinks& links,
+                                    const std::stop_token& stop);
+
+// Calls head once, then data for each part of the values, in order; their errors end it. kNotFound: not
+// captured, and what is; kInvalidArgument: several match, and which; kFailedPrecondition: not all of it has
+// arrived; kDataLoss: a part is missing or damaged.
+Status ReadCapture(Store& store, const ReadCaptureRequest& request,
+                   const std::function<Status(const CaptureRow&)>& head,
+                   const std::function<Status(std::string)>& data, const std::stop_token& stop);
+
+// Whether a request for it can mean anything: the newest launch has seen such an activation, or nothing yet.
+// kNotFound: the closest names, or the kinds that the name has.
+Status CheckCanBeCaptured(Store& store, const std::string& run, const CaptureSpec& spec);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_CAPTURES_CAPTURES_H_

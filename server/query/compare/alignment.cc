@@ -1,0 +1,223 @@
+#include "server/query/compare/alignment.h"
+
+#include <algorithm>
+
+#include "server/query/compare/step_order.h"
+
+namespace statcollect::query {
+namespace {
+
+std::vector<ActivationTraits> TraitsOf(const RankCatalogue& catalogue, const Alignment::Options& options) {
+  std::vector<ActivationTraits> traits;
+  traits.reserve(catalogue.activations.size());
+  for (const TensorDef& def : catalogue.activations) {
+    traits.push_back(
+        {.stage = StageOf(def.key), .wanted = options.wanted[static_cast<std::size_t>(def.key.kind)]});
+  }
+  return traits;
+}
+
+bool Equal(const RankCatalogue& a, const RankCatalogue& b) {
+  return a.activations == b.activations && a.layouts == b.layouts;
+}
+
+std::string Joined(const std::vector<std::string>& names) {
+  std::string joined;
+  for (const std::string& name : names) joined.append(joined.empty() ? "" : ", ").append(name);
+  return joined;
+}
+
+// B's activations that have no counterpart yet, by identity.
+class Left {
+ public:
+  Left(const RankCatalogue& catalogue, const std::vector<std::uint32_t>& matched) : matched_(matched) {
+    for (const TensorDef& def : catalogue.activations) {
+      if (matched[def.id] == Alignment::kNone) by_key_.emplace(def.key, def.id);
+    }
+  }
+  // Of that name in the place of `key`; else the only output that the name has there, whatever its path.
+  std::optional<std::uint32_t> Find(TensorKey key, const std::string& name) const {
+    key.name = name;
+    if (const auto found = by_key_.find(key); found != by_key_.end() && Free(found->second))
+      return found->second;
+    key.output_path.clear();
+    std::optional<std::uint32_t> only;
+    for (auto it = by_key_.lower_bound(key); it != by_key_.end(); ++it) {
+      const TensorKey& other = it->first;
+      if (other.name != key.name || other.kind != key.kind) break;
+      if (other.micro_batch != key.micro_batch || other.call != key.call || other.mode != key.mode ||
+          !Free(it->second))
+        continue;
+      if (only) return std::nullopt;
+      only = it->second;
+    }
+    return only;
+  }
+
+ private:
+  bool Free(std::uint32_t id) const { return matched_[id] == Alignment::kNone; }
+
+  const std::vector<std::uint32_t>& matched_;
+  std::map<TensorKey, std::uint32_t> by_key_;
+};
+
+}  // namespace
+
+Alignment::Alignment(const RankCatalogue& a, const RankCatalogue& b, const Options& options,
+                     const std::vector<OrderMatch>& by_order)
+    : a_(a),
+      b_(b),
+      b_of_a_(a.activations.size(), kNone),
+      a_of_b_(b.activations.size(), kNone),
+      traits_a_(TraitsOf(a, options)),
+      traits_b_(TraitsOf(b, options)),
+      marks_a_(a.activations.size()),
+      marks_b_(b.activations.size()) {
+  MatchByIdentity();
+  const bool all =
+      std::all_of(options.wanted.begin() + 1, options.wanted.end(), [](bool wanted) { return wanted; });
+  same_ids_ = all && Equal(a, b);
+  if (same_ids_) return;
+  if (options.names != nullptr) MatchByNames(*options.names);
+  if (!by_order.empty()) MatchByOrder(by_order);
+}
+
+void Alignment::Match(std::uint32_t id_a, std::uint32_t id_b) {
+  b_of_a_[id_a] = id_b;
+  a_of_b_[id_b] = id_a;
+}
+
+void Alignment::MatchByIdentity() {
+  const auto& defs_a = a_.activations;
+  const auto& defs_b = b_.activations;
+  std::map<TensorKey, std::uint32_t> ids;  // of what is not at its place
+  for (std::size_t i = 0; i < defs_b.size(); ++i) {
+    if (i < defs_a.size() && defs_a[i].key == defs_b[i].key) {
+      Match(defs_a[i].id, defs_b[i].id);
+    } else {
+      ids[defs_b[i].key] = defs_b[i].id;
+    }
+  }
+  for (const TensorDef& def : defs_a) {
+    if (b_of_a_[def.id] != kNone) continue;
+    if (const auto found = ids.find(def.key); found != ids.end()) Match(def.id, found->second);
+  }
+}
+
+void Alignment::MatchByNames(const NameMap& names) {
+  const Left left_a(a_, b_of_a_), left_b(b_, a_of_b_);
+  for (const TensorDef& def : a_.activations) {
+    if (b_of_a_[def.id] != kNone || traits_a_[def.id].grouped) continue;
+    const auto found = names.Find(def.key.name);
+    if (!found) continue;
+    AlignedGroup group;
+    for (const std::string& name : found->a) {
+      if (const auto id = left_a.Find(def.key, name)) group.a.push_back(*id);
+    }
+    for (const std::string& name : found->b) {
+      if (const auto id = left_b.Find(def.key, name)) group.b.push_back(*id);
+    }
+    if (group.a.size() != found->a.size() || group.b.size() != found->b.size()) continue;
+    const auto taken = [](const auto& ids, const auto& traits) {
+      return std::any_of(ids.begin(), ids.end(), [&](std::uint32_t id) { return traits[id].grouped; });
+    };
+    if (taken(group.a, traits_a_) || taken(group.b, traits_b_)) continue;
+    names.MarkUsed(*found);
+    NoteRenamed({.a = Joined(found->a), .b = Joined(found->b), .method = "map", .confidence = 1});
+    if (group.a.size() == 1 && group.b.size() == 1) {
+      Match(group.a.front(), group.b.front());
+      continue;
+    }
+    for (const std::uint32_t id : group.a) traits_a_[id].grouped = true;
+    for (const std::uint32_t id : group.b) traits_b_[id].grouped = true;
+    groups_.push_back(std::move(group));
+  }
+}
+
+// What belongs to a matched module is matched with it: its gradients, other calls and micro-batches, its
+// weights.
+void Alignment::MatchByOrder(const std::vector<OrderMatch>& by_order) {
+  std::map<std::pair<std::string, std::string>, const OrderMatch*> outputs;
+  std::map<std::string, const OrderMatch*> modules;
+  for (const OrderMatch& match : by_order) {
+    outputs.emplace(std::pair(match.name_a, match.path_a), &match);
+    modules.emplace(match.name_a, &match);
+  }
+  const Left left_b(b_, a_of_b_);
+  for (const TensorDef& def : a_.activations) {
+    if (b_of_a_[def.id] != kNone || traits_a_[def.id].grouped) continue;
+    TensorKey key = def.key;
+    if (const auto output = outputs.find({key.name, key.output_path}); output != outputs.end()) {
+      key.output_path = output->second->path_b;
+      if (const auto id = left_b.Find(key, output->second->name_b)) {
+        Match(def.id, *id);
+        NoteRenamed({.a = def.key.name,
+                     .b = output->second->name_b,
+                     .method = "order",
+                     .confidence = output->second->confidence});
+        continue;
+      }
+    }
+    for (std::size_t dot = key.name.rfind('.'); dot != std::string::npos && dot > 0;
+         dot = key.name.rfind('.', dot - 1)) {
+      const auto module = modules.find(key.name.substr(0, dot));
+      if (module == modules.end()) continue;
+      if (const auto id = left_b.Find(def.key, module->second->name_b + key.name.substr(dot)))
+        Match(def.id, *id);
+      break;
+    }
+  }
+}
+
+void Alignment::NoteRenamed(const AlignedNames& names) {
+  if (std::find(renamed_.begin(), renamed_.end(), names) == renamed_.end()) renamed_.push_back(names);
+}
+
+bool Alignment::IsOpenOnBothSides() const {
+  const auto open = [](const auto& matched, const auto& traits) {
+    for (std::size_t id = 0; id < matched.size(); ++id) {
+      if (matched[id] == kNone && traits[id].stage == Stage::kForward && !traits[id].grouped) return true;
+    }
+    return false;
+  };
+  return open(b_of_a_, traits_a_) && open(a_of_b_, traits_b_);
+}
+
+std::optional<Alignment::Content> Alignment::Known(std::uint32_t first, std::size_t records) const {
+  std::lock_guard lock(mutex_);
+  const auto found = known_.find({first, records});
+  return found == known_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void Alignment::Remember(std::uint32_t first, std::size_t records, const Content& content) const {
+  std::lock_guard lock(mutex_);
+  known_.insert_or_assign({first, records}, content);
+}
+
+const Alignment& Aligner::For(std::size_t place, const RankCatalogue& a, const RankCatalogue& b) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = alignments_.find({place, &a, &b});
+    if (found != alignments_.end()) return *found->second;
+  }
+  const auto by_order = by_order_.find(place);
+  auto made = std::make_unique<Alignment>(
+      a, b, options_, by_order == by_order_.end() ? std::vector<OrderMatch>() : by_order->second);
+  std::lock_guard lock(mutex_);
+  return *alignments_.try_emplace({place, &a, &b}, std::move(made)).first->second;
+}
+
+void Aligner::SetByOrder(std::size_t place, std::vector<OrderMatch> by_order) {
+  std::lock_guard lock(mutex_);
+  by_order_[place] = std::move(by_order);
+  std::erase_if(alignments_, [&](const auto& entry) { return std::get<0>(entry.first) == place; });
+}
+
+std::vector<Aligner::Entry> Aligner::all() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Entry> entries;
+  for (const auto& [key, alignment] : alignments_) entries.push_back({std::get<0>(key), alignment.get()});
+  return entries;
+}
+
+}  // namespace statcollect::query

@@ -1,0 +1,230 @@
+#include "server/query/compare/diff_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "common/names.h"
+#include "common/step_set.h"
+#include "server/query/parallel.h"
+
+namespace statcollect::query {
+namespace {
+
+using Steps = std::map<std::uint64_t, std::size_t>;
+
+std::string RangeOf(const Steps& steps) {
+  return steps.empty() ? std::string("none")
+                       : std::to_string(steps.begin()->first) + ".." + std::to_string(steps.rbegin()->first);
+}
+
+void ChooseKinds(const DiffRequest& request, DiffPlan& plan) {
+  plan.losses = request.kinds.empty() && !request.merge_ranks;
+  plan.wanted.fill(request.kinds.empty());
+  for (const Kind kind : request.kinds) plan.wanted[static_cast<std::size_t>(kind)] = true;
+}
+
+void ChooseRanks(const RunView& a, const RunView& b, const DiffRequest& request, DiffPlan& plan) {
+  const auto ranks_a = a.AllRanks(), ranks_b = b.AllRanks();
+  std::vector<std::uint32_t> common;
+  std::set_intersection(ranks_a.begin(), ranks_a.end(), ranks_b.begin(), ranks_b.end(),
+                        std::back_inserter(common));
+  for (const std::uint32_t rank : common) plan.ranks.push_back({rank, rank});
+  if (!request.ranks.empty()) {
+    std::set<std::uint32_t> asked(request.ranks.begin(), request.ranks.end());
+    std::erase_if(plan.ranks, [&](const RankPair& rank) { return asked.erase(rank.a) == 0; });
+    for (const std::uint32_t rank : asked) {
+      plan.notes.push_back("rank " + std::to_string(rank) + " was asked for, but not both runs have it");
+    }
+  }
+  if (ranks_a != ranks_b) {
+    plan.notes.push_back("the runs have different ranks (" + std::to_string(ranks_a.size()) + " and " +
+                         std::to_string(ranks_b.size()) + "); compared the " +
+                         std::to_string(plan.ranks.size()) +
+                         " that both have (--merge-ranks compares replicas whatever their number)");
+  }
+  if (plan.ranks.empty()) {
+    plan.incomparable =
+        "no rank in common" + std::string(request.ranks.empty() ? "" : " among those asked for");
+  }
+}
+
+// Replicas instead of ranks of one number, and of kinds those that replicas have in common.
+Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPlan& plan) {
+  auto merged = MergeRanks(a, b, plan.steps);
+  if (!merged.ok()) return merged.status();
+  plan.notes.insert(plan.notes.end(), merged->notes.begin(), merged->notes.end());
+  plan.incomparable = merged->incomparable;
+  plan.ranks = std::move(merged->pairs);
+  if (!request.ranks.empty()) {
+    const std::set<std::uint32_t> asked(request.ranks.begin(), request.ranks.end());
+    std::erase_if(plan.ranks, [&](const RankPair& pair) { return !asked.contains(pair.a); });
+  }
+  if (plan.incomparable.empty() && plan.ranks.empty())
+    plan.incomparable = "none of the ranks asked for is one of " + a.run();
+  bool any = false;
+  for (std::size_t kind = 0; kind < kKindCount; ++kind) {
+    plan.wanted[kind] = plan.wanted[kind] && merged->replicated[kind];
+    any = any || plan.wanted[kind];
+  }
+  if (plan.incomparable.empty() && !any)
+    plan.incomparable =
+        "none of the kinds asked for is the same on replicas: with merged ranks weights, their "
+        "gradients and optimizer state can be compared";
+  return Status::Ok();
+}
+
+void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const Steps& steps_b,
+                 const DiffRequest& request, DiffPlan& plan) {
+  for (const auto& [step, attempt] : steps_a) {
+    const auto other = steps_b.find(step);
+    if (other != steps_b.end())
+      plan.steps.emplace_hint(plan.steps.end(), step, std::pair(attempt, other->second));
+  }
+  const std::string has = a.run() + " has " + RangeOf(steps_a) + ", " + b.run() + " has " + RangeOf(steps_b);
+  if (plan.steps.empty()) {
+    plan.incomparable =
+        "no step in common: " + has + (request.steps.empty() ? "" : " among the steps asked for");
+  } else if (steps_a.size() + steps_b.size() > 2 * plan.steps.size()) {
+    plan.notes.push_back("steps differ: " + has + "; compared the " + std::to_string(plan.steps.size()) +
+                         " that both have");
+  }
+}
+
+// Into the views' caches, on several threads. A failure shows again where a catalogue is asked for.
+void ReadCatalogues(RunView& a, RunView& b, const DiffPlan& plan) {
+  std::set<std::tuple<RunView*, std::size_t, std::uint32_t>> wanted;
+  std::set<std::pair<std::size_t, std::size_t>> attempts;
+  for (const auto& [step, of] : plan.steps) attempts.insert(of);
+  for (const auto& [of_a, of_b] : attempts) {
+    for (const RankPair& rank : plan.ranks) {
+      wanted.emplace(&a, of_a, rank.a);
+      wanted.emplace(&b, of_b, rank.b);
+    }
+  }
+  const std::vector<std::tuple<RunView*, std::size_t, std::uint32_t>> all(wanted.begin(), wanted.end());
+  InParallel(all.size(), [&](std::size_t i) {
+    const auto [view, attempt, rank] = all[i];
+    (void)view->Catalogue(attempt, rank);
+  });
+}
+
+// Whose dump a run was imported from; empty if an agent recorded it.
+std::string ToolOf(const RunView& view) {
+  const auto& ranks = view.ranks(view.attempts().size() - 1);
+  if (ranks.empty()) return {};
+  const auto& config = ranks.begin()->second.info.config;
+  const auto format = config.find("import.format");
+  return format == config.end() ? std::string() : Printable(format->second);
+}
+
+Status FindKinds(RunView& view, const std::vector<RankPair>& ranks, std::uint32_t RankPair::*side,
+                 const std::set<std::size_t>& attempts, std::array<bool, kKindCount>& present,
+                 RecordedKinds& recorded) {
+  for (const std::size_t attempt : attempts) {
+    for (const RankPair& rank : ranks) {
+      auto catalogue = view.Catalogue(attempt, rank.*side);
+      if (!catalogue.ok()) return catalogue.status();
+      for (const TensorDef& def : (*catalogue)->activations) {
+        const auto kind = static_cast<std::size_t>(def.key.kind);
+        present[kind] = true;
+        recorded.modes[kind][static_cast<std::size_t>(def.key.mode)] = true;
+      }
+    }
+  }
+  recorded.tool = ToolOf(view);
+  return Status::Ok();
+}
+
+// A kind that one run never recorded was not asked for there: that is no divergence, but is said.
+Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
+  ReadCatalogues(a, b, plan);
+  std::set<std::size_t> attempts_a, attempts_b;
+  for (const auto& [step, attempts] : plan.steps) {
+    attempts_a.insert(attempts.first);
+    attempts_b.insert(attempts.second);
+  }
+  STATCOLLECT_RETURN_IF_ERROR(
+      FindKinds(a, plan.ranks, &RankPair::a, attempts_a, plan.kinds_a, plan.recorded_a));
+  STATCOLLECT_RETURN_IF_ERROR(
+      FindKinds(b, plan.ranks, &RankPair::b, attempts_b, plan.kinds_b, plan.recorded_b));
+  for (std::size_t kind = 1; kind < kKindCount; ++kind) {
+    if (plan.kinds_a[kind] == plan.kinds_b[kind] || !plan.wanted[kind]) continue;
+    plan.notes.push_back("only " + (plan.kinds_a[kind] ? a : b).run() + " recorded " +
+                         std::string(Name(static_cast<Kind>(kind))) + "; that kind was not compared");
+  }
+  return Status::Ok();
+}
+
+void NoteLossesAndLife(const RunView& view, const IsStreamOpen& is_stream_open, DiffPlan& plan) {
+  std::uint64_t dropped = 0;
+  bool running = false;
+  for (const std::uint32_t rank : view.AllRanks()) dropped += view.Dropped(rank);
+  for (std::size_t i = 0; i < view.attempts().size(); ++i) {
+    for (const auto& [rank, meta] : view.ranks(i)) {
+      running = running || (is_stream_open && is_stream_open(view.attempts()[i].id, rank));
+    }
+  }
+  if (dropped > 0) {
+    plan.notes.push_back("agents of " + view.run() + " lost " + std::to_string(dropped) +
+                         " records; what is missing there may be a loss and not a divergence");
+  }
+  if (running) plan.notes.push_back(view.run() + " is still running; later steps are not in this answer");
+}
+
+}  // namespace
+
+std::optional<std::string> WhyNotRecorded(const RunView& a, const RunView& b, const DiffPlan& plan,
+                                          const TensorDef& def, bool of_b, bool seen) {
+  const RecordedKinds& having = of_b ? plan.recorded_b : plan.recorded_a;
+  const RecordedKinds& lacking = of_b ? plan.recorded_a : plan.recorded_b;
+  const std::string& run = (of_b ? a : b).run();
+  const std::string kind(Name(def.key.kind));
+  const auto mode = static_cast<std::size_t>(def.key.mode);
+  if (!lacking.tool.empty() && having.tool.empty()) {
+    const std::string dump = run + " is a dump of " + lacking.tool + ", which does not record ";
+    const bool optimizer = def.key.kind == Kind::kWeight && def.key.mode == Mode::kTrain;
+    if (!lacking.modes[static_cast<std::size_t>(def.key.kind)][mode])
+      return dump +
+             (optimizer ? "weights after an update" : kind + " in mode " + std::string(Name(def.key.mode))) +
+             "; not compared";
+    if (def.depth == 1)
+      return dump + "the model as a whole; " + Printable(def.key.name) + " was not compared";
+  }
+  // Some tools dump the weights at the beginning of every step; an agent records them at a launch.
+  if (!having.tool.empty() && lacking.tool.empty() && seen && def.key.mode == Mode::kInit)
+    return run + " has weights as a launch begins, the dump of " + having.tool +
+           " as every step begins; those of later steps were not compared";
+  return std::nullopt;
+}
+
+Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
+                          const IsStreamOpen& is_stream_open) {
+  auto wanted = StepSet::Parse(request.steps);
+  if (!wanted.ok()) return wanted.status();
+  if (request.tolerance && !(std::isfinite(*request.tolerance) && *request.tolerance >= 0)) {
+    return Status(
+        Code::kInvalidArgument,
+        "diff: tolerance is not a finite number of at least 0; expected a relative L2 such as 1e-3");
+  }
+  DiffPlan plan;
+  ChooseKinds(request, plan);
+  if (!request.merge_ranks) ChooseRanks(a, b, request, plan);
+  if (plan.incomparable.empty()) {
+    auto steps_a = a.Steps(*wanted), steps_b = b.Steps(*wanted);
+    if (!steps_a.ok()) return steps_a.status();
+    if (!steps_b.ok()) return steps_b.status();
+    ChooseSteps(a, *steps_a, b, *steps_b, request, plan);
+  }
+  if (plan.incomparable.empty() && request.merge_ranks)
+    STATCOLLECT_RETURN_IF_ERROR(ChooseReplicas(a, b, request, plan));
+  NoteLossesAndLife(a, is_stream_open, plan);
+  NoteLossesAndLife(b, is_stream_open, plan);
+  if (plan.incomparable.empty()) STATCOLLECT_RETURN_IF_ERROR(CompareKinds(a, b, plan));
+  return plan;
+}
+
+}  // namespace statcollect::query

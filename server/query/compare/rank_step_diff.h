@@ -1,0 +1,142 @@
+// Compares one rank's steps of two runs: the part of a diff that many threads do side by side.
+#ifndef STATCOLLECT_SERVER_QUERY_COMPARE_RANK_STEP_DIFF_H_
+#define STATCOLLECT_SERVER_QUERY_COMPARE_RANK_STEP_DIFF_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "server/query/compare/alignment.h"
+#include "server/query/compare/distance.h"
+#include "server/query/compare/merge_ranks.h"
+#include "server/query/compare/noise.h"
+#include "server/query/compare/origin.h"
+#include "server/query/compare/step_order.h"
+#include "server/query/compare/steps_to_judge.h"
+#include "server/query/reports.h"
+#include "server/query/run_view.h"
+
+namespace statcollect::query {
+
+// A row with its place in the report.
+struct PlacedRow {
+  ReportOrder place;
+  Divergence row;
+};
+
+// What the comparison says, but for the sides.
+void SetComparison(Divergence& row, const Comparison& comparison);
+
+// Counts of what was compared. records == identical + within_tolerance + diverged.
+struct Tally {
+  std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
+  std::uint64_t incomparable = 0;   // pairs without a statistic in common; not among the records
+  std::uint64_t without_hash = 0;   // of the identical: as far as was recorded
+  std::uint64_t numeric = 0;        // of the diverged: in the size of values only, and no inputs
+  std::uint64_t by_statistics = 0;  // of those: no sketch told
+  bool weights_unproven = false;    // weights within tolerance, with no hashes to say whether they are equal
+  bool weights_seen = false, weights_differ = false, batches_seen = false, batches_differ = false;
+  bool sketches_differ = false;     // in width
+  bool definitions_differ = false;  // of hashes, and so of sketches
+  // Of the distances of what is not identical, finite ones.
+  std::uint64_t distances = 0;
+  double distance_log_sum = 0, distance_max = 0;
+  double distance_product = 1;  // of those whose logarithms are not in the sum yet
+  void Count(const Comparison& comparison, Stage stage);
+  void AddDistance(double distance);  // > 0
+  double DistanceLogSum() const;
+  void Add(const Tally& other);
+};
+
+// An activation that one side has and the other has not.
+struct MissingRecord {
+  PlacedRow placed;
+  bool in_a = false;     // which side lacks it
+  bool defined = false;  // but has recorded its counterpart in some step
+  std::string label;
+  std::uint32_t id = 0;  // of the side that has it
+};
+
+// Where B's order of execution leaves A's.
+struct OutOfPlace {
+  PlacedRow placed;
+  Agreement agreement = Agreement::kIdentical;  // as the values alone say
+  bool keeps_reason = false;  // another shape or dtype stays the reason: the order is not reported there
+};
+
+struct RankStepFindings {
+  std::uint64_t step = 0;
+  RankPair ranks;
+  std::size_t attempt_a = 0, attempt_b = 0;
+  const Alignment* alignment = nullptr;       // null: nothing was there to compare
+  bool only_in_a = false, only_in_b = false;  // the other run has no statistics of the rank in this step
+  Tally tally;
+  std::vector<PlacedRow> rows;             // diverged
+  std::optional<PlacedRow> first_bitwise;  // the first that is not bit-identical
+  std::vector<MissingRecord> missing;
+  std::optional<OutOfPlace> out_of_place;
+  std::optional<ForwardTrace> trace;
+  // The run made an update in this step and no training pass, the other run a pass.
+  bool only_update_in_a = false, only_update_in_b = false;
+  std::vector<ScalarRecord> losses_a, losses_b;
+  StepRise rise;
+  std::vector<Spot> loss_spots;  // of losses_a, one for one; empty: all in the one segment of the step
+};
+
+// Up to which step details can still matter to the report. They only ever become smaller; whoever finds
+// enough in a step says so. Thread-safe.
+class DetailLimits {
+ public:
+  explicit DetailLimits(std::uint64_t rows_max) : rows_max_(rows_max) {}
+  bool WantsRows(std::uint64_t step) const { return step <= rows_.load(std::memory_order_relaxed); }
+  bool WantsBitwise(std::uint64_t step) const { return step <= bitwise_.load(std::memory_order_relaxed); }
+  bool WantsOrder(std::uint64_t step) const { return step <= order_.load(std::memory_order_relaxed); }
+  void EnoughRows(std::uint64_t step) { Lower(rows_, step); }
+  void EnoughBitwise(std::uint64_t step) { Lower(bitwise_, step); }
+  void EnoughOrder(std::uint64_t step) { Lower(order_, step); }
+  std::uint64_t rows_max() const { return rows_max_; }
+
+ private:
+  static void Lower(std::atomic<std::uint64_t>& limit, std::uint64_t step) {
+    std::uint64_t now = limit.load();
+    while (step < now && !limit.compare_exchange_weak(now, step)) {
+    }
+  }
+  const std::uint64_t rows_max_;
+  std::atomic<std::uint64_t> rows_{~std::uint64_t{0}}, bitwise_{~std::uint64_t{0}}, order_{~std::uint64_t{0}};
+};
+
+// What all comparisons of a diff share. Borrowed; thread-safe.
+struct DiffContext {
+  RunView& a;
+  RunView& b;
+  std::optional<double> tolerance;
+  bool exact = false;
+  bool losses = true;  // read the losses too
+  Aligner& aligner;
+  DetailLimits& limits;
+  NoiseFloor* noise = nullptr;  // null: none
+};
+
+// Steps of one rank that both runs have, ascending, all from one attempt of each.
+struct RankSteps {
+  std::size_t place = 0;  // in the plan: whose alignment it is
+  RankPair ranks;
+  std::size_t attempt_a = 0, attempt_b = 0;
+  std::vector<std::uint64_t> steps;
+};
+
+// One entry a step, in order; fewer if a stop was requested. Memory: one step of the rank of both runs.
+Result<std::vector<RankStepFindings>> CompareRankSteps(const DiffContext& context, const RankSteps& steps,
+                                                       const std::stop_token& stop);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_COMPARE_RANK_STEP_DIFF_H_

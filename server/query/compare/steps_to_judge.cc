@@ -1,0 +1,81 @@
+#include "server/query/compare/steps_to_judge.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace statcollect::query {
+namespace {
+
+constexpr float kSmallest = 1e-7F;  // of rounding size in f32: rises from below count from here
+constexpr float kWorthALook = 2.5F;
+
+}  // namespace
+
+float LargestRise(const Distances& before, const Distances& now) {
+  float largest = 1;
+  const std::size_t common = std::min(before.size(), now.size());
+  for (std::size_t i = 0; i < common; ++i)
+    largest = std::max(largest, now[i] / std::max(before[i], kSmallest));
+  for (std::size_t i = common; i < now.size(); ++i) largest = std::max(largest, now[i] / kSmallest);
+  return largest;
+}
+
+void DistanceFollower::BeginStep(std::size_t ids) {
+  first_ = !begun_;
+  begun_ = true;
+  if (differs_ || differed_) {  // otherwise both are all zero
+    before_.swap(now_);
+    std::fill(now_.begin(), now_.end(), 0.0F);
+  }
+  differed_ = std::exchange(differs_, false);
+  if (now_.size() < ids) now_.resize(ids, 0.0F);
+}
+
+float DistanceFollower::Rise() const { return first_ || !differs_ ? 1 : LargestRise(before_, now_); }
+
+void StepsToJudge::Take(std::uint64_t step, std::size_t place, const StepRise& rise) {
+  float factor = rise.rise;
+  std::shared_ptr<const Distances>& last = last_[place];
+  if (rise.first != nullptr) {
+    static const Distances kNone;
+    factor = std::max(factor, LargestRise(last == nullptr ? kNone : *last, *rise.first));
+  }
+  if (rise.ends) last = rise.last;
+  if (!rise.differs) {
+    if (!first_.contains(place)) agreeing_[place] += rise.records;
+    return;
+  }
+  std::vector<std::uint64_t>& first = first_[place];
+  if (first.size() < kFirstSteps) {
+    first.push_back(step);
+    return;
+  }
+  if (factor < kWorthALook) return;
+  rises_.insert({.factor = factor, .step = step, .place = place});
+  if (rises_.size() > kRisesMax) rises_.erase(rises_.begin());
+}
+
+std::uint64_t StepsToJudge::AgreeingBefore(std::size_t place) const {
+  const auto found = agreeing_.find(place);
+  return found == agreeing_.end() ? 0 : found->second;
+}
+
+std::map<std::size_t, std::set<std::uint64_t>> StepsToJudge::Chosen() const {
+  std::map<std::size_t, std::set<std::uint64_t>> chosen;
+  std::uint64_t earliest = ~std::uint64_t{0};
+  for (const auto& [place, steps] : first_) earliest = std::min(earliest, steps.front());
+  for (const auto& [place, steps] : first_) {  // those that differ first
+    if (steps.front() == earliest && chosen.size() < kPlacesMax / 2)
+      chosen[place].insert(steps.begin(), steps.end());
+  }
+  for (auto rise = rises_.rbegin(); rise != rises_.rend(); ++rise) {
+    if (!chosen.contains(rise->place) && chosen.size() >= kPlacesMax) continue;
+    std::set<std::uint64_t>& steps = chosen[rise->place];
+    steps.insert(rise->step);
+    const std::vector<std::uint64_t>& first = first_.at(rise->place);
+    steps.insert(first.begin(), first.end());
+  }
+  return chosen;
+}
+
+}  // namespace statcollect::query

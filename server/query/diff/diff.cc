@@ -1,0 +1,629 @@
+#include "server/query/diff/diff.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+#include <unordered_set>
+#include <utility>
+
+#include "common/names.h"
+#include "server/query/compare/diff_plan.h"
+#include "server/query/compare/loss_diff.h"
+#include "server/query/compare/rank_step_diff.h"
+#include "server/query/diff/growth.h"
+#include "server/query/diff/loaded_weights.h"
+#include "server/query/parallel.h"
+#include "server/query/settings/config_diff.h"
+#include "server/query/settings/recorded_config.h"
+#include "server/query/verdict/verdict.h"
+
+namespace statcollect::query {
+namespace {
+
+constexpr std::size_t kUnmatchedMax = 10'000;
+constexpr std::size_t kUnitsAThread = 4;  // for an even load
+constexpr std::size_t kWaveRankStepsMax = 1024;
+
+// One step, all ranks.
+struct StepResult {
+  std::uint64_t step = 0;
+  std::vector<RankStepFindings> ranks;
+};
+
+// What `spread` counts once, whatever its step, rank, call and micro-batch.
+std::string SpreadName(Kind kind, const std::string& name, const std::string& output_path) {
+  return std::string(Name(kind)) + " " + name + " " + output_path;
+}
+
+std::uint64_t RowsMax(const DiffRequest& request) {
+  return request.all ? kDivergedRowsMax : request.top > 0 ? request.top : kTopDefault;
+}
+
+// Takes in what was found, step by step in order, and makes the report of it.
+class ReportBuilder {
+ public:
+  ReportBuilder(RunView& a, RunView& b, const DiffRequest& request, const DiffPlan& plan,
+                const DiffContext& context)
+      : a_(a),
+        b_(b),
+        request_(request),
+        plan_(plan),
+        context_(context),
+        losses_(context),
+        loaded_(context),
+        rows_max_(RowsMax(request)) {}
+
+  Status Take(StepResult result);
+  bool diverged() const { return report_.first.has_value(); }
+  const StepsToJudge& steps_to_judge() const { return steps_to_judge_; }
+  const Tally& tally() const { return tally_; }
+  DiffReport Conclude();  // once
+
+ private:
+  Status TakeMissing(RankStepFindings& at);
+  // Whether a side's step is stored whole; looked up once, when something is missing in it.
+  struct Completeness {
+    std::optional<bool> a, b;
+  };
+  Result<bool> IsComplete(bool of_a, const RankStepFindings& at, Completeness& known);
+  Result<bool> IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
+                                  Completeness& known);
+  void TakeOutOfPlace(RankStepFindings& at);
+  void AddUnpairedStep(const RankStepFindings& at);
+  void NoteOnlyUpdate(bool in_a, const RankStepFindings& at);
+  void TakeRows(std::vector<PlacedRow*> placed, const std::vector<ForwardTrace>& traces);
+  void MarkStepOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces);
+  void AddGrowth(std::uint64_t step, const Tally& tally);
+  void NoteUnmatched(const std::string& label, bool only_a);
+  void CountSpread();
+  void AddNotes();
+  void ConcludeIncomparable();
+
+  RunView& a_;
+  RunView& b_;
+  const DiffRequest& request_;
+  const DiffPlan& plan_;
+  const DiffContext& context_;
+  DiffReport report_;
+  Tally tally_;
+  StepsToJudge steps_to_judge_;
+  LossDiff losses_;
+  LoadedWeights loaded_;
+  const std::uint64_t rows_max_;
+  std::set<std::string> unmatched_a_, unmatched_b_;
+  std::unordered_set<std::string> missing_counted_;  // side, rank and label
+  std::set<std::string> missing_names_, diverged_losses_;
+  std::set<std::uint32_t> diverged_ranks_, diverged_ranks_b_;
+  std::set<std::string> incomplete_;  // notes
+  struct UnpairedSteps {
+    std::uint64_t count = 0, last = 0;
+  };
+  std::map<std::pair<bool, std::uint32_t>, UnpairedSteps> unpaired_steps_;  // only in A; rank that lacks them
+  std::vector<GrowthPoint> growth_;
+  bool only_update_noted_a_ = false, only_update_noted_b_ = false;
+  bool uncertain_missing_ = false, cut_ = false, order_reported_ = false, values_diverged_ = false;
+};
+
+Status ReportBuilder::Take(StepResult result) {
+  std::vector<PlacedRow*> rows;
+  std::vector<ForwardTrace> traces;
+  std::optional<PlacedRow> bitwise;
+  Tally tally;
+  for (std::size_t place = 0; place < result.ranks.size(); ++place) {
+    RankStepFindings& at = result.ranks[place];
+    STATCOLLECT_RETURN_IF_ERROR(losses_.Compare(at));
+    at.rise.records = at.tally.records;
+    steps_to_judge_.Take(result.step, place, at.rise);
+    if (!order_reported_) TakeOutOfPlace(at);
+    if (!at.missing.empty()) STATCOLLECT_RETURN_IF_ERROR(loaded_.Compare(at));
+    STATCOLLECT_RETURN_IF_ERROR(TakeMissing(at));
+    if (at.tally.diverged > 0) {
+      diverged_ranks_.insert(at.ranks.a);
+      diverged_ranks_b_.insert(at.ranks.b);
+    }
+    if (at.only_in_a || at.only_in_b) AddUnpairedStep(at);
+    if (at.only_update_in_a) NoteOnlyUpdate(/*in_a=*/true, at);
+    if (at.only_update_in_b) NoteOnlyUpdate(/*in_a=*/false, at);
+    for (const PlacedRow& placed : at.rows) {
+      if (placed.row.stage == Stage::kLoss) diverged_losses_.insert(placed.row.activation);
+    }
+    tally.Add(at.tally);
+    for (PlacedRow& placed : at.rows) rows.push_back(&placed);
+    if (at.trace) traces.push_back(*std::move(at.trace));
+    if (at.first_bitwise && !(bitwise && bitwise->place < at.first_bitwise->place))
+      bitwise = std::move(at.first_bitwise);
+  }
+  tally_.Add(tally);
+  if (!report_.first_bitwise && bitwise) {
+    report_.first_bitwise = std::move(bitwise->row);
+    if (report_.first_bitwise->reason == Reason::kUnspecified)
+      report_.first_bitwise->reason = Reason::kBitwise;
+  }
+  AddGrowth(result.step, tally);
+  if (tally.diverged > 0) ++report_.spread.steps;
+  TakeRows(std::move(rows), traces);
+  if (values_diverged_ && report_.diverged.size() >= rows_max_) context_.limits.EnoughRows(result.step);
+  return Status::Ok();
+}
+
+void ReportBuilder::TakeRows(std::vector<PlacedRow*> placed, const std::vector<ForwardTrace>& traces) {
+  if (placed.empty()) return;
+  std::stable_sort(placed.begin(), placed.end(),
+                   [](const PlacedRow* x, const PlacedRow* y) { return x->place < y->place; });
+  std::vector<Divergence> rows;
+  rows.reserve(placed.size());
+  for (PlacedRow* const one : placed) rows.push_back(std::move(one->row));
+  MarkStepOrigins(rows, traces);
+  for (Divergence& row : rows) {
+    if (row.reason == Reason::kOrder) order_reported_ = true;
+    if (!row.origin) {
+      row.previous.clear();
+      row.previous_distance.reset();
+    }
+    if (report_.diverged.size() < rows_max_) {
+      report_.diverged.push_back(std::move(row));
+    } else if (request_.all) {
+      cut_ = true;
+    }
+  }
+}
+
+// Origins are sought in the first step whose values differ: weights carry them into every later step. What
+// differs in structure only (missing, reordered) explains nothing later; the first answer is an origin by
+// definition.
+void ReportBuilder::MarkStepOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces) {
+  if (!values_diverged_ && !std::all_of(rows.begin(), rows.end(), IsStructural)) {
+    values_diverged_ = true;
+    MarkOrigins(rows, traces);
+  }
+  if (!report_.first) {
+    rows.front().origin = true;
+    report_.first = rows.front();
+  }
+  std::set<std::tuple<Stage, Kind, std::string, std::string>> reported;
+  for (const Divergence& row : rows) {
+    if (!row.origin || report_.origins.size() >= kTopDefault) continue;
+    if (reported.insert({row.stage, row.kind, row.activation, row.output_path}).second)
+      report_.origins.push_back(row);
+  }
+}
+
+// Another order explains other values: it takes the place of their reason. Another shape or dtype stays. Only
+// in the first step that leaves the order.
+void ReportBuilder::TakeOutOfPlace(RankStepFindings& at) {
+  if (!at.out_of_place) return;
+  const auto& [placed, agreement, keeps_reason] = *at.out_of_place;
+  if (agreement == Agreement::kDiverged) {
+    for (PlacedRow& row : at.rows) {
+      if (row.place != placed.place || keeps_reason) continue;
+      if (row.row.reason == Reason::kNumeric) --at.tally.numeric;
+      row.row.reason = Reason::kOrder;
+    }
+    return;
+  }
+  --(agreement == Agreement::kIdentical ? at.tally.identical : at.tally.within_tolerance);
+  ++at.tally.diverged;
+  at.rows.push_back(placed);
+}
+
+// Merged ranks: one rank may lack a step in several pairs.
+void ReportBuilder::AddUnpairedStep(const RankStepFindings& at) {
+  UnpairedSteps& unpaired = unpaired_steps_[{at.only_in_a, at.only_in_a ? at.ranks.b : at.ranks.a}];
+  if (unpaired.count == 0 || unpaired.last != at.step) ++unpaired.count;
+  unpaired.last = at.step;
+}
+
+// The first one of each run. Not if the rank lost records, of which the pass may be one.
+void ReportBuilder::NoteOnlyUpdate(bool in_a, const RankStepFindings& at) {
+  const RunView &run = in_a ? a_ : b_, &other = in_a ? b_ : a_;
+  const std::uint32_t rank = in_a ? at.ranks.a : at.ranks.b;
+  const auto& kinds = in_a ? plan_.kinds_a : plan_.kinds_b;
+  bool& noted = in_a ? only_update_noted_a_ : only_update_noted_b_;
+  if (noted || !kinds[static_cast<std::size_t>(Kind::kOutput)] || run.Dropped(rank) > 0) return;
+  noted = true;
+  incomplete_.insert(run.run() + " made an update without a forward pass in step " + std::to_string(at.step) +
+                     " on rank " + std::to_string(rank) + ", where " + other.run() +
+                     " made one: the optimizer's step() was called again, or no batch came before it");
+}
+
+// One row and one count for an identity and rank, at the first step without it.
+Status ReportBuilder::TakeMissing(RankStepFindings& at) {
+  Completeness known;
+  for (MissingRecord& missing : at.missing) {
+    auto certain = IsCertainlyMissing(missing, at, known);
+    if (!certain.ok()) return certain.status();
+    if (!*certain) continue;
+    const std::string counted = (missing.in_a ? "a" : "b") + std::to_string(at.ranks.a) + ":" +
+                                std::to_string(at.ranks.b) + " " + missing.label;
+    if (!missing_counted_.insert(counted).second) continue;
+    ++at.tally.records;
+    ++at.tally.diverged;
+    const Divergence& row = missing.placed.row;
+    missing_names_.insert(SpreadName(row.kind, row.activation, row.output_path));
+    at.rows.push_back(std::move(missing.placed));
+  }
+  return Status::Ok();
+}
+
+Result<bool> ReportBuilder::IsComplete(bool of_a, const RankStepFindings& at, Completeness& known) {
+  std::optional<bool>& complete = of_a ? known.a : known.b;
+  if (complete) return *complete;
+  auto found = of_a ? a_.IsComplete(at.attempt_a, at.ranks.a, at.step)
+                    : b_.IsComplete(at.attempt_b, at.ranks.b, at.step);
+  if (found.ok()) complete = *found;
+  return found;
+}
+
+// Notes what is missing; whether it counts as a divergence: not if the other side may have had it (its agent
+// lost records and has once recorded it, or it is still writing the step) or was never asked for the kind.
+Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
+                                               Completeness& known) {
+  const bool in_a = missing.in_a;
+  const RunView& view = in_a ? a_ : b_;
+  const std::uint32_t rank = in_a ? at.ranks.a : at.ranks.b;
+  auto complete = IsComplete(in_a, at, known);
+  if (!complete.ok()) return complete.status();
+  if (!*complete) {
+    incomplete_.insert("step " + std::to_string(at.step) + " of " + view.run() +
+                       " was not finished on rank " + std::to_string(rank) +
+                       "; what is missing there was not counted");
+    return false;
+  }
+  const Kind kind = missing.placed.row.kind;
+  if (loaded_.IsLoaded(missing, at)) {
+    incomplete_.insert((in_a ? b_ : a_).run() + " was launched anew at step " + std::to_string(at.step) +
+                       "; weights as loaded there that have no counterpart in " + view.run() +
+                       " were not compared");
+    return false;
+  }
+  NoteUnmatched(missing.label, /*only_a=*/!in_a);
+  if (in_a) {
+    at.alignment->MarkB(missing.id, Alignment::kMissingSeen);
+  } else {
+    at.alignment->MarkA(missing.id, Alignment::kMissingSeen);
+  }
+  if (!(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
+  const RankCatalogue& having = in_a ? at.alignment->b() : at.alignment->a();
+  if (auto why =
+          WhyNotRecorded(a_, b_, plan_, having.activations[missing.id], /*of_b=*/in_a, missing.defined)) {
+    incomplete_.insert(*std::move(why));
+    return false;
+  }
+  const bool maybe_lost = missing.defined && view.Dropped(rank) > 0;
+  uncertain_missing_ = uncertain_missing_ || maybe_lost;
+  return !maybe_lost;
+}
+
+void ReportBuilder::NoteUnmatched(const std::string& label, bool only_a) {
+  auto& known = only_a ? unmatched_a_ : unmatched_b_;
+  auto& list = only_a ? report_.unmatched.only_a : report_.unmatched.only_b;
+  if (known.contains(label)) return;
+  if (known.size() >= kUnmatchedMax) {
+    cut_ = true;
+    return;
+  }
+  known.insert(label);
+  list.push_back(label);
+}
+
+void ReportBuilder::AddGrowth(std::uint64_t step, const Tally& tally) {
+  if (growth_.empty() && tally.distances == 0 && tally.diverged == 0) return;
+  GrowthPoint point{.step = step, .diverged = tally.diverged, .distance = {}, .distance_max = {}};
+  if (tally.distances > 0) {
+    point.distance = std::exp(tally.DistanceLogSum() / static_cast<double>(tally.distances));
+    point.distance_max = tally.distance_max;
+  }
+  growth_.push_back(point);
+}
+
+void ReportBuilder::CountSpread() {
+  std::set<std::string> compared, diverged = missing_names_;
+  for (const Aligner::Entry& entry : context_.aligner.all()) {
+    const Alignment& alignment = *entry.alignment;
+    for (const TensorDef& def : alignment.a().activations) {
+      if (!alignment.HasA(def.id, Alignment::kCompared)) continue;
+      const std::string name = SpreadName(def.key.kind, def.key.name, def.key.output_path);
+      compared.insert(name);
+      if (alignment.HasA(def.id, Alignment::kDiverged)) diverged.insert(name);
+    }
+  }
+  for (const Divergence& row : report_.diverged) {  // moved, although its values agree
+    if (row.reason == Reason::kOrder) diverged.insert(SpreadName(row.kind, row.activation, row.output_path));
+  }
+  compared.insert(diverged.begin(), diverged.end());
+  report_.spread.activations = diverged.size() + diverged_losses_.size();
+  report_.spread.activations_total = compared.size() + losses_.compared().size();
+  report_.spread.ranks.assign(diverged_ranks_.begin(), diverged_ranks_.end());
+  if (request_.merge_ranks) report_.spread.ranks_b.assign(diverged_ranks_b_.begin(), diverged_ranks_b_.end());
+}
+
+void ReportBuilder::AddNotes() {
+  auto& notes = report_.notes;
+  if (tally_.sketches_differ) {
+    notes.push_back(
+        "the runs were recorded with different sketches; distances come from statistics where they differ");
+  }
+  if (tally_.definitions_differ) {
+    notes.push_back(
+        "the runs have hashes of different kinds or definitions, which were not compared, and neither were "
+        "their "
+        "sketches: identical means here that every recorded statistic is equal");
+  }
+  if (uncertain_missing_) {
+    notes.push_back(
+        "records missing on a rank that lost some are listed as unmatched and not counted as diverged");
+  }
+  if (tally_.incomparable > 0) {
+    notes.push_back(std::to_string(tally_.incomparable) +
+                    " pairs of records have no statistic in common and were not compared");
+  }
+  if (tally_.weights_unproven && !tally_.weights_differ) {
+    notes.push_back(
+        "the initial weights agree within their tolerance; without content hashes of both runs it is not "
+        "known "
+        "whether they are equal");
+  }
+  if (tally_.without_hash > 0) {
+    notes.push_back(
+        std::to_string(tally_.without_hash) +
+        " records count as identical because every statistic that both runs recorded is equal; without a "
+        "content hash their bits are not known");
+  }
+  for (const auto& [where, steps] : unpaired_steps_) {
+    notes.push_back("rank " + std::to_string(where.second) + " of " + (where.first ? b_ : a_).run() +
+                    " has no statistics in " + std::to_string(steps.count) +
+                    (steps.count == 1 ? " step" : " steps") + " in which " + (where.first ? a_ : b_).run() +
+                    " has some; they were not compared");
+  }
+  if (cut_) notes.push_back("some lists were cut; narrow the question with --steps, --rank or --kinds");
+  for (const std::string& name : losses_.OnlyInA()) NoteUnmatched("scalar " + name, /*only_a=*/true);
+  for (const std::string& name : losses_.OnlyInB()) NoteUnmatched("scalar " + name, /*only_a=*/false);
+  if (losses_.alone() > 0) {
+    notes.push_back(std::to_string(losses_.alone()) + " losses are in one run only and were not compared");
+  }
+  notes.insert(notes.end(), loaded_.notes().begin(), loaded_.notes().end());
+  notes.insert(notes.end(), incomplete_.begin(), incomplete_.end());
+}
+
+DiffReport ReportBuilder::Conclude() {
+  report_.compared = {.records = tally_.records,
+                      .identical = tally_.identical,
+                      .within_tolerance = tally_.within_tolerance,
+                      .diverged = tally_.diverged};
+  report_.without_hash = tally_.without_hash;
+  report_.inputs.weights = tally_.weights_differ                             ? "differ"
+                           : !tally_.weights_seen || tally_.weights_unproven ? "unknown"
+                                                                             : "identical";
+  report_.inputs.batches = !tally_.batches_seen ? "unknown" : tally_.batches_differ ? "differ" : "identical";
+  std::set<std::tuple<std::string, std::string>> aligned;
+  for (const Aligner::Entry& entry : context_.aligner.all()) {
+    for (const AlignedNames& names : entry.alignment->renamed()) {
+      if (aligned.insert({names.a, names.b}).second) report_.aligned.push_back(names);
+    }
+  }
+  CountSpread();
+  AddNotes();
+  report_.growth = SummariseGrowth(growth_);
+  const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
+  const bool compared = tally_.records > missing_counted_.size();
+  if (!compared) {
+    ConcludeIncomparable();
+  } else if (report_.first) {
+    report_.verdict = Verdict::kDiverged;
+  } else if (report_.compared.identical == report_.compared.records && !unmatched &&
+             unpaired_steps_.empty()) {
+    report_.verdict = Verdict::kIdentical;
+  } else {
+    report_.verdict = Verdict::kWithinTolerance;
+  }
+  return std::move(report_);
+}
+
+// Nothing was compared: what is unmatched stays listed, but is no divergence.
+void ReportBuilder::ConcludeIncomparable() {
+  const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
+  report_.verdict = Verdict::kIncomparable;
+  report_.first.reset();
+  report_.first_bitwise.reset();
+  report_.diverged.clear();
+  report_.origins.clear();
+  report_.compared = {};
+  report_.spread = {};
+  report_.growth = {};
+  report_.message = unmatched ? "no activation in common: nothing that one run recorded has the same name, "
+                                "kind and place in the other"
+                              : "no record in common in the ranks, steps and kinds asked for";
+}
+
+// Compares all steps in order, wave by wave: the rank-steps of a wave on several threads, then what they
+// found in order. Waves grow, so that a first difference near the begin is found at once.
+class DiffScan {
+ public:
+  DiffScan(const DiffContext& context, const DiffPlan& plan, bool first_only)
+      : context_(context), plan_(plan), first_only_(first_only) {}
+
+  Status Run(ReportBuilder& report, const OnProgress& progress, const std::stop_token& stop) {
+    Progress done{.done = 0, .total = plan_.steps.size() * plan_.ranks.size()};
+    std::size_t steps = 1;
+    for (auto next = plan_.steps.begin(); next != plan_.steps.end();) {
+      auto wave = CutWave(next, steps);
+      STATCOLLECT_RETURN_IF_ERROR(CompareWave(wave, stop));
+      if (stop.stop_requested()) return {Code::kCancelled, "diff: cancelled"};
+      done.done += wave.size() * plan_.ranks.size();
+      for (StepResult& step : wave) {
+        STATCOLLECT_RETURN_IF_ERROR(report.Take(std::move(step)));
+        if (first_only_ && report.diverged()) return Status::Ok();
+      }
+      if (progress) progress(done);
+      steps = std::min(2 * steps, std::max<std::size_t>(1, kWaveRankStepsMax / plan_.ranks.size()));
+    }
+    return Status::Ok();
+  }
+
+ private:
+  using Steps = decltype(DiffPlan::steps);
+  struct Unit {
+    RankSteps steps;
+    std::size_t rank_index = 0, first_step_index = 0;
+    Status status;
+  };
+
+  // The next steps, as many as wanted, of one attempt of each run.
+  std::vector<StepResult> CutWave(Steps::const_iterator& next, std::size_t steps) {
+    std::vector<StepResult> wave;
+    attempts_ = next->second;
+    for (; next != plan_.steps.end() && wave.size() < steps && next->second == attempts_; ++next) {
+      wave.push_back({.step = next->first, .ranks = std::vector<RankStepFindings>(plan_.ranks.size())});
+    }
+    return wave;
+  }
+
+  std::vector<Unit> CutUnits(const std::vector<StepResult>& wave) const {
+    const std::size_t processors = ThreadsOfAQuery();
+    const std::size_t rank_steps = wave.size() * plan_.ranks.size();
+    const std::size_t unit_steps = std::max<std::size_t>(1, rank_steps / (processors * kUnitsAThread));
+    std::vector<Unit> units;
+    for (std::size_t first = 0; first < wave.size(); first += unit_steps) {
+      for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+        Unit& unit = units.emplace_back();
+        unit.rank_index = rank;
+        unit.first_step_index = first;
+        unit.steps = {.place = rank,
+                      .ranks = plan_.ranks[rank],
+                      .attempt_a = attempts_.first,
+                      .attempt_b = attempts_.second,
+                      .steps = {}};
+        for (std::size_t i = first; i < std::min(first + unit_steps, wave.size()); ++i)
+          unit.steps.steps.push_back(wave[i].step);
+      }
+    }
+    return units;
+  }
+
+  Status CompareWave(std::vector<StepResult>& wave, const std::stop_token& stop) {
+    std::vector<Unit> units = CutUnits(wave);
+    InParallel(units.size(), [&](std::size_t i) {
+      Unit& unit = units[i];
+      if (stop.stop_requested()) return;
+      auto found = CompareRankSteps(context_, unit.steps, stop);
+      unit.status = found.status();
+      if (!found.ok()) return;
+      for (std::size_t s = 0; s < found->size(); ++s)
+        wave[unit.first_step_index + s].ranks[unit.rank_index] = std::move((*found)[s]);
+    });
+    for (const Unit& unit : units) STATCOLLECT_RETURN_IF_ERROR(unit.status);
+    return Status::Ok();
+  }
+
+  const DiffContext& context_;
+  const DiffPlan& plan_;
+  const bool first_only_;
+  std::pair<std::size_t, std::size_t> attempts_;
+};
+
+Status CompareConfiguration(const RunView& a, const RunView& b, DiffReport& report) {
+  auto configs = ReadConfigs(a, b);
+  if (!configs.ok()) return configs.status();
+  report.inputs.config = CompareConfig(configs->a, configs->b);
+  report.notes.insert(report.notes.end(), configs->notes.begin(), configs->notes.end());
+  return Status::Ok();
+}
+
+// Whether the alignment knows every activation of the steps: a run may have defined more since.
+bool Covers(const Alignment& alignment, const StepData& a, const StepData& b) {
+  const auto known = [](const StepData& data, const RankCatalogue& catalogue) {
+    return std::all_of(data.observations.begin(), data.observations.end(),
+                       [&](const Observation& seen) { return seen.def->id < catalogue.activations.size(); });
+  };
+  return known(a, alignment.a()) && known(b, alignment.b());
+}
+
+// A rank's names are aligned on the first step in which both runs have statistics of it.
+Status AlignByOrder(const DiffContext& context, const DiffPlan& plan, const std::stop_token& stop) {
+  constexpr int kStepsTried = 8;
+  for (std::size_t place = 0; place < plan.ranks.size(); ++place) {
+    const RankPair ranks = plan.ranks[place];
+    int tried = 0;
+    for (auto step = plan.steps.begin(); step != plan.steps.end() && tried < kStepsTried; ++step, ++tried) {
+      if (stop.stop_requested()) return {Code::kCancelled, "diff: cancelled"};
+      const auto [attempt_a, attempt_b] = step->second;
+      auto catalogue_a = context.a.Catalogue(attempt_a, ranks.a),
+           catalogue_b = context.b.Catalogue(attempt_b, ranks.b);
+      if (!catalogue_a.ok()) return catalogue_a.status();
+      if (!catalogue_b.ok()) return catalogue_b.status();
+      const Alignment& alignment = context.aligner.For(place, **catalogue_a, **catalogue_b);
+      if (!alignment.IsOpenOnBothSides()) break;
+      const auto a = context.a.Read(attempt_a, ranks.a, step->first),
+                 b = context.b.Read(attempt_b, ranks.b, step->first);
+      if (!a.ok()) return a.status();
+      if (!b.ok()) return b.status();
+      if (a->observations.empty() || b->observations.empty() || !Covers(alignment, *a, *b)) continue;
+      auto matches = AlignBySequence(*a, *b, alignment);
+      if (!matches.empty()) context.aligner.SetByOrder(place, std::move(matches));
+      break;
+    }
+  }
+  return Status::Ok();
+}
+
+void AddPlan(const DiffPlan& plan, bool merged, DiffReport& report) {
+  for (const RankPair& ranks : plan.ranks) {
+    if (report.ranks.empty() || report.ranks.back() != ranks.a) report.ranks.push_back(ranks.a);
+    if (merged) report.ranks_b.push_back(ranks.b);
+  }
+  std::sort(report.ranks_b.begin(), report.ranks_b.end());
+  report.ranks_b.erase(std::unique(report.ranks_b.begin(), report.ranks_b.end()), report.ranks_b.end());
+  report.notes.insert(report.notes.begin(), plan.notes.begin(), plan.notes.end());
+  if (!plan.steps.empty())
+    report.steps = StepRange{.first = plan.steps.begin()->first, .last = plan.steps.rbegin()->first};
+}
+
+}  // namespace
+
+Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
+                            const IsStreamOpen& is_stream_open, NoiseFloor* noise, const OnProgress& progress,
+                            const std::stop_token& stop) {
+  auto names = NameMap::Parse(request.map);
+  if (!names.ok()) return names.status();
+  auto plan = PlanDiff(a, b, request, is_stream_open);
+  if (!plan.ok()) return plan.status();
+  DiffReport report;
+  if (plan->incomparable.empty()) {
+    Aligner aligner({.wanted = plan->wanted, .names = &*names});
+    DetailLimits limits(RowsMax(request));
+    const DiffContext context{.a = a,
+                              .b = b,
+                              .tolerance = request.tolerance,
+                              .exact = request.exact,
+                              .losses = plan->losses,
+                              .aligner = aligner,
+                              .limits = limits,
+                              .noise = noise};
+    if (!request.no_alignment) STATCOLLECT_RETURN_IF_ERROR(AlignByOrder(context, *plan, stop));
+    ReportBuilder builder(a, b, request, *plan, context);
+    STATCOLLECT_RETURN_IF_ERROR(DiffScan(context, *plan, request.first_only).Run(builder, progress, stop));
+    report = builder.Conclude();
+    std::optional<std::uint64_t> last_step;
+    if (request.first_only && report.first) last_step = report.first->step;
+    const RootQuestion question{
+        .context = context, .plan = *plan, .steps = builder.steps_to_judge(), .last_step = last_step};
+    STATCOLLECT_RETURN_IF_ERROR(JudgeReport(question, request, builder.tally(), report, stop));
+    for (std::string& unused : names->Unused(a.run(), b.run())) report.notes.push_back(std::move(unused));
+  } else {
+    report.verdict = Verdict::kIncomparable;
+    report.message = plan->incomparable;
+  }
+  report.run_a = a.run();
+  report.run_b = b.run();
+  STATCOLLECT_RETURN_IF_ERROR(CompareConfiguration(a, b, report));
+  AddPlan(*plan, request.merge_ranks, report);
+  if (request.first_only && report.first) {
+    report.notes.push_back("ended at the first step that diverged; later steps were not compared");
+    report.steps->last = report.first->step;
+  }
+  return report;
+}
+
+}  // namespace statcollect::query

@@ -1,0 +1,168 @@
+#include "server/query/noise/noise_repeats.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/names.h"
+#include "common/step_set.h"
+#include "server/query/compare/distance.h"
+#include "server/query/compare/step_order.h"
+
+namespace statcollect::query {
+namespace {
+
+Alignment::Options ByIdentity() {
+  Alignment::Options options;
+  options.wanted.fill(true);
+  return options;
+}
+
+// How far apart two observations of the same thing are; 0 where that cannot be said.
+double ApartBy(const Observation& a, const Observation& b) {
+  const Comparison comparison =
+      Compare(a, b, /*tolerance=*/std::nullopt, /*exact=*/false, /*interval=*/false);
+  const bool comparable = comparison.reason != Reason::kShape && comparison.reason != Reason::kDType;
+  return comparable && comparison.distance ? comparison.distance->value : 0;
+}
+
+}  // namespace
+
+RepeatNoise::RepeatNoise(RunView& a) : a_(a), self_(ByIdentity()) {}
+
+RepeatNoise::Repeat::Repeat(RunView opened) : view(std::move(opened)), aligner(ByIdentity()) {}
+
+Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(Store& store, RunView& a,
+                                                       const std::vector<std::string>& runs) {
+  if (runs.empty())
+    return Status(Code::kInvalidArgument, "noise of run '" + a.run() + "': no run that repeats it is named");
+  std::unique_ptr<RepeatNoise> noise(new RepeatNoise(a));
+  auto steps_a = a.Steps(StepSet());
+  if (!steps_a.ok()) return steps_a.status();
+  noise->steps_a_ = *std::move(steps_a);
+  for (const std::string& run : runs) {
+    if (run == a.run()) {
+      return Status(
+          Code::kInvalidArgument,
+          "noise of run '" + run + "': a run does not repeat itself; name runs of the same training");
+    }
+    auto view = RunView::Open(store, run);
+    if (!view.ok()) return view.status();
+    auto repeat = std::make_unique<Repeat>(*std::move(view));
+    auto steps = repeat->view.Steps(StepSet());
+    if (!steps.ok()) return steps.status();
+    repeat->steps = *std::move(steps);
+    const auto spot =
+        noise->steps_a_.empty() ? std::nullopt : noise->Nearest(*repeat, noise->steps_a_.rbegin()->first);
+    if (!spot) {
+      return Status(Code::kNotFound, "noise of run '" + a.run() + "': '" + Printable(run) +
+                                         "' has no step in common with it; name runs of the same training");
+    }
+    STATCOLLECT_RETURN_IF_ERROR(noise->CheckShared(*repeat, *spot));
+    noise->repeats_.push_back(std::move(repeat));
+  }
+  return noise;
+}
+
+Status RepeatNoise::CheckShared(Repeat& repeat, const Spot& spot) {
+  const auto fail = [&](const std::string& found) {
+    return Status(Code::kNotFound, "noise of run '" + a_.run() + "': '" + Printable(repeat.view.run()) +
+                                       "' " + found +
+                                       "; expected a repeat of the same training: name its runs");
+  };
+  std::string of_a, of_repeat;
+  bool rank_shared = false;
+  for (const auto& [rank, meta] : a_.ranks(spot.attempt_a)) {
+    if (!repeat.view.ranks(spot.attempt_repeat).contains(rank)) continue;
+    rank_shared = true;
+    auto catalogue_a = a_.Catalogue(spot.attempt_a, rank);
+    auto catalogue_b = repeat.view.Catalogue(spot.attempt_repeat, rank);
+    if (!catalogue_a.ok()) return catalogue_a.status();
+    if (!catalogue_b.ok()) return catalogue_b.status();
+    const auto &a = (*catalogue_a)->activations, &b = (*catalogue_b)->activations;
+    if (a.empty()) return Status::Ok();  // there are only losses
+    const Alignment& alignment = repeat.aligner.For(rank, **catalogue_a, **catalogue_b);
+    if (std::any_of(a.begin(), a.end(),
+                    [&](const auto& def) { return alignment.b_of(def.id) != Alignment::kNone; }))
+      return Status::Ok();
+    of_a = std::to_string(a.size()) + " activations, such as '" + Printable(a.front().key.name) + "'";
+    of_repeat = b.empty() ? "none" : "others, such as '" + Printable(b.front().key.name) + "'";
+  }
+  return rank_shared ? fail("has none of its " + of_a + ", but " + of_repeat)
+                     : fail("has no rank in common with it");
+}
+
+std::optional<RepeatNoise::Spot> RepeatNoise::Nearest(const Repeat& repeat, std::uint64_t step) const {
+  for (auto at = repeat.steps.upper_bound(step); at != repeat.steps.begin();) {
+    --at;
+    const auto in_a = steps_a_.find(at->first);
+    if (in_a != steps_a_.end()) return Spot{at->first, in_a->second, at->second};
+  }
+  return std::nullopt;
+}
+
+Result<std::vector<double>> RepeatNoise::At(std::size_t attempt_a, std::uint32_t rank, std::uint64_t step) {
+  auto catalogue = a_.Catalogue(attempt_a, rank);
+  if (!catalogue.ok()) return catalogue.status();
+  std::vector<double> noise((*catalogue)->activations.size(), 0);
+  for (const auto& repeat : repeats_) {
+    const auto spot = Nearest(*repeat, step);
+    if (!spot) continue;
+    auto found = Of(*repeat, *spot, rank);
+    if (!found.ok()) return found.status();
+    auto then = a_.Catalogue(spot->attempt_a, rank);  // another launch numbers its activations anew
+    if (!then.ok()) return then.status();
+    const Alignment& alignment = self_.For(rank, **catalogue, **then);
+    for (std::uint32_t id = 0; id < noise.size(); ++id) {
+      const std::uint32_t other = alignment.b_of(id);
+      if (other < found->size()) noise[id] = std::max(noise[id], (*found)[other]);
+    }
+  }
+  return noise;
+}
+
+Result<std::vector<double>> RepeatNoise::Of(Repeat& repeat, const Spot& spot, std::uint32_t rank) {
+  const auto a = a_.Read(spot.attempt_a, rank, spot.step);
+  const auto b = repeat.view.Read(spot.attempt_repeat, rank, spot.step);
+  if (!a.ok()) return a.status();
+  if (!b.ok()) return b.status();
+  auto catalogue_a = a_.Catalogue(spot.attempt_a, rank);
+  auto catalogue_b = repeat.view.Catalogue(spot.attempt_repeat, rank);
+  if (!catalogue_a.ok()) return catalogue_a.status();
+  if (!catalogue_b.ok()) return catalogue_b.status();
+  const Alignment& alignment = repeat.aligner.For(rank, **catalogue_a, **catalogue_b);
+  std::vector<double> noise((*catalogue_a)->activations.size(), 0);
+  std::vector<const Observation*> by_id((*catalogue_b)->activations.size(), nullptr);
+  for (const Observation& seen : b->observations) by_id[seen.def->id] = &seen;
+  for (const Observation& seen : a->observations) {
+    const std::uint32_t other = alignment.b_of(seen.def->id);
+    if (other == Alignment::kNone || by_id[other] == nullptr) continue;
+    noise[seen.def->id] = ApartBy(seen, *by_id[other]);
+  }
+  return noise;
+}
+
+Result<double> RepeatNoise::OfLoss(std::uint32_t rank, std::uint64_t step, std::uint32_t micro_batch,
+                                   const std::string& name) {
+  double noise = 0;
+  for (const auto& repeat : repeats_) {
+    const auto spot = Nearest(*repeat, step);
+    if (!spot) continue;
+    const StepBounds at{.first = spot->step, .last = spot->step};
+    const auto a = a_.Scalars(spot->attempt_a, rank, at),
+               b = repeat->view.Scalars(spot->attempt_repeat, rank, at);
+    if (!a.ok()) return a.status();
+    if (!b.ok()) return b.status();
+    const auto wanted = [&](const ScalarRecord& scalar) {
+      return scalar.name == name && scalar.micro_batch == micro_batch;
+    };
+    auto x = std::find_if(a->begin(), a->end(), wanted), y = std::find_if(b->begin(), b->end(), wanted);
+    while (x != a->end() && y != b->end()) {
+      noise = std::max(noise, RelativeDifference(x->value, y->value));
+      x = std::find_if(x + 1, a->end(), wanted);
+      y = std::find_if(y + 1, b->end(), wanted);
+    }
+  }
+  return noise;
+}
+
+}  // namespace statcollect::query

@@ -1,0 +1,61 @@
+// Noise read from the runs that repeat a run.
+#ifndef STATCOLLECT_SERVER_QUERY_NOISE_NOISE_REPEATS_H_
+#define STATCOLLECT_SERVER_QUERY_NOISE_NOISE_REPEATS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "server/query/compare/alignment.h"
+#include "server/query/compare/noise.h"
+#include "server/query/run_view.h"
+#include "server/store/store.h"
+
+namespace statcollect::query {
+
+// The largest distance between A and any of its repeats in the step; where a repeat does not have the step,
+// in the last one before it that it has. Shapes and dtypes that differ tell nothing. Thread-safe.
+class RepeatNoise final : public NoiseFloor {
+ public:
+  // `a` is borrowed. kNotFound: no such run, or one that has no step, rank or activation in common with A;
+  // kInvalidArgument: A itself, or no run.
+  static Result<std::unique_ptr<RepeatNoise>> Open(Store& store, RunView& a,
+                                                   const std::vector<std::string>& runs);
+
+  Result<std::vector<double>> At(std::size_t attempt_a, std::uint32_t rank, std::uint64_t step) override;
+  Result<double> OfLoss(std::uint32_t rank, std::uint64_t step, std::uint32_t micro_batch,
+                        const std::string& name) override;
+
+ private:
+  struct Repeat {
+    explicit Repeat(RunView opened);
+    RunView view;
+    std::map<std::uint64_t, std::size_t> steps;  // attempts
+    Aligner aligner;
+  };
+  // Where A and a repeat both have records, at the step or before it.
+  struct Spot {
+    std::uint64_t step = 0;
+    std::size_t attempt_a = 0, attempt_repeat = 0;
+  };
+
+  explicit RepeatNoise(RunView& a);
+  std::optional<Spot> Nearest(const Repeat& repeat, std::uint64_t step) const;
+  // kNotFound unless a rank has an activation in both.
+  Status CheckShared(Repeat& repeat, const Spot& spot);
+  // By the ids that A has there.
+  Result<std::vector<double>> Of(Repeat& repeat, const Spot& spot, std::uint32_t rank);
+
+  RunView& a_;
+  Aligner self_;
+  std::map<std::uint64_t, std::size_t> steps_a_;
+  std::vector<std::unique_ptr<Repeat>> repeats_;
+};
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_NOISE_NOISE_REPEATS_H_

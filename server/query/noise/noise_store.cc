@@ -1,0 +1,170 @@
+#include "server/query/noise/noise_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "common/names.h"
+#include "common/step_set.h"
+#include "server/query/compare/step_order.h"
+#include "server/query/noise/noise_profile.h"
+#include "server/query/noise/noise_repeats.h"
+#include "server/query/parallel.h"
+
+namespace statcollect::query {
+namespace {
+
+constexpr std::size_t kStepsAWave = 64;
+
+Result<std::optional<NoiseProfile>> Load(Store& store, const std::string& run) {
+  auto stored = store.Document(run, kNoiseDocument);
+  if (!stored.ok()) return stored.status();
+  if (!*stored) return std::optional<NoiseProfile>();
+  auto profile = NoiseProfile::Decode(**stored);
+  if (!profile.ok()) return profile.status();
+  return std::optional(*std::move(profile));
+}
+
+NoiseSummary Summarise(const std::string& run, const NoiseProfile& profile) {
+  NoiseSummary summary{.run = run,
+                       .repeats = profile.runs,
+                       .saved_unix_nanos = profile.saved_unix_nanos,
+                       .steps = profile.steps,
+                       .last_step = profile.last_step,
+                       .activations_total = profile.activations.size()};
+  const std::size_t last = NoiseProfile::AgeOf(profile.last_step);
+  const auto add = [&](NoiseRow row, const auto& ages) {
+    row.first = static_cast<double>(ages[0]);
+    row.last = static_cast<double>(ages[last]);
+    if (row.last > 0) summary.records.push_back(std::move(row));
+  };
+  for (const auto& [key, ages] : profile.activations) {
+    summary.activations += ages[last] > 0 ? 1 : 0;
+    add({.kind = key.kind,
+         .activation = key.name,
+         .output_path = key.output_path,
+         .micro_batch = key.micro_batch},
+        ages);
+  }
+  for (const auto& [key, ages] : profile.losses)
+    add({.activation = key.first, .micro_batch = key.second}, ages);
+  std::stable_sort(summary.records.begin(), summary.records.end(),
+                   [](const NoiseRow& x, const NoiseRow& y) { return x.last > y.last; });
+  if (summary.records.size() > kNoiseRowsMax) summary.records.resize(kNoiseRowsMax);
+  return summary;
+}
+
+// Fills a profile from the noise of every step and rank.
+class Measurement {
+ public:
+  Measurement(RunView& a, NoiseFloor& noise) : a_(a), noise_(noise), ranks_(a.AllRanks()) {}
+
+  Result<NoiseProfile> Run(const OnProgress& progress, const std::stop_token& stop) {
+    auto steps = a_.Steps(StepSet());
+    if (!steps.ok()) return steps.status();
+    const std::vector<std::pair<std::uint64_t, std::size_t>> all(steps->begin(), steps->end());
+    Progress done{.done = 0, .total = all.size() * ranks_.size()};
+    for (std::size_t first = 0; first < all.size(); first += kStepsAWave) {
+      const std::size_t count = std::min(kStepsAWave, all.size() - first);
+      std::vector<Status> statuses(count);
+      InParallel(count, [&](std::size_t i) {
+        if (!stop.stop_requested()) statuses[i] = Measure(all[first + i].first, all[first + i].second);
+      });
+      if (stop.stop_requested()) return Status(Code::kCancelled, "noise: cancelled; nothing was saved");
+      for (const Status& status : statuses) STATCOLLECT_RETURN_IF_ERROR(status);
+      done.done += count * ranks_.size();
+      if (progress) progress(done);
+    }
+    profile_.steps = all.size();
+    profile_.last_step = all.empty() ? 0 : all.back().first;
+    profile_.Finish();
+    return std::move(profile_);
+  }
+
+ private:
+  Status Measure(std::uint64_t step, std::size_t attempt) {
+    for (const std::uint32_t rank : ranks_) {
+      if (!a_.ranks(attempt).contains(rank)) continue;
+      auto noise = noise_.At(attempt, rank, step);
+      if (!noise.ok()) return noise.status();
+      auto catalogue = a_.Catalogue(attempt, rank);
+      if (!catalogue.ok()) return catalogue.status();
+      {
+        std::lock_guard lock(mutex_);
+        for (std::size_t id = 0; id < noise->size(); ++id)
+          profile_.Note((*catalogue)->activations[id].key, step, (*noise)[id]);
+      }
+      STATCOLLECT_RETURN_IF_ERROR(MeasureLosses(attempt, rank, step));
+    }
+    return Status::Ok();
+  }
+
+  Status MeasureLosses(std::size_t attempt, std::uint32_t rank, std::uint64_t step) {
+    auto scalars = a_.Scalars(attempt, rank, {.first = step, .last = step});
+    if (!scalars.ok()) return scalars.status();
+    for (const ScalarRecord& scalar : *scalars) {
+      if (!IsLoss(scalar.name)) continue;
+      auto noise = noise_.OfLoss(rank, step, scalar.micro_batch, scalar.name);
+      if (!noise.ok()) return noise.status();
+      std::lock_guard lock(mutex_);
+      profile_.NoteLoss(scalar.name, scalar.micro_batch, step, *noise);
+    }
+    return Status::Ok();
+  }
+
+  RunView& a_;
+  NoiseFloor& noise_;
+  const std::vector<std::uint32_t> ranks_;
+  std::mutex mutex_;
+  NoiseProfile profile_;  // guarded by mutex_ while threads measure
+};
+
+}  // namespace
+
+Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& request) {
+  KnownNoise known;
+  if (!request.noise.empty()) {
+    auto repeats = RepeatNoise::Open(store, a, request.noise);
+    if (!repeats.ok()) return repeats.status();
+    known.floor = *std::move(repeats);
+    known.source = NoiseSource{.runs = request.noise, .stored = false};
+  } else if (!request.no_noise && !request.exact) {
+    auto profile = Load(store, a.run());
+    if (!profile.ok()) return profile.status();
+    if (!*profile) return known;
+    known.source = NoiseSource{.runs = (*profile)->runs, .stored = true};
+    known.floor = std::make_unique<ProfileNoise>(a, **std::move(profile));
+  }
+  return known;
+}
+
+Result<NoiseSummary> SaveNoiseOf(Store& store, const SaveNoiseRequest& request, const OnProgress& progress,
+                                 const std::stop_token& stop) {
+  auto a = RunView::Open(store, request.run);
+  if (!a.ok()) return a.status();
+  auto repeats = RepeatNoise::Open(store, *a, request.repeats);
+  if (!repeats.ok()) return repeats.status();
+  auto profile = Measurement(*a, **repeats).Run(progress, stop);
+  if (!profile.ok()) return profile.status();
+  profile->runs = request.repeats;
+  profile->saved_unix_nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                  std::chrono::system_clock::now().time_since_epoch())
+                                  .count();
+  STATCOLLECT_RETURN_IF_ERROR(store.PutDocument(request.run, kNoiseDocument, profile->Encode()));
+  return Summarise(request.run, *profile);
+}
+
+Result<NoiseSummary> StoredNoise(Store& store, const std::string& run) {
+  auto profile = Load(store, run);
+  if (!profile.ok()) return profile.status();
+  if (!*profile) {
+    return Status(Code::kNotFound, "noise of run '" + Printable(run) +
+                                       "': none is stored; save it with: statctl noise save " +
+                                       Printable(run) + " --runs RUN2,RUN3");
+  }
+  return Summarise(run, **profile);
+}
+
+}  // namespace statcollect::query

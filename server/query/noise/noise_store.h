@@ -1,0 +1,34 @@
+// Measures, keeps and finds the noise of runs.
+#ifndef STATCOLLECT_SERVER_QUERY_NOISE_NOISE_STORE_H_
+#define STATCOLLECT_SERVER_QUERY_NOISE_NOISE_STORE_H_
+
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "common/status.h"
+#include "server/query/compare/noise.h"
+#include "server/query/reports.h"
+#include "server/query/run_view.h"
+#include "server/query/types.h"
+#include "server/store/store.h"
+
+namespace statcollect::query {
+
+struct KnownNoise {
+  std::unique_ptr<NoiseFloor> floor;  // null: none is known
+  std::optional<NoiseSource> source;
+};
+
+// Of the runs that a diff names, else as stored for its run A. The floor borrows the view.
+Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& request);
+
+// See QueryEngine.
+Result<NoiseSummary> SaveNoiseOf(Store& store, const SaveNoiseRequest& request, const OnProgress& progress,
+                                 const std::stop_token& stop);
+Result<NoiseSummary> StoredNoise(Store& store, const std::string& run);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_NOISE_NOISE_STORE_H_

@@ -1,0 +1,108 @@
+// The cross-rank check inside one run: what must be equal on all replicas, and what is unlike its peers.
+// docs/ranks.md has the rules and their limits.
+#ifndef STATCOLLECT_SERVER_QUERY_RANKS_RANKS_H_
+#define STATCOLLECT_SERVER_QUERY_RANKS_RANKS_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+#include "server/query/compare/replicas.h"
+#include "server/query/parallel.h"
+#include "server/query/reports.h"
+#include "server/query/run_view.h"
+
+namespace statcollect::query {
+
+// As in proto/statcollect/v1/query.proto.
+enum class RanksVerdict : std::uint8_t {
+  kUnspecified = 0,
+  kConsistent = 1,
+  kInconsistent = 2,
+  kIncomparable = 3
+};
+
+enum class RankReason : std::uint8_t {
+  kUnspecified = 0,
+  kWeightsDiffer = 1,
+  kStateDiffers = 2,
+  kGradientsDiffer = 3,
+  kShapeDiffers = 4,
+  kSameBatch = 5,
+  kFrozenWeight = 6,
+  kLossDiffers = 7,
+  kNonfinite = 8,
+  kOutlier = 9,
+  kMissingRank = 10,
+  kMissingStep = 11,
+  kMissingActivation = 12,
+  kEndedEarly = 13,
+};
+std::string_view Name(RankReason reason);  // "weights_differ"
+
+inline constexpr std::uint32_t kFindingsDefault = 100;
+// A norm is an outlier if its logarithm is further from the median over the ranks than kOutlierSpreads robust
+// standard deviations, and at least by kOutlierRatio. Needs kOutlierRanksMin ranks.
+inline constexpr double kOutlierSpreads = 10, kOutlierRatio = 2;
+inline constexpr std::size_t kOutlierRanksMin = 4;
+
+struct RanksRequest {
+  std::string run;
+  std::string steps;                 // as StepSet::Parse
+  std::vector<std::uint32_t> ranks;  // empty: all
+  std::vector<Kind> kinds;           // empty: all, and the losses; otherwise only these
+  std::optional<double> tolerance;   // relative L2; absent: bit for bit where ranks have been, else by dtype
+  std::uint32_t top = 0;             // findings; 0: kFindingsDefault
+};
+
+struct RankFinding {
+  std::uint64_t step = 0;  // the first one
+  std::uint32_t micro_batch = 0;
+  Stage stage = Stage::kUnspecified;
+  Kind kind = Kind::kUnspecified;  // unspecified: no tensor
+  std::string activation, output_path;
+  std::uint32_t call = 0;
+  std::string class_name, mode;
+  RankReason reason = RankReason::kUnspecified;
+  Ranks ranks;            // it is about these
+  Ranks others;           // what they were compared with; empty: nothing, or all of `ranks` among themselves
+  bool outvoted = false;  // more than half of the replicas agree against `ranks`
+  std::optional<double> distance, tolerance;
+  DistanceKind distance_kind = DistanceKind::kUnspecified;
+  std::optional<double> value, expected;  // rms, loss or norm of the gradient; median or the others'
+  std::uint64_t activations = 1;          // distinct tensors of which the same is true
+  std::uint64_t steps = 1;                // in which it is true of any of them
+  std::uint64_t last_step = 0;
+  bool propagated = false;  // an earlier finding about these ranks explains it
+  std::string text;         // one sentence
+};
+
+struct RanksReport {
+  std::string run;
+  RanksVerdict verdict = RanksVerdict::kUnspecified;
+  std::vector<RankFinding> findings;  // by step, then in the order of the step
+  Compared compared;                  // tensors of a rank, against its replicas
+  std::vector<Ranks> groups;          // replicas of each other
+  Ranks ranks;
+  std::optional<StepRange> steps;
+  std::string message;  // why incomparable
+  std::vector<std::string> notes;
+};
+
+// Stop requests are honoured, and progress is told, once a step and rank. Memory: about 32 bytes
+// for each tensor of one step of one group of replicas, 48 for each weight of each rank, and 64 steps of a
+// rank in full: they are read on several threads, ahead of the checks, which one thread does in order. The
+// answer does not depend on how many there are.
+Result<RanksReport> CheckRanks(RunView& view, const RanksRequest& request,
+                               const std::function<bool(AttemptId, std::uint32_t)>& is_stream_open,
+                               const std::function<void(const Progress&)>& progress,
+                               const std::stop_token& stop, std::size_t threads = ThreadsOfAQuery());
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_RANKS_RANKS_H_

@@ -1,0 +1,93 @@
+#include "server/query/settings/config_diff.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <optional>
+#include <set>
+#include <string_view>
+
+namespace statcollect::query {
+namespace {
+
+// Last component of a key, in lower case.
+constexpr std::array<std::string_view, 14> kVolatile = {"pid",
+                                                        "ppid",
+                                                        "launch",
+                                                        "launch_id",
+                                                        "run",
+                                                        "run_id",
+                                                        "session",
+                                                        "session_id",
+                                                        "start_unix_nanos",
+                                                        "start_time",
+                                                        "timestamp",
+                                                        "master_port",
+                                                        "torchelastic_run_id",
+                                                        "statagent_run"};
+
+// Whole keys: nobody seeds these generators in most programs, so that they differ between any two launches.
+// That a known seed was set is a setting of its own ("random.python.seed"). No two dumps lie at one path.
+constexpr std::array<std::string_view, 3> kVolatileKeys = {"random.python.state", "random.numpy.state",
+                                                           "import.path"};
+constexpr std::string_view kTorchState = "random.torch.state";
+constexpr char kTorchSeed[] = "random.torch.seed";
+constexpr std::string_view kNoSeed = "none";
+
+std::string Lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+// Plain numbers only: no blanks, no hexadecimal commits.
+std::optional<double> NumberOf(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+}  // namespace
+
+bool IsVolatileSetting(const std::string& key) {
+  if (std::find(kVolatileKeys.begin(), kVolatileKeys.end(), key) != kVolatileKeys.end()) return true;
+  const std::string leaf = Lower(key.substr(key.rfind('.') + 1));
+  return std::find(kVolatile.begin(), kVolatile.end(), leaf) != kVolatile.end();
+}
+
+bool IsCompared(const std::string& key, const std::map<std::string, std::string>& a,
+                const std::map<std::string, std::string>& b) {
+  if (IsVolatileSetting(key)) return false;
+  if (key != kTorchState) return true;
+  const auto seed_a = a.find(kTorchSeed), seed_b = b.find(kTorchSeed);
+  return a.contains(key) && b.contains(key) && seed_a != a.end() && seed_b != b.end() &&
+         seed_a->second == seed_b->second && seed_a->second != kNoSeed;
+}
+
+bool SameSetting(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  const auto number_a = NumberOf(a), number_b = NumberOf(b);
+  if (number_a && number_b) return *number_a == *number_b;
+  const std::string lower = Lower(a);
+  return (lower == "true" || lower == "false") && lower == Lower(b);
+}
+
+std::vector<ConfigDifference> CompareConfig(const std::map<std::string, std::string>& a,
+                                            const std::map<std::string, std::string>& b) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : a) keys.insert(key);
+  for (const auto& [key, value] : b) keys.insert(key);
+  std::vector<ConfigDifference> differences;
+  for (const std::string& key : keys) {
+    if (!IsCompared(key, a, b)) continue;
+    ConfigDifference difference{.key = key, .a = {}, .b = {}};
+    if (const auto found = a.find(key); found != a.end()) difference.a = found->second;
+    if (const auto found = b.find(key); found != b.end()) difference.b = found->second;
+    if (!difference.a || !difference.b || !SameSetting(*difference.a, *difference.b))
+      differences.push_back(std::move(difference));
+  }
+  return differences;
+}
+
+}  // namespace statcollect::query

@@ -1,0 +1,71 @@
+// What two runs were told, as a checklist: by category, most likely culprits first.
+#ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_CONFIG_REPORT_H_
+#define STATCOLLECT_SERVER_QUERY_SETTINGS_CONFIG_REPORT_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/query/run_view.h"
+
+namespace statcollect::query {
+
+// As ConfigCategory of proto/statcollect/v1/query.proto, which says what belongs to each one. In the order in
+// which they usually explain a difference.
+enum class ConfigCategory : std::uint8_t {
+  kUnspecified = 0,
+  kModel = 1,
+  kData = 2,
+  kOptimizer = 3,
+  kPrecision = 4,
+  kDeterminism = 5,
+  kParallel = 6,
+  kVersions = 7,
+  kEnvironment = 8,
+  kOther = 9,
+};
+std::string_view Name(ConfigCategory category);  // "determinism"
+
+struct ConfigRequest {
+  std::string run_a, run_b;  // b empty: a alone
+  bool all = false;
+};
+
+struct ConfigItem {
+  ConfigCategory category = ConfigCategory::kOther;
+  std::string key;
+  std::optional<std::string> a, b;
+  bool same = false;
+};
+
+struct ConfigReport {
+  std::string run_a, run_b;
+  bool same = true;
+  std::vector<ConfigItem> items;
+  std::uint64_t compared = 0, differ = 0;
+  std::vector<std::string> notes;
+};
+
+// By words of the key ("model.ln_eps": model), never by the value.
+ConfigCategory CategoryOf(std::string_view key);
+
+// What is stored of the newest attempt's lowest rank, and the facts that are not configuration: "world_size",
+// "host", "agent.version".
+std::map<std::string, std::string> Settings(const RunView& view);
+
+// `b` may be null: `a` alone. What cannot be compared is left out, and said in a note (recorded_config.h).
+Result<ConfigReport> ReportConfig(const RunView& a, const RunView* b, bool all);
+
+// One sentence for each setting that ranks of the newest attempt were told differently, at most 20: "lr is
+// 0.1 on ranks 0-6 and 0.2 on rank 7". Leaves out what differs from rank to rank by its nature.
+std::vector<std::string> DifferencesBetweenRanks(const RunView& view);
+
+// "0-3, 7"; ascending.
+std::string RanksText(const std::vector<std::uint32_t>& ranks);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_SETTINGS_CONFIG_REPORT_H_

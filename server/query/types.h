@@ -1,0 +1,21 @@
+// The functions that callers hand to a query.
+#ifndef STATCOLLECT_SERVER_QUERY_TYPES_H_
+#define STATCOLLECT_SERVER_QUERY_TYPES_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "server/query/reports.h"
+#include "server/store/store.h"
+
+namespace statcollect::query {
+
+// Whether a stream of that rank is open now. Must be thread-safe; empty: never.
+using IsStreamOpen = std::function<bool(AttemptId attempt, std::uint32_t rank)>;
+
+// Called from the thread that runs the query, at most once a step and rank; must not block for long.
+using OnProgress = std::function<void(const Progress&)>;
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_TYPES_H_

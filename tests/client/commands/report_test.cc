@@ -1,0 +1,41 @@
+// The report of a diff for people, from reports made by hand.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/commands/commands.h"
+
+namespace statcollect::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::DiffReport Report(v1::Verdict verdict) {
+  v1::DiffReport report;
+  report.set_run_a("base");
+  report.set_run_b("dump");
+  report.set_verdict(verdict);
+  report.mutable_compared()->set_records(1200);
+  report.mutable_compared()->set_identical(1200);
+  return report;
+}
+
+TEST(Report, ClaimsEqualBitsOnlyWhereHashesTell) {
+  for (const v1::Verdict verdict : {v1::VERDICT_IDENTICAL, v1::VERDICT_WITHIN_TOLERANCE}) {
+    v1::DiffReport report = Report(verdict);
+    EXPECT_THAT(RenderVerdict(report).ToText({}),
+                HasSubstr("base and dump: all 1,200 records compared are equal bit for bit"));
+    report.set_without_hash(1200);
+    EXPECT_THAT(RenderVerdict(report).ToText({}),
+                AllOf(HasSubstr("all 1,200 records compared are equal in every statistic that both runs "
+                                "recorded; without content hashes their bits are not known"),
+                      Not(HasSubstr("bit for bit"))));
+    report.set_without_hash(200);
+    EXPECT_THAT(RenderVerdict(report).ToText({}),
+                HasSubstr("recorded, 1,000 of them bit for bit; the others have no content hash"));
+  }
+}
+
+}  // namespace
+}  // namespace statcollect::client

@@ -1,0 +1,167 @@
+#include "client/render/divergence_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace statcollect::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::Divergence Row(v1::Stage stage, v1::Kind kind, const std::string& activation, v1::Reason reason) {
+  v1::Divergence row;
+  row.set_step(3);
+  row.set_stage(stage);
+  row.set_kind(kind);
+  row.set_activation(activation);
+  row.set_reason(reason);
+  row.set_origin(true);
+  row.set_mode("train");
+  return row;
+}
+
+v1::Divergence Forward(v1::Reason reason) {
+  v1::Divergence row = Row(v1::STAGE_FORWARD, v1::KIND_OUTPUT, "h.1.proj", reason);
+  row.set_output_path("0");
+  return row;
+}
+
+v1::DiffReport Runs() {
+  v1::DiffReport report;
+  report.set_run_a("base");
+  report.set_run_b("port");
+  return report;
+}
+
+std::string Next(const v1::Divergence& first, const std::vector<std::string>& only_b = {}) {
+  v1::DiffReport report = Runs();
+  *report.mutable_first() = first;
+  for (const std::string& name : only_b) report.mutable_unmatched()->add_only_b(name);
+  return NextStep(report);
+}
+
+TEST(DivergenceText, HeadlineTellsMicroBatchAndDistance) {
+  v1::Divergence row = Forward(v1::REASON_NUMERIC);
+  row.set_micro_batch(1);
+  row.set_class_name("Linear");
+  row.set_distance(0.011);
+  row.set_distance_low(0.008);
+  row.set_distance_high(0.02);
+  row.set_tolerance(1e-4);
+  EXPECT_EQ(Headline(row, Runs()),
+            "at step 3, micro-batch 1, rank 0, forward, h.1.proj (Linear): numeric, distance 1.1e-2 (8e-3 to "
+            "2e-2), "
+            "tolerance 1e-4; origin: everything observed before it agrees.");
+}
+
+TEST(DivergenceText, ValuesOfMergedRanksAreFetchedFromTheRankOfEachRun) {
+  v1::DiffReport report;
+  report.set_run_a("base");
+  report.set_run_b("port");
+  *report.mutable_first() = Row(v1::STAGE_OPTIMIZER, v1::KIND_WEIGHT, "fc.weight", v1::REASON_NUMERIC);
+  report.mutable_first()->set_rank(1);
+  EXPECT_THAT(ValuesAdvice(report), AllOf(HasSubstr(" --rank 1"), Not(HasSubstr("--rank-b"))));
+  report.mutable_first()->set_rank_b(3);
+  EXPECT_THAT(ValuesAdvice(report), HasSubstr(" --rank 1 --rank-b 3"));
+}
+
+TEST(DivergenceText, RunsAreLaunchedAgainUnderNamesThatAreFree) {
+  v1::DiffReport report = Runs();
+  *report.mutable_first() = Forward(v1::REASON_NUMERIC);
+  EXPECT_EQ(ValuesAdvice(report),
+            "launch both again under new names (STATAGENT_RUN=base-2, STATAGENT_RUN=port-2) with "
+            "STATAGENT_CAPTURES=h.1.proj@3, then statctl diff-values base-2 port-2 h.1.proj --step 3");
+  report.set_run_a("base-2");
+  report.set_run_b("2025-11-22");
+  EXPECT_THAT(ValuesAdvice(report), HasSubstr("STATAGENT_RUN=base-3, STATAGENT_RUN=2025-11-22-2"));
+}
+
+TEST(DivergenceText, HeadlineTellsWhatDiffersWhereNoDistanceDoes) {
+  v1::Divergence row = Forward(v1::REASON_SHAPE);
+  row.set_tolerance(1e-4);
+  row.mutable_a()->add_shape(4);
+  row.mutable_a()->add_shape(16);
+  EXPECT_THAT(Headline(row, Runs()),
+              AllOf(HasSubstr("shape, 4x16 in base and 0-d in port;"), Not(HasSubstr("tolerance"))));
+
+  row = Forward(v1::REASON_DTYPE);
+  row.mutable_a()->set_dtype("f32");
+  row.mutable_b()->set_dtype("bf16");
+  row.set_distance(2e-3);
+  EXPECT_THAT(Headline(row, Runs()), HasSubstr("dtype, f32 in base and bf16 in port, distance 2e-3;"));
+
+  row = Forward(v1::REASON_NONFINITE);
+  row.set_distance(std::numeric_limits<double>::infinity());
+  row.mutable_b()->set_nan(2);
+  row.mutable_b()->set_pos_inf(1000);
+  row.mutable_b()->set_neg_inf(24);
+  EXPECT_THAT(Headline(row, Runs()),
+              HasSubstr("nonfinite, 0 NaN and 0 infinite in base and 2 NaN and 1,024 infinite in port;"));
+
+  row = Row(v1::STAGE_LOSS, v1::KIND_UNSPECIFIED, "loss", v1::REASON_NONFINITE);
+  row.mutable_a()->set_value(2.5);
+  row.mutable_b()->set_value(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THAT(Headline(row, Runs()), HasSubstr("nonfinite, 2.5 in base and nan in port;"));
+}
+
+TEST(DivergenceText, WhatIsMissingIsSaidWithTheNameOfTheRun) {
+  EXPECT_EQ(ReasonText(Forward(v1::REASON_MISSING_IN_A), Runs()), "missing in base");
+  EXPECT_EQ(ReasonText(Forward(v1::REASON_MISSING_IN_B), Runs()), "missing in port");
+  EXPECT_THAT(Headline(Forward(v1::REASON_MISSING_IN_B), Runs()), HasSubstr("h.1.proj: missing in port;"));
+  EXPECT_EQ(ReasonText(Forward(v1::REASON_NUMERIC), Runs()), "numeric");
+}
+
+TEST(DivergenceText, ForwardPointsAtWhatLiesBetween) {
+  v1::Divergence row = Forward(v1::REASON_NUMERIC);
+  EXPECT_EQ(Next(row), "look at h.1.proj");
+  row.set_previous("h.1.qkv");
+  EXPECT_EQ(Next(row),
+            "look at h.1.proj, and at what is computed between it and h.1.qkv, which agrees bit for bit");
+  row.set_previous_distance(3e-8);
+  EXPECT_THAT(Next(row), HasSubstr("which agrees to 3e-8"));
+}
+
+TEST(DivergenceText, BackwardPointsAtWhatUsedTheTensor) {
+  v1::Divergence row = Row(v1::STAGE_BACKWARD, v1::KIND_GRAD_OUTPUT, "h.1.ln2", v1::REASON_NONFINITE);
+  EXPECT_THAT(Next(row), HasSubstr("how the gradient of the loss comes to h.1.ln2"));
+  row.set_previous("h.1.mlp.fc1");
+  EXPECT_EQ(Next(row),
+            "look at the backward pass between h.1.mlp.fc1, whose gradient agrees bit for bit, and h.1.ln2: "
+            "forward "
+            "pass and loss agree");
+}
+
+TEST(DivergenceText, OptimizerNamesTheWeightNotItsState) {
+  v1::Divergence row = Row(v1::STAGE_OPTIMIZER, v1::KIND_OPTIMIZER_STATE, "w", v1::REASON_NUMERIC);
+  row.set_output_path("exp_avg_sq");
+  EXPECT_THAT(Next(row), HasSubstr("the gradient of w agrees, its update does not"));
+}
+
+TEST(DivergenceText, WhatIsMissingIsNotCalledDifferentData) {
+  v1::Divergence batch = Row(v1::STAGE_BATCH, v1::KIND_BATCH, "tokens", v1::REASON_MISSING_IN_B);
+  EXPECT_THAT(Next(batch), AllOf(HasSubstr("port was given no tokens"), HasSubstr("micro-batches")));
+  batch.set_reason(v1::REASON_MISSING_IN_A);
+  EXPECT_THAT(Next(batch), HasSubstr("base was given no tokens"));
+  EXPECT_EQ(Next(Row(v1::STAGE_WEIGHTS, v1::KIND_WEIGHT, "h.9.w", v1::REASON_MISSING_IN_B)),
+            "the models are built differently: port has no h.9.w");
+  EXPECT_EQ(Next(Row(v1::STAGE_WEIGHTS, v1::KIND_WEIGHT, "h.9.w", v1::REASON_SHAPE)),
+            "the models are built differently: h.9.w has another shape");
+  EXPECT_EQ(Next(Row(v1::STAGE_GRAD, v1::KIND_WEIGHT_GRAD, "w", v1::REASON_MISSING_IN_B)),
+            "port has no gradient of w: is it frozen, unused, or left out of the optimizer?");
+}
+
+TEST(DivergenceText, AModuleThatRanInEvaluationOnlyIsToldSo) {
+  const v1::Divergence row = Forward(v1::REASON_MISSING_IN_B);
+  EXPECT_EQ(Next(row), "port did not run h.1.proj: look at what calls it");
+  EXPECT_EQ(Next(row, {"output h.1.proj2[0] call 0 (eval)", "output h.1.proj[0] call 1"}),
+            "port did not run h.1.proj: look at what calls it");
+  EXPECT_EQ(Next(row, {"output h.1.proj[0] call 1 (eval)"}),
+            "port ran h.1.proj in evaluation mode: is the model set to training?");
+}
+
+}  // namespace
+}  // namespace statcollect::client

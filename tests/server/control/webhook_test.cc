@@ -1,0 +1,162 @@
+// The webhook against real listeners: one that answers, one that refuses, one that hangs, and none at all.
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/streambuf.hpp>
+#include <boost/asio/write.hpp>
+
+#include "server/control/webhook.h"
+
+namespace statcollect {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+// Answers each connection with the next of `answers`; an empty one hangs until the listener is gone.
+class Listener {
+ public:
+  explicit Listener(std::vector<std::string> answers)
+      : answers_(std::move(answers)), acceptor_(io_, tcp::endpoint(asio::ip::make_address("127.0.0.1"), 0)) {
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~Listener() { thread_.join(); }
+  std::string url() const {
+    return "http://127.0.0.1:" + std::to_string(acceptor_.local_endpoint().port()) + "/hook";
+  }
+  std::vector<std::string> requests() {
+    std::lock_guard lock(mutex_);
+    return requests_;
+  }
+
+ private:
+  void Serve() {
+    std::vector<std::unique_ptr<tcp::socket>> hanging;
+    for (const std::string& answer : answers_) {
+      auto socket = std::make_unique<tcp::socket>(io_);
+      acceptor_.accept(*socket);
+      std::string request(4096, '\0');
+      boost::system::error_code error;
+      request.resize(socket->read_some(asio::buffer(request), error));
+      {
+        std::lock_guard lock(mutex_);
+        requests_.push_back(request);
+      }
+      if (answer.empty()) {
+        hanging.push_back(std::move(socket));
+      } else {
+        asio::write(*socket, asio::buffer(answer), error);
+      }
+    }
+  }
+
+  const std::vector<std::string> answers_;
+  asio::io_context io_;
+  tcp::acceptor acceptor_;
+  std::mutex mutex_;
+  std::vector<std::string> requests_;
+  std::thread thread_;
+};
+
+const std::string kOk = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+const std::string kBusy = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+class WebhookTest : public ::testing::Test {
+ protected:
+  WebhookTest() : serving_([this] { io_.run(); }) {}
+  ~WebhookTest() override {
+    webhook_.reset();
+    io_.stop();
+    serving_.join();
+  }
+  void Start(const std::string& url) {
+    webhook_ =
+        std::make_unique<Webhook>(io_, ParseWebhook(url).value(),
+                                  WebhookOptions{.queue_max = 3, .timeout = 150ms, .pauses = {20ms, 20ms}});
+  }
+  bool Eventually(const std::function<bool()>& condition) {
+    for (int n = 0; n < 1000 && !condition(); ++n) std::this_thread::sleep_for(5ms);
+    return condition();
+  }
+
+  asio::io_context io_;
+  asio::executor_work_guard<asio::io_context::executor_type> keep_ = asio::make_work_guard(io_);
+  std::thread serving_;
+  std::unique_ptr<Webhook> webhook_;
+};
+
+TEST_F(WebhookTest, PostsJsonInOrder) {
+  Listener listener({kOk, kOk});
+  Start(listener.url());
+  webhook_->Post("{\"n\":1}");
+  webhook_->Post("{\"n\":2}");
+  ASSERT_TRUE(Eventually([&] { return webhook_->counters().sent == 2; }));
+  ASSERT_EQ(listener.requests().size(), 2u);
+  EXPECT_THAT(listener.requests()[0], HasSubstr("POST /hook HTTP/1.1\r\n"));
+  EXPECT_THAT(listener.requests()[0], HasSubstr("application/json"));
+  EXPECT_THAT(listener.requests()[0], HasSubstr("{\"n\":1}"));
+  EXPECT_THAT(listener.requests()[1], HasSubstr("{\"n\":2}"));
+}
+
+TEST_F(WebhookTest, TriesAgainAfterARefusalAndAfterSilence) {
+  Listener listener({kBusy, "", kOk});
+  Start(listener.url());
+  webhook_->Post("{}");
+  ASSERT_TRUE(Eventually([&] { return webhook_->counters().sent == 1; }));
+  EXPECT_EQ(webhook_->counters().failed, 2u);
+  EXPECT_EQ(webhook_->counters().dropped, 0u);
+}
+
+TEST_F(WebhookTest, GivesUpOnOneThatHangsAndGoesOnWithTheNext) {
+  Listener listener({"", "", "", kOk});
+  Start(listener.url());
+  const auto begin = std::chrono::steady_clock::now();
+  webhook_->Post("{\"n\":1}");
+  webhook_->Post("{\"n\":2}");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 100ms) << "nobody waits";
+  ASSERT_TRUE(Eventually([&] { return webhook_->counters().sent == 1; }));
+  EXPECT_EQ(webhook_->counters().failed, 3u);
+  EXPECT_EQ(webhook_->counters().dropped, 1u);
+}
+
+TEST_F(WebhookTest, ABoundedNumberWaitsWhereNobodyListens) {
+  std::string url;
+  {
+    asio::io_context io;
+    const tcp::acceptor free(io, tcp::endpoint(asio::ip::make_address("127.0.0.1"), 0));
+    url = "http://127.0.0.1:" + std::to_string(free.local_endpoint().port());
+  }
+  Start(url);
+  for (int n = 0; n < 50; ++n) webhook_->Post("{}");
+  EXPECT_GE(webhook_->counters().dropped, 40u);
+  EXPECT_TRUE(Eventually([&] { return webhook_->counters().dropped == 50; }));
+  EXPECT_EQ(webhook_->counters().sent, 0u);
+}
+
+TEST(ParseWebhook, TakesHostPortAndPath) {
+  const auto target = ParseWebhook("http://[::1]:9000/a/b?c=d").value();
+  EXPECT_EQ(target.host, "::1");
+  EXPECT_EQ(target.port, "9000");
+  EXPECT_EQ(target.path, "/a/b?c=d");
+  EXPECT_EQ(ParseWebhook("http://hooks").value().port, "80");
+  EXPECT_EQ(ParseWebhook("http://hooks").value().path, "/");
+}
+
+TEST(ParseWebhook, RefusesWhatItCannotReach) {
+  for (const char* url : {"https://hooks/x", "hooks:80", "http://", "http://:80/", "http://h:99999/",
+                          "http://h:x/", "http://a b/", "http://user@h/", "http://h/\r\nHost: evil"}) {
+    EXPECT_FALSE(ParseWebhook(url).ok()) << url;
+  }
+}
+
+}  // namespace
+}  // namespace statcollect

@@ -1,0 +1,364 @@
+// Causes that gradients, updates and batches tell.
+#include "tests/server/query/cause/cause_fixture.h"
+
+namespace statcollect::query {
+namespace {
+
+class CauseGradientsTest : public CauseTest {
+ protected:
+  static constexpr int kWeights = 6;
+  static std::string WeightName(int i) { return "layers." + std::to_string(i) + ".weight"; }
+  static Tensor Gradient(int i, std::uint64_t step) {
+    return Noise(1000 + 10 * step + static_cast<std::uint64_t>(i), 200 + 40 * static_cast<std::size_t>(i),
+                 0.1 + i);
+  }
+  // Weight gradients of the step; B's changed.
+  void Gradients(std::uint64_t step, const std::function<Tensor(int, Tensor)>& change,
+                 Kind kind = Kind::kWeightGrad) {
+    for (int i = 0; i < kWeights; ++i) {
+      const Tensor gradient = Gradient(i, step);
+      Put(step, Key(WeightName(i), kind), gradient, change(i, gradient));
+    }
+  }
+  static Tensor Same(int, Tensor tensor) { return tensor; }
+  static std::function<Tensor(int, Tensor)> Scaled(double factor) {
+    return [=](int, const Tensor& tensor) { return Times(tensor, factor); };
+  }
+  static Divergence GradientRoot(std::uint64_t step, Kind kind = Kind::kWeightGrad) {
+    return Root(step, Key(WeightName(0), kind));
+  }
+};
+
+TEST_F(CauseGradientsTest, GradientsThatWereNotSetToZeroAreASum) {
+  Gradients(3, Same);
+  Gradients(4, [](int i, const Tensor& tensor) { return Sum(tensor, Gradient(i, 3)); });
+  const auto cause = Ask(GradientRoot(4));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "zero_grad");
+  EXPECT_EQ(cause->text,
+            "gradients in ort at step 4 are those in base plus its own of step 3: they were not set to zero "
+            "between the steps (zero_grad)");
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+}
+
+TEST_F(CauseGradientsTest, AShareOfTheOldGradientOnTopSaysNothing) {
+  Gradients(3, Same);
+  Gradients(4, [](int i, const Tensor& tensor) { return Sum(tensor, Times(Gradient(i, 3), 0.7)); });
+  EXPECT_EQ(Say(GradientRoot(4)), "nothing");
+}
+
+TEST_F(CauseGradientsTest, OneOldGradientOnTopIsNotAMissingZeroGrad) {
+  Gradients(3, Same);
+  Gradients(4, [](int i, const Tensor& tensor) { return i == 0 ? Sum(tensor, Gradient(i, 3)) : tensor; });
+  EXPECT_EQ(Say(GradientRoot(4)), "nothing");
+}
+
+TEST_F(CauseGradientsTest, OneFactorOnAllGradientsIsNamed) {
+  Gradients(3, Scaled(1.7));
+  const auto cause = Ask(GradientRoot(3));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "gradient_scale");
+  EXPECT_EQ(cause->text, "all 6 gradients of weights in ort are 1.7 times those in base at step 3");
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+}
+
+TEST_F(CauseGradientsTest, DifferentFactorsSayNothingAboutAllGradients) {
+  Gradients(3, [](int i, const Tensor& tensor) { return Times(tensor, i % 2 == 0 ? 1.7 : 1.5); });
+  const auto cause = Ask(GradientRoot(3));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "tensor_scale");
+}
+
+TEST_F(CauseGradientsTest, AChangeOfOneGradientAmongEqualOnesIsItsOwn) {
+  Gradients(3, [](int i, const Tensor& tensor) { return i == 0 ? Times(tensor, 0.5) : tensor; });
+  const auto cause = Ask(GradientRoot(3));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->text, "weight grad layers.0.weight in ort is 0.5 times that in base at step 3");
+}
+
+TEST_F(CauseGradientsTest, ALargePowerOfTwoIsLikelyALossScale) {
+  Gradients(3, Scaled(1024));
+  const auto cause = Ask(GradientRoot(3));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "loss_scale");
+  EXPECT_EQ(cause->confidence, Confidence::kLikely);
+  Reset();
+  Gradients(3, Scaled(1000));
+  EXPECT_EQ(Say(GradientRoot(3)),
+            "gradient_scale: all 6 gradients of weights in ort are 1000 times those in base at step 3");
+}
+
+TEST_F(CauseGradientsTest, TwoRanksSumInsteadOfAveraging) {
+  Reset(/*world_size=*/2);
+  Gradients(3, Scaled(2));
+  const auto cause = Ask(GradientRoot(3));
+  ASSERT_TRUE(cause);
+  EXPECT_THAT(cause->text, HasSubstr("there are 2 ranks: ort sums gradients over them where base averages"));
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+  EXPECT_EQ(cause->key, "world_size");
+}
+
+TEST_F(CauseGradientsTest, TheNumberOfMicroBatchesExplainsGradientsOfOutputs) {
+  for (std::uint32_t micro_batch = 0; micro_batch < 4; ++micro_batch) {
+    for (int i = 0; i < kWeights; ++i) {
+      const auto key = Key(WeightName(i), Kind::kGradOutput, "", micro_batch);
+      Put(3, key, Times(Gradient(i, micro_batch), 0.25), Gradient(i, micro_batch));
+    }
+  }
+  EXPECT_EQ(
+      Say(GradientRoot(3, Kind::kGradOutput)),
+      "gradient_scale: all 6 gradients of outputs in ort are 4 times those in base at step 3; there are 4 "
+      "micro-batches: base divides the loss by their number, ort does not");
+}
+
+TEST_F(CauseGradientsTest, ALossScaleThatWasNotTakenBackIsTheFactor) {
+  Gradients(3, Scaled(1024));
+  Scalars(3, "loss_scale", 1024, 1024);
+  const auto cause = Ask(GradientRoot(3));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "loss_scale");
+  EXPECT_THAT(cause->text, HasSubstr("that is the loss scale: the gradients of ort are not unscaled"));
+  Reset();
+  Gradients(3, Scaled(1024));
+  Scalars(3, "loss_scale", 512, 512);
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("gradient_scale: "));
+}
+
+TEST_F(CauseGradientsTest, ARoundNormIsClipping) {
+  double squares = 0;
+  for (int i = 0; i < kWeights; ++i) squares += std::pow(testing::StatsOf(Gradient(i, 3)).l2, 2);
+  const double norm = std::sqrt(squares);
+  const auto write = [&](double wanted) {
+    Reset();
+    for (int i = 0; i < kWeights; ++i) {
+      const auto key = Key(WeightName(i), Kind::kWeightGrad);
+      Put(3, key, Times(Gradient(i, 3), 0.5 / norm), Times(Gradient(i, 3), wanted / norm));
+    }
+  };
+  write(0.6);
+  EXPECT_EQ(Say(GradientRoot(3)),
+            "clip_norm: all 6 gradients of weights in ort are 1.2 times those in base at step 3; the norm of "
+            "all of them is 0.5 in base and 0.6 in ort: they are clipped to different norms");
+  write(0.8888123);
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("those of base are clipped, those of ort are not"));
+}
+
+TEST_F(CauseGradientsTest, GradientsThatAreClippedToOneNormAreNotClippedDifferently) {
+  // One gradient of ort is larger, and all of them make room for it.
+  double squares_a = 0, squares_b = 0;
+  const auto factor_of = [](int i) { return i == 1 ? 1.5 : 1.0; };
+  for (int i = 0; i < kWeights; ++i) {
+    const double squares = std::pow(testing::StatsOf(Gradient(i, 3)).l2, 2);
+    squares_a += squares;
+    squares_b += squares * factor_of(i) * factor_of(i);
+  }
+  const auto write = [&](double norm_b) {
+    Reset();
+    for (int i = 0; i < kWeights; ++i) {
+      Put(3, Key(WeightName(i), Kind::kWeightGrad), Times(Gradient(i, 3), 1 / std::sqrt(squares_a)),
+          Times(Gradient(i, 3), norm_b * factor_of(i) / std::sqrt(squares_b)));
+    }
+  };
+  write(1);
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("gradient_scale: 5 of 6 gradients of weights in ort are 0.9"));
+  write(2);
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("clip_norm: 5 of 6 gradients of weights"));
+}
+
+TEST_F(CauseGradientsTest, ARootWithAFactorOfItsOwnIsNotOneOfAllGradients) {
+  const auto write = [&](double own) {
+    Reset();
+    Gradients(3, [=](int i, const Tensor& tensor) { return Times(tensor, i == 0 ? own : 0.99); });
+  };
+  write(1.7);
+  EXPECT_EQ(Say(GradientRoot(3)),
+            "tensor_scale: weight grad layers.0.weight in ort is 1.7 times that in base at step 3");
+  write(1.03);
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("gradient_scale: 5 of 6 gradients of weights"));
+}
+
+TEST_F(CauseGradientsTest, ASettingWithTheSameRatioIsNamed) {
+  Gradients(3, Scaled(1.5));
+  Configure({{"aux_weight", "0.2"}, {"width", "64"}}, {{"aux_weight", "0.3"}, {"width", "32"}});
+  const auto cause = Ask(GradientRoot(3));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->key, "aux_weight");
+}
+
+TEST_F(CauseGradientsTest, RanksThatDifferInOneRunOnlyWereNotReduced) {
+  const auto key = Key("w", Kind::kWeightGrad);
+  Reset(/*world_size=*/2);
+  Put(3, key, Noise(1), Noise(2), 0);
+  Put(3, key, Noise(1), Noise(3), 1);
+  const auto cause = Ask(Root(3, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "reduction");
+  EXPECT_EQ(
+      cause->text,
+      "ranks 0 and 1 of ort have different gradients at step 3, those of base agree: in ort they were not "
+      "reduced over the ranks (all-reduce)");
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+}
+
+TEST_F(CauseGradientsTest, RanksThatDifferInBothRunsSayNothing) {
+  const auto key = Key("w", Kind::kWeightGrad);
+  Reset(/*world_size=*/2);
+  Put(3, key, Noise(1), Noise(2), 0);
+  Put(3, key, Noise(4), Noise(3), 1);
+  EXPECT_EQ(Say(Root(3, key)), "nothing");
+}
+
+TEST_F(CauseGradientsTest, AWeightThatKeptItsBitsWasNotUpdated) {
+  const auto w = Key("w", Kind::kWeight), v = Key("v", Kind::kWeight);
+  Both(2, w, Noise(1));
+  Both(2, v, Noise(2));
+  Both(3, Key("w", Kind::kWeightGrad), Noise(5));
+  Both(3, Key("v", Kind::kWeightGrad), Noise(6));
+  Put(3, w, Noise(3), Noise(1));
+  Both(3, v, Noise(4));
+  EXPECT_EQ(Say(Root(3, w)),
+            "not_updated: w was not updated in ort at step 3; 1 of 2 weights with a gradient were");
+}
+
+TEST_F(CauseGradientsTest, AWeightThatMovedALittleWasUpdated) {
+  const auto w = Key("w", Kind::kWeight);
+  Both(2, w, Noise(1));
+  Both(3, Key("w", Kind::kWeightGrad), Noise(5));
+  Put(3, w, Noise(3), Times(Noise(1), 1 + 1e-6));
+  EXPECT_EQ(Say(Root(3, w)), "nothing");
+}
+
+TEST_F(CauseGradientsTest, AnUpdateThatWasSkippedIsOneOfAllWeights) {
+  for (const char* name : {"w", "v"}) {
+    Both(2, Key(name, Kind::kWeight), Noise(1));
+    Both(3, Key(name, Kind::kWeightGrad), Noise(5));
+    Put(3, Key(name, Kind::kWeight), Noise(3), Noise(1));
+  }
+  Scalars(3, "found_inf", 0, 1);
+  EXPECT_EQ(
+      Say(Root(3, Key("w", Kind::kWeight))),
+      "not_updated: no weight was updated in ort at step 3: its gradients were not finite, so the update "
+      "was skipped");
+}
+
+class CauseResumeTest : public CauseGradientsTest {
+ protected:
+  // B's step 3 is of its second launch, with the moments given.
+  void Resume(const std::function<Tensor(int)>& moment) {
+    Gradients(2, Same);
+    b_->Commit();
+    b_.emplace(*store_, "ort");
+    Gradients(3, Same);
+    for (int i = 0; i < kWeights; ++i) {
+      const Tensor kept = Sum(Times(Gradient(i, 3), 0.1), Times(Gradient(i, 2), 0.09));
+      Put(3, Key(WeightName(i), Kind::kWeight), Noise(1), Noise(2));
+      Put(3, Key(WeightName(i), Kind::kOptimizerState, "exp_avg"), kept, moment(i));
+    }
+  }
+};
+
+TEST_F(CauseResumeTest, StateThatIsAMultipleOfTheGradientBeganAtZero) {
+  Resume([](int i) { return Times(Gradient(i, 3), 0.1); });
+  const auto cause = Ask(Root(3, Key(WeightName(0), Kind::kWeight)));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "resume");
+  EXPECT_EQ(
+      cause->text,
+      "ort was launched again at step 3 without the optimizer's state: there it begins at zero, that of "
+      "base goes on");
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+}
+
+TEST_F(CauseResumeTest, StateThatGoesOnIsNotLost) {
+  Resume([](int i) { return Sum(Times(Gradient(i, 3), 0.1), Times(Gradient(i, 2), 0.09)); });
+  const auto cause = Ask(Root(3, Key(WeightName(0), Kind::kWeight)));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kLikely) << cause->text;
+  EXPECT_THAT(cause->text, HasSubstr("gradients agree and updates do not"));
+}
+
+TEST_F(CauseResumeTest, ALaunchThatBothRunsMadeSaysNothing) {
+  Gradients(2, Same);
+  a_->Commit();
+  b_->Commit();
+  a_.emplace(*store_, "base");
+  b_.emplace(*store_, "ort");
+  const auto key = Key("w", Kind::kWeight);
+  Put(3, key, Noise(1), Noise(2));
+  EXPECT_EQ(Say(Root(3, key)), "nothing");
+}
+
+TEST_F(CauseResumeTest, ALearningRateThatTheLaunchBroughtIsNamed) {
+  Gradients(2, Same);
+  b_->Commit();
+  b_.emplace(*store_, "ort");
+  const auto key = Key("w", Kind::kWeight);
+  Put(3, key, Noise(1), Noise(2));
+  Scalars(3, "lr/group0", 0.05, 0.1);
+  EXPECT_EQ(Say(Root(3, key)),
+            "learning_rate: learning rate of group 0 is 0.05 in base and 0.1 in ort at step 3, where ort was "
+            "launched again");
+}
+
+class CauseBatchTest : public CauseTest {
+ protected:
+  static Tensor Tokens(std::uint64_t seed) {
+    Tensor tensor = Noise(seed, 64);
+    tensor.dtype = DType::kI64;
+    for (double& x : tensor.values) x = std::round(100 * std::abs(x));
+    return tensor;
+  }
+  static inline const TensorKey kTokens = Key("tokens", Kind::kBatch);
+};
+
+TEST_F(CauseBatchTest, ABatchOfAnotherStepIsFound) {
+  for (std::uint64_t step = 0; step < 6; ++step)
+    Put(step, kTokens, Tokens(step), Tokens(step < 3 ? step : step + 1));
+  const auto cause = Ask(Root(3, kTokens));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "batch_order");
+  EXPECT_EQ(cause->text,
+            "the batch of step 3 in ort is that of step 4 in base: the data come in another order (tokens)");
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+}
+
+TEST_F(CauseBatchTest, ABatchThatTheOtherRunNeverHadSaysNothing) {
+  for (std::uint64_t step = 0; step < 6; ++step)
+    Put(step, kTokens, Tokens(step), Tokens(step < 3 ? step : step + 50));
+  EXPECT_EQ(Say(Root(3, kTokens)), "nothing");
+}
+
+TEST_F(CauseBatchTest, AConstantBatchSaysNothing) {
+  Tensor ones = Tokens(1), zeros = ones;
+  std::fill(ones.values.begin(), ones.values.end(), 1);
+  std::fill(zeros.values.begin(), zeros.values.end(), 0);
+  Put(3, kTokens, ones, zeros);
+  Put(4, kTokens, zeros, zeros);
+  EXPECT_EQ(Say(Root(3, kTokens)), "nothing");
+}
+
+TEST_F(CauseBatchTest, SwappedMicroBatchesAreOfTheSameStep) {
+  const auto second = Key("tokens", Kind::kBatch, "", 1);
+  Put(3, kTokens, Tokens(1), Tokens(2));
+  Put(3, second, Tokens(2), Tokens(1));
+  EXPECT_EQ(
+      Say(Root(3, kTokens)),
+      "batch_order: the batch of step 3 in ort is micro-batch 1 of that step in base: the micro-batches "
+      "are in another order (tokens)");
+}
+
+TEST_F(CauseBatchTest, ABatchOfAnotherRankIsFound) {
+  Reset(/*world_size=*/2);
+  Put(3, kTokens, Tokens(1), Tokens(2), 0);
+  Put(3, kTokens, Tokens(2), Tokens(1), 1);
+  EXPECT_THAT(Say(Root(3, kTokens)), HasSubstr("is that of rank 1 in base: the data are shared out among"));
+}
+
+TEST_F(CauseBatchTest, AnotherSeedExplainsABatchThatIsNowhere) {
+  Put(3, kTokens, Tokens(1), Tokens(2));
+  Configure({{"random.torch.seed", "1"}}, {{"random.torch.seed", "2"}});
+  EXPECT_EQ(Say(Root(3, kTokens)), "random_state: the seed is 1 in base and 2 in ort (random.torch.seed)");
+}
+
+}  // namespace
+}  // namespace statcollect::query

@@ -1,0 +1,415 @@
+// Causes that the configuration, scalars and events tell.
+#include "tests/server/query/cause/cause_fixture.h"
+
+namespace statcollect::query {
+namespace {
+
+using CauseSettingsTest = CauseTest;
+
+const TensorKey kWeight = Key("blocks.1.mlp.weight", Kind::kWeight);
+
+TEST_F(CauseSettingsTest, LearningRateOfTheStepIsNamedWithBothValues) {
+  Scalars(4, "lr/group0", 0.025, 0.05);
+  Put(4, kWeight, Noise(1), Noise(2));
+  const auto cause = Ask(Root(4, kWeight));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "learning_rate");
+  EXPECT_EQ(cause->text, "learning rate of group 0 is 0.025 in base and 0.05 in ort at step 4");
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+  EXPECT_EQ(cause->key, "lr/group0");
+  EXPECT_EQ(cause->a, "0.025");
+  EXPECT_EQ(cause->b, "0.05");
+}
+
+TEST_F(CauseSettingsTest, ALearningRateThatDiffersOnlyLaterSaysNothing) {
+  Scalars(4, "lr/group0", 0.025, 0.025);
+  Put(4, kWeight, Noise(1), Noise(2));
+  Scalars(5, "lr/group0", 0.025, 0.05);
+  Put(5, kWeight, Noise(3), Noise(4));
+  // As the watch found it, before a scheduler made both equal.
+  Configure({{"optimizer.group0.lr", "0.1"}}, {{"optimizer.group0.lr", "0.2"}});
+  EXPECT_EQ(Say(Root(4, kWeight)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, LearningRatesThatPrintAlikeAreToldApart) {
+  Scalars(0, "lr/group0", 0.1, 0.10000001);
+  Put(0, kWeight, Noise(1), Noise(2));
+  EXPECT_EQ(Say(Root(0, kWeight)),
+            "learning_rate: learning rate of group 0 is 0.1 in base and 0.10000001 in ort at step 0");
+}
+
+TEST_F(CauseSettingsTest, TheStateOfAdamDoesNotDependOnTheLearningRate) {
+  Scalars(0, "lr/group0", 0.1, 0.2);
+  const auto key = Key("blocks.1.mlp.weight", Kind::kOptimizerState, "exp_avg");
+  Put(0, key, Noise(1), Noise(2));
+  Configure({{"optimizer.group0.betas", "(0.9, 0.99)"}}, {{"optimizer.group0.betas", "(0.8, 0.99)"}});
+  EXPECT_EQ(Say(Root(0, key)),
+            "betas: betas of group 0 are (0.9, 0.99) in base and (0.8, 0.99) in ort at step 0 "
+            "(optimizer.group0.betas)");
+}
+
+TEST_F(CauseSettingsTest, OfSeveralGroupsTheUpdateTellsWhichOneIsMeant) {
+  const Tensor before = Noise(1), update = Noise(2, 256, 0.01);
+  const auto write = [&](double factor) {
+    Reset();
+    Both(3, kWeight, before);
+    Put(4, kWeight, Sum(before, update), Sum(before, Times(update, factor)));
+    Scalars(4, "lr/group0", 0.1, 0.1);
+    Scalars(4, "lr/group1", 0.1, 0.2);
+  };
+  write(2);
+  const auto cause = Ask(Root(4, kWeight));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->key, "lr/group1");
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+  write(1.5);  // the root's update is not twice A's: it is not of that group
+  EXPECT_EQ(Say(Root(4, kWeight)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, AnotherModelsOptimizerSaysNothing) {
+  Scalars(0, "gen/lr/group0", 0.1, 0.2);
+  Scalars(0, "dis/lr/group0", 0.1, 0.1);
+  const auto dis = Key("dis.main.0.weight", Kind::kWeight), gen = Key("gen.main.0.weight", Kind::kWeight);
+  Put(0, dis, Noise(1), Noise(2));
+  Put(0, gen, Noise(3), Noise(4));
+  EXPECT_EQ(Say(Root(0, dis)), "nothing");
+  EXPECT_THAT(Say(Root(0, gen)), HasSubstr("learning rate of group 0 of gen is 0.1 in base"));
+}
+
+TEST_F(CauseSettingsTest, WeightDecayHoldsUntilItChanges) {
+  Scalars(0, "weight_decay/group0", 0.01, 0.1);
+  Both(0, kWeight, Noise(1));
+  Put(5, kWeight, Noise(1), Noise(2));
+  EXPECT_EQ(Say(Root(5, kWeight)),
+            "weight_decay: weight decay of group 0 is 0.01 in base and 0.1 in ort at step 5");
+}
+
+TEST_F(CauseSettingsTest, AnUpdateThatWasNotRecordedIsSeenInTheNextForwardPass) {
+  const auto out = Key("embed");
+  Scalars(3, "lr/group0", 0.1, 0.101);
+  Scalars(4, "lr/group0", 0.1, 0.101);
+  Both(2, out, Noise(1));
+  Put(4, out, Noise(2), Noise(3));
+  EXPECT_EQ(Say(Root(4, out)),
+            "learning_rate: learning rate of group 0 is 0.1 in base and 0.101 in ort at step 3, whose "
+            "update was not recorded");
+  Reset();  // the weights after it were recorded, and agree: the rate of an idle group
+  Scalars(3, "lr/group0", 0.1, 0.101);
+  Both(3, kWeight, Noise(1));
+  Put(4, out, Noise(2), Noise(3));
+  EXPECT_EQ(Say(Root(4, out)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, AModulesSettingIsNamedWithItsModule) {
+  const auto key = Key("blocks.1.ln2");
+  Put(0, key, Noise(1), Noise(2));
+  Configure({{"module.blocks.*.ln2.eps", "1e-05"}},
+            {{"module.blocks.*.ln2.eps", "1e-05 x 3; 0.001 (blocks.1.ln2)"}});
+  const auto cause = Ask(Root(0, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "module_setting");
+  EXPECT_EQ(cause->text, "eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2)");
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+  EXPECT_EQ(cause->key, "module.blocks.*.ln2.eps");
+}
+
+TEST_F(CauseSettingsTest, ASettingOfAnotherModuleSaysNothing) {
+  const auto key = Key("blocks.1.ln2");
+  Put(0, key, Noise(1), Noise(2));
+  Both(0, Key("blocks.2.ln2"), Noise(3));
+  Both(0, Key("blocks.1.ln1"), Noise(3));
+  Configure(
+      {{"module.blocks.*.ln2.eps", "1e-05"}, {"module.blocks.*.ln1.eps", "1e-05"}},
+      {{"module.blocks.*.ln2.eps", "1e-05 x 3; 0.001 (blocks.2.ln2)"}, {"module.blocks.*.ln1.eps", "1e-06"}});
+  EXPECT_EQ(Say(Root(0, key)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, ASettingOfWhichTheValueIsNotShownSaysNothing) {
+  const auto key = Key("blocks.1.ln2");
+  Put(0, key, Noise(1), Noise(2));
+  Configure({{"module.blocks.*.ln2.eps", "1e-05"}}, {{"module.blocks.*.ln2.eps", "1e-05 x 9; 0.001 x 9"}});
+  EXPECT_EQ(Say(Root(0, key)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, ASettingThatChangedAfterTheRootSaysNothing) {
+  const std::string changed = "1e-05 x 3; 0.001 (blocks.1.ln2)", name = "module.blocks.*.ln2.eps";
+  const auto key = Key("blocks.1.ln2");
+  const auto write = [&](std::uint64_t seen) {
+    Reset();
+    for (std::uint64_t step = 0; step < 9; ++step) {
+      if (step == 3) {
+        Put(step, key, Noise(step), Noise(step + 100));
+      } else {
+        Both(step, key, Noise(step));
+      }
+    }
+    Configure({{name, "1e-05"}}, {{name, changed}});
+    b_->Event(0, seen, "setting_changed", "", {{"key", name}, {"from", "1e-05"}, {"to", changed}});
+  };
+  write(4);  // looked at after 1, 2, 4 steps: it changed in step 2, 3 or 4
+  EXPECT_EQ(Say(Root(3, key)),
+            "module_setting: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2); it changed while ort ran, "
+            "as seen at step 4");
+  write(8);  // it had not changed after step 4
+  EXPECT_EQ(Say(Root(3, key)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, ASettingOfTheParentExplainsWhatIsBetweenItsModules) {
+  const auto key = Key("blocks.0.attn.proj");
+  Put(0, key, Noise(1), Noise(2));
+  Configure({{"module.blocks.*.attn.scale", "0.25"}},
+            {{"module.blocks.*.attn.scale", "0.25 x 3; 0.125 (blocks.0.attn)"}});
+  const auto cause = Ask(Root(0, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->text, "scale is 0.25 in base and 0.125 in ort (blocks.0.attn)");
+  EXPECT_EQ(cause->confidence, Confidence::kLikely);
+}
+
+TEST_F(CauseSettingsTest, ALikelySettingIsWorthMoreThanACertainDescription) {
+  const auto key = Key("blocks.0.attn.proj");
+  const auto write = [&](const std::string& b) {
+    Reset();
+    Put(0, key, Noise(1), Times(Noise(1), 1.5));
+    Configure({{"module.blocks.*.attn.scale", "0.25"}}, {{"module.blocks.*.attn.scale", b}});
+  };
+  write("0.25 x 3; 0.125 (blocks.0.attn)");
+  auto cause = Ask(Root(0, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "module_setting");
+  EXPECT_EQ(cause->confidence, Confidence::kLikely);
+  write("0.25");
+  cause = Ask(Root(0, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "tensor_scale");
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+}
+
+TEST_F(CauseSettingsTest, ACertainDescriptionIsWorthMoreThanAPossibleSetting) {
+  const auto key = Key("blocks.0.attn.proj");
+  Put(0, key, Noise(1), Times(Noise(1), 1.5));
+  Put(0, Key("blocks.0"), Noise(3), Noise(4));
+  Configure({{"module.blocks.*.scale", "0.25"}}, {{"module.blocks.*.scale", "0.25 x 3; 0.125 (blocks.0)"}});
+  const auto cause = Ask(Root(0, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "tensor_scale");
+}
+
+TEST_F(CauseSettingsTest, ASettingOfTheModelIsFoundFromInside) {
+  const auto key = Key("blocks.0.fc");
+  const auto write = [&](const std::string& model) {
+    Reset();
+    Put(0, key, Noise(1), Noise(2));
+    a_->Root();
+    b_->Root();
+    Put(0, Key(model), Noise(3), Noise(4));
+    Configure({{"module.Gpt.scale", "0.25"}}, {{"module.Gpt.scale", "0.125"}});
+  };
+  write("Gpt");
+  auto cause = Ask(Root(0, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->text, "scale is 0.25 in base and 0.125 in ort (Gpt)");
+  EXPECT_EQ(cause->confidence, Confidence::kPossible);
+  write("Gpt");
+  cause = Ask(Root(0, Key("Gpt")));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kCertain) << "its own";
+  write("Net");
+  EXPECT_EQ(Say(Root(0, key)), "nothing") << "another model's";
+}
+
+TEST_F(CauseSettingsTest, ASettingOfOneModelDoesNotExplainAnother) {
+  const auto gen = Key("gen.fc"), dis = Key("dis.fc");
+  for (const std::string model : {"gen", "dis"}) {
+    Put(0, Key(model + ".fc"), Noise(1), Noise(2));
+    a_->Root();
+    b_->Root();
+    Put(0, Key(model), Noise(3), Noise(4));
+  }
+  Configure({{"module.gen.scale", "0.25"}}, {{"module.gen.scale", "0.125"}});
+  EXPECT_THAT(Say(Root(0, gen)), HasSubstr("(gen)"));
+  EXPECT_EQ(Say(Root(0, dis)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, AModuleThatIsNotRecordedIsFoundBesideTheRoot) {
+  const auto key = Key("blocks.0.mlp.fc1");
+  const Config a = {{"module.blocks.*.ln2.eps", "1e-05"}},
+               b = {{"module.blocks.*.ln2.eps", "1e-05 x 3; 0.001 (blocks.0.ln2)"}};
+  Put(0, key, Noise(1), Noise(2));
+  Configure(a, b);
+  EXPECT_EQ(Say(Root(0, key)), "module_setting: eps is 1e-05 in base and 0.001 in ort (blocks.0.ln2)");
+  Reset();  // it is recorded, and agrees
+  Both(0, Key("blocks.0.ln2"), Noise(3));
+  Put(0, key, Noise(1), Noise(2));
+  Configure(a, b);
+  EXPECT_EQ(Say(Root(0, key)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, ASettingOfABuffersModuleIsItsMomentum) {
+  const auto key = Key("stages.1.bn.running_mean", Kind::kBuffer);
+  Put(0, key, Noise(1), Noise(2));
+  Configure({{"module.stages.*.bn.momentum", "0.1"}}, {{"module.stages.*.bn.momentum", "0.01"}});
+  EXPECT_EQ(Say(Root(0, key)), "module_setting: momentum is 0.1 in base and 0.01 in ort (stages.1.bn)");
+}
+
+TEST_F(CauseSettingsTest, ASettingWithWhichASisterAgreedIsOnlyPossible) {
+  const auto write = [&](const char* sister_value) {
+    Reset();
+    Both(3, Key("blocks.0.attn"), Noise(3));
+    Put(3, Key("blocks.1.attn"), Noise(1), Noise(2));
+    Configure({{"module.blocks.*.attn.fused", "true"}}, {{"module.blocks.*.attn.fused", sister_value}});
+  };
+  write("false");
+  auto cause = Ask(Root(3, Key("blocks.1.attn")));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kPossible);
+  write("true (blocks.0.attn); false (blocks.1.attn)");
+  cause = Ask(Root(3, Key("blocks.1.attn")));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kCertain);
+}
+
+TEST_F(CauseSettingsTest, ASettingWithWhichTheModuleAgreedBeforeIsOnlyPossible) {
+  const auto key = Key("blocks.1.ln2");
+  const std::string name = "module.blocks.*.ln2.eps";
+  const auto write = [&] {
+    Reset();
+    for (std::uint64_t step = 0; step < 3; ++step) Both(step, key, Noise(step));
+    Put(3, key, Noise(1), Noise(2));
+    Configure({{name, "1e-05"}}, {{name, "0.001"}});
+  };
+  write();
+  auto cause = Ask(Root(3, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kPossible);
+  write();
+  b_->Event(0, 4, "setting_changed", "", {{"key", name}, {"from", "1e-05"}, {"to", "0.001"}});
+  cause = Ask(Root(3, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kCertain) << "it changed since";
+}
+
+TEST_F(CauseSettingsTest, AFunctionOfAModulesOwnIsReplaced) {
+  const auto key = Key("blocks.1.mlp");
+  Put(0, key, Noise(1), Noise(2));
+  Configure({{"module.blocks.*.mlp.class", "Mlp"}, {"module.blocks.*.mlp.scale", "0.25"}},
+            {{"module.blocks.*.mlp.class", "Mlp"},
+             {"module.blocks.*.mlp.forward", "function plant.<locals>.f (blocks.1.mlp); not set x 3"},
+             {"module.blocks.*.mlp.scale", "0.25"}});
+  EXPECT_EQ(Say(Root(0, key)),
+            "module_setting: forward() is replaced in ort by function plant.<locals>.f (blocks.1.mlp)");
+}
+
+TEST_F(CauseSettingsTest, AFrozenParameterExplainsItsMissingGradient) {
+  const auto key = Key("blocks.1.mlp.fc1.weight", Kind::kWeightGrad);
+  const auto write = [&](const std::string& frozen) {
+    Reset();
+    a_->Observe(0, 0, key, Noise(1));
+    Both(0, Key("blocks.1.mlp.fc1"), Noise(2));
+    Configure({}, {{"module.blocks.*.mlp.fc1.weight.requires_grad", "true x 3; false (" + frozen + ")"}});
+  };
+  write("blocks.1.mlp.fc1.weight");
+  EXPECT_EQ(Say(Root(0, key, Reason::kMissingInB)),
+            "module_setting: requires_grad is true in base and false in ort (blocks.1.mlp.fc1.weight)");
+  write("blocks.0.mlp.fc1.weight");
+  EXPECT_EQ(Say(Root(0, key, Reason::kMissingInB)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, OtherParameterGroupsAreCounted) {
+  Put(0, kWeight, Noise(1), Noise(2));
+  Scalars(0, "lr/group0", 0.1, 0.1);
+  Configure({{"optimizer.groups", "1"}, {"optimizer.group0.betas", "(0.9, 0.99)"}},
+            {{"optimizer.groups", "2"},
+             {"optimizer.group0.betas", "(0.9, 0.99)"},
+             {"optimizer.group1.betas", "(0.9, 0.99)"}});
+  EXPECT_EQ(
+      Say(Root(0, kWeight)),
+      "optimizer_groups: number of parameter groups of the optimizer is 1 in base and 2 in ort at step 0 "
+      "(optimizer.groups)");
+}
+
+TEST_F(CauseSettingsTest, AModulesSettingDoesNotExplainItsUpdate) {
+  const auto key = Key("blocks.1.ln2.weight", Kind::kWeight);
+  Put(0, key, Noise(1), Noise(2));
+  Configure({{"module.blocks.*.ln2.eps", "1e-05"}}, {{"module.blocks.*.ln2.eps", "1e-03"}});
+  EXPECT_EQ(Say(Root(0, key)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, AReplacedModuleIsNamedWhereItIsNearTheRoot) {
+  const auto key = Key("blocks.1.mlp.fc1");
+  Both(0, key, Noise(1));
+  Put(3, key, Noise(1), Noise(2));
+  const auto replace = [&](RunWriter& run, std::uint64_t step) {
+    run.Event(0, step, "graph_transition", "",
+              {{"reason", "modules"}, {"element", "blocks.1.mlp"}, {"from", "Mlp"}, {"to", "Gated"}});
+  };
+  replace(*b_, 2);
+  const auto cause = Ask(Root(3, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->text, "blocks.1.mlp was replaced in ort at step 2: it was Mlp and is Gated");
+  EXPECT_EQ(cause->confidence, Confidence::kLikely);
+  replace(*a_, 2);
+  EXPECT_EQ(Say(Root(3, key)), "nothing") << "both runs did";
+}
+
+TEST_F(CauseSettingsTest, AModuleThatIsReplacedAfterTheRootSaysNothing) {
+  const auto key = Key("blocks.1.mlp.fc1");
+  Put(3, key, Noise(1), Noise(2));
+  b_->Event(0, 4, "graph_transition", "", {{"reason", "modules"}, {"element", "blocks.1.mlp"}});
+  EXPECT_EQ(Say(Root(3, key)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, AMissingLayerIsExplainedByTheNumberOfLayers) {
+  const auto key = Key("blocks.1.ln1.weight", Kind::kWeight, "", 0, 0, Mode::kInit);
+  Both(0, Key("embed"), Noise(1));
+  a_->Observe(0, 0, key, Noise(2));
+  Configure({{"model.layers.blocks", "2"}}, {{"model.layers.blocks", "1"}});
+  EXPECT_EQ(Say(Root(0, key, Reason::kMissingInB)),
+            "model_structure: blocks has 2 layers in base and 1 in ort");
+  EXPECT_EQ(Say(Root(0, key, Reason::kNumeric)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, AModelLeftInEvaluationModeIsSeen) {
+  const auto train = Key("tok"), eval = Key("tok", Kind::kOutput, "", 0, 0, Mode::kEval);
+  a_->Observe(0, 3, train, Noise(1));
+  b_->Observe(0, 3, eval, Noise(1));
+  EXPECT_EQ(Say(Root(3, train, Reason::kMissingInB)),
+            "evaluation_mode: the model is in training mode in base and in evaluation mode in ort at step 3");
+  Reset();  // beside an evaluation of both
+  Both(3, eval, Noise(2));
+  a_->Observe(0, 3, train, Noise(1));
+  b_->Observe(0, 3, Key("tok", Kind::kOutput, "", 0, 1, Mode::kEval), Noise(1));
+  EXPECT_THAT(Say(Root(3, train, Reason::kMissingInB)), HasSubstr("evaluation_mode: "));
+  Reset();  // both evaluate in this step, and one does not train
+  a_->Observe(0, 3, train, Noise(1));
+  Both(3, eval, Noise(1));
+  EXPECT_EQ(Say(Root(3, train, Reason::kMissingInB)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, OnlyEvaluationDiffersIfTrainingHasTheSameBits) {
+  const auto eval = Key("tok", Kind::kOutput, "", 0, 0, Mode::kEval);
+  Both(2, Key("tok"), Noise(1));
+  Both(3, Key("tok"), Noise(2));
+  Put(3, eval, Noise(3), Noise(4));
+  EXPECT_THAT(Say(Root(3, eval)), HasSubstr("evaluation_only: only evaluation differs at step 3"));
+  Reset();
+  Put(3, Key("tok"), Noise(2), Times(Noise(2), 1 + 1e-6));
+  Put(3, eval, Noise(3), Noise(4));
+  EXPECT_EQ(Say(Root(3, eval)), "nothing");
+}
+
+TEST_F(CauseSettingsTest, TheOnlyOtherSettingOfTheStageIsPossible) {
+  const auto key = Key("tok.weight", Kind::kWeightGrad);
+  Put(0, key, Noise(1), Noise(2));
+  Configure({{"clip", "0.5"}}, {{"clip", "0.6"}});
+  const auto cause = Ask(Root(0, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->text, "clip is 0.5 in base and 0.6 in ort");
+  EXPECT_EQ(cause->confidence, Confidence::kPossible);
+  Reset();
+  Put(0, key, Noise(1), Noise(2));
+  Configure({{"clip", "0.5"}, {"accumulation", "1"}}, {{"clip", "0.6"}, {"accumulation", "2"}});
+  EXPECT_EQ(Say(Root(0, key)), "nothing") << "either of two";
+}
+
+}  // namespace
+}  // namespace statcollect::query

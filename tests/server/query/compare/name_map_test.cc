@@ -1,0 +1,84 @@
+#include "server/query/compare/name_map.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace statcollect::query {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+NameMap Parsed(const std::string& text) {
+  auto map = NameMap::Parse(text);
+  EXPECT_TRUE(map.ok()) << map.status().message();
+  return map.ok() ? *map : NameMap();
+}
+
+std::string Refusal(const std::string& text) { return NameMap::Parse(text).status().message(); }
+
+TEST(NameMap, NamesStandForThemselvesDotsAndAll) {
+  const NameMap map = Parsed("a.b -> x\r\n# nothing\n\n  Linear_7_0th_output->blocks.0.attn.qkv  \n");
+  EXPECT_THAT(map.Find("a.b")->b, ElementsAre("x"));
+  EXPECT_FALSE(map.Find("aXb"));
+  EXPECT_THAT(map.Find("Linear_7_0th_output")->b, ElementsAre("blocks.0.attn.qkv"));
+}
+
+TEST(NameMap, PatternsMustMatchAWholeNameAndLendTheirGroups) {
+  const NameMap map = Parsed("h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2");
+  EXPECT_THAT(map.Find("h.12.mlp.fc")->b, ElementsAre("blocks.12.mlp.fc"));
+  EXPECT_FALSE(map.Find("xh.1.y"));
+  EXPECT_FALSE(map.Find("h.x.y"));
+}
+
+TEST(NameMap, TheFirstRuleThatMatchesHolds) {
+  const NameMap map = Parsed("a.b -> first\na\\..* -> pattern\na.c -> late");
+  EXPECT_THAT(map.Find("a.b")->b, ElementsAre("first"));
+  EXPECT_THAT(map.Find("a.c")->b, ElementsAre("pattern"));
+}
+
+TEST(NameMap, SeveralNamesOnASideAreTakenTogether) {
+  const NameMap map = Parsed("(.*)\\.q{1,2}, \\1.k, \\1.v -> \\1.qkv\nfused -> one, two");
+  EXPECT_THAT(map.Find("h.0.q")->a, ElementsAre("h.0.q", "h.0.k", "h.0.v"));
+  EXPECT_THAT(map.Find("h.0.qq")->b, ElementsAre("h.0.qkv"));
+  EXPECT_THAT(map.Find("fused")->b, ElementsAre("one", "two"));
+}
+
+TEST(NameMap, LinesWithoutEffectAreNamed) {
+  const NameMap map = Parsed("a.b -> x\n# nothing\nh\\.(\\d+) -> block.\\1\ntypo -> y");
+  map.MarkUsed(*map.Find("a.b"));
+  (void)map.Find("h.1");  // B has no block.1
+  EXPECT_THAT(
+      map.Unused("base", "port"),
+      ElementsAre("map line 3 'h\\.(\\d+) -> block.\\1' has no effect: what it makes of names of base is "
+                  "not, or already matched, in port",
+                  "map line 4 'typo -> y' has no effect: no name of base that port lacks matches it"));
+  std::string many;
+  for (int i = 0; i < 30; ++i) many += "a" + std::to_string(i) + " -> b\n";
+  const auto unused = Parsed(many).Unused("a", "b");
+  ASSERT_EQ(unused.size(), 11u);
+  EXPECT_EQ(unused.back(), "20 more lines of the map have no effect");
+}
+
+TEST(NameMap, WrongLinesAreNamed) {
+  EXPECT_THAT(Refusal("ok -> fine\nnothing here"), HasSubstr("map line 2 'nothing here': found no '->'"));
+  EXPECT_THAT(Refusal("a -> "), HasSubstr("found an empty name"));
+  EXPECT_THAT(Refusal("a,,b -> c"), HasSubstr("found an empty name"));
+  EXPECT_THAT(Refusal("(a -> b"), HasSubstr("is no pattern: missing )"));
+  EXPECT_THAT(Refusal("a(.) -> \\2"), HasSubstr("requests 2 matches"));
+  EXPECT_THAT(Refusal(std::string((1 << 20) + 1, 'a')), HasSubstr("expected at most 1048576"));
+  std::string many;
+  for (int i = 0; i < 1001; ++i) many += "a(.) -> b\n";
+  EXPECT_THAT(Refusal(many), HasSubstr("more than 1000 regular expressions"));
+}
+
+TEST(NameMap, ManyNamesAndHostilePatternsTakeNoTime) {
+  std::string text = "(a*)*(a*)*(a*)*b -> x\n";
+  for (int i = 0; i < 30'000; ++i) text += "m." + std::to_string(i) + " -> n." + std::to_string(i) + "\n";
+  const NameMap map = Parsed(text);
+  EXPECT_THAT(map.Find("m.29999")->b, ElementsAre("n.29999"));
+  EXPECT_FALSE(map.Find(std::string(4000, 'a')));
+}
+
+}  // namespace
+}  // namespace statcollect::query

@@ -1,0 +1,113 @@
+// Gradients and what an optimizer makes of them: cancelled sums, noise-driven updates, one factor.
+#include "tests/server/query/verdict/verdict_fixture.h"
+
+namespace statcollect::query {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr const char* kBias = "blocks.1.fc.bias";
+
+class VerdictGradientsTest : public VerdictTest {
+ protected:
+  static Level Rounding() { return RoundingOf(kRounding); }
+  // What both runs have of the bias's gradient, on grad_outputs of size 1e-2.
+  void GradientOfSize(double size) {
+    base_ = [=](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+      return key == Key(kBias, Kind::kWeightGrad) ? Noise(SeedOf(key, step), size) : std::move(tensor);
+    };
+  }
+  static Level OfBias(Kind kind, double size, const std::string& state = "") {
+    return [=](std::uint64_t, const TensorKey& key) { return key == Key(kBias, kind, state) ? size : 0.0; };
+  }
+  static Edit GradientsTimes(double factor, const std::string& of = "") {
+    return [=](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+      const bool gradient = key.kind == Kind::kGradOutput || key.kind == Kind::kWeightGrad;
+      const DType dtype = tensor.dtype;
+      if (step == 0 || !gradient || !key.name.starts_with(of)) return tensor;
+      Tensor scaled = Scaled(std::move(tensor), factor);
+      return dtype == DType::kBf16 ? AsBf16(scaled) : scaled;
+    };
+  }
+};
+
+// --- a gradient that is mathematically zero
+
+TEST_F(VerdictGradientsTest, ASumThatCancelsIsJudgedAgainstItsTerms) {
+  GradientOfSize(1e-11);
+  ExpectExplained(DiffWith(Sum(Rounding(), OfBias(Kind::kWeightGrad, 1))));
+}
+
+TEST_F(VerdictGradientsTest, ASumThatDoesNotCancelIsNot) {
+  GradientOfSize(1e-2);
+  const DiffReport report = DiffWith(Sum(Rounding(), OfBias(Kind::kWeightGrad, 1e-2)));
+  EXPECT_EQ(Say(report), std::string("0 grad ") + kBias);
+}
+
+TEST_F(VerdictGradientsTest, ASumThatCancelsALittleIsNot) {
+  GradientOfSize(1e-3);
+  const DiffReport report = DiffWith(Sum(Rounding(), OfBias(Kind::kWeightGrad, 1e-1)));
+  EXPECT_EQ(Say(report), std::string("0 grad ") + kBias);
+}
+
+TEST_F(VerdictGradientsTest, WhatAdamMakesOfNoiseIsNoise) {
+  options_.adam = true;
+  GradientOfSize(1e-11);
+  const DiffReport report =
+      DiffWith(Sum(Sum(Rounding(), OfBias(Kind::kWeightGrad, 1)),
+                   Sum(OfBias(Kind::kOptimizerState, 1, "exp_avg"),
+                       Sum(OfBias(Kind::kOptimizerState, 1, "exp_avg_sq"), OfBias(Kind::kWeight, 1)))));
+  ExpectExplained(report);
+  EXPECT_TRUE(report.first) << "the weight exceeds its tolerance";
+}
+
+TEST_F(VerdictGradientsTest, AnUpdateThatNoGradientExplainsIsARoot) {
+  options_.adam = true;
+  GradientOfSize(1e-2);
+  const DiffReport report = DiffWith(Sum(Rounding(), OfBias(Kind::kWeight, 0.5)));
+  ASSERT_EQ(Say(report), std::string("0 optimizer ") + kBias);
+  EXPECT_THAT(report.root->because, Contains(HasSubstr("its update differs by")));
+}
+
+TEST_F(VerdictGradientsTest, AnUpdateThatFollowsItsGradientIsNot) {
+  EXPECT_EQ(Say(DiffWith(Sum(Rounding(), OfBias(Kind::kWeight, 2e-7)))), "none");
+}
+
+TEST_F(VerdictGradientsTest, SignsThatFlipAreRoundingForLionAndNotForOthers) {
+  const auto flips = Sum(Rounding(), OfBias(Kind::kWeight, 0.006));
+  EXPECT_EQ(Say(DiffWith(flips)), std::string("0 optimizer ") + kBias);
+  options_.lion = true;
+  EXPECT_EQ(Say(DiffWith(flips)), "none");
+}
+
+// --- one factor
+
+TEST_F(VerdictGradientsTest, AllGradientsTimesOneFactor) {
+  const DiffReport report = DiffWith(Rounding(), GradientsTimes(1.01));
+  ASSERT_EQ(Say(report), "1 backward head");
+  EXPECT_EQ(report.verdict, Verdict::kDiverged);
+}
+
+TEST_F(VerdictGradientsTest, AFactorShowsThroughCoarseRounding) {
+  options_.dtype = DType::kBf16;
+  const DiffReport report = DiffWith(RoundingOf(1e-4), GradientsTimes(1.01));
+  ASSERT_EQ(Say(report), "1 backward head");
+  EXPECT_THAT(report.root->because, Contains(HasSubstr("all by the same factor")));
+}
+
+TEST_F(VerdictGradientsTest, CoarseRoundingWithoutFactorIsSilent) {
+  options_.dtype = DType::kBf16;
+  ExpectExplained(DiffWith(RoundingOf(5e-3)));
+}
+
+TEST_F(VerdictGradientsTest, AFactorOfParametersOnlyBeginsThere) {
+  const DiffReport report = DiffWith(Rounding(), [](std::uint64_t step, const TensorKey& key, Tensor tensor) {
+    const bool scaled = step == 1 && key.kind == Kind::kWeightGrad;
+    return std::optional<Tensor>(scaled ? Scaled(std::move(tensor), 1.01) : std::move(tensor));
+  });
+  EXPECT_EQ(Say(report), "1 grad embed.weight");
+}
+
+}  // namespace
+}  // namespace statcollect::query

@@ -1,0 +1,442 @@
+// The model by hand: what is expected of one tensor, and which of several stand out.
+#include <deque>
+#include <limits>
+
+#include "server/query/verdict/explain.h"
+#include "server/query/verdict/jumps.h"
+#include "tests/server/query/verdict/verdict_fixture.h"
+
+namespace statcollect::query {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Gt;
+using ::testing::IsEmpty;
+using ::testing::Lt;
+using ::testing::SizeIs;
+
+constexpr double kUnitF32 = 0x1p-24, kUnitBf16 = 0x1p-8;
+
+// The tensors of one step, with chosen distances.
+class Step {
+ public:
+  struct Given {
+    DType dtype = DType::kF32;
+    double l2 = 1, l2_b = 1;
+    std::uint64_t numel = kElements;
+    std::vector<std::int64_t> shape = {32, 64};
+    std::string class_name = "Module";
+    double mean_abs = 0.02;  // l1 / numel
+    std::int32_t depth = 2;
+  };
+  void Add(const TensorKey& key, double distance, const Given& given) {
+    Stored& of = stored_.emplace_back();
+    of.def.key = key;
+    of.def.class_name = given.class_name;
+    of.def.depth = given.depth;
+    of.layout = {.dtype = given.dtype, .shape = given.shape};
+    of.a.numel = of.b.numel = given.numel;
+    of.a.l2 = given.l2;
+    of.b.l2 = given.l2_b;
+    of.a.l1 = of.b.l1 = given.mean_abs * static_cast<double>(given.numel);
+    of.sketch.assign(16, given.l2 / 4);
+    const auto side = [&](const TensorStats& stats) {
+      return Observation{.def = &of.def, .layout = &of.layout, .stats = &stats, .sketch = of.sketch};
+    };
+    pairs.push_back({.a = side(of.a), .b = side(of.b), .distance = distance});
+  }
+  void Add(const TensorKey& key, double distance) { Add(key, distance, Given()); }
+
+  std::vector<TensorPair> pairs;
+
+ private:
+  struct Stored {
+    TensorDef def;
+    Layout layout;
+    TensorStats a, b;
+    std::vector<double> sketch;
+  };
+  std::deque<Stored> stored_;
+};
+
+TensorKey Gradient(const std::string& name) { return Key(name, Kind::kWeightGrad); }
+TensorKey GradOutput(const std::string& name) { return Key(name, Kind::kGradOutput); }
+
+// --- Explainer
+
+TEST(Explainer, KnowsTheRoundoffOfADtype) {
+  EXPECT_EQ(UnitRoundoff(DType::kF32), kUnitF32);
+  EXPECT_EQ(UnitRoundoff(DType::kBf16), kUnitBf16);
+  EXPECT_EQ(UnitRoundoff(DType::kF16), 0x1p-11);
+  EXPECT_EQ(UnitRoundoff(DType::kF64), 0x1p-53);
+  EXPECT_EQ(UnitRoundoff(DType::kI64), kUnitF32);
+}
+
+TEST(Explainer, ExpectsRoundingOfWhatNothingBeforeDiffers) {
+  Step step;
+  step.Add(Key("ids", Kind::kBatch), 0);
+  step.Add(Key("fc"), 1e-7);
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_TRUE(explained[1].fresh);
+  EXPECT_EQ(explained[1].stage, Stage::kForward);
+  EXPECT_DOUBLE_EQ(explained[1].expected, kUnitF32);
+}
+
+TEST(Explainer, ExpectsWhatItsInputsDiffer) {
+  Step step;
+  step.Add(Key("a"), 1e-5);
+  step.Add(Key("b"), 3e-5);
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_FALSE(explained[1].fresh);
+  EXPECT_NEAR(explained[1].expected, 1e-5, 1e-7);
+}
+
+TEST(Explainer, ExpectsWhatABatchDiffers) {
+  Step step;
+  step.Add(Key("ids", Kind::kBatch), 0.3);
+  step.Add(Key("a"), 0);
+  step.Add(Key("b"), 0.1);
+  Explainer explainer;
+  EXPECT_NEAR(explainer.Step(step.pairs)[2].expected, 0.3, 1e-3);
+}
+
+TEST(Explainer, ExpectsWhatItsWeightsDiffer) {
+  Step step;
+  step.Add(Key("fc.weight", Kind::kWeight, "", 0, 0, Mode::kInit), 1e-4);
+  step.Add(Key("fc"), 0);
+  step.Add(Key("other"), 0);
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_NEAR(explained[1].expected, 1e-4, 1e-7);
+  EXPECT_LT(explained[2].expected, 1e-6) << "what it got agrees";
+}
+
+TEST(Explainer, PassesAreApart) {
+  Step step;
+  step.Add(Key("a", Kind::kOutput, "", 0), 1e-3);
+  step.Add(Key("b", Kind::kOutput, "", 1), 0);
+  Explainer explainer;
+  EXPECT_TRUE(explainer.Step(step.pairs)[1].fresh) << "of another micro-batch";
+}
+
+TEST(Explainer, GradientsOfACoarseBackwardAreCoarse) {
+  Step step;
+  step.Add(GradOutput("fc"), 0, {.dtype = DType::kBf16});
+  step.Add(Gradient("fc.weight"), 1e-3);
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_EQ(explained[1].unit, kUnitBf16);
+  EXPECT_GE(explained[1].expected, kUnitBf16);
+}
+
+TEST(Explainer, ASumIsJudgedAgainstItsTermsWhereTheyCancel) {
+  Step step;
+  step.Add(GradOutput("fc"), 0, {.l2 = 1e-2, .l2_b = 1e-2, .mean_abs = 1e-4});
+  step.Add(Gradient("fc.bias"), 1, {.l2 = 1e-9, .l2_b = 1e-9, .numel = 64, .shape = {64}});
+  step.Add(GradOutput("other"), 0, {.l2 = 1e-2, .l2_b = 1e-2});
+  step.Add(Gradient("other.bias"), 1, {.l2 = 2e-2, .l2_b = 2e-2, .numel = 64, .shape = {64}});
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_TRUE(explained[1].cancelled);
+  EXPECT_LT(explained[1].observed, 1e-6);
+  EXPECT_FALSE(explained[3].cancelled);
+  EXPECT_EQ(explained[3].observed, 1);
+}
+
+TEST(Explainer, AMatrixIsNoSumThatCancels) {
+  Step step;
+  step.Add(GradOutput("fc"), 0, {.l2 = 1e-2});
+  step.Add(Gradient("fc.weight"), 1, {.l2 = 1e-9, .l2_b = 1e-9});
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_FALSE(explained[1].cancelled);
+  EXPECT_EQ(explained[1].observed, 1);
+}
+
+TEST(Explainer, ALossFollowsTheForwardPass) {
+  const std::string name = "loss";
+  Step step;
+  step.Add(Key("fc"), 1e-3);
+  step.pairs.push_back({.distance = 1e-3, .loss = &name, .loss_a = 2, .loss_b = 2.002});
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_EQ(explained[1].stage, Stage::kLoss);
+  EXPECT_NEAR(explained[1].expected, 1e-3, 1e-6);
+}
+
+TEST(Explainer, AModelMayBeGivenWhatAnotherOneReturned) {
+  Step step;
+  step.Add(Key("gen.fc"), 3e-6);
+  step.Add(Key("gen"), 3e-6, {.depth = 1});
+  step.Add(Key("dis.conv1"), 0);
+  step.Add(Key("dis.fc"), 0);
+  step.Add(Key("dis"), 0);
+  step.Add(Key("dis.conv1", Kind::kOutput, "", 0, 1), 3e-6);
+  step.Add(Key("dis.conv1", Kind::kOutput, "", 1), 3e-6);  // each watch counts its own micro-batches
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_NEAR(explained[5].expected, 3e-6, 1e-7);
+  EXPECT_NEAR(explained[6].expected, 3e-6, 1e-7);
+}
+
+TEST(Explainer, AListOfModulesHasNoOutputOfItsOwn) {
+  Step step;
+  step.Add(Key("moe.experts.0"), 1e-7);
+  step.Add(Key("moe.experts.1"), 4e-6);
+  step.Add(Key("moe.experts.2"), 1e-7);
+  step.Add(Key("moe"), 2e-6);
+  Explainer explainer;
+  EXPECT_NEAR(explainer.Step(step.pairs)[3].expected, 4e-6, 1e-7);
+}
+
+TEST(Explainer, ALossBehindTheUpdatesFollowsThem) {
+  const std::string name = "val_loss";
+  Step step;
+  step.Add(Key("fc"), 0);
+  step.Add(Key("fc.weight", Kind::kWeight), 1e-5);
+  step.pairs.push_back({.distance = 1e-5, .loss = &name, .loss_a = 2, .loss_b = 2.00002});
+  Explainer explainer;
+  EXPECT_NEAR(explainer.Step(step.pairs)[2].expected, 1e-5, 1e-6);
+}
+
+TEST(Explainer, ASecondMomentMayDifferTwiceAsMuch) {
+  Step step;
+  step.Add(Gradient("fc.weight"), 1e-4);
+  step.Add(Key("fc.weight", Kind::kOptimizerState, "exp_avg"), 1e-4);
+  step.Add(Key("fc.weight", Kind::kOptimizerState, "exp_avg_sq"), 2e-4);
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_NEAR(explained[1].expected, 1e-4, 1e-6);
+  EXPECT_NEAR(explained[2].expected, 2e-4, 1e-6);
+}
+
+TEST(Explainer, InfiniteDistancesAreNoExcuseLaterOn) {
+  Step step;
+  step.Add(Key("a"), std::numeric_limits<double>::infinity());
+  step.Add(Key("b"), 0.5);
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_EQ(RatioOf(explained[0]), std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isfinite(explained[1].expected));
+}
+
+TEST(Explainer, TakesAnEmptyStep) {
+  Explainer explainer;
+  EXPECT_THAT(explainer.Step({}), IsEmpty());
+}
+
+// --- JumpFinder
+
+// Four sisters "blocks.N.ln", each after an input that differs by `rounding`.
+Step Sisters(double rounding, double second, const Step::Given& given = {}) {
+  Step step;
+  for (int i = 0; i < 4; ++i) {
+    const std::string block = "blocks." + std::to_string(i);
+    step.Add(Key(block + ".in"), rounding, given);
+    step.Add(Key(block + ".ln"), i == 2 ? second : rounding, given);
+  }
+  return step;
+}
+
+std::vector<std::size_t> Found(const std::vector<Jump>& jumps) {
+  std::vector<std::size_t> indexes;
+  for (const Jump& jump : jumps) indexes.push_back(jump.index);
+  return indexes;
+}
+
+TEST(JumpFinder, FindsASisterThatStandsOut) {
+  const Step step = Sisters(3e-7, 3e-6);
+  Explainer explainer;
+  JumpFinder finder(0);
+  const auto jumps = finder.Find(explainer.Step(step.pairs));
+  ASSERT_THAT(Found(jumps), ElementsAre(5));
+  EXPECT_EQ(jumps[0].kind, JumpKind::kExcess);
+  EXPECT_EQ(jumps[0].sisters, 3u);
+  EXPECT_NEAR(jumps[0].ratio, std::log(10), 0.1);
+}
+
+TEST(JumpFinder, PassesWhatAllSistersShow) {
+  Step step;
+  for (int i = 0; i < 4; ++i) {
+    const std::string block = "blocks." + std::to_string(i);
+    step.Add(Key(block + ".in"), 3e-7);
+    step.Add(Key(block + ".ln"), 1.5e-6);
+    step.Add(Key(block + ".out"), 3e-7);
+    step.Add(Key(block), 3e-7);
+  }
+  Explainer explainer;
+  JumpFinder finder(0);
+  EXPECT_THAT(finder.Find(explainer.Step(step.pairs)), IsEmpty());
+}
+
+TEST(JumpFinder, TakesSistersOfItsClassOnly) {
+  Step step;
+  for (int i = 0; i < 4; ++i) {
+    const std::string block = "blocks." + std::to_string(i);
+    step.Add(Key(block + ".in"), 3e-7);
+    Step::Given given;
+    given.class_name = i == 3 ? "LayerNorm" : "Linear";
+    step.Add(Key(block + ".ln"), 1.5e-6, given);
+    step.Add(Key(block + ".out"), 3e-7);
+    step.Add(Key(block), 3e-7);
+  }
+  Explainer explainer;
+  JumpFinder finder(0);
+  EXPECT_THAT(Found(finder.Find(explainer.Step(step.pairs))), ElementsAre(13));
+}
+
+TEST(JumpFinder, PassesWhatItsOwnPastShows) {
+  Explainer explainer;
+  JumpFinder finder(0);
+  const std::vector<double> sizes = {4.5e-7, 9e-7, 1.8e-6, 2.7e-6};
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    Step step;
+    step.Add(Key("in"), 3e-7);
+    step.Add(Key("fc"), sizes[i]);
+    const auto jumps = finder.Find(explainer.Step(step.pairs));
+    EXPECT_THAT(jumps, IsEmpty()) << "step " << i;
+  }
+  Step step;
+  step.Add(Key("in"), 3e-7);
+  step.Add(Key("fc"), 2.7e-5);
+  const auto jumps = finder.Find(explainer.Step(step.pairs));
+  ASSERT_THAT(Found(jumps), ElementsAre(1));
+  EXPECT_EQ(jumps[0].past, 4u);
+}
+
+TEST(JumpFinder, TakesATinyDifferenceWhereSistersAgree) {
+  for (const double size : {1e-6, 1e-7}) {
+    const Step step = Sisters(0, size);
+    Explainer explainer;
+    JumpFinder finder(0);
+    const auto jumps = finder.Find(explainer.Step(step.pairs));
+    if (size < 3 * kUnitF32) {
+      EXPECT_THAT(jumps, IsEmpty()) << "a unit or two";
+      continue;
+    }
+    ASSERT_THAT(Found(jumps), ElementsAre(5));
+    EXPECT_EQ(jumps[0].kind, JumpKind::kUnchanged);
+    EXPECT_EQ(jumps[0].sisters, 2u) << "what comes later has other inputs";
+    EXPECT_EQ(jumps[0].past, 0u);
+  }
+}
+
+TEST(JumpFinder, SmallTensorsMayAgreeByChance) {
+  const Step step = Sisters(0, 2.5e-7, {.numel = 64, .shape = {64}});
+  Explainer explainer;
+  JumpFinder finder(3);
+  EXPECT_THAT(finder.Find(explainer.Step(step.pairs)), IsEmpty());
+  const Step large = Sisters(0, 2.5e-7);
+  EXPECT_THAT(JumpFinder(3).Find(Explainer().Step(large.pairs)), SizeIs(1));
+}
+
+TEST(JumpFinder, WithoutSistersOrPastATinyDifferenceIsAKernels) {
+  Step step;
+  step.Add(Key("in"), 0);
+  step.Add(Key("fc"), 2.5e-7);
+  EXPECT_THAT(JumpFinder(0).Find(Explainer().Step(step.pairs)), IsEmpty());
+  EXPECT_THAT(Found(JumpFinder(2).Find(Explainer().Step(step.pairs))), ElementsAre(1));
+}
+
+TEST(JumpFinder, TakesInputsAsTheyAre) {
+  Step step;
+  step.Add(Key("a.weight", Kind::kWeight, "", 0, 0, Mode::kInit), kUnitF32);
+  step.Add(Key("b.weight", Kind::kWeight, "", 0, 0, Mode::kInit), 1e-5);
+  step.Add(Key("ids", Kind::kBatch), 1e-9);
+  const auto jumps = JumpFinder(0).Find(Explainer().Step(step.pairs));
+  EXPECT_THAT(Found(jumps), ElementsAre(1, 2)) << "rounded weights are no jump, any batch is";
+  EXPECT_EQ(jumps[0].kind, JumpKind::kInput);
+}
+
+TEST(JumpFinder, TakesWhatCannotBeMeasured) {
+  Step step;
+  step.Add(Key("a"), std::numeric_limits<double>::infinity());
+  EXPECT_THAT(Found(JumpFinder(0).Find(Explainer().Step(step.pairs))), ElementsAre(0));
+}
+
+// --- FindScale, FindOutliers
+
+struct Judged {
+  Step step;
+  std::vector<Explained> all;
+};
+
+// Gradients of ten parameters; `expected` of each, `factors` of the norms.
+Judged Gradients(const std::vector<double>& factors, double distance, double expected) {
+  Judged judged;
+  for (std::size_t i = 0; i < factors.size(); ++i)
+    judged.step.Add(Gradient("fc" + std::to_string(i) + ".weight"), distance, {.l2_b = factors[i]});
+  judged.all = Explainer().Step(judged.step.pairs);
+  for (Explained& one : judged.all) one.expected = expected;
+  return judged;
+}
+
+TEST(FindScale, FindsOneFactor) {
+  const Judged judged = Gradients(std::vector<double>(10, 1.01), 0.01, 0.02);
+  const auto jump = FindScale(judged.all);
+  ASSERT_TRUE(jump);
+  EXPECT_EQ(jump->index, 0u);
+  EXPECT_EQ(jump->kind, JumpKind::kScale);
+  EXPECT_NEAR(jump->factor, 1.01, 1e-9);
+  EXPECT_EQ(jump->sisters, 10u);
+}
+
+TEST(FindScale, TakesADifferenceWithoutDirectionForNone) {
+  std::vector<double> factors;
+  for (int i = 0; i < 10; ++i) factors.push_back(1 + 2e-4 * std::sin(i * 2.0));
+  EXPECT_FALSE(FindScale(Gradients(factors, 0.01, 0.02).all));
+}
+
+TEST(FindScale, NeedsFactorsThatAgree) {
+  EXPECT_FALSE(FindScale(Gradients({1.01, 1.2, 0.9, 1.3, 0.95, 1.1, 0.8, 1.4, 1.0, 1.05}, 0.1, 0.1).all));
+}
+
+TEST(FindScale, NeedsSeveralGradients) {
+  EXPECT_FALSE(FindScale(Gradients({1.01, 1.01, 1.01}, 0.01, 0.02).all));
+  EXPECT_TRUE(FindScale(Gradients({1.01, 1.01, 1.01, 1.01}, 0.01, 0.02).all));
+}
+
+TEST(FindScale, WhatIsInheritedIsNone) {
+  Judged judged;
+  for (int i = 0; i < 5; ++i) judged.step.Add(GradOutput("fc" + std::to_string(i)), 0.01, {.l2_b = 1.01});
+  for (int i = 0; i < 5; ++i)
+    judged.step.Add(Gradient("fc" + std::to_string(i) + ".weight"), 0.01, {.l2_b = 1.01});
+  judged.all = Explainer().Step(judged.step.pairs);
+  const auto jump = FindScale(judged.all);
+  ASSERT_TRUE(jump);
+  EXPECT_EQ(jump->index, 0u) << "the first gradient, not the first parameter's";
+}
+
+// One of ten gradients of parameters, which nothing before explains, differs by `size`.
+Judged OneOfTen(double size) {
+  Judged judged;
+  for (int i = 0; i < 10; ++i)
+    judged.step.Add(Gradient("fc" + std::to_string(i) + ".weight"), i == 4 ? size : 2e-7 + 1e-8 * i);
+  judged.all = Explainer().Step(judged.step.pairs);
+  return judged;
+}
+
+TEST(FindOutliers, FindsOneThatStandsOut) {
+  const auto jumps = FindOutliers(OneOfTen(1e-5).all);
+  ASSERT_THAT(Found(jumps), ElementsAre(4));
+  EXPECT_EQ(jumps[0].kind, JumpKind::kOutlier);
+  EXPECT_EQ(jumps[0].sisters, 9u);
+}
+
+TEST(FindOutliers, LeavesWhatTheOthersShow) { EXPECT_THAT(FindOutliers(OneOfTen(6e-7).all), IsEmpty()); }
+
+TEST(FindOutliers, LeavesWhatIsInherited) {
+  Judged judged = OneOfTen(1e-5);
+  for (Explained& one : judged.all) one.fresh = false;
+  EXPECT_THAT(FindOutliers(judged.all), IsEmpty());
+}
+
+TEST(FindOutliers, NeedsOthers) {
+  const Judged judged = OneOfTen(1e-5);
+  EXPECT_THAT(FindOutliers(std::span(judged.all).subspan(3, 4)), IsEmpty());
+}
+
+}  // namespace
+}  // namespace statcollect::query

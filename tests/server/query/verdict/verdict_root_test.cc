@@ -1,0 +1,262 @@
+// Which difference Diff names as the root, and what it says of it.
+#include <limits>
+
+#include "tests/server/query/verdict/verdict_fixture.h"
+
+namespace statcollect::query {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::Gt;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Lt;
+using ::testing::SizeIs;
+
+class VerdictRootTest : public VerdictTest {
+ protected:
+  // Replaces one tensor in each step from `from` on.
+  static Edit Replace(const TensorKey& at, std::function<std::optional<Tensor>(Tensor)> change,
+                      std::uint64_t from = 0) {
+    return [=](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+      return key == at && step >= from ? change(std::move(tensor)) : std::move(tensor);
+    };
+  }
+  static void ExpectLearningRateAt4(const DiffReport& report) {
+    ASSERT_TRUE(report.root);
+    EXPECT_EQ(report.root->at.step, 4u);
+    EXPECT_EQ(report.root->at.stage, Stage::kOptimizer);
+    ASSERT_TRUE(report.root->cause);
+    EXPECT_EQ(report.root->cause->rule, "learning_rate");
+  }
+  static Level RoundingEverywhere() { return RoundingOf(kRounding); }
+  // A setting of the optimizer, `b` from step `from` on.
+  void Record(const std::string& name, double a, double b, std::uint64_t from) {
+    before_ = [=, this](RunWriter& run, bool is_b) {
+      for (std::uint64_t step = 0; step < options_.steps; ++step)
+        run.Scalar(0, step, name, is_b && step >= from ? b : a);
+    };
+  }
+  static Level OfUpdates(double size, std::uint64_t from, const std::string& of = "") {
+    return [=](std::uint64_t step, const TensorKey& key) {
+      const bool updated = step == from && key.kind == Kind::kWeight && !IsInitial(key);
+      if (updated) return key.name.starts_with(of) ? size : 0.0;
+      return step > from && key.kind != Kind::kBatch ? size : 0.0;
+    };
+  }
+};
+
+// --- a jump
+
+TEST_F(VerdictRootTest, AJumpOnTopOfRounding) {
+  const DiffReport report = DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 1e-5)));
+  ASSERT_EQ(Say(report), "0 forward blocks.2.ln");
+  const Root& root = *report.root;
+  EXPECT_THAT(root.confidence, AnyOf(Confidence::kCertain, Confidence::kLikely));
+  ASSERT_TRUE(root.times_expected);
+  EXPECT_THAT(*root.times_expected, ::testing::AllOf(Gt(30), Lt(130))) << "planted: 1e-5 on 1e-7";
+  EXPECT_FALSE(root.agreeing) << "what comes before it does not agree bit for bit";
+  EXPECT_THAT(root.because, Contains(HasSubstr("2 modules of its kind stay at about")));
+  EXPECT_NEAR(*root.at.distance, 1e-5, 4e-6);
+  EXPECT_EQ(root.at.previous, "blocks.1");
+  EXPECT_NEAR(*root.at.previous_distance, kRounding, 7e-8);
+  EXPECT_TRUE(root.at.origin);
+}
+
+TEST_F(VerdictRootTest, AJumpOfTwiceTheRoundingIsNone) {
+  ExpectExplained(DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 2e-7))));
+}
+
+TEST_F(VerdictRootTest, AnUnsureRootHasAlternatives) {
+  // Two modules a little above what is believed.
+  const DiffReport report = DiffWith([](std::uint64_t step, const TensorKey& key) {
+    if (IsInitial(key) || key.kind == Kind::kBatch) return 0.0;
+    const bool at = key.kind == Kind::kOutput && (key.name == "blocks.1.ln" || key.name == "blocks.3.fc");
+    return step == 0 && at ? 9e-7 : kRounding;
+  });
+  ASSERT_EQ(Say(report), "0 forward blocks.1.ln");
+  EXPECT_NE(report.root->confidence, Confidence::kCertain);
+  ASSERT_THAT(report.root->alternatives, SizeIs(1));
+  EXPECT_EQ(report.root->alternatives[0].activation, "blocks.3.fc");
+}
+
+TEST_F(VerdictRootTest, ACertainRootHasNoAlternatives) {
+  const DiffReport report = DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 1e-3)));
+  ASSERT_EQ(Say(report), "0 forward blocks.2.ln");
+  EXPECT_EQ(report.root->confidence, Confidence::kCertain);
+  EXPECT_THAT(report.root->alternatives, IsEmpty());
+}
+
+TEST_F(VerdictRootTest, AJumpWithoutRoundingCountsWhatAgrees) {
+  const DiffReport report = DiffWith(BugAt("blocks.2.ln", 1e-3, 1));
+  ASSERT_EQ(Say(report), "1 forward blocks.2.ln");
+  // All of step 0; of step 1 the batch, embed and two blocks.
+  EXPECT_EQ(report.root->agreeing, 72u + 1 + 1 + 2 * 3);
+  EXPECT_EQ(report.root->confidence, Confidence::kCertain);
+  EXPECT_THAT(report.root->because, Contains("everything before it agrees bit for bit"));
+}
+
+TEST_F(VerdictRootTest, ATinyDifferenceIsARootWhereTheSameKernelGaveEqualBits) {
+  const DiffReport report = DiffWith(BugAt("blocks.2.ln", 1e-6, 1));
+  ASSERT_EQ(Say(report), "1 forward blocks.2.ln");
+  EXPECT_THAT(report.root->because, Contains(HasSubstr("gave equal bits in the steps before")));
+  EXPECT_THAT(report.root->because, Contains(HasSubstr("2 modules of its kind and shape give equal bits")));
+  EXPECT_TRUE(report.root->agreeing);
+}
+
+TEST_F(VerdictRootTest, AnotherKernelRoundsAtItsFirstUse) {
+  // The first LayerNorm of the first step is the first that differs, and so do its sisters.
+  ExpectExplained(DiffWith([](std::uint64_t, const TensorKey& key) {
+    return IsInitial(key) || key.kind == Kind::kBatch || key.name == "embed" ? 0.0 : kRounding;
+  }));
+}
+
+// --- settings
+
+TEST_F(VerdictRootTest, AnotherLearningRate) {
+  options_.steps = 6;
+  Record("lr/group0", 0.1, 0.05, 4);
+  const DiffReport report = DiffWith(OfUpdates(0.5, 4));
+  EXPECT_EQ(Say(report), "4 optimizer embed.weight");
+  EXPECT_EQ(report.root->confidence, Confidence::kCertain);
+  ASSERT_TRUE(report.root->cause);
+  EXPECT_EQ(report.root->cause->rule, "learning_rate");
+}
+
+TEST_F(VerdictRootTest, AnotherLearningRateOnTopOfRounding) {
+  options_.steps = 6;
+  Record("lr/group0", 0.1, 0.1001, 4);
+  ExpectLearningRateAt4(DiffWith(Sum(RoundingEverywhere(), OfUpdates(1e-3, 4))));
+}
+
+TEST_F(VerdictRootTest, AHardlyOtherLearningRate) {
+  options_.steps = 6;
+  Record("lr/group0", 0.1, 0.1 * (1 + 1e-6), 4);
+  ExpectLearningRateAt4(DiffWith(Sum(RoundingEverywhere(), OfUpdates(1e-6, 4))));
+}
+
+TEST_F(VerdictRootTest, AnEqualLearningRateIsNoRoot) {
+  options_.steps = 6;
+  Record("lr/group0", 0.1, 0.1, 4);
+  ExpectExplained(DiffWith(RoundingEverywhere()));
+}
+
+TEST_F(VerdictRootTest, AnotherScalarIsNoRoot) {
+  options_.steps = 6;
+  Record("grad_norm", 0.1, 0.2, 4);
+  ExpectExplained(DiffWith(RoundingEverywhere()));
+}
+
+TEST_F(VerdictRootTest, ALearningRateNamesItsModel) {
+  options_.steps = 6;
+  Record("head/lr/group0", 0.1, 0.2, 4);
+  const DiffReport report = DiffWith(Sum(RoundingEverywhere(), OfUpdates(0.5, 4, "head.")));
+  EXPECT_EQ(Say(report), "4 optimizer head.weight");
+}
+
+// --- what comes first of all
+
+TEST_F(VerdictRootTest, OtherInitialWeights) {
+  const DiffReport report = DiffWith([](std::uint64_t, const TensorKey& key) {
+    if (IsInitial(key)) return key.name == "blocks.1.fc.weight" ? 1e-3 : 0.0;
+    return key.kind == Kind::kBatch ? 0.0 : 1e-3;
+  });
+  EXPECT_EQ(Say(report), "0 weights blocks.1.fc.weight");
+  EXPECT_EQ(report.root->confidence, Confidence::kCertain);
+}
+
+TEST_F(VerdictRootTest, AnotherBatch) {
+  const DiffReport report = DiffWith(
+      [](std::uint64_t step, const TensorKey& key) { return step == 0 || IsInitial(key) ? 0.0 : 0.5; });
+  EXPECT_EQ(Say(report), "1 batch ids");
+  EXPECT_EQ(report.root->confidence, Confidence::kCertain);
+}
+
+TEST_F(VerdictRootTest, OnlyALoss) {
+  const DiffReport report = DiffWith(
+      [](std::uint64_t step, const TensorKey& key) { return key.name == "loss" && step == 1 ? 1e-2 : 0.0; });
+  EXPECT_EQ(Say(report), "1 loss loss");
+  EXPECT_EQ(report.verdict, Verdict::kDiverged);
+  ASSERT_TRUE(report.root->at.a && report.root->at.b);
+  EXPECT_EQ(*report.root->at.a->value, 2);
+  EXPECT_NE(*report.root->at.b->value, 2);
+}
+
+TEST_F(VerdictRootTest, OnlyARoundedLoss) {
+  ExpectExplained(
+      DiffWith([](std::uint64_t, const TensorKey& key) { return key.name == "loss" ? kRounding : 0.0; }));
+}
+
+// --- more than values
+
+class StructureTest : public VerdictRootTest {
+ protected:
+  void ExpectRoot(const DiffReport& report, const std::string& where, Reason reason) {
+    ASSERT_EQ(Say(report), where);
+    EXPECT_EQ(report.root->at.reason, reason);
+    EXPECT_EQ(report.root->confidence, Confidence::kCertain);
+    EXPECT_EQ(report.verdict, Verdict::kDiverged);
+    EXPECT_FALSE(report.explained_by_rounding);
+  }
+  const TensorKey at_ = Key("blocks.2.ln");
+};
+
+TEST_F(StructureTest, ANotANumber) {
+  for (const bool rounding : {false, true}) {
+    store_ = std::make_unique<FakeStore>();
+    const auto nan = [](Tensor tensor) {
+      tensor.values[3] = std::numeric_limits<double>::quiet_NaN();
+      return tensor;
+    };
+    ExpectRoot(DiffWith(rounding ? RoundingEverywhere() : Nothing(), Replace(at_, nan, 1)),
+               "1 forward blocks.2.ln", Reason::kNonfinite);
+  }
+}
+
+TEST_F(StructureTest, AnotherShape) {
+  const auto other = [](Tensor tensor) {
+    tensor.shape = {2, static_cast<std::int64_t>(tensor.values.size() / 2)};
+    return tensor;
+  };
+  ExpectRoot(DiffWith(RoundingEverywhere(), Replace(at_, other, 1)), "1 forward blocks.2.ln", Reason::kShape);
+}
+
+TEST_F(StructureTest, AnotherDtype) {
+  ExpectRoot(DiffWith(RoundingEverywhere(), Replace(at_, AsBf16, 1)), "1 forward blocks.2.ln",
+             Reason::kDType);
+}
+
+TEST_F(StructureTest, AMissingTensor) {
+  const auto none = [](const Tensor&) { return std::optional<Tensor>(); };
+  ExpectRoot(DiffWith(RoundingEverywhere(), Replace(at_, none, 1)), "1 forward blocks.2.ln",
+             Reason::kMissingInB);
+}
+
+TEST_F(StructureTest, AnotherOrder) {
+  options_.gradients = false;
+  swapped_from_ = 1;
+  const DiffReport report = DiffWith(RoundingEverywhere());
+  ASSERT_TRUE(report.root);
+  EXPECT_EQ(report.root->at.step, 1u);
+  EXPECT_EQ(report.root->at.reason, Reason::kOrder);
+  EXPECT_EQ(report.root->confidence, Confidence::kCertain);
+  EXPECT_FALSE(report.explained_by_rounding);
+}
+
+TEST_F(StructureTest, AJumpBeforeItComesFirst) {
+  const auto none = [](const Tensor&) { return std::optional<Tensor>(); };
+  const DiffReport report =
+      DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.1.ln", 1e-4)), Replace(at_, none, 1));
+  EXPECT_EQ(Say(report), "0 forward blocks.1.ln");
+  EXPECT_EQ(report.verdict, Verdict::kDiverged);
+}
+
+TEST_F(StructureTest, AJumpAfterItComesSecond) {
+  const auto none = [](const Tensor&) { return std::optional<Tensor>(); };
+  ExpectRoot(DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.1.ln", 1e-4, 2)), Replace(at_, none, 1)),
+             "1 forward blocks.2.ln", Reason::kMissingInB);
+}
+
+}  // namespace
+}  // namespace statcollect::query
