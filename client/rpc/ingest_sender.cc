@@ -49,7 +49,7 @@ bool IsFatal(Code code) {
   }
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeIngestChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -203,7 +203,7 @@ class IngestSender::Impl {
 
   // Says hello and waits for the welcome.
   Status Open() {
-    channel_ = MakeChannel(options_.address);
+    channel_ = MakeIngestChannel(options_.address);
     stub_ = v1::Ingest::NewStub(channel_);
     if (!channel_->WaitForConnected(std::chrono::system_clock::now() + milliseconds(1000)))
       return {Code::kUnavailable, "nobody answers at " + Printable(options_.address)};

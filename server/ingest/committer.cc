@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "common/byte_size.h"
 #include "common/failpoint.h"
 
 namespace statcollect {
@@ -22,8 +23,6 @@ Status ReadOnly(const Status& failure) {
   return Status(Code::kUnavailable, "store records: writing failed: " + failure.message() +
                                         "; nothing more is taken; repair the disk and restart the collector");
 }
-
-std::string Mebibytes(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 std::function<void()> Bind(CommitItem item, Status status) {
   return [done = std::move(item.done), status = std::move(status)] { done(status); };

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "common/byte_size.h"
 #include "common/names.h"
 
 namespace statcollect {
@@ -11,8 +12,6 @@ namespace {
 
 using std::chrono::duration_cast;
 using std::chrono::nanoseconds;
-
-std::string Mebibytes(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 // "3 d 4 h", "4 h 20 min", "7 min 3 s".
 std::string Span(nanoseconds span) {
