@@ -93,11 +93,11 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   bool IsCapturing(const TensorView& tensor, void* stream) {
     return tensor.device == Device::kCuda && parts_->cuda.IsCapturing(tensor.device_index, stream);
   }
-  // `id`: of the tensor, as Recorder::Begin and Capture take it.
+  // `id`: of the tensor, as Recorder::Begin and GraphTensors::AddToGraph take it.
   template <typename... Id>
   Status ObserveAs(const TensorView& tensor, void* stream, const Id&... id);
-  Status Capture(const statcollect::Recorder::Captured& captured, const statcollect::stats::CpuTensor& data,
-                 const TensorView& tensor, void* stream);
+  Status AddToGraph(const statcollect::GraphTensor& graph_tensor, const statcollect::stats::CpuTensor& data,
+                    const TensorView& tensor, void* stream);
   // Marks what has been replayed so far, if graphs live; returns the mark's number or 0.
   std::uint64_t MarkReplays();
   // The same behind this gate, on these devices.

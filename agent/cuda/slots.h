@@ -33,8 +33,8 @@
 
 namespace statcollect {
 
-// Threads: Check, Fill, Capture, IsCapturing, ReplaysIn and Mark from any; Poll, FrontReplayed, PopReplayed
-// and PassGate from the batcher's; Abandon once the batcher has stopped.
+// Threads: Check, Fill, AddToGraph, IsCapturing, ReplaysIn and Mark from any; Poll, FrontReplayed,
+// PopReplayed and PassGate from the batcher's; Abandon once the batcher has stopped.
 class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
  public:
   // `recorder` and `clock` outlive it.
@@ -60,8 +60,8 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   bool IsCapturing(int device, void* stream) { return engine_.IsCapturing(device, stream); }
   // The tensor will be recorded at each replay; a loss now is counted once. `step`, `wanted`: the current
   // one. kUnimplemented: its strides.
-  Status Capture(const Recorder::Captured& captured, const stats::CpuTensor& tensor, int device, void* stream,
-                 std::uint64_t step, bool wanted);
+  Status AddToGraph(const GraphTensor& graph_tensor, const stats::CpuTensor& tensor, int device, void* stream,
+                    std::uint64_t step, bool wanted);
   // Devices whose replays record something, now.
   std::vector<int> ReplayDevices() { return engine_.ReplayDevices(); }
   // Marks go into this stream from now on; before: the device's default stream.
@@ -83,8 +83,8 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
 
  private:
   // A tensor in a graph.
-  struct Captured {
-    Recorder::Captured tensor;
+  struct InGraph {
+    GraphTensor tensor;
     std::uint64_t graph = 0;
     std::uint64_t step = 0;     // of the last replay
     std::uint32_t replays = 0;  // in that step
@@ -132,7 +132,7 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable marks_changed_;
-  std::unordered_map<void*, std::unique_ptr<Captured>> captured_;
+  std::unordered_map<void*, std::unique_ptr<InGraph>> in_graphs_;
   std::map<std::uint64_t, Graph> graphs_;
   std::map<int, void*> streams_;
   std::uint64_t marks_ = 0;

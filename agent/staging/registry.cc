@@ -154,6 +154,11 @@ Registry::Activation* Registry::Find(std::uint32_t handle) {
   return handle < activations_.size() ? &activations_[handle] : nullptr;
 }
 
+Status Registry::UnknownHandle(std::uint32_t handle) {
+  return Status(Code::kInvalidArgument, "observe: handle " + std::to_string(handle) +
+                                            " was never given out; expected one that Intern returned");
+}
+
 std::uint32_t Registry::Define(Activation* activation) {
   if (!activation->defined) {
     activation->def.id = defined_;

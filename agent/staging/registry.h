@@ -17,7 +17,7 @@
 
 namespace statcollect {
 
-// An TensorDef that borrows its texts.
+// A TensorDef that borrows its texts.
 struct IdentityView {
   std::string_view name;
   Kind kind = Kind::kUnspecified;
@@ -72,8 +72,9 @@ class Registry {
   // The same identity with another call index.
   Result<std::uint32_t> InternCall(const Activation& activation, std::uint32_t call);
 
-  // nullptr for a handle that was never given out.
+  // nullptr for a handle that was never given out: UnknownHandle.
   Activation* Find(std::uint32_t handle);
+  static Status UnknownHandle(std::uint32_t handle);
   // Gives the activation's definition its id, if it has none, and publishes it.
   std::uint32_t Define(Activation* activation);
   // Layout id of dtype and shape; kNone when full. `hint`: an id that may be it.

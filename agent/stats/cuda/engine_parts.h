@@ -70,7 +70,7 @@ struct CudaEngine::ReplayLane {
   std::optional<TimePoint> gone_since;      // as Poll has noticed
 };
 
-// What a device has for replays, from its first captured tensor on.
+// What a device has for replays, from the first tensor in a graph on.
 struct CudaEngine::Graphs {
   struct Launched {
     void* cookie = nullptr;

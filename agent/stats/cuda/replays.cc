@@ -102,8 +102,9 @@ Status CudaEngine::GiveScratch(Pool& pool, ReplayLane& lane, std::uint32_t width
   return Status::Ok();
 }
 
-Status CudaEngine::Capture(const CpuTensor& tensor, int device, void* stream, const ReplayControl& now,
-                           std::uint32_t sketch, std::uint32_t samples, void* cookie, std::uint64_t* graph) {
+Status CudaEngine::AddToGraph(const CpuTensor& tensor, int device, void* stream, const ReplayControl& now,
+                              std::uint32_t sketch, std::uint32_t samples, void* cookie,
+                              std::uint64_t* graph) {
   Task task;
   STATCOLLECT_RETURN_IF_ERROR(MakeTask(tensor, &task));
   const auto capture = api_->CaptureOf(device, stream);
@@ -114,7 +115,8 @@ Status CudaEngine::Capture(const CpuTensor& tensor, int device, void* stream, co
   STATCOLLECT_RETURN_IF_ERROR(CheckOpen(pool));
   STATCOLLECT_RETURN_IF_ERROR(OpenGraphs(pool));
   Graphs& graphs = *pool.graphs;
-  if (graphs.launches.size() >= kCapturedMax) return TooManyGraphs(std::to_string(kCapturedMax) + " tensors");
+  if (graphs.launches.size() >= kGraphTensorsMax)
+    return TooManyGraphs(std::to_string(kGraphTensorsMax) + " tensors");
   if (graphs.lanes.empty()) {  // no replay can be reading it
     STATCOLLECT_RETURN_IF_ERROR(api_->CopyToDevice(device, graphs.control, &now, sizeof(now)));
   }
