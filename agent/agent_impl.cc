@@ -147,8 +147,8 @@ void Agent::Impl::Parts::ApplyCapture(const Directive& directive) {
   const std::string id = request == directive.arguments.end() ? "" : request->second;
   auto spec = CaptureSpec::FromArguments(directive.arguments);
   if (spec.ok()) return recorder.KeepValues(*std::move(spec), id);
-  recorder.MissCapture(recorder.step(), id, "what the collector asked for",
-                       "makes no sense to this agent: " + spec.status().message());
+  recorder.MissCapture(recorder.step(), id, "what the collector requested",
+                       "is not valid for this agent: " + spec.status().message());
 }
 
 void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::stats::CpuTensor& data,
@@ -159,8 +159,8 @@ void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::sta
       recorder.captures().Reserve(target, elements, elements * DTypeBytes(tensor.dtype));
   if (captured == nullptr) {
     return recorder.MissCapture(
-        target, "there is no room: " + std::to_string(CaptureQueue::kBytesMax >> 20) +
-                    " MiB of values may wait to be sent; ask for fewer at a time, or for fewer bytes");
+        target, "no memory left: at most " + std::to_string(CaptureQueue::kBytesMax >> 20) +
+                    " MiB of values may wait to be sent; request fewer tensors at a time, or fewer bytes");
   }
   if (tensor.device == Device::kCuda) {
     const Status copied = cuda_captures.Copy(captured, data, tensor.device_index, stream);
@@ -176,11 +176,10 @@ void Agent::Impl::Parts::ApplySteps(const Directive& directive) {
   const auto wanted = directive.arguments.find("steps");
   if (wanted == directive.arguments.end()) return;
   auto steps = StepSet::Parse(wanted->second);
-  if (!steps.ok())
-    return log.Log("the collector asked for steps that make no sense: " + steps.status().message());
+  if (!steps.ok()) return log.Log("the collector requested invalid steps: " + steps.status().message());
   const std::string text = wanted->second.empty() ? "every step" : "steps " + wanted->second;
   recorder.RecordSteps(*std::move(steps));
-  (void)recorder.LogEvent("recording_changed", "the collector asked for " + text + ", from the next step on",
+  (void)recorder.LogEvent("recording_changed", "the collector requested " + text + ", from the next step on",
                           {{"steps", wanted->second}});
 }
 
@@ -203,7 +202,7 @@ Status Agent::Impl::Start() {
   AddClosedAtExit(this);
   if (welcome.ok()) return welcome;
   if (IsFatal(welcome.code()) || options_.required) return welcome;
-  parts_->log.Log("cannot " + welcome.message() + "; training goes on without; up to " +
+  parts_->log.Log("cannot " + welcome.message() + "; training continues without it; up to " +
                   std::to_string(options_.buffer_records_max) + " records wait in memory, more " +
                   (options_.spill.directory.empty() ? "are dropped and counted"
                                                     : "in a file in " + options_.spill.directory) +
@@ -342,7 +341,7 @@ Status Agent::Impl::Flush(std::chrono::milliseconds timeout) {
   return Status(Code::kDeadlineExceeded, "flush: " + std::to_string(counters().pending) + " records" +
                                              (marked ? "" : ", and what CUDA graphs are replaying,") +
                                              " are still pending after " + std::to_string(timeout.count()) +
-                                             " ms; expected 0; see whether the collector at " +
+                                             " ms; expected 0; check that the collector at " +
                                              options_.collector + " is reachable, or wait longer");
 }
 

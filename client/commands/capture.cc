@@ -135,7 +135,7 @@ class Capturer {
         asked_.ranks_size() == 1 ? "" : "s", FormatRanges({asked_.ranks().begin(), asked_.ranks().end()}),
         Printable(options_.run), Printable(place.activation), place.step, asked_.request()));
     if (const std::uint32_t told = asked_.told(); told < static_cast<std::uint32_t>(asked_.ranks_size())) {
-      session_.Remark(fmt::format("not connected at the moment, asked when back: {} of {} ranks",
+      session_.Remark(fmt::format("not connected now, asked when they reconnect: {} of {} ranks",
                                   asked_.ranks_size() - static_cast<int>(told), asked_.ranks_size()));
     }
     if (options_.no_wait && session_.options().format == Format::kJson) session_.PrintJson(asked_);

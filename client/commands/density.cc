@@ -70,7 +70,7 @@ Page RowPage(const v1::ListDensityResponse& response) {
   for (const auto& [input, tally] : inputs) {
     const double percent =
         tally.total == 0 ? 0 : 100.0 * static_cast<double>(tally.valid) / static_cast<double>(tally.total);
-    page.AddSentence(fmt::format("{} ({}): {:.1f} % of {} elements are no padding, over {} batches.",
+    page.AddSentence(fmt::format("{} ({}): {:.1f} % of {} elements are not padding, over {} batches.",
                                  Printable(input.first), input.second, percent, FormatCount(tally.total),
                                  FormatCount(tally.records)));
   }

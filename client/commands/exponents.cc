@@ -157,8 +157,9 @@ Page SummaryPage(const std::string& run, const v1::ListExponentsResponse& respon
                                     [](const v1::ExponentRow& row) { return row.has_since_step(); });
   Page page;
   page.AddSentence(fmt::format(
-      "{} of {} tensors of {} have had a step in which {} would lose 1 % or more of what is not 0.", losing,
-      FormatCount(static_cast<std::uint64_t>(response.records_size())), Printable(run), format));
+      "{} of {} tensors of {} have a step in which {} would lose 1 % or more of the nonzero "
+      "elements.",
+      losing, FormatCount(static_cast<std::uint64_t>(response.records_size())), Printable(run), format));
   Table table({{"lost", Align::kRight},
                {"would be 0", Align::kRight},
                {"overflow", Align::kRight},

@@ -73,7 +73,7 @@ Status DoExport(Session& session, const ExportOptions& options) {
   const auto format = ParseExportFormat(options.format);
   if (!format) {
     return {Code::kInvalidArgument, "'" + Printable(options.format) +
-                                        "' is no format; expected csv, json, ort, parquet or tensorboard"};
+                                        "' is not a format; expected csv, json, ort, parquet or tensorboard"};
   }
   v1::ReadRecordsRequest request;
   STATCOLLECT_RETURN_IF_ERROR(Check(options, *format));

@@ -186,8 +186,8 @@ class Importer {
     const v1::RunSummary& run = found->summary();
     return {Code::kAlreadyExists,
             fmt::format(
-                "run '{}' exists ({} records, started {}); expected a new name; choose another --run, or "
-                "--if-exists replace to remove what is there, or --if-exists append to add a launch to it",
+                "run '{}' exists ({} records, started {}); expected a new name; choose a different --run, "
+                "or --if-exists replace to remove its data, or --if-exists append to add a launch to it",
                 options_.run, FormatCount(run.records()), FormatAgo(run.start_unix_nanos(), NowUnixNanos()))};
   }
 
@@ -291,7 +291,8 @@ class Importer {
       message = "nothing was stored";
     } else {
       message = fmt::format(
-          "stored so far: {} records of steps {}..{} (the last may be in part) in run '{}'; remove it with "
+          "stored so far: {} records of steps {}..{} (the last may be incomplete) in run '{}'; remove it "
+          "with "
           "'statctl rm "
           "{}', or import again with --if-exists replace",
           FormatCount(totals.stored), totals.first_step.value_or(0), totals.last_step.value_or(0),

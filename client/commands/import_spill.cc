@@ -47,8 +47,7 @@ Result<std::vector<std::string>> FindFiles(const std::string& path) {
     if (it->path().extension() == spill::kSuffix) files.push_back(it->path().string());
   }
   if (error) return Status(Code::kNotFound, error.message());
-  if (files.empty())
-    return Status(Code::kNotFound, "found no file *.spill in it; so no training left anything there");
+  if (files.empty()) return Status(Code::kNotFound, "found no file *.spill in it; there is nothing to send");
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -237,7 +237,7 @@ void AppendGrowth(const v1::DiffReport& report, std::vector<std::string>& items)
   const auto with_distance = [](const v1::GrowthPoint& point) { return point.has_distance(); };
   const auto first = std::find_if(points.begin(), points.end(), with_distance);
   if (first == points.end()) return;
-  std::string text = fmt::format("typical distance of what is not identical: {} at step {}",
+  std::string text = fmt::format("typical distance of records that are not identical: {} at step {}",
                                  FormatShort(first->distance()), first->step());
   const auto last = std::find_if(points.rbegin(), points.rend(), with_distance);
   if (last->step() != first->step()) {
@@ -253,7 +253,7 @@ void AppendNoise(const v1::DiffReport& report, std::vector<std::string>& items) 
   if (!report.has_noise()) return;
   std::string runs;
   for (const std::string& run : report.noise().runs()) runs += (runs.empty() ? "" : ", ") + Printable(run);
-  items.push_back(fmt::format("noise: {} {}; diverged is what is more than 10 times as far apart",
+  items.push_back(fmt::format("noise: {} {}; only differences of more than 10 times the noise diverge",
                               report.noise().stored() ? "as saved from repeats" : "from repeats", runs));
 }
 
@@ -270,9 +270,8 @@ void AddAligned(const v1::DiffReport& report, Page& page) {
                   fmt::format("{:.2f}", names.confidence())});
   }
   page.AddHeading(report.aligned_size() > kAlignedShown
-                      ? fmt::format("Names that stand for one another (first {} of {})", kAlignedShown,
-                                    report.aligned_size())
-                      : "Names that stand for one another");
+                      ? fmt::format("Matched names (first {} of {})", kAlignedShown, report.aligned_size())
+                      : "Matched names");
   page.AddTable(std::move(table));
 }
 

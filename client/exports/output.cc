@@ -48,7 +48,7 @@ std::string NextStep(int error) {
       return "; choose a place that you may write to";
     case ENOSPC:
     case EDQUOT:
-      return "; free space or choose another place";
+      return "; free space or choose a different path";
     case EPIPE:
       return "; whoever read it has gone";
     default:
@@ -147,7 +147,9 @@ Result<Partial> Partial::File(const std::string& path, bool overwrite) {
   }
   if (type != 0 && !overwrite) return Exists(path, "--overwrite replaces it");
   if (type != 0 && type != S_IFREG)
-    return Exists(path, "--overwrite replaces files only; name another one, or '-' for standard output");
+    return Exists(path,
+                  "--overwrite replaces only files; choose a different file, or '-' for standard "
+                  "output");
   return Partial(path, overwrite);
 }
 
@@ -169,7 +171,7 @@ Result<Partial> Partial::Folder(const std::string& path, bool overwrite,
     const std::string name = entry->path().filename().string();
     if (is_ours(name)) continue;
     return Exists(path, "found '" + Printable(name) + "' in it; expected " + expected +
-                            ", as an export makes it: nothing else is overwritten");
+                            ", as an export creates it; a folder with other content is never overwritten");
   }
   if (type == S_IFDIR && error) return Failure("read", place, error.value());
   Partial partial(place, overwrite);

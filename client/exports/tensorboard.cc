@@ -255,7 +255,7 @@ Result<std::vector<const Statistic*>> Choose(const std::vector<std::string>& nam
       std::string known;
       for (const Statistic& s : kStatistics) known.append(known.empty() ? "" : ", ").append(s.name);
       return Status(Code::kInvalidArgument,
-                    "--stat: '" + Printable(name) + "' is no statistic; expected " + known);
+                    "--stat: '" + Printable(name) + "' is not a statistic; expected " + known);
     }
     chosen.push_back(&*found);
   }

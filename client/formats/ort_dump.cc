@@ -208,8 +208,7 @@ class StepFolder {
     STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadOrder(&left, &names), sink_));
     if (left.empty()) return names;
     reading_.tally.Note(
-        "files that order.txt does not name were taken behind those it names, in order of their module's "
-        "number");
+        "files that order.txt does not name follow those that it names, in order of their module's number");
     std::erase_if(files, [&](const Entry& file) { return !left.contains(file.name); });
     SortByName(&files);
     for (Entry& file : files) names.push_back(std::move(file.name));
@@ -271,7 +270,7 @@ class OrtRank {
         return BadInput(folder.path(), 0, "'" + known->second + "' and '" + entry.name + "'", "a step once");
     }
     if (steps.empty() && summaries.empty()) return Nothing(folder, *entries);
-    if (!steps.empty()) reading_.tally.Skip("merged summary beside the steps", summaries.size());
+    if (!steps.empty()) reading_.tally.Skip("merged summary next to step folders", summaries.size());
     for (const auto& [step, name] : steps.empty() ? summaries : steps) {
       if (!reading_.options.steps.Contains(step)) continue;
       STATCOLLECT_RETURN_IF_ERROR(steps.empty() ? ReadSummary(folder, name, step)

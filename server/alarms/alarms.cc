@@ -428,7 +428,7 @@ void Alarms::NameFirstOfRun(std::uint32_t number, Attempt* attempt, Finding* fin
   attempt->nonfinite = std::min(before.value_or(here), here);
   finding->fields["first_of_run"] = before && before < here ? "false" : "true";
   if (!before) {
-    finding->text += "; no other rank has told of any";
+    finding->text += "; no other rank has reported any";
   } else if (*before < here) {
     finding->text += fmt::format("; rank {} had some at step {}", before->second, before->first);
   } else {

@@ -171,7 +171,7 @@ std::optional<double> ValueOf(TopBy by, const ObservationSide& side, bool comple
 Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::stop_token& stop) {
   if (request.count > kTopCountMax) {
     return Status(Code::kInvalidArgument, "top: " + std::to_string(request.count) +
-                                              " rows asked for; expected at most " +
+                                              " rows requested; expected at most " +
                                               std::to_string(kTopCountMax));
   }
   TopReport report{.run = view.run(), .by = request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by};
@@ -221,7 +221,7 @@ Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::s
   }
   for (const std::uint32_t rank : std::set(request.ranks.begin(), request.ranks.end())) {
     if (!view.ranks(attempt).contains(rank))
-      report.notes.push_back("rank " + std::to_string(rank) + " was asked for; the run does not have it");
+      report.notes.push_back("rank " + std::to_string(rank) + " was requested, but the run does not have it");
   }
   for (const Kind kind : integers) {
     report.notes.push_back("tensors of integers, such as token ids, are left out; with --kinds " +

@@ -88,7 +88,7 @@ Result<std::string> ParseTarget(const std::string& attempted, const std::string&
     return Invalid(attempted, "'" + directory + "' is in the collector's data");
   const fs::file_status found = fs::symlink_status(path, error);
   if (fs::exists(found) && !fs::is_directory(found))
-    return Invalid(attempted, "'" + directory + "' exists and is no folder");
+    return Invalid(attempted, "'" + directory + "' exists and is not a folder");
   if (fs::exists(found) && !fs::is_empty(path, error))
     return Invalid(attempted,
                    "'" + directory + "' " + (error ? "cannot be read: " + error.message() : "is not empty"));

@@ -99,7 +99,7 @@ def test_density_of_inputs_and_labels(recorded: Collector) -> None:
 
 def test_density_for_people_and_in_the_reference_form(recorded: Collector) -> None:
     page = recorded.statctl("density", "tagger", "--input", "input_ids", "--rank", "0").out
-    assert "input_ids (embed): 72.5 % of 480 elements are no padding, over 12 batches." in page
+    assert "input_ids (embed): 72.5 % of 480 elements are not padding, over 12 batches." in page
     assert re.search(r"embed\s+input_ids\s+0\s+70.00 %\s+28\s+40\s+\[4, 8, 8, 8\]", page)
     ort = recorded.statctl("density", "tagger", "--step", "0", "--rank", "0", "--format", "ort").out.splitlines()
     assert ort[0] == ">>>Valid token/label density (e.g. valid/total) in passing 2 steps:"

@@ -254,9 +254,9 @@ def test_a_damaged_file_is_sent_up_to_the_damage_and_left(collector: Collector, 
     head = file.with_name("head.spill")
     content[3] ^= 1
     head.write_bytes(content)
-    assert "no spill file" in collector.statctl("import", "spill", str(head)).out
+    assert "not a spill file" in collector.statctl("import", "spill", str(head)).out
     os.mkfifo(spill / "pipe.spill")
-    assert "no regular file" in collector.statctl("import", "spill", str(spill)).out, "and it does not wait for a writer"
+    assert "not a regular file" in collector.statctl("import", "spill", str(spill)).out, "and it does not wait for a writer"
 
 
 def test_a_full_disk_is_said_and_counted_and_the_training_goes_on(collector: Collector, small_disk: Path) -> None:

@@ -113,7 +113,10 @@ std::string RenderMetrics(const CollectorStatus& s) {
       {"statcollect_uptime_seconds", "gauge", "Seconds since the start.", number(s.uptime_seconds)},
       {"statcollect_runs", "gauge", "Runs in the store.", number(s.runs)},
       {"statcollect_streams_open", "gauge", "Streams of agents that are open.", number(s.streams_open)},
-      {"statcollect_streams_total", "counter", "Streams that said hello.", number(s.streams_total)},
+      {"statcollect_streams_total", "counter",
+       "Streams accepted after their "
+       "hello.",
+       number(s.streams_total)},
       {"statcollect_batches_total", "counter", "Batches accepted.", number(s.batches_total)},
       {"statcollect_records_total", "counter", "Records made durable.", number(s.records_total)},
       {"statcollect_received_bytes_total", "counter", "Bytes of accepted batches.", number(s.bytes_total)},

@@ -269,7 +269,7 @@ Status FillFromQuery(std::string_view query, Message& request) {
 Status FillFromJson(const std::string& body, Message& request) {
   if (body.empty()) return Status::Ok();
   const Json object = Json::parse(body, nullptr, false);
-  if (object.is_discarded()) return Wrong("read the request: its body is no valid JSON");
+  if (object.is_discarded()) return Wrong("read the request: its body is not valid JSON");
   if (!object.is_object())
     return Wrong(std::string("read the request: found ") + object.type_name() + "; expected an object with " +
                  KnownParameters(*request.GetDescriptor()));

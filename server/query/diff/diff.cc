@@ -268,12 +268,12 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
   if (!*complete) {
     incomplete_.insert("step " + std::to_string(at.step) + " of " + view.run() +
                        " was not finished on rank " + std::to_string(rank) +
-                       "; what is missing there was not counted");
+                       "; records missing there were not counted");
     return false;
   }
   const Kind kind = missing.placed.row.kind;
   if (loaded_.IsLoaded(missing, at)) {
-    incomplete_.insert((in_a ? b_ : a_).run() + " was launched anew at step " + std::to_string(at.step) +
+    incomplete_.insert((in_a ? b_ : a_).run() + " was launched again at step " + std::to_string(at.step) +
                        "; weights as loaded there that have no counterpart in " + view.run() +
                        " were not compared");
     return false;
@@ -432,9 +432,9 @@ void ReportBuilder::ConcludeIncomparable() {
   report_.compared = {};
   report_.spread = {};
   report_.growth = {};
-  report_.message = unmatched ? "no activation in common: nothing that one run recorded has the same name, "
-                                "kind and place in the other"
-                              : "no record in common in the ranks, steps and kinds asked for";
+  report_.message = unmatched ? "no activation in common: nothing that the runs recorded has the same name, "
+                                "kind and position in both"
+                              : "no record in common in the requested ranks, steps and kinds";
 }
 
 // Compares all steps in order, wave by wave: the rank-steps of a wave on several threads, then what they
