@@ -194,7 +194,7 @@ class Importer {
   Status ReadAll(Tally& tally, bool dry, Totals& totals) {
     const Reading reading{.options = read_options_, .tally = tally, .warn = [this](const Status& bad) {
                             progress_->Erase();
-                            session_.Remark("statctl: left out " + bad.message());
+                            session_.Remark("statctl: skipped " + bad.message());
                           }};
     auto dump = formats::OpenDump(format_, reading);
     if (!dump.ok()) return dump.status();
@@ -298,7 +298,7 @@ class Importer {
           FormatCount(totals.stored), totals.first_step.value_or(0), totals.last_step.value_or(0),
           options_.run, options_.run);
       if (!options_.keep_going && why.code() != Code::kCancelled)
-        message += " and --keep-going to leave bad files out";
+        message += " and --keep-going to skip bad files";
     }
     if (why.code() == Code::kCancelled) {
       session_.Remark(attempted_ + ": " + message);
@@ -394,7 +394,7 @@ int Import(Session& session, const ImportOptions& options) {
   if (options.format == "spill") return ImportSpill(session, options);
   if (options.run.empty())
     return UsageError("import " + Printable(options.format) +
-                      ": --run is missing; expected the name of the run that it becomes");
+                      ": --run is missing; expected a name for the new run");
   return Importer(session, options).Run();
 }
 

@@ -23,7 +23,7 @@ std::string EqualText(const v1::DiffReport& report) {
     return fmt::format("all {} records compared are equal bit for bit", FormatCount(records));
   const std::string all = fmt::format(
       "all {} records compared are equal in every statistic that both runs recorded", FormatCount(records));
-  if (unproven >= records) return all + "; without content hashes their bits are not known";
+  if (unproven >= records) return all + "; without content hashes it is unknown whether their bits are equal";
   return all + fmt::format(", {} of them bit for bit; the others have no content hash",
                            FormatCount(records - unproven));
 }
@@ -80,7 +80,7 @@ void AddVerdict(const v1::DiffReport& report, Page& page) {
       return page.AddSentence(fmt::format("{}: {}.", runs, EqualText(report)), "IDENTICAL", Tone::kGood);
     case v1::VERDICT_WITHIN_TOLERANCE:
       if (compared.within_tolerance() == 0) {
-        return page.AddSentence(fmt::format("{}: {}{} are in one run only.", runs, EqualText(report),
+        return page.AddSentence(fmt::format("{}: {}{} exist in only one run.", runs, EqualText(report),
                                             report.without_hash() > 0 ? ". Others" : "; others"),
                                 "WITHIN TOLERANCE", Tone::kGood);
       }
@@ -168,7 +168,7 @@ void AddReasons(const v1::DiffReport& report, Page& page) {
         fmt::format("{} records of its rank were compared before it", FormatCount(root.agreeing())));
   const v1::Divergence row = RowOf(root);
   if (report.has_first() && !SamePlace(row, report.first()))
-    items.push_back(fmt::format("above its tolerance first: {}, distance {}", WhereText(report.first()),
+    items.push_back(fmt::format("first above its tolerance: {}, distance {}", WhereText(report.first()),
                                 DistanceText(report.first())));
   for (const v1::Divergence& other : root.alternatives())
     items.push_back(fmt::format("also possible: {}, distance {}", WhereText(other), DistanceText(other)));

@@ -41,16 +41,16 @@ std::string NextStep(int error) {
   switch (error) {
     case ENOENT:
     case ENOTDIR:
-      return "; make the folder that it is to lie in first";
+      return "; create its parent folder first";
     case EACCES:
     case EPERM:
     case EROFS:
-      return "; choose a place that you may write to";
+      return "; choose a path that you may write to";
     case ENOSPC:
     case EDQUOT:
       return "; free space or choose a different path";
     case EPIPE:
-      return "; whoever read it has gone";
+      return "; the reader has closed it";
     default:
       return "";
   }
@@ -160,8 +160,8 @@ Result<Partial> Partial::Folder(const std::string& path, bool overwrite,
   const mode_t type = TypeOf(place);
   if (place.empty() || (type != 0 && type != S_IFDIR)) {
     return Status(Code::kInvalidArgument, "write '" + Printable(path) +
-                                              "': this format needs a folder, and that is " +
-                                              (place.empty() ? "no name" : "something else"));
+                                              "': this format needs a folder; found " +
+                                              (place.empty() ? "an empty path" : "something else"));
   }
   if (type == S_IFDIR && !overwrite) return Exists(path, "--overwrite replaces it");
   std::error_code error;
@@ -188,7 +188,7 @@ Status Partial::Commit() {
     }
     if (errno != EINVAL && errno != ENOSYS) return Failure("rename to", path_, errno);
   } else if (!overwrite_) {
-    return Exists(path_, "somebody made it while this export ran");
+    return Exists(path_, "it was created while this export ran");
   } else if (TypeOf(path_) == S_IFDIR) {
     // Both are there at every moment; the old one goes as the partial.
     if (renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0)

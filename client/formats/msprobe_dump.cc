@@ -163,8 +163,7 @@ class MsProbeDump final : public Dump {
       ++reading_.tally.files;
       STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadMsProbeConstruct(*construct, &tree), sink));
     } else if (construct.status().code() == Code::kNotFound) {
-      reading_.tally.Note(
-          "a dump.json without construct.json: parents and micro-batches are not known there");
+      reading_.tally.Note("a dump.json has no construct.json: its parents and micro-batches are unknown");
     } else {
       return construct.status();
     }

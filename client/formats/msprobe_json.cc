@@ -552,7 +552,7 @@ Result<std::optional<Observation>> ToObservation(const MsProbeTensor& t, const M
   const bool has_values = t.max || t.min || t.mean || t.norm;
   const bool has_hash = SetChecksum(t.checksum, &o);
   if (!has_hash) o.layout.absent |= BitOf(Statistic::kHash);
-  if (!has_hash && !t.checksum.empty()) tally->Note("checksums of a form that is not known were left out");
+  if (!has_hash && !t.checksum.empty()) tally->Note("checksums of an unknown form were skipped");
   if (!has_values && !has_hash && *elements > 0) return skip("tensor without statistics");
   STATCOLLECT_RETURN_IF_ERROR(SetStatistics(t, &o));
   SetKey(t, ParseMsProbeEntry(t.entry), &o.def);

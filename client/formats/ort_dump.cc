@@ -16,7 +16,7 @@ namespace statcollect::client::formats {
 namespace {
 
 constexpr char kOrderFile[] = "order.txt";
-constexpr char kExpected[] = "folders step_<k> with a file a tensor, or merged summaries step_<k>_.txt";
+constexpr char kExpected[] = "folders step_<k> with one file per tensor, or merged summaries step_<k>_.txt";
 
 // Which module encloses which. Indices number the modules depth first, so a module's parent has a lower index
 // and a lower depth; and it ends after the module does: of those, the one of the highest index. Containers
@@ -192,9 +192,10 @@ class StepFolder {
     by_time ? SortByTime(&files) : SortByName(&files);
     if (!files.empty()) {
       reading_.tally.Note(
-          by_time ? "a step without order.txt: its files were taken in order of their time of modification"
-                  : "a step without order.txt, and times of modification that cannot be the order: its "
-                    "files were taken in order of their module's number");
+          by_time
+              ? "a step has no order.txt: its files were ordered by modification time"
+              : "a step has no order.txt, and modification times that cannot be the order: its files were "
+                "ordered by their module's number");
     }
     std::vector<std::string> names;
     for (Entry& file : files) names.push_back(std::move(file.name));
@@ -236,7 +237,7 @@ class StepFolder {
         seen.insert(name);
       } else {
         reading_.tally.Skip(seen.contains(name) ? "repeated line of order.txt"
-                                                : "named in order.txt, but not there");
+                                                : "named in order.txt, but missing");
       }
     }
   }
@@ -312,9 +313,9 @@ class OrtRank {
       if (has_steps && inside.size() < 60) inside += (inside.empty() ? "" : ", ") + entry.name;
     }
     if (inside.empty()) return BadInput(folder.path(), 0, "no steps", kExpected);
-    return BadInput(folder.path(), 0, "no steps, but folders that have some (" + inside + ")",
+    return BadInput(folder.path(), 0, "no steps, but folders with steps (" + inside + ")",
                     std::string(kExpected) +
-                        "; name one of them, or take them as ranks with --rank-pattern, such as out_{rank}");
+                        "; give one of them, or read them as ranks with --rank-pattern, such as out_{rank}");
   }
 
   Status ReadStep(const Folder& parent, const std::string& name, std::uint64_t step) {
@@ -365,7 +366,7 @@ class OrtDump final : public Dump {
     }
     const auto pattern = NumberPattern::Parse(options.rank_pattern);
     if (!pattern.ok()) return pattern.status();
-    if (!folder_) return BadInput(options.path, 0, "a file", "a folder that holds the ranks' folders");
+    if (!folder_) return BadInput(options.path, 0, "a file", "a folder that contains the ranks' folders");
     auto found = FindRanks(*folder_, *pattern);
     if (!found.ok()) return found.status();
     if (found->empty())

@@ -42,7 +42,7 @@ SpillReader::~SpillReader() { close(fd_); }
 
 Status SpillReader::ReadHead() {
   struct stat found {};
-  if (fstat(fd_, &found) != 0) return Os("cannot look at it", errno);
+  if (fstat(fd_, &found) != 0) return Os("cannot inspect it", errno);
   if (!S_ISREG(found.st_mode)) return {Code::kDataLoss, "it is not a regular file"};
   size_ = static_cast<std::uint64_t>(found.st_size);
   if (size_ < spill::kHeadBytes)

@@ -228,7 +228,7 @@ std::string NextStep(const v1::DiffReport& report) {
                after;
       }
       return fmt::format(
-                 "look at how the gradient of {} comes about (reduction over ranks, accumulation, scaling, "
+                 "look at how the gradient of {} is computed (reduction over ranks, accumulation, scaling, "
                  "clipping): "
                  "forward and backward agree",
                  PlaceText(first)) +

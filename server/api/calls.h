@@ -201,7 +201,7 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
       lock.unlock();
       context_.TryCancel();  // ends the write that is on its way
       return {Code::kDeadlineExceeded,
-              "query: the answer was not taken for " + std::to_string(patience_.count()) + " ms; ask again"};
+              "query: the answer was not taken for " + std::to_string(patience_.count()) + " ms; try again"};
     }
     writing_ = true;
     message_ = std::move(message);

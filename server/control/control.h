@@ -24,7 +24,7 @@ struct RetentionStatus {
     std::string run;
     std::int64_t last_write_unix_nanos = 0;
     std::uint64_t bytes = 0;          // about
-    std::int64_t due_unix_nanos = 0;  // by age; 0: only when space is needed
+    std::int64_t due_unix_nanos = 0;  // by age; 0: only when space runs low
   };
   std::vector<Next> next;         // the first few, in the order in which they would go
   std::vector<std::string> kept;  // runs that are exempt

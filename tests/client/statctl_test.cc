@@ -437,7 +437,7 @@ TEST_F(Statctl, StatusPrintsHealthInUnitsForPeople) {
   EXPECT_THAT(
       done.out,
       AllOf(
-          HasSubstr("lost by agents  1,203 records, in all runs held: buffer_full 1,200, closed 3"),
+          HasSubstr("lost by agents  1,203 records, in all stored runs: buffer_full 1,200, closed 3"),
           HasSubstr("lag             4,000 records (1.0 MiB) received and not yet durable"),
           HasSubstr("retention       removes runs older than 30 d 0 h, and the oldest runs above 200.0 GiB"),
           HasSubstr("retention note  the clock moved"), HasSubstr("kept            base"),
@@ -592,7 +592,7 @@ TEST_F(Captures, WhatIsThereIsListedAndSavedWithoutAsking) {
   const Finished several =
       Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--out", folder_ + "/one.npy"});
   EXPECT_EQ(several.code, 2);
-  EXPECT_THAT(several.err, HasSubstr("several were captured; choose one with --rank"));
+  EXPECT_THAT(several.err, HasSubstr("several tensors were captured; choose one with --rank"));
   const Finished saved =
       Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--rank", "1", "--out", folder_ + "/one.npy"});
   EXPECT_EQ(saved.code, 0) << saved.err;

@@ -70,7 +70,7 @@ def test_memory_of_every_phase(recorded: Collector) -> None:
 
 def test_memory_for_people_and_in_the_reference_form(recorded: Collector) -> None:
     page = recorded.statctl("memory", "tagger").out
-    assert re.search(r"^Most in use at a phase: \d+\.\d MiB resident on cpu \(rank [01], step \d+, \w+\)\.$", page, re.M)
+    assert re.search(r"^Peak of all phases: \d+\.\d MiB resident on cpu \(rank [01], step \d+, \w+\)\.$", page, re.M)
     assert "Phases of step 11, the last one, in MiB" in page
     assert page.count("post_backward   cpu") == 2
     modules = recorded.statctl("memory", "tagger", "--modules").out

@@ -58,7 +58,7 @@ def test_runs_of_one_and_of_two_ranks_are_compared_replica_by_replica(runs: Coll
     assert (report["ranks"], report["ranks_b"]) == ([0], [0, 1])
     assert (report["inputs"]["weights"], report["inputs"]["batches"]) == ("identical", "unknown")
     assert report["compared"]["records"] > 2 * 4 * 30
-    assert any("activations, batches and losses are of each rank's own data" in note for note in report["notes"])
+    assert any("activations, batches and losses depend on each rank's own data" in note for note in report["notes"])
     assert runs.diff("one", "two")["first"]["stage"] == "batch"  # rank 0 of two has half of the sequences
 
     report = runs.diff("one", "unsynced", *merged)

@@ -196,8 +196,8 @@ std::optional<std::string> WhyNotRecorded(const RunView& a, const RunView& b, co
   }
   // Some tools dump the weights at the beginning of every step; an agent records them at a launch.
   if (!having.tool.empty() && lacking.tool.empty() && seen && def.key.mode == Mode::kInit)
-    return run + " has weights as a launch begins, the dump of " + having.tool +
-           " as every step begins; those of later steps were not compared";
+    return run + " has weights as of the start of a launch, the dump of " + having.tool +
+           " as of the start of every step; those of later steps were not compared";
   return std::nullopt;
 }
 

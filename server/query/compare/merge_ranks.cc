@@ -178,10 +178,9 @@ class Merger {
     std::sort(merged_.pairs.begin(), merged_.pairs.end(),
               [](const RankPair& x, const RankPair& y) { return std::pair(x.a, x.b) < std::pair(y.a, y.b); });
     merged_.notes.push_back(
-        "compared of merged ranks: what replicas have in common; activations, batches and losses are of each "
-        "rank's "
-        "own data and were not. Gradients and updates agree only if the ranks share out the same data in "
-        "each step");
+        "merged ranks: only what replicas have in common was compared; activations, batches and losses "
+        "depend on each rank's own data. Gradients and updates agree only if the ranks divide the same data "
+        "in each step");
   }
 
   RunView& a_;

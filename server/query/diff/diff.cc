@@ -377,11 +377,11 @@ void ReportBuilder::AddNotes() {
                     (steps.count == 1 ? " step" : " steps") + " in which " + (where.first ? a_ : b_).run() +
                     " has some; they were not compared");
   }
-  if (cut_) notes.push_back("some lists were cut; narrow the question with --steps, --rank or --kinds");
+  if (cut_) notes.push_back("some lists were cut; narrow the query with --steps, --rank or --kinds");
   for (const std::string& name : losses_.OnlyInA()) NoteUnmatched("scalar " + name, /*only_a=*/true);
   for (const std::string& name : losses_.OnlyInB()) NoteUnmatched("scalar " + name, /*only_a=*/false);
   if (losses_.alone() > 0) {
-    notes.push_back(std::to_string(losses_.alone()) + " losses are in one run only and were not compared");
+    notes.push_back(std::to_string(losses_.alone()) + " losses exist in only one run and were not compared");
   }
   notes.insert(notes.end(), loaded_.notes().begin(), loaded_.notes().end());
   notes.insert(notes.end(), incomplete_.begin(), incomplete_.end());

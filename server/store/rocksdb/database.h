@@ -39,7 +39,7 @@ class PinnedScan final : public StatScan {
     if (!status_.ok()) return false;
     if (database_->closing) {
       status_ = Status(Code::kUnavailable,
-                       "scan statistics: the store is being opened again after its disk was full; ask again");
+                       "scan statistics: the store is being opened again after its disk was full; try again");
       return false;
     }
     return scan_->NextHead();

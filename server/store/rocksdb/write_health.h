@@ -35,10 +35,11 @@ class WriteHealth {
  private:
   static Status Explain(const Status& why) {
     return {why.code(),
-            why.message() + (why.code() == Code::kResourceExhausted
-                                 ? "; expected space on the store's file system; free some, and the store "
-                                   "takes writes again by itself"
-                                 : "; the store takes no more writes until statcollectord is started again")};
+            why.message() +
+                (why.code() == Code::kResourceExhausted
+                     ? "; expected space on the store's file system; free some, and the store accepts writes "
+                       "again by itself"
+                     : "; the store accepts no more writes until statcollectord is restarted")};
   }
 
   mutable std::mutex mutex_;
