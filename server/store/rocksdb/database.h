@@ -1,4 +1,4 @@
-// RocksDB while it is open, shared by those who use it.
+// An open RocksDB, shared by its users.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_H_
 
@@ -13,11 +13,11 @@
 
 namespace statcollect {
 
-// Closes when its last user lets go of it.
+// Closes when its last user releases it.
 struct Database {
   std::unique_ptr<rocksdb::DB> db;
   std::vector<rocksdb::ColumnFamilyHandle*> families;  // by Family
-  std::atomic<bool> closing{false};                    // scans under way end early
+  std::atomic<bool> closing{false};                    // asks running scans to end early
 
   Database() = default;
   Database(const Database&) = delete;
@@ -28,7 +28,7 @@ struct Database {
   }
 };
 
-// A scan that keeps RocksDB open, and ends with kUnavailable where that would keep it open too long.
+// A scan that keeps RocksDB open, and ends with kUnavailable if it would do so for too long.
 class PinnedScan final : public StatScan {
  public:
   PinnedScan(std::shared_ptr<Database> database, std::unique_ptr<StatScan> scan)
