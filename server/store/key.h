@@ -1,13 +1,13 @@
-// Keys of the store. All numbers are big-endian, so that byte order is scan order. Byte counts in parentheses.
+// Keys of the store. All numbers are big-endian, so that byte order is scan order. Sizes are in bytes.
 //
 //   stats        attempt (4) | rank (4) | step (8) | activation (4)       the block's first activation
 //   scalars, events, memory, densities
-//                attempt (4) | rank (4) | step (8) | sequence number (8)  of the record; for the collector's own
-//                                                                         events 2^63 + their number
+//                attempt (4) | rank (4) | step (8) | sequence number (8)  of the record; of the collector's
+//                                                                         own events 2^63 + n
 //   steps        attempt (4) | rank (4) | step (8)
 //   captures     attempt (4) | rank (4) | 'h' | step (8) | activation (4) | offset (4)    head of a chunk
 //                attempt (4) | rank (4) | 'd' | step (8) | activation (4) | offset (4)    data of a chunk
-//                attempt (4) | rank (4) | 'e' | step (8) | activation (4) | 0 (4)         histogram of exponents
+//                attempt (4) | rank (4) | 'e' | step (8) | activation (4) | 0 (4)         exponents (histogram)
 //   catalogue    'r' | run name | 0x00 | number (4)        attempt
 //                'i' | attempt (4) | rank (4)              the rank's hello
 //                'c' | attempt (4) | rank (4) | name       setting added after the hello
