@@ -189,7 +189,7 @@ TEST_F(MergeRanksTest, RanksWhoseWeightsDifferAreNoReplicas) {
   Write("b", {.ranks = 4, .of = [](std::uint32_t rank) { return 1.0 + rank % 2; }});
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIncomparable);
-  EXPECT_THAT(r.message, HasSubstr("no replicas"));
+  EXPECT_THAT(r.message, HasSubstr("not replicas"));
   EXPECT_THAT(r.message, HasSubstr("tp"));
 }
 
