@@ -7,7 +7,7 @@
 //   steps        attempt (4) | rank (4) | step (8)
 //   captures     attempt (4) | rank (4) | 'h' | step (8) | activation (4) | offset (4)    head of a chunk
 //                attempt (4) | rank (4) | 'd' | step (8) | activation (4) | offset (4)    data of a chunk
-//                attempt (4) | rank (4) | 'e' | step (8) | activation (4) | 0 (4)         exponents (histogram)
+//                attempt (4) | rank (4) | 'e' | step (8) | activation (4) | 0 (4)         exponent counts
 //   catalogue    'r' | run name | 0x00 | number (4)        attempt
 //                'i' | attempt (4) | rank (4)              the rank's hello
 //                'c' | attempt (4) | rank (4) | name       setting added after the hello
