@@ -147,8 +147,8 @@ void Agent::Impl::Parts::ApplyCapture(const Directive& directive) {
   const std::string id = request == directive.arguments.end() ? "" : request->second;
   auto spec = CaptureSpec::FromArguments(directive.arguments);
   if (spec.ok()) return recorder.KeepValues(*std::move(spec), id);
-  recorder.MissCapture(recorder.step(), id, "what the collector requested",
-                       "is not valid for this agent: " + spec.status().message());
+  recorder.MissCapture(recorder.step(), id, "what the collector asked for",
+                       "makes no sense to this agent: " + spec.status().message());
 }
 
 void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::stats::CpuTensor& data,
@@ -159,8 +159,8 @@ void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::sta
       recorder.captures().Reserve(target, elements, elements * DTypeBytes(tensor.dtype));
   if (captured == nullptr) {
     return recorder.MissCapture(
-        target, "no memory left: at most " + std::to_string(CaptureQueue::kBytesMax >> 20) +
-                    " MiB of values may wait to be sent; request fewer tensors at a time, or fewer bytes");
+        target, "there is no room: " + std::to_string(CaptureQueue::kBytesMax >> 20) +
+                    " MiB of values may wait to be sent; ask for fewer at a time, or for fewer bytes");
   }
   if (tensor.device == Device::kCuda) {
     const Status copied = cuda_captures.Copy(captured, data, tensor.device_index, stream);
@@ -179,7 +179,7 @@ void Agent::Impl::Parts::ApplySteps(const Directive& directive) {
   if (!steps.ok()) return log.Log("the collector requested invalid steps: " + steps.status().message());
   const std::string text = wanted->second.empty() ? "every step" : "steps " + wanted->second;
   recorder.RecordSteps(*std::move(steps));
-  (void)recorder.LogEvent("recording_changed", "the collector requested " + text + ", from the next step on",
+  (void)recorder.LogEvent("recording_changed", "the collector asked for " + text + ", from the next step on",
                           {{"steps", wanted->second}});
 }
 

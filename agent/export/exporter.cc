@@ -560,7 +560,7 @@ void Exporter::Fail(const Status& end) {
   if (!quiet) {
     const std::string text = "the collector at " + options_.collector +
                              " ended this session: " + fatal.message() +
-                             "; training continues, but nothing more is recorded";
+                             "; training goes on, nothing more is recorded";
     keep_ ? log_->Log(text) : log_->LogFinal(text);  // the end of a file that is kept is said last
   }
   on_room_();

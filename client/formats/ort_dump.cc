@@ -16,7 +16,7 @@ namespace statcollect::client::formats {
 namespace {
 
 constexpr char kOrderFile[] = "order.txt";
-constexpr char kExpected[] = "folders step_<k> with one file per tensor, or merged summaries step_<k>_.txt";
+constexpr char kExpected[] = "folders step_<k> with a file a tensor, or merged summaries step_<k>_.txt";
 
 // Which module encloses which. Indices number the modules depth first, so a module's parent has a lower index
 // and a lower depth; and it ends after the module does: of those, the one of the highest index. Containers
@@ -313,9 +313,9 @@ class OrtRank {
       if (has_steps && inside.size() < 60) inside += (inside.empty() ? "" : ", ") + entry.name;
     }
     if (inside.empty()) return BadInput(folder.path(), 0, "no steps", kExpected);
-    return BadInput(folder.path(), 0, "no steps, but folders with steps (" + inside + ")",
+    return BadInput(folder.path(), 0, "no steps, but folders that have some (" + inside + ")",
                     std::string(kExpected) +
-                        "; give one of them, or read them as ranks with --rank-pattern, such as out_{rank}");
+                        "; name one of them, or take them as ranks with --rank-pattern, such as out_{rank}");
   }
 
   Status ReadStep(const Folder& parent, const std::string& name, std::uint64_t step) {

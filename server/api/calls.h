@@ -132,13 +132,13 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   }
 
   void FinishLocked() {
-    // Not StartWriteAndFinish: gRPC's in-process transport loses the message if the end overtakes it.
+    // Not StartWriteAndFinish: gRPC's in-process transport loses the message where the end overtakes it.
     if (!end_->ok() || last_sent_) return this->Finish(*end_);
     last_sent_ = writing_ = true;
     this->StartWrite(&last_);
   }
 
-  void OnWriteDone(bool /*ok*/) override {  // a failed write means a lost client, and OnCancel follows
+  void OnWriteDone(bool /*ok*/) override {  // a failed write means a lost client: OnCancel follows
     std::lock_guard lock(mutex_);
     writing_ = false;
     if (end_) FinishLocked();
@@ -150,14 +150,14 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
 
   WorkerPool& pool_;
   const std::chrono::milliseconds interval_;
-  std::weak_ptr<WorkItem> item_;      // set once, before gRPC knows the call
-  std::shared_ptr<StreamCall> self_;  // keeps the call alive for gRPC
+  std::weak_ptr<WorkItem> item_;      // written once, before gRPC knows the call
+  std::shared_ptr<StreamCall> self_;  // gRPC's share of the ownership
   std::mutex mutex_;                  // guards everything below
   bool writing_ = false;
   bool last_sent_ = false;
   std::optional<std::chrono::steady_clock::time_point> last_write_;
   std::optional<grpc::Status> end_;
-  Message message_, last_;  // in flight
+  Message message_, last_;  // on their way
 };
 
 // Sends every message of the work, in order, then a status. Back-pressure: at most one message is in flight,
@@ -215,7 +215,7 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
     if (!writing_) this->Finish(*end_);
   }
 
-  void OnWriteDone(bool ok) override {  // a failed write means a lost client, and OnCancel follows
+  void OnWriteDone(bool ok) override {  // a failed write means a lost client: OnCancel follows
     std::lock_guard lock(mutex_);
     writing_ = false;
     lost_ = lost_ || !ok;
@@ -230,13 +230,13 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
   WorkerPool& pool_;
   grpc::CallbackServerContext& context_;  // owned by gRPC, until OnDone
   const std::chrono::milliseconds patience_;
-  std::weak_ptr<WorkItem> item_;    // set once, before gRPC knows the call
-  std::shared_ptr<FlowCall> self_;  // keeps the call alive for gRPC
+  std::weak_ptr<WorkItem> item_;    // written once, before gRPC knows the call
+  std::shared_ptr<FlowCall> self_;  // gRPC's share of the ownership
   std::mutex mutex_;                // guards everything below
   std::condition_variable_any free_;
   bool writing_ = false, lost_ = false;
   std::optional<grpc::Status> end_;
-  Message message_;  // in flight
+  Message message_;  // on its way
 };
 
 }  // namespace statcollect::api

@@ -69,8 +69,8 @@ class WorkerPool {
  private:
   void Work();
   void Watch();
-  // Stops items past their deadline, and removes waiting ones from the queue. Returns these, to be abandoned
-  // without the lock.
+  // Stops what is past its deadline, takes what waits and is past it out of the queue. Returns it, to be
+  // abandoned without the lock.
   std::vector<std::shared_ptr<WorkItem>> Expire(std::chrono::steady_clock::time_point now);
   std::chrono::steady_clock::time_point NextDeadline() const;
 

@@ -124,13 +124,13 @@ class Committer {
   std::deque<CommitItem> queue_;
   std::deque<Waiting> waiting_;
   std::size_t bytes_ = 0;  // queued and being written
-  Status read_only_;       // set by a failed Append until the store has recovered
+  Status read_only_;       // set by a failed Append, until the store has recovered
   // Of the group being written.
   std::uint64_t group_records_ = 0;
   std::optional<std::chrono::steady_clock::time_point> group_since_;
   bool draining_ = false;
 
-  std::mutex disk_mutex_;  // may be held over Store::Usage, but never together with mutex_
+  std::mutex disk_mutex_;  // may be held over Store::Usage; never together with mutex_
   std::optional<std::chrono::steady_clock::time_point> disk_checked_;
   Status disk_;
 

@@ -95,7 +95,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   void ReadNext();
 
   void End(const Status& status, How how);
-  // Sends what is due, and ends the stream if it is time. Releases the lock.
+  // Sends what is due and ends the stream if it is time. Releases the lock.
   void Advance(std::unique_lock<std::mutex> lock);
   void EndLocked(const Status& status, How how);
   void WriteLocked();
@@ -114,8 +114,8 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   std::optional<AttemptMeta> attempt_;  // set once admitted
   std::uint32_t rank_ = 0;
   std::uint64_t durable_seq_ = 0;
-  std::uint32_t in_flight_ = 0;  // items submitted whose `done` is pending
-  // Directives to be sent; those still due when the stream ends are dropped.
+  std::uint32_t in_flight_ = 0;  // items submitted and not done
+  // To be told; what is due when the stream ends is not.
   std::optional<std::string> steps_due_;
   std::deque<CaptureRequest> captures_due_;
   bool welcome_due_ = false, ack_due_ = false, writing_ = false;

@@ -119,18 +119,18 @@ class SessionRegistry {
   Result<std::vector<std::shared_ptr<OpenStream>>> CheckCaptureLocked(const std::string& attempted,
                                                                       CaptureRequest* request);
   using Sessions = std::map<std::uint32_t, SessionId>;  // by rank
-  // Of an attempt that is not its run's newest, so they no longer change.
+  // Of an attempt that is not its run's newest: they do not change any more.
   Result<const Sessions*> OlderSessionsLocked(AttemptId attempt);
-  // The attempt, except the newest, that has this session; nullptr: none.
+  // The attempt other than the newest that has this session; nullptr: none.
   Result<const AttemptMeta*> FindOlderLocked(const SessionInfo& info,
                                              const std::vector<AttemptMeta>& attempts);
   bool MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const;
   Status NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts);
-  // After it returns, nothing of the place is written; its stream, if open, is added to `endings`.
+  // From the return on nothing of the place is written; its stream, if open, joins `endings`.
   void RetireLocked(const AttemptRank& place, const Status& why, Endings* endings);
   Status DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings);
-  // Requests of the attempt that the rank may still serve. Empty if they cannot be read; the rank is recorded
-  // all the same.
+  // Requests of the attempt that the rank is asked for and may still serve. None if they cannot be read: the
+  // rank is recorded all the same.
   std::vector<CaptureRequest> CapturesFor(const Admission& admission);
   Status CheckUnchanged(const std::vector<AttemptMeta>& attempts, std::int64_t last_write_unix_nanos);
   std::size_t OpenStreamsLocked(const std::string& run) const;
@@ -142,8 +142,8 @@ class SessionRegistry {
   const std::chrono::steady_clock::time_point start_;
   std::mutex mutex_;
   std::map<AttemptRank, Writer> writers_;
-  std::map<AttemptId, std::string> steps_;  // set by RecordSteps
-  // Read once for all ranks of a launch that connect; some 64 bytes per rank.
+  std::map<AttemptId, std::string> steps_;  // asked for by RecordSteps
+  // Read once, for all ranks of a launch that connect; some 64 bytes a rank.
   static constexpr std::size_t kOlderAttemptsMax = 256;
   std::map<AttemptId, Sessions> older_sessions_;
 };

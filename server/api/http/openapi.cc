@@ -107,12 +107,13 @@ class Describer {
          {{"error", {{"type", "string"}, {"description", "What was found, expected, and to do."}}},
           {"code", {{"type", "string"}, {"description", "gRPC's status, such as not_found."}}}}},
         {"required", {"error", "code"}}};
-    Json described = {{"openapi", "3.1.0"},
-                      {"info",
-                       {{"title", "statcollect"},
-                        {"version", "1"},
-                        {"description", "Every query of statctl; answers equal its --format json output."}}},
-                      {"paths", std::move(paths)}};
+    Json described = {
+        {"openapi", "3.1.0"},
+        {"info",
+         {{"title", "statcollect"},
+          {"version", "1"},
+          {"description", "Every question of statctl; answers are what it prints with --format json."}}},
+        {"paths", std::move(paths)}};
     described["components"]["schemas"] = std::move(schemas_);
     return described;
   }

@@ -60,7 +60,7 @@ class ProfileNoise final : public NoiseFloor {
   RunView& a_;
   const NoiseProfile profile_;
   std::mutex mutex_;
-  // Profile entries by id, for each catalogue (by its address).
+  // By the definitions' place in memory: their entries of the profile, by id.
   std::map<const RankCatalogue*, std::vector<const std::array<float, NoiseProfile::kAges>*>> entries_;
 };
 

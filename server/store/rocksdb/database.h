@@ -28,7 +28,7 @@ struct Database {
   }
 };
 
-// A scan that keeps RocksDB open, and ends with kUnavailable if it would do so for too long.
+// A scan that keeps RocksDB open, and ends with kUnavailable where that would keep it open too long.
 class PinnedScan final : public StatScan {
  public:
   PinnedScan(std::shared_ptr<Database> database, std::unique_ptr<StatScan> scan)
