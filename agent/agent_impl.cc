@@ -178,8 +178,7 @@ void Agent::Impl::Parts::ApplySteps(const Directive& directive) {
   const auto wanted = directive.arguments.find("steps");
   if (wanted == directive.arguments.end()) return;
   auto steps = StepSet::Parse(wanted->second);
-  if (!steps.ok())
-    return log.Log("the collector asked for steps that make no sense: " + steps.status().message());
+  if (!steps.ok()) return log.Log("the collector requested invalid steps: " + steps.status().message());
   const std::string text = wanted->second.empty() ? "every step" : "steps " + wanted->second;
   recorder.RecordSteps(*std::move(steps));
   (void)recorder.log().LogEvent("recording_changed",
@@ -206,7 +205,7 @@ Status Agent::Impl::Start() {
   AddClosedAtExit(this);
   if (welcome.ok()) return welcome;
   if (IsFatal(welcome.code()) || options_.required) return welcome;
-  parts_->log.Log("cannot " + welcome.message() + "; training goes on without; up to " +
+  parts_->log.Log("cannot " + welcome.message() + "; training continues without it; up to " +
                   std::to_string(options_.buffer_records_max) + " records wait in memory, more " +
                   (options_.spill.directory.empty() ? "are dropped and counted"
                                                     : "in a file in " + options_.spill.directory) +
@@ -347,7 +346,7 @@ Status Agent::Impl::Flush(std::chrono::milliseconds timeout) {
   return Status(Code::kDeadlineExceeded, "flush: " + std::to_string(counters().pending) + " records" +
                                              (marked ? "" : ", and what CUDA graphs are replaying,") +
                                              " are still pending after " + std::to_string(timeout.count()) +
-                                             " ms; expected 0; see whether the collector at " +
+                                             " ms; expected 0; check that the collector at " +
                                              options_.collector + " is reachable, or wait longer");
 }
 

@@ -141,7 +141,7 @@ void Exporter::PlaceHeld() {
     if (!std::exchange(failure_told_, true))
       Tell("spill_failed",
            "cannot " + appended.message() +
-               "; what finds no room in memory is dropped and counted; the agent keeps trying");
+               "; records that do not fit in memory are dropped and counted; the agent keeps trying");
   } else if (is_new) {
     Tell("records_spilled", "the collector at " + options_.collector +
                                 " is away or slower than the training: records wait in " + file_->path());
@@ -541,7 +541,7 @@ bool Exporter::HandleEnd(const Status& end) {
     Fail(end);
     return false;
   }
-  if (!quiet) log_->Log(text + "; training goes on and the agent keeps trying");
+  if (!quiet) log_->Log(text + "; training continues, and the agent keeps trying");
   return true;
 }
 
@@ -577,7 +577,7 @@ Status Exporter::Explain(const Status& end) const {
   const std::string found = end.ok() ? "the collector closed the stream" : end.message();
   return Status(end.ok() ? Code::kUnavailable : end.code(),
                 "reach the collector at " + options_.collector + ": " + found +
-                    "; expected statcollectord listening there; start it, or name another address "
+                    "; expected statcollectord listening there; start it, or set a different address "
                     "(STATAGENT_COLLECTOR)");
 }
 

@@ -21,7 +21,7 @@ Result<v1::TopBy> ParseBy(const std::string& text) {
     known += (known.empty() ? "" : ", ") + name;
   }
   return Status(Code::kInvalidArgument,
-                "--by: '" + Printable(text) + "' is no number to order by; expected " + known);
+                "--by: '" + Printable(text) + "' is not a statistic; expected " + known);
 }
 
 std::string ValueText(v1::TopBy by, double value) {

@@ -192,7 +192,7 @@ class Watcher {
     if (why.message() == waited_for_) return;
     waited_for_ = why.message();
     const std::string text = why.code() == Code::kNotFound
-                                 ? "waiting for run " + Printable(options_.run) + ": it is not there yet"
+                                 ? "waiting for run " + Printable(options_.run) + ": it does not exist yet"
                                  : "waiting for the collector: " + Printable(why.message(), 500);
     if (session_.options().format == Format::kTable && !session_.options().quiet)
       std::cout << text << std::endl;

@@ -85,15 +85,14 @@ Status ParseName(std::string_view head, const LineReader& reader, OrtRecord* rec
   } else if (EatSuffix(&head, " backward run") || EatSuffix(&head, "_backward")) {
     record->backward = true;
   } else {
-    return reader.Bad("'" + std::string(head) + "'",
-                      "a name with ' forward run' or ' backward run' behind it");
+    return reader.Bad("'" + std::string(head) + "'", "a name followed by ' forward run' or ' backward run'");
   }
   if (depth > static_cast<std::size_t>(kDepthMax))
     return reader.Bad(std::to_string(depth) + " times '>'", "at most " + std::to_string(kDepthMax));
   record->depth = depth == 0 ? -1 : static_cast<std::int32_t>(depth);
   record->name = head;
   const Status name = ValidateTensorName("activation", record->name);
-  return name.ok() ? name : reader.Bad("a name that is none (" + name.message() + ")", "another");
+  return name.ok() ? name : reader.Bad("an invalid name (" + name.message() + ")", "a valid one");
 }
 
 // Where the name ends: at the first of the keys that follow it.
@@ -138,7 +137,7 @@ Status ParsePairs(std::string_view line, const LineReader& reader, const std::st
     const std::string_view word = EatWord(&rest);
     const auto parsed = parse(word);
     if (!parsed)
-      return reader.Bad("'" + std::string(word) + "'", "a number behind '" + std::string(key) + "'");
+      return reader.Bad("'" + std::string(word) + "'", "a number after '" + std::string(key) + "'");
     *value = *parsed;
   }
   if (!Trim(rest).empty()) return reader.Bad("'" + std::string(Trim(rest)) + "'", "the end of the line");

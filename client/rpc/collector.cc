@@ -62,7 +62,7 @@ Status ValidateAddress(const std::string& address) {
   if (port_ok && host_ok) return Status::Ok();
   return {Code::kInvalidArgument,
           "--collector: '" + Printable(address) +
-              "' is no address; expected HOST:PORT such as 127.0.0.1:7433 or [::1]:7433"};
+              "' is not an address; expected HOST:PORT such as 127.0.0.1:7433 or [::1]:7433"};
 }
 
 class Collector::Impl {

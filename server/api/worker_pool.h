@@ -1,4 +1,5 @@
-// A few threads that run queries, a short queue of those that wait, and one thread that watches their time.
+// A few threads that run queries, a short queue of waiting ones, and one thread that watches their time
+// limits.
 #ifndef STATCOLLECT_SERVER_API_WORKER_POOL_H_
 #define STATCOLLECT_SERVER_API_WORKER_POOL_H_
 
@@ -20,16 +21,16 @@
 
 namespace statcollect::api {
 
-// One piece of work. Ends exactly once: by `work`, or, if it never began, by `abandon` with the reason.
-// Both run on a thread of the pool, or on the one that calls Cancel or the pool's destructor; never inside
-// Submit. The pool owns what was submitted; whoever may cancel it keeps a weak_ptr, so that the functions may
+// One piece of work. It ends exactly once: by `work`, or, if it never started, by `abandon` with the reason.
+// Both run on a thread of the pool, or on the one that calls Cancel or the pool's destructor, never inside
+// Submit. The pool owns submitted items; code that may cancel one keeps a weak_ptr, so that the functions may
 // own their caller.
 class WorkItem {
  public:
   WorkItem(std::function<void(const WorkItem&)> work, std::function<void(const Status&)> abandon)
       : work_(std::move(work)), abandon_(std::move(abandon)) {}
 
-  // What the work checks while it runs.
+  // The work checks this while it runs.
   std::stop_token stop() const { return stop_.get_token(); }
   bool timed_out() const { return timed_out_; }
 
@@ -46,22 +47,22 @@ struct WorkerPoolOptions {
   std::string what = "query";  // for messages
   std::size_t threads = 1;
   std::size_t waiting_max = 16;
-  std::chrono::milliseconds time_limit{0};  // of an item, its wait included; 0: none
+  std::chrono::milliseconds time_limit{0};  // of an item, including its wait; 0: none
 };
 
 // Invariants: at most `threads` items run, at most `waiting_max` wait. Thread-safe.
 class WorkerPool {
  public:
   explicit WorkerPool(WorkerPoolOptions options);
-  // Cancels everything, waits for what runs.
+  // Cancels everything and waits for running items.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // kResourceExhausted if too many wait; the item is then dropped without a call of either function.
+  // kResourceExhausted if too many items wait; the item is then dropped without calling either function.
   Status Submit(std::shared_ptr<WorkItem> item);
-  // Asks a running item to stop; one that waits is abandoned at once and frees its place. Does nothing for an
-  // item that ended.
+  // Asks a running item to stop; a waiting one is abandoned at once and frees its place. No effect on an item
+  // that has ended.
   void Cancel(const std::shared_ptr<WorkItem>& item);
   std::string TimeLimitMessage() const;
 

@@ -1,4 +1,4 @@
-// Hands events on to those who follow a run, as they become durable.
+// Passes events to the followers of a run as they become durable.
 #ifndef STATCOLLECT_SERVER_CONTROL_EVENT_FEED_H_
 #define STATCOLLECT_SERVER_CONTROL_EVENT_FEED_H_
 
@@ -20,13 +20,14 @@ struct FeedEvent {
   EventRecord event;
 };
 
-// Thread-safe. Followers are called one at a time, with the feed's mutex held: they must not block, nor call
+// Thread-safe. Followers are called one at a time, with the feed's mutex held: they must not block or call
 // the feed.
 class EventFeed {
  public:
   using Follower = std::function<void(const FeedEvent*)>;  // null: the feed has ended
 
-  // From the return on, every event of the run that is published. Unfollow(its return) ends it.
+  // After it returns, the follower gets every published event of the run, until Unfollow with the returned
+  // id.
   std::uint64_t Follow(const std::string& run, Follower follower) {
     std::lock_guard lock(mutex_);
     if (closed_) {
@@ -36,7 +37,7 @@ class EventFeed {
     }
     return last_;
   }
-  // From the return on the follower is not called.
+  // After it returns, the follower is not called.
   void Unfollow(std::uint64_t id) {
     std::lock_guard lock(mutex_);
     followers_.erase(id);
@@ -47,7 +48,7 @@ class EventFeed {
       if (follower.first == event.run) follower.second(&event);
     }
   }
-  // Tells all followers, now and later ones, that nothing more comes. Idempotent.
+  // Tells current and later followers that the feed has ended. Idempotent.
   void Close() {
     std::lock_guard lock(mutex_);
     closed_ = true;

@@ -1,5 +1,5 @@
-// One thread for what may block and happens seldom: admitting hellos (catalogue writes), and looking at
-// deadlines. It keeps both off gRPC's threads.
+// One thread for rare work that may block: admitting hellos (catalogue writes) and checking deadlines. It
+// keeps both off gRPC's threads.
 #ifndef STATCOLLECT_SERVER_INGEST_ADMISSION_WORKER_H_
 #define STATCOLLECT_SERVER_INGEST_ADMISSION_WORKER_H_
 
@@ -16,11 +16,11 @@ class AdmissionWorker {
  public:
   // Calls `tick` about every `interval`, on the worker's thread.
   AdmissionWorker(std::chrono::milliseconds interval, std::function<void()> tick);
-  ~AdmissionWorker();  // stops
+  ~AdmissionWorker();  // calls Stop
   AdmissionWorker(const AdmissionWorker&) = delete;
   AdmissionWorker& operator=(const AdmissionWorker&) = delete;
 
-  void Post(std::function<void()> job);  // dropped, unrun, once stopped
+  void Post(std::function<void()> job);  // dropped without running after Stop
   // Runs the jobs posted so far, then ends the thread. Idempotent.
   void Stop();
 

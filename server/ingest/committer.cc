@@ -21,7 +21,8 @@ Status ReadOnly(const Status& failure) {
   if (failure.code() == Code::kResourceExhausted)
     return Status(Code::kResourceExhausted, "store records: " + failure.message());
   return Status(Code::kUnavailable, "store records: writing failed: " + failure.message() +
-                                        "; nothing more is taken; repair the disk and restart the collector");
+                                        "; no more records are accepted; repair the disk and restart the "
+                                        "collector");
 }
 
 std::function<void()> Bind(CommitItem item, Status status) {
@@ -213,8 +214,8 @@ Status Committer::CheckDisk() {
   return disk_ = Status(Code::kResourceExhausted,
                         "store records: disk nearly full: " + Mebibytes(usage->disk_free_bytes) +
                             " free; at least " + Mebibytes(needed) +
-                            " are needed; free space or remove runs (statctl rm); the collector "
-                            "then goes on by itself");
+                            " are needed; free space or remove runs (statctl rm); the collector then "
+                            "continues by itself");
 }
 
 }  // namespace statcollect

@@ -40,30 +40,29 @@ Status NewerAttempt(const SessionInfo& info, const AttemptMeta& newest) {
   return Status(Code::kAborted, "rank " + std::to_string(info.rank) + " of run '" + info.run +
                                     "': fenced by attempt " + std::to_string(newest.number) + " of " +
                                     Utc(newest.start_unix_nanos) +
-                                    "; this session writes no more; give each launch a run name of its own");
+                                    "; this session can no longer write; give each launch its own run name");
 }
 
 Status SessionUnknown(const SessionInfo& info, std::uint64_t first_seq) {
   return Status(Code::kFailedPrecondition,
                 "run '" + info.run + "', rank " + std::to_string(info.rank) +
-                    ": this collector has nothing of the session that the records " +
+                    ": this collector does not know the session to which the records " +
                     std::to_string(first_seq) +
-                    " and later belong to; expected the collector, and the run's name, that the training "
-                    "had; was the run "
-                    "removed?");
+                    " and later belong; expected the collector and the run name that the training used; was "
+                    "the run removed?");
 }
 
 Status Superseded(const SessionInfo& by) {
   return Status(Code::kAborted, "rank " + std::to_string(by.rank) + " of run '" + by.run +
                                     "': fenced by a newer stream of the same session (" + Who(by) +
-                                    "), which goes on where this one ends");
+                                    "), which continues where this one ends");
 }
 
 Status Replaced(const SessionInfo& by) {
   return Status(Code::kAborted,
                 "run '" + by.run + "' was fenced by a newer launch (" + Who(by) +
-                    ") with if_exists=\"replace\", and its records removed; give each launch a run name of "
-                    "its own, or use if_exists=\"append\"");
+                    ") with if_exists=\"replace\", and its records were removed; give each launch its own "
+                    "run name, or use if_exists=\"append\"");
 }
 
 }  // namespace
@@ -129,7 +128,9 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
   if (told.empty()) {
     return Status(
         Code::kFailedPrecondition,
-        attempted + ": no rank of it is connected; expected a run in training; statctl runs shows which are");
+        attempted +
+            ": none of its ranks is connected; expected a run in training; statctl runs shows which "
+            "are");
   }
   for (const auto& stream : told) stream->RecordSteps(steps);
   return static_cast<std::uint32_t>(told.size());
@@ -194,14 +195,14 @@ Result<std::vector<std::shared_ptr<OpenStream>>> SessionRegistry::CheckCaptureLo
     }
   }
   const std::string again =
-      "to capture it in another launch, start that with STATAGENT_CAPTURES='" + request->spec.ToText() + "'";
+      "to capture it in a new launch, start that with STATAGENT_CAPTURES='" + request->spec.ToText() + "'";
   if (open.empty() && !any_away) {
     return Status(Code::kFailedPrecondition,
-                  attempted + ": no rank of it is connected; expected a run in training; " + again);
+                  attempted + ": none of its ranks is connected; expected a run in training; " + again);
   }
   if (past) {
     return Status(Code::kOutOfRange, attempted + ": step " + std::to_string(step) + " has passed (" +
-                                         reached + "); expected one to come; " + again);
+                                         reached + "); expected a future step; " + again);
   }
   return open;
 }
@@ -420,7 +421,7 @@ Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<Att
           ": the name is taken by a run started " + Utc(attempts.front().start_unix_nanos) + " with " +
           Count(attempts.size(), "attempt") + ", " + Count(ranks_seen.size(), "rank") + ", " +
           Count(steps, "step") + ", " + Count(records, "record") +
-          "; choose another name, or remove what is there with if_exists=\"replace\", or keep it and add an "
+          "; choose a different name, or remove its data with if_exists=\"replace\", or keep it and add an "
           "attempt with if_exists=\"append\"");
 }
 

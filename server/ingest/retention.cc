@@ -101,7 +101,7 @@ void Retention::WatchClock(const Runs& runs) {
 void Retention::RemoveExpired(Runs* runs) {
   if (options_.age_max.count() == 0) return;
   if (held()) {
-    return Note("nothing is removed by age: " + hold_reason_ + "; check the clock; goes on in " +
+    return Note("nothing is removed by age: " + hold_reason_ + "; check the clock; continues in " +
                 Span(*hold_until_ - now_));
   }
   std::erase_if(*runs, [this](const Run& run) {

@@ -1,4 +1,4 @@
-// Which attempts exist, for whoever holds ids that may have been removed. Thread-safe.
+// The existing attempts, for code that holds ids of attempts that may have been removed. Thread-safe.
 #ifndef STATCOLLECT_SERVER_STORE_LIVE_ATTEMPTS_H_
 #define STATCOLLECT_SERVER_STORE_LIVE_ATTEMPTS_H_
 
@@ -10,7 +10,7 @@
 
 namespace statcollect {
 
-// Ids only grow, so one that is missing below the next id was removed.
+// Ids only grow, so an id below the next one that is missing was removed.
 class LiveAttempts {
  public:
   struct Snapshot {

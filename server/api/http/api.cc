@@ -242,7 +242,7 @@ class HttpApi::Impl {
     Status filled = FillFromQuery(request.query, *message);
     if (filled.ok() && request.method == "POST") {
       if (!request.query.empty())
-        filled = {Code::kInvalidArgument, "found parameters behind '?'; expected them in the body of a POST"};
+        filled = {Code::kInvalidArgument, "found parameters after '?'; expected them in the body of a POST"};
       else if (!IsJson(request.content_type))
         return exchange->Send(ErrorResponse(415, Code::kInvalidArgument,
                                             "found a body of type '" + Printable(request.content_type) +

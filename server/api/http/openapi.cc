@@ -146,10 +146,10 @@ class Describer {
     for (const auto& [status, what] : std::map<std::string, std::string>{
              {"400", "A parameter is unknown or wrong."},
              {"404", "No such run, activation, step or scalar."},
-             {"429", "Too many questions wait, or the answer has too many rows."},
+             {"429", "Too many queries wait, or the answer has too many rows."},
              {"499", "Cancelled."},
              {"503", "The collector is shutting down."},
-             {"504", "Took longer than the collector allows."},
+             {"504", "The query took longer than the collector allows."},
              {"default", "Any other failure."}}) {
       OrderedJson failure = {{"description", what}};
       failure["content"]["application/json"]["schema"] = Ref("Error");

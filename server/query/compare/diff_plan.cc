@@ -38,7 +38,7 @@ void ChooseRanks(const RunView& a, const RunView& b, const DiffRequest& request,
     std::set<std::uint32_t> asked(request.ranks.begin(), request.ranks.end());
     std::erase_if(plan.ranks, [&](const RankPair& rank) { return asked.erase(rank.a) == 0; });
     for (const std::uint32_t rank : asked) {
-      plan.notes.push_back("rank " + std::to_string(rank) + " was asked for, but not both runs have it");
+      plan.notes.push_back("rank " + std::to_string(rank) + " was requested, but not both runs have it");
     }
   }
   if (ranks_a != ranks_b) {
@@ -49,7 +49,7 @@ void ChooseRanks(const RunView& a, const RunView& b, const DiffRequest& request,
   }
   if (plan.ranks.empty()) {
     plan.incomparable =
-        "no rank in common" + std::string(request.ranks.empty() ? "" : " among those asked for");
+        "no rank in common" + std::string(request.ranks.empty() ? "" : " among the requested ones");
   }
 }
 
@@ -65,7 +65,7 @@ Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPl
     std::erase_if(plan.ranks, [&](const RankPair& pair) { return !asked.contains(pair.a); });
   }
   if (plan.incomparable.empty() && plan.ranks.empty())
-    plan.incomparable = "none of the ranks asked for is one of " + a.run();
+    plan.incomparable = "none of the requested ranks is in " + a.run();
   bool any = false;
   for (std::size_t kind = 0; kind < kKindCount; ++kind) {
     plan.wanted[kind] = plan.wanted[kind] && merged->replicated[kind];
@@ -73,8 +73,8 @@ Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPl
   }
   if (plan.incomparable.empty() && !any)
     plan.incomparable =
-        "none of the kinds asked for is the same on replicas: with merged ranks weights, their "
-        "gradients and optimizer state can be compared";
+        "none of the requested kinds is equal on replicas; with merged ranks, weights, their gradients and "
+        "optimizer state can be compared";
   return Status::Ok();
 }
 
@@ -93,7 +93,7 @@ void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const
   const std::string has = a.run() + " has " + RangeOf(steps_a) + ", " + b.run() + " has " + RangeOf(steps_b);
   if (plan.steps.empty()) {
     plan.incomparable =
-        "no step in common: " + has + (request.steps.empty() ? "" : " among the steps asked for");
+        "no step in common: " + has + (request.steps.empty() ? "" : " among the requested steps");
   } else if (steps_a.size() + steps_b.size() > 2 * plan.steps.size()) {
     plan.notes.push_back("steps differ: " + has + "; compared the " + std::to_string(plan.steps.size()) +
                          " that both have");
@@ -202,7 +202,7 @@ void NoteLossesAndLife(const RunView& view, const IsStreamOpen& is_stream_open, 
   }
   if (dropped > 0) {
     plan.notes.push_back("agents of " + view.run() + " lost " + std::to_string(dropped) +
-                         " records; what is missing there may be a loss and not a divergence");
+                         " records; missing records may be lost ones and not divergences");
   }
   if (running) plan.notes.push_back(view.run() + " is still running; later steps are not in this answer");
 }
@@ -228,8 +228,8 @@ std::optional<std::string> WhyNotRecorded(const RunView& a, const RunView& b, co
   }
   // Some tools dump the weights at the beginning of every step; an agent records them at a launch.
   if (!having.tool.empty() && lacking.tool.empty() && seen && def.key.mode == Mode::kInit)
-    return run + " has weights as a launch begins, the dump of " + having.tool +
-           " as every step begins; those of later steps were not compared";
+    return run + " has weights as of the start of a launch, the dump of " + having.tool +
+           " as of the start of every step; those of later steps were not compared";
   return std::nullopt;
 }
 

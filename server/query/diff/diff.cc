@@ -284,12 +284,12 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
   if (!*complete) {
     incomplete_.insert("step " + std::to_string(at.step) + " of " + view.run() +
                        " was not finished on rank " + std::to_string(rank) +
-                       "; what is missing there was not counted");
+                       "; records missing there were not counted");
     return false;
   }
   const Kind kind = missing.placed.row.kind;
   if (loaded_.IsLoaded(missing, at)) {
-    incomplete_.insert((in_a ? b_ : a_).run() + " was launched anew at step " + std::to_string(at.step) +
+    incomplete_.insert((in_a ? b_ : a_).run() + " was launched again at step " + std::to_string(at.step) +
                        "; weights as loaded there that have no counterpart in " + view.run() +
                        " were not compared");
     return false;
@@ -400,11 +400,11 @@ void ReportBuilder::AddNotes() {
                     (steps.count == 1 ? " step" : " steps") + " in which " + (where.first ? a_ : b_).run() +
                     " has some; they were not compared");
   }
-  if (cut_) notes.push_back("some lists were cut; narrow the question with --steps, --rank or --kinds");
+  if (cut_) notes.push_back("some lists were cut; narrow the query with --steps, --rank or --kinds");
   for (const std::string& name : losses_.OnlyInA()) NoteUnmatched("scalar " + name, /*only_a=*/true);
   for (const std::string& name : losses_.OnlyInB()) NoteUnmatched("scalar " + name, /*only_a=*/false);
   if (losses_.alone() > 0) {
-    notes.push_back(std::to_string(losses_.alone()) + " losses are in one run only and were not compared");
+    notes.push_back(std::to_string(losses_.alone()) + " losses exist in only one run and were not compared");
   }
   notes.insert(notes.end(), loaded_.notes().begin(), loaded_.notes().end());
   notes.insert(notes.end(), incomplete_.begin(), incomplete_.end());
@@ -455,9 +455,9 @@ void ReportBuilder::ConcludeIncomparable() {
   report_.compared = {};
   report_.spread = {};
   report_.growth = {};
-  report_.message = unmatched ? "no activation in common: nothing that one run recorded has the same name, "
-                                "kind and place in the other"
-                              : "no record in common in the ranks, steps and kinds asked for";
+  report_.message = unmatched ? "no activation in common: nothing that the runs recorded has the same name, "
+                                "kind and position in both"
+                              : "no record in common in the requested ranks, steps and kinds";
 }
 
 // Compares all steps in order, wave by wave: the rank-steps of a wave on several threads, then what they

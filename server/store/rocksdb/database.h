@@ -1,4 +1,4 @@
-// RocksDB while it is open, shared by those who use it.
+// An open RocksDB, shared by its users.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_H_
 
@@ -15,11 +15,11 @@
 
 namespace statcollect {
 
-// Closes when its last user lets go of it.
+// Closes when its last user releases it.
 struct Database {
   std::unique_ptr<rocksdb::DB> db;
   std::vector<rocksdb::ColumnFamilyHandle*> families;  // by Family
-  std::atomic<bool> closing{false};                    // scans under way end early
+  std::atomic<bool> closing{false};                    // asks running scans to end early
 
   Database() = default;
   Database(const Database&) = delete;
@@ -45,7 +45,7 @@ class PinnedScan final : public StatScan {
     if (!status_.ok()) return false;
     if (database_->closing) {
       status_ = Status(Code::kUnavailable,
-                       "scan statistics: the store is being opened again after its disk was full; ask again");
+                       "scan statistics: the store is being opened again after its disk was full; try again");
       return false;
     }
     return scan_->NextHead();

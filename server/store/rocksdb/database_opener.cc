@@ -122,7 +122,8 @@ rocksdb::ColumnFamilyOptions MakeFamilyOptions(Family family, const std::shared_
 // What to do when the store does not open.
 std::string AfterOpen(Code code) {
   if (code == Code::kDataLoss) {
-    return "; expected files as they were written; restore a checkpoint, or start with another --data-dir";
+    return "; expected files as they were written; restore a checkpoint, or start with a different "
+           "--data-dir";
   }
   return "; expected a disk with space and a folder this user may write";
 }
