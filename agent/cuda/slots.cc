@@ -58,7 +58,7 @@ Status CudaSlots::Capture(const Recorder::Captured& tensor, const stats::CpuTens
   auto captured = std::make_unique<Captured>();
   captured->tensor = tensor;
   Captured* const cookie = captured.get();
-  std::lock_guard lock(mutex_);  // before Poll may ask for it
+  MutexLock lock(mutex_);  // before Poll may ask for it
   const Status status = engine_.Capture(data, device, stream, {step, wanted ? 1u : 0u}, recorder_->sketch(),
                                         recorder_->samples(), cookie, &captured->graph);
   if (!status.ok()) {
@@ -78,7 +78,7 @@ Status CudaSlots::Capture(const Recorder::Captured& tensor, const stats::CpuTens
 }
 
 void CudaSlots::ReplaysIn(int device, void* stream) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   streams_[device] = stream;
 }
 
@@ -86,7 +86,7 @@ std::uint64_t CudaSlots::Mark(Slot* gate, std::span<const int> devices, std::uin
   std::uint64_t number = 0;
   std::vector<std::pair<int, void*>> streams;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (gate == nullptr) gateless_ = std::max(gateless_.load(), step);
     number = ++marks_;
     open_.push_back({number, gate, {devices.begin(), devices.end()}});
@@ -100,7 +100,7 @@ std::uint64_t CudaSlots::Mark(Slot* gate, std::span<const int> devices, std::uin
 }
 
 void CudaSlots::Reach(int device, std::uint64_t number) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (OpenMark& mark : open_) {
     if (mark.number > number) break;
     mark.devices.erase(device);
@@ -114,9 +114,10 @@ void CudaSlots::Reach(int device, std::uint64_t number) {
 }
 
 bool CudaSlots::WaitMarked(std::uint64_t mark, std::chrono::steady_clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  return marks_changed_.wait_until(lock, deadline,
-                                   [&] { return open_.empty() || open_.front().number > mark; });
+  MutexLock lock(mutex_);
+  return marks_changed_.wait_until(mutex_, deadline, [&]() STATCOLLECT_REQUIRES(mutex_) {
+    return open_.empty() || open_.front().number > mark;
+  });
 }
 
 void CudaSlots::DropLate() {
@@ -152,7 +153,7 @@ void CudaSlots::Replayed(void* cookie, std::uint64_t step, const TensorStats& st
   if (landed_count_ >= recorder_->ring().capacity()) return recorder_->MissReplayed(kDropBufferFull);
   Replay replay;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Captured& captured = *static_cast<Captured*>(cookie);
     const Graph& graph = graphs_.at(captured.graph);
     const Graph::Calls& calls = graph.calls.at(captured.tensor.root);
@@ -181,7 +182,7 @@ void CudaSlots::Missed(int device, std::uint64_t rows) {
 void CudaSlots::Failed(int device) { Reach(device, ~std::uint64_t{0}); }
 
 void CudaSlots::Gone(void* cookie) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto captured = captured_.find(cookie);
   const auto graph = graphs_.find(captured->second->graph);
   if (--graph->second.tensors == 0) graphs_.erase(graph);
@@ -208,7 +209,7 @@ void CudaSlots::Abandon() {
                   [this](void* cookie, const Status&) { recorder_->Commit(static_cast<Slot*>(cookie)); });
   recorder_->LoseReplayed(kDropClosed, std::exchange(landed_count_, 0));
   landed_.clear();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   open_.clear();
   marks_changed_.notify_all();
 }

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "common/records.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -28,7 +28,7 @@ class EventFeed {
 
   // From the return on, every event of the run that is published. Unfollow(its return) ends it.
   std::uint64_t Follow(const std::string& run, Follower follower) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) {
       follower(nullptr);
     } else {
@@ -38,32 +38,32 @@ class EventFeed {
   }
   // From the return on the follower is not called.
   void Unfollow(std::uint64_t id) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     followers_.erase(id);
   }
   void Publish(const FeedEvent& event) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, follower] : followers_) {
       if (follower.first == event.run) follower.second(&event);
     }
   }
   // Tells all followers, now and later ones, that nothing more comes. Idempotent.
   void Close() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     for (const auto& [id, follower] : followers_) follower.second(nullptr);
     followers_.clear();
   }
   std::size_t followers() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return followers_.size();
   }
 
  private:
-  std::mutex mutex_;
-  bool closed_ = false;
-  std::uint64_t last_ = 0;
-  std::map<std::uint64_t, std::pair<std::string, Follower>> followers_;
+  Mutex mutex_;
+  bool closed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::uint64_t last_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, std::pair<std::string, Follower>> followers_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect
