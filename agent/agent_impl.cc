@@ -351,7 +351,7 @@ Status Agent::Impl::Flush(std::chrono::milliseconds timeout) {
 }
 
 Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
-  std::lock_guard one_at_a_time(close_mutex_);
+  MutexLock one_at_a_time(close_mutex_);
   if (std::exchange(closed_, true)) return close_status_;
   const TimePoint deadline = After(timeout);
   const std::uint64_t before = counters().dropped();

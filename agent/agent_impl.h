@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "agent/stats/cpu/workers.h"
 #include "agent/stats/stats.h"
 #include "common/clock.h"
+#include "common/thread_annotations.h"
 #include "statagent/agent.h"
 
 namespace statagent {
@@ -109,9 +109,9 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   statcollect::ResolvedOptions options_;
   statcollect::Launch launch_;
   std::unique_ptr<Parts> parts_;
-  std::mutex close_mutex_;
-  bool closed_ = false;
-  Status close_status_;
+  statcollect::Mutex close_mutex_;
+  bool closed_ STATCOLLECT_GUARDED_BY(close_mutex_) = false;
+  Status close_status_ STATCOLLECT_GUARDED_BY(close_mutex_);
 };
 
 }  // namespace statagent

@@ -58,7 +58,7 @@ Status CudaSlots::AddToGraph(const GraphTensor& tensor, const stats::CpuTensor& 
   auto added = std::make_unique<InGraph>();
   added->tensor = tensor;
   InGraph* const cookie = added.get();
-  std::lock_guard lock(mutex_);  // before Poll may ask for it
+  MutexLock lock(mutex_);  // before Poll may ask for it
   const Status status = engine_.AddToGraph(data, device, stream, {step, wanted ? 1u : 0u},
                                            recorder_->sketch(), recorder_->samples(), cookie, &added->graph);
   if (!status.ok()) {
@@ -78,7 +78,7 @@ Status CudaSlots::AddToGraph(const GraphTensor& tensor, const stats::CpuTensor& 
 }
 
 void CudaSlots::ReplaysIn(int device, void* stream) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   streams_[device] = stream;
 }
 
@@ -86,7 +86,7 @@ std::uint64_t CudaSlots::Mark(Slot* gate, std::span<const int> devices, std::uin
   std::uint64_t number = 0;
   std::vector<std::pair<int, void*>> streams;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (gate == nullptr) gateless_ = std::max(gateless_.load(), step);
     number = ++marks_;
     open_.push_back({number, gate, {devices.begin(), devices.end()}});
@@ -100,7 +100,7 @@ std::uint64_t CudaSlots::Mark(Slot* gate, std::span<const int> devices, std::uin
 }
 
 void CudaSlots::Reach(int device, std::uint64_t number) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (OpenMark& mark : open_) {
     if (mark.number > number) break;
     mark.devices.erase(device);
@@ -114,9 +114,10 @@ void CudaSlots::Reach(int device, std::uint64_t number) {
 }
 
 bool CudaSlots::WaitMarked(std::uint64_t mark, std::chrono::steady_clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  return marks_changed_.wait_until(lock, deadline,
-                                   [&] { return open_.empty() || open_.front().number > mark; });
+  MutexLock lock(mutex_);
+  return marks_changed_.wait_until(mutex_, deadline, [&]() STATCOLLECT_REQUIRES(mutex_) {
+    return open_.empty() || open_.front().number > mark;
+  });
 }
 
 void CudaSlots::DropLate() {
@@ -152,7 +153,7 @@ void CudaSlots::Replayed(void* cookie, std::uint64_t step, const TensorStats& st
   if (landed_count_ >= recorder_->ring().capacity()) return recorder_->graphs().MissReplayed(kDropBufferFull);
   Replay replay;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     InGraph& in_graph = *static_cast<InGraph*>(cookie);
     const Graph& graph = graphs_.at(in_graph.graph);
     const Graph::Calls& calls = graph.calls.at(in_graph.tensor.root);
@@ -181,7 +182,7 @@ void CudaSlots::Missed(int device, std::uint64_t rows) {
 void CudaSlots::Failed(int device) { Reach(device, ~std::uint64_t{0}); }
 
 void CudaSlots::Gone(void* cookie) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto in_graph = in_graphs_.find(cookie);
   const auto graph = graphs_.find(in_graph->second->graph);
   if (--graph->second.tensors == 0) graphs_.erase(graph);
@@ -208,7 +209,7 @@ void CudaSlots::Abandon() {
                   [this](void* cookie, const Status&) { recorder_->Commit(static_cast<Slot*>(cookie)); });
   recorder_->graphs().LoseReplayed(kDropClosed, std::exchange(landed_count_, 0));
   landed_.clear();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   open_.clear();
   marks_changed_.notify_all();
 }

@@ -13,13 +13,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -30,6 +28,7 @@
 #include "agent/stats/cuda/engine.h"
 #include "agent/stats/stats.h"
 #include "common/clock.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -130,13 +129,13 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   std::uint64_t floor_ = 0;                 // replays of steps below come too late
   std::atomic<std::uint64_t> gateless_{0};  // steps below have ended without a gate; changed under mutex_
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable marks_changed_;
-  std::unordered_map<void*, std::unique_ptr<InGraph>> in_graphs_;
-  std::map<std::uint64_t, Graph> graphs_;
-  std::map<int, void*> streams_;
-  std::uint64_t marks_ = 0;
-  std::deque<OpenMark> open_;
+  Mutex mutex_;  // guards what follows
+  ConditionVariable marks_changed_;
+  std::unordered_map<void*, std::unique_ptr<InGraph>> in_graphs_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Graph> graphs_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::map<int, void*> streams_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::uint64_t marks_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::deque<OpenMark> open_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

@@ -56,22 +56,22 @@ Status Validate(const IdentityView& identity) {
 }
 
 void Definitions::Add(TensorDef def) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   activations_.push_back(std::move(def));
 }
 
 void Definitions::Add(Layout layout) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   layouts_.push_back(std::move(layout));
 }
 
 std::vector<TensorDef> Definitions::Activations(std::uint32_t first, std::uint32_t last) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return Slice(activations_, first, last);
 }
 
 std::vector<Layout> Definitions::Layouts(std::uint32_t first, std::uint32_t last) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return Slice(layouts_, first, last);
 }
 

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -14,6 +13,7 @@
 
 #include "common/records.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -43,9 +43,9 @@ class Definitions {
   std::vector<Layout> Layouts(std::uint32_t first, std::uint32_t last) const;
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<TensorDef> activations_;
-  std::vector<Layout> layouts_;
+  mutable Mutex mutex_;
+  std::vector<TensorDef> activations_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::vector<Layout> layouts_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 class Registry {

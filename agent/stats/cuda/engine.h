@@ -27,7 +27,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -35,6 +34,7 @@
 #include "agent/stats/cuda/task.h"
 #include "agent/stats/stats.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect::stats::cuda {
 
@@ -185,9 +185,9 @@ class CudaEngine {
   const std::uint32_t width_;  // of the sketches that kernels compute
   const std::unique_ptr<CudaApi> api_;
 
-  std::mutex mutex_;  // guards what follows; each pool has its own
-  bool stopped_ = false;
-  std::map<int, std::unique_ptr<Pool>> pools_;
+  Mutex mutex_;  // guards what follows; each pool has its own
+  bool stopped_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::map<int, std::unique_ptr<Pool>> pools_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 // One tensor's statistics, waited for. `output` as above, without options: sketch of 0, 16, 32, 64, up to

@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "agent/stats/cuda/engine.h"
 #include "common/names.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect::stats::cuda {
 
@@ -93,7 +93,7 @@ struct CudaEngine::Pool {
   std::array<List, kLists> lists;
   Task* host_tasks = nullptr;
   Task* device_tasks = nullptr;
-  std::mutex mutex;
+  Mutex mutex;
   int device = 0;
   Status status;   // of opening it
   Status failure;  // what has stopped the device for good

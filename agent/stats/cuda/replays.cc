@@ -111,7 +111,7 @@ Status CudaEngine::AddToGraph(const CpuTensor& tensor, int device, void* stream,
   if (!capture.ok()) return capture.status();
   *graph = *capture;
   Pool& pool = PoolOf(device);
-  std::lock_guard lock(pool.mutex);
+  MutexLock lock(pool.mutex);
   STATCOLLECT_RETURN_IF_ERROR(CheckOpen(pool));
   STATCOLLECT_RETURN_IF_ERROR(OpenGraphs(pool));
   Graphs& graphs = *pool.graphs;
@@ -142,9 +142,9 @@ Status CudaEngine::AddToGraph(const CpuTensor& tensor, int device, void* stream,
 
 std::vector<int> CudaEngine::ReplayDevices() {
   std::vector<int> devices;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [device, pool] : pools_) {
-    std::lock_guard pool_lock(pool->mutex);
+    MutexLock pool_lock(pool->mutex);
     if (pool->has_graphs()) devices.push_back(device);
   }
   return devices;
@@ -152,7 +152,7 @@ std::vector<int> CudaEngine::ReplayDevices() {
 
 bool CudaEngine::MarkReplays(int device, void* stream, const ReplayControl& now, std::uint64_t number) {
   Pool& pool = PoolOf(device);
-  std::lock_guard lock(pool.mutex);
+  MutexLock lock(pool.mutex);
   if (!CheckOpen(pool).ok() || !pool.has_graphs()) return false;
   void* const in = api_->IsCapturing(device, stream) ? api_->OwnStream(device) : stream;
   const Status marked = api_->EnqueueMark(device, {pool.graphs->control, pool.graphs->log, now, number}, in);
@@ -171,7 +171,7 @@ void CudaEngine::PollReplays(Pool& pool, ReplayListener* listener) {
     std::uint64_t missed = 0;
     bool failed = false;
     {
-      std::lock_guard lock(pool.mutex);
+      MutexLock lock(pool.mutex);
       if (pool.graphs == nullptr) return;
       Graphs& graphs = *pool.graphs;
       failed = !pool.failure.ok();
@@ -227,7 +227,7 @@ void CudaEngine::PollReplays(Pool& pool, ReplayListener* listener) {
 void CudaEngine::BuryGraphs(Pool& pool, TimePoint now, ReplayListener* listener) {
   std::vector<void*> cookies;
   {
-    std::lock_guard lock(pool.mutex);
+    MutexLock lock(pool.mutex);
     if (!pool.has_graphs()) return;
     Graphs& graphs = *pool.graphs;
     std::erase_if(graphs.lanes, [&](const std::unique_ptr<ReplayLane>& lane) {
