@@ -66,7 +66,7 @@ void Aliases::NoteAlias(const Database& database, rocksdb::WriteBatch& batch, At
                         AttemptId user) {
   if (owner == user) return;
   {
-    std::lock_guard lock(noted_mutex_);
+    MutexLock lock(noted_mutex_);
     if (!noted_.emplace(owner, user).second) return;
   }
   (void)batch.Put(database.families[kCatalogue], KeyBuilder('x').U32(owner).U32(user).Take(), "");
@@ -113,7 +113,7 @@ Status Aliases::TakeOverFrom(const Database& database, AttemptId owner, AttemptI
 }
 
 void Aliases::Forget() {
-  std::lock_guard lock(noted_mutex_);
+  MutexLock lock(noted_mutex_);
   noted_.clear();
 }
 
