@@ -30,7 +30,7 @@ done
 case "$purpose" in demo | test) ;; *) echo "setup.sh: --for takes demo or test, not '$purpose'" >&2; exit 2 ;; esac
 
 apt_packages=(
-  build-essential cmake ninja-build ccache pkg-config git
+  build-essential cmake ninja-build ccache mold pkg-config git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   librocksdb-dev libboost-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
   libxxhash-dev libre2-dev rapidjson-dev
