@@ -53,7 +53,7 @@ void Alarms::Take(CommittedBatch batch) noexcept {
 }
 
 void Alarms::Drain() {
-  std::lock_guard lock(join_mutex_);
+  MutexLock lock(join_mutex_);
   if (!thread_.joinable()) return;
   end_at_ = clock_.Now() + options_.drain;
   stopping_ = true;
@@ -62,7 +62,7 @@ void Alarms::Drain() {
 }
 
 AlarmStatus Alarms::GetStatus() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   AlarmStatus status = status_;
   status.evaluated_records = evaluated_.load(std::memory_order_relaxed);
   status.skipped_records = skipped_.load(std::memory_order_relaxed);
@@ -332,7 +332,7 @@ void Alarms::Tick() {
   }
   WriteDocuments(/*all=*/false);
   if (std::exchange(active_changed_, false)) CountActive();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   status_.state_bytes = bytes_;
 }
 
@@ -402,7 +402,7 @@ void Alarms::CountActive() {
   for (const auto& [place, rank] : ranks_) {
     for (const auto& [rule, subject] : rank.active) ++active[std::string(Name(rule))];
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   status_.active = std::move(active);
 }
 

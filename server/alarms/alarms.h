@@ -21,7 +21,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -29,6 +28,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/thread_annotations.h"
 #include "server/alarms/batch_queue.h"
 #include "server/alarms/event_writer.h"
 #include "server/alarms/judged_documents.h"
@@ -114,8 +114,8 @@ class Alarms {
   std::chrono::steady_clock::time_point end_at_;  // set before stopping_
   std::atomic<std::uint64_t> evaluated_{0}, skipped_{0};
 
-  std::mutex mutex_;
-  AlarmStatus status_;  // guarded by mutex_
+  Mutex mutex_;
+  AlarmStatus status_ STATCOLLECT_GUARDED_BY(mutex_);
 
   // Used only by the own thread, except for what is thread-safe:
   EventWriter events_;
@@ -128,8 +128,8 @@ class Alarms {
   std::chrono::steady_clock::time_point documents_at_, removed_at_;
   std::map<AttemptRank, std::vector<TensorDef>> definitions_;  // of the current batch
 
-  std::mutex join_mutex_;
-  std::thread thread_;
+  Mutex join_mutex_;
+  std::thread thread_;  // joined with join_mutex_ held
 };
 
 }  // namespace statcollect::alarms
