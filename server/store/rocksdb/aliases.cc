@@ -1,5 +1,6 @@
 #include "server/store/rocksdb/aliases.h"
 
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,7 @@ void Aliases::NoteAlias(const Database& database, rocksdb::WriteBatch& batch, At
 }
 
 void Aliases::RetireTargets(std::span<const AttemptId> ids) {
-  std::unique_lock lock(targets_mutex_);
+  std::unique_lock<std::shared_mutex> lock(targets_mutex_);
   for (const AttemptId id : ids) live_.Remove(id);
 }
 

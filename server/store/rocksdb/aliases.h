@@ -58,7 +58,7 @@ class Aliases {
   // Shared: a batch that may have aliases is being written; unique: attempts cease to be targets.
   std::shared_mutex targets_mutex_;
   Mutex noted_mutex_;
-  // Owner and user of aliases known to be in the catalogue. Guarded by noted_mutex_.
+  // Owner and user of aliases known to be in the catalogue.
   std::set<std::pair<AttemptId, AttemptId>> noted_ STATCOLLECT_GUARDED_BY(noted_mutex_);
 };
 

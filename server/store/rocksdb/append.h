@@ -48,7 +48,7 @@ class Appender {
   const bool fsync_;
   std::atomic<std::size_t> key_frame_bytes_{0};  // shared by the streams' encoders
   Mutex with_info_mutex_;
-  // Ranks known to have what their hello said. Guarded by with_info_mutex_.
+  // Ranks known to have what their hello said.
   std::set<std::pair<AttemptId, std::uint32_t>> with_info_ STATCOLLECT_GUARDED_BY(with_info_mutex_);
 };
 

@@ -65,10 +65,9 @@ class RecoverableDatabase {
   const OnOpened on_opened_;
   const std::shared_ptr<WriteHealth> health_ = std::make_shared<WriteHealth>();
   Mutex mutex_;
-  // Guarded by mutex_:
   std::shared_ptr<Database> database_ STATCOLLECT_GUARDED_BY(mutex_);
-  std::optional<std::chrono::steady_clock::time_point> waiting_since_
-      STATCOLLECT_GUARDED_BY(mutex_);  // Recover found scans under way
+  // Since when Recover has found scans under way.
+  std::optional<std::chrono::steady_clock::time_point> waiting_since_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect
