@@ -12,6 +12,7 @@
 #include "server/query/compare/distance.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/step_order.h"
+#include "server/query/settings/config_at.h"
 #include "server/query/verdict/because.h"
 #include "server/query/verdict/setting_jumps.h"
 
@@ -20,6 +21,7 @@ namespace {
 
 constexpr std::size_t kStepsBefore = 2;  // read so that what they leave behind is known
 constexpr double kSettingAccuracy = 1e-12;
+constexpr double kStandsOut = 0.7;     // log(observed / expected)
 constexpr double kRoundedWeights = 4;  // unit roundoffs
 constexpr double kLarger = 4;          // of two gradients the one that made the other differ
 
@@ -238,28 +240,77 @@ std::optional<Jump> RankJudge::UpdateWith(const OtherSetting& setting,
   return MakeSettingJump(explained, *chosen);
 }
 
-Result<OtherSettings> RankJudge::SettingsAt(std::uint64_t step) const {
-  Config configs[2];
-  std::set<std::string> changed;
-  const auto [attempt_a, attempt_b] = plan_.steps.at(step);
+Result<RankJudge::RecordedSettings> RankJudge::ReadSettings(
+    const std::pair<std::size_t, std::size_t>& attempts) const {
+  RecordedSettings recorded{.attempts = attempts};
+  std::set<std::string> changed[2];
   for (const bool of_a : {true, false}) {
+    const std::size_t side = of_a ? 0 : 1;
     RunView& view = of_a ? context_.a : context_.b;
     const std::uint32_t rank = of_a ? ranks_.a : ranks_.b;
-    const std::size_t attempt = of_a ? attempt_a : attempt_b;
+    const std::size_t attempt = of_a ? attempts.first : attempts.second;
     const auto& ranks = view.ranks(attempt);
     const auto meta = ranks.find(rank);
     if (meta == ranks.end()) continue;
-    configs[of_a ? 0 : 1] = meta->second.info.config;
+    recorded.configs[side] = meta->second.info.config;
+    recorded.first_step[side] = meta->second.first_step.value_or(0);
     auto events = view.Events(attempt, rank);
     if (!events.ok()) return events.status();
-    for (const EventRecord& event : *events) {
+    for (EventRecord& event : *events) {
       const auto key = event.fields.find("key");
-      if (event.kind == "setting_changed" && key != event.fields.end()) changed.insert(key->second);
+      if (event.kind != "setting_changed" || key == event.fields.end()) continue;
+      changed[side].insert(key->second);
+      recorded.events[side].push_back(std::move(event));
     }
   }
-  for (Config& config : configs)
-    std::erase_if(config, [&](const auto& entry) { return changed.contains(entry.first); });
+  // Both may have changed it alike, and were looked at in other steps.
+  const auto both = [&](const std::string& key) {
+    return changed[0].contains(key) && changed[1].contains(key);
+  };
+  for (const std::size_t side : {0, 1}) {
+    std::erase_if(recorded.configs[side], [&](const auto& entry) { return both(entry.first); });
+    std::erase_if(recorded.events[side],
+                  [&](const EventRecord& event) { return both(event.fields.at("key")); });
+  }
+  return recorded;
+}
+
+OtherSettings RankJudge::SettingsAt(const RecordedSettings& recorded, std::uint64_t step, bool found) {
+  Config configs[2] = {recorded.configs[0], recorded.configs[1]};
+  for (const std::size_t side : {0, 1})
+    TakeBackLaterChanges(step, recorded.first_step[side], recorded.events[side], configs[side], found);
   return OtherSettings(configs[0], configs[1]);
+}
+
+void RankJudge::AddChanges(const RecordedSettings& recorded, std::set<std::uint64_t>& steps) {
+  constexpr std::uint64_t kJudged = 16;  // of one change
+  constexpr std::size_t kChanges = 4;
+  const std::uint64_t first = *steps.begin();
+  for (const std::size_t side : {0, 1}) {
+    for (std::size_t i = 0; i < std::min(recorded.events[side].size(), kChanges); ++i) {
+      const std::uint64_t found = recorded.events[side][i].step;
+      const std::uint64_t earliest = std::max(first, ChangedNotBefore(found, recorded.first_step[side]));
+      for (std::uint64_t step = earliest; step <= found && step < earliest + kJudged; ++step)
+        steps.insert(step);
+      if (found >= first) steps.insert(found);
+    }
+  }
+}
+
+// In a step in which a setting may still have had its old value, it explains only what stands out.
+std::vector<Jump> RankJudge::JumpsOfSettings(const RecordedSettings& recorded, std::uint64_t step,
+                                             const std::vector<Explained>& explained) const {
+  const bool first_step = IsFirstOfRuns(step);
+  std::vector<Jump> jumps =
+      FindSettingJumps(SettingsAt(recorded, step, /*found=*/true), explained, quiet_, first_step);
+  if (!recorded.any_events()) return jumps;
+  for (const Jump& maybe :
+       FindSettingJumps(SettingsAt(recorded, step, /*found=*/false), explained, quiet_, first_step)) {
+    const bool known =
+        std::any_of(jumps.begin(), jumps.end(), [&](const Jump& jump) { return jump.index == maybe.index; });
+    if (!known && (maybe.ratio > kStandsOut || IsQuietBefore(explained, maybe.index))) jumps.push_back(maybe);
+  }
+  return jumps;
 }
 
 // Also where only later steps are compared.
@@ -279,29 +330,29 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
   if (!setting.ok()) return setting.status();
   std::set<std::uint64_t> wanted = steps;
   if (*setting && (*setting)->step >= *steps.begin()) wanted.insert((*setting)->step);
+  auto settings = ReadSettings(plan_.steps.at(*steps.begin()));
+  if (!settings.ok()) return settings.status();
+  AddChanges(*settings, wanted);
   const auto before = std::distance(plan_.steps.begin(), plan_.steps.find(*steps.begin()));
   Explainer explainer;
   JumpFinder finder(static_cast<std::uint64_t>(before));
   StepPairs now;
-  std::optional<std::pair<std::pair<std::size_t, std::size_t>, OtherSettings>> settings;  // of two attempts
   for (const auto& [step, judged] : WithThoseBefore(wanted, last_step)) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
     STATCOLLECT_RETURN_IF_ERROR(Read(step, now));
     const std::vector<Explained> explained = explainer.Step(now.pairs);
+    for (const auto& [name, whole] : explainer.noise_driven()) noise_driven_[std::string(name)] |= whole;
     std::vector<Jump> jumps = finder.Find(explained);
     if (judged && *setting && (*setting)->step == step) {
       if (const auto jump = UpdateWith(**setting, explained)) jumps.push_back(*jump);
     }
     if (judged) {
       const auto attempts = plan_.steps.at(step);
-      if (!settings || settings->first != attempts) {
-        auto known = SettingsAt(step);
-        if (!known.ok()) return known.status();
-        settings.emplace(attempts, *std::move(known));
+      if (settings->attempts != attempts) {
+        settings = ReadSettings(attempts);
+        if (!settings.ok()) return settings.status();
       }
-      for (const Jump& jump : FindSettingJumps(settings->second, explained, quiet_, IsFirstOfRuns(step))) {
-        jumps.push_back(jump);
-      }
+      for (const Jump& jump : JumpsOfSettings(*settings, step, explained)) jumps.push_back(jump);
     }
     // Where a setting explains a jump, it is what the root is about.
     std::stable_sort(jumps.begin(), jumps.end(), [](const Jump& x, const Jump& y) {

@@ -103,11 +103,28 @@ TEST_F(VerdictSettingsTest, AMomentumOfRunningStatisticsIsTheBuffer) {
   EXPECT_EQ(CauseOf(report), "module_setting: momentum is 0.1 in a and 0.10001 in b (blocks.1.ln)");
 }
 
-TEST_F(VerdictSettingsTest, ASettingThatChangedWhileARunRanIsNotLookedAt) {
+TEST_F(VerdictSettingsTest, ASettingThatOneRunChangedWhileItRanIsTheRootFromThenOn) {
+  options_.steps = 9;
   also_ = [&](RunWriter& run, bool is_b) {
     if (is_b)
-      run.Event(0, 2, "setting_changed", "",
+      run.Event(0, 6, "setting_changed", "",
                 {{"key", ln_.begin()->first}, {"from", "1e-05"}, {"to", other_ln_.begin()->second}});
+  };
+  const DiffReport report = DiffOf(ln_, other_ln_, RoundingEverywhere());
+  ASSERT_EQ(Say(report), "6 forward blocks.2.ln") << "found when step 5 had ended, however little it changes";
+  EXPECT_EQ(
+      CauseOf(report),
+      "module_setting: eps is 1e-05 in a and 1.1e-05 in b (blocks.2.ln); it changed while b ran, as seen at "
+      "step 6");
+  const DiffReport seen =
+      DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 3e-7, /*from=*/5)));
+  EXPECT_EQ(Say(seen), "5 forward blocks.2.ln") << "where it stands out";
+}
+
+TEST_F(VerdictSettingsTest, ASettingThatBothRunsChangedIsNotLookedAt) {
+  also_ = [&](RunWriter& run, bool is_b) {
+    run.Event(0, 2, "setting_changed", "",
+              {{"key", ln_.begin()->first}, {"from", "0"}, {"to", (is_b ? other_ln_ : ln_).begin()->second}});
   };
   ExpectExplained(DiffOf(ln_, other_ln_, RoundingEverywhere()));
 }
