@@ -7,7 +7,7 @@
 namespace statcollect::query {
 namespace {
 
-double MedianOf(std::vector<double>& values) {
+double MedianInPlace(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   if (values.size() % 2 == 1) return *middle;
@@ -21,7 +21,7 @@ void OutlierCheck::Check(const GroupStep& at) {
   for (const auto& [kind, all] : NormsOf(at)) {
     std::vector<double> spreads;
     for (const Norms& norms : all) spreads.push_back(norms.spread);
-    const double pooled = MedianOf(spreads);
+    const double pooled = MedianInPlace(spreads);
     for (const Norms& norms : all)
       TakeHits(norms, std::max(std::log(kOutlierRatio), kOutlierSpreads * std::max(norms.spread, pooled)),
                at);
@@ -39,10 +39,10 @@ std::map<Kind, std::vector<OutlierCheck::Norms>> OutlierCheck::NormsOf(const Gro
     }
     if (logs.size() < kOutlierRanksMin) continue;
     Norms norms{.id = id};
-    norms.median = MedianOf(logs);
+    norms.median = MedianInPlace(logs);
     deviations.clear();
     for (const double x : logs) deviations.push_back(std::abs(x - norms.median));
-    norms.spread = 1.4826 * MedianOf(deviations);
+    norms.spread = 1.4826 * MedianInPlace(deviations);
     by_kind[keys_[id].key.kind].push_back(norms);
   }
   return by_kind;
