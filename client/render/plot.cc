@@ -66,7 +66,7 @@ Grid Draw(const std::vector<PlotLine>& lines, const Extent& extent, std::size_t 
 void CutBlanks(std::string& text) { text.erase(text.find_last_not_of(' ') + 1); }
 
 // Rows of text: of blocks from a grid of twice as many rows, or of marks.
-std::vector<std::string> Blocks(const Grid& grid) {
+std::vector<std::string> BlockRows(const Grid& grid) {
   std::vector<std::string> text(grid.size() / 2);
   for (std::size_t row = 0; row < text.size(); ++row) {
     for (std::size_t column = 0; column < grid[0].size(); ++column) {
@@ -96,7 +96,7 @@ std::string Plot(const std::vector<PlotLine>& lines, std::size_t columns, std::s
   if (extent.points < 2) return {};
   const bool one = lines.size() == 1;
   const auto cells =
-      one ? Blocks(Draw(lines, extent, columns, rows * 2)) : Marks(Draw(lines, extent, columns, rows));
+      one ? BlockRows(Draw(lines, extent, columns, rows * 2)) : Marks(Draw(lines, extent, columns, rows));
   std::string text;
   for (std::size_t row = 0; row < rows; ++row) {
     std::string label;
