@@ -27,6 +27,7 @@ class OtherSettings {
   struct OfOptimizer {
     Group group;
     std::string setting;
+    bool in_first_update = true;  // whether it can have an effect in a run's first update
   };
   const std::vector<OfOptimizer>& of_optimizers() const { return of_optimizers_; }
 
@@ -37,9 +38,6 @@ class OtherSettings {
   std::unordered_map<std::string, Both> of_modules_;  // only what differs, by LookupNames
   std::vector<OfOptimizer> of_optimizers_;
 };
-
-// What says how an optimizer computes, not what: "foreach", "fused"...
-bool IsWithoutEffect(std::string_view optimizer_setting);
 
 }  // namespace statcollect::query
 
