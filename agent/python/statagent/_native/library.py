@@ -9,7 +9,7 @@ from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_uint3
 from pathlib import Path
 from typing import Any
 
-from .errors import LibraryNotFoundError, from_code
+from ..errors import LibraryNotFoundError, from_code
 
 LIBRARY_NAME = "libstatagent.so"
 
@@ -85,7 +85,7 @@ class Identity(_Structure):
 
 
 class Tensor(_Structure):
-    stream: int | None = None  # of the CUDA device that computes the tensor; no field of the C structure
+    stream: int | None = None  # CUDA stream that computes the tensor; not a field of the C structure
     _fields_ = [
         ("struct_size", c_uint32),
         ("dtype", c_uint32),
@@ -191,13 +191,13 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 
 def candidates() -> list[Path]:
-    """Where the library may lie, best first: STATAGENT_LIBRARY alone if it is set; beside the package; in the release; the
-    source tree's build folders, `release` first, then the one built last."""
+    """Where the library may be, best first: STATAGENT_LIBRARY alone if it is set; beside the package; in the release; in the
+    source tree's build folders, `release` first, then the most recent build."""
     named = os.environ.get("STATAGENT_LIBRARY")
     if named:
         return [Path(named)]
-    package = Path(__file__).resolve().parent
-    # The last one is the release: python/statagent beside lib/.
+    package = Path(__file__).resolve().parents[1]
+    # The last place is that of a release: python/statagent beside lib/.
     places = [package / "lib" / LIBRARY_NAME, package / LIBRARY_NAME, package.parents[1] / "lib" / LIBRARY_NAME]
     root = package.parents[2] if len(package.parents) > 2 else package
     if (root / "agent" / "include" / "statagent" / "statagent.h").is_file():
@@ -208,20 +208,20 @@ def candidates() -> list[Path]:
 
 
 def find() -> Path:
-    """The first candidate that exists; the error names every place that was looked at."""
+    """The first candidate that exists. Raises LibraryNotFoundError, which lists the places."""
     places = candidates()
     for path in places:
         if path.is_file():
             return path
     raise LibraryNotFoundError(
-        f"load {LIBRARY_NAME}: found it in none of: {', '.join(map(str, places))}; expected the agent's shared library; "
+        f"load {LIBRARY_NAME}: not found in: {', '.join(map(str, places))}; expected the agent's shared library; "
         "build it (scripts/build.sh), or set STATAGENT_LIBRARY to its path"
     )
 
 
 @functools.cache
 def load() -> Any:
-    """The library, loaded once, with the types of all its functions."""
+    """The library with the types of its functions. Loaded once. Raises LibraryNotFoundError."""
     path = find()
     try:
         library = ctypes.CDLL(str(path))
@@ -231,18 +231,18 @@ def load() -> Any:
     except (OSError, AttributeError) as error:
         raise LibraryNotFoundError(
             f"load {path}: {error}; expected the agent's shared library of this version of the package; "
-            "build it again (scripts/build.sh), or set STATAGENT_LIBRARY to another one"
+            "rebuild it (scripts/build.sh), or set STATAGENT_LIBRARY to a matching one"
         ) from error
     return library
 
 
 def last_error() -> str:
-    """Message of this thread's last failed call."""
+    """The message of this thread's last failed call."""
     message = load().statagent_last_error()
     return message.decode("utf-8", "replace") if message else ""
 
 
 def check(code: int) -> None:
-    """Raises the error of a failed call; 0 passes."""
+    """Raises the error of a failed call. Code 0 is success."""
     if code:
         raise from_code(code, last_error())

@@ -6,8 +6,8 @@ import ctypes
 import sys
 from typing import Any, Optional
 
-from ._library import DTYPES, Tensor
-from .errors import TensorTypeError
+from ..errors import TensorTypeError
+from .library import DTYPES, Tensor
 
 _TORCH_DTYPES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
@@ -25,10 +25,10 @@ _DLPACK_CPU = (1, 3)  # kDLCPU, kDLCUDAHost (pinned memory)
 _DLPACK_CUDA = 2
 _CACHED_LAYOUTS_MAX = 4096
 
-# torch.dtype -> number; filled when torch is seen first.
+# torch.dtype -> number; filled at the first torch tensor.
 _torch_numbers: dict[Any, int] = {}
-# (dtype, shape, strides, device) -> a structure that lacks only the data pointer. A structure is taken out while it is used, so that
-# no two threads ever share one.
+# (dtype, shape, strides, device) -> a structure without its data pointer. A structure is removed while it is in use, so that two threads
+# never share one.
 _idle: dict[tuple[Any, ...], Tensor] = {}
 
 
@@ -56,25 +56,25 @@ def _structure(dtype: int, shape: Any, strides: Any, cuda_device: int = -1) -> T
 
 
 def cuda_stream(torch: Any, device: int) -> int:
-    """The stream that this thread's work on the device goes to."""
+    """This thread's current stream on the device."""
     try:
-        return int(torch._C._cuda_getCurrentRawStream(device))  # a tenth of the time of the public way
+        return int(torch._C._cuda_getCurrentRawStream(device))  # takes a tenth of the public function's time
     except AttributeError:
         return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 def capturing() -> bool:
-    """Whether this thread's current CUDA stream is being captured into a graph: nothing runs, the graph does when it is replayed."""
+    """Whether this thread's current CUDA stream is being captured into a graph, so that nothing runs until the graph is replayed."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
-# A structure for one call of the library; the key under which it is given back, or None; what keeps the memory alive.
+# A structure for one call of the library; the key under which it is returned, or None; the object that keeps the memory alive.
 Borrowed = tuple[Tensor, Optional[tuple[Any, ...]], Any]
 
 
 def borrow(value: Any) -> Borrowed:
-    """The tensor or array as a structure, without a copy where its layout allows. TensorTypeError says what is wrong."""
+    """The tensor or array as a structure, without a copy if its layout allows. Raises TensorTypeError, which names the problem."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _borrow_torch(torch, value)
@@ -85,21 +85,21 @@ def borrow(value: Any) -> Borrowed:
 
 
 def give_back(borrowed: Borrowed) -> None:
-    """For the next tensor of the same layout. Not needed after a failure."""
+    """Returns the structure, for the next tensor of the same layout. Not needed after a failure."""
     if borrowed[1] is not None:
         _idle[borrowed[1]] = borrowed[0]
 
 
 def plain_tensor_types() -> tuple[type, type]:
-    """Types of torch tensors that are nothing but their memory; subclasses may be anything."""
+    """The types of torch tensors that consist of their memory only. Other subclasses may behave differently."""
     import torch
 
     return torch.Tensor, torch.nn.Parameter
 
 
 class Place:
-    """Where tensors come along again and again. Keeps the structure for their layout, so that a torch tensor of the same layout as
-    the last one needs nothing but its address. Threads: any; a structure is taken out while it is used."""
+    """A place in a model where a tensor appears in every step. Keeps the structure of the last tensor, so that the next one only needs its
+    address if it has the same layout. Threads: any; a structure is removed while it is in use."""
 
     __slots__ = ("_device", "_dtype", "_item_bytes", "_shape", "_strides", "_structure")
 
@@ -109,12 +109,12 @@ class Place:
         self._item_bytes = 0
 
     def borrow(self, tensor: Any) -> Tensor | None:
-        """The tensor's structure if it has the layout of the last one, else None: then it goes the long way, and `learn` keeps what
-        that made. Goes back with `give_back`. Precondition: type(tensor) is one of plain_tensor_types()."""
+        """The tensor's structure if its layout is that of the last tensor; return it with `give_back`. Otherwise None: call the function
+        `borrow` and then `learn`. Precondition: type(tensor) is one of plain_tensor_types()."""
         structure, self._structure = self._structure, None
         if structure is None:
             return None
-        try:  # what has no strides or no memory raises
+        try:  # raises for tensors without strides or memory
             if tensor.shape != self._shape or tensor.stride() != self._strides or tensor.dtype is not self._dtype:
                 return None
             data = tensor.data_ptr()
@@ -133,7 +133,7 @@ class Place:
         self._structure = structure
 
     def learn(self, tensor: Any, borrowed: Borrowed) -> None:
-        """Keeps the structure that `borrow` made for the tensor, for the next one; instead of giving it back."""
+        """Keeps the structure that the function `borrow` made for the tensor. Replaces a call of the function `give_back`."""
         if borrowed[2] is tensor and borrowed[1] is not None and borrowed[0].dtype < DTYPES["c64"]:
             self._device, self._dtype = tensor.get_device(), tensor.dtype
             self._shape, self._strides = tensor.shape, tensor.stride()
@@ -151,9 +151,9 @@ def _borrow_torch(torch: Any, tensor: Any) -> Borrowed:
     dtype = (_torch_numbers or _fill_torch_numbers(torch)).get(tensor.dtype)
     if dtype is None or not (tensor.is_cpu or tensor.is_cuda) or tensor.layout is not torch.strided:
         raise _refuse_torch(torch, tensor, dtype)
-    if torch.nn.parameter.is_lazy(tensor):  # nearly everything one can ask it raises
+    if torch.nn.parameter.is_lazy(tensor):  # almost all of its attributes raise
         raise _refuse(
-            "a parameter of a lazy module without a shape yet", "expected one with data, as after the first forward pass"
+            "a parameter of a lazy module without a shape yet", "expected one with data, as it has after the first forward pass"
         )
     if tensor.is_neg() or (dtype >= 16 and tensor.is_conj()):
         with torch.no_grad():
@@ -161,8 +161,8 @@ def _borrow_torch(torch: Any, tensor: Any) -> Borrowed:
     try:
         data, shape, strides = tensor.data_ptr(), tensor.shape, tensor.stride()
         if data == tensor.storage_offset() * tensor.element_size():
-            data = 0  # the storage is none: only the offset is left (FakeTensor, DTensor, memory that FSDP has freed)
-    except RuntimeError:  # FakeTensor, functorch's wrappers and the like
+            data = 0  # there is no storage, only an offset (FakeTensor, DTensor, memory that FSDP has freed)
+    except RuntimeError:  # FakeTensor, wrappers of functorch, and others
         data, shape, strides = 0, (1,), (1,)
     if not data and 0 not in shape:
         if hasattr(tensor, "to_local"):  # DTensor: this rank's shard
@@ -202,14 +202,15 @@ def _refuse_torch(torch: Any, tensor: Any, dtype: int | None) -> TensorTypeError
 def _refuse_unreadable(torch: Any, tensor: Any) -> TensorTypeError:
     if torch.nn.parameter.is_lazy(tensor):
         return _refuse(
-            "a parameter of a lazy module without a shape yet", "expected one with data, as after the first forward pass"
+            "a parameter of a lazy module without a shape yet", "expected one with data, as it has after the first forward pass"
         )
     if tensor.is_nested:
         return _refuse_torch(torch, tensor, None)
     wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
     if wrapped is not None and wrapped(tensor):
         return _refuse(
-            "a torch tensor inside of vmap, grad or another torch.func transform", "expected one outside; observe the result"
+            "a torch tensor inside of vmap, grad or another torch.func transform",
+            "expected one outside of it; observe the result",
         )
     return _refuse(f"a torch tensor of type {type(tensor).__name__} without memory of its own", "expected one with data")
 
@@ -223,7 +224,7 @@ def _borrow_numpy(numpy: Any, array: Any) -> Borrowed:
         raise _refuse(f"a NumPy array of dtype {array.dtype}", f"expected one of {', '.join(_TORCH_DTYPES)}")
     if not array.dtype.isnative:
         raise _refuse(
-            f"a NumPy array of dtype {array.dtype.str} in foreign byte order",
+            f"a NumPy array of dtype {array.dtype.str} in non-native byte order",
             "expected native order; observe array.astype(array.dtype.newbyteorder('='))",
         )
     size = array.itemsize
@@ -235,12 +236,15 @@ def _borrow_numpy(numpy: Any, array: Any) -> Borrowed:
 
 
 def _borrow_foreign(value: Any) -> Borrowed:
-    """Objects of other libraries: through DLPack or __array_interface__."""
+    """An object of another library, through DLPack or __array_interface__."""
     name = type(value).__name__
     if isinstance(value, type):
         raise _refuse(f"the type {value.__name__}")
     if hasattr(value, "__cuda_array_interface__") and "torch" not in sys.modules:
-        raise _refuse(f"a {name} in memory of a GPU", "expected torch to be imported, which reads it; or copy it to the CPU")
+        raise _refuse(
+            f"a {name} in memory of a GPU",
+            "expected torch to be imported, which can read it; import torch, or copy it to the CPU",
+        )
     try:
         if hasattr(value, "__cuda_array_interface__"):
             torch = sys.modules["torch"]

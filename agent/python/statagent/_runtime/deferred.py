@@ -1,7 +1,7 @@
-"""Small tensors on a GPU whose values are wanted, without ever waiting for them.
+"""Values of small tensors on a GPU, without waiting for the GPU.
 
-A tensor is copied to pinned memory in the stream that computes it, and an event is recorded behind the copy. Later calls look whether
-the event is over, and hand the copy on. `flush` and `close` wait for what is left, within their own timeout."""
+A tensor is copied to pinned memory in the stream that computes it, followed by an event. Later calls check the event, and pass the copy on
+once it has completed. `flush` and `close` wait for the remaining ones, within their timeout."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _POLL_SECONDS = 0.0005
 
 
 class Pending(Protocol):
-    """A value on its way."""
+    """A copy in progress."""
 
     def ready(self) -> bool:
-        """Whether value() can be had without waiting. May raise what the device reports."""
+        """Whether the copy is complete. May raise an error of the device."""
 
     def value(self) -> Any:
-        """The tensor in memory of the CPU; once, after ready()."""
+        """The tensor in CPU memory. Call it once, after ready() has returned True."""
 
 
 # Starts the copy of a tensor. May raise.
@@ -32,8 +32,8 @@ Copy = Callable[[Any], Pending]
 
 
 class Deferred:
-    """Values in the order in which they were handed over; `lost` takes the reason why one will not arrive. Threads: any. Keeps no
-    tensor of the program."""
+    """A queue of copies, passed on in the order of `add`. `lost` is called with the reason if a value will not arrive. Threads: any. Keeps no
+    reference to the program's tensors."""
 
     def __init__(self, lost: Callable[[str], None], copy: Copy | None = None, pending_max: int = PENDING_MAX) -> None:
         self._copy, self._lost, self._pending_max = copy or start_copy, lost, pending_max
@@ -44,22 +44,22 @@ class Deferred:
         return len(self._pending)
 
     def add(self, what: str, tensor: Any, done: Callable[[Any], None]) -> None:
-        """Calls done(the tensor in memory of the CPU): at once if it lies there, else in a later call of this object, from the thread
-        that makes it. `what` names it in messages. Never waits and never raises; with `pending_max` values on their way it is lost."""
+        """Calls done(the tensor in CPU memory): immediately if it is there, else during a later call of this object and in that call's
+        thread. `what` names the value in messages. Never waits and never raises. If `pending_max` copies are in progress, the value is lost."""
         try:
             if not on_gpu(tensor):
                 done(tensor.detach())
                 return
             self.collect()
             if len(self._pending) >= self._pending_max or tensor.numel() > ELEMENTS_MAX:
-                self._lost(f"{what}: {len(self._pending)} values are on their way from the GPU; expected fewer, or smaller ones")
+                self._lost(f"{what}: {len(self._pending)} values are being copied from the GPU; expected fewer, or smaller ones")
                 return
             self._pending.append((what, done, self._copy(tensor)))
         except Exception as error:
             self._lost(f"{what}: {error}")
 
     def collect(self, at_most: int = LOOKED_AT_MAX) -> None:
-        """Hands on those that have arrived, in their order. Never waits and never raises."""
+        """Passes on completed copies, in their order. Never waits and never raises."""
         if not self._pending:
             return
         with self._lock:
@@ -81,7 +81,7 @@ class Deferred:
         return True
 
     def drain(self, seconds: float) -> bool:
-        """Waits until all have arrived, no longer than this; whether they have."""
+        """Waits at most this long until all copies are complete; returns whether they are."""
         deadline = time.monotonic() + seconds
         while self._pending:
             self.collect(len(self._pending))
@@ -92,10 +92,10 @@ class Deferred:
         return True
 
     def drop(self) -> None:
-        """Gives up what has not arrived; each one is told as lost."""
+        """Gives up incomplete copies, each of which is reported as lost."""
         with self._lock:
             while self._pending:
-                self._lost(f"{self._pending.popleft()[0]}: it had not arrived from the GPU at the end")
+                self._lost(f"{self._pending.popleft()[0]}: its copy from the GPU was not complete at the end")
 
 
 class _CudaCopy:
@@ -112,7 +112,7 @@ class _CudaCopy:
 
 
 def start_copy(tensor: Any) -> Pending:
-    """A copy in pinned memory, which torch keeps for later ones, and an event behind it in the current stream of the tensor's device."""
+    """Starts a copy to pinned memory, which torch caches, in the current stream of the tensor's device."""
     import torch
 
     with torch.no_grad(), torch.cuda.device(tensor.device):
@@ -127,5 +127,5 @@ def start_copy(tensor: Any) -> Pending:
 
 
 def on_gpu(value: Any) -> bool:
-    """Whether a value must not be read at once: a torch tensor in a CUDA device's memory."""
+    """Whether a value is a torch tensor on a CUDA device, so that reading it would wait."""
     return getattr(value, "is_cuda", False) is True and hasattr(value, "data_ptr")

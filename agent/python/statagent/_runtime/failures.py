@@ -1,4 +1,4 @@
-"""Uncaught exceptions. That of the main thread ends the process, and its run shows as interrupted; each is an event of the run."""
+"""Reports uncaught exceptions. One in the main thread ends the process and leaves the run interrupted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 MESSAGE_MAX = 500  # characters
 KIND = "exception"
 
-# Takes a sentence, fields for programs, and whether the process ends.
+# Arguments: a sentence, fields for programs, and whether the process ends.
 Report = Callable[[str, Mapping[str, str], bool], None]
 
 _report: Report | None = None
@@ -21,7 +21,7 @@ _installed = False
 
 
 def report_to(report: Report) -> None:
-    """From now on. The hooks that were there before are called as before. Must not raise."""
+    """Reports uncaught exceptions from now on. `report` must not raise. Exception hooks that were installed before are still called."""
     global _report, _installed
     _report = report
     if _installed:
@@ -30,19 +30,19 @@ def report_to(report: Report) -> None:
     before, before_in_thread = sys.excepthook, threading.excepthook
 
     def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not (hasattr(sys, "ps1") or sys.flags.interactive):  # at a prompt the process goes on
-            _tell(kind, error, trace, "")
+        if not (hasattr(sys, "ps1") or sys.flags.interactive):  # at a prompt the process continues
+            _send(kind, error, trace, "")
         before(kind, error, trace)
 
     def uncaught_in_thread(args: Any) -> None:
         if args.exc_type is not SystemExit:
-            _tell(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name if args.thread is not None else "unknown")
+            _send(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name if args.thread is not None else "unknown")
         before_in_thread(args)
 
     sys.excepthook, threading.excepthook = uncaught, uncaught_in_thread
 
 
-def _tell(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None, thread: str) -> None:
+def _send(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None, thread: str) -> None:
     try:
         message = str(error)[:MESSAGE_MAX]
         fields = {"type": kind.__name__, "message": message}
@@ -56,5 +56,5 @@ def _tell(kind: type[BaseException], error: BaseException | None, trace: Traceba
         if _report is not None:
             _report(text, fields, not thread)
     except Exception:
-        # The program's own exception matters, not what goes wrong while it is told.
+        # An error in reporting must not hide the program's own exception.
         return

@@ -1,8 +1,8 @@
-"""Inputs that no watched module has returned: residual sums, attention, functions between modules. They are recorded as kind `input` of the
-module that is given them, so that what happens between two modules has a place of its own.
+"""Which tensors have been recorded in this step, to find inputs that no watched module has returned: residual sums, attention, functions
+between modules. Those are recorded as kind `input` of the module that receives them.
 
-A tensor is known if it has been recorded in this step and still holds the same values: by address, version and layout. What is recorded is held by
-weak references: an address that was given to another tensor is not mistaken for the one before."""
+A tensor is known if its address, version and layout are those of a recorded one. Recorded tensors are held by weak references, so that memory
+that is reused for another tensor is not mistaken for the first one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 
 class KnownTensors:
-    """What was recorded in the current step. Threads: the training thread."""
+    """Tensors that were recorded in the current step. Threads: the training thread."""
 
     def __init__(self) -> None:
-        # Address -> the tensor, what it is a view of (or None), its version and number of elements (-1: not contiguous).
+        # Address -> the tensor, its base if it is a view (else None), its version and number of elements (-1: not contiguous).
         self._known: dict[int, tuple[Any, Any, int, int]] = {}
 
     def clear(self) -> None:
         self._known.clear()
 
     def note(self, tensor: Any) -> None:
-        """The tensor has been recorded, or need not be."""
+        """The tensor has been recorded, or need not be recorded."""
         base = tensor._base
         elements = tensor.numel() if tensor.is_contiguous() else -1
         held = None if base is None else weakref.ref(base)
@@ -37,7 +37,7 @@ class KnownTensors:
         if noted is tensor:
             return True
         if noted is None and (base is None or base() is None):
-            return False  # the memory may belong to another tensor by now
+            return False  # the memory may belong to another tensor now
         if elements == tensor.numel() and tensor.is_contiguous():
             return True
         return noted is not None and noted.shape == tensor.shape and bool(noted.stride() == tensor.stride())

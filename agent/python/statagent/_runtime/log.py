@@ -1,4 +1,4 @@
-"""Lines on standard error, rate-limited: the package never writes more than one line a minute about one thing."""
+"""Rate-limited lines on standard error: at most one line a minute for each topic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _last: dict[str, float] = {}
 
 
 def warn(topic: str, text: str, interval: float = INTERVAL_SECONDS) -> None:
-    """Writes "statagent: TEXT" unless it wrote about this topic within the interval. Never raises."""
+    """Writes "statagent: TEXT", unless a line of this topic was written within the interval, in seconds. Never raises."""
     try:
         now = time.monotonic()
         with _lock:
@@ -28,10 +28,11 @@ def warn(topic: str, text: str, interval: float = INTERVAL_SECONDS) -> None:
 
 
 def warn_once(topic: str, text: str) -> None:
+    """As warn, once a process for each topic."""
     warn(topic, text, float("inf"))
 
 
 def forget() -> None:
-    """Begins anew, as in a fresh process."""
+    """Forgets what was written, as in a new process."""
     with _lock:
         _last.clear()

@@ -1,4 +1,4 @@
-"""What could not be recorded: counted each time, said as an event of the run once for each name and reason."""
+"""Records that could not be made: each is counted; each name and reason is reported once, as an event of the run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _PREFIX = "statistics of a tensor: "
 
 
 class Refusals:
-    """Counter and events of what was not recorded. Threads: any."""
+    """The counter and the events. Threads: any."""
 
     def __init__(self, log_event: Callable[[str, str, Mapping[str, str]], None]) -> None:
         self._log_event = log_event
         self._lock = threading.Lock()
         self._count = 0
         self._events = 0
-        self._told: set[tuple[str, str, str]] = set()
+        self._reported: set[tuple[str, str, str]] = set()
         self._reasons: dict[str, int] = {}
 
     @property
@@ -35,16 +35,16 @@ class Refusals:
             self._count += 1
             return self._count
 
-    def tell(self, name: str, kind: str, reason: str) -> None:
-        """Logs the event unless this name and reason had theirs, or there were enough."""
+    def report(self, name: str, kind: str, reason: str) -> None:
+        """Logs an event, unless there was one for this name and reason or the limit is reached."""
         if self._events >= EVENTS_MAX:
             return
         reason = reason.removeprefix(_PREFIX)[:REASON_MAX]
-        alike = re.sub(r"\d+", "#", reason)  # a shape that changes makes no new reason
+        alike = re.sub(r"\d+", "#", reason)  # reasons that differ only in a shape are the same
         with self._lock:
-            if self._events >= EVENTS_MAX or (name, kind, alike) in self._told:
+            if self._events >= EVENTS_MAX or (name, kind, alike) in self._reported:
                 return
-            self._told.add((name, kind, alike))
+            self._reported.add((name, kind, alike))
             times = self._reasons[alike] = self._reasons.get(alike, 0) + 1
             if times > EVENTS_OF_REASON_MAX:
                 return
@@ -52,12 +52,12 @@ class Refusals:
             last = self._events == EVENTS_MAX or times == EVENTS_OF_REASON_MAX
         text = f"{_what(name, kind)} not recorded: {reason}"
         if last:
-            text += " (further ones are counted, not told)"
+            text += " (further ones are counted, not reported)"
         self._log_event(KIND, text.replace("\0", "\\0"), {"name": name, "kind": kind, "reason": reason})
 
 
 def _what(name: str, kind: str) -> str:
-    """What a message is about, with its verb."""
+    """The subject of a message and its verb."""
     if name:
         return f"{kind} of '{name}' is" if kind else f"'{name}' is"
     return f"a record of kind {kind} is" if kind else "a record is"

@@ -1,14 +1,14 @@
-"""Environment variables of the package: a misspelt one has no effect, so it is reported."""
+"""Environment variables of the package. Misspelt ones have no effect, so they are reported."""
 
 from __future__ import annotations
 
 import difflib
 import os
 
-from ._log import warn_once
+from .log import warn_once
 
 _PREFIX = "STATAGENT_"
-# The arguments of init, and what has no argument. CONNECT_TIMEOUT_MS is read by the library.
+# The arguments of init, and variables without an argument. The library reads CONNECT_TIMEOUT_MS.
 KNOWN = frozenset(
     _PREFIX + name
     for name in (

@@ -1,9 +1,9 @@
-"""The configuration checklist: what a run is made of, recorded without anybody writing it down.
+"""The configuration checklist: settings of a run that are recorded automatically.
 
-`init` sends what the process knows (_environment), `watch` what model and optimizers tell. Settings of modules are read from their
-own attributes, so that a norm's eps, an attention's scale or a replaced forward() is seen whoever set it; modules that differ only
-in the numbers of their path share one entry ("module.blocks.*.ln1.eps"). Later the model is looked at again now and then: a setting
-that changed is an event `setting_changed`, and the run's configuration has the new value.
+`init` sends the process's part (environment.py), `watch` the settings of model and optimizers. Settings of modules are read from their
+attributes, so that a norm's eps, an attention's scale or a replaced forward() is recorded no matter who set it. Modules whose paths differ
+only in numbers share an entry ("module.blocks.*.ln1.eps"). The model is checked again from time to time: a changed setting emits an event
+`setting_changed`, and the run's configuration gets the new value.
 
 Nothing here raises into training, keeps a tensor or waits for a device."""
 
@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ._configuration import SETTINGS_MAX
-from ._environment import gpus, library_versions, random_state, read_each, text, torch_state
-from ._modules import Named, name_modules
-from .agent import Agent
+from .._runtime.agent import Agent
+from .._torch.modules import Named, name_modules
+from .configuration import SETTINGS_MAX
+from .environment import gpus, library_versions, random_state, read_each, text, torch_state
 
 ENTRIES_MAX = 2000  # of one watch
 HF_ENTRIES_MAX = 300
@@ -42,7 +42,7 @@ def pattern_of(name: str) -> str:
 
 
 class Entries:
-    """Entries in the order of their importance, bounded; what does not fit is counted."""
+    """A bounded number of entries, most important first. Those that do not fit are counted and hashed."""
 
     def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
         self.found: dict[str, str] = {}
@@ -70,7 +70,7 @@ class Entries:
 
 
 def model_checklist(model: Any) -> dict[str, str]:
-    """Structure and settings of a torch module. `model` may be wrapped (DistributedDataParallel, FSDP, torch.compile)."""
+    """Structure and settings of a torch module, which may be wrapped (DistributedDataParallel, FSDP, torch.compile)."""
     entries = Entries()
     modules = name_modules(model)
     for part in (_structure, _sizes, _tied, _frozen):
@@ -105,13 +105,13 @@ def _structure(modules: list[Named]) -> dict[str, Any]:
 
 
 def _length(named: Named) -> int | None:
-    """How many layers a list of modules has."""
+    """The number of layers of a list of modules; None for other modules."""
     children = named.value._modules
     return len(children) if len(children) > 1 and all(key.isdecimal() for key in children) else None
 
 
 def _sizes(modules: list[Named]) -> dict[str, Any]:
-    """Numbers of elements. Parameters that are lazy or not there yet count as 0."""
+    """Numbers of elements. Lazy parameters count as 0."""
     parameters = _distinct(modules, "_parameters")
     elements: Counter[str] = Counter()
     devices: Counter[str] = Counter()
@@ -154,7 +154,7 @@ def _dtype_text(tensor: Any) -> str:
 
 
 def _tied(modules: list[Named]) -> dict[str, str]:
-    """Parameters that several modules share: "model.tied.tok.weight": "head.weight"."""
+    """Parameters that several modules share, as {"model.tied.tok.weight": "head.weight"}."""
     names: dict[int, list[str]] = {}
     for named in modules:
         for key, parameter in named.value._parameters.items():
@@ -168,7 +168,7 @@ def _tied(modules: list[Named]) -> dict[str, str]:
 
 
 def _frozen(modules: list[Named]) -> dict[str, str]:
-    """Patterns of parameters of which some are not trained."""
+    """Patterns of parameters that include frozen ones."""
     found: dict[str, list[tuple[str, str]]] = {}
     for named in modules:
         for key, parameter in named.value._parameters.items():
@@ -183,8 +183,8 @@ def _frozen(modules: list[Named]) -> dict[str, str]:
 
 
 def module_settings(modules: list[Named]) -> dict[str, str]:
-    """Class and simple attributes of each module, by pattern: {"module.blocks.*.ln1.eps": "1e-05"}. Where modules of a pattern
-    differ: "1e-05 x 3; 0.001 (blocks.1.ln1)"."""
+    """Class and simple attributes of each module, by pattern: {"module.blocks.*.ln1.eps": "1e-05"}. If modules of a pattern differ, the
+    value is "1e-05 x 3; 0.001 (blocks.1.ln1)"."""
     values: dict[tuple[str, str], list[tuple[str, str]]] = {}
     alike: Counter[str] = Counter()
     training = modules[0].value.training
@@ -200,7 +200,7 @@ def module_settings(modules: list[Named]) -> dict[str, str]:
 
 
 def _mixed_patterns(modules: list[Named]) -> set[str]:
-    """Patterns whose modules have little in common: the parts of a Sequential, not layers of which one is another."""
+    """Patterns whose modules have little in common: parts of a Sequential rather than repeated layers."""
     classes: dict[str, list[str]] = {}
     for named in modules:
         classes.setdefault(pattern_of(named.name), []).append(named.class_name)
@@ -224,7 +224,7 @@ def _settings_of(named: Named, root_training: bool) -> Iterator[tuple[str, str]]
 
 
 def _setting(value: Any) -> str | None:
-    """A simple value, or a function, as text; None for everything else."""
+    """A simple value or a function as text; None for other values."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         return text(value)[:_TEXT_MAX]
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
@@ -238,8 +238,8 @@ def _setting(value: Any) -> str | None:
 
 
 def _summary(values: list[tuple[str, str]], of: int = 0) -> str:
-    """One value if all agree, else each with how often it occurs, the rare ones with their places, and a hash of the rest.
-    `of`: how many could have a value."""
+    """The value if all agree. Otherwise each value with its number of occurrences, or the places of rare ones, and a hash of the rest.
+    `of`: how many modules there are."""
     places: dict[str, list[str]] = {}
     for name, value in values:
         places.setdefault(value, []).append(name)
@@ -265,7 +265,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _hf_config(modules: list[Named]) -> dict[str, str]:
-    """The root's `config`, as models of Hugging Face have: {"model.config.hidden_size": "768"}."""
+    """The root's `config`, an attribute of Hugging Face's models, as {"model.config.hidden_size": "768"}."""
     config: Any = getattr(modules[0].value, "config", None)
     content = config.to_dict() if callable(getattr(config, "to_dict", None)) else None
     if not isinstance(content, dict):
@@ -293,7 +293,7 @@ def _hf_config(modules: list[Named]) -> dict[str, str]:
 
 
 def optimizer_checklist(optimizers: list[Any]) -> dict[str, str]:
-    """Class and settings of every parameter group: {"optimizer.group0.lr": "0.001"}; several optimizers: "optimizer.1.group0.lr"."""
+    """Class and settings of every parameter group: {"optimizer.group0.lr": "0.001"}. With several optimizers: "optimizer.1.group0.lr"."""
     entries = Entries()
     for index, optimizer in enumerate(optimizers):
         prefix = "optimizer" if len(optimizers) == 1 else f"optimizer.{index}"
@@ -321,7 +321,7 @@ def _optimizer(prefix: str, optimizer: Any) -> dict[str, str]:
 
 
 def group_settings(group: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a parameter group is told, as text; of tensors only those that lie on the CPU."""
+    """The settings of a parameter group as text. Tensors are included only if they are on the CPU."""
     for key, value in group.items():
         if key == "params":
             yield "tensors", str(len(value))
@@ -338,7 +338,7 @@ def group_settings(group: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def parallel_checklist(model: Any) -> dict[str, str]:
-    """Process group and wrapper of a model."""
+    """The process group, and the wrapper of a model."""
     import torch
 
     found: dict[str, str] = {}
@@ -408,7 +408,7 @@ def _fsdp2(model: Any) -> dict[str, str]:
 
 
 class Checklist:
-    """What one watch told about its model and optimizers, and what changed since. Threads: the training thread."""
+    """The checklist of one watch, and its changes. Threads: the training thread."""
 
     def __init__(self, agent: Agent, model: Any, optimizers: list[Any], name: str = "") -> None:
         self._agent, self._optimizers = agent, optimizers
@@ -416,7 +416,7 @@ class Checklist:
         known = agent.settings if "model.class" not in agent.user_settings else {}
         self._name = name or self._name_beside(known.get("model.class"))
         self._steps = self._changes = 0
-        self._restless: set[str] = set()  # settings that changed once; a second time nobody wants to know
+        self._restless: set[str] = set()  # settings that have changed once; further changes are not reported
         self._updated = False
         self._optimizer = optimizer_checklist(optimizers)
         found = {**model_checklist(model), **self._optimizer, **_safely(parallel_checklist, model)}
@@ -430,7 +430,7 @@ class Checklist:
         self._agent.remove_flush_listener(self.look_again)
 
     def before_update(self, _: Any = None) -> None:
-        """An optimizer is about to make an update. Before the first one its settings may have changed since the watch began."""
+        """An optimizer is about to make an update. Before the first one its settings are read again."""
         if self._updated:
             return
         self._updated = True
@@ -438,14 +438,14 @@ class Checklist:
         self._send({self._key(key): value for key, value in found.items() if self._optimizer.get(key) != value})
 
     def step_ended(self) -> None:
-        """Looks at the modules again after 1, 2, 4, ... steps, and every CHECK_EVERY."""
+        """Checks the modules after 1, 2, 4, ... steps, and every CHECK_EVERY."""
         self._steps += 1
         if self._steps & (self._steps - 1) == 0 or self._steps % CHECK_EVERY == 0:
             self.look_again()
 
     def look_again(self) -> None:
-        """Tells of settings that changed. What gets no event is not sent either: without one, `diff` would take it for a setting
-        that the run had from its start. Cost: one pass over the attributes of all modules. Never raises."""
+        """Reports changed settings. A setting without an event is not sent either: `diff` would assume that the run had it from its start.
+        Cost: one pass over the attributes of all modules. Never raises."""
         if self._changes >= CHANGES_MAX or self._agent.closed:
             return
         found = _safely(module_settings, self._modules)
@@ -464,7 +464,7 @@ class Checklist:
         self._send({self._key(key): value for key, value in changed.items()})
 
     def _name_beside(self, other: str | None) -> str:
-        """A second model's entries have its class in their keys, unless they are the first one's anew."""
+        """The class that a second model's keys contain; "" if the model has the first one's class, so that it replaces its entries."""
         own = self._modules[0].class_name
         return "" if other in (None, own) else own
 
@@ -473,7 +473,7 @@ class Checklist:
         return f"{section}.{self._name}.{rest}" if self._name else key
 
     def _send(self, entries: Mapping[str, str]) -> None:
-        """What the collector does not know yet. What the user has set stands."""
+        """Sends new and changed entries, except those that the user has set."""
         settings = self._agent.settings
         new = {
             key: value for key, value in entries.items() if settings.get(key) != value and key not in self._agent.user_settings
@@ -486,7 +486,7 @@ class Checklist:
 
 
 def _now() -> dict[str, str]:
-    """What may have changed since init: switches, seeds, devices in use."""
+    """The part of the process's checklist that may have changed since init: switches, seeds, devices in use."""
     found: dict[str, str] = {}
     for part in (torch_state, library_versions, gpus):
         found.update(_safely(part))

@@ -1,4 +1,4 @@
-"""The user's configuration, flattened to what is stored with a run."""
+"""The user's configuration, flattened to the form in which it is stored."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import InvalidArgumentError
+from ..errors import InvalidArgumentError
 
-SETTINGS_MAX = 4096  # that the library takes
-ENTRIES_MAX = 4000  # the rest is for the automatic ones
+SETTINGS_MAX = 4096  # the library's limit
+ENTRIES_MAX = 4000  # of the user's; the rest is for the checklist
 DEPTH_MAX = 16
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object or function: another one in each process
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object or function, which differs between processes
 
 
 def flatten_configuration(config: Any) -> dict[str, str]:
-    """Nested mappings, sequences and dataclasses as {"model.layers": "4"}."""
+    """Nested mappings, sequences and dataclasses as {"model.layers": "4"}. Raises InvalidArgumentError for anything else, and for more than
+    ENTRIES_MAX entries or DEPTH_MAX levels."""
     if config is None:
         return {}
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
@@ -61,7 +62,7 @@ def _text(value: Any) -> str:
 
 
 def environment_configuration() -> dict[str, str]:
-    """STATAGENT_CONFIG: a JSON object, or @FILE with one."""
+    """The content of STATAGENT_CONFIG, a JSON object or @FILE with one, flattened. Raises InvalidArgumentError."""
     text = os.environ.get("STATAGENT_CONFIG", "")
     if not text:
         return {}

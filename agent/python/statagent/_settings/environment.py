@@ -1,6 +1,6 @@
-"""What a process can say about itself for the configuration checklist: versions, variables, code, machine, seeds.
+"""The process's part of the configuration checklist: versions, variables, code, machine, seeds.
 
-Reads only; starts no CUDA context, imports no package, draws no random number. What cannot be read is left out."""
+Only reads: it does not start a CUDA context, import packages or draw random numbers. What cannot be read is left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PACKAGES = (
     "torch", "numpy", "transformers", "accelerate", "lightning", "pytorch-lightning", "deepspeed", "flash-attn", "triton", "apex",
     "xformers", "transformer-engine", "datasets", "tokenizers", "peft", "bitsandbytes", "jax",
 )  # fmt: skip
-# Variables that change numbers or the order in which they are summed. Nothing else is ever recorded.
+# Variables that affect numbers or the order of summation. No other variables are recorded.
 VARIABLES = frozenset((
     "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED",
     "TOKENIZERS_PARALLELISM", "XLA_FLAGS", "ATEN_CPU_CAPABILITY", "HIP_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION",
@@ -40,20 +40,20 @@ VARIABLE_FAMILIES = (
     "CUBLAS_", "CUBLASLT_", "CUDNN_", "NCCL_", "GLOO_", "NVTE_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_", "OMP_",
     "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "DNNL_", "ONEDNN_", "TRITON_", "FLASH_ATTENTION_", "FSDP_",
 )  # fmt: skip
-# Values of options with these words are not recorded. A plain number is no key and no token, but the size of one.
+# Values of options with these words are not recorded. A plain number is recorded: it is not a secret, but a size.
 _SECRET_WORDS = frozenset(("password", "passwd", "passphrase", "secret", "credential", "credentials", "apikey", "auth", "pwd"))
 _SECRET_LAST_WORDS = frozenset(("key", "token", "tokens", "keys"))
 _SECRET_VALUE = re.compile(r"\b(hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_\-]{8,}")
 _URL_CREDENTIALS = re.compile(r"(\w+://)[^/@\s]+@")
 _PLAIN_NUMBER = re.compile(r"[+-]?[\d.]{1,8}(e[+-]?\d+)?", re.IGNORECASE)
 REDACTED = "(redacted)"
-# torch draws a seed of this size when nobody sets one; 67280421310721 is what its older versions take.
+# If the program sets no seed, torch draws one of at least this size; its older versions use 67280421310721.
 _DRAWN_SEED_MIN, _DEFAULT_SEED = 2**40, 67280421310721
 _COMMON_SEEDS = (0, 1, 42, 123, 1234, 1337, 2021)
 
 
 def process_checklist(entries_max: int = 1000) -> dict[str, str]:
-    """All of it, the first `entries_max` entries. Never raises; within about a second."""
+    """The first `entries_max` entries. Never raises. Takes at most about a second."""
     found: dict[str, str] = {
         "python.version": platform.python_version(),
         "platform": platform.platform(),
@@ -65,7 +65,7 @@ def process_checklist(entries_max: int = 1000) -> dict[str, str]:
 
 
 def text(value: Any) -> str:
-    """A setting as text: "true", "false" and "null" as in JSON, else str(value), cut."""
+    """A setting as text: "true", "false" and "null" as in JSON, else str(value), at most VALUE_MAX characters."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -86,7 +86,7 @@ def _guarded(part: Callable[[], dict[str, str]]) -> dict[str, str]:
 
 
 def read_each(getters: Iterable[tuple[str, Callable[[], Any]]]) -> dict[str, str]:
-    """Those of the getters that work and know something, as text."""
+    """The results of the getters as text, without those that fail or return None."""
     found = {}
     for key, get in getters:
         try:
@@ -121,8 +121,8 @@ def _version(package: str) -> str:
 
 
 def _torch_version() -> str:
-    """torch.__version__ with its build ("2.15.0+cu132"), without importing torch; "" if its files do not say. Distributions from PyPI leave
-    the build out of their metadata."""
+    """torch.__version__ with its build ("2.15.0+cu132"), without importing torch; "" if its files do not contain it. Distributions from PyPI
+    omit the build from their metadata."""
     with contextlib.suppress(Exception):
         spec = importlib.util.find_spec("torch")
         for folder in (spec and spec.submodule_search_locations) or ():
@@ -139,7 +139,7 @@ def variables() -> dict[str, str]:
 
 
 def redact_command_line(arguments: list[str]) -> str:
-    """The command line with the values of options such as --api-key, --token and --password left out."""
+    """The command line without the values of options such as --api-key, --token and --password."""
     shown: list[str] = []
     hide_next = False
     for argument in arguments:
@@ -156,7 +156,7 @@ def redact_command_line(arguments: list[str]) -> str:
 
 
 def redact_value(value: str) -> str:
-    """Without passwords in addresses and without what looks like an access token."""
+    """The value without passwords in addresses and without access tokens."""
     return _SECRET_VALUE.sub(REDACTED, _URL_CREDENTIALS.sub(rf"\1{REDACTED}@", value))
 
 
@@ -177,7 +177,7 @@ def _is_secret(name: str) -> bool:
 
 
 def git_state() -> dict[str, str]:
-    """Commit of the folder that the training script lies in, whether tracked files are changed, and a hash of how."""
+    """The commit of the training script's folder, whether tracked files have changes, and a hash of the changes."""
     script = Path(sys.argv[0]).resolve() if sys.argv and sys.argv[0] not in ("", "-c", "-m") else Path.cwd()
     folder = script if script.is_dir() else script.parent
     deadline = time.monotonic() + GIT_SECONDS
@@ -229,7 +229,7 @@ def processor() -> dict[str, str]:
 
 
 def library_versions() -> dict[str, str]:
-    """Of the libraries under torch. None of these questions touches a device."""
+    """Versions of the libraries below torch. Does not touch a device."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -255,7 +255,7 @@ def _driver() -> str | None:
 
 
 def gpus() -> dict[str, str]:
-    """Names and abilities of the GPUs that this process sees, if it uses them already: asking would start a context."""
+    """Names and capabilities of the visible GPUs, if the process already uses CUDA; otherwise reading them would start a context."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
@@ -275,7 +275,7 @@ def gpus() -> dict[str, str]:
 
 
 def torch_state() -> dict[str, str]:
-    """Switches of torch that change numbers, only if the program uses torch already."""
+    """torch's switches that affect numbers, if the program has imported torch."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -309,7 +309,7 @@ def torch_state() -> dict[str, str]:
 
 
 def _autocast(torch: Any) -> Iterable[tuple[str, Callable[[], Any]]]:
-    """Whether autocast is on in this thread now, and in which dtype; with a device as argument since torch 2.4."""
+    """The dtype of autocast in this thread, or False. Since torch 2.4 the functions take a device."""
 
     def enabled(device: str) -> Any:
         try:
@@ -330,8 +330,8 @@ def _autocast(torch: Any) -> Iterable[tuple[str, Callable[[], Any]]]:
 
 
 def random_state() -> dict[str, str]:
-    """Seeds, and hashes of the generators' states. torch tells its seed; those of Python and NumPy are found only if nothing
-    has been drawn yet and the seed is torch's own or a common one: else "unknown", as without any seed."""
+    """Seeds, and hashes of the generators' states. torch stores its seed. Those of Python and NumPy are found only if nothing has been
+    drawn yet and the seed is torch's own or a common one; otherwise they are "unknown", as without a seed."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy.random")
     found: dict[str, str] = {}
     candidates = list(_COMMON_SEEDS)
@@ -358,7 +358,7 @@ def _python_random(candidates: list[int]) -> dict[str, str]:
 
 
 def _numpy_random(generator: Any, candidates: list[int]) -> dict[str, str]:
-    """Of the global generator, which old code draws from."""
+    """NumPy's global generator, which older code uses."""
 
     def content(state: Any) -> bytes:
         return bytes(state[1].tobytes()) + repr(state[2:]).encode() + str(state[0]).encode()

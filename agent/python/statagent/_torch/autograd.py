@@ -1,4 +1,4 @@
-"""What autograd is doing in this thread."""
+"""The state of autograd in this thread, and hooks on gradients."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_hook_ids = itertools.count(-1, -1)  # those of removable handles count from 0 upwards
+_hook_ids = itertools.count(-1, -1)  # torch numbers its own from 0 upwards
 _graph_task_id: Callable[[], int] | None = None
 _looked_up = False
 
 
 def in_backward() -> bool:
-    """Whether a backward pass runs in this thread: then an activation checkpoint computes forward a second time."""
+    """Whether a backward pass runs in this thread. A forward pass in it is the recomputation of an activation checkpoint."""
     global _graph_task_id, _looked_up
     if not _looked_up:
         torch = sys.modules.get("torch")
@@ -26,8 +26,8 @@ def in_backward() -> bool:
 
 
 def hook_result(tensor: Any, hook: Callable[[Any], None]) -> None:
-    """tensor.register_hook(hook) for a tensor that an operation has computed, without the handle that would remove it again: that
-    handle costs more than all the rest. Precondition: type(tensor) is torch.Tensor and it has a grad_fn."""
+    """As tensor.register_hook(hook), but without a handle to remove the hook, which would cost more than everything else.
+    Precondition: type(tensor) is torch.Tensor, and it has a grad_fn."""
     hooks = tensor._backward_hooks
     if hooks is None:
         hooks = tensor._backward_hooks = collections.OrderedDict()
@@ -36,7 +36,7 @@ def hook_result(tensor: Any, hook: Callable[[Any], None]) -> None:
 
 
 class GradientHook:
-    """Tensor hook that hands one gradient on. A second backward pass through the graph is not another observation."""
+    """Tensor hook that passes on the first gradient. Further backward passes through the same graph are ignored."""
 
     __slots__ = ("_fired", "_record")
 

@@ -1,4 +1,4 @@
-"""Names of a model's modules and parameters, and which of them are watched."""
+"""Names of a model's modules, parameters and buffers, and which of them are selected."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .errors import InvalidArgumentError
+from ..errors import InvalidArgumentError
 
 # Attribute under which a wrapper keeps the module that it wraps.
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _MODULE_WRAPPERS = frozenset(("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine", "DDP"))
 _SHOWN_NAMES = 12
 
-# What a hook becomes in a copy or pickle: a function of the standard library that takes anything and returns None, so that a model that
-# was saved while it was watched loads where this package is not installed.
+# What a hook becomes in a copy or pickle: a function of the standard library that accepts any arguments and returns None. So a model that
+# was saved while it was watched can be loaded where this package is not installed.
 INERT_COPY = (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
 @dataclass(frozen=True)
 class Named:
-    """A module or parameter under its clean name."""
+    """A module, parameter or buffer under its name without wrapper prefixes."""
 
     name: str
     value: Any
     parent: str
     class_name: str
     depth: int  # the root is 1
-    # Of a parameter: the module that has it, and its name there.
+    # Of a parameter or buffer: the module that owns it, and its name there.
     owner: Any = None
     key: str = ""
 
     def current(self) -> Any:
-        """The parameter that the module has now; the one it had, where it has none (a wrapper keeps it elsewhere for a while)."""
+        """The parameter that the module has now; `value` if it has none now (a wrapper may keep it elsewhere for a while)."""
         try:
             found = self.owner._parameters[self.key]
         except (KeyError, AttributeError):
@@ -60,7 +60,7 @@ def unwrap(module: Any) -> Any:
 
 
 def class_name(module: Any) -> str:
-    """The class as the user wrote it: `fully_shard` and its kin replace a module's class by one derived from theirs and the module's."""
+    """The class as the user wrote it: `fully_shard` and similar functions replace it with a class derived from their own and the module's."""
     made = type(module)
     bases = made.__bases__
     if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed") and made.__name__.endswith(bases[1].__name__):
@@ -69,8 +69,8 @@ def class_name(module: Any) -> str:
 
 
 def sharding(model: Any) -> dict[str, str]:
-    """Settings that say how the parameters lie on the ranks, {} if each rank has them whole. What is recorded of them is this rank's
-    shard. `statctl ranks` does not compare the weights of a run with a setting `fsdp`."""
+    """Settings that describe how parameters are sharded over ranks; {} if each rank has whole parameters. This rank's shards are
+    recorded. `statctl ranks` does not compare the weights of a run with a setting `fsdp`."""
     found: dict[str, str] = {}
     for module in model.modules():
         classes = {base.__name__ for base in type(module).__mro__ if base.__module__.startswith("torch.distributed")}
@@ -86,8 +86,8 @@ def sharding(model: Any) -> dict[str, str]:
 
 
 def name_modules(model: Any, prefix: str = "") -> list[Named]:
-    """All modules but wrappers, each once, parents first. The root goes by `prefix`, else its class; it prefixes no child's name
-    unless it was given."""
+    """All modules except wrappers, each once, parents first. The root's name is `prefix`, which then also prefixes its children's names;
+    without a prefix it is the root's class."""
     root = unwrap(model)
     found: list[Named] = []
     seen: set[int] = set()
@@ -112,7 +112,7 @@ def name_modules(model: Any, prefix: str = "") -> list[Named]:
 
 
 def name_parameters(modules: Iterable[Named], prefix: str = "") -> list[Named]:
-    """All parameters, tied ones once, under the name of the module that has them first."""
+    """All parameters, under the name of the first module that has them. Tied ones appear once."""
     found: list[Named] = []
     seen: set[int] = set()
     for module in modules:
@@ -127,12 +127,12 @@ def name_parameters(modules: Iterable[Named], prefix: str = "") -> list[Named]:
 
 
 def name_buffers(modules: Iterable[Named], prefix: str = "") -> list[Named]:
-    """All buffers but counters, shared ones once, under the name of the module that has them first."""
+    """All buffers except counters, under the name of the first module that has them. Shared ones appear once."""
     found: list[Named] = []
     seen: set[int] = set()
     for module in modules:
         base = "" if module.depth == 1 and not prefix else module.name
-        if not isinstance(module.value._buffers, dict):  # of a TorchScript module: its tensors are other objects each time
+        if not isinstance(module.value._buffers, dict):  # of a TorchScript module, whose tensors are new objects at each access
             continue
         for key, buffer in module.value._buffers.items():
             if buffer is None or id(buffer) in seen or is_counter(buffer):
@@ -144,18 +144,18 @@ def name_buffers(modules: Iterable[Named], prefix: str = "") -> list[Named]:
 
 
 def is_counter(buffer: Any) -> bool:
-    """A single whole number, as num_batches_tracked."""
+    """Whether a buffer is a single whole number, such as num_batches_tracked."""
     return buffer is not None and buffer.dim() == 0 and not buffer.is_floating_point() and not buffer.is_complex()
 
 
 class Selection:
-    """Include and exclude patterns, as in the shell ("blocks.*.ln1"). A parameter goes with its module."""
+    """Include and exclude patterns, as in the shell ("blocks.*.ln1"). A pattern for a module also applies to its parameters."""
 
     def __init__(self, include: Iterable[str] | None, exclude: Iterable[str] | None) -> None:
         self._include, self._exclude = _patterns("include", include), _patterns("exclude", exclude)
 
     def check(self, names: list[str]) -> None:
-        """Every include pattern must match something."""
+        """Raises InvalidArgumentError for an include pattern that matches none of the names."""
         for pattern in self._include or ():
             if not any(fnmatchcase(name, pattern) for name in names):
                 shown = ", ".join(names[:_SHOWN_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN_NAMES else "")

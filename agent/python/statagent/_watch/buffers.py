@@ -1,14 +1,15 @@
-"""Buffers of a watched model, such as BatchNorm's running statistics: recorded when they have changed.
+"""Buffers of a watched model, such as BatchNorm's running statistics. A buffer is recorded when it has changed:
 
-    as watch finds them                                   mode init
-    changed by a pass of their module                     mode train, path "", behind the pass
-    by one in a compiled graph                            path "", before the next pass or at the end of the step
+    initially, in watch                                   mode init
+    changed by a pass of its module                       mode train, path "", after the pass
+    changed by a pass in a compiled graph                 path "", before the next pass or at the end of the step
     changed elsewhere                                     path "outside", before the next pass or at the end of the step
 
-Whether a buffer has changed is told by its version, which torch counts up with each operation that writes into it. Its batch_norm does not
-count, so that buffers of normalisation layers in training, and those beside a counter that was counted up, are taken as changed.
+A buffer has changed if its version has, which torch increments with each operation that writes into it. torch's batch_norm writes without
+incrementing it, so buffers of normalisation layers in training, and buffers beside an incremented counter, count as changed.
 
-In a process group changes found before a pass are not recorded: DistributedDataParallel's broadcast of buffers looks like them."""
+In a process group changes that are found before a pass are not recorded, because DistributedDataParallel's broadcast of buffers causes
+the same changes."""
 
 from __future__ import annotations
 
@@ -17,18 +18,18 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import _tracing
-from ._autograd import in_backward
-from ._modules import INERT_COPY, Named, is_counter
-from ._optimizers import goes_in_list
-from ._tensors import Place, plain_tensor_types
-from .agent import Agent
+from .._compile import tracing
+from .._native.tensors import Place, plain_tensor_types
+from .._runtime.agent import Agent
+from .._torch.autograd import in_backward
+from .._torch.modules import INERT_COPY, Named, is_counter
+from .optimizers import goes_in_list
 
 OUTSIDE = "outside"
 
 
 class _Buffer:
-    """One buffer, and what it was when it was recorded or looked at last."""
+    """One buffer, and its identity and version when it was last checked."""
 
     __slots__ = ("_call", "_epoch", "_reference", "_version", "handles", "named", "place")
 
@@ -41,10 +42,11 @@ class _Buffer:
         self.changed()
 
     def current(self) -> Any:
+        """The buffer that the module has now; None if it has none."""
         return self.named.owner._buffers.get(self.named.key)
 
     def changed(self) -> bool:
-        """Since the last call."""
+        """Whether the buffer has changed since the last call."""
         tensor = self.current()
         if tensor is None:
             return False
@@ -58,7 +60,7 @@ class _Buffer:
         return True
 
     def expect_change(self) -> None:
-        """The next call of `changed` finds one."""
+        """Makes the next call of `changed` return True."""
         self._reference = None
 
     def next_call(self, epoch: int) -> int:
@@ -69,14 +71,14 @@ class _Buffer:
 
 
 class _Owner:
-    """The buffers of one module, and its counters, which are not recorded."""
+    """The buffers of one module, and its counters, which are checked but not recorded."""
 
     def __init__(self, module: Any, buffers: list[_Buffer], counters: list[_Buffer], normalises: bool) -> None:
         self.module, self.buffers, self._counters, self._normalises = module, buffers, counters, normalises
-        self.ran_in = -1  # epoch of the last pass that its hook has seen, which those in graphs do not call
+        self.ran_in = -1  # epoch of the last pass outside of graphs
 
     def changed(self, in_pass: bool) -> list[_Buffer]:
-        """Since the last call; `in_pass`: the module has just run."""
+        """Buffers that have changed since the last call. `in_pass`: the module has just run."""
         counted = [counter for counter in self._counters if counter.changed()]
         found = [buffer for buffer in self.buffers if buffer.changed()]
         if counted or (in_pass and self._normalises and self.module.training):
@@ -85,7 +87,7 @@ class _Owner:
 
 
 class Position:
-    """Where a watch is: handed over by it."""
+    """What the observer asks its watch."""
 
     def __init__(
         self, wanted: Callable[[], bool], training_pass: Callable[[Any], bool], epochs: Callable[[], tuple[int, int]]
@@ -96,7 +98,7 @@ class Position:
 
 
 class BufferObserver:
-    """Of one watch. Nothing here raises into the training."""
+    """Records the buffers of one watched model. Never raises while training."""
 
     def __init__(self, agent: Agent, found: list[Named], position: Position) -> None:
         import torch
@@ -111,7 +113,7 @@ class BufferObserver:
                 _Buffer(Named(key, value, "", "", 0, module, key)) for key, value in module._buffers.items() if is_counter(value)
             ]
             self._owners.append(_Owner(module, buffers, counters, isinstance(module, norm)))
-        self._checked_at = -1  # step at whose end all were looked at
+        self._checked_at = -1  # the last step at whose end all were checked
         self._pass_in = -1  # step of the last pass of the model
         self._removables = [each.module.register_forward_hook(_BufferHook(self, each)) for each in self._owners]
         if self._owners:
@@ -132,8 +134,8 @@ class BufferObserver:
             self._agent.refuse(f"buffers: {error}")
 
     def before_pass(self, in_graph: bool) -> None:
-        """A pass of the model that is recorded as training is about to begin; the micro-batch is still that of the pass before. `in_graph`: a
-        compiled graph runs already. It counts up the versions of what it is going to change when it begins, and not afterwards."""
+        """A pass of the model that is recorded as training is about to begin. The micro-batch is still that of the previous pass. `in_graph`: a
+        compiled graph is already running. A graph increments the versions of the buffers that it will change when it begins, not afterwards."""
         if not self._owners:
             return
         try:
@@ -148,7 +150,7 @@ class BufferObserver:
                 self._record_elsewhere(changed)
                 for buffer in [buffer for _, buffers in changed for buffer in buffers if in_graph]:
                     buffer.expect_change()
-            elif 0 <= step - 1 <= self._checked_at:  # else it may have changed in a step that is not recorded
+            elif 0 <= step - 1 <= self._checked_at:  # otherwise it may have changed in a step that is not recorded
                 self._record([buffer for _, buffers in changed for buffer in buffers], OUTSIDE)
         except Exception as error:
             self._agent.refuse(f"buffers: {error}")
@@ -165,7 +167,7 @@ class BufferObserver:
         return [(owner, owner.changed(in_pass=False)) for owner in self._owners]
 
     def _record_elsewhere(self, changed: list[tuple[_Owner, list[_Buffer]]]) -> None:
-        """Changes that were found later than behind a pass of their module."""
+        """Records changes that were not found directly after a pass of their module."""
         epoch = self._position.epochs()[1]
         for owner, buffers in changed:
             if buffers:
@@ -201,13 +203,13 @@ def _in_process_group() -> bool:
 
 
 class _BufferHook:
-    """After the pass of a module that has buffers. Stays behind when the module is copied or pickled, and leaves nothing in graphs."""
+    """After the pass of a module that has buffers. Does nothing in copies and pickles of the module, and leaves nothing in graphs."""
 
     def __init__(self, observer: BufferObserver, owner: _Owner) -> None:
         self._observer, self._owner = observer, owner
 
     def __call__(self, *_: Any) -> None:
-        if not _tracing.tracing() and not _tracing.exporting():
+        if not tracing.active() and not tracing.exporting():
             self._observer.after_pass(self._owner)
 
     def __reduce__(self) -> Any:

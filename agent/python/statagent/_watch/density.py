@@ -1,9 +1,10 @@
-"""How much of the inputs is no padding: elements that differ from the padding index of the embedding they go into, labels that differ from
-the ignore index of the loss.
+"""The fraction of each input that is not padding: elements that differ from the padding index of their embedding, and labels that differ
+from the ignore index of the loss.
 
-Both indexes are seen where they are used: what torch.nn.functional's embedding, cross_entropy and nll_loss call, and with them the
-modules of these names, is wrapped while a model is watched. A wrapper calls what it wraps with the arguments it was given; TorchScript sees
-through it, torch.compile leaves an operator in the graph. Cost: one comparison and one sum over the input; on a GPU the counts are copied without waiting for them."""
+While a model is watched, the functions that torch.nn.functional's embedding, cross_entropy and nll_loss call are wrapped, to read both
+indexes where they are used. A wrapper calls the wrapped function with unchanged arguments. TorchScript replaces the wrapper with the wrapped
+function; torch.compile leaves an operator in the graph. Cost: one comparison and one sum over the input. Counts on a GPU are copied
+asynchronously."""
 
 from __future__ import annotations
 
@@ -11,19 +12,19 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import _tracing
-from ._autograd import in_backward
-from ._modules import Named
-from .agent import Agent
-from .errors import InvalidArgumentError
+from .._compile import padded_inputs, tracing
+from .._runtime.agent import Agent
+from .._torch.autograd import in_backward
+from .._torch.modules import Named
+from ..errors import InvalidArgumentError
 
 IGNORE_INDEX = -100  # torch's own default
-_SAMPLES_MAX = 4096  # of a batch, told one by one
+_SAMPLES_MAX = 4096  # of a batch, whose counts are recorded one by one
 _INT64 = range(-(2**63), 2**63)
 
 
 def check_density(density: Any) -> dict[str, int] | None:
-    """What `watch(density=...)` asks for: padding indexes by input, besides those that are seen; None: no density at all."""
+    """The argument `density` of `watch` as explicit padding indexes by input; None if densities are not recorded."""
     if density is None or density is False:
         return None
     if density is True:
@@ -40,14 +41,14 @@ def check_density(density: Any) -> dict[str, int] | None:
 
 
 class DensityObserver:
-    """Records the densities of one watched model's inputs. `training`: whether the pass that is running, or ran last, is recorded.
+    """Records the densities of one watched model's inputs. `training`: whether the current or last pass is recorded as training.
     Never raises while training. Threads: any."""
 
     def __init__(self, agent: Agent, parameters: list[Named], given: Mapping[str, int], training: Callable[[], bool]) -> None:
         self._agent, self._given, self._training = agent, given, training
         self._weights = {id(named.value): named for named in parameters}
         self._names: dict[int, str] = {}  # address of an input's memory -> its name, in this micro-batch
-        self._told: set[tuple[str, str]] = set()  # input and type, in this micro-batch
+        self._recorded: set[tuple[str, str]] = set()  # input and type, in this micro-batch
         self._place = (-1, -1)  # step and micro-batch
         agent.add_batch_listener(self.note_input)
         agent.add_step_listener(self._step_changed)
@@ -55,7 +56,7 @@ class DensityObserver:
         _wrap()
 
     def remove(self) -> None:
-        """Ends it; what is still on a GPU is recorded when it comes."""
+        """Stops observing. Counts that are still being copied from a GPU are recorded when they arrive."""
         self._agent.remove_batch_listener(self.note_input)
         self._agent.remove_step_listener(self._step_changed)
         if self in _observers:
@@ -67,17 +68,17 @@ class DensityObserver:
         if self._agent.closed:
             self.remove()
 
-    # --- what it is told ---------------------------------------------------------------------------------------------------
+    # --- what it observes ---------------------------------------------------------------------------------------------------
 
     def note_input(self, name: str, tensor: Any) -> None:
-        """An input of the step goes by this name."""
+        """The step has an input of this name."""
         try:
             if not _is_index(tensor):
                 return
             self._begin_micro_batch()
             self._names.setdefault(tensor.untyped_storage().data_ptr(), name)
             if name in self._given:
-                self._tell(name, _kind_of(name), self._given[name], tensor)
+                self._record(name, _kind_of(name), self._given[name], tensor)
         except Exception as error:
             self._agent.refuse(f"density of '{name}': {error}")
 
@@ -91,7 +92,7 @@ class DensityObserver:
             if name is None:
                 name = "labels" if kind == "label" else self._name_of_weight(weight)
             if name is not None and name not in self._given:
-                self._tell(name, kind, pad, tensor)
+                self._record(name, kind, pad, tensor)
         except Exception as error:
             self._agent.refuse(f"density: {error}")
 
@@ -103,17 +104,17 @@ class DensityObserver:
         if place != self._place:
             self._place = place
             self._names.clear()
-            self._told.clear()
+            self._recorded.clear()
 
     def _name_of_weight(self, weight: Any) -> str | None:
-        """An embedding goes by its module; one of another model is none of ours."""
+        """The name of the embedding's module; None for a weight of another model."""
         named = self._weights.get(id(weight))
         return named.parent or named.name if named is not None else None
 
-    def _tell(self, name: str, kind: str, pad: int, tensor: Any) -> None:
-        if (name, kind) in self._told or not self._agent.wanted:
+    def _record(self, name: str, kind: str, pad: int, tensor: Any) -> None:
+        if (name, kind) in self._recorded or not self._agent.wanted:
             return
-        self._told.add((name, kind))
+        self._recorded.add((name, kind))
         samples = tensor.shape[0] if kind == "embed" and tensor.dim() > 1 else 0
         listed = 0 < samples <= _SAMPLES_MAX
         total, (step, micro_batch) = tensor.numel(), self._place
@@ -147,7 +148,7 @@ def _is_index(tensor: Any) -> bool:
     ):
         return False
     functorch = getattr(torch._C, "_functorch", None)
-    if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):  # of vmap and the like: has no memory of its own
+    if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):  # of vmap and others, which has no memory
         return False
     return tensor.layout is torch.strided and tensor.device.type in ("cpu", "cuda") and tensor.numel() > 0
 
@@ -155,7 +156,7 @@ def _is_index(tensor: Any) -> bool:
 # --- the wrapped functions -------------------------------------------------------------------------------------------------
 
 _observers: list[DensityObserver] = []
-_wrapped: list[tuple[Any, str, Any, Any]] = []  # place, name, original, what stands there now
+_wrapped: list[tuple[Any, str, Any, Any]] = []  # place, name, original, wrapper
 
 
 def _seen(kind: str, tensor: Any, pad: Any, weight: Any = None) -> None:
@@ -166,7 +167,7 @@ def _seen(kind: str, tensor: Any, pad: Any, weight: Any = None) -> None:
 
 
 def seen(kind: str, tensor: Any, pad: int, weight: Any = None) -> None:
-    """The tensor goes into an embedding or a loss of some model, in a pass with gradients that is no recomputation."""
+    """The tensor goes into an embedding or a loss of some model, in a pass with gradients that is not a recomputation."""
     for observer in list(_observers):
         observer.see(kind, tensor, pad, weight)
 
@@ -176,7 +177,7 @@ def _of_embedding(original: Any) -> Any:
     def embedding(weight: Any, indices: Any, padding_idx: int = -1, *args: Any, **kwargs: Any) -> Any:
         if padding_idx >= 0:
             if _traced():
-                _tracing.trace_padded("embed", indices, padding_idx)
+                tracing.trace_padded("embed", indices, padding_idx)
             else:
                 _seen("embed", indices, padding_idx, weight)
         return original(weight, indices, padding_idx, *args, **kwargs)
@@ -190,7 +191,7 @@ def _of_loss(original: Any) -> Any:
         if len(args) > 1:
             pad = kwargs.get("ignore_index", args[4] if len(args) > 4 else IGNORE_INDEX)
             if _traced():
-                _tracing.trace_padded("label", args[1], pad)
+                tracing.trace_padded("label", args[1], pad)
             else:
                 _seen("label", args[1], pad)
         return original(*args, **kwargs)
@@ -205,11 +206,12 @@ def _traced() -> bool:
 
 
 def _wrap() -> None:
-    """Wraps what torch.nn.functional calls, not its functions themselves: those are imported by name and pickled by identity."""
+    """Wraps the functions that torch.nn.functional calls. Its own functions are imported by name and pickled by identity."""
     if _wrapped:
         return
     import torch
 
+    padded_inputs.report_to(seen)
     places = [
         (torch, "embedding", _of_embedding),
         (torch._C._nn, "cross_entropy_loss", _of_loss),
@@ -220,7 +222,7 @@ def _wrap() -> None:
         if original is None:
             continue
         made = wrapper(original)
-        try:  # TorchScript takes it for what it wraps
+        try:  # TorchScript treats it as the wrapped function
             from torch.jit._builtins import _find_builtin, _register_builtin
 
             _register_builtin(made, _find_builtin(original))
@@ -233,6 +235,6 @@ def _wrap() -> None:
 def _unwrap() -> None:
     for entry in list(_wrapped):
         place, name, original, made = entry
-        if getattr(place, name) is made:  # else somebody wrapped it after us: it stays, and does nothing
+        if getattr(place, name) is made:  # otherwise another wrapper was added: ours stays, and does nothing
             setattr(place, name, original)
             _wrapped.remove(entry)

@@ -1,4 +1,4 @@
-"""What a watched model is called with: fingerprints of the batch, unless the program logs them itself, and names for the densities."""
+"""Inputs of a watched model: fingerprints of the batch, unless the program logs them itself, and names for the densities."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ._density import DensityObserver
-from .agent import Agent
-from .flatten import flatten
+from .._runtime.agent import Agent
+from ..flatten import flatten
+from .density import DensityObserver
 
 
 class InputObserver:
     """Called with the root's arguments before each of its passes. `training`: whether that pass is recorded as training. Never raises.
 
-    A fingerprint is a record of kind `batch`, under the name of the argument, with the place in it as path. Left out: what needs a gradient
-    (it is the output of something, not of the data), and every input of a micro-batch for which log_batch was called before."""
+    A fingerprint is a record of kind `batch` under the name of the argument; its path is the place in the argument. Left out are tensors that
+    need a gradient, because they are not data, and all inputs of a micro-batch for which log_batch has been called."""
 
     def __init__(
         self, agent: Agent, root: Any, density: DensityObserver | None, fingerprints: bool, training: Callable[[], bool]
@@ -37,7 +37,7 @@ class InputObserver:
             self._agent.refuse(f"inputs of the model: {error}")
 
     def see_all(self, found: list[tuple[str, str, Any]]) -> None:
-        """As a call, within a compiled graph."""
+        """As a call, in a compiled graph."""
         if not self._training():
             return
         try:
@@ -55,13 +55,13 @@ class InputObserver:
                 agent.observe(name, tensor, "batch", path)
 
     def _named(self, args: Any, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-        """Positional arguments beyond those that have a name go by their number."""
+        """Arguments with their names. Positional ones without a name have their number."""
         names = [*self.names, *(str(i) for i in range(len(self.names), len(args)))]
         return [*zip(names, args), *kwargs.items()]
 
 
 def _argument_names(root: Any) -> list[str]:
-    """Of the positional arguments of the model's forward()."""
+    """Names of the positional arguments of the model's forward()."""
     try:
         found = inspect.signature(root.forward).parameters.values()
     except (TypeError, ValueError):

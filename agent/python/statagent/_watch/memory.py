@@ -1,6 +1,6 @@
-"""Memory by phase of the step, from the framework's allocator on a GPU and from the operating system for the process.
+"""Memory at each phase of the step: of torch's allocator on a GPU, and of the process as the operating system reports it. All in bytes.
 
-Cost of a phase: on a CPU two small reads of /proc (about 5 us), on a GPU one call of the allocator's counters; no synchronisation.
+Cost of a phase: two small reads of /proc (about 5 us) on a CPU, one read of the allocator's counters on a GPU; no synchronisation.
 Gradients, optimizer state and the whole device are measured once a step."""
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._autograd import in_backward
-from ._modules import Named
-from .agent import Agent
-from .errors import InvalidArgumentError
-from .flatten import flatten
+from .._runtime.agent import Agent
+from .._torch.autograd import in_backward
+from .._torch.modules import Named
+from ..errors import InvalidArgumentError
+from ..flatten import flatten
 
 PHASES = "phases"
 MODULES = "modules"
 PEAKS = "peaks"
 _CHOICES = (PHASES, MODULES, PEAKS)
-_MEASURE_AGAIN_STEPS = 100  # what hardly changes is measured again so often
+_MEASURE_AGAIN_STEPS = 100  # how often values that rarely change are measured
 
 
 def check_memory(memory: Any) -> frozenset[str]:
-    """What `watch(memory=...)` asks for, as names of _CHOICES; the phases are part of each."""
+    """The argument `memory` of `watch` as names of _CHOICES; the phases are part of each choice."""
     if memory is None or memory is False:
         return frozenset()
     if memory is True:
@@ -36,8 +36,8 @@ def check_memory(memory: Any) -> frozenset[str]:
     found = list(memory) if isinstance(memory, Iterable) else [memory]
     if not all(isinstance(name, str) and name in _CHOICES for name in found):
         raise InvalidArgumentError(
-            f"watch: memory is {memory!r}; expected True, False, 'modules' (what each module adds too), 'peaks' (the highest within "
-            "each step: resets torch's peak counters), or a list of these"
+            f"watch: memory is {memory!r}; expected True, False, 'modules' (also what each module adds), 'peaks' (the maximum within "
+            "each step; resets torch's peak counters), or a list of these"
         )
     return frozenset([PHASES, *found])
 
@@ -49,7 +49,7 @@ class MemoryObserver:
         self._agent, self._root, self._optimizers, self._choices = agent, root, optimizers, choices
         self._process = _Process()
         self._step = -1
-        self._fixed: dict[str, int] = {}  # bytes that hardly change, as last measured
+        self._fixed: dict[str, int] = {}  # bytes that rarely change, as last measured
         self._measured_at: dict[str, int] = {}
         self._whole: dict[str, int] = {}  # machine and device, once a step
         self._peak_since_start = 0
@@ -61,7 +61,7 @@ class MemoryObserver:
         return MODULES in self._choices
 
     def phase(self, name: str) -> None:
-        """The step has come to this phase, in whatever order."""
+        """The step has reached this phase. Phases may come in any order."""
         try:
             device = self._device()
             found = self._process.read()
@@ -76,8 +76,8 @@ class MemoryObserver:
             self._agent.refuse(f"memory at {name}: {error}")
 
     def module_hooks(self, named: Named, wanted: Callable[[], bool]) -> tuple[Callable[..., None], Callable[..., None]]:
-        """Hooks before and after a module's forward pass that record what it added and by how much it raised the peak, with the modules
-        within it."""
+        """Hooks before and after a module's forward pass that record how much memory it added and by how much it raised the peak, including
+        the modules inside of it."""
         before: list[tuple[int, int]] = []  # a module may call itself
 
         def enter(*_: Any) -> None:
@@ -99,7 +99,7 @@ class MemoryObserver:
         return enter, leave
 
     def _in_use(self) -> tuple[int, int]:
-        """Bytes in use now, and the most so far: of the allocator on a GPU, else resident ones."""
+        """Bytes in use now, and the maximum so far: of the allocator on a GPU, else resident memory."""
         device = self._device()
         found = self._process.read() if device is None else self._allocator(device)
         return (
@@ -108,7 +108,7 @@ class MemoryObserver:
         )
 
     def _begin(self, device: int | None) -> None:
-        """Once a step: the machine, the device, and the step's own peak begins."""
+        """At the first phase of a step: measures the machine and the device, and starts the step's peak."""
         step = self._agent.current_step()
         if step == self._step:
             return
@@ -138,7 +138,7 @@ class MemoryObserver:
         return found
 
     def _device(self) -> int | None:
-        """The GPU that the model is on now, if any."""
+        """The index of the GPU that the model is on now; None on a CPU."""
         for parameter in self._root.parameters():
             return int(parameter.get_device()) if getattr(parameter, "is_cuda", False) else None
         return None
@@ -168,7 +168,7 @@ class MemoryObserver:
             return
         before = self._fixed.get(name)
         self._fixed[name] = _bytes_of(tensors())
-        if before == self._fixed[name]:  # the same twice: it may rest for a while
+        if before == self._fixed[name]:  # unchanged, so it is measured less often
             self._measured_at[name] = self._step
 
     def _optimizer_tensors(self) -> Iterable[Any]:
@@ -178,7 +178,7 @@ class MemoryObserver:
 
 
 def _bytes_of(tensors: Iterable[Any]) -> int:
-    """Of this rank's part of each; a tensor without memory counts for nothing."""
+    """Bytes of this rank's part of each tensor. Tensors without memory count as 0."""
     total = 0
     for tensor in tensors:
         tensor = getattr(tensor, "_local_tensor", tensor)
@@ -191,13 +191,13 @@ def _bytes_of(tensors: Iterable[Any]) -> int:
 
 
 class _Process:
-    """Resident memory of this process. What the system does not tell is left out."""
+    """Resident memory of this process, as far as the system reports it."""
 
     def __init__(self) -> None:
         self._page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
         self._unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
         try:
-            self._statm: Any = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115 (read again and again)
+            self._statm: Any = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115 (read often)
         except OSError:
             self._statm = None
         try:
@@ -233,7 +233,7 @@ def _machine() -> dict[str, int]:
 
 
 def queue_after_backward(call: Callable[[], None]) -> bool:
-    """Has `call` run when the backward pass that runs now is over; False if none runs. Only within a gradient hook."""
+    """Calls `call` at the end of the current backward pass; returns False if there is none. Only for use in a gradient hook."""
     torch = sys.modules.get("torch")
     if torch is None or not in_backward():
         return False

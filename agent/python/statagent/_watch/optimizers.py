@@ -8,27 +8,28 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ._log import warn_once
-from ._modules import Named
-from ._tensors import Place, capturing, plain_tensor_types
-from .agent import Agent
-from .flatten import flatten
+from .._native.tensors import Place, capturing, plain_tensor_types
+from .._runtime.agent import Agent
+from .._runtime.log import warn_once
+from .._torch.modules import Named
+from ..flatten import flatten
 
 RUN_THE_WATCHED = (
-    "expected a forward pass of it before each update; a copy that was made after watch(), or loaded from a file, is another model: "
-    "watch that one"
+    "expected a forward pass of it before each update; a copy that was made after watch(), or loaded from a file, is a different model: "
+    "watch the one that is trained"
 )
 
 
 def goes_in_list(tensor: Any) -> bool:
-    """Whether a tensor is observed together with others: on a GPU, where each alone would cost a kernel launch."""
+    """Whether a tensor is observed together with others, because it is on a GPU, where each call costs a kernel launch."""
     return bool(tensor.is_cuda)
 
 
 class OptimizerHooks:
-    """One watched optimizer. Its second update within a step gets call index 1, and so on.
+    """One watched optimizer. Updates within a step have call indexes 0, 1, ...
 
-    `wanted`: whether this step is recorded, `parameters_wanted`: and in it what concerns parameters; `trained`: whether the model has been run in it."""
+    `wanted`: whether this step is recorded. `parameters_wanted`: whether parameters, gradients and state are recorded in it. `trained`: whether
+    the model has been run in it."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class OptimizerHooks:
         trained: Callable[[], bool],
         parameters_wanted: Callable[[], bool],
     ) -> None:
-        self._agent, self._optimizer, self._kinds, self._wanted, self._trained = agent, optimizer, kinds, wanted, trained
+        self._agent, self._optimizer, self._kinds, self._wanted, self.trained = agent, optimizer, kinds, wanted, trained
         self._parameters_wanted = parameters_wanted
         self._updating: FrameType | None = None  # the caller of the hooks while an update runs
         self._model_parameters = parameters
@@ -53,7 +54,7 @@ class OptimizerHooks:
         ]
         self._plain = plain_tensor_types()
         self._places: dict[tuple[int, str, str], Place] = {}  # by parameter, kind and path
-        self._list: list[tuple[int, Place, Any]] = []  # handles, places and tensors that go to the library together
+        self._list: list[tuple[int, Place, Any]] = []  # handles, places and tensors for one call of the library
         self.on_phase: Callable[[str], None] | None = None  # called with "pre_optimizer", "post_optimizer"; must not raise
         self.before_update: list[Callable[[Any], None]] = []  # called with the optimizer before each update; must not raise
         self.updates_wanted: Callable[[], bool] | None = None  # whether this step's updates themselves are recorded
@@ -62,7 +63,7 @@ class OptimizerHooks:
         agent.optimizer_hooks.setdefault(id(optimizer), []).append(self)
 
     def _follow_parameters(self) -> None:
-        """Parameters that a module got anew since `watch`, and groups that were added to the optimizer or changed."""
+        """Follows parameters that were replaced in a module since `watch`, and groups that were added to the optimizer or changed."""
         updated = [id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]]
         assigned = [index for index, named in enumerate(self._model_parameters) if named.current() is not named.value]
         if not assigned and updated == self._updated:
@@ -74,12 +75,12 @@ class OptimizerHooks:
             before = self._model_parameters[index]
             self._model_parameters[index] = dataclasses.replace(before, value=before.current())
             if id(before.value) in own and id(before.current()) not in own:
-                self._agent.tell_not_recorded(
+                self._agent.report_not_recorded(
                     before.name, "weight",
-                    "found another parameter in its place than watch() did; expected the optimizer to update it, but it updates the "
-                    "old one, which the model does not use any more; give the optimizer the new one (add_param_group)",
+                    "the parameter was replaced after watch(), and the optimizer still updates the old one, which the model no longer uses; "
+                    "expected it to update the new one; add that to the optimizer (add_param_group)",
                 )  # fmt: skip
-        # What the optimizer has left out since goes on being recorded: that it stays as it is, is what a diff has to see.
+        # A parameter that the optimizer no longer updates is still recorded, so that a diff shows that it stopped changing.
         own.update(id(named.value) for named in self._parameters if named.value is named.current())
         self._parameters = [named for named in self._model_parameters if id(named.value) in own]
 
@@ -94,8 +95,8 @@ class OptimizerHooks:
             self._agent.optimizers.pop(id(self._optimizer), None)
 
     def _within_update(self) -> bool:
-        """Whether a hook was called inside another update of the optimizer. torch wraps the step() of each class, so that the hooks run
-        twice where a class's step() calls its base's: that is one update. An update that failed is not on the stack any more."""
+        """Whether a hook was called inside another update of the same optimizer. torch wraps the step() of each class, so the hooks run twice
+        if a class's step() calls that of its base: that is one update. A failed update is no longer on the stack."""
         if self._updating is None:
             return False
         frame = sys._getframe(2).f_back  # above the hook's caller
@@ -104,8 +105,8 @@ class OptimizerHooks:
         return frame is not None
 
     def _before(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The update begins: with a closure, which computes the gradients, once that has been called (Lightning always has one). Returns the
-        arguments of step() to go on with, or None. torch hands the optimizer itself as the first one."""
+        """Hook before step(). With a closure, which computes the gradients, the update begins after the closure's first call (Lightning always
+        has one). Returns new arguments for step(), or None. torch passes the optimizer itself as the first argument."""
         if self._within_update():
             return None
         self._updating = sys._getframe(1)
@@ -159,11 +160,11 @@ class OptimizerHooks:
         self._end_step()
 
     def _record_updates(self) -> None:
-        """What the update added to each weight: kind optimizer_state, path "update". In float32 at least, so that nothing is lost."""
+        """Records the change of each weight as kind optimizer_state, path "update", in float32 or wider, so that it is exact."""
         import torch
 
         before, self._before_update = self._before_update, []
-        while before:  # each copy is given up as soon as it was used
+        while before:  # frees each copy after its use
             named, weight = before.pop(0)
             try:
                 with torch.no_grad():
@@ -202,14 +203,14 @@ class OptimizerHooks:
             agent.observe_at(place, handle, tensor)
 
     def _observe_list(self) -> None:
-        """What has come together goes to the library, and is held no longer."""
+        """Sends the collected tensors to the library, and releases them."""
         if self._list:
             items, self._list = self._list, []
             self._agent.observe_list(items)
 
     def _end_step(self) -> None:
-        """The step is over when every watched optimizer has made its update; not while one becomes part of a CUDA graph. Of several watches
-        with this optimizer the last one's hooks end the step: torch calls them in the order in which they were registered."""
+        """Ends the step if every watched optimizer has made its update, unless the update is being captured into a CUDA graph. If several
+        watches have this optimizer, the hooks of the last one end the step, because torch calls hooks in the order of registration."""
         hooks = self._agent.optimizer_hooks.get(id(self._optimizer), [self])
         if hooks[-1] is not self:
             return
@@ -220,18 +221,18 @@ class OptimizerHooks:
         if id(self._optimizer) in updates:
             updates[id(self._optimizer)] += 1
         if all(updates.values()):
-            if self._wanted() and not any(each._trained() for each in hooks):
+            if self._wanted() and not any(each.trained() for each in hooks):
                 reason = (
                     f"optimizer.step() ended step {self._agent.current_step()}, in which the watched model was not run; {RUN_THE_WATCHED}; "
                     "if step() is called twice in a row, the second update counts as a step of its own"
                 )
                 warn_once("untrained step", reason)
-                self._agent.tell_not_recorded("", "output", reason)
+                self._agent.report_not_recorded("", "output", reason)
             self._agent.end_step(by_optimizer=True)
 
 
 class _ThenOnce:
-    """A closure that calls `then` after its first call. The optimizer sees no difference."""
+    """A closure that calls `then` after its first call."""
 
     def __init__(self, closure: Callable[[], Any], then: Callable[[], None]) -> None:
         self._closure, self._then = closure, then

@@ -3,8 +3,8 @@
     rng/cpu, rng/cuda0   torch's default generators; of CUDA the current device's, once the program uses it
     rng/python           random, rng/numpy  numpy.random: if the program has imported them
 
-A value is 53 bits of a hash of the state, a whole number: equal states have equal values, and nothing else is to be read from it. Nothing
-is imported or drawn, and no device is waited for."""
+A value is 53 bits of a hash of the state, as a whole number. Equal states have equal values; values of different states cannot be compared.
+Nothing is imported or drawn, and nothing waits for a device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ._tensors import capturing
-from .agent import Agent
+from .._native.tensors import capturing
+from .._runtime.agent import Agent
 
 _MASK = 2**53 - 1  # what a double holds exactly
 
@@ -45,7 +45,7 @@ def _python() -> tuple[str, int] | None:
     if random is None:
         return None
     _, words, gauss = random.getstate()
-    return "rng/python", hash((words, gauss or 0.0)) & _MASK  # numbers only: their hash is the same in every process
+    return "rng/python", hash((words, gauss or 0.0)) & _MASK  # numbers, whose hash is the same in every process
 
 
 def _numpy() -> tuple[str, int] | None:
@@ -58,13 +58,14 @@ def _numpy() -> tuple[str, int] | None:
 
 
 class RandomStates:
-    """Of one watch; of several watches the one that is run first in a step logs. Never raises."""
+    """Logs the fingerprints for one watch. Of several watches, the one that runs first in a step logs. Never raises."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._sources: list[Callable[[], tuple[str, int] | None]] = [_cpu, _cuda, _python, _numpy]
 
     def log(self) -> None:
+        """Logs the current states, once in each step."""
         agent = self._agent
         step = agent.current_step()
         if agent.random_states_of == step:
@@ -74,8 +75,8 @@ class RandomStates:
             try:
                 found = source()
             except Exception as error:
-                self._sources.remove(source)  # an unusual generator stays so
-                agent.tell_not_recorded(source.__name__.strip("_"), "random state", str(error))
+                self._sources.remove(source)  # an unsupported generator stays unsupported
+                agent.report_not_recorded(source.__name__.strip("_"), "random state", str(error))
                 continue
             if found is not None:
                 agent.log_number(found[0], float(found[1]), 0)

@@ -1,17 +1,16 @@
-"""Scalars that a watched optimizer brings along, recorded in every step.
+"""Scalars of a watched optimizer, recorded in every step.
 
     lr/group0            learning rate of each parameter group
     weight_decay/group0  in the first update, and whenever it has changed
     loss_scale           scale of the losses in this step, if there is a GradScaler
     found_inf            1 if its gradients had infinities or NaN, so that the update was skipped
 
-Of several optimizers in one watch: lr/0/group0, lr/1/group0. The optimizers of further watches without a name count on: lr/1/group0. Those of
-watch(name="gen"): gen/lr/group0, gen/lr/0/group0.
+With several optimizers in one watch: lr/0/group0, lr/1/group0. Optimizers of further watches without a name continue the numbers: lr/1/group0.
+Those of watch(name="gen"): gen/lr/group0, gen/lr/0/group0.
 
-The library adds grad_norm, the norm of all weight gradients that it saw in the step.
+The library adds grad_norm, the norm of all weight gradients that were recorded in the step.
 
-The values are those of the update, so those of the gradients too: a scheduler changes them afterwards. Nothing here raises, waits for
-a device or keeps a tensor."""
+The values are those that the update uses; a scheduler changes them afterwards. Nothing here raises, waits for a device or keeps a tensor."""
 
 from __future__ import annotations
 
@@ -20,32 +19,32 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from .agent import Agent
-from .errors import InvalidArgumentError
+from .._runtime.agent import Agent
+from ..errors import InvalidArgumentError
 
 GROUPS_MAX = 64  # parameter groups with scalars of their own
 _FRAMES_MAX = 12  # between GradScaler.step and the optimizer's hook
-_LOOKED_FOR = 3  # updates in which a GradScaler is looked for
+_SEARCHES_MAX = 3  # updates in which a GradScaler is searched for
 
 
 class TrainingScalars:
-    """Of one watch. Threads: the training thread."""
+    """The scalars of one watch's optimizers. Threads: the training thread."""
 
     def __init__(self, agent: Agent, optimizers: list[Any], scaler: Any = None, watch_name: str = "") -> None:
         self._agent = agent
         self._watch_name = f"{watch_name}/" if watch_name else ""
-        self._numbered: list[int] = []  # optimizers that have a number among those of all watches without a name
+        self._numbered: list[int] = []  # optimizers that this watch has given a number
         self._prefixes = self._number(optimizers, watch_name)
         self._decays: dict[str, float] = {}
         self._scaler = ScalerScalars(agent, scaler) if scaler is not None else None
-        self._looked = 0
+        self._searches = 0
 
     def _number(self, optimizers: list[Any], watch_name: str) -> dict[int, str]:
-        """Id of each optimizer -> what tells its scalars from those of the others."""
+        """Id of each optimizer -> the part of its scalars' names that distinguishes it from the others."""
         if watch_name:
             return {id(each): "" if len(optimizers) == 1 else f"{index}/" for index, each in enumerate(optimizers)}
         taken = self._agent.optimizer_numbers
-        new = [each for each in optimizers if id(each) not in taken]  # one that has a number is logged by the watch that gave it
+        new = [each for each in optimizers if id(each) not in taken]  # the watch that gave an optimizer its number logs it
         bare = not taken and len(optimizers) == 1
         for each in new:
             taken[id(each)] = min(set(range(len(taken) + 1)).difference(taken.values()))
@@ -67,8 +66,8 @@ class TrainingScalars:
                 self._log_groups(optimizer)
             if self._scaler is not None:
                 self._scaler.updating()
-            elif self._looked < _LOOKED_FOR:
-                self._looked += 1
+            elif self._searches < _SEARCHES_MAX:
+                self._searches += 1
                 found = calling_scaler()
                 if found is not None:
                     self._scaler = ScalerScalars(agent, found, given=False)
@@ -91,7 +90,7 @@ class TrainingScalars:
 
 
 def check_scaler(scaler: Any) -> Any:
-    """The GradScaler given to watch(). Raises InvalidArgumentError for anything else."""
+    """The argument `scaler` of `watch`. Raises InvalidArgumentError if it is not a GradScaler."""
     if scaler is None or _is_scaler(scaler):
         return scaler
     raise InvalidArgumentError(f"watch: found a {type(scaler).__name__} as scaler; expected a torch.amp.GradScaler")
@@ -102,7 +101,7 @@ def _is_scaler(value: Any) -> bool:
 
 
 def calling_scaler() -> Any:
-    """The GradScaler whose step() makes the current update, or None."""
+    """The GradScaler whose step() makes the current update; None if there is none."""
     frame = sys._getframe(1)
     for _ in range(_FRAMES_MAX):
         if frame.f_back is None:
@@ -117,12 +116,12 @@ def calling_scaler() -> Any:
 class ScalerScalars:
     """Scale and overflow of a GradScaler.
 
-    One that the program has handed over is asked just before its update(), which forgets both: so skipped updates are seen. One
-    that was found is left as it is, and is asked when an update is made."""
+    `given`: the program has passed the scaler to `watch`. Then both are read just before its update(), which resets them, so that
+    skipped updates are recorded too. A scaler that was found is not changed; it is read when the optimizer makes an update."""
 
     def __init__(self, agent: Agent, scaler: Any, given: bool = True) -> None:
-        self._agent, self._scaler, self._given = agent, scaler, given
-        self._update: tuple[int, int] | None = None  # step and micro-batch of an update that was not told yet
+        self.agent, self._scaler, self._given = agent, scaler, given
+        self._update: tuple[int, int] | None = None  # step and micro-batch of an update that has not been logged
         if given:
             scaler.update = _Update(self, scaler)
 
@@ -131,13 +130,14 @@ class ScalerScalars:
             del self._scaler.update
 
     def updating(self) -> None:
-        self._update = (self._agent.current_step(), self._agent.micro_batch)
+        """The optimizer is about to make an update."""
+        self._update = (self.agent.current_step(), self.agent.micro_batch)
         if not self._given:
-            self.tell()
+            self.log()
 
-    def tell(self) -> None:
+    def log(self) -> None:
         """Logs both for the step of the update, or for the current one if the update was skipped."""
-        scaler, agent = self._scaler, self._agent
+        scaler, agent = self._scaler, self.agent
         if agent.closed or not scaler.is_enabled():
             return
         step, micro_batch = self._update or (agent.current_step(), agent.micro_batch)
@@ -155,7 +155,7 @@ def _found_inf(scaler: Any) -> Iterator[Any]:
 
 
 def _any(found: list[Any]) -> Any:
-    """1 if any is; on the device of the first."""
+    """The maximum of flags, on the device of the first."""
     if len(found) == 1:
         return found[0]
     import torch
@@ -166,16 +166,16 @@ def _any(found: list[Any]) -> Any:
 
 
 class _Update:
-    """update() of one GradScaler. A copy of the scaler has its class's own again."""
+    """Replaces update() of one GradScaler. A copy of the scaler has its class's method."""
 
     def __init__(self, scalars: ScalerScalars, scaler: Any) -> None:
         self._scalars, self._scaler = scalars, scaler
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            self._scalars.tell()
+            self._scalars.log()
         except Exception as error:
-            self._scalars._agent.refuse(f"scalars of the GradScaler: {error}")
+            self._scalars.agent.refuse(f"scalars of the GradScaler: {error}")
         return type(self._scaler).update(self._scaler, *args, **kwargs)
 
     def __reduce__(self) -> Any:

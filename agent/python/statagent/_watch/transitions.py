@@ -1,20 +1,20 @@
-"""Graph transitions as events: what a model is fed, what it is made of and how it runs has changed.
+"""Graph transitions: changes of a model's inputs, composition or mode.
 
-One event `graph_transition` each, with the fields mode (train or eval), reason, element, from, to:
+Each is an event `graph_transition` with the fields mode (train or eval), reason, element, from, to:
 
     first          the input schema of the first pass, recorded once for training and once for evaluation
     input_schema   a path appears or disappears; another dtype, rank, structure, need of a gradient; a bool or None changes
     modules        a child was added, removed or replaced
     train_eval     the root changed between training and evaluation
-    requires_grad  a parameter needs a gradient now, or no longer does
+    requires_grad  a parameter starts or stops to require a gradient
     recompilation  torch.compile has compiled another graph
 
-A schema is reported when it is seen first: programs that go to and fro between two are told once of each. The size of a dimension is
-no part of it unless `sizes` is true. At most EVENTS_MAX events of a reason; then one says that further ones are not reported.
+A schema is reported when it first appears; programs that alternate between two schemas cause one event for each. Sizes of dimensions are
+part of it only if `sizes` is true. There are at most EVENTS_MAX events for a reason; a last one says that further ones are not reported.
 
-Cost: the inputs' signature in each pass of the root; modules are compared with a copy of their dictionaries in every step up to
-MODULES_CHECKED_MAX of them, and PARAMETERS_CHECKED_MAX parameters, whose flags cost more; in larger models every so many steps that
-the cost of a step stays the same on average. So a parameter's change is told up to (parameters / 32) steps late."""
+Cost: the signature of the inputs in each pass of the root. Modules are compared with copies of their dictionaries in every step if there are at
+most MODULES_CHECKED_MAX of them, and flags of parameters if there are at most PARAMETERS_CHECKED_MAX. Larger models are checked less often,
+so that the average cost of a step stays the same: the change of a parameter is reported up to (parameters / 32) steps late."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from . import _tracing
-from ._modules import INERT_COPY, Named, name_modules
-from .agent import Agent
-from .flatten import _children
+from .._compile import tracing
+from .._runtime.agent import Agent
+from .._torch.modules import INERT_COPY, Named, name_modules
+from ..flatten import children_of
 
 EVENTS_MAX = 16  # of one reason a run
 SCHEMAS_MAX = 64  # remembered for each mode
-MODULES_CHECKED_MAX = 400  # looked at in one step, on average
+MODULES_CHECKED_MAX = 400  # in one step, on average
 PARAMETERS_CHECKED_MAX = 32
 DEPTH_MAX = 6
 ENTRIES_MAX = 256
 _TEXT_MAX = 200
 _requires_grad = operator.attrgetter("requires_grad")
 
-# Path of a leaf -> what it is: (dtype, rank or sizes, needs gradient) of a tensor, a bool, None, or the name of a type.
+# Path of a leaf -> description: dtype, rank or sizes and "needs gradient" of a tensor, a bool, None, or the name of a type.
 Schema = dict[str, Any]
 
 
 def make_signature(tensor_type: Any, sizes: bool) -> Callable[[Any, Any], Any]:
-    """A function of (args, kwargs) that is equal for inputs of the same schema and costs little."""
+    """A cheap function of (args, kwargs) whose results are equal for inputs of the same schema."""
 
     def one(value: Any, depth: int) -> Any:
         if isinstance(value, tensor_type):
@@ -69,7 +69,7 @@ def make_signature(tensor_type: Any, sizes: bool) -> Callable[[Any, Any], Any]:
 
 
 def describe(args: Any, kwargs: Any, tensor_type: Any, sizes: bool) -> Schema:
-    """The schema in words, by path as flatten() names them: positional arguments "0", "1", the others by name."""
+    """The schema in words. Paths are those of flatten(): positional arguments are "0", "1", ..., others go by name."""
     found: Schema = {}
 
     def visit(path: str, value: Any, depth: int) -> None:
@@ -79,7 +79,7 @@ def describe(args: Any, kwargs: Any, tensor_type: Any, sizes: bool) -> Schema:
             shape = f"shape {tuple(value.shape)}" if sizes else f"rank {value.dim()}"
             dtype = str(value.dtype).replace("torch.", "")
             found[path] = f"{dtype} {shape}{', needs gradient' if value.requires_grad else ''}"
-        elif (children := _children(value)) is not None and depth < DEPTH_MAX:
+        elif (children := children_of(value)) is not None and depth < DEPTH_MAX:
             found[path] = type(value).__name__
             for key, child in children:
                 visit(f"{path}.{key}", child, depth + 1)
@@ -96,16 +96,16 @@ def describe(args: Any, kwargs: Any, tensor_type: Any, sizes: bool) -> Schema:
 
 
 def schema_changes(before: Schema, after: Schema) -> Iterator[tuple[str, str, str]]:
-    """(path, from, to) of what differs; "absent" where a path is not there."""
+    """(path, from, to) of each difference; a missing path is "absent"."""
     for path in [*before, *(path for path in after if path not in before)]:
         if before.get(path) != after.get(path):
             yield path, before.get(path, "absent"), after.get(path, "absent")
 
 
 class Transitions:
-    """Watches one root. Threads: those that run the root. Nothing here raises.
+    """Follows one root. Threads: those that run the root. Never raises.
 
-    `attend` goes on the module that the program calls: the wrapper, if the model is in one."""
+    The hook is on the module that the program calls: the wrapper, if there is one."""
 
     def __init__(self, agent: Agent, model: Any, sizes: bool = False) -> None:
         import torch
@@ -123,8 +123,8 @@ class Transitions:
         self._known: list[dict[str, Any]] = []
         self._parameters: list[Any] = []
         self._learn(name_modules(model))
-        _tracing.prepare()
-        self._key = _tracing.compiled.Key(attendant=self)
+        tracing.prepare()
+        self._key = tracing.compiled.Key(attendant=self)
         self._removable = model.register_forward_pre_hook(_Attend(self), with_kwargs=True)
         agent.add_step_listener(self.step_ended)
 
@@ -148,10 +148,10 @@ class Transitions:
             self._agent.refuse(f"transitions: {error}")
 
     def attend_schema(self, training: bool, schema: str) -> None:
-        """As `attend`, by a compiled graph, which was made for one schema."""
+        """As `attend`, called by a compiled graph, which was compiled for one schema."""
         try:
             if training is not self._last_training or schema != self._last_signature:
-                self._changed(training, schema, lambda: _tracing.compiled.read_schema(schema))
+                self._changed(training, schema, lambda: tracing.compiled.read_schema(schema))
         except Exception as error:
             self._agent.refuse(f"transitions: {error}")
 
@@ -179,7 +179,7 @@ class Transitions:
     # --- each step
 
     def step_ended(self) -> None:
-        """Compares modules and parameters with what they were, in large models now and then."""
+        """Compares modules and parameters with their last known state, in large models only in some steps."""
         if self._agent.closed:
             return
         try:
@@ -194,7 +194,7 @@ class Transitions:
 
     def _learn(self, modules: list[Named]) -> None:
         self._modules = [(named.name, named.class_name) for named in modules]
-        # The live dictionaries of children, and copies of what was in them. Modules compare by identity.
+        # The live dictionaries of children, and copies of their contents. Modules compare by identity.
         self._live = [named.value._modules for named in modules if named.value._modules]
         self._leaves = [named.value._modules for named in modules if not named.value._modules]
         self._known = [dict(children) for children in self._live]
@@ -216,7 +216,7 @@ class Transitions:
         gradients = dict(zip(self._names, self._gradients))
         self._learn(name_modules(self._model))
         after = dict(self._modules)
-        changes = list(schema_changes(before, after)) or [("modules", "a module", "another of the same name and class")]
+        changes = list(schema_changes(before, after)) or [("modules", "a module", "a different one of the same name and class")]
         for name, then, now in changes:
             self._report(self._mode(), "modules", name, then, now)
         self._gradients = [gradients.get(name, now) for name, now in zip(self._names, self._gradients)]
@@ -232,7 +232,7 @@ class Transitions:
         self._report(self._mode(), "requires_grad", element, str(before[changed[0]]), str(now[changed[0]]))
 
     def _check_graphs(self) -> None:
-        """Graphs that torch.compile made so far in this process. Those of the first step are no transition."""
+        """Compares the number of graphs that torch.compile has made in this process. Those of the first step are not a transition."""
         utils = sys.modules.get("torch._dynamo.utils")
         if utils is None:
             graphs = 0
@@ -264,7 +264,7 @@ class Transitions:
 
 
 def _why(utils: Any) -> str:
-    """Why torch compiled again, as far as it tells (2.4 and later)."""
+    """Why torch compiled again, if it reports that (2.4 and later)."""
     try:
         reasons = [metrics.recompile_reason for metrics in utils.get_compilation_metrics() if metrics.recompile_reason]
         return str(reasons[-1]).replace("\n", " ")[:_TEXT_MAX] if reasons else "a graph"
@@ -273,15 +273,15 @@ def _why(utils: Any) -> str:
 
 
 class _Attend:
-    """The root's hook. Stays behind when the module is copied or pickled. Read for a graph, it leaves an operator there."""
+    """The root's hook. Does nothing in copies and pickles of the module. Traced into a graph, it leaves an operator there."""
 
     def __init__(self, transitions: Transitions) -> None:
         self._attend, self._compiling = transitions.attend, transitions._compiling
         self._key = transitions._key.tensor
 
     def __call__(self, root: Any, args: Any, kwargs: Any) -> None:
-        if _tracing.tracing():
-            _tracing.compiled.trace_schema(self._key, root.training, args, kwargs)
+        if tracing.active():
+            tracing.compiled.trace_schema(self._key, root.training, args, kwargs)
         elif self._compiling is None or not self._compiling():
             self._attend(root, args, kwargs)
 
