@@ -21,7 +21,7 @@ ODD: dict[str, tuple[list[str], str]] = {
     "nested_strided": (["first", "last", "Calls"], "found a nested torch tensor"),
     "nested_jagged": (["first", "last", "Calls"], "found a nested torch tensor"),
     "none": (["first", "last", "Calls"], "found None; expected a tensor"),
-    "generator": (["first", "last", "Calls"], "found a generator, which iterating over would use up"),
+    "generator": (["first", "last", "Calls"], "found a generator, which iteration would use up"),
     "quantised": (["first", "last", "Calls"], "torch.qint8"),
     "meta": (["first", "last", "Calls"], "on the meta device"),
     "sparse": (["first", "last", "Calls"], "torch.sparse_coo"),

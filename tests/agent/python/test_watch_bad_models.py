@@ -115,7 +115,7 @@ ODD_OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], Any], str, int]] = {
     "text": (lambda x: "text", "found a str without tensors", 0),
     "number": (lambda x: 1.5, "found a float without tensors", 0),
     "empty_list": (lambda x: [], "found a list without tensors", 0),
-    "generator": (lambda x: (y for y in [x]), "found a generator, which iterating over would use up", 0),
+    "generator": (lambda x: (y for y in [x]), "found a generator, which iteration would use up", 0),
     "object": (lambda x: type("Result", (), {"hidden": x})(), "found a Result without tensors", 0),
     "quantised": (quantised, "torch.qint8", 1),
     "meta": (lambda x: torch.empty(3, device="meta"), "on the meta device", 1),

@@ -176,7 +176,7 @@ def _describe(value: Any) -> str:
     if value is None:
         return "None"
     if isinstance(value, Iterator):
-        return f"a {type(value).__name__}, which iterating over would use up"
+        return f"a {type(value).__name__}, which iteration would use up"
     return f"a {type(value).__name__} without tensors"
 
 
