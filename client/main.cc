@@ -24,7 +24,7 @@
 namespace statcollect::client {
 namespace {
 
-constexpr char kDescription[] = "statctl: finds the first place where two training runs part ways.";
+constexpr char kDescription[] = "statctl: finds the first place where two training runs diverge.";
 
 constexpr char kFooter[] = R"(
 Examples:
@@ -147,7 +147,8 @@ class Parser {
     if (WantsHelp()) return Help();
     if (arguments_.format == "ort" && !kOrtCommands.contains(app_.get_subcommands().front()->get_name()))
       return UsageError(
-          "--format ort: only memory and density can be printed that way; expected table, json, csv or markdown");
+          "--format ort: only memory and density can be printed that way; expected table, json, csv or "
+          "markdown");
     if (const Status address = ValidateAddress(arguments_.collector); !address.ok()) {
       return UsageError(address.message());
     }
@@ -275,7 +276,7 @@ class Parser {
   void AddDiff() {
     DiffOptions& o = arguments_.diff;
     CLI::App* app =
-        Add("diff", "Finds where two runs part ways first, and why",
+        Add("diff", "Finds where two runs first diverge, and why",
             "  statctl diff --run-a base --run-b ort\n"
             "  statctl diff base ort --steps 0-99 --rank 0,1\n"
             "  statctl diff base ort --tolerance 1e-3 --kinds output\n"
@@ -286,8 +287,8 @@ class Parser {
             "state\n"
             "  statctl diff base ort --format json > report.json\n",
             [&o](Session& session) { return Diff(session, o); });
-    app->add_option("--run-a,run_a", o.run_a, "The run to compare with (baseline)")->required();
-    app->add_option("--run-b,run_b", o.run_b, "The run in question")->required();
+    app->add_option("--run-a,run_a", o.run_a, "The baseline run")->required();
+    app->add_option("--run-b,run_b", o.run_b, "The run to compare with it")->required();
     CLI::Option* tolerance = app->add_option("--tolerance", o.tolerance,
                                              "Relative L2 distance to ignore (default: by dtype, f32 1e-4)")
                                  ->check(Between(0, kToleranceMax));
@@ -475,8 +476,8 @@ class Parser {
                            "equal bit for bit, 1 not\n"
                            "  statctl diff-values base ort blocks.1.ln2 --step 3 --rank 1 --format json\n",
                            [&v](Session& session) { return DiffValues(session, v); });
-    values->add_option("run_a", v.run_a, "The run to compare with (baseline)")->required();
-    values->add_option("run_b", v.run_b, "The run in question")->required();
+    values->add_option("run_a", v.run_a, "The baseline run")->required();
+    values->add_option("run_b", v.run_b, "The run to compare with it")->required();
     AddPlace(values, v.place);
     values->add_option("--rank", v.rank, "The rank")->check(Index())->capture_default_str();
     values->add_option("--rank-b", v.rank_b, "The rank in run B, if different (diff --merge-ranks)")
@@ -499,7 +500,7 @@ class Parser {
     app->add_option(
            "--tolerance", o.tolerance,
            "Relative L2 distance of replicas to ignore (default: 0 where they have agreed bit for bit, "
-           "else by dtype)")
+           "otherwise by dtype)")
         ->check(Between(0, kToleranceMax));
     app->add_option("--top", o.top, "How many findings to list")
         ->check(CLI::Range(1, 1'000'000))
@@ -614,7 +615,8 @@ class Parser {
         "  statctl import mindspore dump_path --run ms --dry-run               # reads and reports only\n"
         "  statctl import ort out_pt --run base --if-exists replace --strict\n"
         "  statctl import spill /scratch/statagent       # records that training jobs could not send\n"
-        "\nA bad file ends the import with its name and line; what was read before it stays stored (statctl rm\n"
+        "\nA bad file ends the import with its name and line; what was read before it stays stored (statctl "
+        "rm\n"
         "removes it). --keep-going skips bad files and counts them; --strict reads everything first and\n"
         "stores nothing if any of it is bad. Formats and mapping: docs/import-export.md.\n",
         [this, &o](Session& session) {
@@ -649,7 +651,7 @@ class Parser {
     app->add_flag("--samples", o.samples, "ort: keep the printed first elements, too");
     app->add_flag("--dry-run", o.dry_run, "Read and report, store nothing; needs no collector");
     CLI::Option* strict = app->add_flag("--strict", o.strict, "Store nothing unless everything can be read");
-    app->add_flag("--keep-going", o.keep_going, "Leave bad files out, and count them")->excludes(strict);
+    app->add_flag("--keep-going", o.keep_going, "Skip bad files, and count them")->excludes(strict);
   }
 
   ImportOptions import_;

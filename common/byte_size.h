@@ -1,15 +1,19 @@
-// Sizes as people write them: "200GiB".
+// Sizes such as "200GiB".
 #ifndef STATCOLLECT_COMMON_BYTE_SIZE_H_
 #define STATCOLLECT_COMMON_BYTE_SIZE_H_
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace statcollect {
 
-// A whole number from 1 of MiB, GiB or TiB, at most 2^60 bytes; nothing if it is not that.
+// A whole number of at least 1 followed by MiB, GiB or TiB, at most 2^60 bytes; otherwise empty.
 std::optional<std::uint64_t> ParseByteSize(std::string_view text);
+
+// "512 MiB": whole mebibytes, rounded down.
+std::string Mebibytes(std::uint64_t bytes);
 
 }  // namespace statcollect
 

@@ -1,4 +1,4 @@
-// Time as an interface, so that tests move it instead of sleeping.
+// Time as an interface, so that tests advance it instead of sleeping.
 #ifndef STATCOLLECT_COMMON_CLOCK_H_
 #define STATCOLLECT_COMMON_CLOCK_H_
 
@@ -12,7 +12,7 @@ class Clock {
   virtual ~Clock() = default;
   // Monotonic: for deadlines and ages.
   virtual std::chrono::steady_clock::time_point Now() const = 0;
-  // Wall clock in nanoseconds since the Unix epoch: for people and plots only; nothing is ordered by it.
+  // Wall clock in nanoseconds since the Unix epoch. For display only; nothing is ordered by it.
   virtual std::int64_t UnixNanos() const = 0;
 };
 

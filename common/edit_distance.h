@@ -1,4 +1,4 @@
-// How alike two names are: for suggestions to people who have mistyped one.
+// Similarity of names, for suggestions after a typo.
 #ifndef STATCOLLECT_COMMON_EDIT_DISTANCE_H_
 #define STATCOLLECT_COMMON_EDIT_DISTANCE_H_
 
@@ -12,8 +12,8 @@ namespace statcollect {
 // Levenshtein distance in bytes. Cost: |a| * |b|.
 std::size_t EditDistance(std::string_view a, std::string_view b);
 
-// The name that was probably meant: one that `wanted` begins, else the closest one within a third of its
-// length (at least 2 edits). Empty: none is close.
+// The name that was probably meant: one that begins with `wanted`, otherwise the closest one within a third
+// of its length (at least 2 edits). Empty: none is close.
 std::string NearestName(std::string_view wanted, const std::vector<std::string>& names);
 
 }  // namespace statcollect

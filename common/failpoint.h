@@ -1,5 +1,5 @@
-// Places where a test lets the daemon die. In every other build they are nothing, not even a string: the
-// tests build a second daemon with STATCOLLECT_FAILPOINTS.
+// Places where a test can kill the daemon. Other builds contain nothing of them, not even a string: the tests
+// build a second daemon with STATCOLLECT_FAILPOINTS.
 //
 // STATCOLLECT_FAILPOINT=name:n ends the process with SIGKILL when it passes the place of that name for the
 // n-th time.
@@ -9,7 +9,7 @@
 #ifndef STATCOLLECT_FAILPOINTS
 
 #define STATCOLLECT_FAILPOINT(name) static_cast<void>(0)
-// A number that a test may set by an environment variable.
+// A number that a test can override with an environment variable.
 #define STATCOLLECT_TEST_SETTING(name, otherwise) (otherwise)
 
 #else

@@ -1,5 +1,5 @@
-// Plain records: what agent, wire conversion, store and queries exchange. No invariants beyond those written
-// here; whoever takes records from outside validates first (proto/convert.h).
+// Plain records, exchanged by agent, wire conversion, store and queries. They have no invariants except those
+// written here; code that receives records from outside validates them first (proto/convert.h).
 #ifndef STATCOLLECT_COMMON_RECORDS_H_
 #define STATCOLLECT_COMMON_RECORDS_H_
 
@@ -16,48 +16,47 @@
 namespace statcollect {
 
 inline constexpr std::uint32_t kSketchMax = 64;     // k is 0, 16, 32 or 64
-inline constexpr std::uint32_t kSamplesMax = 1024;  // first-n samples of a record
+inline constexpr std::uint32_t kSamplesMax = 1024;  // leading samples per record
 inline constexpr std::uint32_t kDimsMax = 64;
 inline constexpr std::uint32_t kDensitySamplesMax =
-    4096;  // samples of a batch whose valid elements are told one by one
-inline constexpr std::size_t kSettingsMax =
-    8192;  // in a rank's configuration, with what it adds after the start
+    4096;  // samples per batch with a separate count of valid elements
+inline constexpr std::size_t kSettingsMax = 8192;  // in a rank's configuration, including later additions
 inline constexpr std::size_t kCaptureChunkBytesMax = std::size_t{1} << 20;  // of a CaptureChunk
-// Exponents that an ExponentRecord tells apart: every float32 has one of them. What lies beyond is counted in
-// the first or the last.
+// Exponents that an ExponentRecord distinguishes, which cover every float32. Values beyond are counted in the
+// first or the last.
 inline constexpr std::int32_t kExponentLowest = -150, kExponentHighest = 128;
 inline constexpr std::size_t kExponentsMax = kExponentHighest - kExponentLowest + 1;
 
-// 128-bit random id of one agent process's stream.
+// Random 128-bit id of one agent process's stream.
 using SessionId = std::array<std::uint8_t, 16>;
 
-// What the records of a tensor look like, interned per session (ids from 0, dense): shape, dtype, and, of
-// records that another tool wrote, which statistics there are.
+// Layout of a tensor's records, interned per session (ids from 0, dense): shape, dtype and, for records of
+// other tools, the statistics that they lack.
 struct Layout {
   std::uint32_t id = 0;
   DType dtype = DType::kUnspecified;
   std::vector<std::int64_t> shape;
-  std::uint32_t absent = 0;     // BitOf(Statistic) of what was not recorded; such numbers are 0
-  std::uint32_t untrusted = 0;  // of what is stored to be looked at, never compared; nothing that is absent
+  std::uint32_t absent = 0;     // BitOf(Statistic) of statistics that were not recorded; their numbers are 0
+  std::uint32_t untrusted = 0;  // of statistics that are shown but never compared; disjoint from `absent`
   HashKind hash_kind = HashKind::kContent;
   bool operator==(const Layout&) const = default;
   bool Has(Statistic statistic) const { return (absent & BitOf(statistic)) == 0; }
   bool Trusts(Statistic statistic) const { return ((absent | untrusted) & BitOf(statistic)) == 0; }
 };
 
-// Identity of an observed tensor. Two observations of one step never share an identity.
+// Identity of an observed tensor. Two observations in a step never share one.
 struct TensorKey {
-  std::string name;  // qualified module path or user's name
+  std::string name;  // qualified module path or the user's name
   Kind kind = Kind::kUnspecified;
-  std::string output_path;  // place in a nested output: "0", "past_key_values.3.1"; empty where there is only
-                            // the tensor itself
+  // position in a nested output: "0", "past_key_values.3.1"; empty for a single tensor
+  std::string output_path;
   std::uint32_t micro_batch = 0;
-  std::uint32_t call = 0;  // n-th call of the module in the micro-batch
+  std::uint32_t call = 0;  // n-th call of the module in the micro-batch, from 0
   Mode mode = Mode::kTrain;
   auto operator<=>(const TensorKey&) const = default;
 };
 
-// Definition of an activation, interned per session (ids from 0, dense, in first-seen order of execution).
+// Definition of an activation, interned per session (ids from 0, dense, in the order of first execution).
 struct TensorDef {
   std::uint32_t id = 0;
   TensorKey key;
@@ -67,11 +66,11 @@ struct TensorDef {
   bool operator==(const TensorDef&) const = default;
 };
 
-// Statistics of one tensor (definitions: agent/stats/stats.h). min..l2 hold only if has_finite; they are 0
-// otherwise.
+// Statistics of one tensor (defined in agent/stats/stats.h). min..l2 are valid only if has_finite; otherwise
+// they are 0.
 struct TensorStats {
   std::uint64_t numel =
-      0;  // product of the shape; counts and moments of complex tensors are over 2*numel real parts
+      0;  // product of the shape; counts and moments of complex tensors cover 2*numel real parts
   std::uint64_t nan = 0, pos_inf = 0, neg_inf = 0, zero = 0, neg = 0, pos = 0;
   bool has_finite = false;
   double min = 0, max = 0, mean = 0, std = 0, l1 = 0, l2 = 0;
@@ -79,8 +78,8 @@ struct TensorStats {
   bool operator==(const TensorStats&) const = default;
 };
 
-// Statistics records, one array a field; every array has size() entries, except `sketch` (size() *
-// sketch_width, row-major) and `samples` (concatenated; sample_count says how many a record has).
+// Statistics records as one array per field. Every array has size() entries, except `sketch` (size() *
+// sketch_width, row-major) and `samples` (concatenated; sample_count gives the number per record).
 struct StatColumns {
   std::vector<std::uint32_t> activation;  // TensorDef::id
   std::vector<std::uint32_t> layout;      // Layout::id
@@ -103,7 +102,7 @@ struct ScalarRecord {
   std::string name;
   std::uint64_t step = 0;
   std::uint32_t micro_batch = 0;
-  double value = 0;  // NaN and infinities are kept
+  double value = 0;  // may be NaN or infinite
   bool operator==(const ScalarRecord&) const = default;
 };
 
@@ -113,11 +112,11 @@ struct EventRecord {
   std::int64_t unix_nanos = 0;
   std::string text;
   std::map<std::string, std::string> fields;
-  bool from_collector = false;  // the collector's own words (docs/alarms.md), not the agent's
+  bool from_collector = false;  // raised by the collector (docs/alarms.md), not by the agent
   bool operator==(const EventRecord&) const = default;
 };
 
-// End of a step, with the agent's wall clock.
+// End of a step, with the agent's wall-clock time.
 struct StepRecord {
   std::uint64_t step = 0;
   std::int64_t unix_nanos = 0;
@@ -125,21 +124,21 @@ struct StepRecord {
   bool operator==(const StepRecord&) const = default;
 };
 
-// Memory of one rank at one moment.
+// Memory of one rank at one point in time.
 struct MemoryRecord {
   std::uint64_t step = 0;
   std::uint32_t micro_batch = 0;
   MemoryPhase phase = MemoryPhase::kUnspecified;
   std::string device;         // "cuda:0", "cpu"
-  std::string module;         // qualified path, where it is about one module's pass; else empty
-  std::uint32_t present = 0;  // BitOf(MemoryQuantity) of what is known; the other numbers are 0
+  std::string module;         // qualified path, if measured for one module's pass; otherwise empty
+  std::uint32_t present = 0;  // BitOf(MemoryQuantity) of known quantities; the others are 0
   std::array<std::int64_t, kMemoryQuantityCount> bytes{};
   bool operator==(const MemoryRecord&) const = default;
   bool Has(MemoryQuantity quantity) const { return (present & BitOf(quantity)) != 0; }
   std::int64_t Of(MemoryQuantity quantity) const { return bytes[static_cast<std::size_t>(quantity)]; }
 };
 
-// How much of one input of a step is no padding.
+// Fraction of one input of a step that is not padding.
 struct DensityRecord {
   std::uint64_t step = 0;
   std::uint32_t micro_batch = 0;
@@ -147,43 +146,41 @@ struct DensityRecord {
   DensityType type = DensityType::kUnspecified;
   std::int64_t pad_index = 0;
   std::uint64_t valid = 0, total = 0;           // elements; valid <= total
-  std::vector<std::uint64_t> valid_per_sample;  // at most kDensitySamplesMax; empty where it says nothing
+  std::vector<std::uint64_t> valid_per_sample;  // at most kDensitySamplesMax; empty if not available
   bool operator==(const DensityRecord&) const = default;
 };
 
-// A setting that became known after the session's hello. The newest of a name stands.
+// A setting that became known after the session's hello. The newest value of a name wins.
 struct SettingRecord {
   std::string name, value;
   bool operator==(const SettingRecord&) const = default;
 };
 
-// A part of the raw values of one tensor in one step: its first `elements` elements in row-major order, as
-// they lie in memory, little-endian. The tensor is there once its chunks cover elements * DTypeBytes bytes.
+// A part of the raw values of one tensor in one step: its first `elements` elements in row-major order, as in
+// memory, little-endian. The tensor is complete once its chunks cover elements * DTypeBytes bytes.
 struct CaptureChunk {
   std::uint64_t step = 0;
   std::uint32_t activation = 0;  // TensorDef::id
   std::uint32_t layout = 0;      // Layout::id, of the whole tensor
-  std::uint64_t elements = 0;  // of all chunks together; fewer than the layout's if the tensor was too large
-  std::uint32_t offset = 0;    // of `data` in them, bytes
-  std::string data;            // at most kCaptureChunkBytesMax; empty only if there are no elements
+  std::uint64_t elements = 0;    // of all chunks; fewer than the layout's if the tensor was too large
+  std::uint32_t offset = 0;      // position of `data` in the values, in bytes
+  std::string data;              // at most kCaptureChunkBytesMax; empty only if there are no elements
   bool operator==(const CaptureChunk&) const = default;
 };
 
-// How the binary exponents floor(log2(|x|)) of one tensor are spread in one step: of its finite components
-// that are not 0, each real and imaginary part on its own.
+// Histogram of the binary exponents floor(log2(|x|)) of one tensor in one step, over its finite nonzero
+// components. Complex elements have two components.
 struct ExponentRecord {
   std::uint64_t step = 0;
-  std::uint32_t activation = 0;  // TensorDef::id
-  std::uint32_t layout = 0;      // Layout::id
-  std::int32_t lowest = 0;       // exponent of counts[0]; 0 if there are no counts
-  std::vector<std::uint64_t>
-      counts;  // components, one an exponent, ascending; the first and the last are not 0
+  std::uint32_t activation = 0;       // TensorDef::id
+  std::uint32_t layout = 0;           // Layout::id
+  std::int32_t lowest = 0;            // exponent of counts[0]; 0 if there are no counts
+  std::vector<std::uint64_t> counts;  // components per exponent, ascending; the first and the last are not 0
   bool operator==(const ExponentRecord&) const = default;
 };
 
-// One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order: stats, scalars,
-// events, memory, densities, settings, steps, captures, exponents. Definitions are not records and carry no
-// number.
+// One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order stats, scalars,
+// events, memory, densities, settings, steps, captures, exponents. Definitions are not numbered.
 struct RecordBatch {
   std::uint64_t first_seq = 0;
   std::vector<TensorDef> activations;
@@ -205,7 +202,7 @@ struct RecordBatch {
   std::uint64_t last_seq() const { return first_seq + records() - 1; }  // records() > 0
 };
 
-// How the agent counts. Invariant at every moment: produced == acked + dropped() + pending.
+// Counters of an agent. Invariant: produced == acked + dropped() + pending.
 struct AgentCounters {
   std::uint64_t produced = 0, acked = 0, pending = 0;
   std::map<std::string, std::uint64_t> dropped_by_cause;  // buffer_full, closed, rejected, ...
@@ -216,18 +213,18 @@ struct AgentCounters {
   }
 };
 
-// Who speaks on a stream and for which launch.
+// Identity of a stream's sender and its launch.
 struct SessionInfo {
   std::string run;
   SessionId session{};
-  std::string launch;  // same text in every rank of one launch; empty if the launcher is unknown
+  std::string launch;  // equal in all ranks of a launch; empty if the launcher is unknown
   IfExists if_exists = IfExists::kError;
   std::uint32_t rank = 0, local_rank = 0, world_size = 1;
   std::string host;
   std::int64_t pid = 0;
   std::int64_t start_unix_nanos = 0;
   std::string agent_version;
-  std::map<std::string, std::string> config;  // flattened; user's own and what the agent found
+  std::map<std::string, std::string> config;  // flattened; the user's own and what the agent found
 };
 
 }  // namespace statcollect

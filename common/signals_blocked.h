@@ -1,4 +1,4 @@
-// Signals of threads that live in somebody else's process.
+// Blocks signals in threads that run in other people's processes.
 #ifndef STATCOLLECT_COMMON_SIGNALS_BLOCKED_H_
 #define STATCOLLECT_COMMON_SIGNALS_BLOCKED_H_
 
@@ -7,8 +7,8 @@
 
 namespace statcollect {
 
-// While it lives, the calling thread blocks every signal but those of its own faults, which must still end
-// the process in the usual way, and a profiler's.
+// During its lifetime the calling thread blocks all signals, except those of its own faults, which must end
+// the process as usual, and a profiler's.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

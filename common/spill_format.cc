@@ -71,7 +71,7 @@ std::string EncodeFrameHead(const FrameHead& frame) {
 
 Result<Head> DecodeHead(std::string_view bytes) {
   if (bytes.size() < kMarkAt || bytes.substr(0, kMagic.size()) != kMagic)
-    return Status(Code::kDataLoss, "it is no spill file of statagent");
+    return Status(Code::kDataLoss, "it is not a spill file of statagent");
   const Head head{.version = Get<std::uint32_t>(bytes, 8),
                   .hello_bytes = Get<std::uint32_t>(bytes, 12),
                   .hello_crc = Get<std::uint32_t>(bytes, 16)};

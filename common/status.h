@@ -1,5 +1,5 @@
-// Status and Result<T>: the project's only error type. Codes are gRPC's, so that a status crosses the wire unchanged.
-// A message says: what was attempted; what was found; what was expected; what to do next.
+// Status and Result<T>: the project's only error type. Codes are gRPC's, so a status crosses the wire
+// unchanged. Messages say: attempted; found; expected; next step.
 #ifndef STATCOLLECT_COMMON_STATUS_H_
 #define STATCOLLECT_COMMON_STATUS_H_
 
@@ -45,7 +45,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A value, or the status that says why there is none. Reading the value of a failed result is a bug (asserts).
+// A value, or a status that says why there is none. Reading the value of a failed result is a bug (assert).
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,4 +1,4 @@
-// Which steps are wanted: "0-9,20,100-", "every=10", "0-99,every=10", and MindSpore's "0|5-8|100-120".
+// Sets of steps: "0-9,20,100-", "every=10", "0-99,every=10", and MindSpore's "0|5-8|100-120".
 #ifndef STATCOLLECT_COMMON_STEP_SET_H_
 #define STATCOLLECT_COMMON_STEP_SET_H_
 
@@ -11,13 +11,13 @@
 
 namespace statcollect {
 
-// A set of steps: closed ranges, thinned by `every`. The default contains every step.
+// Closed ranges, thinned by `every`. The default contains every step.
 class StepSet {
  public:
   static constexpr std::uint64_t kLastStep = std::numeric_limits<std::uint64_t>::max();
 
-  // Empty text: every step. Ranges are closed; "100-" has no end. `every=N` (N >= 1) keeps the steps divisible by N; alone, of
-  // all steps. kInvalidArgument names the part that does not parse, and the grammar.
+  // Empty text: every step. Ranges are closed; "100-" has no end. `every=N` (N >= 1) keeps the steps
+  // divisible by N; alone, it applies to all steps. kInvalidArgument names the invalid part and the grammar.
   static Result<StepSet> Parse(std::string_view text);
 
   // Cost: one comparison for a single range.

@@ -1,4 +1,4 @@
-// Small pieces of text that people write: options, lists, lines of a file.
+// Helpers for short texts: options, lists, lines of a file.
 #ifndef STATCOLLECT_COMMON_TEXT_H_
 #define STATCOLLECT_COMMON_TEXT_H_
 
@@ -8,14 +8,14 @@
 
 namespace statcollect {
 
-// Without what stands in `blanks` at either end. A view into `text`, as what is below.
+// `text` without the characters of `blanks` at both ends. A view into `text`, like the results below.
 inline std::string_view Trimmed(std::string_view text, std::string_view blanks = " \t\r\n") {
   const std::size_t first = text.find_first_not_of(blanks);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(blanks) - first + 1);
 }
 
-// The parts between separators, untrimmed; those of blanks alone are left out.
+// The parts between separators, untrimmed, without blank ones.
 inline std::vector<std::string_view> PartsOf(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (!text.empty()) {

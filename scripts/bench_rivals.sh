@@ -2,17 +2,21 @@
 # Measures ClickHouse and VictoriaMetrics (from apt) and the collector in one run, with the same records of statcollect-bench.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/lib/quiet.sh
 
 install=1
+busy=0
 arguments=()
 for argument in "$@"; do
   case "$argument" in
     --no-install) install=0 ;;
+    --busy) busy=1 ;;
     -h | --help)
       cat <<'HELP'
-Usage: scripts/bench_rivals.sh [--no-install] [--steps N] [--vm-steps N] [--only LIST] [--dir FOLDER] [--output FILE]
+Usage: scripts/bench_rivals.sh [--no-install] [--busy] [--steps N] [--vm-steps N] [--only LIST] [--dir FOLDER] [--output FILE]
 
   --no-install   do not install packages: they are installed already
+  --busy         measure even if the load average of the last minute is above 0.5
   --steps N      steps of each of three runs of 8 ranks and 1,000 activations (default 1000: 24 million records, 10 GB of disk)
   --vm-steps N   the same for VictoriaMetrics (default: a tenth)
   --only LIST    some of statcollect,clickhouse,victoria (default: all, in this order)
@@ -58,6 +62,7 @@ if [ ! -x "$python" ]; then
   echo "bench_rivals.sh: run the measurement: found no .venv; scripts/setup.sh makes it" >&2
   exit 1
 fi
+if [ "$busy" = 0 ]; then require_quiet bench_rivals.sh 300; fi
 "$python" bench/rivals.py "${arguments[@]}"
 for argument in "${arguments[@]}"; do
   case "$argument" in --output*) exit 0 ;; esac

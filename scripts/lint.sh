@@ -35,7 +35,7 @@ check() { # NAME COMMAND...
 }
 
 mapfile -t sources < <(git ls-files '*.cc' '*.h' '*.cu' '*.cuh')
-mapfile -t scripts < <(git ls-files 'scripts/*.sh' '.ci/run')
+mapfile -t scripts < <(git ls-files 'scripts/*.sh' 'scripts/lib/*.sh' '.ci/run')
 if [ ${#sources[@]} -eq 0 ] || [ ${#scripts[@]} -eq 0 ]; then
   echo "lint.sh: list the sources with git ls-files: found none; run it in a clone, not in an unpacked archive" >&2
   exit 2

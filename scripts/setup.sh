@@ -33,12 +33,12 @@ apt_packages=(
   build-essential cmake ninja-build ccache pkg-config git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   librocksdb-dev libboost-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libxxhash-dev libre2-dev rapidjson-dev
+  libxxhash-dev libre2-dev rapidjson-dev libcurl4-openssl-dev
   python3 python3-venv
 )
 pip_packages=(numpy)
 if [ "$purpose" = test ]; then
-  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev)
+  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl)
   pip_packages+=(pytest grpcio protobuf ruff mypy pyarrow tensorboard)
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
 fi

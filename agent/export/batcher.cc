@@ -300,7 +300,7 @@ void Batcher::RefuseCaptures() {
     (void)captures.Pop();
     ledger_->Drop(kDropCaptureRefused);
     if (!next.last) continue;
-    recorder_->MissCapture(next.target,
+    recorder_->pending_captures().Miss(next.target,
                            "the collector is of a release that knows no captures; upgrade statcollectord");
   }
 }

@@ -150,7 +150,7 @@ std::uint64_t SendWindow::Clear() {
 Status SendWindow::CheckGiven(std::uint64_t durable_seq) const {
   if (durable_seq < next_seq_) return Status::Ok();
   return Status(Code::kDataLoss, "acknowledgement of record " + std::to_string(durable_seq) +
-                                     ": this agent has given numbers up to " + std::to_string(next_seq_ - 1) +
+                                     ": this agent has sent numbers up to " + std::to_string(next_seq_ - 1) +
                                      " only; another process may be using its session; stopping");
 }
 

@@ -579,7 +579,7 @@ Result<CollectorMessage> Decode(std::string_view bytes) {
   if (ok && r.ok()) return message;
   return Status(Code::kDataLoss,
                 "read the collector's message: " + std::to_string(bytes.size()) +
-                    " bytes that are no CollectorMessage; expected statcollectord at the address");
+                    " bytes that are not a CollectorMessage; expected statcollectord at the address");
 }
 
 }  // namespace statcollect::wire

@@ -1,5 +1,5 @@
-// How a run that is under way compares with a finished one, look by look: what `statctl diff` says of the
-// steps that every rank has left behind.
+// Compares a running run with a finished one at each look: what `statctl diff` says about the steps that
+// every rank has completed.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_AGREEMENT_H_
 #define STATCOLLECT_CLIENT_COMMANDS_AGREEMENT_H_
 
@@ -18,8 +18,8 @@ namespace statcollect::client {
 // Not thread-safe.
 class Agreement {
  public:
-  // `patience`: a question about all steps may take that long, each time; if it takes longer, later looks ask
-  // about the new steps only, and about all of them when those are worse or the run has ended.
+  // `patience`: maximum time of a query about all steps. If one takes longer, later looks query only the new
+  // steps, and all steps again when the new ones are worse or the run has ended.
   Agreement(Collector& collector, std::string run, std::string against, std::chrono::milliseconds patience)
       : collector_(collector), run_(std::move(run)), against_(std::move(against)), patience_(patience) {}
 
@@ -37,15 +37,15 @@ class Agreement {
   Collector& collector_;
   const std::string run_, against_;
   const std::chrono::milliseconds patience_;
-  std::optional<std::uint64_t> step_;  // compared last
+  std::optional<std::uint64_t> step_;  // last compared
   v1::Verdict verdict_ = v1::VERDICT_UNSPECIFIED;
-  std::uint32_t attempts_ = 0;                  // of the run, when it was compared
-  std::chrono::steady_clock::duration cost_{};  // of the last question about all steps
-  std::optional<v1::Divergence> first_;         // above its tolerance
+  std::uint32_t attempts_ = 0;                  // of the run, at the last comparison
+  std::chrono::steady_clock::duration cost_{};  // of the last query about all steps
+  std::optional<v1::Divergence> first_;         // the first above its tolerance
   std::optional<v1::Root> root_;
-  std::string where_;  // the root, else the first
+  std::string where_;  // place of the root, otherwise of the first divergence
   std::string explained_;
-  std::string trouble_;  // why not compared
+  std::string trouble_;  // why nothing was compared
 };
 
 }  // namespace statcollect::client

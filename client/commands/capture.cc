@@ -135,7 +135,7 @@ class Capturer {
         asked_.ranks_size() == 1 ? "" : "s", FormatRanges({asked_.ranks().begin(), asked_.ranks().end()}),
         Printable(options_.run), Printable(place.activation), place.step, asked_.request()));
     if (const std::uint32_t told = asked_.told(); told < static_cast<std::uint32_t>(asked_.ranks_size())) {
-      session_.Remark(fmt::format("not connected at the moment, asked when back: {} of {} ranks",
+      session_.Remark(fmt::format("not connected now, asked when they reconnect: {} of {} ranks",
                                   asked_.ranks_size() - static_cast<int>(told), asked_.ranks_size()));
     }
     if (options_.no_wait && session_.options().format == Format::kJson) session_.PrintJson(asked_);
@@ -175,17 +175,18 @@ class Capturer {
     for (;;) {
       STATCOLLECT_RETURN_IF_ERROR(Look(asked_.request()));
       if (answer_.requests().empty())
-        return {Code::kNotFound, "the request is gone: the run was removed or started again"};
+        return {Code::kNotFound, "the request no longer exists: the run was removed or started again"};
       const Standing standing = Judge();
       const auto now = steady_clock::now();
       if (!standing.overdue) in_time = now;
       if (standing.settled && (!standing.overdue || now - in_time > kOverduePatience)) return Status::Ok();
       if (options_.wait_seconds > 0 &&
           std::chrono::duration<double>(now - begin).count() > options_.wait_seconds) {
-        return {Code::kDeadlineExceeded,
-                fmt::format(
-                    "not there after {:g} s: {}; the request stays: ask again, or see statctl captures {}",
-                    options_.wait_seconds, missed_, Printable(options_.run))};
+        return {
+            Code::kDeadlineExceeded,
+            fmt::format("not captured after {:g} s: {}; the request remains: run this again, or see statctl "
+                        "captures {}",
+                        options_.wait_seconds, missed_, Printable(options_.run))};
       }
       if (!first_seen) first_seen = standing.reached;
       if (options_.place.step > *first_seen)
@@ -202,10 +203,12 @@ class Capturer {
       std::string places;
       for (const v1::CaptureRow& row : answer_.records())
         places += (places.empty() ? "" : "; ") + CaptureText(row);
-      return {Code::kInvalidArgument, "save to '" + Printable(options_.out) +
-                                          "': several were captured; choose one with --rank, --kind "
-                                          "or --path, or name a folder, which gets a file each: " +
-                                          places};
+      return {
+          Code::kInvalidArgument,
+          "save to '" + Printable(options_.out) +
+              "': several tensors were captured; choose one with --rank, --kind or --path, or give a folder "
+              "for one file each: " +
+              places};
     }
     if (folder) {
       std::filesystem::create_directories(options_.out, error);
@@ -238,7 +241,7 @@ class Capturer {
     session_.Remark(fmt::format("saved {} to {}: {} {}{}{}", CaptureText(row), Printable(path), row.dtype(),
                                 CaptureShapeText(row),
                                 widened ? ", as float32, which holds its values exactly" : "",
-                                values->whole() ? "" : "; the tensor was too large: --max-bytes keeps more"));
+                                values->whole() ? "" : "; the tensor is larger: --max-bytes keeps more"));
     return Status::Ok();
   }
 

@@ -140,10 +140,11 @@ int ListCaptures(Session& session, const CapturesOptions& options) {
       [&] {
         Page page;
         if (response->records().empty()) {
-          page.AddSentence("Nothing captured in " + Printable(options.run) +
-                           (options.activation.empty() && options.steps.empty() ? "" : " of that") +
-                           ": statctl capture RUN ACTIVATION --step S asks a run in training, "
-                           "STATAGENT_CAPTURES='ACTIVATION@S' the next one.");
+          page.AddSentence(
+              "Nothing captured in " + Printable(options.run) +
+              (options.activation.empty() && options.steps.empty() ? "" : " that matches") +
+              ". To capture, use statctl capture RUN ACTIVATION --step S in a running training, or "
+              "STATAGENT_CAPTURES='ACTIVATION@S' for the next launch.");
         } else {
           page.AddTable(CaptureTable(response->records()));
         }

@@ -1,4 +1,4 @@
-// What the commands about captures share.
+// Helpers shared by the commands about captures.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_CAPTURES_H_
 #define STATCOLLECT_CLIENT_COMMANDS_CAPTURES_H_
 
@@ -14,7 +14,7 @@
 
 namespace statcollect::client {
 
-// Which captured tensor, as the command line names it.
+// Selects a captured tensor, as given on the command line.
 struct CapturePlace {
   std::string activation, kind, mode;
   std::optional<std::string> output_path;
@@ -22,7 +22,7 @@ struct CapturePlace {
   std::uint32_t micro_batch = 0, call = 0;
 };
 
-// kInvalidArgument: a kind or mode that there is not.
+// kInvalidArgument: unknown kind or mode.
 Result<v1::Kind> ParseCaptureKind(const std::string& text);
 Result<v1::Mode> ParseCaptureMode(const std::string& text);
 
@@ -32,7 +32,7 @@ std::string CaptureShapeText(const v1::CaptureRow& row);
 std::string CaptureText(const v1::CaptureRow& row);
 Table CaptureTable(const google::protobuf::RepeatedPtrField<v1::CaptureRow>& rows);
 
-// Fetches the values of one rank's.
+// Fetches the values of one rank.
 Result<TensorValues> FetchCapture(Session& session, const std::string& run, const CapturePlace& place,
                                   std::uint32_t rank);
 

@@ -25,7 +25,7 @@ int MakeCheckpoint(Session& session, const std::string& directory) {
   page.AddSentence(fmt::format(
       "Checkpoint of {} in {} on its machine: {} files, {}{}.", session.collector().address(),
       Printable(response->directory()), FormatCount(response->files()), FormatBytes(response->bytes()),
-      response->linked() ? ", which share their disk space with the store as long as it keeps them" : ""));
+      response->linked() ? ", which share disk space with the store while it keeps them" : ""));
   page.AddSentence(fmt::format("Restore it with: statcollectord --restore-from {} --data-dir NEW",
                                Printable(response->directory())));
   session.PrintPage(page);

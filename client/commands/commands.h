@@ -1,4 +1,5 @@
-// One function a command: asks, prints, returns the exit code. Each in the file of its name (remove.cc: rm).
+// One function per command: it queries, prints and returns the exit code. Each is in the file of its name
+// (rm: remove.cc).
 #ifndef STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_
 #define STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_
 
@@ -30,9 +31,9 @@ struct DiffOptions {
   bool no_noise = false, no_alignment = false, first_only = false, merge_ranks = false;
 };
 int Diff(Session& session, const DiffOptions& options);
-// The report for people (report.cc).
+// The full text report (report.cc).
 Page RenderDiff(const v1::DiffReport& report);
-// Its first sentence alone.
+// Only its first sentence.
 Page RenderVerdict(const v1::DiffReport& report);
 
 int SaveNoise(Session& session, const std::string& run, const std::string& repeats);
@@ -99,7 +100,7 @@ struct CaptureOptions {
   std::string run, ranks, out;  // out: empty, a file, or a folder
   CapturePlace place;
   std::uint64_t bytes_max = 0;  // 0: the collector's default
-  double wait_seconds = 0;      // 0: until it comes
+  double wait_seconds = 0;      // 0: no limit
   bool no_wait = false, raw = false, overwrite = false;
 };
 int CaptureActivation(Session& session, const CaptureOptions& options);
@@ -129,7 +130,7 @@ struct RemoveOptions {
   bool yes = false, force = false;
 };
 int RemoveRuns(Session& session, const RemoveOptions& options);
-// Exempts the run from retention, or ends that.
+// Exempts the run from retention, or ends the exemption.
 int KeepRun(Session& session, const std::string& run, bool keep);
 int RecordSteps(Session& session, const std::string& run, const std::string& steps);
 int MakeCheckpoint(Session& session, const std::string& directory);
@@ -143,7 +144,7 @@ struct ImportOptions {
   std::string if_exists = "error";
   bool trust_std = false, samples = false;
   bool dry_run = false, strict = false, keep_going = false;
-  double timeout_seconds = 0;  // how long a lost collector is waited for; 0: 30 s
+  double timeout_seconds = 0;  // how long to wait for a lost collector; 0: 30 s
 };
 int Import(Session& session, const ImportOptions& options);
 
@@ -162,7 +163,7 @@ struct SummaryOptions {
 };
 int Summarise(Session& session, const SummaryOptions& options);
 
-// --- shared by several
+// --- shared by several commands
 Table EventTable(const google::protobuf::RepeatedPtrField<v1::EventRow>& events);
 // "0..99", or "none", for a run or a rank.
 template <typename T>
@@ -170,7 +171,7 @@ std::string StepsText(const T& of) {
   return of.has_first_step() ? std::to_string(of.first_step()) + ".." + std::to_string(of.last_step())
                              : "none";
 }
-// First columns of every CSV of observations.
+// First columns of every CSV of tensor records.
 inline const std::vector<std::string> kIdentityColumns = {"rank",       "step",        "micro_batch", "kind",
                                                           "activation", "output_path", "call"};
 

@@ -45,10 +45,9 @@ Page Render(const v1::ConfigReport& report, bool quiet) {
     page.AddSentence(fmt::format("{}: {} settings, none differs.", runs, FormatCount(report.compared())),
                      "SAME", Tone::kGood);
   } else {
-    page.AddSentence(
-        fmt::format("{}: {} of {} settings; below in the order in which they usually explain it.", runs,
-                    FormatCount(report.differ()), FormatCount(report.compared())),
-        "DIFFERENT", Tone::kWarn);
+    page.AddSentence(fmt::format("{}: {} of {} settings differ, most likely causes first.", runs,
+                                 FormatCount(report.differ()), FormatCount(report.compared())),
+                     "DIFFERENT", Tone::kWarn);
   }
   if (quiet) return page;
   AddItems(report, page);

@@ -51,15 +51,15 @@ Table RowTable(const v1::ListDensityResponse& response) {
   return table;
 }
 
-struct Tally {
+struct InputTally {
   std::uint64_t valid = 0, total = 0, records = 0;
 };
 
 Page RowPage(const v1::ListDensityResponse& response) {
-  std::map<std::pair<std::string, std::string>, Tally> inputs;
+  std::map<std::pair<std::string, std::string>, InputTally> inputs;
   std::map<std::string, PlotLine> lines;
   for (const v1::DensityRow& row : response.records()) {
-    Tally& tally = inputs[{row.input(), row.type()}];
+    InputTally& tally = inputs[{row.input(), row.type()}];
     tally.valid += row.valid();
     tally.total += row.total();
     ++tally.records;
@@ -70,7 +70,7 @@ Page RowPage(const v1::ListDensityResponse& response) {
   for (const auto& [input, tally] : inputs) {
     const double percent =
         tally.total == 0 ? 0 : 100.0 * static_cast<double>(tally.valid) / static_cast<double>(tally.total);
-    page.AddSentence(fmt::format("{} ({}): {:.1f} % of {} elements are no padding, over {} batches.",
+    page.AddSentence(fmt::format("{} ({}): {:.1f} % of {} elements are not padding, over {} batches.",
                                  Printable(input.first), input.second, percent, FormatCount(tally.total),
                                  FormatCount(tally.records)));
   }
@@ -84,8 +84,8 @@ Page RowPage(const v1::ListDensityResponse& response) {
   page.AddTable(RowTable(response));
   if (response.records_size() > kRowsShown) {
     page.AddSentence(
-        fmt::format("The last {} of {} records; --steps chooses others, --format csv prints all.", kRowsShown,
-                    FormatCount(static_cast<std::uint64_t>(response.records_size()))));
+        fmt::format("These are the last {} of {} records; --steps selects others, --format csv prints all.",
+                    kRowsShown, FormatCount(static_cast<std::uint64_t>(response.records_size()))));
   }
   return page;
 }
@@ -128,9 +128,10 @@ int Density(Session& session, const DensityOptions& options) {
       [&] {
         if (!response->records().empty()) return RowPage(*response);
         Page page;
-        page.AddSentence("No density records in " + Printable(options.run) +
-                         " for that: statagent.watch(model, density=True) or density={\"input_ids\": 0} "
-                         "records them.");
+        page.AddSentence(
+            "No density records in " + Printable(options.run) +
+            " for this selection: statagent.watch(model, density=True) or density={\"input_ids\": 0} "
+            "records them.");
         return page;
       });
   return kExitSame;

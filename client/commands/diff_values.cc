@@ -115,7 +115,7 @@ Page MakePage(const ValueDiff& diff, const TensorValues& a, const TensorValues& 
   }
   if (diff.same()) return page;
   if (!diff.low.empty()) {
-    page.AddSentence(fmt::format("Those that differ lie in {} of {}, and are {:.3g} % of what is there.",
+    page.AddSentence(fmt::format("The elements that differ lie in {} of {} and are {:.3g} % of it.",
                                  BoxText(diff), CaptureShapeText(a.row),
                                  Share(diff.differ, BoxElements(diff))));
   }

@@ -115,7 +115,7 @@ int Events(Session& session, const EventsOptions& options) {
     const auto known =
         request.kinds().empty() ? v1::ListEventsResponse() : session.collector().ListEvents(request);
     if (known.status().code() == Code::kInvalidArgument)
-      session.Remark("statctl: " + known.status().message() + "; waiting for one all the same");
+      session.Remark("statctl: " + known.status().message() + "; still waiting for one");
     return Follow(session, request);
   }
   const auto response = session.collector().ListEvents(request);

@@ -127,8 +127,9 @@ void AddTensor(const Rows& rows, Page* page) {
   if (rows.size() == 1) return;
   page->AddTable(StepTable(rows));
   if (rows.size() > kStepsShown) {
-    page->AddSentence(fmt::format("The last {} of {} steps; --steps chooses others, --format csv prints all.",
-                                  kStepsShown, FormatCount(rows.size())));
+    page->AddSentence(
+        fmt::format("These are the last {} of {} steps; --steps selects others, --format csv prints all.",
+                    kStepsShown, FormatCount(rows.size())));
   }
 }
 
@@ -144,7 +145,7 @@ Page TensorPage(const v1::ListExponentsResponse& response) {
   Page page;
   for (std::size_t i = 0; i < tensors.size() && i < kTensorsShown; ++i) AddTensor(tensors[i], &page);
   if (tensors.size() > kTensorsShown) {
-    page.AddSentence(fmt::format("{} of {} tensors of that name; --kinds and --rank choose others.",
+    page.AddSentence(fmt::format("These are {} of {} tensors of that name; --kinds and --rank select others.",
                                  kTensorsShown, FormatCount(tensors.size())));
   }
   return page;
@@ -157,8 +158,9 @@ Page SummaryPage(const std::string& run, const v1::ListExponentsResponse& respon
                                     [](const v1::ExponentRow& row) { return row.has_since_step(); });
   Page page;
   page.AddSentence(fmt::format(
-      "{} of {} tensors of {} have had a step in which {} would lose 1 % or more of what is not 0.", losing,
-      FormatCount(static_cast<std::uint64_t>(response.records_size())), Printable(run), format));
+      "{} of {} tensors of {} have a step in which {} would lose 1 % or more of the nonzero "
+      "elements.",
+      losing, FormatCount(static_cast<std::uint64_t>(response.records_size())), Printable(run), format));
   Table table({{"lost", Align::kRight},
                {"would be 0", Align::kRight},
                {"overflow", Align::kRight},

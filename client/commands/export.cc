@@ -35,7 +35,7 @@ Status Check(const ExportOptions& options, ExportFormat format) {
   const bool text = format == ExportFormat::kCsv || format == ExportFormat::kJson;
   const bool columns = text || format == ExportFormat::kParquet;
   if (options.path == "-" && !text)
-    return {Code::kInvalidArgument, "'-': only csv and json go to standard output; name a place"};
+    return {Code::kInvalidArgument, "'-': only csv and json can go to standard output; give a path"};
   if ((options.sketches || options.samples) && !columns)
     return {Code::kInvalidArgument, "--sketch and --samples are for csv, json and parquet"};
   if (!options.statistics.empty() && format != ExportFormat::kTensorBoard)
@@ -73,7 +73,7 @@ Status DoExport(Session& session, const ExportOptions& options) {
   const auto format = ParseExportFormat(options.format);
   if (!format) {
     return {Code::kInvalidArgument, "'" + Printable(options.format) +
-                                        "' is no format; expected csv, json, ort, parquet or tensorboard"};
+                                        "' is not a format; expected csv, json, ort, parquet or tensorboard"};
   }
   v1::ReadRecordsRequest request;
   STATCOLLECT_RETURN_IF_ERROR(Check(options, *format));

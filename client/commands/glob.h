@@ -1,4 +1,4 @@
-// Patterns of run names, as a shell has them.
+// Shell patterns for run names.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_GLOB_H_
 #define STATCOLLECT_CLIENT_COMMANDS_GLOB_H_
 
@@ -9,7 +9,7 @@
 namespace statcollect::client {
 
 inline bool IsGlob(const std::string& text) { return text.find_first_of("*?[") != std::string::npos; }
-// *, ? and [abc]; a / is a character like any other.
+// Supports *, ? and [abc]; "/" is an ordinary character.
 inline bool MatchesGlob(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
 }

@@ -186,15 +186,15 @@ class Importer {
     const v1::RunSummary& run = found->summary();
     return {Code::kAlreadyExists,
             fmt::format(
-                "run '{}' exists ({} records, started {}); expected a new name; choose another --run, or "
-                "--if-exists replace to remove what is there, or --if-exists append to add a launch to it",
+                "run '{}' exists ({} records, started {}); expected a new name; choose a different --run, "
+                "or --if-exists replace to remove its data, or --if-exists append to add a launch to it",
                 options_.run, FormatCount(run.records()), FormatAgo(run.start_unix_nanos(), NowUnixNanos()))};
   }
 
   Status ReadAll(Tally& tally, bool dry, Totals& totals) {
     const Reading reading{.options = read_options_, .tally = tally, .warn = [this](const Status& bad) {
                             progress_->Erase();
-                            session_.Remark("statctl: left out " + bad.message());
+                            session_.Remark("statctl: skipped " + bad.message());
                           }};
     auto dump = formats::OpenDump(format_, reading);
     if (!dump.ok()) return dump.status();
@@ -291,13 +291,14 @@ class Importer {
       message = "nothing was stored";
     } else {
       message = fmt::format(
-          "stored so far: {} records of steps {}..{} (the last may be in part) in run '{}'; remove it with "
+          "stored so far: {} records of steps {}..{} (the last may be incomplete) in run '{}'; remove it "
+          "with "
           "'statctl rm "
           "{}', or import again with --if-exists replace",
           FormatCount(totals.stored), totals.first_step.value_or(0), totals.last_step.value_or(0),
           options_.run, options_.run);
       if (!options_.keep_going && why.code() != Code::kCancelled)
-        message += " and --keep-going to leave bad files out";
+        message += " and --keep-going to skip bad files";
     }
     if (why.code() == Code::kCancelled) {
       session_.Remark(attempted_ + ": " + message);
@@ -393,7 +394,7 @@ int Import(Session& session, const ImportOptions& options) {
   if (options.format == "spill") return ImportSpill(session, options);
   if (options.run.empty())
     return UsageError("import " + Printable(options.format) +
-                      ": --run is missing; expected the name of the run that it becomes");
+                      ": --run is missing; expected a name for the new run");
   return Importer(session, options).Run();
 }
 

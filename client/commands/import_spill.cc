@@ -24,7 +24,7 @@
 namespace statcollect::client {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{30'000};
+constexpr std::chrono::milliseconds kSendPatience{30'000};
 
 // What became of one file.
 struct Sent {
@@ -47,8 +47,7 @@ Result<std::vector<std::string>> FindFiles(const std::string& path) {
     if (it->path().extension() == spill::kSuffix) files.push_back(it->path().string());
   }
   if (error) return Status(Code::kNotFound, error.message());
-  if (files.empty())
-    return Status(Code::kNotFound, "found no file *.spill in it; so no training left anything there");
+  if (files.empty()) return Status(Code::kNotFound, "found no file *.spill in it; there is nothing to send");
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -120,9 +119,9 @@ class SpillImporter {
     if (!stored.ok()) return stored;
     if (!read.ok()) {
       return {read.code(),
-              fmt::format("{}; {} records before it are stored; what comes after it cannot be sent; the "
-                          "file is left as it is",
-                          read.message(), FormatCount(sent.records))};
+              fmt::format(
+                  "{}; {} records before it are stored; those after it cannot be sent; the file is unchanged",
+                  read.message(), FormatCount(sent.records))};
     }
     sent.result = "sent" + TornText(file);
     if (unlink(sent.path.c_str()) != 0)
@@ -149,14 +148,14 @@ class SpillImporter {
   static std::string TornText(const SpillReader& file) {
     return file.torn_bytes() == 0
                ? ""
-               : fmt::format("; the last {} were not written to their end and are lost with the process",
+               : fmt::format("; the last {} were incomplete when the process ended, and are lost",
                              FormatBytes(file.torn_bytes()));
   }
 
   std::chrono::milliseconds Patience() const {
     return options_.timeout_seconds > 0
                ? std::chrono::milliseconds(static_cast<std::int64_t>(options_.timeout_seconds * 1000))
-               : kPatience;
+               : kSendPatience;
   }
 
   void Report(const std::vector<Sent>& all) {

@@ -1,4 +1,4 @@
-// The part of statctl import that sends spill files of our own agents.
+// The part of statctl import that sends spill files of agents.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_IMPORT_SPILL_H_
 #define STATCOLLECT_CLIENT_COMMANDS_IMPORT_SPILL_H_
 
@@ -6,7 +6,8 @@
 
 namespace statcollect::client {
 
-// options.format is "spill", path a file or a folder of them; run may be empty. Returns the exit code.
+// options.format is "spill", and path a spill file or a folder of them; run may be empty. Returns the exit
+// code.
 int ImportSpill(Session& session, const ImportOptions& options);
 
 }  // namespace statcollect::client

@@ -16,7 +16,7 @@ int KeepRun(Session& session, const std::string& run, bool keep) {
   } else {
     session.Remark(fmt::format(
         "run '{}' {}", Printable(run),
-        keep ? "is kept: retention does not remove it" : "is kept no longer: retention may remove it"));
+        keep ? "is exempt: retention does not remove it" : "is no longer exempt: retention may remove it"));
   }
   return kExitSame;
 }

@@ -3,7 +3,7 @@
 namespace statcollect::client {
 
 void AddOptions(CLI::App& app, RunsOptions& options) {
-  app.add_option("--filter", options.filter, "Only runs of such names, such as 'gpt-*' (*, ?, [abc])");
+  app.add_option("--filter", options.filter, "Only runs with these names, such as 'gpt-*' (*, ?, [abc])");
   app.add_option("--sort", options.sort, "By name, start (newest first), steps or records (most first)")
       ->check(CLI::IsMember({"name", "start", "steps", "records"}))
       ->capture_default_str();
@@ -12,13 +12,14 @@ void AddOptions(CLI::App& app, RunsOptions& options) {
 
 void AddOptions(CLI::App& app, RemoveOptions& options) {
   app.add_option("run", options.runs, "Names of runs, or patterns such as 'try-*'")->required();
-  app.add_flag("--yes,-y", options.yes, "Do not ask");
-  app.add_flag("--force", options.force, "Even while it is being written: its streams are ended first");
+  app.add_flag("--yes,-y", options.yes, "Do not ask for confirmation");
+  app.add_flag("--force", options.force,
+               "Remove it even while it is being written; its streams are ended first");
 }
 
 void AddOptions(CLI::App& app, ScalarsOptions& options) {
   app.add_option("run", options.run, "Name of the run")->required();
-  app.add_option("--against", options.against, "Compare with this run's");
+  app.add_option("--against", options.against, "Compare with this run");
   app.add_option("--name", options.name, "Only this scalar");
   app.add_option("--rank", options.ranks, "Only these ranks");
   app.add_option("--steps", options.steps, "Only these steps");

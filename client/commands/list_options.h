@@ -1,5 +1,4 @@
-// Options of the commands that list, compare or remove what is there: kept apart from main.cc, which has the
-// rest.
+// Options of the commands that list, compare or remove runs; the others are in main.cc.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_LIST_OPTIONS_H_
 #define STATCOLLECT_CLIENT_COMMANDS_LIST_OPTIONS_H_
 

@@ -19,7 +19,7 @@ namespace {
 using google::protobuf::FieldDescriptor;
 
 constexpr double kMebibyte = 1 << 20;
-constexpr std::size_t kPlotLines = 4;
+constexpr std::size_t kRanksPlotted = 4;
 
 const FieldDescriptor& FieldOf(std::string_view quantity) {
   return *v1::MemoryRow::descriptor()->FindFieldByName(std::string(quantity));
@@ -53,7 +53,7 @@ std::string PeakSentence(const v1::ListMemoryResponse& response) {
     if (peak == nullptr || in_use(row) > in_use(*peak)) peak = &row;
   }
   const FieldDescriptor& field = InUse(*peak);
-  return fmt::format("Most in use at a phase: {} MiB {} on {} ({}).", Mebibytes(Bytes(*peak, field)),
+  return fmt::format("Peak of all phases: {} MiB {} on {} ({}).", Mebibytes(Bytes(*peak, field)),
                      field.name() == "host_rss" ? "resident" : "allocated", Printable(peak->device()),
                      Where(*peak));
 }
@@ -67,7 +67,7 @@ std::string PlotOf(const v1::ListMemoryResponse& response) {
   }
   std::vector<PlotLine> lines;
   for (const auto& [rank, steps] : most) {
-    if (lines.size() == kPlotLines) break;
+    if (lines.size() == kRanksPlotted) break;
     PlotLine line{fmt::format("rank {} (MiB in use, most of the step)", rank), {}};
     for (const auto& [step, bytes] : steps)
       line.points.emplace_back(static_cast<double>(step), static_cast<double>(bytes) / kMebibyte);
@@ -125,7 +125,7 @@ Page PhasePage(const v1::ListMemoryResponse& response, const MemoryOptions& opti
   page.AddHeading(every_step ? "Phases, in MiB"
                              : fmt::format("Phases of step {}, the last one, in MiB", last));
   page.AddTable(PhaseTable(rows));
-  AddMore(rows.size(), total, "--step and --rank choose, --format csv is for programs.", page);
+  AddMore(rows.size(), total, "--step and --rank select; --format csv is for programs.", page);
   return page;
 }
 
@@ -159,7 +159,7 @@ Page ModulePage(const v1::ListMemoryResponse& response, const MemoryOptions& opt
                   tally.raised > 0 ? std::to_string(tally.step) : "-", Mebibytes(tally.added)});
   }
   Page page;
-  page.AddHeading("What each module's forward pass did to memory, the most of any step, in MiB");
+  page.AddHeading("Memory of each module's forward pass, maximum over all steps, in MiB");
   page.AddTable(std::move(table));
   AddMore(sorted.size(), total, "--rank chooses a rank.", page);
   return page;

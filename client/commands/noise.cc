@@ -43,7 +43,7 @@ Page Render(const v1::NoiseProfile& profile) {
   page.AddTable(std::move(table));
   page.AddSentence(
       "statctl diff --run-a " + Printable(profile.run()) +
-          " now calls diverged only what is more than 10 times as far apart; --no-noise ignores this.",
+          " now reports only differences of more than 10 times this noise; --no-noise ignores it.",
       "Next:");
   return page;
 }

@@ -108,7 +108,7 @@ int RemoveRuns(Session& session, const RemoveOptions& options) {
   if (!runs.ok()) return session.Fail(attempted, runs.status());
   if (!options.yes) {
     if (!session.terminal().in)
-      return UsageError(attempted + ": there is no terminal to ask on; add --yes to remove " + Joined(*runs));
+      return UsageError(attempted + ": cannot ask without a terminal; add --yes to remove " + Joined(*runs));
     if (!Confirm(*runs)) return UsageError(attempted + ": not confirmed; nothing was removed");
   }
   const bool several = options.runs.size() > 1 || IsGlob(options.runs.front());

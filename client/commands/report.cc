@@ -23,7 +23,7 @@ std::string EqualText(const v1::DiffReport& report) {
     return fmt::format("all {} records compared are equal bit for bit", FormatCount(records));
   const std::string all = fmt::format(
       "all {} records compared are equal in every statistic that both runs recorded", FormatCount(records));
-  if (unproven >= records) return all + "; without content hashes their bits are not known";
+  if (unproven >= records) return all + "; without content hashes it is unknown whether their bits are equal";
   return all + fmt::format(", {} of them bit for bit; the others have no content hash",
                            FormatCount(records - unproven));
 }
@@ -80,7 +80,7 @@ void AddVerdict(const v1::DiffReport& report, Page& page) {
       return page.AddSentence(fmt::format("{}: {}.", runs, EqualText(report)), "IDENTICAL", Tone::kGood);
     case v1::VERDICT_WITHIN_TOLERANCE:
       if (compared.within_tolerance() == 0) {
-        return page.AddSentence(fmt::format("{}: {}{} are in one run only.", runs, EqualText(report),
+        return page.AddSentence(fmt::format("{}: {}{} exist in only one run.", runs, EqualText(report),
                                             report.without_hash() > 0 ? ". Others" : "; others"),
                                 "WITHIN TOLERANCE", Tone::kGood);
       }
@@ -168,7 +168,7 @@ void AddReasons(const v1::DiffReport& report, Page& page) {
         fmt::format("{} records of its rank were compared before it", FormatCount(root.agreeing())));
   const v1::Divergence row = RowOf(root);
   if (report.has_first() && !SamePlace(row, report.first()))
-    items.push_back(fmt::format("above its tolerance first: {}, distance {}", WhereText(report.first()),
+    items.push_back(fmt::format("first above its tolerance: {}, distance {}", WhereText(report.first()),
                                 DistanceText(report.first())));
   for (const v1::Divergence& other : root.alternatives())
     items.push_back(fmt::format("also possible: {}, distance {}", WhereText(other), DistanceText(other)));
@@ -237,7 +237,7 @@ void AppendGrowth(const v1::DiffReport& report, std::vector<std::string>& items)
   const auto with_distance = [](const v1::GrowthPoint& point) { return point.has_distance(); };
   const auto first = std::find_if(points.begin(), points.end(), with_distance);
   if (first == points.end()) return;
-  std::string text = fmt::format("typical distance of what is not identical: {} at step {}",
+  std::string text = fmt::format("typical distance of records that are not identical: {} at step {}",
                                  FormatShort(first->distance()), first->step());
   const auto last = std::find_if(points.rbegin(), points.rend(), with_distance);
   if (last->step() != first->step()) {
@@ -253,7 +253,7 @@ void AppendNoise(const v1::DiffReport& report, std::vector<std::string>& items) 
   if (!report.has_noise()) return;
   std::string runs;
   for (const std::string& run : report.noise().runs()) runs += (runs.empty() ? "" : ", ") + Printable(run);
-  items.push_back(fmt::format("noise: {} {}; diverged is what is more than 10 times as far apart",
+  items.push_back(fmt::format("noise: {} {}; only differences of more than 10 times the noise diverge",
                               report.noise().stored() ? "as saved from repeats" : "from repeats", runs));
 }
 
@@ -270,9 +270,8 @@ void AddAligned(const v1::DiffReport& report, Page& page) {
                   fmt::format("{:.2f}", names.confidence())});
   }
   page.AddHeading(report.aligned_size() > kAlignedShown
-                      ? fmt::format("Names that stand for one another (first {} of {})", kAlignedShown,
-                                    report.aligned_size())
-                      : "Names that stand for one another");
+                      ? fmt::format("Matched names (first {} of {})", kAlignedShown, report.aligned_size())
+                      : "Matched names");
   page.AddTable(std::move(table));
 }
 

@@ -11,7 +11,7 @@
 
 namespace statcollect::client {
 
-// A value of each run; absent: the run does not have it.
+// The values of both runs; absent if a run does not have it.
 struct ScalarPair {
   std::string name;
   std::uint32_t rank = 0;
@@ -20,22 +20,22 @@ struct ScalarPair {
   std::optional<double> a, b;
 
   bool both() const { return a && b; }
-  // In value; two NaN do not differ. Precondition: both().
+  // Compares values; two NaN do not differ. Precondition: both().
   bool differs() const;
 };
 
-// Values of one name and rank.
+// All values of one name and rank.
 struct ScalarAgreement {
   std::string name;
   std::uint32_t rank = 0;
   std::uint64_t compared = 0, differ = 0, only_a = 0, only_b = 0;
-  std::optional<ScalarPair> first;  // that differs
+  std::optional<ScalarPair> first;  // the first pair that differs
 };
 
 struct ScalarComparison {
-  std::vector<ScalarPair> pairs;  // by name, rank, step and micro-batch; several of those: in order
+  std::vector<ScalarPair> pairs;  // by name, rank, step and micro-batch; repeated values in order
   std::vector<ScalarAgreement> series;
-  bool same() const;  // no value that both have differs, and there is one
+  bool same() const;  // at least one value is in both runs, and none of these differs
 };
 
 ScalarComparison CompareScalars(const v1::ListScalarsResponse& a, const v1::ListScalarsResponse& b);

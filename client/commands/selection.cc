@@ -50,7 +50,7 @@ Result<std::vector<std::uint32_t>> ParseRanks(const std::string& text) {
     std::uint32_t first = 0, last = 0;
     if (!ParseRange(part, first, last)) {
       return Status(Code::kInvalidArgument,
-                    "--rank: '" + Printable(part) + "' is no rank; expected numbers such as 0,1,4-7");
+                    "--rank: '" + Printable(part) + "' is not a rank; expected numbers such as 0,1,4-7");
     }
     for (std::uint32_t rank = first; rank <= last; ++rank) ranks.push_back(rank);
   }
@@ -64,7 +64,8 @@ Result<std::vector<v1::Kind>> ParseKinds(const std::string& text) {
   for (const std::string& part : SplitCommas(text)) {
     const auto kind = ParseKind(part);
     if (!kind)
-      return Status(Code::kInvalidArgument, "'" + Printable(part) + "' is no kind; expected " + KnownKinds());
+      return Status(Code::kInvalidArgument,
+                    "'" + Printable(part) + "' is not a kind; expected " + KnownKinds());
     kinds.push_back(static_cast<v1::Kind>(*kind));
   }
   return kinds;

@@ -1,4 +1,4 @@
-// Which part of a run a question is about: what --rank, --steps and --kinds say.
+// Parses --rank, --steps and --kinds, which select the part of a run that a query covers.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_SELECTION_H_
 #define STATCOLLECT_CLIENT_COMMANDS_SELECTION_H_
 
@@ -12,19 +12,18 @@
 
 namespace statcollect::client {
 
-// Parts between commas; none of an empty text. Empty parts stay, for the caller to refuse.
+// Splits at commas; an empty text has no parts. Empty parts are kept, for the caller to reject.
 std::vector<std::string> SplitCommas(std::string_view text);
 
-// "0,1,4-7" -> 0 1 4 5 6 7. Empty text: none, which means all. kInvalidArgument names the part that does not
-// parse.
+// "0,1,4-7" -> 0 1 4 5 6 7. Empty: none, which means all. kInvalidArgument names the invalid part.
 Result<std::vector<std::uint32_t>> ParseRanks(const std::string& text);
-// "output,grad_output"; empty text: none, which means all. kInvalidArgument names the part and the kinds
-// there are.
+// "output,grad_output"; empty: none, which means all. kInvalidArgument names the invalid part and the valid
+// kinds.
 Result<std::vector<v1::Kind>> ParseKinds(const std::string& text);
-// kInvalidArgument unless StepSet understands it, as the collector will.
+// kInvalidArgument unless StepSet can parse it, as the collector will.
 Status CheckSteps(const std::string& text);
 
-// Puts ranks and steps into a request that has them.
+// Sets ranks and steps of a request that has both.
 template <typename Request>
 Status Select(const std::string& ranks, const std::string& steps, Request& request) {
   STATCOLLECT_RETURN_IF_ERROR(CheckSteps(steps));

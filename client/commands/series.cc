@@ -57,8 +57,9 @@ Result<Chosen> Choose(const std::string& text) {
     if (found == std::end(kStatistics)) {
       std::string known;
       for (const Statistic& s : kStatistics) known.append(known.empty() ? "" : ", ").append(s.name);
-      return Status(Code::kInvalidArgument, "--stat: '" + Printable(name) + "' is no statistic; expected " +
-                                                known + ", or update_ratio alone");
+      return Status(Code::kInvalidArgument, "--stat: '" + Printable(name) +
+                                                "' is not a statistic; expected " + known +
+                                                ", or update_ratio alone");
     }
     chosen.push_back(found);
   }

@@ -1,4 +1,4 @@
-// What every command gets: the global options, the collector, and where and how to print.
+// The context of every command: global options, the collector, and where and how to print.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_SESSION_H_
 #define STATCOLLECT_CLIENT_COMMANDS_SESSION_H_
 
@@ -22,7 +22,7 @@ inline constexpr int kExitDiverged = 1;
 inline constexpr int kExitNoAnswer = 2;  // unknown run, unreachable, incomparable, wrong usage
 inline constexpr int kExitInterrupted = 130;
 
-// kOrt: only of memory and density.
+// kOrt: memory and density only.
 enum class Format { kTable, kJson, kCsv, kMarkdown, kOrt };
 
 struct GlobalOptions {
@@ -40,12 +40,13 @@ class Session {
   const Terminal& terminal() const { return terminal_; }
   Collector& collector() { return collector_; }
 
-  // Prints why there is no answer on standard error; returns the exit code. `attempted`: "diff base ort".
-  // kCancelled: the user's Ctrl-C, kExitInterrupted.
+  // Prints on standard error why there is no answer, and returns the exit code. `attempted`: "diff base ort".
+  // kCancelled (Ctrl-C) returns kExitInterrupted.
   int Fail(const std::string& attempted, const Status& status) const;
 
   // --- answers, on standard output
-  // In the format asked for. `csv` gives the Table, `page` the Page; only what is printed is made.
+  // Prints in the requested format. `csv` makes the Table, `page` the Page; only the one that is printed is
+  // made.
   template <typename MakeTable, typename MakePage>
   void Print(const google::protobuf::Message& message, const MakeTable& csv, const MakePage& page) const {
     switch (options_.format) {
@@ -61,7 +62,7 @@ class Session {
   void PrintCsv(const Table& table) const;
   void PrintLine(const std::string& line) const;
   void PrintPage(const Page& page) const;  // as text, or as Markdown
-  // One sentence that is no part of the answer; nothing with --quiet.
+  // Prints a sentence that is not part of the answer, on standard error; nothing with --quiet.
   void Remark(const std::string& sentence) const;
 
  private:
@@ -70,11 +71,11 @@ class Session {
   Collector& collector_;
 };
 
-// Keeps Ctrl-C from ending the process, until WatchInterrupts. Only before the process has other threads,
-// gRPC's included.
+// Keeps Ctrl-C from ending the process until WatchInterrupts. Call it before the process has other threads,
+// including gRPC's.
 void BlockInterrupts();
-// The first Ctrl-C cancels the question under way; a second one, or one when nothing is asked, ends the
-// process with kExitInterrupted. Both say "statctl: interrupted" on standard error.
+// The first Ctrl-C cancels the running query. A second one, or one while no query runs, ends the process with
+// kExitInterrupted. Both print "statctl: interrupted" on standard error.
 void WatchInterrupts(const std::shared_ptr<Collector>& collector);
 
 std::int64_t NowUnixNanos();

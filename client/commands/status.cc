@@ -20,11 +20,11 @@ std::string LostText(const v1::GetStatusResponse& s) {
     sum += count;
     text += fmt::format("{}{} {}", text.empty() ? ": " : ", ", cause, FormatCount(count));
   }
-  return fmt::format("{} records, in all runs held{}", FormatCount(sum), text);
+  return fmt::format("{} records, in all stored runs{}", FormatCount(sum), text);
 }
 
 std::string LagText(const v1::GetStatusResponse& s) {
-  if (s.backlog_records() == 0) return "none: all that was received is durable";
+  if (s.backlog_records() == 0) return "none: everything received is durable";
   return fmt::format("{} records ({}) received and not yet durable; the oldest for {} ms",
                      FormatCount(s.backlog_records()), FormatBytes(s.backlog_bytes()),
                      FormatCount(static_cast<std::uint64_t>(s.backlog_oldest_millis())));
@@ -43,9 +43,8 @@ std::string LimitsText(const v1::Retention& r) {
 
 std::string NextText(const v1::RetentionNext& next, std::int64_t now) {
   const std::int64_t left = (next.due_unix_nanos() - now) / 1'000'000'000;
-  std::string when = "when space is needed";
-  if (next.due_unix_nanos() > 0)
-    when = left > 0 ? "in " + FormatDuration(left) : "at the next look, within a minute";
+  std::string when = "when space runs low";
+  if (next.due_unix_nanos() > 0) when = left > 0 ? "in " + FormatDuration(left) : "within a minute";
   return fmt::format("{} ({}, written {}): {}", Printable(next.run()), FormatBytes(next.bytes()),
                      FormatAgo(next.last_write_unix_nanos(), now), when);
 }

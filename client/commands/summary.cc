@@ -70,8 +70,8 @@ Status Read(Session& session, const std::string& run, const SummaryOptions& opti
       request, [&](const v1::ReadRecordsResponse& message) { return decoder.Take(message); }));
   if (!blocks.order().empty()) return Status::Ok();
   return {Code::kNotFound,
-          fmt::format("run {} has no outputs or gradients of rank {} in step {}; statctl show {} tells "
-                      "which steps there are",
+          fmt::format("run {} has no outputs or gradients of rank {} in step {}; statctl show {} lists its "
+                      "steps",
                       run, options.rank, options.step, run)};
 }
 

@@ -1,4 +1,5 @@
-// How far an update moved a weight: ||W now - W before|| / ||W before||, from the sketches of two records.
+// Estimates how far an update moved a weight, ||W now - W before|| / ||W before||, from the sketches of two
+// records.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_UPDATE_RATIO_H_
 #define STATCOLLECT_CLIENT_COMMANDS_UPDATE_RATIO_H_
 
@@ -16,7 +17,7 @@ namespace statcollect::client {
 
 struct UpdateRatio {
   double value = 0;
-  double low = 0, high = 0;  // where the true value is likely to be, as docs/divergence.md says of distances
+  double low = 0, high = 0;  // likely range of the true value, see docs/divergence.md
 };
 
 // One record of a weight.
@@ -25,22 +26,22 @@ struct WeightRecord {
   std::vector<double> sketch;
 };
 
-// Nothing: no sketches of one width, another size, or elements that are not finite. 0 if the bits are equal.
-// The estimate varies by about sqrt(1/2k) of itself (k = 16: 18 %); below about 2e-7 it is the rounding of
-// the sketches.
+// Empty if the sketches differ in width, the sizes differ, or elements are not finite. 0 if the bits are
+// equal. The estimate has a relative standard deviation of about sqrt(1/2k) (k = 16: 18 %); below about 2e-7
+// it is rounding of the sketches.
 std::optional<UpdateRatio> EstimateUpdateRatio(const WeightRecord& before, const WeightRecord& after);
 
-// Takes the records of a run (kind weight, with sketches; all steps from one before the first that is
-// wanted), and finds the ratios of one weight: each step's against the step before, or against the weight as
-// loaded (mode init) in the same step: so the first step of a resumed run is measured against what it loaded.
-// Where the step before was not recorded there is none.
+// Receives the records of a run (kind weight, with sketches, from one step before the first requested one)
+// and computes the ratios of one weight: each step against the step before, or against the weight as loaded
+// (mode init) in the same step, so the first step of a resumed run is compared with what it loaded. There is
+// no ratio if the step before was not recorded.
 class UpdateRatios final : public Exporter {
  public:
   explicit UpdateRatios(std::string weight) : weight_(std::move(weight)) {}
   Status Write(const Observation& observation) override;
   Status Finish() override { return Status::Ok(); }
 
-  bool seen() const { return !last_.empty(); }  // any record of the weight
+  bool seen() const { return !last_.empty(); }  // whether there was any record of the weight
   // By rank, then step.
   const std::map<std::pair<std::uint32_t, std::uint64_t>, UpdateRatio>& ratios() const { return ratios_; }
 

@@ -13,7 +13,7 @@
 namespace statcollect::client {
 
 struct ValueDiff {
-  // One element where they differ. Of a complex one, the part that differs more.
+  // One element that differs. Of a complex element, the part that differs more.
   struct Element {
     std::vector<std::int64_t> index;
     double a = 0, b = 0;
@@ -21,16 +21,16 @@ struct ValueDiff {
     double relative = 0;  // |a - b| / max(|a|, |b|)
   };
   // By magnitude of |a - b|: bucket d counts 10^(d + kLowest) <= |a - b| < 10^(d + kLowest + 1); the first
-  // and the last take what lies beyond.
+  // and the last bucket include everything beyond.
   static constexpr int kLowest = -12, kBuckets = 16;
 
-  std::string incomparable;       // why not, if not empty; the rest is then 0
-  std::uint64_t elements = 0;     // compared: the ones that both kept
+  std::string incomparable;       // if not empty: why; all other fields are then 0
+  std::uint64_t elements = 0;     // compared elements: those that both runs kept
   std::uint64_t differ = 0;       // elements whose bits differ
-  std::uint64_t equal_value = 0;  // of these: the values are equal (0 and -0, NaN of other bits)
+  std::uint64_t equal_value = 0;  // of these: equal values with different bits (0 and -0, NaN)
   std::uint64_t nan_only_a = 0, nan_only_b = 0;
-  std::uint64_t infinite = 0;  // an infinity on one side, or of another sign, and no NaN
-  std::optional<Element> largest, largest_relative, first;  // over finite elements; `first`: of any
+  std::uint64_t infinite = 0;  // an infinity on one side or of opposite sign, and no NaN
+  std::optional<Element> largest, largest_relative, first;  // over finite elements; `first`: over all
   double mean_absolute = 0, rms = 0;                        // of a - b, over elements finite in both
   double distance = 0;                                      // ||a - b|| / max(||a||, ||b||), over the same
   std::array<std::uint64_t, kBuckets> buckets{};
@@ -40,8 +40,8 @@ struct ValueDiff {
   bool same() const { return incomparable.empty() && differ == 0; }
 };
 
-// Cost: one pass. Differences are taken in long double. dtypes or shapes that differ are incomparable; of
-// tensors of which only a part was kept, the part that both have is compared.
+// Cost: one pass. Differences are computed in long double. Different dtypes or shapes are incomparable; of
+// partially kept tensors, the part that both have is compared.
 ValueDiff CompareValues(const TensorValues& a, const TensorValues& b);
 
 }  // namespace statcollect::client

@@ -1,4 +1,4 @@
-// What an export writes, and where: a run's records one after the other into one format.
+// The interface of an export: receives a run's records in order and writes them in one format.
 #ifndef STATCOLLECT_CLIENT_EXPORTS_EXPORTER_H_
 #define STATCOLLECT_CLIENT_EXPORTS_EXPORTER_H_
 
@@ -15,33 +15,33 @@
 
 namespace statcollect::client {
 
-// One tensor of one step. Everything it points to is valid during the call only.
+// One tensor of one step. Everything it points to is valid only during the call.
 struct Observation {
   std::uint32_t rank = 0;
   std::uint64_t step = 0;
-  std::uint32_t order = 0;  // in the step's order of execution
+  std::uint32_t order = 0;  // position in the step's order of execution
   const TensorDef* def = nullptr;
   const Layout* layout = nullptr;
   const TensorStats* stats = nullptr;
-  std::span<const double> sketch, samples;  // empty unless asked for and recorded
+  std::span<const double> sketch, samples;  // empty unless requested and recorded
 };
 
-// Its numbers as far as they are there: moments are absent without a finite element, anything where the tool
-// that recorded it does not tell.
+// Its numbers. Absent: moments of a tensor without a finite element, and whatever the recording tool did not
+// provide.
 struct Numbers {
   std::optional<std::uint64_t> numel, nan, pos_inf, neg_inf, zero, neg, pos, hash;
-  std::optional<std::uint64_t> inf;  // of both signs, where they were counted together
+  std::optional<std::uint64_t> inf;  // of both signs, if they were counted together
   std::optional<double> min, max, mean, std, l1, l2;
 };
 Numbers NumbersOf(const Observation& observation);
-// "std" or "mean std": statistics that are stored but not trusted; empty for our own records.
+// "std" or "mean std": statistics that are stored but not trusted; empty for records of statagent.
 std::string UntrustedOf(const Layout& layout);
-// "crc32"; empty for our own content hash.
+// "crc32"; empty for statagent's own hash.
 std::string_view HashKindOf(const Layout& layout);
 
-// Records come by step, then rank; of each the tensors in order of execution, then scalars, events, memory,
-// densities, the end. Nothing is to be seen under the final name before Finish; destroyed before it, an
-// exporter leaves nothing.
+// Records arrive by step, then rank; for each rank the tensors in order of execution, then scalars, events,
+// memory, densities and the step's end. Nothing exists under the final name before Finish; an exporter
+// destroyed before that leaves nothing.
 class Exporter {
  public:
   virtual ~Exporter() = default;
@@ -52,7 +52,7 @@ class Exporter {
   virtual Status Write(std::uint32_t /*rank*/, const DensityRecord&) { return Status::Ok(); }
   virtual Status Write(std::uint32_t /*rank*/, const StepRecord&) { return Status::Ok(); }
   virtual Status Finish() = 0;
-  // Whole sentences for the user, after Finish: what the format could not take.
+  // Whole sentences for the user, after Finish: what the format could not hold.
   virtual std::vector<std::string> Remarks() const { return {}; }
 };
 
@@ -64,11 +64,11 @@ struct ExportTarget {
   std::string path;  // "-": standard output, csv and json only
   bool overwrite = false;
   bool sketches = false, samples = false;  // csv, json, parquet: columns for them
-  bool rank_folders = false;               // ort, tensorboard: a folder a rank
-  std::vector<std::string> statistics;     // tensorboard: only these; empty: its default
+  bool rank_folders = false;               // ort, tensorboard: one folder per rank
+  std::vector<std::string> statistics;     // tensorboard: only these; empty: the default ones
 };
 
-// kAlreadyExists, kInvalidArgument, kPermissionDenied... for the path; kUnimplemented where this build has no
+// kAlreadyExists, kInvalidArgument, kPermissionDenied... for the path; kUnimplemented if this build has no
 // Parquet.
 Result<std::unique_ptr<Exporter>> MakeExporter(ExportFormat format, const ExportTarget& target);
 Result<std::unique_ptr<Exporter>> MakeCsvExporter(const ExportTarget& target);

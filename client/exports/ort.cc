@@ -56,7 +56,7 @@ class OrtExporter final : public Exporter {
   std::vector<std::string> Remarks() const override {
     std::vector<std::string> remarks;
     for (const auto& [what, count] : left_out_) {
-      remarks.push_back(fmt::format("{} {} left out: the format has no place for them", count, what));
+      remarks.push_back(fmt::format("{} {} left out: the format cannot hold them", count, what));
     }
     return remarks;
   }

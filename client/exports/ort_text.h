@@ -14,16 +14,16 @@ namespace statcollect::client {
 using formats::OrtLabel;
 using formats::ParseOrtLabel;
 
-// The format knows forward and backward only: outputs, inspected tensors and their gradients.
+// The format has only outputs, inspected tensors and their gradients.
 bool IsOrtKind(Kind kind);
 inline bool IsBackward(Kind kind) { return kind == Kind::kGradOutput || kind == Kind::kInspectGrad; }
 
-// "" if the record has what the format needs, else what it lacks.
+// "" if the record has everything that the format needs, otherwise what it lacks.
 std::string_view OrtLacks(const Observation& observation);
-// The record with its last line's end. Precondition: IsOrtKind, nothing lacks.
+// The record, including its final end of line. Precondition: IsOrtKind, and OrtLacks is empty.
 std::string OrtText(const Observation& observation, std::string_view label);
 
-// As torch prints a tensor (precision 6, 128 columns), after "samples(top 128): ".
+// The text after "samples(top 128): ", formatted as torch prints a tensor (precision 6, 128 columns).
 std::string TorchTensor(std::span<const double> values, DType dtype);
 
 }  // namespace statcollect::client

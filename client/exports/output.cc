@@ -41,16 +41,16 @@ std::string NextStep(int error) {
   switch (error) {
     case ENOENT:
     case ENOTDIR:
-      return "; make the folder that it is to lie in first";
+      return "; create its parent folder first";
     case EACCES:
     case EPERM:
     case EROFS:
-      return "; choose a place that you may write to";
+      return "; choose a path that you may write to";
     case ENOSPC:
     case EDQUOT:
-      return "; free space or choose another place";
+      return "; free space or choose a different path";
     case EPIPE:
-      return "; whoever read it has gone";
+      return "; the reader has closed it";
     default:
       return "";
   }
@@ -147,7 +147,9 @@ Result<Partial> Partial::File(const std::string& path, bool overwrite) {
   }
   if (type != 0 && !overwrite) return Exists(path, "--overwrite replaces it");
   if (type != 0 && type != S_IFREG)
-    return Exists(path, "--overwrite replaces files only; name another one, or '-' for standard output");
+    return Exists(path,
+                  "--overwrite replaces only files; choose a different file, or '-' for standard "
+                  "output");
   return Partial(path, overwrite);
 }
 
@@ -158,8 +160,8 @@ Result<Partial> Partial::Folder(const std::string& path, bool overwrite,
   const mode_t type = TypeOf(place);
   if (place.empty() || (type != 0 && type != S_IFDIR)) {
     return Status(Code::kInvalidArgument, "write '" + Printable(path) +
-                                              "': this format needs a folder, and that is " +
-                                              (place.empty() ? "no name" : "something else"));
+                                              "': this format needs a folder; found " +
+                                              (place.empty() ? "an empty path" : "something else"));
   }
   if (type == S_IFDIR && !overwrite) return Exists(path, "--overwrite replaces it");
   std::error_code error;
@@ -169,7 +171,7 @@ Result<Partial> Partial::Folder(const std::string& path, bool overwrite,
     const std::string name = entry->path().filename().string();
     if (is_ours(name)) continue;
     return Exists(path, "found '" + Printable(name) + "' in it; expected " + expected +
-                            ", as an export makes it: nothing else is overwritten");
+                            ", as an export creates it; a folder with other content is never overwritten");
   }
   if (type == S_IFDIR && error) return Failure("read", place, error.value());
   Partial partial(place, overwrite);
@@ -186,7 +188,7 @@ Status Partial::Commit() {
     }
     if (errno != EINVAL && errno != ENOSYS) return Failure("rename to", path_, errno);
   } else if (!overwrite_) {
-    return Exists(path_, "somebody made it while this export ran");
+    return Exists(path_, "it was created while this export ran");
   } else if (TypeOf(path_) == S_IFDIR) {
     // Both are there at every moment; the old one goes as the partial.
     if (renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0)

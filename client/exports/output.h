@@ -1,5 +1,5 @@
-// Files and folders that appear whole or not at all: they grow beside their place, under a name that says
-// that they are not finished, and are renamed at the end.
+// Files and folders that appear completely or not at all: they are written next to their final path, under a
+// name that marks them as unfinished, and renamed at the end.
 #ifndef STATCOLLECT_CLIENT_EXPORTS_OUTPUT_H_
 #define STATCOLLECT_CLIENT_EXPORTS_OUTPUT_H_
 
@@ -12,15 +12,15 @@
 
 namespace statcollect::client {
 
-// A buffered file; errors say the path and the next step. Not thread-safe.
+// A buffered file. Errors name the path and the next step. Not thread-safe.
 class FileWriter {
  public:
-  // Makes the file; it must not exist.
+  // Creates the file; it must not exist.
   static Result<FileWriter> Create(const std::string& path);
   static FileWriter StandardOutput();
   FileWriter(FileWriter&& other) noexcept;
   FileWriter& operator=(FileWriter&&) = delete;
-  ~FileWriter();  // closes it, without its buffer
+  ~FileWriter();  // closes it without flushing
 
   Status Write(std::string_view text) {
     buffer_ += text;
@@ -30,7 +30,7 @@ class FileWriter {
   std::string& buffer() { return buffer_; }
   Status Flushed() { return buffer_.size() < kBufferBytes ? Status::Ok() : Flush(); }
   Status Flush();
-  // Flushes and closes; `sync`: after the bytes are on the disk.
+  // Flushes and closes the file. `sync`: waits until the bytes are on disk.
   Status Close(bool sync = false);
   const std::string& path() const { return path_; }
 
@@ -43,18 +43,18 @@ class FileWriter {
   std::string buffer_;
 };
 
-// Makes a small file with that text.
+// Creates a small file with this text.
 Status WriteNewFile(const std::string& path, std::string_view text);
-// Makes the folder; its parent is there.
+// Creates the folder; its parent must exist.
 Status MakeFolder(const std::string& path);
 
-// "PATH.partial-PID" until Commit. Destroyed before, it removes that.
+// "PATH.partial-PID" until Commit; the destructor removes it if it was not committed.
 class Partial {
  public:
-  // kAlreadyExists without `overwrite`; with it only a regular file is replaced. Nothing is made.
+  // kAlreadyExists without `overwrite`; with it, only a regular file is replaced. Creates nothing.
   static Result<Partial> File(const std::string& path, bool overwrite);
-  // Makes the partial folder. With `overwrite` a folder is replaced in which `is_ours` is true for each
-  // entry's name: nothing that an export has not made is ever removed.
+  // Creates the partial folder. With `overwrite`, a folder is replaced only if `is_ours` is true for the name
+  // of each entry, so only exports are ever removed.
   static Result<Partial> Folder(const std::string& path, bool overwrite,
                                 const std::function<bool(std::string_view)>& is_ours,
                                 const std::string& expected);
@@ -63,7 +63,7 @@ class Partial {
   ~Partial();
 
   const std::string& path() const { return partial_; }  // where to write
-  // Puts it in its place, in one step.
+  // Renames it to its final path, atomically.
   Status Commit();
 
  private:

@@ -19,7 +19,10 @@ Result<std::unique_ptr<Exporter>> MakeParquetExporter(const ExportTarget& target
                       "); install the pip package pyarrow into .venv and build again, or export csv");
   }
   auto* const make = reinterpret_cast<MakeParquet*>(dlsym(module, kParquetEntry));
-  if (make == nullptr) return Status(Code::kInternal, std::string(kParquetModule) + " is of another version");
+  if (make == nullptr)
+    return Status(Code::kInternal, std::string(kParquetModule) +
+                                       " is from a different "
+                                       "version");
   std::unique_ptr<Exporter> exporter;
   Status failure;
   make(target, &exporter, &failure);

@@ -24,7 +24,7 @@ Status FromArrow(const arrow::Status& status, const std::string& path) {
   const bool full = text.find("No space left") != std::string::npos;
   return {full ? Code::kResourceExhausted : Code::kUnknown,
           "write '" + Printable(path) + "': " + Printable(text, 500) +
-              (full ? "; free space or choose another place" : "")};
+              (full ? "; free space or choose a different path" : "")};
 }
 
 std::shared_ptr<arrow::Schema> MakeSchema(const ExportTarget& target) {

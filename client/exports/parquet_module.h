@@ -1,5 +1,5 @@
-// What libstatctl_parquet.so offers to statctl, which loads it when Parquet is asked for. Both come from one
-// build: the interface is C++.
+// The interface of libstatctl_parquet.so, which statctl loads when Parquet is requested. Both come from the
+// same build, so the interface is C++.
 #ifndef STATCOLLECT_CLIENT_EXPORTS_PARQUET_MODULE_H_
 #define STATCOLLECT_CLIENT_EXPORTS_PARQUET_MODULE_H_
 
@@ -10,7 +10,7 @@ namespace statcollect::client {
 inline constexpr char kParquetModule[] = "libstatctl_parquet.so";
 inline constexpr char kParquetEntry[] = "statctl_make_parquet_exporter";
 
-// Fills one of the two; the exporter is the caller's.
+// Sets one of the two; the caller owns the exporter.
 using MakeParquet = void(const ExportTarget& target, std::unique_ptr<Exporter>* exporter, Status* failure);
 
 }  // namespace statcollect::client

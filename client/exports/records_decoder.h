@@ -1,4 +1,4 @@
-// From the messages of ReadRecords to the calls of an Exporter: keeps the definitions and checks that ids are
+// Turns the messages of ReadRecords into calls of an Exporter. Keeps the definitions and checks that ids are
 // defined.
 #ifndef STATCOLLECT_CLIENT_EXPORTS_RECORDS_DECODER_H_
 #define STATCOLLECT_CLIENT_EXPORTS_RECORDS_DECODER_H_
@@ -17,15 +17,15 @@ namespace statcollect::client {
 
 class RecordsDecoder {
  public:
-  // `to` outlives it.
+  // `to` must outlive it.
   explicit RecordsDecoder(Exporter& to) : to_(to) {}
 
-  // kDataLoss: the message contradicts itself or those before; the exporter's errors are passed on.
+  // kDataLoss: the message contradicts itself or earlier ones. Errors of the exporter are returned unchanged.
   Status Take(const v1::ReadRecordsResponse& message);
 
   std::uint64_t records() const { return records_; }
   const std::set<std::uint32_t>& ranks() const { return ranks_; }
-  // Of the records.
+  // First and last step of the records.
   std::optional<std::pair<std::uint64_t, std::uint64_t>> steps() const { return steps_; }
 
  private:

@@ -211,7 +211,7 @@ class TensorBoardExporter final : public Exporter {
     std::uint64_t events = 0;
     for (const auto& [rank, count] : events_) events += count;
     if (events == 0) return {};
-    return {fmt::format("{} events left out: the format has no place for them; statctl events {} lists them",
+    return {fmt::format("{} events left out: the format cannot hold them; statctl events {} lists them",
                         events, run_)};
   }
 
@@ -255,7 +255,7 @@ Result<std::vector<const Statistic*>> Choose(const std::vector<std::string>& nam
       std::string known;
       for (const Statistic& s : kStatistics) known.append(known.empty() ? "" : ", ").append(s.name);
       return Status(Code::kInvalidArgument,
-                    "--stat: '" + Printable(name) + "' is no statistic; expected " + known);
+                    "--stat: '" + Printable(name) + "' is not a statistic; expected " + known);
     }
     chosen.push_back(&*found);
   }

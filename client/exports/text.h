@@ -1,5 +1,4 @@
-// Numbers and words as the text formats write them. Doubles in the shortest form that reads back as the same
-// value.
+// Numbers and words in the text formats. Doubles use the shortest form that reads back as the same value.
 #ifndef STATCOLLECT_CLIENT_EXPORTS_TEXT_H_
 #define STATCOLLECT_CLIENT_EXPORTS_TEXT_H_
 
@@ -14,13 +13,13 @@ void AppendUnsigned(std::uint64_t value, std::string& to);
 void AppendSigned(std::int64_t value, std::string& to);
 // "0.1", "1e+22", "NaN", "Infinity", "-Infinity".
 void AppendDouble(double value, std::string& to);
-// The same as JSON: what is not finite in quotes.
+// As JSON: values that are not finite are in quotes.
 void AppendJsonDouble(double value, std::string& to);
 // "0x" and 16 digits.
 void AppendHash(std::uint64_t hash, std::string& to);
 // A JSON string, ASCII only. `text` is valid UTF-8.
 void AppendJsonString(std::string_view text, std::string& to);
-// A CSV field (RFC 4180): in quotes if it has a comma, a quote or an end of line.
+// A CSV field (RFC 4180), in quotes if it contains a comma, a quote or an end of line.
 void AppendCsvField(std::string_view text, std::string& to);
 // "[4,16]".
 void AppendList(std::span<const std::int64_t> values, std::string& to);

@@ -1,4 +1,4 @@
-// What the importers share in turning a tool's words into ours.
+// Conversions shared by the importers.
 #ifndef STATCOLLECT_CLIENT_FORMATS_CONVERT_H_
 #define STATCOLLECT_CLIENT_FORMATS_CONVERT_H_
 
@@ -11,17 +11,17 @@
 
 namespace statcollect::client::formats {
 
-// "torch.float32", "float32", "Float32", "DT_FLOAT" and the like; kUnspecified for what we do not have.
+// Parses "torch.float32", "float32", "Float32", "DT_FLOAT" and the like; kUnspecified for unsupported dtypes.
 DType ParseTorchDType(std::string_view text);
 DType ParseMindSporeDType(std::string_view text);
 
-// Numbers between separators, blanks around them; a separator may end the list. None if one is no number of
-// 0..2^63-1 or there are more than kDimsMax.
+// Numbers between separators, with blanks around them; the list may end with a separator. Empty if a number
+// is not in 0..2^63-1 or there are more than kDimsMax.
 std::optional<std::vector<std::int64_t>> ParseShapeList(std::string_view text, char separator);
-// Product of the shape; none from 2^62 on.
+// Product of the shape; empty from 2^62 on.
 std::optional<std::uint64_t> Elements(const std::vector<std::int64_t>& shape);
 
-// Stores the value if it is finite, else marks it as absent.
+// Stores the value if it is finite, otherwise marks it as absent.
 void SetFinite(double value, Statistic statistic, double* to, Layout* layout);
 
 }  // namespace statcollect::client::formats

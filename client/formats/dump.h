@@ -1,4 +1,4 @@
-// A dump of another tool, opened: which ranks it has, and their observations in order.
+// An open dump of another tool: its ranks, and their observations in order.
 #ifndef STATCOLLECT_CLIENT_FORMATS_DUMP_H_
 #define STATCOLLECT_CLIENT_FORMATS_DUMP_H_
 
@@ -23,21 +23,21 @@ std::optional<DumpFormat> ParseDumpFormat(std::string_view name);
 
 struct ReadOptions {
   std::string path;
-  std::optional<std::uint32_t> rank;  // of a path that is one rank's; else 0, or as the dump says
-  std::string rank_pattern;  // "rank{}": the folders in `path` that are ranks; empty: as the format has it
+  std::optional<std::uint32_t> rank;  // of a path that holds one rank; default 0, or as the dump says
+  std::string rank_pattern;           // "rank{}": the ranks' folders in `path`; empty: the format's own names
   StepSet steps;
-  bool trust_std = false;   // ort: the printed std is right
+  bool trust_std = false;   // ort: the printed std is correct
   bool samples = false;     // ort: keep the printed first elements
-  bool keep_going = false;  // leave bad files out and count them
+  bool keep_going = false;  // skip bad files and count them
 };
 
-// What every reader carries along. `warn` hears of each file that is left out.
+// Context of every reader. `warn` is called for each skipped file.
 struct Reading {
   const ReadOptions& options;
   Tally& tally;
   std::function<void(const Status&)> warn;
 
-  // With keep_going: counts the file, and all is well. The sink's own failure is never kept going after.
+  // With keep_going: counts the file and returns kOk. Failures of the sink itself are always returned.
   Status BadFile(const Status& status, const ObservationSink& sink) const;
 };
 
@@ -48,8 +48,8 @@ class Dump {
   virtual Status Read(std::uint32_t rank, ObservationSink& sink) = 0;
 };
 
-// kInvalidArgument, kNotFound or kPermissionDenied say what is there and what was expected. `reading`
-// outlives it.
+// kInvalidArgument, kNotFound or kPermissionDenied say what was found and expected. `reading` must outlive
+// the dump.
 Result<std::unique_ptr<Dump>> OpenDump(DumpFormat format, const Reading& reading);
 Result<std::unique_ptr<Dump>> OpenOrtDump(const Reading& reading);
 Result<std::unique_ptr<Dump>> OpenMindSporeDump(const Reading& reading);
@@ -57,13 +57,13 @@ Result<std::unique_ptr<Dump>> OpenMsProbeDump(const Reading& reading);
 
 // --- shared by the formats
 
-// The folders of `folder` that the pattern matches, by rank. Two of one rank: kInvalidArgument.
+// The folders in `folder` that match the pattern, by rank. kInvalidArgument: two of the same rank.
 struct RankFolder {
   std::uint32_t rank = 0;
   std::string name;
 };
 Result<std::vector<RankFolder>> FindRanks(const Folder& folder, const NumberPattern& pattern);
-// Bytes of the regular files at and below the path, at most `depth` folders down; for a progress bar.
+// Total size of the regular files at and below the path, at most `depth` folders deep; for a progress bar.
 std::uint64_t BytesBelow(const std::string& path, int depth = 10);
 
 }  // namespace statcollect::client::formats

@@ -290,7 +290,7 @@ Status SetIdentity(const Row& row, const LineReader& lines, Observation* o) {
   key.name = row[kOpName];
   o->def.class_name = row[kOpType];
   const Status name = ValidateTensorName("operator", key.name);
-  if (!name.ok()) return lines.Bad("a name that is none (" + name.message() + ")", "another");
+  if (!name.ok()) return lines.Bad("an invalid name (" + name.message() + ")", "a valid one");
   if (!o->def.class_name.empty() && !ValidateTensorName("operator type", o->def.class_name).ok())
     o->def.class_name.clear();
   return Status::Ok();

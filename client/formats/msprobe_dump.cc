@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kDumpFile[] = "dump.json";
 constexpr char kConstructFile[] = "construct.json";
-constexpr char kExpected[] = "step<N>/rank<R>/dump.json, or one of those folders";
+constexpr char kMsProbeForm[] = "step<N>/rank<R>/dump.json, or one of those folders";
 
 bool Has(const std::vector<Entry>& entries, std::string_view name) {
   return std::any_of(entries.begin(), entries.end(),
@@ -83,7 +83,7 @@ class MsProbeDump final : public Dump {
     }
     std::sort(ranks_.begin(), ranks_.end());
     if (!ranks_.empty()) return Status::Ok();
-    return BadInput(reading_.options.path, 0, "no dump.json", kExpected);
+    return BadInput(reading_.options.path, 0, "no dump.json", kMsProbeForm);
   }
 
   Status FindSteps(const std::vector<Entry>& entries) {
@@ -131,12 +131,14 @@ class MsProbeDump final : public Dump {
       } else if (kProcess.Match(entry.name)) {
         processes.emplace(static_cast<std::uint32_t>(processes.size()), path);
       } else {
-        reading_.tally.Skip("folder that is no rank");
+        reading_.tally.Skip("folder that is not a rank");
       }
     }
     if (found.empty() && !processes.empty())
-      reading_.tally.Note("folders proc<pid> do not tell their rank: they were numbered in order of the pid");
-    if (!found.empty()) reading_.tally.Skip("proc<pid> beside the ranks", processes.size());
+      reading_.tally.Note(
+          "the names of folders proc<pid> do not contain the rank: they were numbered in "
+          "order of the pid");
+    if (!found.empty()) reading_.tally.Skip("proc<pid> next to rank folders", processes.size());
     for (auto& [rank, path] : found.empty() ? processes : found) steps_[step][rank] = std::move(path);
     return Status::Ok();
   }
@@ -161,8 +163,7 @@ class MsProbeDump final : public Dump {
       ++reading_.tally.files;
       STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadMsProbeConstruct(*construct, &tree), sink));
     } else if (construct.status().code() == Code::kNotFound) {
-      reading_.tally.Note(
-          "a dump.json without construct.json: parents and micro-batches are not known there");
+      reading_.tally.Note("a dump.json has no construct.json: its parents and micro-batches are unknown");
     } else {
       return construct.status();
     }

@@ -15,7 +15,7 @@
 namespace statcollect::client::formats {
 namespace {
 
-constexpr std::size_t kReadBytes = std::size_t{256} << 10;
+constexpr std::size_t kStreamBytes = std::size_t{256} << 10;
 constexpr unsigned kParseFlags = rapidjson::kParseIterativeFlag | rapidjson::kParseNanAndInfFlag |
                                  rapidjson::kParseValidateEncodingFlag | rapidjson::kParseFullPrecisionFlag;
 
@@ -25,7 +25,7 @@ constexpr unsigned kParseFlags = rapidjson::kParseIterativeFlag | rapidjson::kPa
 class JsonStream {
  public:
   using Ch = char;
-  explicit JsonStream(ByteSource& source) : source_(source), buffer_(kReadBytes, '\0') {
+  explicit JsonStream(ByteSource& source) : source_(source), buffer_(kStreamBytes, '\0') {
     if (Peek() == '\xef') Skip("\xef\xbb\xbf");
   }
 
@@ -250,7 +250,7 @@ class DumpVisitor final : public JsonVisitor {
   Status AddSize(const JsonValue& value) {
     if (value.type != JsonValue::Type::kNumber || !value.integer || value.number < 0 ||
         value.number >= 9.2e18)
-      return Found("a shape of something else", "sizes of 0 or more");
+      return Found("a shape with something else", "sizes of 0 or more");
     if (tensor_.shape.size() >= kDimsMax) return Found("a shape of more than 64 dimensions", "at most 64");
     tensor_.shape.push_back(static_cast<std::int64_t>(value.number));
     return Status::Ok();
@@ -314,7 +314,7 @@ class ConstructVisitor final : public JsonVisitor {
     if (value.type == JsonValue::Type::kString && index_ == 0) place_->parent = value.text;
     if (value.type == JsonValue::Type::kNumber && index_ == 1) {
       if (!value.integer || value.number < 0 || value.number > std::numeric_limits<std::int32_t>::max())
-        return Found("a micro-batch of something else", "a number of 0 or more");
+        return Found("a micro-batch that is something else", "a number of 0 or more");
       place_->micro_batch = static_cast<std::uint32_t>(value.number);
     }
     ++index_;
@@ -552,17 +552,17 @@ Result<std::optional<Observation>> ToObservation(const MsProbeTensor& t, const M
   const bool has_values = t.max || t.min || t.mean || t.norm;
   const bool has_hash = SetChecksum(t.checksum, &o);
   if (!has_hash) o.layout.absent |= BitOf(Statistic::kHash);
-  if (!has_hash && !t.checksum.empty()) tally->Note("checksums of a form that is not known were left out");
+  if (!has_hash && !t.checksum.empty()) tally->Note("checksums of an unknown form were skipped");
   if (!has_values && !has_hash && *elements > 0) return skip("tensor without statistics");
   STATCOLLECT_RETURN_IF_ERROR(SetStatistics(t, &o));
   SetKey(t, ParseMsProbeEntry(t.entry), &o.def);
   SetPlace(t, tree, &o.def);
   o.def.class_name = ParseMsProbeEntry(t.entry).class_name;
   const Status name = ValidateTensorName("activation", o.def.key.name);
-  if (!name.ok()) return Found("a name that is none (" + name.message() + ")", "another");
+  if (!name.ok()) return Found("an invalid name (" + name.message() + ")", "a valid one");
   const Status path =
       o.def.key.output_path.empty() ? Status::Ok() : ValidateTensorName("path", o.def.key.output_path);
-  if (!path.ok()) return Found("a place in a container that is none (" + path.message() + ")", "another");
+  if (!path.ok()) return Found("an invalid position in a container (" + path.message() + ")", "a valid one");
   for (std::string* optional : {&o.def.parent, &o.def.class_name}) {
     if (!optional->empty() && !ValidateTensorName("name", *optional).ok()) optional->clear();
   }

@@ -1,5 +1,5 @@
-// msProbe's dump.json and construct.json, read as they stream by: a file of gigabytes needs no more memory
-// than a small one (construct.json: as much as it has modules), and no nesting takes the stack.
+// Streaming readers for msProbe's dump.json and construct.json. Memory does not grow with dump.json (with
+// construct.json, only with the number of modules), and nesting uses no stack.
 #ifndef STATCOLLECT_CLIENT_FORMATS_MSPROBE_JSON_H_
 #define STATCOLLECT_CLIENT_FORMATS_MSPROBE_JSON_H_
 
@@ -28,23 +28,23 @@ struct MsProbeTensor {
   std::string type, dtype;
   std::vector<std::int64_t> shape;
   bool shape_known = false;
-  std::optional<double> max, min, mean, norm;  // none: null or not there
+  std::optional<double> max, min, mean, norm;  // empty: null or missing
   std::string checksum;                        // "md5" or the like
 };
 
 using TakeTensor = std::function<Status(const MsProbeTensor&)>;
-// Calls `take` for each tensor, in the order of the file; counts what is no tensor. kInvalidArgument with
-// file and line where it is no such JSON.
+// Calls `take` for each tensor, in the order of the file, and counts values that are not tensors.
+// kInvalidArgument, with file and line: not such a JSON.
 Status ReadMsProbeDump(ByteSource& file, Tally* tally, const TakeTensor& take);
 
 struct MsProbePlace {
-  std::string parent;  // entry of the module around it; empty at the root
+  std::string parent;  // entry of the enclosing module; empty at the root
   std::uint32_t micro_batch = 0;
 };
 using MsProbeTree = std::unordered_map<std::string, MsProbePlace>;
 Status ReadMsProbeConstruct(ByteSource& file, MsProbeTree* tree);
 
-// What an entry's name says.
+// The parts of an entry's name.
 struct MsProbeEntry {
   std::string name;        // "layers.0", "Tensor.__add__"
   std::string class_name;  // "Linear", "__add__"
@@ -53,8 +53,8 @@ struct MsProbeEntry {
 };
 MsProbeEntry ParseMsProbeEntry(std::string_view entry);
 
-// In our terms (docs/import-export.md), without a step; `tree` may be empty. None if it has nothing to store:
-// counted. kInvalidArgument: names or shapes that cannot be.
+// Converts to statcollect's terms (docs/import-export.md), without a step; `tree` may be empty. Empty if
+// there is nothing to store; this is counted. kInvalidArgument: invalid names or shapes.
 Result<std::optional<Observation>> ToObservation(const MsProbeTensor& tensor, const MsProbeTree& tree,
                                                  Tally* tally);
 

@@ -1,5 +1,4 @@
-// What an importer makes of a dump, before it is a stream: one observation a tensor, and the tally of what
-// could not be taken as it is.
+// The importers' intermediate form: one observation per tensor, and a tally of what was skipped or changed.
 #ifndef STATCOLLECT_CLIENT_FORMATS_OBSERVATION_H_
 #define STATCOLLECT_CLIENT_FORMATS_OBSERVATION_H_
 
@@ -15,7 +14,7 @@
 
 namespace statcollect::client::formats {
 
-// Ids of `def` and `layout` are not used; the order of execution is the order in which observations come.
+// The ids of `def` and `layout` are not used; the order of execution is the order of the observations.
 struct Observation {
   std::uint64_t step = 0;
   TensorDef def;
@@ -24,15 +23,15 @@ struct Observation {
   std::vector<double> samples;  // first elements, at most kSamplesMax
 };
 
-// Takes one rank's observations. After a failure everything fails with the same status.
+// Receives one rank's observations. After a failure, every call returns the same status.
 class ObservationSink {
  public:
   virtual ~ObservationSink() = default;
-  // Steps do not decrease. An identity that the step has already is skipped and counted.
+  // Steps must not decrease. A repeated identity within a step is skipped and counted.
   Status Take(Observation observation) {
     return Keep(failure_.ok() ? DoTake(std::move(observation)) : failure_);
   }
-  // The step has been read to its end.
+  // The step is complete.
   Status EndStep(std::uint64_t step) { return Keep(failure_.ok() ? DoEndStep(step) : failure_); }
   bool failed() const { return !failure_.ok(); }
 
@@ -47,7 +46,7 @@ class ObservationSink {
   Status failure_;
 };
 
-// What an import did, for its summary.
+// Totals of an import, for its summary.
 struct Tally {
   std::uint64_t bytes = 0, files = 0;
   std::map<std::string, std::uint64_t> skipped;    // by cause

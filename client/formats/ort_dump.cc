@@ -16,7 +16,7 @@ namespace statcollect::client::formats {
 namespace {
 
 constexpr char kOrderFile[] = "order.txt";
-constexpr char kExpected[] = "folders step_<k> with a file a tensor, or merged summaries step_<k>_.txt";
+constexpr char kOrtForm[] = "folders step_<k> with a file a tensor, or merged summaries step_<k>_.txt";
 
 // Which module encloses which. Indices number the modules depth first, so a module's parent has a lower index
 // and a lower depth; and it ends after the module does: of those, the one of the highest index. Containers
@@ -192,9 +192,10 @@ class StepFolder {
     by_time ? SortByTime(&files) : SortByName(&files);
     if (!files.empty()) {
       reading_.tally.Note(
-          by_time ? "a step without order.txt: its files were taken in order of their time of modification"
-                  : "a step without order.txt, and times of modification that cannot be the order: its "
-                    "files were taken in order of their module's number");
+          by_time
+              ? "a step has no order.txt: its files were ordered by modification time"
+              : "a step has no order.txt, and modification times that cannot be the order: its files were "
+                "ordered by their module's number");
     }
     std::vector<std::string> names;
     for (Entry& file : files) names.push_back(std::move(file.name));
@@ -208,8 +209,7 @@ class StepFolder {
     STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadOrder(&left, &names), sink_));
     if (left.empty()) return names;
     reading_.tally.Note(
-        "files that order.txt does not name were taken behind those it names, in order of their module's "
-        "number");
+        "files that order.txt does not name follow those that it names, in order of their module's number");
     std::erase_if(files, [&](const Entry& file) { return !left.contains(file.name); });
     SortByName(&files);
     for (Entry& file : files) names.push_back(std::move(file.name));
@@ -237,7 +237,7 @@ class StepFolder {
         seen.insert(name);
       } else {
         reading_.tally.Skip(seen.contains(name) ? "repeated line of order.txt"
-                                                : "named in order.txt, but not there");
+                                                : "named in order.txt, but missing");
       }
     }
   }
@@ -271,7 +271,7 @@ class OrtRank {
         return BadInput(folder.path(), 0, "'" + known->second + "' and '" + entry.name + "'", "a step once");
     }
     if (steps.empty() && summaries.empty()) return Nothing(folder, *entries);
-    if (!steps.empty()) reading_.tally.Skip("merged summary beside the steps", summaries.size());
+    if (!steps.empty()) reading_.tally.Skip("merged summary next to step folders", summaries.size());
     for (const auto& [step, name] : steps.empty() ? summaries : steps) {
       if (!reading_.options.steps.Contains(step)) continue;
       STATCOLLECT_RETURN_IF_ERROR(steps.empty() ? ReadSummary(folder, name, step)
@@ -312,9 +312,9 @@ class OrtRank {
       });
       if (has_steps && inside.size() < 60) inside += (inside.empty() ? "" : ", ") + entry.name;
     }
-    if (inside.empty()) return BadInput(folder.path(), 0, "no steps", kExpected);
+    if (inside.empty()) return BadInput(folder.path(), 0, "no steps", kOrtForm);
     return BadInput(folder.path(), 0, "no steps, but folders that have some (" + inside + ")",
-                    std::string(kExpected) +
+                    std::string(kOrtForm) +
                         "; name one of them, or take them as ranks with --rank-pattern, such as out_{rank}");
   }
 
@@ -366,7 +366,7 @@ class OrtDump final : public Dump {
     }
     const auto pattern = NumberPattern::Parse(options.rank_pattern);
     if (!pattern.ok()) return pattern.status();
-    if (!folder_) return BadInput(options.path, 0, "a file", "a folder that holds the ranks' folders");
+    if (!folder_) return BadInput(options.path, 0, "a file", "a folder that contains the ranks' folders");
     auto found = FindRanks(*folder_, *pattern);
     if (!found.ok()) return found.status();
     if (found->empty())
@@ -393,7 +393,7 @@ class OrtDump final : public Dump {
   Status ReadFile(OrtRank& reader) {
     const std::string& path = reading_.options.path;
     const auto step = OrtRank::kSummary.Match(std::string_view(path).substr(path.rfind('/') + 1));
-    if (!step) return BadInput(path, 0, "a file", std::string("a folder with ") + kExpected);
+    if (!step) return BadInput(path, 0, "a file", std::string("a folder with ") + kOrtForm);
     return reader.ReadNamedSummary(path, *step);
   }
 

@@ -1,4 +1,4 @@
-// The name that a tensor of ours has in ONNX Runtime's folders, and the way back.
+// Converts between a tensor's identity and its name in ONNX Runtime's folders.
 #ifndef STATCOLLECT_CLIENT_FORMATS_ORT_LABEL_H_
 #define STATCOLLECT_CLIENT_FORMATS_ORT_LABEL_H_
 
@@ -9,12 +9,11 @@
 
 namespace statcollect::client::formats {
 
-// NAME[PATH]@mbM@callC@eval, each part only where it says something (docs/import-export.md). What is no part
-// of a file name, or would be taken for one of those marks, is written as %XX. Names beyond 240 bytes are cut
-// and end in a hash.
+// NAME[PATH]@mbM@callC@eval, with only the parts that apply (docs/import-export.md). Characters that a file
+// name cannot have, or that would be taken for one of these marks, are written as %XX. Names beyond 240 bytes
+// are cut and end in a hash.
 std::string OrtLabel(const TensorKey& key);
-// The way back: false if the label is none that OrtLabel makes. Sets name, output_path, micro_batch, call,
-// mode.
+// The inverse; false if OrtLabel cannot have made the label. Sets name, output_path, micro_batch, call, mode.
 bool ParseOrtLabel(std::string_view label, TensorKey& key);
 
 }  // namespace statcollect::client::formats

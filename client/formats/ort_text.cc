@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kSampleLinesMax = 100'000;
 constexpr std::int32_t kDepthMax = 1000;
-constexpr char kHeaderForm[] =
+constexpr char kRecordForm[] =
     "'>>Linear_1_0th_output forward run shape: torch.Size([4, 16]) dtype: torch.float32 size: "
     "torch.Size([64])'";
 
@@ -85,15 +85,14 @@ Status ParseName(std::string_view head, const LineReader& reader, OrtRecord* rec
   } else if (EatSuffix(&head, " backward run") || EatSuffix(&head, "_backward")) {
     record->backward = true;
   } else {
-    return reader.Bad("'" + std::string(head) + "'",
-                      "a name with ' forward run' or ' backward run' behind it");
+    return reader.Bad("'" + std::string(head) + "'", "a name followed by ' forward run' or ' backward run'");
   }
   if (depth > static_cast<std::size_t>(kDepthMax))
     return reader.Bad(std::to_string(depth) + " times '>'", "at most " + std::to_string(kDepthMax));
   record->depth = depth == 0 ? -1 : static_cast<std::int32_t>(depth);
   record->name = head;
   const Status name = ValidateTensorName("activation", record->name);
-  return name.ok() ? name : reader.Bad("a name that is none (" + name.message() + ")", "another");
+  return name.ok() ? name : reader.Bad("an invalid name (" + name.message() + ")", "a valid one");
 }
 
 // Where the name ends: at the first of the keys that follow it.
@@ -106,11 +105,11 @@ std::size_t EndOfName(std::string_view line) {
 
 Status ParseHeader(std::string_view line, const LineReader& reader, OrtRecord* record) {
   const std::size_t end = EndOfName(line);
-  if (end == std::string_view::npos) return reader.Bad("'" + std::string(line) + "'", kHeaderForm);
+  if (end == std::string_view::npos) return reader.Bad("'" + std::string(line) + "'", kRecordForm);
   STATCOLLECT_RETURN_IF_ERROR(ParseName(line.substr(0, end), reader, record));
   const std::string_view rest = line.substr(end);
   const auto shape = After(rest, " shape:"), dtype = After(rest, " dtype:"), size = After(rest, " size:");
-  if (!shape || !dtype || !size) return reader.Bad("'" + std::string(line) + "'", kHeaderForm);
+  if (!shape || !dtype || !size) return reader.Bad("'" + std::string(line) + "'", kRecordForm);
   std::string_view dtype_rest = *dtype;
   record->dtype_text = EatWord(&dtype_rest);
   record->dtype = ParseTorchDType(record->dtype_text);
@@ -138,7 +137,7 @@ Status ParsePairs(std::string_view line, const LineReader& reader, const std::st
     const std::string_view word = EatWord(&rest);
     const auto parsed = parse(word);
     if (!parsed)
-      return reader.Bad("'" + std::string(word) + "'", "a number behind '" + std::string(key) + "'");
+      return reader.Bad("'" + std::string(word) + "'", "a number after '" + std::string(key) + "'");
     *value = *parsed;
   }
   if (!Trim(rest).empty()) return reader.Bad("'" + std::string(Trim(rest)) + "'", "the end of the line");
@@ -324,7 +323,7 @@ Result<bool> ReadOrtHeader(LineReader& reader, OrtRecord* record) {
   const auto more = NextText(reader, &line);
   if (!more.ok() || !*more) return more;
   const std::size_t end = EndOfName(line);
-  if (end == std::string_view::npos) return reader.Bad("'" + std::string(line) + "'", kHeaderForm);
+  if (end == std::string_view::npos) return reader.Bad("'" + std::string(line) + "'", kRecordForm);
   STATCOLLECT_RETURN_IF_ERROR(ParseName(line.substr(0, end), reader, record));
   return true;
 }

@@ -1,5 +1,5 @@
-// The text of one tensor that ONNX Runtime's StatisticsSubscriber writes: a file of its own, or one of the
-// blocks of a merged summary. All versions, and the older spelling in which the name ends in "_forward".
+// Parses the text that ONNX Runtime's StatisticsSubscriber writes for a tensor: a separate file, or a block
+// of a merged summary. Supports all versions, including the older ones in which the name ends in "_forward".
 #ifndef STATCOLLECT_CLIENT_FORMATS_ORT_TEXT_H_
 #define STATCOLLECT_CLIENT_FORMATS_ORT_TEXT_H_
 
@@ -14,34 +14,34 @@
 
 namespace statcollect::client::formats {
 
-// As printed: over all elements, infinities among neg and pos, the sample's std.
+// As printed: over all elements, with infinities counted in neg and pos, and the sample's std.
 struct OrtRecord {
-  std::string name;  // "Linear_7_0th_output", or what inspect_activation was given
+  std::string name;  // "Linear_7_0th_output", or the name given to inspect_activation
   bool backward = false;
   std::int32_t depth = -1;            // root 1; -1 for inspected tensors
-  DType dtype = DType::kUnspecified;  // unspecified: one that we do not have
+  DType dtype = DType::kUnspecified;  // kUnspecified: unsupported
   std::string dtype_text;
   std::vector<std::int64_t> shape;
   std::uint64_t numel = 0;
   double min = 0, max = 0, mean = 0, std = 0;
   std::uint64_t nan = 0, inf = 0, neg = 0, pos = 0, zero = 0;
-  std::vector<double> samples;  // the first elements, if they were asked for and can be read
+  std::vector<double> samples;  // the first elements, if requested and readable
 };
 
-// Place in the module tree, from a name "{class}_{index}_{k}th_output".
+// Position in the module tree, from a name "{class}_{index}_{k}th_output".
 struct OrtModule {
   std::string class_name;
   std::uint64_t index = 0;
 };
 std::optional<OrtModule> ParseOrtName(std::string_view name);
 
-// The record that begins at the reader's next line that is not empty; false at the end of the source.
-// kInvalidArgument with file and line if it is not one.
+// Reads the record that begins at the next line that is not empty; false at the end of the source.
+// kInvalidArgument, with file and line: not a record.
 Result<bool> ReadOrtRecord(LineReader& reader, bool with_samples, OrtRecord* record);
-// Its first line only, as far as it says who it is: name, backward, depth.
+// Reads only its first line and sets name, backward and depth.
 Result<bool> ReadOrtHeader(LineReader& reader, OrtRecord* record);
 
-// In our terms (docs/import-export.md). No step and parent yet.
+// Converts to statcollect's terms (docs/import-export.md), without step and parent.
 Observation ToObservation(const OrtRecord& record, bool trust_std, Tally* tally);
 
 }  // namespace statcollect::client::formats

@@ -25,9 +25,8 @@ Status FromErrno(const std::string& what, const std::string& path, int error) {
   if (error == ENOENT) code = Code::kNotFound;
   if (error == EACCES || error == EPERM) code = Code::kPermissionDenied;
   if (error == ENOTDIR || error == ELOOP) code = Code::kInvalidArgument;
-  const std::string reason = error == ELOOP
-                                 ? "it is a symbolic link, and links inside a dump are not followed"
-                                 : std::string(std::strerror(error));
+  const std::string reason = error == ELOOP ? "it is a symbolic link; links inside a dump are not followed"
+                                            : std::string(std::strerror(error));
   return {code, what + " '" + Printable(path, 4000) + "': " + reason};
 }
 
@@ -168,14 +167,14 @@ Result<std::vector<Entry>> Folder::List() const {
 
 Result<Folder> Folder::Sub(const std::string& name) const {
   const std::string path = PathOf(name);
-  if (!IsComponent(name)) return BadInput(path_, 0, "'" + name + "'", "the name of a folder in it");
+  if (!IsComponent(name)) return BadInput(path_, 0, "'" + name + "'", "a folder name");
   const int fd = openat(fd_, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return FromErrno("open folder", path, errno);
   return Folder(path, fd);
 }
 
 Result<FileSource> Folder::OpenFile(const std::string& name, std::uint64_t* bytes) const {
-  if (!IsComponent(name)) return BadInput(path_, 0, "'" + name + "'", "the name of a file in it");
+  if (!IsComponent(name)) return BadInput(path_, 0, "'" + name + "'", "a file name");
   return OpenRegular(fd_, name, O_NOFOLLOW, PathOf(name), bytes);
 }
 

@@ -1,5 +1,5 @@
-// Files of a dump, read without trusting them: links inside a dump are not followed, only regular files are
-// opened, lines are bounded.
+// Files of an untrusted dump: links inside it are not followed, only regular files are opened, and lines are
+// bounded.
 #ifndef STATCOLLECT_CLIENT_FORMATS_SOURCE_H_
 #define STATCOLLECT_CLIENT_FORMATS_SOURCE_H_
 
@@ -18,11 +18,11 @@ namespace statcollect::client::formats {
 inline constexpr std::size_t kLineBytesMax = std::size_t{1} << 20;
 inline constexpr std::size_t kFolderEntriesMax = 8'000'000;
 
-// "PATH:LINE: found ...; expected ..." (LINE 0: without it). All parts are made printable.
+// "PATH:LINE: found ...; expected ..." (LINE 0: omitted). All parts are made printable.
 Status BadInput(const std::string& path, std::uint64_t line, std::string_view found,
                 const std::string& expected);
 
-// Bytes from somewhere, in order.
+// A sequence of bytes.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
@@ -32,7 +32,7 @@ class ByteSource {
   virtual const std::string& path() const = 0;
 };
 
-// For tests and for text that is there already.
+// Text in memory, also for tests.
 class MemorySource final : public ByteSource {
  public:
   MemorySource(std::string path, std::string_view text) : path_(std::move(path)), rest_(text) {}
@@ -44,7 +44,7 @@ class MemorySource final : public ByteSource {
   std::string_view rest_;
 };
 
-// A regular file, closed at the end of its life.
+// A regular file, closed by the destructor.
 class FileSource final : public ByteSource {
  public:
   FileSource(std::string path, int fd, std::uint64_t* bytes)
@@ -58,7 +58,7 @@ class FileSource final : public ByteSource {
  private:
   std::string path_;
   int fd_;
-  std::uint64_t* bytes_;  // grows by what is read; may be null
+  std::uint64_t* bytes_;  // incremented by the bytes read; may be null
 };
 
 enum class EntryType { kFile, kFolder, kLink, kOther };
@@ -70,10 +70,10 @@ struct Entry {
   std::int64_t modified_nanos = 0;
 };
 
-// An open folder. Names given to it are single components: no "/", not "." or "..".
+// An open folder. Names passed to it are single components: no "/", not "." or "..".
 class Folder {
  public:
-  // A link that the user named is followed.
+  // Follows a link, because the user named it.
   static Result<Folder> Open(const std::string& path);
   ~Folder();
   Folder(Folder&& other) noexcept;
@@ -81,10 +81,10 @@ class Folder {
 
   const std::string& path() const { return path_; }
   std::string PathOf(const std::string& name) const;
-  // By name, numbers in it by value ("step_9" before "step_10").
+  // Sorted by name, numbers in it by value ("step_9" before "step_10").
   Result<std::vector<Entry>> List() const;
   Result<Folder> Sub(const std::string& name) const;
-  // kNotFound if there is none of the name.
+  // kNotFound if there is no such file.
   Result<FileSource> OpenFile(const std::string& name, std::uint64_t* bytes = nullptr) const;
 
  private:
@@ -94,20 +94,21 @@ class Folder {
   int fd_ = -1;
 };
 
-// A file that the user named; a link is followed.
+// Opens a file that the user named; follows a link.
 Result<FileSource> OpenNamedFile(const std::string& path, std::uint64_t* bytes = nullptr);
 // Whether it is a folder. kNotFound, kPermissionDenied.
 Result<bool> IsFolder(const std::string& path);
 
-// Lines of at most kLineBytesMax bytes. One reader serves many sources, one after the other.
+// Splits a source into lines of at most kLineBytesMax bytes. One reader can serve several sources, one after
+// the other.
 class LineReader {
  public:
   LineReader() = default;
-  // Starts at the source's first line; it must outlive its reading.
+  // Starts at the first line of the source, which must outlive the reading.
   void Reset(ByteSource& source);
-  // False at the end. The line is without its end ("\n", "\r\n") and valid until the next call.
+  // False at the end. The line excludes its end ("\n", "\r\n") and is valid until the next call.
   Result<bool> Next(std::string_view* line);
-  // Of the line that Next gave last, from 1.
+  // Number of the line that Next returned last, from 1.
   std::uint64_t line() const { return line_; }
   const std::string& path() const { return source_->path(); }
   Status Bad(std::string_view found, const std::string& expected) const {
@@ -120,12 +121,12 @@ class LineReader {
 
   ByteSource* source_ = nullptr;
   std::string buffer_;
-  std::size_t begin_ = 0, end_ = 0;  // of what is read and not given yet
+  std::size_t begin_ = 0, end_ = 0;  // bytes read and not returned yet
   std::uint64_t line_ = 0;
   bool at_end_ = false;
 };
 
-// "rank{}" or "out_{rank}": a name with a number in it.
+// A name with a number in it: "rank{}" or "out_{rank}".
 class NumberPattern {
  public:
   // kInvalidArgument unless there is exactly one {} or {rank}.
@@ -138,9 +139,9 @@ class NumberPattern {
   std::string prefix_, suffix_;
 };
 
-// All of the text is a number in range.
+// Empty unless the whole text is a number in range.
 std::optional<std::uint64_t> ParseUnsigned(std::string_view text);
-// All of the text is a number ("nan", "inf", "1e-05" too); none if it is not, or beyond a double.
+// Empty unless the whole text is a number (including "nan", "inf", "1e-05") that a double can hold.
 std::optional<double> ParseDouble(std::string_view text);
 
 }  // namespace statcollect::client::formats

@@ -1,5 +1,5 @@
-// Makes one rank's observations a session's batches: interns activations and layouts, numbers the order of
-// execution, keeps batches within the protocol's limits.
+// Turns one rank's observations into batches of a session: interns activations and layouts, numbers the order
+// of execution, and keeps batches within the protocol's limits.
 #ifndef STATCOLLECT_CLIENT_IMPORTS_RECORD_BATCHER_H_
 #define STATCOLLECT_CLIENT_IMPORTS_RECORD_BATCHER_H_
 
@@ -22,12 +22,12 @@ namespace statcollect::client {
 
 class RecordBatcher final : public formats::ObservationSink {
  public:
-  // `skipped` counts identities that a step had already. `progress` is called after every record. All outlive
-  // it.
+  // `skipped` counts repeated identities of a step. `progress` is called after every record. All arguments
+  // must outlive it.
   RecordBatcher(BatchOutput& output, formats::Tally& tally, const Clock& clock,
                 std::function<void()> progress);
 
-  // Sends what waits.
+  // Sends what is pending.
   Status Flush();
 
   std::uint64_t records() const { return records_; }
@@ -54,9 +54,9 @@ class RecordBatcher final : public formats::ObservationSink {
 
   std::unordered_map<TensorKey, std::uint32_t, KeyHash> activations_;
   std::map<LayoutKey, std::uint32_t> layouts_;
-  std::vector<std::uint64_t> seen_in_;  // by activation: the last step it was in, + 1
+  std::vector<std::uint64_t> seen_in_;  // by activation: its last step + 1
   RecordBatch batch_;
-  std::size_t batch_bytes_ = 0;  // about
+  std::size_t batch_bytes_ = 0;  // approximate
   std::optional<std::uint64_t> first_step_, last_step_;
   std::uint32_t order_ = 0, micro_batches_ = 0;
   std::uint64_t records_ = 0, steps_ = 0;

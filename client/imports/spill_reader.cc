@@ -31,8 +31,8 @@ Result<std::unique_ptr<SpillReader>> SpillReader::Open(const std::string& path) 
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     return Status(
         Code::kUnavailable,
-        "a training process, or one that it forked, still has it, or another statctl; it is sent by the "
-        "training itself, or can be sent once that has ended");
+        "a training process, its child or another statctl has it open; the training sends it itself, or "
+        "send it after the training has ended");
   }
   STATCOLLECT_RETURN_IF_ERROR(reader->ReadHead());
   return reader;
@@ -42,11 +42,11 @@ SpillReader::~SpillReader() { close(fd_); }
 
 Status SpillReader::ReadHead() {
   struct stat found {};
-  if (fstat(fd_, &found) != 0) return Os("cannot look at it", errno);
-  if (!S_ISREG(found.st_mode)) return {Code::kDataLoss, "it is no regular file"};
+  if (fstat(fd_, &found) != 0) return Os("cannot inspect it", errno);
+  if (!S_ISREG(found.st_mode)) return {Code::kDataLoss, "it is not a regular file"};
   size_ = static_cast<std::uint64_t>(found.st_size);
   if (size_ < spill::kHeadBytes)
-    return {Code::kDataLoss, fmt::format("it is no spill file of statagent: {} bytes", size_)};
+    return {Code::kDataLoss, fmt::format("it is not a spill file of statagent: {} bytes", size_)};
   std::string bytes;
   STATCOLLECT_RETURN_IF_ERROR(ReadAt(0, spill::kHeadBytes, &bytes));
   const auto head = spill::DecodeHead(std::string_view(bytes).substr(0, spill::kMarkAt));
@@ -96,7 +96,7 @@ Result<std::optional<SpillReader::Frame>> SpillReader::Next() {
     if (frame.records > 0) return std::optional(std::move(frame));
     v1::AgentMessage message;
     if (!message.ParseFromString(frame.payload) || !message.has_goodbye())
-      return Status(Code::kDataLoss, "its last frame is no goodbye");
+      return Status(Code::kDataLoss, "its last frame is not a goodbye");
     goodbye_ = FromWire(message.goodbye().counters());
   }
   return std::optional<Frame>();

@@ -1,5 +1,5 @@
-// Reads what a training process left in its spill file (common/spill_format.h). The file is locked meanwhile,
-// as its agent does, so that two cannot send it at once.
+// Reads the spill file that a training process left (common/spill_format.h). The file is locked meanwhile, as
+// its agent does, so that only one process sends it.
 #ifndef STATCOLLECT_CLIENT_IMPORTS_SPILL_READER_H_
 #define STATCOLLECT_CLIENT_IMPORTS_SPILL_READER_H_
 
@@ -17,8 +17,8 @@ namespace statcollect::client {
 // Thread: one.
 class SpillReader {
  public:
-  // kUnavailable: an agent that lives, or another statctl, has it. kDataLoss, kFailedPrecondition: no spill
-  // file, or one that cannot be read. Messages do not name the file.
+  // kUnavailable: a running agent or another statctl has the file. kDataLoss, kFailedPrecondition: not a
+  // spill file, or unreadable. Messages do not name the file.
   static Result<std::unique_ptr<SpillReader>> Open(const std::string& path);
   ~SpillReader();
   SpillReader(const SpillReader&) = delete;
@@ -26,17 +26,17 @@ class SpillReader {
 
   const SessionInfo& session() const { return session_; }
   std::uint64_t first_seq() const { return first_seq_; }
-  std::uint64_t bytes() const { return bytes_; }  // of the file, from the first frame on
+  std::uint64_t bytes() const { return bytes_; }  // size of the file from the first frame on
 
   struct Frame {
     std::uint32_t records = 0;
     std::string payload;  // a serialized Records
   };
-  // The next one; nothing at the end. kDataLoss: damaged here, and nothing behind it can be told.
+  // The next frame; empty at the end. kDataLoss: the file is damaged here, and the rest cannot be read.
   Result<std::optional<Frame>> Next();
-  // After the end: what the agent had to say at last; nothing if its process was killed.
+  // Valid at the end: the agent's last counters; empty if its process was killed.
   const std::optional<AgentCounters>& goodbye() const { return goodbye_; }
-  // The process was killed while it wrote: so many bytes at the end are no whole frame.
+  // Number of bytes at the end that are not a whole frame, because the process was killed while writing.
   std::uint64_t torn_bytes() const { return torn_bytes_; }
 
  private:

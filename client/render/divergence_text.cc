@@ -98,12 +98,11 @@ std::string MissingAdvice(const v1::DiffReport& report) {
       return fmt::format("the models are built differently: {} has no {}", lacking, place);
     case v1::STAGE_BATCH:
       return fmt::format(
-          "{} was given no {} here: check how many micro-batches its step has, and whether its optimizer "
-          "makes an "
+          "{} got no {} here: check how many micro-batches its step has, and whether its optimizer makes an "
           "update without one",
           lacking, place);
     case v1::STAGE_BACKWARD:
-      return fmt::format("no gradient reached {} in {}: look for what is detached or frozen behind it", place,
+      return fmt::format("no gradient reached {} in {}: look for what is detached or frozen after it", place,
                          lacking);
     case v1::STAGE_GRAD:
       return fmt::format("{} has no gradient of {}: is it frozen, unused, or left out of the optimizer",
@@ -132,7 +131,7 @@ std::string BackwardAdvice(const v1::Divergence& first) {
   const std::string agrees = PreviousText(first), place = PlaceText(first);
   if (agrees.empty()) {
     return fmt::format(
-        "look at how the gradient of the loss comes to {} (scaling, division by micro-batches, hooks): "
+        "look at how the gradient of the loss reaches {} (scaling, division by micro-batches, hooks): "
         "forward pass "
         "and loss agree",
         place);
@@ -205,7 +204,7 @@ std::string NextStep(const v1::DiffReport& report) {
   switch (first.stage()) {
     case v1::STAGE_WEIGHTS:
       if (first.reason() == v1::REASON_SHAPE) {
-        return fmt::format("the models are built differently: {} has another shape", PlaceText(first)) +
+        return fmt::format("the models are built differently: {} has a different shape", PlaceText(first)) +
                after;
       }
       return "the runs begin with different weights; check seed, checkpoint and initialisation before "
@@ -221,7 +220,7 @@ std::string NextStep(const v1::DiffReport& report) {
       return BackwardAdvice(first);
     case v1::STAGE_GRAD:
       if (!report.ranks_b().empty()) {
-        return "see first whether the ranks of both runs share out the same batch in this step: data, "
+        return "check first whether the ranks of both runs divide the same batch in this step: data, "
                "forward and "
                "backward passes cannot be compared across numbers of ranks; then look at the reduction over "
                "ranks, "
@@ -229,7 +228,7 @@ std::string NextStep(const v1::DiffReport& report) {
                after;
       }
       return fmt::format(
-                 "look at how the gradient of {} comes about (reduction over ranks, accumulation, scaling, "
+                 "look at how the gradient of {} is computed (reduction over ranks, accumulation, scaling, "
                  "clipping): "
                  "forward and backward agree",
                  PlaceText(first)) +

@@ -1,4 +1,4 @@
-// What people read about one divergence: where, why, and what to look at.
+// Texts about one divergence: where, why, and what to look at next.
 #ifndef STATCOLLECT_CLIENT_RENDER_DIVERGENCE_TEXT_H_
 #define STATCOLLECT_CLIENT_RENDER_DIVERGENCE_TEXT_H_
 
@@ -13,17 +13,17 @@ namespace statcollect::client {
 std::string StageText(const v1::Divergence& d);
 std::string ReasonText(const v1::Divergence& d, const v1::DiffReport& report);
 
-// "blocks.1.ln2", "blocks.1.attn[1] call 2", "lm_logits inspect". What goes without saying is left out: the
-// stage's usual kind, path 0, call 0.
+// "blocks.1.ln2", "blocks.1.attn[1] call 2", "lm_logits inspect". Omits the defaults: the stage's usual kind,
+// path 0, call 0.
 std::string PlaceText(const v1::Divergence& d);
 
-// "step 3, micro-batch 1, rank 0, forward, blocks.1.ln2 (LayerNorm)"; the micro-batch only if not 0.
+// "step 3, micro-batch 1, rank 0, forward, blocks.1.ln2 (LayerNorm)"; the micro-batch only if it is not 0.
 std::string WhereText(const v1::Divergence& d);
 
-// "1"; of merged ranks "1 (B: 3)".
+// "1"; with merged ranks "1 (B: 3)".
 std::string RankText(const v1::Divergence& d);
 
-// "1.1e-2", "-" if there is none.
+// "1.1e-2"; "-" if there is none.
 std::string DistanceText(const v1::Divergence& d);
 
 // "4x16", "0-d".
@@ -34,21 +34,21 @@ std::string ShapeText(const Sizes& shape) {
   return text.empty() ? "0-d" : text;
 }
 
-// The answer in one sentence: where, and what differs: distance and tolerance, or both shapes, dtypes,
-// counts. With the names of the report's runs.
+// The answer in one sentence: where, and what differs (distance and tolerance, or both shapes, dtypes or
+// counts), with the names of the report's runs.
 std::string Headline(const v1::Divergence& first, const v1::DiffReport& report);
 
-// A root as the row that its first fields are: the two messages number them alike.
+// A root as a row: the two messages number their common fields alike.
 v1::Divergence RowOf(const v1::Root& root);
 
-// What a report is about: its root, else its first divergence. Precondition: it has one of them.
+// The root, otherwise the first divergence. Precondition: the report has one of them.
 v1::Divergence Focus(const v1::DiffReport& report);
 
-// What to look at. Precondition: as Focus.
+// What to look at next. Precondition: as for Focus.
 std::string NextStep(const v1::DiffReport& report);
 
-// The commands that show the values of the first divergence in both runs; empty if it is not about a tensor
-// that both have. Precondition as above.
+// The commands that show the values of the first divergence in both runs; empty unless it is a tensor that
+// both have. Precondition: as for Focus.
 std::string ValuesAdvice(const v1::DiffReport& report);
 
 }  // namespace statcollect::client

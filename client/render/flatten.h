@@ -1,4 +1,4 @@
-// Messages as flat records: one column a field, for CSV.
+// Turns messages into flat records for CSV: one column per field.
 #ifndef STATCOLLECT_CLIENT_RENDER_FLATTEN_H_
 #define STATCOLLECT_CLIENT_RENDER_FLATTEN_H_
 
@@ -11,13 +11,13 @@
 
 namespace statcollect::client {
 
-// Columns are the fields of the message by name, in order, those of a message within it as "outer_inner"
-// ("stats" alone adds no prefix); an absent value is an empty cell, a list or map is a cell of JSON,
-// everything else is as in JSON (proto/json.h). `first`: names of columns to move to the front.
+// Columns are the fields of the message in order; those of a nested message are "outer_inner" ("stats" adds
+// no prefix). An absent value is an empty cell, a list or map is a cell of JSON, and everything else is as in
+// JSON (proto/json.h). `first`: columns to move to the front.
 template <typename Records>
 Table FlattenRecords(const Records& records, const std::vector<std::string>& first = {});
 
-// The same for one type whose records come one by one.
+// The same for records of one type that arrive one by one.
 class Flattener {
  public:
   Flattener(const google::protobuf::Descriptor& type, const std::vector<std::string>& first);

@@ -1,5 +1,5 @@
-// An answer for people: headings, sentences and tables in order, as aligned text or as Markdown. Text from
-// outside passes Printable() before it comes here, except the cells of tables (table.h).
+// A text answer: headings, sentences and tables in order, printed as aligned text or as Markdown. Pass
+// untrusted text through Printable() first, except the cells of tables (table.h).
 #ifndef STATCOLLECT_CLIENT_RENDER_PAGE_H_
 #define STATCOLLECT_CLIENT_RENDER_PAGE_H_
 
@@ -18,11 +18,11 @@ enum class Tone { kPlain, kGood, kBad, kWarn };
 class Page {
  public:
   void AddHeading(std::string text);
-  // `lead` comes first, in the tone's colour, then a blank: "DIVERGED" "at step 3".
+  // `lead` comes first, in the tone's colour, followed by a blank: "DIVERGED" "at step 3".
   void AddSentence(std::string text, std::string lead = {}, Tone tone = Tone::kPlain);
   void AddItems(std::vector<std::string> items);  // one line each
   void AddTable(Table table);
-  void AddPlot(std::string lines);  // printed as it is
+  void AddPlot(std::string lines);  // printed unchanged
 
   std::string ToText(const Terminal& terminal) const;
   std::string ToMarkdown() const;
@@ -52,8 +52,8 @@ class Page {
   std::vector<Part> parts_;
 };
 
-// Breaks at blanks so that no line is longer than `width` columns (0: no limit), unless one word is. Later
-// lines begin with `indent` blanks. No line end at the end.
+// Breaks at blanks so that no line is longer than `width` columns (0: no limit), except for longer words.
+// Later lines are indented by `indent` blanks. The text has no final end of line.
 std::string Wrap(std::string_view text, std::size_t width, std::size_t indent = 0);
 
 }  // namespace statcollect::client

@@ -1,4 +1,4 @@
-// A small plot of values over steps, in characters.
+// A small text plot of values over steps.
 #ifndef STATCOLLECT_CLIENT_RENDER_PLOT_H_
 #define STATCOLLECT_CLIENT_RENDER_PLOT_H_
 
@@ -11,11 +11,11 @@ namespace statcollect::client {
 
 struct PlotLine {
   std::string label;
-  std::vector<std::pair<double, double>> points;  // (step, value); values that are not finite are left out
+  std::vector<std::pair<double, double>> points;  // (step, value); values that are not finite are skipped
 };
 
-// `columns` x `rows` cells with an axis on the left and the steps below. One line: block characters, two
-// points above each other in a cell. Several: a mark for each (* + o x # @) and a legend. Empty if there are
+// `columns` x `rows` cells with an axis on the left and the steps below. A single line is drawn with block
+// characters, two points per cell; several with one mark each (* + o x # @) and a legend. Empty if there are
 // fewer than two finite points.
 std::string Plot(const std::vector<PlotLine>& lines, std::size_t columns = 60, std::size_t rows = 12);
 

@@ -1,4 +1,5 @@
-// "exporting [=====>    ]  40 %, 1.2 M records/s" on standard error, rewritten in place, erased at the end.
+// Draws "exporting [=====>    ]  40 %, 1.2 M records/s" on standard error, in place, and erases it at the
+// end.
 #ifndef STATCOLLECT_CLIENT_RENDER_PROGRESS_BAR_H_
 #define STATCOLLECT_CLIENT_RENDER_PROGRESS_BAR_H_
 
@@ -15,14 +16,14 @@
 
 namespace statcollect::client {
 
-// "950", "12.3 k", "1.2 M": three digits or so, for speeds.
+// "950", "12.3 k", "1.2 M": about three digits, for speeds.
 inline std::string FormatRate(double a_second) {
   if (a_second < 1000) return fmt::format("{:.0f}", a_second);
   if (a_second < 1e6) return fmt::format("{:.1f} k", a_second / 1e3);
   return fmt::format("{:.1f} M", a_second / 1e6);
 }
 
-// Thread: one. Draws at most ten times a second.
+// Not thread-safe. Draws at most ten times a second.
 class ProgressBar {
  public:
   ProgressBar(std::string what, bool shown) : what_(std::move(what)), shown_(shown) {}
@@ -32,7 +33,7 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // `records` so far, for the speed; nothing: no speed is shown.
+  // `records` so far, for the speed; empty: no speed is shown.
   void Draw(std::uint64_t done, std::uint64_t total, std::optional<std::uint64_t> records = {}) {
     const auto now = std::chrono::steady_clock::now();
     if (!shown_ || total == 0 || (drawn_ && now - *drawn_ < kInterval)) return;

@@ -1,8 +1,7 @@
-// A table of text cells, printed aligned for people, as CSV (RFC 4180) or as Markdown.
+// A table of text cells, printed with aligned columns, as CSV (RFC 4180) or as Markdown.
 //
-// Cells may hold anything: text from outside (names, configuration) passes Printable() on its way into an
-// aligned or Markdown table, so that no escape sequence reaches a terminal. CSV keeps the bytes, as a file
-// for programs.
+// Cells may hold untrusted text (names, configuration): aligned and Markdown tables pass it through
+// Printable(), so that no escape sequence reaches a terminal. CSV keeps the bytes, because programs read it.
 #ifndef STATCOLLECT_CLIENT_RENDER_TABLE_H_
 #define STATCOLLECT_CLIENT_RENDER_TABLE_H_
 
@@ -20,11 +19,11 @@ enum class Align { kLeft, kRight };
 struct Column {
   std::string title;
   Align align = Align::kLeft;
-  bool shrinks = false;  // cells are cut in the middle when the table is wider than the terminal
+  bool shrinks = false;  // cut cells in the middle if the table is wider than the terminal
 };
 
 struct TextStyle {
-  std::size_t width = 0;  // columns of the terminal; 0: no limit, nothing is cut
+  std::size_t width = 0;  // of the terminal in columns; 0: no limit, nothing is cut
   bool colour = false;    // header in bold
   std::size_t indent = 0;
 };
@@ -33,14 +32,14 @@ class Table {
  public:
   explicit Table(std::vector<Column> columns);
 
-  // Missing cells are empty; surplus ones are a bug (asserts).
+  // Missing cells are empty; too many cells are a bug (assert).
   void AddRow(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
   std::size_t rows() const { return rows_.size(); }
 
   std::string ToText(
-      const TextStyle& style = {}) const;  // header line, one line a row, two blanks between columns
-  // Header and rows, each ended by CR LF. `for_terminal`: control characters made printable.
+      const TextStyle& style = {}) const;  // a header line, one line per row, two blanks between columns
+  // Header and rows, each ending with CR LF. `for_terminal`: makes control characters printable.
   std::string ToCsv(bool for_terminal = false) const;
   std::string ToMarkdown() const;
 
@@ -52,18 +51,18 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Columns that the text takes on a terminal: characters, not bytes; East Asian wide ones count twice. Text is
-// valid UTF-8.
+// Columns that the text takes on a terminal: counts characters, not bytes; wide East Asian ones count twice.
+// The text must be valid UTF-8.
 std::size_t DisplayWidth(std::string_view text);
-// At most `width` columns: what is too long loses its middle to "..". width >= 4.
+// Cuts text that is too long in the middle, with "..". width >= 4.
 std::string ShortenMiddle(std::string_view text, std::size_t width);
 
 // --- cells
 std::string FormatNumber(double value);                        // "%.6g"; "nan", "inf", "-inf"
 std::string FormatNumber(const std::optional<double>& value);  // "-" if absent
 std::string FormatShort(double value);  // two digits: "1.1e-2", "1e-4", "0.25"; for distances
-// From a to b, relative to a: "+33 %", "-0.12 %", below a thousandth "+2.2e-4", from eleven-fold on "12
-// times". Empty if they are equal, or a is 0, or one is not finite.
+// The change from a to b, relative to a: "+33 %", "-0.12 %"; below a thousandth "+2.2e-4", from eleven-fold
+// on "12 times". Empty if they are equal, a is 0, or one is not finite.
 std::string FormatChange(double a, double b);
 std::string FormatCount(std::uint64_t value);      // "1,234,567"
 std::string FormatBytes(std::uint64_t bytes);      // "3.2 MiB"

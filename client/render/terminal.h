@@ -1,4 +1,4 @@
-// What standard output and error are connected to, and so how much may be done to them.
+// Whether standard input, output and error are terminals, and what they support.
 #ifndef STATCOLLECT_CLIENT_RENDER_TERMINAL_H_
 #define STATCOLLECT_CLIENT_RENDER_TERMINAL_H_
 
@@ -7,12 +7,12 @@
 namespace statcollect::client {
 
 struct Terminal {
-  bool in = false;          // standard input is a terminal: somebody can be asked
-  bool out = false;         // standard output is one
-  bool err = false;         // standard error is one: a progress bar has a place
+  bool in = false;          // standard input is a terminal, so questions can be asked
+  bool out = false;         // standard output is a terminal
+  bool err = false;         // standard error is a terminal, so a progress bar can be drawn
   bool colour = false;      // on standard output; honours NO_COLOR and TERM=dumb
   bool colour_err = false;  // on standard error
-  std::size_t width = 0;    // columns of standard output; 0 if it is no terminal
+  std::size_t width = 0;    // columns of standard output; 0 if it is not a terminal
 };
 
 Terminal DetectTerminal();

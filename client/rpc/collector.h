@@ -1,4 +1,5 @@
-// The collector as the commands see it: one method a question, one error type. gRPC stays in collector.cc.
+// The client side of the collector's services: one method per query, one error type. gRPC stays in
+// collector.cc.
 #ifndef STATCOLLECT_CLIENT_RPC_COLLECTOR_H_
 #define STATCOLLECT_CLIENT_RPC_COLLECTOR_H_
 
@@ -16,15 +17,15 @@ namespace statcollect::client {
 
 struct CollectorOptions {
   std::string address = "127.0.0.1:7433";           // HOST:PORT
-  std::chrono::milliseconds timeout{0};             // of a question; 0: as long as it takes
-  std::chrono::milliseconds connect_timeout{5000};  // until a connection stands; `timeout` if that is shorter
+  std::chrono::milliseconds timeout{0};             // of a query; 0: no limit
+  std::chrono::milliseconds connect_timeout{5000};  // until connected; `timeout` if that is shorter
 };
 
 // kInvalidArgument unless it is HOST:PORT with a port of 1..65535 (IPv6 hosts in brackets).
 Status ValidateAddress(const std::string& address);
 
-// Errors are ready to be shown: they name the collector's address and the next step. kUnavailable: nobody
-// answers there; kCancelled: Cancel was called. Thread-safe: Cancel; the questions come from one thread.
+// Errors can be shown to the user: they name the collector's address and the next step. kUnavailable: nothing
+// answers there. kCancelled: Cancel was called. Threads: queries from one thread, Cancel from any.
 class Collector {
  public:
   // Does not connect yet. Precondition: ValidateAddress(options.address).ok().
@@ -46,16 +47,16 @@ class Collector {
   Result<v1::ListDensityResponse> ListDensity(const v1::ListDensityRequest& request);
   Result<v1::ListExponentsResponse> ListExponents(const v1::ListExponentsRequest& request);
   Result<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
-  // Calls `take` for each message, until the collector goes, the question is refused or Cancel is called.
+  // Calls `take` for each message, until the collector goes away, the query is refused or Cancel is called.
   Status FollowEvents(const v1::ListEventsRequest& request,
                       const std::function<void(const v1::FollowEventsResponse&)>& take);
   Result<v1::GetTopResponse> GetTop(const v1::GetTopRequest& request);
   Result<v1::ConfigReport> CompareConfig(const v1::CompareConfigRequest& request);
-  // Calls `take` for each message, in order; its error ends the question and is passed on.
+  // Calls `take` for each message, in order; its error ends the query and is returned.
   Status ReadRecords(const v1::ReadRecordsRequest& request,
                      const std::function<Status(const v1::ReadRecordsResponse&)>& take);
   Result<v1::ListCapturesResponse> ListCaptures(const v1::ListCapturesRequest& request);
-  // Calls `take` for each message, in order; it may take the message's content.
+  // Calls `take` for each message, in order; it may move the message's content.
   Status ReadCapture(const v1::ReadCaptureRequest& request,
                      const std::function<void(v1::ReadCaptureResponse&)>& take);
   Result<v1::RequestCaptureResponse> RequestCapture(const v1::RequestCaptureRequest& request);
@@ -67,7 +68,7 @@ class Collector {
   Result<v1::RecordStepsResponse> RecordSteps(const v1::RecordStepsRequest& request);
   Result<v1::CheckpointResponse> Checkpoint(const v1::CheckpointRequest& request);
 
-  // While the scope lives, Cancel calls this instead (from another thread), the first time it is called.
+  // While the scope exists, the first Cancel calls this function instead, from another thread.
   class CancelScope {
    public:
     CancelScope(Collector& collector, std::function<void()> cancel);
@@ -79,12 +80,12 @@ class Collector {
     Collector& collector_;
   };
   [[nodiscard]] CancelScope OnCancel(std::function<void()> cancel) { return {*this, std::move(cancel)}; }
-  // Ends the question under way, which then returns kCancelled; questions asked later return it at once.
-  // False if none is under way, nor a Task.
+  // Ends the running query, which then returns kCancelled, as do all later ones. False if neither a query nor
+  // a Task is running.
   bool Cancel();
-  // False if Cancel was called before the time was over.
+  // False if Cancel was called before the time had passed.
   bool WaitUnlessCancelled(std::chrono::milliseconds time);
-  // Work that must come to its own end when it is cancelled, also between and after its questions.
+  // Marks work that must end itself when cancelled, also between and after its queries.
   class Task {
    public:
     explicit Task(Collector& collector);  // must outlive it

@@ -65,9 +65,8 @@ Diagnosis Unavailable(std::string message) { return {.status = {Code::kUnavailab
 
 Diagnosis Silent(const std::string& address, std::chrono::milliseconds patience) {
   const std::string message = fmt::format(
-      "no collector at {} answered within {:g} s; check the address, that no firewall is in between, and "
-      "that the "
-      "process there runs (--timeout sets how long to wait)",
+      "no collector at {} answered within {:g} s; check the address, firewalls, and that the process there "
+      "is running (--timeout sets how long to wait)",
       address, static_cast<double>(patience.count()) / 1000);
   return {.status = {Code::kUnavailable, message}, .silent = true};
 }
@@ -101,8 +100,8 @@ Diagnosis DiagnoseConnection(const std::string& address, std::chrono::millisecon
   const int failed = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
   if (failed != 0) {
-    return Unavailable(fmt::format("no collector at {}: host '{}' is not known ({}); check its name; {}",
-                                   shown, Printable(host), gai_strerror(failed), kNameIt));
+    return Unavailable(fmt::format("no collector at {}: host '{}' is unknown ({}); check its name; {}", shown,
+                                   Printable(host), gai_strerror(failed), kNameIt));
   }
   int error = 0;
   for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {

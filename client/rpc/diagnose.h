@@ -1,4 +1,4 @@
-// Why no connection to a collector came about, found out with plain sockets: gRPC says only that it failed.
+// Finds out with plain sockets why a connection to a collector failed, because gRPC says only that it did.
 #ifndef STATCOLLECT_CLIENT_RPC_DIAGNOSE_H_
 #define STATCOLLECT_CLIENT_RPC_DIAGNOSE_H_
 
@@ -10,12 +10,12 @@
 namespace statcollect::client {
 
 struct Diagnosis {
-  Status status;        // kUnavailable, with what was found and the next step for that
-  bool silent = false;  // nothing has answered yet
+  Status status;        // kUnavailable, with what was found and the next step
+  bool silent = false;  // no answer yet
 };
 
-// Tells apart: an unknown host, nobody, silence, HTTP, something else. `patience`: how long an answer was or
-// will be waited for, for the message. Cost: a look-up of the host, and up to a second.
+// Distinguishes an unknown host, a closed port, silence, HTTP and other protocols. `patience`: how long the
+// caller waits for an answer in total, for the message. Cost: a look-up of the host, and up to a second.
 Diagnosis DiagnoseConnection(const std::string& address, std::chrono::milliseconds patience);
 
 }  // namespace statcollect::client

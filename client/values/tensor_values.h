@@ -1,4 +1,4 @@
-// A captured tensor at the client: fetched, taken as numbers, written as .npy.
+// A captured tensor in the client: fetched, converted to numbers, written as .npy.
 #ifndef STATCOLLECT_CLIENT_VALUES_TENSOR_VALUES_H_
 #define STATCOLLECT_CLIENT_VALUES_TENSOR_VALUES_H_
 
@@ -17,33 +17,34 @@ namespace statcollect::client {
 struct TensorValues {
   v1::CaptureRow row;
   DType dtype = DType::kUnspecified;
-  std::vector<std::int64_t> shape;  // of what is there
+  std::vector<std::int64_t> shape;  // of the values that were kept
   std::string bytes;                // row-major, little-endian
 
   std::uint64_t elements() const { return row.elements(); }
   bool whole() const { return row.elements() == row.numel(); }
-  // Real numbers an element: 2 of a complex one.
+  // Real numbers: two per complex element.
   std::uint64_t components() const;
   // Component i. Exact for every dtype.
   long double At(std::uint64_t i) const;
-  // Whether component i has the same bits as that of `other`, of the same dtype.
+  // Whether component i has the same bits in `other`, which must have the same dtype.
   bool SameBits(const TensorValues& other, std::uint64_t i) const;
 
  private:
   std::size_t component_bytes() const;
 };
 
-// What `row` and its bytes say. kDataLoss if they do not fit together.
+// Combines `row` and its bytes. kDataLoss if they do not match.
 Result<TensorValues> MakeTensorValues(v1::CaptureRow row, std::string bytes);
 
-// Shape of what was kept: the tensor's; of a part whole rows of its first dimension, else one dimension.
+// The shape of the kept values: the tensor's own; for a part, whole rows of its first dimension, otherwise
+// one dimension.
 std::vector<std::int64_t> KeptShape(const v1::CaptureRow& row);
 
-// The file's content (format version 1.0). bfloat16 and the two float8 have no dtype there: they become
-// float32, which holds each of their values exactly; `raw`: uint16 or uint8 with their bits instead.
+// The content of the file (format version 1.0). bfloat16 and float8 have no .npy dtype: they become float32,
+// which holds each of their values exactly, or with `raw` their bits as uint16 or uint8.
 std::string ToNpy(const TensorValues& values, bool raw);
 
-// One value of a narrow format, as float32 holds it exactly. `bits`: the lowest 8 or 16.
+// Widens one value of a narrow format to float32, exactly. `bits`: the lowest 8 or 16.
 float WidenBf16(std::uint16_t bits);
 float WidenF16(std::uint16_t bits);
 float WidenF8E4M3(std::uint8_t bits);

@@ -206,10 +206,10 @@ void Alarms::JudgeStats(const Item& item, Rank* rank) {
     usable = DefineFromStore(place, rank).ok() && rank->rules->Knows(stats);
   if (rank->rules->bytes() > options_.settings.memory_bytes_max) {
     if (!std::exchange(rank->too_large, true)) {
-      options_.log(
-          fmt::format("alarms: rank {} of run '{}' has more activations than alarm-memory-mib allows: its "
-                      "tensors are not judged",
-                      place.second, item.batch.attempt.run));
+      options_.log(fmt::format(
+          "alarms: rank {} of run '{}' has more activations than alarm-memory-mib allows; its tensors are "
+          "not judged",
+          place.second, item.batch.attempt.run));
     }
     usable = false;
   }
@@ -321,7 +321,7 @@ Status Alarms::Replay(const AttemptMeta& attempt, std::uint32_t number, const Ra
   const auto scan = store_.ScanStats(attempt.id, number, bounds);
   StatColumns columns;
   while (scan->NextHead()) {
-    if (MustEnd()) return {Code::kCancelled, "the collector stops; it is judged after the next start"};
+    if (MustEnd()) return {Code::kCancelled, "the collector is stopping; it is judged after the next start"};
     const std::uint64_t step = scan->head().step;
     if (!scan->Load(/*sketches=*/false, &columns)) break;
     add_ends(step);
@@ -404,7 +404,7 @@ void Alarms::Tell(std::uint32_t number, Rank* rank, Finding finding) {
   if (rank->stored.contains(event_number ^ finding.step)) return;
   if (alarm && once) NameFirstOfRun(number, &attempts_[rank->attempt.id], &finding);
   if (unwritten_.size() >= kUnwrittenMax) {
-    options_.log("alarms: too many events wait for the store; the oldest is left out");
+    options_.log("alarms: too many events wait to be stored; the oldest is dropped");
     unwritten_.pop_front();
   }
   EventRecord event{.kind = std::move(finding.kind),
@@ -428,7 +428,7 @@ void Alarms::NameFirstOfRun(std::uint32_t number, Attempt* attempt, Finding* fin
   attempt->nonfinite = std::min(before.value_or(here), here);
   finding->fields["first_of_run"] = before && before < here ? "false" : "true";
   if (!before) {
-    finding->text += "; no other rank has told of any";
+    finding->text += "; no other rank has reported any";
   } else if (*before < here) {
     finding->text += fmt::format("; rank {} had some at step {}", before->second, before->first);
   } else {

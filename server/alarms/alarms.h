@@ -1,17 +1,17 @@
-// Evaluates the alarm rules over what becomes durable, outside of ingest's way: Take puts a batch into a
-// bounded queue and returns; one thread of low priority does the rest. Where it cannot keep up, statistics
-// are left out and counted, never waited for.
+// Evaluates the alarm rules over durable records without delaying ingest: Take puts a batch into a bounded
+// queue and returns, and one low-priority thread does the rest. If it cannot keep up, statistics are skipped
+// and counted.
 //
-// An alarm is an event of the run that the collector adds (Store::PutEvents), then handed to followers and
-// the webhook. What was judged is kept with the run, in the document "alarms": lines "attempt rank step".
-// After a restart the state of a rank is rebuilt from the last steps that are stored, when its next batch
-// comes, or at once where records were stored and not judged; steps up to the one in the document add nothing
-// again, and an event has the same key however often it is found. So nothing is repeated and nothing lost.
+// An alarm is an event that the collector adds to the run (Store::PutEvents) and then passes to followers and
+// the webhook. The document "alarms" of the run says how far each rank was judged: lines "attempt rank step".
+// After a restart, a rank's state is rebuilt from its last stored steps when its next batch arrives, or at
+// once if stored records have not been judged. Steps up to the one in the document add nothing again, and an
+// event always has the same key, so nothing is repeated or lost.
 //
-// Invariant: state of all ranks takes at most settings.memory_bytes_max, or is of one rank; the rank that was
-// silent for longest is forgotten first, and rebuilt if it goes on.
+// Invariant: the state of all ranks takes at most settings.memory_bytes_max, or belongs to a single rank. The
+// state of the rank that has been silent longest is dropped first, and rebuilt if the rank continues.
 //
-// Threads: any may call; the store is used from the own thread only.
+// Threads: any may call; only the own thread uses the store.
 #ifndef STATCOLLECT_SERVER_ALARMS_ALARMS_H_
 #define STATCOLLECT_SERVER_ALARMS_ALARMS_H_
 
@@ -48,29 +48,29 @@ inline constexpr char kDocument[] = "alarms";
 struct AlarmsOptions {
   AlarmSettings settings;
   std::size_t queue_bytes_max = std::size_t{32} << 20;
-  // After so long without a record, what there is of a step is judged; then everything.
+  // Without records for `pause`, the step is judged except for gradients; after `silence`, completely.
   std::chrono::milliseconds pause{2'000}, silence{30'000};
   std::chrono::milliseconds document_interval{5'000};
-  std::chrono::milliseconds drain{500};               // that Drain goes on judging
-  EventFeed* feed = nullptr;                          // may be null; outlives this
-  std::function<void(const FeedEvent&)> notify = {};  // of alarms; may be empty; must not block
+  std::chrono::milliseconds drain{500};               // how long Drain continues to judge
+  EventFeed* feed = nullptr;                          // may be null; must outlive this object
+  std::function<void(const FeedEvent&)> notify = {};  // called for each alarm; may be empty; must not block
   std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 
 class Alarms {
  public:
   Alarms(Store& store, const Clock& clock, AlarmsOptions options);
-  ~Alarms();  // drains
+  ~Alarms();  // calls Drain
   Alarms(const Alarms&) = delete;
   Alarms& operator=(const Alarms&) = delete;
 
-  // Never blocks for longer than it takes to put something into a queue.
+  // Only pushes to a queue; never blocks longer.
   void Take(CommittedBatch batch) noexcept;
-  // Judges what is queued for as long as options.drain, writes what is to be kept, ends the thread. What is
-  // left then, or comes later, is judged after the next start, as after a crash. Idempotent.
+  // Judges queued batches for at most options.drain, saves the progress and ends the thread. What is left or
+  // arrives later is judged after the next start, as after a crash. Idempotent.
   void Drain();
   AlarmStatus GetStatus();
-  // Waits until everything taken so far has been judged, as far as it can be. For tests.
+  // Waits until everything taken so far has been judged. For tests.
   void AwaitIdle();
 
  private:
@@ -78,24 +78,24 @@ class Alarms {
   struct Rank {
     AttemptMeta attempt;
     std::unique_ptr<RankRules> rules;
-    std::optional<std::uint64_t> silent_until;           // steps that were judged before the state was built
+    std::optional<std::uint64_t> silent_until;  // steps that had been judged before the state was built
     std::set<std::pair<AlarmRule, std::string>> active;  // rule and subject
-    std::set<std::uint64_t> stored;                      // numbers of events that the run had before
-    std::chrono::steady_clock::time_point last;          // record
+    std::set<std::uint64_t> stored;                      // numbers of events that the run already had
+    std::chrono::steady_clock::time_point last;          // of the last record
     std::size_t bytes = 0;
     bool paused = false, closed = false, too_large = false;
   };
   struct Attempt {
     AttemptMeta meta;
-    std::optional<ReplicaRule> replicas;                       // once every rank of the world is there
-    std::deque<std::pair<std::uint32_t, StepDigest>> waiting;  // of ranks that were judged before that
-    std::optional<std::pair<std::uint64_t, std::uint32_t>> nonfinite;  // first: step, rank
-    std::size_t ranks = 0;                                             // whose state is held
+    std::optional<ReplicaRule> replicas;                       // once every rank of the launch is known
+    std::deque<std::pair<std::uint32_t, StepDigest>> waiting;  // of ranks that were judged earlier
+    std::optional<std::pair<std::uint64_t, std::uint32_t>> nonfinite;  // the first: step, rank
+    std::size_t ranks = 0;                                             // with state in memory
   };
   struct Item {
     CommittedBatch batch;
     std::size_t bytes = 0;
-    bool gap = false;  // its statistics were left out
+    bool gap = false;  // statistics of it were skipped
     std::unique_ptr<Item> next;
   };
   struct Unwritten {
@@ -111,9 +111,9 @@ class Alarms {
   void Judge(const Item& item);
   void JudgeStats(const Item& item, Rank* rank);
   void PublishEvents(const CommittedBatch& batch);
-  // Null: its state is not held, and there is no room for it or it cannot be read.
+  // Null: its state is not in memory, and there is no room for it or it cannot be read.
   Rank* Find(const AttemptMeta& attempt, std::uint32_t rank);
-  // Builds the state of a rank from what is stored.
+  // Builds a rank's state from its stored records.
   Status Load(const AttemptMeta& attempt, std::uint32_t number, Rank* rank);
   Status LoadEvents(const AttemptMeta& attempt, std::uint32_t number, Rank* rank);
   Status Replay(const AttemptMeta& attempt, std::uint32_t number, const RankMeta& meta, Rank* rank);
@@ -142,27 +142,27 @@ class Alarms {
   const Clock& clock_;
   const AlarmsOptions options_;
 
-  // The queue has no lock: who commits must not wait for a thread of low priority to be given the processor.
-  std::atomic<Item*> newest_{nullptr};                        // owned; `next` is the one before
-  std::atomic<std::size_t> queue_bytes_{0}, queue_items_{0};  // judging included
+  // The queue has no lock, so that the committer never waits for a low-priority thread to run.
+  std::atomic<Item*> newest_{nullptr};                        // owned; `next` points to the older one
+  std::atomic<std::size_t> queue_bytes_{0}, queue_items_{0};  // including those being judged
   std::atomic<bool> stopping_{false}, resumed_{false};
   std::chrono::steady_clock::time_point end_at_;  // set before stopping_
-  std::condition_variable work_;                  // told without a lock: what is missed is found kWait later
+  std::condition_variable work_;  // notified without the lock; a missed notification is noticed kWait later
   std::atomic<std::uint64_t> evaluated_{0}, skipped_{0};
 
   std::mutex mutex_;
   AlarmStatus status_;  // guarded by mutex_
 
-  // Of the own thread:
+  // Used only by the own thread:
   std::map<AttemptRank, Rank> ranks_;
   std::map<AttemptId, Attempt> attempts_;
   std::size_t bytes_ = 0;
   std::deque<Unwritten> unwritten_;
-  std::set<std::string> unkept_;      // runs whose document is not what was judged
-  std::set<std::string> documented_;  // runs that have one
+  std::set<std::string> unkept_;      // runs whose document is out of date
+  std::set<std::string> documented_;  // runs with a document
   bool active_changed_ = false;
   std::chrono::steady_clock::time_point documents_at_, removed_at_;
-  std::map<AttemptRank, std::vector<TensorDef>> definitions_;  // of the batch at hand
+  std::map<AttemptRank, std::vector<TensorDef>> definitions_;  // of the current batch
 
   std::mutex join_mutex_;
   std::thread thread_;

@@ -1,4 +1,5 @@
-// The running median of a positive number over its last steps, and the limit above which it is an explosion.
+// The running median of a positive number over its last steps, and the limit above which it counts as an
+// explosion.
 #ifndef STATCOLLECT_SERVER_ALARMS_BASELINE_H_
 #define STATCOLLECT_SERVER_ALARMS_BASELINE_H_
 
@@ -15,12 +16,12 @@ namespace statcollect::alarms {
 
 struct Level {
   double median = 0;
-  double spread = 0;  // a standard deviation that outliers do not move
+  double spread = 0;  // a standard deviation that is robust against outliers
 };
 
-// The spread is the larger of what the median absolute deviation and the range of the middle 80 % say of
-// normal values: values that jump between two levels have a median absolute deviation of 0. Sorts the values;
-// at least one.
+// The spread is the larger of two estimates for normally distributed values: from the median absolute
+// deviation, and from the range of the middle 80 %. (Values that jump between two levels have a median
+// absolute deviation of 0.) Sorts the values; there must be at least one.
 inline Level LevelOf(std::span<double> values) {
   constexpr double kOfDeviation = 1.4826, kOfRange = 1 / 2.563;
   std::sort(values.begin(), values.end());
@@ -31,7 +32,7 @@ inline Level LevelOf(std::span<double> values) {
   return {median, std::max(kOfDeviation * values[n / 2], kOfRange * range)};
 }
 
-// The last kAlarmWindowMax values, as they came. Not thread-safe.
+// The last kAlarmWindowMax values in order of arrival. Not thread-safe.
 class Window {
  public:
   void Push(float value) {
@@ -48,11 +49,11 @@ class Window {
   std::uint8_t count_ = 0, next_ = 0;
 };
 
-// Not thread-safe. Cost of a value: a comparison, and once every kRefreshEvery values the medians.
+// Not thread-safe. Cost per value: a comparison, and the medians every kRefreshEvery values.
 class Baseline {
  public:
-  // Whether a value above the limit of the steps before it. A value of 0 has no place on a logarithm: it is
-  // not counted among the steps.
+  // Whether the value is above the limit of the steps before it. Values of 0 have no logarithm and are not
+  // counted among the steps.
   bool Exceeds(const AlarmSettings& settings, double value) {
     if (window_.count() < settings.warmup_steps || value <= limit_) return false;
     Refresh(settings);
@@ -77,7 +78,7 @@ class Baseline {
 
  private:
   static constexpr int kRefreshEvery = 8;
-  static constexpr double kNegligible = 1e-10;  // nobody minds a norm that has grown to this
+  static constexpr double kNegligible = 1e-10;  // norms up to this size are never reported
 
   void Refresh(const AlarmSettings& settings) {
     std::array<double, kAlarmWindowMax> logs;

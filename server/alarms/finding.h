@@ -1,4 +1,4 @@
-// What a rule has to say.
+// The result of a rule.
 #ifndef STATCOLLECT_SERVER_ALARMS_FINDING_H_
 #define STATCOLLECT_SERVER_ALARMS_FINDING_H_
 
@@ -10,7 +10,7 @@
 
 namespace statcollect::alarms {
 
-// Kinds of event that are no alarm.
+// Kinds of event that are not alarms.
 inline constexpr char kOverflow[] = "overflow";  // non-finite gradients that no update has seen
 inline constexpr char kUnusedParameter[] = "unused_parameter";  // its gradient has been zero from the start
 inline constexpr char kCleared[] = "alarm_cleared";
@@ -21,7 +21,7 @@ struct Finding {
   AlarmRule rule = AlarmRule::kNanFirstSeen;
   std::string kind;  // of the event
   std::uint64_t step = 0;
-  std::string subject;  // what it is about; an alarm of a rule about a subject is active until it is cleared
+  std::string subject;  // an alarm of a rule about a subject is active until it is cleared
   std::string text;     // one sentence
   std::map<std::string, std::string> fields;
 };

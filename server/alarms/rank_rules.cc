@@ -285,7 +285,7 @@ void RankRules::JudgeStep() {
          .kind = kUnusedParameter,
          .step = step_,
          .subject = SubjectOf(def),
-         .text = fmt::format("{} has been exactly zero from its first step on: frozen, or not used",
+         .text = fmt::format("{} has been exactly zero since its first step: it is frozen or unused",
                              SubjectOf(def)),
          .fields = FieldsOf(def, unused.order)});
   }

@@ -1,11 +1,11 @@
-// The rules about one rank's tensors, fed with its records in the order in which they were stored.
+// The rules about one rank's tensors. Receives its records in the order in which they were stored.
 //
-// A step is judged once it is over: its end has come, or a record of a later one, or nothing for a while
-// (Close). Then what its records gave reason for becomes findings: many activations of a step are one finding
-// that names the first in the order of execution. Gradients with NaN or infinities wait up to
-// kGradientPatience further steps to be told apart from a scaler's overflow, whose numbers may come late.
+// A step is judged once it is over: its end or a record of a later step has arrived, or nothing for a while
+// (Close). Then its records become findings: one finding covers all affected activations of a step and names
+// the first in the order of execution. Gradients with NaN or infinities wait up to kGradientPatience further
+// steps, because they may be a scaler's overflow, whose scalars may arrive late.
 //
-// Memory: about 240 bytes for each activation. Not thread-safe.
+// Memory: about 240 bytes per activation. Not thread-safe.
 #ifndef STATCOLLECT_SERVER_ALARMS_RANK_RULES_H_
 #define STATCOLLECT_SERVER_ALARMS_RANK_RULES_H_
 
@@ -26,7 +26,7 @@
 
 namespace statcollect::alarms {
 
-// Weights, or their gradients, of a rank in a step, as one number: equal on ranks that hold the same.
+// A rank's weights in a step, or their gradients, as one number; equal on ranks that hold the same.
 struct HashSum {
   std::uint64_t sum = 0, records = 0;
   bool operator==(const HashSum&) const = default;
@@ -41,50 +41,50 @@ class RankRules {
  public:
   static constexpr std::uint64_t kGradientPatience = 2;
 
-  // `define`: the definition of an activation, asked for only when there is something to say about it.
+  // `define` returns the definition of an activation; called only for findings.
   RankRules(const AlarmSettings& settings, std::function<TensorDef(std::uint32_t)> define);
 
-  // Ids that are known already are left alone.
+  // Ignores ids that are already known.
   void Define(std::span<const TensorDef> activations, std::span<const Layout> layouts);
-  // Whether Define has told of everything that the records need.
+  // Whether Define has been called for everything that the records need.
   bool Knows(const StatColumns& stats) const;
 
-  // Of one batch, in this order: what a scaler says of a step is known before the step is judged. Records
-  // that were seen are ignored.
+  // Call these for one batch in this order, so that a scaler's scalars are known before the step is judged.
+  // Records that were seen before are ignored.
   void AddScalar(const ScalarRecord& scalar);
   void AddStats(const StatColumns& stats);
   void AddStepEnd(std::uint64_t step);
-  // Records of this step and later ones were not seen.
+  // Records of this and later steps are missing.
   void NoteGap() { gap_ = true; }
-  // Nothing has come for a while: what is there of the step is judged, gradients aside. With `all`, gradients
+  // Nothing has arrived for a while: judges the current step except for its gradients; with `all`, gradients
   // too, and the step counts as judged.
   void Close(bool all);
 
-  // It is known already that the rank has had NaN or infinities.
+  // The rank is already known to have had NaN or infinities.
   void SetNonfiniteSeen() { nonfinite_told_ = true; }
 
   std::vector<Finding> TakeFindings() { return std::exchange(findings_, {}); }
   std::vector<StepDigest> TakeDigests() { return std::exchange(digests_, {}); }
-  // The last step that nothing more will be said about; absent: none.
+  // The last step that was judged completely; absent: none.
   std::optional<std::uint64_t> judged() const;
   std::size_t bytes() const;
 
  private:
   struct State {
-    std::uint64_t next_step = 0;  // records of earlier ones have been seen
+    std::uint64_t next_step = 0;  // records of earlier steps have been seen
     std::uint64_t identity = 0;   // hash of the name
     Baseline baseline;
     Kind kind = Kind::kUnspecified;
     bool train = false, relu = false;
     bool seen = false, masked = false, ever_nonzero = false, noted_unused = false;
     std::uint8_t quiet_steps = 0, dead_steps = 0, high_steps = 0;
-    std::int32_t high_group = -1, quiet_group = -1, dead_group = -1;  // of the alarm that it is part of
+    std::int32_t high_group = -1, quiet_group = -1, dead_group = -1;  // the alarm that it belongs to, or -1
   };
-  // Activations that are one alarm.
+  // Activations that share an alarm.
   struct Group {
     AlarmRule rule;
     std::string subject;
-    std::size_t members = 0;  // that have not recovered
+    std::size_t members = 0;  // not recovered yet
   };
   struct Candidate {
     std::uint32_t activation = 0, order = 0;
@@ -115,14 +115,14 @@ class RankRules {
   const std::function<TensorDef(std::uint32_t)> define_;
   ScalarRules scalars_;
   std::vector<State> states_;          // by activation
-  std::vector<std::uint32_t> absent_;  // by layout: statistics that are not there
+  std::vector<std::uint32_t> absent_;  // by layout: statistics that are absent
   std::vector<Group> groups_;
   std::vector<Finding> findings_;
   std::vector<StepDigest> digests_;
 
-  // Of the step at hand:
+  // Of the current step:
   std::uint64_t step_ = 0;
-  bool any_ = false;  // records of it were seen
+  bool any_ = false;  // there were records of it
   bool gap_ = false;
   StepDigest digest_;
   std::optional<Nonfinite> nonfinite_, gradient_;  // first in the order of execution
@@ -132,7 +132,7 @@ class RankRules {
   std::optional<std::uint64_t> judged_;
   bool nonfinite_told_ = false;
   std::optional<Nonfinite> waiting_;         // gradients of an earlier step
-  std::map<std::uint64_t, bool> found_inf_;  // by step: what a scaler said
+  std::map<std::uint64_t, bool> found_inf_;  // by step: the scaler's scalar
   std::uint32_t overflows_told_ = 0;
 };
 

@@ -94,10 +94,11 @@ void ReplicaRule::CompareSort(std::size_t group, std::uint64_t step,
         .kind = std::string(Name(AlarmRule::kRankDisagreement)),
         .step = step,
         .subject = subject,
-        .text = fmt::format("the {} of rank{} {} differ from those of rank{} {} at step {}, and were "
-                            "equal before; statctl ranks says which",
-                            what, parted.size() > 1 ? "s" : "", ListOf(parted),
-                            majority->second.size() > 1 ? "s" : "", ListOf(majority->second), step),
+        .text = fmt::format(
+            "the {} of rank{} {} differ from those of rank{} {} at step {}, and were equal before; statctl "
+            "ranks shows which",
+            what, parted.size() > 1 ? "s" : "", ListOf(parted), majority->second.size() > 1 ? "s" : "",
+            ListOf(majority->second), step),
         .fields = {{"what", what}, {"ranks", ListOf(parted)}, {"others", ListOf(majority->second)}}}});
 }
 

@@ -1,5 +1,5 @@
-// Whether ranks that hold the same weights still do: one number of a rank and step, compared when all of a
-// group have it. docs/ranks.md tells how groups are found; `statctl ranks` says which tensor it was.
+// Checks that ranks that must hold the same weights still do: one number per rank and step, compared when all
+// ranks of a group have it. docs/ranks.md describes the groups; `statctl ranks` shows which tensor differs.
 #ifndef STATCOLLECT_SERVER_ALARMS_REPLICA_RULE_H_
 #define STATCOLLECT_SERVER_ALARMS_REPLICA_RULE_H_
 
@@ -13,9 +13,9 @@
 
 namespace statcollect::alarms {
 
-// Of one attempt. Memory: 100 bytes for each digest of a step that is not complete, of kDigestsMax at most:
-// ranks may be many steps apart after a restart, or where one had to wait for the collector. Then the
-// earliest steps go. Not thread-safe.
+// One attempt. Memory: 100 bytes per digest of an incomplete step, at most kDigestsMax digests, because ranks
+// may be many steps apart after a restart or a reconnect. If there are more, the earliest steps are dropped.
+// Not thread-safe.
 class ReplicaRule {
  public:
   static constexpr std::size_t kDigestsMax = 65'536;
@@ -23,16 +23,16 @@ class ReplicaRule {
   explicit ReplicaRule(query::ReplicaLayout layout) : layout_(std::move(layout)) {}
 
   struct Told {
-    std::uint32_t rank = 0;  // the lowest that parts from the others
+    std::uint32_t rank = 0;  // the lowest that differs from the majority
     Finding finding;
   };
-  // Ranks whose weights differ now and were equal before; and when they are equal again.
+  // Reports ranks whose weights differ now and were equal before, and when they are equal again.
   std::vector<Told> Add(std::uint32_t rank, const StepDigest& digest);
 
  private:
   struct Sort {
     bool agreed = false, differs = false;
-    std::uint32_t told_of = 0;  // rank of the alarm that is active
+    std::uint32_t told_of = 0;  // rank of the active alarm
   };
   using Digests = std::map<std::uint32_t, StepDigest>;
 

@@ -1,4 +1,4 @@
-// Rules about the named numbers of a rank: losses and the loss scale.
+// Rules about a rank's scalars: losses and the loss scale.
 #ifndef STATCOLLECT_SERVER_ALARMS_SCALAR_RULES_H_
 #define STATCOLLECT_SERVER_ALARMS_SCALAR_RULES_H_
 
@@ -16,12 +16,12 @@
 
 namespace statcollect::alarms {
 
-// "loss_scale", "amp/loss_scale"; "found_inf"; anything else with "loss" in it.
+// "loss_scale", "amp/loss_scale"; "found_inf"; any other name with "loss" in it.
 bool IsLossScale(std::string_view name);
 bool IsFoundInf(std::string_view name);
 bool IsLoss(std::string_view name);
 
-// Not thread-safe. Numbers of a name that come later than a later step's are left out.
+// Not thread-safe. Values that arrive after one of a later step are ignored.
 class ScalarRules {
  public:
   explicit ScalarRules(const AlarmSettings& settings) : settings_(settings) {}
@@ -32,9 +32,9 @@ class ScalarRules {
   struct State {
     std::optional<std::tuple<std::uint64_t, std::uint32_t>> last;  // step, micro-batch
     Window window;
-    double reference = 0;  // largest median: a spike far below it is none
+    double reference = 0;  // largest median; a jump to far below it is not a spike
     std::uint32_t high_values = 0;
-    std::optional<double> scale;  // the one before
+    std::optional<double> scale;  // the previous value
     std::uint32_t falls = 0;
     double scale_max = 0;
     bool not_finite = false, spike = false, low_scale = false;

@@ -1,6 +1,6 @@
-// The three shapes of call, over gRPC's callback API: one answer; progress and then one answer; many answers
-// as fast as the caller takes them. A call lives until gRPC is done with it and its work has ended; its work
-// runs on a WorkerPool, never on gRPC's threads.
+// The three kinds of calls, over gRPC's callback API: one answer; progress and then one answer; many answers,
+// as fast as the caller reads. A call lives until gRPC is done with it and its work has ended. Work runs on a
+// WorkerPool, never on gRPC's threads.
 #ifndef STATCOLLECT_SERVER_API_CALLS_H_
 #define STATCOLLECT_SERVER_API_CALLS_H_
 
@@ -9,7 +9,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <stop_token>
@@ -21,11 +20,12 @@
 
 #include "common/names.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/api/worker_pool.h"
 
 namespace statcollect::api {
 
-// gRPC carries messages in a header of limited size.
+// gRPC sends messages in a header of limited size.
 inline constexpr std::size_t kStatusBytesMax = 4000;
 
 inline grpc::Status ToGrpc(const Status& status) {
@@ -33,7 +33,7 @@ inline grpc::Status ToGrpc(const Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), Printable(status.message(), kStatusBytesMax)};
 }
 
-// Runs `work`; an exception out of it becomes a status, so that one query's failure stays its own.
+// Runs `work` and turns exceptions into a status, so that a failure affects only its own query.
 inline Status Guarded(const std::function<Status()>& work) {
   try {
     return work();
@@ -44,19 +44,19 @@ inline Status Guarded(const std::function<Status()>& work) {
   }
 }
 
-// What a call that was stopped says: its own words, unless the collector's time limit stopped it.
+// The status of a stopped call: its own, unless the collector's time limit stopped it.
 inline Status Explained(Status status, const WorkItem& item, const WorkerPool& pool) {
   if (status.code() == Code::kCancelled && item.timed_out())
     return {Code::kDeadlineExceeded, pool.TimeLimitMessage()};
   return status;
 }
 
-// One question, one answer. `work` fills the response.
+// One request, one answer. `work` fills the response.
 class UnaryCall final : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<UnaryCall> {
  public:
   using Work = std::function<Status(const std::stop_token&)>;
 
-  // The reactor to hand to gRPC.
+  // Returns the reactor for gRPC.
   static grpc::ServerUnaryReactor* Start(WorkerPool& pool, Work work) {
     std::shared_ptr<UnaryCall> call(new UnaryCall(pool));
     call->self_ = call;
@@ -80,18 +80,18 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public std::enable_shar
   void OnDone() override { const auto last_share = std::move(self_); }
 
   WorkerPool& pool_;
-  std::weak_ptr<WorkItem> item_;     // written once, before gRPC knows the call
-  std::shared_ptr<UnaryCall> self_;  // gRPC's share of the ownership
+  std::weak_ptr<WorkItem> item_;     // set once, before gRPC knows the call
+  std::shared_ptr<UnaryCall> self_;  // keeps the call alive for gRPC
 };
 
-// Progress messages while the work runs, then the answer. At most one message is on its way: progress that
-// comes meanwhile, or sooner than `interval` after the last, is left out.
+// Sends progress messages while the work runs, then the answer. At most one message is in flight; progress
+// that comes before it is sent, or sooner than `interval` after the last one, is skipped.
 template <typename Message>
 class StreamCall final : public grpc::ServerWriteReactor<Message>,
                          public std::enable_shared_from_this<StreamCall<Message>> {
  public:
   using Send = std::function<void(Message)>;
-  // Calls Send for progress, fills `last`.
+  // Calls Send for progress and fills `last`.
   using Work = std::function<Status(const std::stop_token&, const Send&, Message& last)>;
 
   static grpc::ServerWriteReactor<Message>* Start(WorkerPool& pool, std::chrono::milliseconds interval,
@@ -115,7 +115,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   StreamCall(WorkerPool& pool, std::chrono::milliseconds interval) : pool_(pool), interval_(interval) {}
 
   void SendProgress(Message message) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto now = std::chrono::steady_clock::now();
     if (writing_ || (last_write_ && now - *last_write_ < interval_)) return;
     writing_ = true;
@@ -125,13 +125,13 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   }
 
   void End(Message last, grpc::Status status) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     last_ = std::move(last);
     end_ = std::move(status);
     if (!writing_) FinishLocked();
   }
 
-  void FinishLocked() {
+  void FinishLocked() STATCOLLECT_REQUIRES(mutex_) {
     // Not StartWriteAndFinish: gRPC's in-process transport loses the message where the end overtakes it.
     if (!end_->ok() || last_sent_) return this->Finish(*end_);
     last_sent_ = writing_ = true;
@@ -139,7 +139,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   }
 
   void OnWriteDone(bool /*ok*/) override {  // a failed write means a lost client: OnCancel follows
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     writing_ = false;
     if (end_) FinishLocked();
   }
@@ -152,22 +152,22 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   const std::chrono::milliseconds interval_;
   std::weak_ptr<WorkItem> item_;      // written once, before gRPC knows the call
   std::shared_ptr<StreamCall> self_;  // gRPC's share of the ownership
-  std::mutex mutex_;                  // guards everything below
-  bool writing_ = false;
-  bool last_sent_ = false;
-  std::optional<std::chrono::steady_clock::time_point> last_write_;
-  std::optional<grpc::Status> end_;
-  Message message_, last_;  // on their way
+  Mutex mutex_;                       // guards everything below
+  bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  bool last_sent_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::optional<std::chrono::steady_clock::time_point> last_write_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::optional<grpc::Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
+  Message message_ STATCOLLECT_GUARDED_BY(mutex_), last_ STATCOLLECT_GUARDED_BY(mutex_);  // on their way
 };
 
-// Every message that the work sends, in order, then a status. Back-pressure: at most one message is on its
-// way; Send waits for it, and so the work is as fast as the caller reads. A caller that takes nothing for
-// `patience` is given up, so that it does not hold the pool's thread.
+// Sends every message of the work, in order, then a status. Back-pressure: at most one message is in flight,
+// and Send waits for it, so the work is as fast as the caller reads. A caller that reads nothing for
+// `patience` is disconnected, so that it does not block the pool's thread.
 template <typename Message>
 class FlowCall final : public grpc::ServerWriteReactor<Message>,
                        public std::enable_shared_from_this<FlowCall<Message>> {
  public:
-  // Blocks. An error means that nobody takes the message any more: the work is to return it.
+  // Blocks. An error means that the caller is gone; the work must return it.
   using Send = std::function<Status(Message)>;
   using Work = std::function<Status(const std::stop_token&, const Send&)>;
 
@@ -194,14 +194,14 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
       : pool_(pool), context_(context), patience_(patience) {}
 
   Status SendWhenFree(Message message, const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const bool free = free_.wait_for(lock, stop, patience_, [this] { return !writing_; });
     if (stop.stop_requested() || lost_) return {Code::kCancelled, "query: cancelled"};
     if (!free) {
       lock.unlock();
-      context_.TryCancel();  // ends the write that is on its way
+      context_.TryCancel();  // ends the write in flight
       return {Code::kDeadlineExceeded,
-              "query: the answer was not taken for " + std::to_string(patience_.count()) + " ms; ask again"};
+              "query: the answer was not taken for " + std::to_string(patience_.count()) + " ms; try again"};
     }
     writing_ = true;
     message_ = std::move(message);
@@ -210,13 +210,13 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
   }
 
   void End(grpc::Status status) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     end_ = std::move(status);
     if (!writing_) this->Finish(*end_);
   }
 
   void OnWriteDone(bool ok) override {  // a failed write means a lost client: OnCancel follows
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     writing_ = false;
     lost_ = lost_ || !ok;
     if (end_) this->Finish(*end_);
@@ -228,15 +228,15 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
   void OnDone() override { const auto last_share = std::move(self_); }
 
   WorkerPool& pool_;
-  grpc::CallbackServerContext& context_;  // gRPC's, until OnDone
+  grpc::CallbackServerContext& context_;  // owned by gRPC, until OnDone
   const std::chrono::milliseconds patience_;
   std::weak_ptr<WorkItem> item_;    // written once, before gRPC knows the call
   std::shared_ptr<FlowCall> self_;  // gRPC's share of the ownership
-  std::mutex mutex_;                // guards everything below
+  Mutex mutex_;                     // guards everything below
   std::condition_variable_any free_;
-  bool writing_ = false, lost_ = false;
-  std::optional<grpc::Status> end_;
-  Message message_;  // on its way
+  bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false, lost_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
+  Message message_ STATCOLLECT_GUARDED_BY(mutex_);  // on its way
 };
 
 }  // namespace statcollect::api

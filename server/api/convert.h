@@ -1,5 +1,5 @@
-// Questions from messages, answers to messages. The structs mirror the messages (server/query/reports.h), so
-// this is a copy, field by field; what a stranger sent is checked here.
+// Converts request messages to structs and structs to answers. The structs mirror the messages
+// (server/query/reports.h), so this copies field by field; input from clients is validated here.
 #ifndef STATCOLLECT_SERVER_API_CONVERT_H_
 #define STATCOLLECT_SERVER_API_CONVERT_H_
 
@@ -18,8 +18,8 @@
 
 namespace statcollect::api {
 
-// kInvalidArgument: run and activation names, kinds that this build does not know, more ranks than a run can
-// have, a tolerance that is no number.
+// kInvalidArgument: invalid run or activation names, kinds that this build does not know, more ranks than a
+// run can have, a tolerance that is not a number.
 Result<std::string> FromWire(const v1::GetRunRequest& request);
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request);
 Result<query::SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request);
@@ -34,7 +34,7 @@ Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request
 Result<CaptureSpec> FromWire(const v1::RequestCaptureRequest& request);
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
 
-// Parts of questions. kInvalidArgument: more ranks than a run can have, kinds that this build does not know.
+// Parts of requests. kInvalidArgument: more ranks than a run can have, kinds that this build does not know.
 Result<std::vector<std::uint32_t>> RanksFromWire(const google::protobuf::RepeatedField<std::uint32_t>& ranks);
 Result<std::vector<Kind>> KindsFromWire(const google::protobuf::RepeatedField<int>& kinds);
 Status CheckStepsFromWire(const std::string& steps);

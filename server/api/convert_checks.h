@@ -1,5 +1,4 @@
-// As convert.h, for the questions about one step (top), about settings (config), about ranks and about
-// exponents.
+// Like convert.h, for the queries about one step (top), settings (config), ranks and exponents.
 #ifndef STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 #define STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 

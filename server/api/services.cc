@@ -109,7 +109,7 @@ class QueryService final : public v1::Query::CallbackService {
       CallbackServerContext*, const v1::ListEventsRequest* request) override {
     auto wanted = FromWire(*request);
     if (wanted.ok() && feed_ == nullptr)
-      wanted = Status(Code::kUnimplemented, "follow events: this collector does not tell of new ones");
+      wanted = Status(Code::kUnimplemented, "follow events: this collector does not report new events");
     if (wanted.ok() && feed_->followers() >= limits_.followers_max) {
       wanted = Status(Code::kResourceExhausted, "follow events: " + std::to_string(limits_.followers_max) +
                                                     " do already; try again later");

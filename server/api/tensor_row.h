@@ -1,4 +1,4 @@
-// The fields that every row about one tensor of one step has.
+// The fields that all rows about one tensor of one step share.
 #ifndef STATCOLLECT_SERVER_API_TENSOR_ROW_H_
 #define STATCOLLECT_SERVER_API_TENSOR_ROW_H_
 
@@ -10,7 +10,8 @@
 
 namespace statcollect::api {
 
-// From: run, rank, def, layout, attempt, as query::CaptureRow; To: v1::CaptureRow or another with its fields.
+// From: has run, rank, def, layout and attempt, like query::CaptureRow. To: v1::CaptureRow or another message
+// with its fields.
 template <typename From, typename To>
 void FillTensor(const From& from, std::uint64_t step, To& to) {
   const auto& key = from.def.key;

@@ -1,5 +1,5 @@
-// What the collector knows and does about itself, as an interface: implemented by ingest, used by api and the
-// HTTP pages, so that neither depends on the other.
+// The collector's own status and administration, as an interface: ingest implements it, api and the HTTP
+// pages use it, so that neither depends on the other.
 #ifndef STATCOLLECT_SERVER_CONTROL_CONTROL_H_
 #define STATCOLLECT_SERVER_CONTROL_CONTROL_H_
 
@@ -13,31 +13,31 @@
 
 namespace statcollect {
 
-// What retention does (docs/metrics.md), as of its last look.
+// State of retention (docs/metrics.md), as of its last look.
 struct RetentionStatus {
   std::int64_t age_seconds_max = 0;  // 0: no limit
   std::uint64_t disk_bytes_max = 0;  // 0: no limit
-  std::string note;                  // why it removes less than the limits say; empty: it does not
+  std::string note;                  // why it removes less than the limits ask for; empty: it does not
   std::uint64_t runs_removed = 0;    // since start
-  std::uint64_t bytes_removed = 0;   // about, since start
+  std::uint64_t bytes_removed = 0;   // approximate, since start
   struct Next {
     std::string run;
     std::int64_t last_write_unix_nanos = 0;
-    std::uint64_t bytes = 0;          // about
-    std::int64_t due_unix_nanos = 0;  // by age; 0: only when space is needed
+    std::uint64_t bytes = 0;          // approximate
+    std::int64_t due_unix_nanos = 0;  // by age; 0: only when space runs low
   };
-  std::vector<Next> next;         // the first few, in the order in which they would go
+  std::vector<Next> next;         // the first few, in the order of removal
   std::vector<std::string> kept;  // runs that are exempt
   bool enabled() const { return age_seconds_max > 0 || disk_bytes_max > 0; }
 };
 
-// What the alarms do (docs/alarms.md).
+// State of the alarms (docs/alarms.md).
 struct AlarmStatus {
   bool enabled = false;
-  std::map<std::string, std::uint64_t> raised;  // since start, by rule; every rule has its entry
-  std::map<std::string, std::uint64_t> active;  // now, in runs whose state is held
-  std::uint64_t evaluated_records = 0;          // of statistics, since start
-  std::uint64_t skipped_records = 0;            // left out because the evaluation could not keep up
+  std::map<std::string, std::uint64_t> raised;  // since start, by rule; contains every rule
+  std::map<std::string, std::uint64_t> active;  // currently, in runs whose state is in memory
+  std::uint64_t evaluated_records = 0;          // records of statistics, since start
+  std::uint64_t skipped_records = 0;            // skipped because the evaluation could not keep up
   std::uint64_t state_bytes = 0;
   std::uint64_t webhook_sent = 0, webhook_failed = 0, webhook_dropped = 0;  // messages, since start
   std::string webhook;                                                      // its address; empty: none
@@ -64,12 +64,12 @@ struct CollectorStatus {
   std::uint64_t disk_bytes = 0;
   std::uint64_t disk_free_bytes = 0;
   std::uint64_t agents_dropped_total = 0;  // reported by agents
-  // Reported by agents, by cause, of all runs held:
+  // Reported by agents, by cause, over all stored runs:
   std::map<std::string, std::uint64_t> dropped_by_cause;
   // Received and not yet durable:
   std::uint64_t backlog_records = 0;
   std::uint64_t backlog_bytes = 0;
-  std::int64_t backlog_oldest_millis = 0;  // since the oldest of them was received
+  std::int64_t backlog_oldest_millis = 0;  // age of the oldest of them
   RetentionStatus retention;
   AlarmStatus alarms;
   bool ready() const { return state == "ready"; }
@@ -81,17 +81,17 @@ struct DeletedRun {
 };
 
 struct MadeCheckpoint {
-  std::string directory;  // as it was resolved
+  std::string directory;  // the resolved path
   std::uint64_t files = 0;
   std::uint64_t bytes = 0;
-  bool linked = false;  // shares the space of its tables with the store
+  bool linked = false;  // shares the disk space of its tables with the store
 };
 
-// A request to capture that was taken.
+// An accepted capture request.
 struct RequestedCapture {
   std::uint64_t request = 0;         // its number within the run
-  std::vector<std::uint32_t> ranks;  // that are asked
-  std::uint32_t told = 0;            // of these: whose stream is open
+  std::vector<std::uint32_t> ranks;  // the ranks that were asked
+  std::uint32_t told = 0;            // of these: with an open stream
 };
 
 // Thread-safe.
@@ -99,26 +99,25 @@ class CollectorControl {
  public:
   virtual ~CollectorControl() = default;
   virtual CollectorStatus GetStatus() = 0;
-  // kNotFound; kFailedPrecondition while a stream of the run is open and not `force` (force closes the
-  // streams first).
+  // Removes the run. kNotFound; kFailedPrecondition while a stream of the run is open, unless `force`, which
+  // closes the streams first.
   virtual Result<DeletedRun> DeleteRun(const std::string& run, bool force) = 0;
-  // Exempts a run from retention, or ends that. kNotFound.
+  // Exempts a run from retention, or ends the exemption. kNotFound.
   virtual Status KeepRun(const std::string& run, bool keep) = 0;
-  // Asks the run's open streams to record tensors in these steps only, and remembers it for those that
-  // connect later. Returns how many were told. kNotFound; kInvalidArgument: steps that do not parse;
+  // Asks the run's open streams to record tensors in these steps only, and remembers it for ranks that
+  // connect later. Returns the number of streams asked. kNotFound; kInvalidArgument: the steps do not parse;
   // kFailedPrecondition: no stream of the run is open.
   virtual Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) = 0;
-  // Asks ranks of the run's newest launch (none: all of them) to keep the raw values of an activation in one
-  // step to come, durably: those that connect later are asked, too. kNotFound: no such run or rank;
-  // kFailedPrecondition: no stream of the run is open or may soon be again; kOutOfRange: the step has passed
-  // on all of them.
+  // Asks ranks of the run's newest launch (none: all) to keep the raw values of an activation in a future
+  // step. The request is durable: ranks that connect later are asked, too. kNotFound: no such run or rank;
+  // kFailedPrecondition: no stream of the run is open or may reopen soon; kOutOfRange: the step has passed on
+  // all of them.
   virtual Result<RequestedCapture> RequestCapture(const std::string& run,
                                                   const std::vector<std::uint32_t>& ranks,
                                                   const CaptureSpec& spec) = 0;
-  // A consistent copy of the store, with all that was acknowledged before the call. Takes as long as it
-  // takes.
+  // Writes a consistent copy of the store with everything acknowledged before the call. Has no time limit.
   virtual Result<MadeCheckpoint> Checkpoint(const std::string& directory) = 0;
-  // Whether a stream of that rank is open now. `attempt` is the store's attempt id.
+  // Whether a stream of the rank is open. `attempt` is the store's attempt id.
   virtual bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) = 0;
 };
 

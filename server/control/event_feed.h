@@ -1,15 +1,15 @@
-// Hands events on to those who follow a run, as they become durable.
+// Passes events to the followers of a run as they become durable.
 #ifndef STATCOLLECT_SERVER_CONTROL_EVENT_FEED_H_
 #define STATCOLLECT_SERVER_CONTROL_EVENT_FEED_H_
 
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "common/records.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -20,15 +20,16 @@ struct FeedEvent {
   EventRecord event;
 };
 
-// Thread-safe. Followers are called one at a time, with the feed's mutex held: they must not block, nor call
+// Thread-safe. Followers are called one at a time, with the feed's mutex held: they must not block or call
 // the feed.
 class EventFeed {
  public:
   using Follower = std::function<void(const FeedEvent*)>;  // null: the feed has ended
 
-  // From the return on, every event of the run that is published. Unfollow(its return) ends it.
+  // After it returns, the follower gets every published event of the run, until Unfollow with the returned
+  // id.
   std::uint64_t Follow(const std::string& run, Follower follower) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) {
       follower(nullptr);
     } else {
@@ -36,34 +37,34 @@ class EventFeed {
     }
     return last_;
   }
-  // From the return on the follower is not called.
+  // After it returns, the follower is not called.
   void Unfollow(std::uint64_t id) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     followers_.erase(id);
   }
   void Publish(const FeedEvent& event) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, follower] : followers_) {
       if (follower.first == event.run) follower.second(&event);
     }
   }
-  // Tells all followers, now and later ones, that nothing more comes. Idempotent.
+  // Tells current and later followers that the feed has ended. Idempotent.
   void Close() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     for (const auto& [id, follower] : followers_) follower.second(nullptr);
     followers_.clear();
   }
   std::size_t followers() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return followers_.size();
   }
 
  private:
-  std::mutex mutex_;
-  bool closed_ = false;
-  std::uint64_t last_ = 0;
-  std::map<std::uint64_t, std::pair<std::string, Follower>> followers_;
+  Mutex mutex_;
+  bool closed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::uint64_t last_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, std::pair<std::string, Follower>> followers_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

@@ -12,16 +12,15 @@ namespace {
 
 constexpr std::uint64_t kDiskFreeMinMax = std::uint64_t{1} << 24;  // MiB: 16 TiB
 constexpr char kDescription[] =
-    "statcollectord: the collector of statcollect. Takes statistics from training ranks over gRPC, keeps "
-    "them in an "
-    "embedded RocksDB, answers statctl.";
+    "statcollectord: the collector of statcollect. It receives statistics from training ranks over gRPC, "
+    "stores them in an embedded RocksDB, and answers statctl.";
 
 constexpr char kFooter[] = R"(
 Examples:
   statcollectord                                     data in ./statcollect-data, gRPC on 127.0.0.1:7433
   statcollectord --data-dir /var/lib/statcollect --config /etc/statcollect/statcollectord.toml
-  statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line says which
-  statcollectord --restore-from /backup/monday --data-dir ./restored   begins with what statctl checkpoint saved
+  statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line shows it
+  statcollectord --restore-from /backup/monday --data-dir ./restored   starts from what statctl checkpoint saved
 
 Prints one line when it is ready. SIGTERM: stops accepting, writes what was received, exits with 0. Exit code 2: it could not
 start; the message says why.)";
@@ -46,7 +45,9 @@ Status CheckAlarms(const RawFlags& raw, DaemonConfig& config) {
       std::string known;
       for (const std::string_view rule : kAlarmRuleNames) known.append(", ").append(rule);
       return {Code::kInvalidArgument,
-              "--alarms: '" + name + "' is no alarm; expected on, off, or some of them, separated by commas" +
+              "--alarms: '" + name +
+                  "' is not an alarm; expected on, off, or a list of alarms, separated "
+                  "by commas" +
                   known.replace(0, 1, ":")};
     }
     config.alarms.on[static_cast<std::size_t>(found - kAlarmRuleNames.begin())] = true;
@@ -60,27 +61,33 @@ void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   const auto add = [&](const char* name, auto& value, const char* help, double low, double high) {
     app.add_option(name, value, help)->check(CLI::Range(low, high))->capture_default_str()->group("Alarms");
   };
-  app.add_option("--alarms", raw.alarms, "on, off, or the rules that are on, separated by commas")
+  app.add_option("--alarms", raw.alarms, "on, off, or a list of the rules to turn on, separated by commas")
       ->capture_default_str()
       ->group("Alarms");
   app.add_option("--alarm-webhook", config.alarm_webhook,
-                 "POST each alarm as JSON to this address, http://HOST:PORT/PATH")
+                 "POST each alarm as JSON to this address, http://HOST:PORT/PATH or https://HOST/PATH")
+      ->group("Alarms");
+  app.add_option("--alarm-webhook-ca", config.alarm_webhook_ca,
+                 "PEM file of the certificate authorities of an https address; without it the system's")
+      ->check(CLI::ExistingFile)
       ->group("Alarms");
   add("--alarm-warmup-steps", a.warmup_steps, "Values before a norm or a loss is judged", 3, kAlarmWindowMax);
   add("--alarm-explosion-factor", a.explosion_factor, "norm_explosion: times the running median", 1.1, 1e12);
   add("--alarm-explosion-spreads", a.explosion_spreads,
-      "norm_explosion: and so many robust standard deviations of its logarithm", 0, 1e6);
+      "norm_explosion: and this many robust standard deviations of its logarithm", 0, 1e6);
   add("--alarm-vanishing-ratio", a.vanishing_ratio, "vanishing_gradient: of the running median", 0, 0.5);
   add("--alarm-vanishing-steps", a.vanishing_steps, "vanishing_gradient: steps in a row", 1, 250);
   add("--alarm-loss-scale-min", a.loss_scale_min, "loss_scale_min: at or below it", 0, 1e12);
-  add("--alarm-loss-scale-falls", a.loss_scale_falls, "loss_scale_min: or falling so often in a row", 2,
+  add("--alarm-loss-scale-falls", a.loss_scale_falls, "loss_scale_min: or falling this often in a row", 2,
       1000);
   add("--alarm-loss-spike-factor", a.loss_spike_factor, "loss_spike: times the running median", 1.1, 1e12);
   add("--alarm-loss-spike-spreads", a.loss_spike_spreads,
-      "loss_spike: and so many robust standard deviations", 0, 1e6);
+      "loss_spike: and this many robust standard deviations", 0, 1e6);
   add("--alarm-dead-relu-zeros", a.dead_relu_zeros, "dead_relu: fraction of the elements", 0.01, 1);
   add("--alarm-dead-relu-steps", a.dead_relu_steps, "dead_relu: steps in a row", 1, 250);
-  add("--alarm-memory-mib", raw.alarm_memory_mib, "MiB of state of all runs; the longest silent is forgotten",
+  add("--alarm-memory-mib", raw.alarm_memory_mib,
+      "MiB of state of all runs; the rank silent for longest is "
+      "dropped",
       1, 65536);
 }
 
@@ -129,19 +136,18 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std:
   app.set_version_flag("--version", "statcollectord " + version, "Print the version and exit");
   app.set_config("--config", "", "Read flags from a file (TOML or INI: data-dir = \"/var/lib/statcollect\")");
   app.allow_config_extras(CLI::config_extras_mode::error);
-  app.add_option("--data-dir", config.data_dir, "Folder of the store; made if it is not there")
+  app.add_option("--data-dir", config.data_dir, "Folder of the store; created if missing")
       ->capture_default_str();
   app.add_option(
          "--restore-from", config.restore_from,
-         "Checkpoint to copy into --data-dir, verified, before the start; --data-dir must be absent or "
-         "empty")
+         "Checkpoint to verify and copy into --data-dir before the start; --data-dir must be absent or empty")
       ->check([](const std::string& path) {
         return path.empty()
                    ? std::string("found an empty path; expected a folder that statctl checkpoint made")
                    : std::string();
       })
       ->configurable(false);
-  app.add_option("--listen", raw.listen, "gRPC address, HOST:PORT; port 0: any free one")
+  app.add_option("--listen", raw.listen, "gRPC address, HOST:PORT; port 0: any free port")
       ->capture_default_str();
   app.add_option("--http", raw.http, "Address of health, metrics and pages, or off")->capture_default_str();
   app.add_option("--durability", raw.durability,
@@ -153,11 +159,11 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std:
       ->check(CLI::Range(std::uint64_t{0}, kDiskFreeMinMax))
       ->capture_default_str();
   app.add_option("--retention", raw.retention,
-                 "Remove runs whose last write is older, such as 30d; off: never")
+                 "Remove runs whose last write is older than this, such as 30d; off: never")
       ->capture_default_str();
   app.add_option("--max-disk", raw.max_disk,
-                 "Remove the oldest runs while the store is larger, such as 200GiB, or 80% of its disk; off: "
-                 "never")
+                 "Remove the oldest runs while the store is larger than this, such as 200GiB, or 80% of its "
+                 "disk; off: never")
       ->capture_default_str();
   AddAlarmOptions(app, raw, config);
   app.add_option("--query-threads", config.query_threads, "Threads that answer queries")

@@ -90,8 +90,8 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, std::initializer_list<g
   if (!started.server || port == 0) {
     return Status(Code::kUnavailable,
                   "listen for gRPC on " + config.listen.ToString() +
-                      ": the address is in use or not this machine's; stop who holds it (ss -ltnp "
-                      "shows it) or name another with --listen");
+                      ": the address is in use or not on this machine; stop the process that uses it (see "
+                      "ss -ltnp) or set a different one with --listen");
   }
   started.endpoint.port = static_cast<std::uint16_t>(port);
   return started;
@@ -207,8 +207,9 @@ int Run(const DaemonConfig& config) {
   std::unique_ptr<Webhook> webhook;
   if (!config.alarm_webhook.empty()) {
     webhook = std::make_unique<Webhook>(
-        io, ParseWebhook(config.alarm_webhook).value(),
-        WebhookOptions{.log = [](const std::string& line) { spdlog::warn("{}", line); }});
+        ParseWebhook(config.alarm_webhook).value(),
+        WebhookOptions{.ca_file = config.alarm_webhook_ca,
+                       .log = [](const std::string& line) { spdlog::warn("{}", line); }});
   }
   EventFeed feed;
   alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get()));

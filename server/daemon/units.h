@@ -1,4 +1,4 @@
-// Durations and sizes as people write them in flags and configuration files.
+// Parses durations and sizes in flags and configuration files.
 #ifndef STATCOLLECT_SERVER_DAEMON_UNITS_H_
 #define STATCOLLECT_SERVER_DAEMON_UNITS_H_
 
@@ -10,10 +10,10 @@
 
 namespace statcollect {
 
-// "30d", "12h", "90min", "45s", "2w"; "off": 0. kInvalidArgument names the flag and says what it takes.
+// "30d", "12h", "90min", "45s", "2w"; "off": 0. kInvalidArgument names the flag and what it accepts.
 Result<std::chrono::seconds> ParseDuration(const std::string& flag, const std::string& text);
 
-// A size, or a share of the disk: one of the two is 0; "off": both.
+// A size or a share of the disk; the other is 0. "off": both are 0.
 struct DiskLimit {
   std::uint64_t bytes = 0;
   unsigned percent = 0;

@@ -12,7 +12,7 @@ namespace statcollect {
 
 struct Endpoint {
   std::string host;        // without brackets
-  std::uint16_t port = 0;  // 0: the system picks a free one
+  std::uint16_t port = 0;  // 0: the system picks a free port
 
   std::string ToString() const;  // "127.0.0.1:7433", "[::1]:7433"
   // Whether only this machine can reach it: 127.0.0.0/8, ::1, localhost.

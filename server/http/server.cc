@@ -428,7 +428,7 @@ class HttpServer::Listener : public std::enable_shared_from_this<HttpServer::Lis
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
     if (error) {
       return {Code::kUnavailable, "listen for HTTP on " + wanted.ToString() + ": " + error.message() +
-                                      "; name another address with --http, or --http off"};
+                                      "; choose a different address with --http, or use --http off"};
     }
     bound_ = {.host = wanted.host, .port = acceptor_.local_endpoint().port()};
     return Status::Ok();

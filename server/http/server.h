@@ -1,5 +1,5 @@
-// A small HTTP/1.1 listener: pages that are there at once (health, metrics: GET and HEAD, no request bodies),
-// and services that answer later.
+// A small HTTP/1.1 server for pages that are rendered at once (health, metrics: GET and HEAD, no request
+// bodies) and for services that answer later.
 #ifndef STATCOLLECT_SERVER_HTTP_SERVER_H_
 #define STATCOLLECT_SERVER_HTTP_SERVER_H_
 
@@ -20,17 +20,16 @@ namespace statcollect {
 using HttpHandler = std::function<HttpResponse(const std::string& target)>;
 
 struct HttpLimits {
-  std::size_t connections_max = 1024;     // and so requests at once
-  std::size_t header_bytes_max = 16'384;  // with the target
+  std::size_t connections_max = 1024;     // which also limits concurrent requests
+  std::size_t header_bytes_max = 16'384;  // including the target
   std::size_t body_bytes_max = 1 << 20;   // of a request to a service
-  int idle_seconds_max = 15;  // to send a request, between two, or without taking anything of an answer
+  int idle_seconds_max = 15;  // to send a request, between two requests, or without reading any of an answer
 };
 
-// Services by the path that their targets begin with ("/api/v1/"); they may be called as long as the
-// io_context runs.
+// Services by path prefix ("/api/v1/"); they may be called while the io_context runs.
 using HttpServices = std::map<std::string, HttpService>;
 
-// Threads: constructed, started and stopped by one thread; connections live on the io_context's threads.
+// Threads: constructed, started and stopped by one thread; connections run on the io_context's threads.
 class HttpServer {
  public:
   // Handlers by exact path (the target up to '?').
@@ -40,11 +39,11 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // Binds and begins to accept. kUnavailable (address in use), kInvalidArgument (no such address).
+  // Binds and starts to accept. kUnavailable: address in use; kInvalidArgument: no such address.
   Status Start(const Endpoint& endpoint);
   // The bound address, with the real port.
   const Endpoint& endpoint() const;
-  // Stops accepting; connections under way end by themselves or with the io_context.
+  // Stops accepting; open connections end by themselves or with the io_context.
   void Stop();
 
  private:

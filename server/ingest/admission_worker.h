@@ -1,14 +1,14 @@
-// One thread for what may block and happens seldom: admitting hellos (catalogue writes), and looking at
-// deadlines. It keeps both off gRPC's threads.
+// One thread for rare work that may block: admitting hellos (catalogue writes) and checking deadlines. It
+// keeps both off gRPC's threads.
 #ifndef STATCOLLECT_SERVER_INGEST_ADMISSION_WORKER_H_
 #define STATCOLLECT_SERVER_INGEST_ADMISSION_WORKER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
+
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -16,11 +16,11 @@ class AdmissionWorker {
  public:
   // Calls `tick` about every `interval`, on the worker's thread.
   AdmissionWorker(std::chrono::milliseconds interval, std::function<void()> tick);
-  ~AdmissionWorker();  // stops
+  ~AdmissionWorker();  // calls Stop
   AdmissionWorker(const AdmissionWorker&) = delete;
   AdmissionWorker& operator=(const AdmissionWorker&) = delete;
 
-  void Post(std::function<void()> job);  // dropped, unrun, once stopped
+  void Post(std::function<void()> job);  // dropped without running after Stop
   // Runs the jobs posted so far, then ends the thread. Idempotent.
   void Stop();
 
@@ -29,11 +29,11 @@ class AdmissionWorker {
 
   const std::chrono::milliseconds interval_;
   const std::function<void()> tick_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
-  bool stopping_ = false;
-  std::mutex join_mutex_;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::deque<std::function<void()>> jobs_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool stopping_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  Mutex join_mutex_;
   std::thread thread_;
 };
 

@@ -1,24 +1,25 @@
 // Group commit: one thread takes everything that the streams have queued, writes it in one Store::Append and
-// tells each stream. The slower the disk, the larger the groups.
+// notifies each stream. The slower the disk, the larger the groups.
 //
-// Invariants: (1) An item's `done` is called exactly once, with OK only after its Append has returned OK. (2)
-// Items of a lane are written in the order of Submit, and none after one that failed. (3) Bytes queued and
-// being written stay at or below `queue_bytes_max`, unless a single item is larger. (4) After a failed Append
-// nothing is written until the store has recovered; whoever had something in it has failed. Threads: any may
-// call; `done` and `accepted` are called without locks held, by the committer's thread or, where an item is
-// refused at once, by the caller of Submit.
+// Invariants:
+// (1) An item's `done` is called exactly once, with OK only after its Append has returned OK.
+// (2) Items of a lane are written in the order of Submit, and none after one that failed.
+// (3) Bytes queued and being written stay at or below `queue_bytes_max`, unless a single item is larger.
+// (4) After a failed Append nothing is written until the store has recovered, and every lane in that group
+//     has failed.
+//
+// Threads: any may call. `done` and `accepted` are called without locks held, by the committer's thread or,
+// if an item is refused at once, by the caller of Submit.
 #ifndef STATCOLLECT_SERVER_INGEST_COMMITTER_H_
 #define STATCOLLECT_SERVER_INGEST_COMMITTER_H_
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -27,22 +28,23 @@
 #include "common/clock.h"
 #include "common/records.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/store/store.h"
 
 namespace statcollect {
 
 struct CommitterOptions {
   std::size_t queue_bytes_max = std::size_t{32} << 20;
-  std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: nothing is taken
+  std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: no records are accepted
 };
 
-// The order and fate of one stream's items. Guarded by the mutex of the committer that it is used with.
+// The order and fate of one stream's items. Guarded by the mutex of its committer.
 struct CommitLane {
   Status failure;          // once set, no item of the lane is written
   bool appending = false;  // the group being written holds an item of the lane
 };
 
-// `batch` may be without records: then only `meta` is written. It is not looked at if `prepared` is there.
+// If `batch` has no records, only `meta` is written. `batch` is ignored if `prepared` is set.
 struct CommitItem {
   std::shared_ptr<CommitLane> lane;
   AttemptId attempt = 0;
@@ -51,12 +53,12 @@ struct CommitItem {
   std::unique_ptr<PreparedBatch> prepared;
   RankMeta meta;
   std::size_t bytes = 0;
-  std::uint64_t records = 0;  // of `prepared`; those of `batch` are counted by Submit
+  std::uint64_t records = 0;  // of `prepared`; Submit counts those of `batch`
   std::function<void(const Status&)> done;
   std::chrono::steady_clock::time_point since;  // set by Submit
 };
 
-// What was received and is not durable yet.
+// Records received and not yet durable.
 struct CommitBacklog {
   std::uint64_t records = 0, bytes = 0;
   std::chrono::milliseconds oldest{0};
@@ -65,25 +67,25 @@ struct CommitBacklog {
 class Committer {
  public:
   Committer(Store& store, const Clock& clock, const CommitterOptions& options);
-  ~Committer();  // drains
+  ~Committer();  // calls Drain
   Committer(const Committer&) = delete;
   Committer& operator=(const Committer&) = delete;
 
-  // Takes the item. True: the queue had room. False: it waits for room, first come first served, and
-  // `accepted` is called once it got in; a stream submits nothing more until then, which bounds memory and
-  // keeps streams fair to each other. Refuses the item at once (false, `done` called, `accepted` never) if
-  // the lane has failed, or the committer is read-only or draining.
+  // Takes the item. True: the queue had room. False: the item waits for room, first come first served, and
+  // `accepted` is called when it is queued; until then a stream must not submit anything else, which bounds
+  // memory and keeps streams fair. If the lane has failed, or the committer is read-only or draining, the
+  // item is refused at once: returns false, calls `done`, and never calls `accepted`.
   bool Submit(CommitItem item, std::function<void()> accepted);
 
-  // From the return on, nothing of the lane is being or will be written; what it has queued fails with `why`.
+  // After it returns, nothing of the lane is being or will be written; its queued items fail with `why`.
   void Abandon(const std::shared_ptr<CommitLane>& lane, const Status& why);
 
-  // OK while records are taken; otherwise why not (kUnavailable, kResourceExhausted). Looks at the disk at
-  // most once a second; where there is space again, lets the store recover, which may take as long as a
+  // OK while records are accepted, otherwise why not (kUnavailable, kResourceExhausted). Checks the disk at
+  // most once a second; if there is space again, it lets the store recover, which may take as long as a
   // start.
   Status Admission();
 
-  // Writes what is queued, refuses what comes later, ends the thread. Idempotent.
+  // Writes what is queued, refuses later items, ends the thread. Idempotent.
   void Drain();
 
   CommitBacklog Backlog();
@@ -99,40 +101,40 @@ class Committer {
   using Callbacks = std::vector<std::function<void()>>;
 
   void Run();
-  // Waits for work. An empty group: drained.
+  // Waits for work. An empty group means drained.
   Group TakeGroup();
   void CommitGroup(Group group);
-  // Takes out the items that may be written, and marks their lanes; the others fail, all of them if `refusal`
-  // is not OK.
+  // Takes out the items that may be written and marks their lanes. The others fail; if `refusal` is not OK,
+  // all do.
   Group TakeWritable(Group& group, const Status& refusal, Callbacks* callbacks);
-  // After Append: fails the lanes on failure, makes room, admits who waits.
+  // After Append: fails the lanes on failure, frees the room and admits waiting items.
   void FinishGroup(Group& group, const Status& status, Callbacks* callbacks);
-  Status RefusalLocked(const CommitLane& lane) const;
-  bool HasRoomLocked(std::size_t bytes) const;
-  void AdmitWaitingLocked(Callbacks* callbacks);
+  Status RefusalLocked(const CommitLane& lane) const STATCOLLECT_REQUIRES(mutex_);
+  bool HasRoomLocked(std::size_t bytes) const STATCOLLECT_REQUIRES(mutex_);
+  void AdmitWaitingLocked(Callbacks* callbacks) STATCOLLECT_REQUIRES(mutex_);
   Status CheckDisk();
 
   Store& store_;
   const Clock& clock_;
   const CommitterOptions options_;
 
-  std::mutex mutex_;
-  std::condition_variable work_, append_done_;
-  std::deque<CommitItem> queue_;
-  std::deque<Waiting> waiting_;
-  std::size_t bytes_ = 0;  // queued and being written
-  Status read_only_;       // set by a failed Append, until the store has recovered
+  Mutex mutex_;
+  ConditionVariable work_, append_done_;
+  std::deque<CommitItem> queue_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::deque<Waiting> waiting_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::size_t bytes_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // queued and being written
+  Status read_only_ STATCOLLECT_GUARDED_BY(mutex_);  // set by a failed Append, until the store has recovered
   // Of the group being written.
-  std::uint64_t group_records_ = 0;
-  std::optional<std::chrono::steady_clock::time_point> group_since_;
-  bool draining_ = false;
+  std::uint64_t group_records_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::optional<std::chrono::steady_clock::time_point> group_since_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool draining_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 
-  std::mutex disk_mutex_;  // may be held over Store::Usage; never together with mutex_
-  std::optional<std::chrono::steady_clock::time_point> disk_checked_;
-  Status disk_;
+  Mutex disk_mutex_;  // may be held over Store::Usage; never together with mutex_
+  std::optional<std::chrono::steady_clock::time_point> disk_checked_ STATCOLLECT_GUARDED_BY(disk_mutex_);
+  Status disk_ STATCOLLECT_GUARDED_BY(disk_mutex_);
 
   std::atomic<std::uint64_t> commits_{0};
-  std::mutex join_mutex_;
+  Mutex join_mutex_;
   std::thread thread_;
 };
 

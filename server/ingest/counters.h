@@ -1,4 +1,4 @@
-// What ingest counts since the start of the process.
+// Counters of ingest since the start of the process.
 #ifndef STATCOLLECT_SERVER_INGEST_COUNTERS_H_
 #define STATCOLLECT_SERVER_INGEST_COUNTERS_H_
 
@@ -8,8 +8,8 @@
 namespace statcollect {
 
 struct IngestCounters {
-  std::atomic<std::uint64_t> streams{0};            // that were welcomed
-  std::atomic<std::uint64_t> batches{0};            // accepted, with something new
+  std::atomic<std::uint64_t> streams{0};            // accepted after their hello
+  std::atomic<std::uint64_t> batches{0};            // accepted, with new records
   std::atomic<std::uint64_t> bytes{0};              // of accepted batches
   std::atomic<std::uint64_t> records{0};            // durable
   std::atomic<std::uint64_t> duplicate_records{0};  // received again and discarded

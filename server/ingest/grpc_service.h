@@ -1,4 +1,4 @@
-// The Ingest service on gRPC's callback API: hundreds of streams, no thread of their own.
+// The Ingest service on gRPC's callback API: hundreds of streams, without a thread per stream.
 #ifndef STATCOLLECT_SERVER_INGEST_GRPC_SERVICE_H_
 #define STATCOLLECT_SERVER_INGEST_GRPC_SERVICE_H_
 
@@ -13,14 +13,14 @@ class Service;
 
 namespace statcollect {
 
-// Thread-safe. Outlives the grpc::Server that it is registered with.
+// Thread-safe. Must outlive the grpc::Server with which it is registered.
 class IngestService {
  public:
   virtual ~IngestService() = default;
   virtual grpc::Service* service() = 0;
   // Ends the streams whose hello is overdue by now.
   virtual void CheckHellos(std::chrono::milliseconds timeout) = 0;
-  // Refuses new streams; lets the open ones end gracefully.
+  // Refuses new streams; open ones end gracefully.
   virtual void BeginDrain() = 0;
   // Waits until every stream is gone; false after the timeout.
   virtual bool AwaitStreams(std::chrono::milliseconds timeout) = 0;

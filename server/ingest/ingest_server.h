@@ -1,6 +1,8 @@
-// The collector's writing half: owns registry, committer and the Ingest service, and tells about itself.
+// The writing half of the collector: owns the registry, the committer and the Ingest service, and reports
+// their status.
 //
-// Thread-safe. Outlives the grpc::Server that its service is registered with; store and clock outlive it.
+// Thread-safe. Must outlive the grpc::Server with which its service is registered; store and clock must
+// outlive it.
 #ifndef STATCOLLECT_SERVER_INGEST_INGEST_SERVER_H_
 #define STATCOLLECT_SERVER_INGEST_INGEST_SERVER_H_
 
@@ -10,13 +12,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "common/clock.h"
+#include "common/thread_annotations.h"
 #include "server/control/control.h"
 #include "server/ingest/admission_worker.h"
 #include "server/ingest/committer.h"
@@ -34,9 +36,9 @@ struct CollectorOptions {
   std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: records are refused
   std::size_t queue_bytes_max = std::size_t{32} << 20;          // received and not yet durable
   std::chrono::milliseconds hello_timeout{10'000};
-  std::chrono::milliseconds drain_timeout{5'000};  // for agents to take their last answer
+  std::chrono::milliseconds drain_timeout{5'000};  // for agents to read their last answer
   RetentionOptions retention;
-  // Told of every batch that has become durable; must not block. May be empty, as the one below.
+  // Called for every batch that has become durable; must not block. May be empty, like the one below.
   std::function<void(CommittedBatch)> committed = {};
   std::function<AlarmStatus()> alarm_status = {};
   std::function<void(const std::string& line)> log = [](const std::string&) {};
@@ -45,13 +47,13 @@ struct CollectorOptions {
 class IngestServer final : public CollectorControl {
  public:
   IngestServer(Store& store, const Clock& clock, const CollectorOptions& options);
-  ~IngestServer() override;  // drains
+  ~IngestServer() override;  // calls Drain
 
   // The Ingest service, for grpc::ServerBuilder::RegisterService.
   grpc::Service* service() { return service_->service(); }
 
-  // Takes no more streams, makes durable and acknowledges what was received, ends the open streams with
-  // kUnavailable. Call it before the server is shut down. Idempotent.
+  // Refuses new streams, makes received records durable and acknowledges them, and ends the open streams with
+  // kUnavailable. Call it before shutting the server down. Idempotent.
   void Drain();
 
   CollectorStatus GetStatus() override;
@@ -71,10 +73,10 @@ class IngestServer final : public CollectorControl {
 
  private:
   std::string State();
-  // Of all runs held; at most a second old, as the next one.
+  // Over all stored runs; at most one second old, like the next one.
   std::map<std::string, std::uint64_t> DroppedByCause();
   std::vector<std::string> KeptRuns();  // sorted
-  void TakeCensusLocked();
+  void TakeCensusLocked() STATCOLLECT_REQUIRES(census_mutex_);
 
   Store& store_;
   const Clock& clock_;
@@ -87,12 +89,12 @@ class IngestServer final : public CollectorControl {
   SessionRegistry registry_;
   std::unique_ptr<IngestService> service_;
   Retention retention_;
-  std::mutex census_mutex_;
-  std::optional<std::chrono::steady_clock::time_point> census_at_;
-  std::map<std::string, std::uint64_t> dropped_;
-  std::set<std::string> kept_;
+  Mutex census_mutex_;
+  std::optional<std::chrono::steady_clock::time_point> census_at_ STATCOLLECT_GUARDED_BY(census_mutex_);
+  std::map<std::string, std::uint64_t> dropped_ STATCOLLECT_GUARDED_BY(census_mutex_);
+  std::set<std::string> kept_ STATCOLLECT_GUARDED_BY(census_mutex_);
   AdmissionWorker worker_;
-  std::unique_ptr<AdmissionWorker> retention_worker_;  // if there is anything to do
+  std::unique_ptr<AdmissionWorker> retention_worker_;  // if retention is on
 };
 
 }  // namespace statcollect

@@ -1,11 +1,12 @@
-// One stream of the protocol (docs/protocol.md) without its transport: hello, batches, goodbye in; welcome
-// and acknowledgements out.
+// One stream of the protocol (docs/protocol.md), without its transport: hello, batches and goodbye come in;
+// welcome and acknowledgements go out.
 //
-// States: awaiting hello -> admitting (on the admission worker) -> open -> leaving (goodbye is being
-// written); from any of them to ended. A stream ends once. It ends gracefully, after what it has queued is
-// durable and acknowledged, or at once (fenced, failed, cancelled). Threads: the transport calls OnMessage
-// with one message at a time; everything else may come from any thread. The mutex is not held over
-// validation, registry, store or committer.
+// States: awaiting hello -> admitting (on the admission worker) -> open -> leaving (the goodbye is being
+// written); ended from any of them. A stream ends once: gracefully, after its queued items are durable and
+// acknowledged, or at once (fenced, failed, cancelled).
+//
+// Threads: the transport calls OnMessage with one message at a time; everything else may be called from any
+// thread. The mutex is not held over validation, registry, store or committer.
 #ifndef STATCOLLECT_SERVER_INGEST_INGEST_STREAM_H_
 #define STATCOLLECT_SERVER_INGEST_INGEST_STREAM_H_
 
@@ -14,12 +15,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "common/clock.h"
 #include "common/records.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/ingest/committer.h"
 #include "server/ingest/counters.h"
 #include "server/ingest/registry.h"
@@ -31,8 +32,8 @@
 namespace statcollect {
 
 // The wire, as a stream uses it. Start* return at once and never call back before they have returned. At most
-// one read and one write are under way. Finish is called once, last, and not while a write is under way; the
-// transport may be gone as soon as it was called.
+// one read and one write are in flight. Finish is called once, last, and never during a write; the transport
+// may be gone as soon as it was called.
 class StreamTransport {
  public:
   virtual ~StreamTransport() = default;
@@ -41,14 +42,14 @@ class StreamTransport {
   virtual void Finish(const Status& status) = 0;
 };
 
-// What all streams share; outlives them.
+// Shared by all streams; outlives them.
 struct StreamContext {
   Store& store;
   const Clock& clock;
   SessionRegistry& registry;
   Committer& committer;
   IngestCounters& counters;
-  std::function<void(std::function<void()>)> admit;  // runs it soon, on a thread that may block
+  std::function<void(std::function<void()>)> admit;  // soon runs the function, on a thread that may block
   std::function<void(CommittedBatch)> committed =
       {};  // may be empty; called by the committer, must not block
 };
@@ -59,8 +60,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
 
   // --- from the transport
   void Start();
-  // Takes the records out of the message: it may be read into again as soon as the transport is asked to
-  // read.
+  // Takes the records out of the message, which may be reused as soon as the transport is asked to read.
   void OnMessage(v1::AgentMessage* message);
   void OnReadsDone();  // the agent closed its side, or the stream broke
   void OnWriteDone(bool ok);
@@ -70,7 +70,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   void EndStream(const Status& why) override;  // at once
   void RecordSteps(const std::string& steps) override;
   void Capture(const CaptureRequest& request) override;
-  // Gracefully: reads nothing more.
+  // Ends gracefully: reads nothing more.
   void Drain();
   // Ends the stream if its hello is overdue.
   void CheckHello(std::chrono::steady_clock::time_point now, std::chrono::milliseconds timeout);
@@ -78,7 +78,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
  private:
   enum class Phase { kAwaitingHello, kAdmitting, kOpen, kLeaving };
   enum class How { kGracefully, kAtOnce };
-  // What a commit adds to the counters.
+  // Numbers that a commit adds to the counters.
   struct Tally {
     std::uint64_t seq = 0, records = 0, dropped = 0;
     bool goodbye = false;
@@ -96,31 +96,33 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
 
   void End(const Status& status, How how);
   // Sends what is due and ends the stream if it is time. Releases the lock.
-  void Advance(std::unique_lock<std::mutex> lock);
-  void EndLocked(const Status& status, How how);
-  void WriteLocked();
+  // Writes what is due, or ends the stream once all is settled. Releases the lock in that case.
+  void Advance(MutexLock& lock) STATCOLLECT_REQUIRES(mutex_);
+  void EndLocked(const Status& status, How how) STATCOLLECT_REQUIRES(mutex_);
+  void WriteLocked() STATCOLLECT_REQUIRES(mutex_);
 
   StreamContext context_;
   const std::chrono::steady_clock::time_point opened_;
 
-  // Set by Welcome before the first batch is read, then used by OnMessage only.
+  // Set by Welcome before the first batch is read; afterwards used only by OnMessage.
   std::unique_ptr<IngestSession> session_;
   std::unique_ptr<StreamWriter> writer_;
   std::shared_ptr<CommitLane> lane_;
 
-  std::mutex mutex_;
+  Mutex mutex_;
   StreamTransport* const transport_;  // until finished_
-  Phase phase_ = Phase::kAwaitingHello;
-  std::optional<AttemptMeta> attempt_;  // set once admitted
-  std::uint32_t rank_ = 0;
-  std::uint64_t durable_seq_ = 0;
-  std::uint32_t in_flight_ = 0;  // items submitted and not done
+  Phase phase_ STATCOLLECT_GUARDED_BY(mutex_) = Phase::kAwaitingHello;
+  std::optional<AttemptMeta> attempt_ STATCOLLECT_GUARDED_BY(mutex_);  // set once admitted
+  std::uint32_t rank_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::uint64_t durable_seq_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::uint32_t in_flight_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // items submitted and not done
   // To be told; what is due when the stream ends is not.
-  std::optional<std::string> steps_due_;
-  std::deque<CaptureRequest> captures_due_;
-  bool welcome_due_ = false, ack_due_ = false, writing_ = false;
-  std::optional<Status> end_;
-  bool end_at_once_ = false, finished_ = false;
+  std::optional<std::string> steps_due_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::deque<CaptureRequest> captures_due_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool welcome_due_ STATCOLLECT_GUARDED_BY(mutex_) = false, ack_due_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                    writing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::optional<Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool end_at_once_ STATCOLLECT_GUARDED_BY(mutex_) = false, finished_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace statcollect

@@ -40,30 +40,29 @@ Status NewerAttempt(const SessionInfo& info, const AttemptMeta& newest) {
   return Status(Code::kAborted, "rank " + std::to_string(info.rank) + " of run '" + info.run +
                                     "': fenced by attempt " + std::to_string(newest.number) + " of " +
                                     Utc(newest.start_unix_nanos) +
-                                    "; this session writes no more; give each launch a run name of its own");
+                                    "; this session can no longer write; give each launch its own run name");
 }
 
 Status SessionUnknown(const SessionInfo& info, std::uint64_t first_seq) {
   return Status(Code::kFailedPrecondition,
                 "run '" + info.run + "', rank " + std::to_string(info.rank) +
-                    ": this collector has nothing of the session that the records " +
+                    ": this collector does not know the session to which the records " +
                     std::to_string(first_seq) +
-                    " and later belong to; expected the collector, and the run's name, that the training "
-                    "had; was the run "
-                    "removed?");
+                    " and later belong; expected the collector and the run name that the training used; was "
+                    "the run removed?");
 }
 
 Status Superseded(const SessionInfo& by) {
   return Status(Code::kAborted, "rank " + std::to_string(by.rank) + " of run '" + by.run +
                                     "': fenced by a newer stream of the same session (" + Who(by) +
-                                    "), which goes on where this one ends");
+                                    "), which continues where this one ends");
 }
 
 Status Replaced(const SessionInfo& by) {
   return Status(Code::kAborted,
                 "run '" + by.run + "' was fenced by a newer launch (" + Who(by) +
-                    ") with if_exists=\"replace\", and its records removed; give each launch a run name of "
-                    "its own, or use if_exists=\"append\"");
+                    ") with if_exists=\"replace\", and its records were removed; give each launch its own "
+                    "run name, or use if_exists=\"append\"");
 }
 
 }  // namespace
@@ -72,7 +71,7 @@ Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr
                                         LateFrom late_from) {
   Endings endings;
   auto admission = [&]() -> Result<Admission> {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto decided = DecideLocked(info, late_from, &endings);
     if (!decided.ok()) return decided;
     decided->lane = std::make_shared<CommitLane>();
@@ -88,7 +87,7 @@ Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr
 
 void SessionRegistry::Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream) {
   std::shared_ptr<OpenStream> closed;  // released after the mutex
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto writer = writers_.find({attempt, rank});
   if (writer == writers_.end() || writer->second.stream.get() != stream) return;
   closed = std::move(writer->second.stream);
@@ -101,7 +100,7 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
   if (!parsed.ok()) return Status(parsed.status().code(), attempted + ": " + parsed.status().message());
   std::vector<std::shared_ptr<OpenStream>> told;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto attempts = store_.Attempts(run);
     if (!attempts.ok()) return attempts.status();
     if (attempts->empty())
@@ -129,7 +128,9 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
   if (told.empty()) {
     return Status(
         Code::kFailedPrecondition,
-        attempted + ": no rank of it is connected; expected a run in training; statctl runs shows which are");
+        attempted +
+            ": none of its ranks is connected; expected a run in training; statctl runs shows which "
+            "are");
   }
   for (const auto& stream : told) stream->RecordSteps(steps);
   return static_cast<std::uint32_t>(told.size());
@@ -142,7 +143,7 @@ Result<RequestedCapture> SessionRegistry::RequestCapture(const std::string& run,
   std::vector<std::shared_ptr<OpenStream>> told;
   CaptureRequest request{.id = 1, .ranks = ranks, .asked_unix_nanos = clock_.UnixNanos(), .spec = spec};
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto attempts = store_.Attempts(run);
     if (!attempts.ok()) return attempts.status();
     if (attempts->empty())
@@ -194,14 +195,14 @@ Result<std::vector<std::shared_ptr<OpenStream>>> SessionRegistry::CheckCaptureLo
     }
   }
   const std::string again =
-      "to capture it in another launch, start that with STATAGENT_CAPTURES='" + request->spec.ToText() + "'";
+      "to capture it in a new launch, start that with STATAGENT_CAPTURES='" + request->spec.ToText() + "'";
   if (open.empty() && !any_away) {
     return Status(Code::kFailedPrecondition,
-                  attempted + ": no rank of it is connected; expected a run in training; " + again);
+                  attempted + ": none of its ranks is connected; expected a run in training; " + again);
   }
   if (past) {
     return Status(Code::kOutOfRange, attempted + ": step " + std::to_string(step) + " has passed (" +
-                                         reached + "); expected one to come; " + again);
+                                         reached + "); expected a future step; " + again);
   }
   return open;
 }
@@ -219,13 +220,13 @@ std::vector<CaptureRequest> SessionRegistry::CapturesFor(const Admission& admiss
 }
 
 bool SessionRegistry::IsOpen(AttemptId attempt, std::uint32_t rank) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto writer = writers_.find({attempt, rank});
   return writer != writers_.end() && writer->second.stream != nullptr;
 }
 
 bool SessionRegistry::MayComeBack(AttemptId attempt, std::uint32_t rank) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return MayComeBackLocked({attempt, rank});
 }
 
@@ -236,13 +237,13 @@ bool SessionRegistry::MayComeBackLocked(const AttemptRank& place) const {
 }
 
 std::uint32_t SessionRegistry::OpenStreams() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<std::uint32_t>(std::count_if(
       writers_.begin(), writers_.end(), [](const auto& entry) { return entry.second.stream != nullptr; }));
 }
 
 bool SessionRegistry::HasOpenStream(const std::string& run) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return OpenStreamsLocked(run) > 0;
 }
 
@@ -264,7 +265,7 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
                                               std::optional<std::int64_t> last_write_unix_nanos) {
   Endings endings;
   auto deleted = [&]() -> Result<DeletedRun> {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto attempts = store_.Attempts(run);
     if (!attempts.ok()) return attempts.status();
     if (attempts->empty()) {
@@ -420,7 +421,7 @@ Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<Att
           ": the name is taken by a run started " + Utc(attempts.front().start_unix_nanos) + " with " +
           Count(attempts.size(), "attempt") + ", " + Count(ranks_seen.size(), "rank") + ", " +
           Count(steps, "step") + ", " + Count(records, "record") +
-          "; choose another name, or remove what is there with if_exists=\"replace\", or keep it and add an "
+          "; choose a different name, or remove its data with if_exists=\"replace\", or keep it and add an "
           "attempt with if_exists=\"append\"");
 }
 

@@ -1,8 +1,8 @@
-// Who may write: decides for every hello which attempt of the run it belongs to, knows the open streams, and
-// fences. The rules are the table of docs/protocol.md.
+// Decides who may write: assigns every hello to an attempt of the run, knows the open streams, and fences.
+// The rules are the table in docs/protocol.md.
 //
-// Threads: any. One mutex is held over a decision and the catalogue writes that follow from it, so two hellos
-// never decide on the same state; streams are told of their end after it is released.
+// Threads: any. One mutex is held over a decision and its catalogue writes, so two hellos never decide on the
+// same state. Streams are ended after it is released.
 #ifndef STATCOLLECT_SERVER_INGEST_REGISTRY_H_
 #define STATCOLLECT_SERVER_INGEST_REGISTRY_H_
 
@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +19,7 @@
 #include "common/clock.h"
 #include "common/records.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/control/control.h"
 #include "server/ingest/committer.h"
 #include "server/store/capture_requests.h"
@@ -27,33 +27,33 @@
 
 namespace statcollect {
 
-// A stream, as far as the registry ends it. EndStream is called without the registry's mutex held, from any
-// thread, once at most for each Open; it must not wait for the stream.
+// A stream, as far as the registry ends it. EndStream is called without the registry's mutex, from any
+// thread, at most once per Open; it must not wait for the stream.
 class OpenStream {
  public:
   virtual ~OpenStream() = default;
   virtual void EndStream(const Status& why) = 0;
   // Tells the agent to record tensors in these steps only (a StepSet's text).
   virtual void RecordSteps(const std::string& steps) = 0;
-  // Asks the agent to keep what the request names.
+  // Asks the agent to capture what the request names.
   virtual void Capture(const CaptureRequest& request) = 0;
 };
 
-// What a hello got: the stream's place and the rank's state, whose watermark is where to go on.
+// The result of a hello: the stream's place and the rank's state, whose watermark says where to continue.
 struct Admission {
   AttemptMeta attempt;
   RankMeta meta;
   std::shared_ptr<CommitLane> lane;
   bool resumed = false;
-  std::optional<std::string> steps;      // what RecordSteps last said for the attempt
-  std::vector<CaptureRequest> captures;  // that the rank may not know of yet
+  std::optional<std::string> steps;      // the last RecordSteps of the attempt
+  std::vector<CaptureRequest> captures;  // that the rank may not know yet
 };
 
-// A rank that says hello after all others have said goodbye still belongs to their launch for so long, if the
-// launcher is unknown: ranks do not start at the same moment, and short ones may have finished by then.
+// If the launcher is unknown, a rank whose hello comes after all others have said goodbye still belongs to
+// their launch for this long: ranks do not start at the same time, and short ones may have finished by then.
 inline constexpr std::chrono::seconds kLateRankGrace{60};
 
-// An agent that lost its connection tries again at least every few seconds; after so long it is given up.
+// An agent that lost its connection retries every few seconds; after this time it counts as gone.
 inline constexpr std::chrono::seconds kAwayGrace{60};
 
 class SessionRegistry {
@@ -63,17 +63,17 @@ class SessionRegistry {
   SessionRegistry(Store& store, const Clock& clock, Committer& committer)
       : store_(store), clock_(clock), committer_(committer), start_(clock.Now()) {}
 
-  // Decides. On success the rank is in the catalogue and `stream` is its open stream; an older one is fenced,
-  // and nothing of it will be written any more. kAlreadyExists: the name is taken, and policy says to refuse.
-  // `late_from`: the session's process has ended and left its records from this number on; the session is
-  // resumed in whichever attempt has it. kFailedPrecondition: none has, and the number is not 1.
+  // Decides. On success the rank is in the catalogue and `stream` is its open stream; an older stream is
+  // fenced and will not write anything more. kAlreadyExists: the name is taken, and the policy is to refuse.
+  // `late_from`: the session's process has ended and left its records from this number on; the session
+  // resumes in whichever attempt has it. kFailedPrecondition: no attempt has it, and the number is not 1.
   Result<Admission> Open(const SessionInfo& info, std::shared_ptr<OpenStream> stream,
                          LateFrom late_from = {});
-  // The stream takes nothing more; what it has queued is still written. No effect if another stream has
+  // The stream accepts nothing more; its queued items are still written. No effect if a different stream has
   // replaced it.
   void Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream);
 
-  // Tells the open streams of the run's newest attempt, and those that it will have. See CollectorControl.
+  // Asks the current and later streams of the run's newest attempt. See CollectorControl.
   Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps);
 
   // See CollectorControl.
@@ -81,19 +81,19 @@ class SessionRegistry {
                                           const CaptureSpec& spec);
 
   bool IsOpen(AttemptId attempt, std::uint32_t rank);
-  // Of a rank that has not said goodbye and whose stream is not open: whether it was less than kAwayGrace
-  // ago, or whether, since the collector was started, it has had less than that to connect.
+  // For a rank without goodbye and without an open stream: whether it was connected less than kAwayGrace ago,
+  // or the collector was started less than kAwayGrace ago.
   bool MayComeBack(AttemptId attempt, std::uint32_t rank);
   std::uint32_t OpenStreams();
   bool HasOpenStream(const std::string& run);
-  // `last_write_unix_nanos`, if given: kFailedPrecondition if something was written after it.
+  // With `last_write_unix_nanos`: kFailedPrecondition if something was written after it.
   Result<DeletedRun> DeleteRun(const std::string& run, bool force,
                                std::optional<std::int64_t> last_write_unix_nanos = std::nullopt);
 
  private:
   using AttemptRank = std::pair<AttemptId, std::uint32_t>;
   using Ranks = std::map<std::uint32_t, RankMeta>;
-  // The latest stream of a place: its lane outlives it, because what it queued may still be on its way.
+  // The latest stream of a place. Its lane outlives it, because queued items may still be in flight.
   struct Writer {
     std::string run;
     SessionId session{};
@@ -108,44 +108,51 @@ class SessionRegistry {
   };
   using Endings = std::vector<Ending>;
 
-  Result<Admission> DecideLocked(const SessionInfo& info, LateFrom late_from, Endings* endings);
-  Result<Admission> ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt, Endings* endings);
-  Result<Admission> JoinLocked(const SessionInfo& info, const AttemptMeta& attempt);
-  Result<Admission> CreateLocked(const SessionInfo& info);
+  Result<Admission> DecideLocked(const SessionInfo& info, LateFrom late_from, Endings* endings)
+      STATCOLLECT_REQUIRES(mutex_);
+  Result<Admission> ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt, Endings* endings)
+      STATCOLLECT_REQUIRES(mutex_);
+  Result<Admission> JoinLocked(const SessionInfo& info, const AttemptMeta& attempt)
+      STATCOLLECT_REQUIRES(mutex_);
+  Result<Admission> CreateLocked(const SessionInfo& info) STATCOLLECT_REQUIRES(mutex_);
   Result<Admission> ApplyPolicyLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
-                                      Endings* endings);
+                                      Endings* endings) STATCOLLECT_REQUIRES(mutex_);
   // Completes the request's ranks and returns the streams of those that are connected (none: others may come
-  // back soon), or says why nothing could come of it.
+  // back soon), or says why nothing can come of it.
   Result<std::vector<std::shared_ptr<OpenStream>>> CheckCaptureLocked(const std::string& attempted,
-                                                                      CaptureRequest* request);
+                                                                      CaptureRequest* request)
+      STATCOLLECT_REQUIRES(mutex_);
   using Sessions = std::map<std::uint32_t, SessionId>;  // by rank
   // Of an attempt that is not its run's newest: they do not change any more.
-  Result<const Sessions*> OlderSessionsLocked(AttemptId attempt);
+  Result<const Sessions*> OlderSessionsLocked(AttemptId attempt) STATCOLLECT_REQUIRES(mutex_);
   // The attempt other than the newest that has this session; nullptr: none.
   Result<const AttemptMeta*> FindOlderLocked(const SessionInfo& info,
-                                             const std::vector<AttemptMeta>& attempts);
+                                             const std::vector<AttemptMeta>& attempts)
+      STATCOLLECT_REQUIRES(mutex_);
   bool MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const;
   Status NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts);
   // From the return on nothing of the place is written; its stream, if open, joins `endings`.
-  void RetireLocked(const AttemptRank& place, const Status& why, Endings* endings);
-  Status DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings);
+  void RetireLocked(const AttemptRank& place, const Status& why, Endings* endings)
+      STATCOLLECT_REQUIRES(mutex_);
+  Status DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings)
+      STATCOLLECT_REQUIRES(mutex_);
   // Requests of the attempt that the rank is asked for and may still serve. None if they cannot be read: the
   // rank is recorded all the same.
   std::vector<CaptureRequest> CapturesFor(const Admission& admission);
   Status CheckUnchanged(const std::vector<AttemptMeta>& attempts, std::int64_t last_write_unix_nanos);
-  std::size_t OpenStreamsLocked(const std::string& run) const;
-  bool MayComeBackLocked(const AttemptRank& place) const;
+  std::size_t OpenStreamsLocked(const std::string& run) const STATCOLLECT_REQUIRES(mutex_);
+  bool MayComeBackLocked(const AttemptRank& place) const STATCOLLECT_REQUIRES(mutex_);
 
   Store& store_;
   const Clock& clock_;
   Committer& committer_;
   const std::chrono::steady_clock::time_point start_;
-  std::mutex mutex_;
-  std::map<AttemptRank, Writer> writers_;
-  std::map<AttemptId, std::string> steps_;  // asked for by RecordSteps
+  Mutex mutex_;
+  std::map<AttemptRank, Writer> writers_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::map<AttemptId, std::string> steps_ STATCOLLECT_GUARDED_BY(mutex_);  // asked for by RecordSteps
   // Read once, for all ranks of a launch that connect; some 64 bytes a rank.
   static constexpr std::size_t kOlderAttemptsMax = 256;
-  std::map<AttemptId, Sessions> older_sessions_;
+  std::map<AttemptId, Sessions> older_sessions_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

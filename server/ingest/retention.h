@@ -1,24 +1,24 @@
 // Removes old runs: those whose last write is older than a limit, and the oldest ones while the store is
-// larger than a limit. Whole runs only; never one that is kept (statctl keep) or has an open stream, and an
-// unfinished one only after an hour of silence.
+// larger than a limit. It removes only whole runs, never one that is exempt (statctl keep) or has an open
+// stream, and an unfinished one only after an hour of silence.
 //
-// Ages are by the wall clock, which may be wrong. When it has moved against the monotonic clock by more than
+// Ages use the wall clock, which may be wrong. If it has moved against the monotonic clock by more than
 // kClockJump, or is more than kClockHold ahead of the newest write at the start, nothing is removed by age
-// for kClockHold: time to see the note in the status and to repair the clock.
+// for kClockHold, which leaves time to see the note in the status and to correct the clock.
 //
-// Threads: Tick from one; status from any.
+// Threads: Tick from one, status from any.
 #ifndef STATCOLLECT_SERVER_INGEST_RETENTION_H_
 #define STATCOLLECT_SERVER_INGEST_RETENTION_H_
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/clock.h"
+#include "common/thread_annotations.h"
 #include "server/control/control.h"
 #include "server/ingest/registry.h"
 #include "server/store/store.h"
@@ -30,7 +30,7 @@ struct RetentionOptions {
   std::uint64_t disk_bytes_max = 0;   // of the store; 0: no limit
   unsigned disk_percent_max = 0;      // the store's share of its file system's capacity; 0: no limit
   std::chrono::seconds interval{60};  // between two looks
-  std::size_t next_max = 5;           // of the plan that status tells
+  std::size_t next_max = 5;           // entries of the plan in status()
   bool enabled() const { return age_max.count() > 0 || disk_bytes_max > 0 || disk_percent_max > 0; }
 };
 
@@ -39,16 +39,16 @@ class Retention {
   static constexpr std::chrono::hours kUnfinishedIdle{1};
   static constexpr std::chrono::minutes kClockJump{10};
   static constexpr std::chrono::hours kClockHold{24};
-  // After a removal that measured use alone asked for: RocksDB gives space back when it compacts.
+  // After a removal because of measured use alone: RocksDB frees space only when it compacts.
   static constexpr std::chrono::minutes kSettle{10};
-  // The write-ahead log and what compactions hold for a while come on top of the limit.
+  // The write-ahead log and the temporary space of compactions come on top of the limit.
   static constexpr std::uint64_t kOverheadBytesMax = std::uint64_t{256} << 20;
 
   // `log` gets a line for each removal and each reason not to remove.
   Retention(Store& store, const Clock& clock, SessionRegistry& registry, const RetentionOptions& options,
             std::function<void(const std::string& line)> log);
 
-  // Looks and removes, if it is time.
+  // Checks and removes, if it is time.
   void Tick();
   // As of the last look.
   RetentionStatus status();
@@ -69,9 +69,9 @@ class Retention {
   void RemoveExpired(Runs* runs);
   void RemoveForSpace(Runs* runs, const StoreUsage& usage);
   bool MayRemove(const Run& run);
-  // False if it could not be removed after all.
+  // False if it could not be removed.
   bool Remove(const Run& run, const std::string& why);
-  // The oldest run that may be removed goes; false if there is none.
+  // Removes the oldest run that may be removed; false if there is none.
   bool RemoveOldest(Runs* runs, const std::string& why);
   void Publish(const Runs& runs);
   std::uint64_t LimitBytes(const StoreUsage& usage) const;
@@ -84,7 +84,7 @@ class Retention {
   const RetentionOptions options_;
   const std::function<void(const std::string&)> log_;
 
-  // Of the look under way.
+  // Of the current look.
   TimePoint now_;
   std::int64_t wall_ = 0;
   std::string note_;
@@ -94,8 +94,8 @@ class Retention {
   std::optional<TimePoint> hold_until_, last_space_removal_;
   std::string hold_reason_, noted_;
 
-  std::mutex mutex_;
-  RetentionStatus status_;
+  Mutex mutex_;
+  RetentionStatus status_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

@@ -36,7 +36,7 @@ Status CheckDefs(const char* field, const std::vector<Def>& known, const std::ve
     }
     if (id < known.size()) {
       if (known[id] == found[i]) continue;
-      return Invalid("another definition of " + DefPlace(field, id) +
+      return Invalid("a different definition of " + DefPlace(field, id) +
                      "; expected the one that the session gave before");
     }
     if (id < next) return Invalid("two definitions of " + DefPlace(field, id) + "; expected one");
@@ -218,9 +218,10 @@ Status IngestSession::CheckActivations(const RecordBatch& batch) const {
     if (def.id < activations_.size()) continue;
     const auto known = by_key_.find(def.key);
     if (known == by_key_.end() && own.insert(def.key).second) continue;
-    return Invalid(DefPlace("activation", def.id) + " has the identity of " +
-                   (known == by_key_.end() ? "another in the batch" : "id " + std::to_string(*known)) +
-                   " ('" + Printable(def.key.name) + "'); expected one id an identity");
+    return Invalid(
+        DefPlace("activation", def.id) + " has the identity of " +
+        (known == by_key_.end() ? "another activation in the batch" : "id " + std::to_string(*known)) +
+        " ('" + Printable(def.key.name) + "'); expected one id per identity");
   }
   return Status::Ok();
 }

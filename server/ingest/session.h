@@ -1,7 +1,7 @@
-// What one stream may add to its rank: checks every batch against what the session has sent before, trims
-// what is already there, and works out the rank's state after it.
+// Checks what one stream adds to its rank: validates every batch against what the session has sent before,
+// trims what is already stored, and computes the rank's state after it.
 //
-// Not thread-safe: a stream's messages come one after the other.
+// Not thread-safe: a stream's messages arrive one after the other.
 #ifndef STATCOLLECT_SERVER_INGEST_SESSION_H_
 #define STATCOLLECT_SERVER_INGEST_SESSION_H_
 
@@ -22,51 +22,51 @@
 
 namespace statcollect {
 
-inline constexpr std::size_t kDefinitionsMax = std::size_t{1} << 20;  // of each sort, a session
+inline constexpr std::size_t kDefinitionsMax = std::size_t{1} << 20;  // of each kind, per session
 
-// Adds what the records_dropped events tell, by their fields `cause` and `count`. Returns the records added.
+// Adds the losses that records_dropped events report in their fields `cause` and `count`. Returns the number
+// of records added.
 std::uint64_t CountDropEvents(std::span<const EventRecord> events,
                               std::map<std::string, std::uint64_t>* dropped);
 
-// A set of small ids that is cheap to empty.
+// A set of small ids that can be cleared cheaply.
 class IdSet {
  public:
   void Clear() { ++generation_; }
   bool Contains(std::uint32_t id) const { return id < stamps_.size() && stamps_[id] == generation_; }
-  // False if it was there.
+  // False if it was already in the set.
   bool Insert(std::uint32_t id) {
     if (id >= stamps_.size()) stamps_.resize(std::max<std::size_t>(std::size_t{id} + 1, 2 * stamps_.size()));
     return std::exchange(stamps_[id], generation_) != generation_;
   }
 
  private:
-  std::vector<std::uint64_t> stamps_;  // by id: the generation that it was inserted in
+  std::vector<std::uint64_t> stamps_;  // by id: the generation in which it was inserted
   std::uint64_t generation_ = 1;
 };
 
 class IngestSession {
  public:
-  // A batch to store with the rank's state after it, or nothing to store: a duplicate.
+  // A batch to store, with the rank's state after it; nothing to store if it is a duplicate.
   struct Accepted {
     std::optional<RecordBatch> batch;
-    RankMeta meta;  // without the configuration: the store has that from the hello and from the batches
-    std::uint64_t duplicates = 0;  // records that were there already
+    RankMeta meta;  // without the configuration, which the store has from the hello and the batches
+    std::uint64_t duplicates = 0;  // records that were already stored
     std::uint64_t dropped = 0;     // records that the agent newly reports as lost
   };
 
-  // Of a rank in the state `meta` (its watermark is durable and nothing of the session is on its way to the
-  // store). Reads definitions and the last step's activations from the store.
+  // For a rank in the state `meta`: its watermark is durable, and nothing of the session is in flight to the
+  // store. Reads definitions and the last step's activations from the store.
   static Result<std::unique_ptr<IngestSession>> Load(Store& store, AttemptId attempt, const RankMeta& meta);
 
-  // Two watermarks: received() counts what Accept returned, be it durable or still queued, and decides what
-  // is new; the durable one is the committer's business. A failure changes nothing here, but whoever gets one
-  // ends the stream; so does who fails to store an accepted batch, for the received watermark is ahead from
-  // then on. kOutOfRange: a gap. kInvalidArgument: contradicts what the session has sent. kResourceExhausted:
-  // too many definitions.
+  // There are two watermarks: received() counts everything that Accept returned, durable or queued, and
+  // decides what is new; the committer tracks the durable one. After a failure of Accept, which changes
+  // nothing here, or of storing an accepted batch, the caller must end the stream. kOutOfRange: a gap.
+  // kInvalidArgument: contradicts what the session has sent. kResourceExhausted: too many definitions.
   Result<Accepted> Accept(RecordBatch batch, std::int64_t unix_nanos);
 
-  // The rank's last state. The goodbye's tallies count since the session's start, events only what is new
-  // since the event before; a tally is therefore the larger of the events' sum and the goodbye's, never both.
+  // The rank's final state. The goodbye's tallies count since the session's start, events only what is new
+  // since the event before, so a tally is the larger of the events' sum and the goodbye's, never both.
   // `dropped` is what the goodbye adds to the events.
   Accepted Finish(const AgentCounters& counters, std::int64_t unix_nanos);
 
@@ -92,7 +92,7 @@ class IngestSession {
   Status CheckActivations(const RecordBatch& batch) const;
   Status CheckLayouts(const RecordBatch& batch) const;
   Status CheckStats(const RecordBatch& batch) const;
-  // Whether they are of activations that the session or the batch defines.
+  // Whether all of them belong to activations that the session or the batch defines.
   template <typename Record>
   Status CheckDefined(const std::string& field, const std::vector<Record>& records,
                       const RecordBatch& batch) const;
@@ -103,11 +103,11 @@ class IngestSession {
 
   RankMeta meta_;  // after everything received
   std::vector<TensorDef> activations_;
-  std::set<std::uint32_t, KeyLess> by_key_;  // ids, by identity
+  std::set<std::uint32_t, KeyLess> by_key_;  // ids, sorted by identity
   std::vector<Layout> layouts_;
-  std::optional<std::uint64_t> stat_step_;  // last one with statistics
+  std::optional<std::uint64_t> stat_step_;  // the last one with statistics
   IdSet seen_;                              // activations of stat_step_
-  mutable IdSet in_batch_;                  // scratch of CheckStats: of the batch's step at hand
+  mutable IdSet in_batch_;                  // scratch of CheckStats: the current step of the batch
 };
 
 }  // namespace statcollect

@@ -1,4 +1,4 @@
-// The kinds of events there are, to tell a mistyped one from one that has not happened.
+// The known kinds of events, which distinguish a mistyped kind from one that has not occurred.
 #ifndef STATCOLLECT_SERVER_QUERY_EVENT_KINDS_H_
 #define STATCOLLECT_SERVER_QUERY_EVENT_KINDS_H_
 
@@ -10,11 +10,11 @@
 
 namespace statcollect::query {
 
-// Those that the agent and the collector's alarms write, by name. A program may log others (log_event).
+// Those that the agent and the collector's alarms write, sorted by name. Programs may log others (log_event).
 const std::vector<std::string>& KnownEventKinds();
 
-// kInvalidArgument names the first of `wanted` that is neither known nor among those that the run has, the
-// one that was probably meant, and all there are.
+// kInvalidArgument names the first of `wanted` that is neither known nor among the run's own kinds, the
+// closest match, and all kinds.
 Status CheckEventKinds(const std::string& run, const std::vector<std::string>& wanted,
                        const std::set<std::string>& in_run);
 

@@ -9,15 +9,15 @@
 
 namespace statcollect::query {
 
-// A query takes no more of the machine than this, the caller's thread included.
+// Maximum number of threads of a query, including the caller's.
 inline constexpr std::size_t kThreadsMax = 4;
 
 inline std::size_t ThreadsOfAQuery() {
   return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kThreadsMax);
 }
 
-// Runs work(0) .. work(count - 1), begun in this order, on a few threads, the caller's among them, once that
-// has done `mine`. Returns when all have ended. Neither may throw.
+// Runs work(0) .. work(count - 1), started in this order, on a few threads, including the caller's once it
+// has run `mine`. Returns when all have ended. None of them may throw.
 template <typename Mine, typename Work>
 void InParallelWith(const Mine& mine, std::size_t count, const Work& work,
                     std::size_t threads = ThreadsOfAQuery()) {

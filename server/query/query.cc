@@ -181,9 +181,8 @@ Status NoActivation(RunView& view, const SeriesRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ForEachDefinition(
       view, [&](std::size_t, std::uint32_t, const TensorDef& def) { names.insert(def.key.name); }));
   if (names.contains(request.activation)) {
-    return {Code::kNotFound,
-            "series of run '" + view.run() + "': '" + Printable(request.activation) +
-                "' is there, but not with this kind, output path or rank; widen the question"};
+    return {Code::kNotFound, "series of run '" + view.run() + "': '" + Printable(request.activation) +
+                                 "' exists, but not with this kind, output path or rank; relax the filters"};
   }
   return {Code::kNotFound, "series of run '" + view.run() + "': no activation '" +
                                Printable(request.activation) + "'; closest of the " +

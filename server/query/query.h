@@ -1,10 +1,11 @@
-// Answers questions about stored runs. Reads only Store.
+// Answers queries about stored runs. Uses only Store.
 //
-// Every answer is about the run's view over its attempts: for each step, the newest attempt that has it.
+// Every answer is about the run's view over its attempts: each step comes from the newest attempt that has
+// it.
 //
-// Errors common to all: kNotFound for an unknown run (lists the names that exist, closest first),
-// kInvalidArgument for steps that do not parse, kCancelled after a stop request, and whatever the store
-// reports (kDataLoss names the block).
+// Errors common to all: kNotFound for an unknown run (lists the existing names, closest first),
+// kInvalidArgument for steps that do not parse, kCancelled after a stop request, and errors of the store
+// (kDataLoss names the block).
 #ifndef STATCOLLECT_SERVER_QUERY_QUERY_H_
 #define STATCOLLECT_SERVER_QUERY_QUERY_H_
 
@@ -27,44 +28,44 @@
 
 namespace statcollect::query {
 
-// Thread-safe: holds no state of its own. Calls block while they scan: run them on a pool of their own, never
-// on a stream's thread. A default-constructed stop_token never stops.
+// Thread-safe: has no state of its own. Calls block while they scan, so run them on a separate pool, never on
+// a stream's thread. A default-constructed stop_token never stops.
 class QueryEngine {
  public:
-  // Borrows the store, which must outlive the engine.
-  // `may_come_back`: of a rank that is not connected and has not said goodbye.
+  // Borrows the store, which must outlive the engine. `may_come_back`: for a rank that is not connected and
+  // has not said goodbye.
   explicit QueryEngine(Store& store, IsStreamOpen is_stream_open = {}, IsStreamOpen may_come_back = {});
 
   Result<std::vector<RunSummary>> ListRuns() const;
   Result<RunDetail> GetRun(const std::string& run) const;
 
-  // Compares two runs; see docs/divergence.md. Stop requests are honoured once a step and rank. Memory: one
+  // Compares two runs; see docs/divergence.md. Stop requests are checked once per step and rank. Memory: one
   // step of one rank of both runs, the definitions, and the rows of the report.
   Result<DiffReport> Diff(const DiffRequest& request, const OnProgress& progress = {},
                           const std::stop_token& stop = {}) const;
 
-  // Measures the noise of a run from runs that repeat it, and stores it with the run: Diff uses it from then
-  // on. Cost: reads all of them once. Errors as RepeatNoise::Open.
+  // Measures the noise of a run from its repeats and stores it with the run; Diff then uses it. Cost: reads
+  // all of them once. Errors as for RepeatNoise::Open.
   Result<NoiseSummary> SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress = {},
                                  const std::stop_token& stop = {}) const;
-  // kNotFound: no such run, or none is stored.
+  // kNotFound: no such run, or no noise is stored.
   Result<NoiseSummary> GetNoise(const std::string& run, const std::stop_token& stop = {}) const;
   Status DeleteNoise(const std::string& run) const;
 
-  // By kind, output path, rank, step, micro-batch, call. kNotFound: no such activation (with the closest
-  // names).
+  // Sorted by kind, output path, rank, step, micro-batch, call. kNotFound: no such activation (gives the
+  // closest names).
   Result<std::vector<SeriesPoint>> GetSeries(const SeriesRequest& request,
                                              const std::stop_token& stop = {}) const;
-  // By name, rank, step, micro-batch. kNotFound: no such scalar.
+  // Sorted by name, rank, step, micro-batch. kNotFound: no such scalar.
   Result<std::vector<ScalarRow>> ListScalars(const ScalarsRequest& request,
                                              const std::stop_token& stop = {}) const;
-  // By rank, step, in the order in which they were made; of each step, from the newest attempt that has it.
+  // Sorted by rank, step and time; each step from the newest attempt that has it.
   Result<std::vector<MemoryRow>> ListMemory(const MemoryRequest& request,
                                             const std::stop_token& stop = {}) const;
-  // Likewise. kNotFound: no such input.
+  // The same order. kNotFound: no such input.
   Result<std::vector<DensityRow>> ListDensity(const DensityRequest& request,
                                               const std::stop_token& stop = {}) const;
-  // Of all attempts (also superseded steps: what happened stays known), by rank, attempt, step.
+  // From all attempts, including superseded steps, sorted by rank, attempt, step.
   Result<std::vector<EventRow>> ListEvents(const EventsRequest& request,
                                            const std::stop_token& stop = {}) const;
 

@@ -69,7 +69,9 @@ Status Reader::CheckRanks() const {
   std::string ranks;
   for (std::size_t i = 0; i < there.size() && i < 20; ++i)
     ranks += (i > 0 ? ", " : "") + std::to_string(there[i]);
-  return {Code::kNotFound, "records of run '" + view_.run() + "': none of the ranks asked for; it has " +
+  return {Code::kNotFound, "records of run '" + view_.run() +
+                               "': it has none of the requested ranks; it "
+                               "has " +
                                (there.size() > 20 ? ranks + " and more" : ranks)};
 }
 

@@ -1,4 +1,4 @@
-// A run's records as they were recorded, in pieces of limited size: what exports are made of.
+// Reads a run's records in parts of limited size, for exports.
 #ifndef STATCOLLECT_SERVER_QUERY_RECORDS_READER_H_
 #define STATCOLLECT_SERVER_QUERY_RECORDS_READER_H_
 
@@ -19,28 +19,28 @@ namespace statcollect::query {
 struct RecordsRequest {
   std::string run;
   std::vector<std::uint32_t> ranks;  // empty: all
-  std::string steps;                 // as StepSet::Parse
-  std::vector<Kind> kinds;           // empty: all, and scalars, events, step ends; otherwise only statistics
+  std::string steps;                 // as for StepSet::Parse
+  std::vector<Kind> kinds;  // empty: all, with scalars, events and step ends; otherwise only statistics
   bool sketches = false, samples = false;
 };
 
-// Records of one rank in one step, or a part of them. Ids are those of the launch and rank.
+// All or some records of one rank in one step. Ids are those of the launch and rank.
 struct RecordsPart {
   std::uint32_t attempt = 0;  // number of the launch, from 1
   std::uint32_t rank = 0;
   RecordBatch records;              // first_seq is 0
-  std::span<const Layout> layouts;  // of launch and rank, by id, all that are known; valid during the call
-  Progress progress;                // this rank and step counts as done
+  std::span<const Layout> layouts;  // of launch and rank, by id: all that are known; valid during the call
+  Progress progress;                // counts this rank and step as done
 };
 
-// May block as long as it likes, which is how a slow reader slows the scan down. An error ends the scan.
+// May block, which is how a slow reader slows the scan down. An error ends the scan.
 using OnRecords = std::function<Status(RecordsPart part)>;
 
-// Calls `take` for every rank and step of the run's view (the newest launch that has the step), by step, then
-// rank, at least once each, without records where there are none that were asked for. Statistics come in
-// order of execution, then scalars, events and the step's end. Definitions come before what uses them, once
-// each, dense from 0 for each launch and rank. Memory: one step of one rank, the definitions, the events.
-// kNotFound: no such run, or none of the ranks; errors of `take` are passed on.
+// Calls `take` for every rank and step of the run's view (each step from the newest launch that has it), by
+// step, then rank, at least once each, with no records if none match. Statistics come in order of execution,
+// then scalars, events and the step's end. Definitions come once, before their first use, dense from 0 for
+// each launch and rank. Memory: one step of one rank, the definitions, the events. kNotFound: no such run, or
+// none of the ranks; errors of `take` are returned.
 Status ReadRecords(Store& store, const RecordsRequest& request, const OnRecords& take,
                    const std::stop_token& stop);
 

@@ -1,6 +1,6 @@
-// Questions and answers of the query engine as plain structs. They mirror the messages of
-// proto/statcollect/v1/query.proto: same names, same numbers in enumerations, std::optional where the message
-// says optional.
+// Requests and answers of the query engine as plain structs. They mirror the messages in
+// proto/statcollect/v1/query.proto: same names, same enum values, std::optional where the message has
+// optional.
 #ifndef STATCOLLECT_SERVER_QUERY_REPORTS_H_
 #define STATCOLLECT_SERVER_QUERY_REPORTS_H_
 
@@ -19,13 +19,13 @@ namespace statcollect::query {
 
 enum class Verdict : std::uint8_t {
   kUnspecified = 0,
-  kIdentical = 1,        // every compared record is bit-identical, nothing unmatched
+  kIdentical = 1,        // every compared record is bit-identical, and nothing is unmatched
   kWithinTolerance = 2,  // nothing diverged
   kDiverged = 3,
   kIncomparable = 4,  // nothing to compare; DiffReport::message says why
 };
 
-// In question order: what comes first explains what comes after.
+// In the order of execution: earlier stages explain later ones.
 enum class Stage : std::uint8_t {
   kUnspecified = 0,
   kConfig = 1,
@@ -107,12 +107,12 @@ struct EventRow {
   std::uint32_t attempt = 0;  // launch, from 1
 };
 
-// Answer of GetRun.
+// The answer of GetRun.
 struct RunDetail {
   RunSummary summary;
   std::vector<AttemptInfo> attempts;
   std::map<std::string, std::string> config;  // of the lowest rank of the newest attempt
-  std::vector<EventRow> events;               // newest attempt, first 100
+  std::vector<EventRow> events;               // of the newest attempt, first 100
   std::uint64_t activations = 0;              // distinct, of the newest attempt's lowest rank
   std::vector<KindCount> kinds;               // of the same, by kind
 };
@@ -122,16 +122,16 @@ struct DiffRequest {
   std::optional<double> tolerance;   // relative L2, finite and >= 0; default by dtype
   bool exact = false;                // a bitwise difference of any size is a divergence
   std::vector<std::uint32_t> ranks;  // empty: all that both runs have
-  std::string steps;                 // as StepSet::Parse
-  std::vector<Kind> kinds;           // empty: all, and the losses; otherwise only these
-  std::uint32_t top = 0;             // rows of `diverged`; 0: 20
+  std::string steps;                 // as for StepSet::Parse
+  std::vector<Kind> kinds;           // empty: all kinds and the losses; otherwise only these
+  std::uint32_t top = 0;             // maximum number of rows in `diverged`; 0: 20
   bool all = false;                  // every diverged row (up to kDivergedRowsMax)
-  std::string map;                   // rules of a NameMap: which names of B stand for which of A
-  bool no_alignment = false;         // names that differ are not aligned by order, class and shape
-  bool first_only = false;           // ends after the first step that diverged
-  std::vector<std::string> noise;    // repeated runs of A, whose spread means nothing
-  bool no_noise = false;             // nor is a stored noise profile of A used
-  bool merge_ranks = false;          // compares replicas, whatever their number (merge_ranks.h)
+  std::string map;                   // rules of a NameMap: names of B for names of A
+  bool no_alignment = false;         // do not match different names by order, class and shape
+  bool first_only = false;           // end after the first step that diverged
+  std::vector<std::string> noise;    // repeats of A; differences between them do not count
+  bool no_noise = false;             // do not use a stored noise profile of A either
+  bool merge_ranks = false;          // compare replicas, whatever the numbers of ranks (merge_ranks.h)
 };
 
 inline constexpr std::uint32_t kTopDefault = 20;
@@ -145,12 +145,12 @@ struct Progress {
 struct ObservationSide {
   std::optional<double> min, max, mean, std, l1, l2;
   std::optional<std::uint64_t> nan, pos_inf, neg_inf, zero, neg, pos, numel;
-  std::optional<std::uint64_t> inf;  // of both signs, where they were counted together
+  std::optional<std::uint64_t> inf;  // of both signs, if they were counted together
   std::string dtype;
   std::vector<std::int64_t> shape;
   std::optional<std::uint64_t> hash;
-  std::string hash_kind;               // empty: ours
-  std::optional<double> value;         // stage loss: the scalar
+  std::string hash_kind;               // empty: statagent's own
+  std::optional<double> value;         // stage loss: value of the scalar
   std::vector<std::string> untrusted;  // statistics that are shown but never compared
 };
 
@@ -159,7 +159,7 @@ struct Divergence {
   std::uint64_t step = 0;
   std::uint32_t micro_batch = 0;
   std::uint32_t rank = 0;               // of A
-  std::optional<std::uint32_t> rank_b;  // of B, where that is another: ranks were merged
+  std::optional<std::uint32_t> rank_b;  // of B, if different: ranks were merged
   Stage stage = Stage::kUnspecified;
   Kind kind = Kind::kUnspecified;  // unspecified for losses
   std::string activation;          // stage loss: the scalar's name
@@ -175,38 +175,38 @@ struct Divergence {
   std::optional<ObservationSide> a, b;  // a is absent for missing_in_a, b for missing_in_b
   std::string class_name;
   std::string mode;          // "train", "eval", "init"
-  std::string activation_b;  // its name in B, where that is another
-  std::string previous;      // origins only: the activation before it that agrees; empty if none
+  std::string activation_b;  // its name in B, if different
+  std::string previous;      // only for origins: the activation before it that agrees; empty if none
   std::optional<double> previous_distance;
-  std::uint32_t segment = 0;  // of the step: how many updates lie before it (step_order.h)
+  std::uint32_t segment = 0;  // number of updates before it in the step (step_order.h)
 };
 
-// How sure an answer is. Name(): "certain", "likely", "possible".
+// Confidence of an answer. Name(): "certain", "likely", "possible".
 enum class Confidence : std::uint8_t { kCertain = 0, kLikely = 1, kPossible = 2 };
 std::string_view Name(Confidence confidence);
 
-// Why the runs differ at the root, as far as the stored records tell (docs/verdict.md).
+// Why the runs differ at the root, as far as the stored records show (docs/verdict.md).
 struct Cause {
   std::string rule;  // "learning_rate", "module_setting", ...
   std::string text;  // one sentence, with both values and the step
   Confidence confidence = Confidence::kPossible;
-  std::string key;   // what differs, where it has a name: a key of the configuration, a scalar
-  std::string a, b;  // its values; empty where there is none
+  std::string key;   // what differs, if it has a name: a key of the configuration, a scalar
+  std::string a, b;  // its values; empty if there is none
 };
 
 // The first difference that rounding does not explain.
 struct Root {
   Divergence at;
   Confidence confidence = Confidence::kPossible;
-  std::vector<std::string> because;              // one sentence each, strongest first
-  std::vector<Divergence> alternatives;          // at most two, most likely first
-  std::optional<Cause> cause;                    // absent: no rule fits
-  std::optional<double> times_expected;          // the distance, divided by what inputs and rounding explain
-  std::optional<std::uint64_t> agreeing;         // records before it in causal order, all equal bit for bit
-  std::optional<std::uint64_t> above_tolerance;  // first step in which something exceeds its tolerance
+  std::vector<std::string> because;       // one sentence each, strongest first
+  std::vector<Divergence> alternatives;   // at most two, most likely first
+  std::optional<Cause> cause;             // absent: no rule fits
+  std::optional<double> times_expected;   // the distance divided by what inputs and rounding explain
+  std::optional<std::uint64_t> agreeing;  // records before it in causal order, if all are equal bit for bit
+  std::optional<std::uint64_t> above_tolerance;  // first step in which a record exceeds its tolerance
 };
 
-// records == identical + within_tolerance + diverged.
+// Invariant: records == identical + within_tolerance + diverged.
 struct Compared {
   std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
 };
@@ -230,42 +230,42 @@ struct StepRange {
   std::uint64_t first = 0, last = 0;
 };
 
-// Names of A and B that stand for one another although they differ.
+// Different names in A and B that were matched.
 struct AlignedNames {
-  std::string a, b;       // several, joined by ", ", where they are compared together
+  std::string a, b;       // several names, joined by ", ", if they are compared together
   std::string method;     // "map" (the user's), "order" (order of execution, class, depth and shape)
   double confidence = 1;  // 0..1; 1 for "map"
   bool operator==(const AlignedNames&) const = default;
 };
 
-// How far apart the runs are in a step.
+// The distance of the runs in a step.
 struct GrowthPoint {
   std::uint64_t step = 0;
-  std::uint64_t diverged = 0;          // records
-  std::optional<double> distance;      // geometric mean over the records that are not identical; finite ones
-  std::optional<double> distance_max;  // of the same
+  std::uint64_t diverged = 0;      // number of records
+  std::optional<double> distance;  // geometric mean of the finite distances of records that are not identical
+  std::optional<double> distance_max;  // maximum of the same
 };
 
 // How the distance grows from the first step that is not identical.
 struct Growth {
-  std::vector<GrowthPoint> points;  // at most kGrowthPointsMax, thinned out evenly on a logarithmic scale
-  std::optional<double> factor_per_step;  // of `distance`, while it is below 0.1; at least 3 steps
+  std::vector<GrowthPoint> points;        // at most kGrowthPointsMax, thinned evenly on a logarithmic scale
+  std::optional<double> factor_per_step;  // of `distance` while it is below 0.1; needs at least 3 steps
 };
 inline constexpr std::size_t kGrowthPointsMax = 40;
 
-// Where the tolerance beyond the dtype's came from.
+// Source of the noise.
 struct NoiseSource {
   std::vector<std::string> runs;  // repeats of A
-  bool stored = false;            // a profile that was saved, not runs read now
+  bool stored = false;            // from a saved profile, not from runs read now
 };
 
-// How far a divergence went.
+// Extent of a divergence.
 struct Spread {
   std::uint64_t activations = 0;        // distinct (kind, name, path) that diverged
   std::uint64_t activations_total = 0;  // distinct ones compared
   std::uint64_t steps = 0;              // with a divergence
   std::vector<std::uint32_t> ranks;     // with a divergence; of A
-  std::vector<std::uint32_t> ranks_b;   // of B, where ranks were merged
+  std::vector<std::uint32_t> ranks_b;   // of B, if ranks were merged
 };
 
 struct DiffReport {
@@ -276,10 +276,10 @@ struct DiffReport {
   Compared compared;
   Unmatched unmatched;
   DiffInputs inputs;
-  std::vector<std::uint32_t> ranks;    // compared; of A
+  std::vector<std::uint32_t> ranks;    // compared ranks of A
   std::vector<std::uint32_t> ranks_b;  // of B; empty: the same
   std::optional<StepRange> steps;      // compared
-  std::string message;                 // why incomparable
+  std::string message;                 // if incomparable: why
   std::optional<Divergence> first_bitwise;
   std::vector<Divergence> origins;  // independent ones, `first` first
   Spread spread;
@@ -288,8 +288,8 @@ struct DiffReport {
   Growth growth;
   std::optional<NoiseSource> noise;
   std::optional<Root> root;
-  std::uint64_t without_hash = 0;      // of compared.identical: no content hash proves it
-  bool explained_by_rounding = false;  // every difference is; then nothing is a divergence
+  std::uint64_t without_hash = 0;      // part of compared.identical: without content hashes that prove it
+  bool explained_by_rounding = false;  // rounding explains every difference, so nothing diverges
 };
 
 struct SaveNoiseRequest {
@@ -304,13 +304,13 @@ struct NoiseRow {
   double first = 0, last = 0;
 };
 
-// What is stored of a run's noise.
+// The stored noise of a run.
 struct NoiseSummary {
   std::string run;
   std::vector<std::string> repeats;
   std::int64_t saved_unix_nanos = 0;
   std::uint64_t steps = 0, last_step = 0;
-  std::uint64_t activations = 0, activations_total = 0;  // noisy ones; all
+  std::uint64_t activations = 0, activations_total = 0;  // with noise above 0; all
   std::vector<NoiseRow> records;                         // noisiest first
 };
 inline constexpr std::size_t kNoiseRowsMax = 20;
@@ -320,7 +320,7 @@ struct SeriesRequest {
   std::string activation;                  // exact name
   Kind kind = Kind::kUnspecified;          // unspecified: all
   std::vector<std::uint32_t> ranks;        // empty: all
-  std::string steps;                       // as StepSet::Parse
+  std::string steps;                       // as for StepSet::Parse
   std::optional<std::string> output_path;  // absent: all
 };
 
@@ -392,8 +392,8 @@ struct EventsRequest {
   }
 };
 
-// Most rows of one answer of GetSeries, ListScalars, ListEvents, ListMemory, ListDensity, ListCaptures,
-// ListExponents; more is kResourceExhausted with what to narrow.
+// Maximum number of rows in an answer of GetSeries, ListScalars, ListEvents, ListMemory, ListDensity,
+// ListCaptures and ListExponents. More are kResourceExhausted, with advice on what to narrow.
 inline constexpr std::uint64_t kRowsMax = 1'000'000;
 
 }  // namespace statcollect::query

@@ -1,4 +1,4 @@
-// What the questions that list rows share.
+// Shared by the queries that list rows.
 #ifndef STATCOLLECT_SERVER_QUERY_ROWS_H_
 #define STATCOLLECT_SERVER_QUERY_ROWS_H_
 
@@ -17,23 +17,22 @@
 namespace statcollect::query {
 
 Status Cancelled();
-// kResourceExhausted: "list WHAT: more than kRowsMax rows; narrow the question ...".
+// kResourceExhausted: "list WHAT: more than kRowsMax rows; narrow the query ...".
 Status TooManyRows(const std::string& what);
 
-// Nothing wanted in particular: everything is.
+// True if `wanted` is empty or contains the value.
 template <typename T>
 bool IsWanted(const std::vector<T>& wanted, const T& value) {
   return wanted.empty() || std::find(wanted.begin(), wanted.end(), value) != wanted.end();
 }
 
-// Of a run that was launched several times, which launch a step is of.
+// For a run that was launched several times: the launch that each step comes from.
 class StepOwners {
  public:
-  // Cost: that of RunView::Steps; nothing for a run that was launched once.
+  // Cost: that of RunView::Steps; none for a run that was launched once.
   static Result<StepOwners> Of(const RunView& view, const StepSet& wanted);
 
-  // Whether what this attempt (an index of RunView::attempts) has of the step is the run's: no newer one has
-  // the step.
+  // Whether the step belongs to this attempt (an index of RunView::attempts): no newer one has it.
   bool IsOf(std::size_t attempt, std::uint64_t step) const {
     const auto owner = steps_.find(step);
     return owner == steps_.end() || owner->second == attempt;

@@ -1,4 +1,4 @@
-// A run as one sequence of steps, although it may have been launched several times: for each step, the newest
+// A run as one sequence of steps, even if it was launched several times: each step comes from the newest
 // attempt that has it.
 #ifndef STATCOLLECT_SERVER_QUERY_RUN_VIEW_H_
 #define STATCOLLECT_SERVER_QUERY_RUN_VIEW_H_
@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -17,6 +16,7 @@
 #include "common/records.h"
 #include "common/status.h"
 #include "common/step_set.h"
+#include "common/thread_annotations.h"
 #include "server/query/reports.h"
 #include "server/store/store.h"
 
@@ -37,58 +37,58 @@ struct Observation {
   std::uint32_t order = 0;
 };
 
-// Everything of one rank in one step; tensors in the order of execution.
+// All records of one rank in one step; tensors in the order of execution.
 struct StepData {
   std::vector<StatColumns> blocks;
   std::vector<Observation> observations;
 };
 
-// Reads lazily, caches definitions. Thread-safe after Open. Borrows the store.
+// Reads lazily and caches definitions. Thread-safe after Open. Borrows the store.
 class RunView {
  public:
-  // kNotFound: no such run; names those there are.
+  // kNotFound: no such run; names the existing ones.
   static Result<RunView> Open(Store& store, const std::string& run);
 
   const std::string& run() const { return run_; }
   const std::vector<AttemptMeta>& attempts() const { return attempts_; }  // oldest first, never empty
   const std::map<std::uint32_t, RankMeta>& ranks(std::size_t attempt) const { return ranks_[attempt]; }
   std::vector<std::uint32_t> AllRanks() const;      // of any attempt, ascending
-  std::uint64_t Dropped(std::uint32_t rank) const;  // records its agents reported as lost
+  std::uint64_t Dropped(std::uint32_t rank) const;  // records that its agents reported as lost
 
-  // Steps that have records, each with the index of its attempt. Weights that a launch loaded before it was
-  // told the step that it resumes at make no step its own.
+  // Steps that have records, each with the index of its attempt. A step does not belong to an attempt that
+  // has in it only the weights loaded before its first step was set.
   Result<std::map<std::uint64_t, std::size_t>> Steps(const StepSet& wanted) const;
-  // Of any attempt; absent if nothing was recorded. Cost: a seek for each step behind the newest statistics.
+  // Over all attempts; absent if nothing was recorded. Cost: one seek per step after the newest statistics.
   Result<std::optional<std::uint64_t>> NewestStepWithStats() const;
-  // As known by now; a Read may make it grow. What it pointed to stays valid as long as the view.
+  // As known so far; Read may extend it. Pointers stay valid as long as the view.
   Result<const RankCatalogue*> Catalogue(std::size_t attempt, std::uint32_t rank);
-  // Whether everything of the rank's step is stored. Not if it is the rank's last and has no end: the rank
-  // died in it, or is in it.
+  // Whether everything of the rank's step is stored. False if it is the rank's last step and has no end: the
+  // rank died in it or is still in it.
   Result<bool> IsComplete(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step);
   // Blocks of a rank, undecoded.
   std::unique_ptr<StatScan> Scan(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
-  // The catalogue as far as these blocks of a step need it. kDataLoss: they use what is not defined.
+  // The catalogue, extended as far as these blocks of a step need it. kDataLoss: they use undefined ids.
   Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
                                            std::span<const StatColumns> blocks);
-  // One activation of a rank over steps.
+  // One activation of a rank over the steps.
   struct Series {
     std::size_t attempt = 0;
     std::uint32_t rank = 0;
     std::uint32_t activation = 0;
     std::vector<StatPoint> points;  // ascending
   };
-  // Fills in the points, several series at a time. The catalogues have their layouts afterwards.
+  // Reads the points of several series at once. Afterwards the catalogues have their layouts.
   Status ReadSeries(std::span<Series> series, StepBounds steps, const std::stop_token& stop);
   Result<std::vector<ScalarRecord>> Scalars(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
   Result<std::vector<EventRecord>> Events(std::size_t attempt, std::uint32_t rank) const;  // by step
 
  private:
-  // Reads the catalogue again: the run is live and has defined more since.
+  // Reads the catalogue again: the run is live and has defined more.
   Result<const RankCatalogue*> ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank,
                                                   const RankCatalogue* outgrown);
   Result<std::unique_ptr<RankCatalogue>> ReadCatalogue(std::size_t attempt, std::uint32_t rank) const;
-  // Whether the step holds only the weights that a launch found before it was told where it goes on.
+  // Whether the step holds only the weights that a launch loaded before its first step was set.
   Result<bool> IsWhatWasFound(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   Result<bool> HasOnlyInitial(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   Status DefineLayouts(const Series& series);
@@ -100,13 +100,13 @@ class RunView {
   std::string run_;
   std::vector<AttemptMeta> attempts_;
   std::vector<std::map<std::uint32_t, RankMeta>> ranks_;  // by attempt
-  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
+  std::unique_ptr<Mutex> mutex_ = std::make_unique<Mutex>();
   // Guarded by mutex_:
   std::map<std::pair<std::size_t, std::uint32_t>, std::unique_ptr<RankCatalogue>> catalogues_;
   std::vector<std::unique_ptr<RankCatalogue>> outgrown_;  // observations still point to them
 };
 
-// For output.
+// For reports.
 ObservationSide MakeSide(const TensorStats& stats, const Layout& layout);
 inline ObservationSide MakeSide(const Observation& observation) {
   return MakeSide(*observation.stats, *observation.layout);

@@ -1,4 +1,4 @@
-// "No such name": the names that exist, closest first.
+// Suggestions for an unknown name: the existing names, closest first.
 #ifndef STATCOLLECT_SERVER_QUERY_SUGGEST_H_
 #define STATCOLLECT_SERVER_QUERY_SUGGEST_H_
 
@@ -9,8 +9,8 @@
 
 namespace statcollect::query {
 
-// Up to `count` of the names, closest to `wanted` first (names that contain it count as close), joined by ",
-// ", with how many more there are; "none" if there are none.
+// Up to `count` names, closest to `wanted` first (names that contain it count as close), joined by ", ", and
+// how many more there are; "none" if there are none.
 std::string Suggest(std::string_view wanted, std::vector<std::string> names, std::size_t count = 5);
 
 }  // namespace statcollect::query

@@ -65,8 +65,8 @@ class Best {
   std::vector<std::pair<Candidate, TopRow>> kept_;
 };
 
-TopRow MakeRow(const std::string& run, std::uint32_t rank, std::uint64_t step, double value,
-               const Observation& o, ObservationSide side) {
+TopRow MakeTopRow(const std::string& run, std::uint32_t rank, std::uint64_t step, double value,
+                  const Observation& o, ObservationSide side) {
   const TensorKey& key = o.def->key;
   return {.value = value,
           .point = {.run = run,
@@ -100,7 +100,7 @@ Status NoSuchStep(const RunView& view, std::uint64_t step) {
                                "; the run has " +
                                (first ? "steps " + std::to_string(*first) + ".." + std::to_string(*last)
                                       : std::string("no steps yet")) +
-                               ", of which some may not have been recorded; leave --step out for the newest"};
+                               ", some of which may not have been recorded; omit --step for the newest"};
 }
 
 }  // namespace
@@ -171,7 +171,7 @@ std::optional<double> ValueOf(TopBy by, const ObservationSide& side, bool comple
 Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::stop_token& stop) {
   if (request.count > kTopCountMax) {
     return Status(Code::kInvalidArgument, "top: " + std::to_string(request.count) +
-                                              " rows asked for; expected at most " +
+                                              " rows requested; expected at most " +
                                               std::to_string(kTopCountMax));
   }
   TopReport report{.run = view.run(), .by = request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by};
@@ -210,21 +210,21 @@ Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::s
       ++report.considered;
       const Candidate candidate{.value = *value, .rank = rank, .order = o.order};
       if (best.Takes(candidate))
-        best.Add(candidate, MakeRow(view.run(), rank, *step, *value, o, std::move(side)));
+        best.Add(candidate, MakeTopRow(view.run(), rank, *step, *value, o, std::move(side)));
     }
     auto complete = view.IsComplete(attempt, rank, *step);
     if (!complete.ok()) return complete.status();
     if (!*complete && !data->observations.empty()) {
       report.notes.push_back("step " + std::to_string(*step) + " of rank " + std::to_string(rank) +
-                             " has no end: the rank died in it, or is in it");
+                             " has no end: the rank died in it or is still in it");
     }
   }
   for (const std::uint32_t rank : std::set(request.ranks.begin(), request.ranks.end())) {
     if (!view.ranks(attempt).contains(rank))
-      report.notes.push_back("rank " + std::to_string(rank) + " was asked for; the run does not have it");
+      report.notes.push_back("rank " + std::to_string(rank) + " was requested, but the run does not have it");
   }
   for (const Kind kind : integers) {
-    report.notes.push_back("tensors of integers, such as token ids, are left out; with --kinds " +
+    report.notes.push_back("integer tensors, such as token ids, are left out; with --kinds " +
                            std::string(Name(kind)) + " they are in");
   }
   if (!any && request.ranks.empty()) return NoSuchStep(view, *step);

@@ -1,4 +1,4 @@
-// The extreme activations of one step: where the largest norm, the first NaN, the most zeros are.
+// The extreme activations of one step: the largest norm, the first NaN, the most zeros.
 #ifndef STATCOLLECT_SERVER_QUERY_TOP_H_
 #define STATCOLLECT_SERVER_QUERY_TOP_H_
 
@@ -15,7 +15,7 @@
 
 namespace statcollect::query {
 
-// As TopBy of proto/statcollect/v1/query.proto, which says what each one means.
+// As TopBy in proto/statcollect/v1/query.proto, which describes each one.
 enum class TopBy : std::uint8_t {
   kUnspecified = 0,  // l2
   kL2 = 1,
@@ -38,7 +38,7 @@ inline constexpr std::uint32_t kTopCountMax = 10'000;
 struct TopRequest {
   std::string run;
   TopBy by = TopBy::kUnspecified;
-  std::optional<std::uint64_t> step;  // absent: the newest one with statistics
+  std::optional<std::uint64_t> step;  // absent: the newest with statistics
   std::vector<std::uint32_t> ranks;   // empty: all
   std::vector<Kind> kinds;            // empty: all
   std::uint32_t count = 0;            // rows; 0: kTopDefault
@@ -59,7 +59,7 @@ struct TopReport {
   std::vector<std::string> notes;
 };
 
-// The number of an observation; absent if it has none (no finite element, not recorded), or if it says
+// The value to order by; absent if the observation has none (no finite element, not recorded) or it means
 // nothing (no NaN, no zero).
 std::optional<double> ValueOf(TopBy by, const ObservationSide& side, bool complex);
 

@@ -1,4 +1,4 @@
-// The functions that callers hand to a query.
+// Callbacks passed to queries.
 #ifndef STATCOLLECT_SERVER_QUERY_TYPES_H_
 #define STATCOLLECT_SERVER_QUERY_TYPES_H_
 
@@ -10,10 +10,10 @@
 
 namespace statcollect::query {
 
-// Whether a stream of that rank is open now. Must be thread-safe; empty: never.
+// Whether a stream of the rank is open. Must be thread-safe; empty: never.
 using IsStreamOpen = std::function<bool(AttemptId attempt, std::uint32_t rank)>;
 
-// Called from the thread that runs the query, at most once a step and rank; must not block for long.
+// Called from the thread that runs the query, at most once per step and rank; must not block for long.
 using OnProgress = std::function<void(const Progress&)>;
 
 }  // namespace statcollect::query

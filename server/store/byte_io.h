@@ -1,4 +1,4 @@
-// Bounds-checked reading and writing of bytes, the base of all stored values. Fixed-width numbers are
+// Bounds-checked reading and writing of bytes, used for all stored values. Fixed-width numbers are
 // little-endian; varint is LEB128 of at most 10 bytes; signed numbers are zigzag varints; text is a varint
 // length and its bytes.
 #ifndef STATCOLLECT_SERVER_STORE_BYTE_IO_H_
@@ -62,7 +62,8 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// After a failure every further read gives 0 or empty and ok() stays false: check once at the end.
+// After a failure, every further read returns 0 or empty and ok() stays false, so it is enough to check once
+// at the end.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}
@@ -97,7 +98,7 @@ class ByteReader {
     const std::uint64_t value = Varint();
     return static_cast<std::int64_t>((value >> 1) ^ (~(value & 1) + 1));
   }
-  // A view into the bytes that are read.
+  // A view into the source bytes.
   std::string_view Raw(std::uint64_t size) {
     if (size > bytes_.size()) ok_ = false;
     if (!ok_) return {};
@@ -106,8 +107,8 @@ class ByteReader {
     return raw;
   }
   std::string Text() { return std::string(Raw(Varint())); }
-  // Number of entries that follow, each of at least `entry_bytes_min` bytes: refuses what cannot be there, so
-  // that a damaged count never makes a large allocation.
+  // Reads a number of entries, each of at least `entry_bytes_min` bytes. Fails if that many cannot follow, so
+  // that a damaged count never causes a large allocation.
   std::size_t Count(std::size_t entry_bytes_min) {
     const std::uint64_t count = Varint();
     if (entry_bytes_min > 0 && count > bytes_.size() / entry_bytes_min) ok_ = false;

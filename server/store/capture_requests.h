@@ -1,5 +1,5 @@
-// What was asked to be captured, kept with the run as a document: ranks that connect later, and a collector
-// that was started again, still know it.
+// Capture requests, stored with the run as a document, so that ranks that connect later and a restarted
+// collector still know them.
 #ifndef STATCOLLECT_SERVER_STORE_CAPTURE_REQUESTS_H_
 #define STATCOLLECT_SERVER_STORE_CAPTURE_REQUESTS_H_
 
@@ -15,7 +15,7 @@
 
 namespace statcollect {
 
-inline constexpr std::size_t kCaptureRequestsMax = kCaptureSpecsMax;  // kept of a run: the newest
+inline constexpr std::size_t kCaptureRequestsMax = kCaptureSpecsMax;  // per run: the newest ones
 
 struct CaptureRequest {
   std::uint64_t id = 0;  // within the run, from 1
@@ -26,12 +26,12 @@ struct CaptureRequest {
 };
 
 std::string EncodeCaptureRequests(const std::vector<CaptureRequest>& requests);
-// kDataLoss: the bytes are no such list.
+// kDataLoss: the bytes are not such a list.
 Result<std::vector<CaptureRequest>> DecodeCaptureRequests(std::string_view bytes);
 
-// Of all attempts of the run that were kept, oldest first.
+// Of all attempts of the run, oldest first.
 Result<std::vector<CaptureRequest>> ReadCaptureRequests(Store& store, const std::string& run);
-// Durable when it returns; all but the newest kCaptureRequestsMax are forgotten.
+// Durable when it returns. Keeps only the newest kCaptureRequestsMax.
 Status WriteCaptureRequests(Store& store, const std::string& run, std::vector<CaptureRequest> requests);
 
 }  // namespace statcollect

@@ -24,7 +24,7 @@ Status Invalid(const std::string& attempted, const std::string& found) {
   return {Code::kInvalidArgument,
           attempted + ": " + found +
               "; expected the absolute path of an absent or empty folder on the collector's machine, outside "
-              "of its data, in a folder that exists"};
+              "its data directory, in a folder that exists"};
 }
 
 Status CannotWrite(const std::string& path, const std::string& why) {
@@ -85,10 +85,10 @@ Result<std::string> ParseTarget(const std::string& attempted, const std::string&
   if (error) return Invalid(attempted, "'" + path.parent_path().string() + "': " + error.message());
   path = parent / path.filename();
   if (!data_dir.empty() && Inside(path, fs::weakly_canonical(data_dir, error)))
-    return Invalid(attempted, "'" + directory + "' is in the collector's data");
+    return Invalid(attempted, "'" + directory + "' is in the collector's data directory");
   const fs::file_status found = fs::symlink_status(path, error);
   if (fs::exists(found) && !fs::is_directory(found))
-    return Invalid(attempted, "'" + directory + "' exists and is no folder");
+    return Invalid(attempted, "'" + directory + "' exists and is not a folder");
   if (fs::exists(found) && !fs::is_empty(path, error))
     return Invalid(attempted,
                    "'" + directory + "' " + (error ? "cannot be read: " + error.message() : "is not empty"));

@@ -1,4 +1,4 @@
-// What was made durable, for whoever looks at it afterwards.
+// A batch that was made durable, for consumers after the commit.
 #ifndef STATCOLLECT_SERVER_STORE_COMMITTED_BATCH_H_
 #define STATCOLLECT_SERVER_STORE_COMMITTED_BATCH_H_
 
@@ -13,7 +13,7 @@ struct CommittedBatch {
   AttemptMeta attempt;
   std::uint32_t rank = 0;
   RecordBatch batch;     // without sketches, samples, captures and exponents
-  bool goodbye = false;  // the rank's last one
+  bool goodbye = false;  // it is the rank's last one
 };
 
 }  // namespace statcollect

@@ -1,4 +1,4 @@
-// Whether files of a folder can be written past the page cache.
+// Checks whether files in a folder can be written past the page cache.
 #ifndef STATCOLLECT_SERVER_STORE_DIRECT_IO_H_
 #define STATCOLLECT_SERVER_STORE_DIRECT_IO_H_
 
@@ -6,7 +6,7 @@
 
 namespace statcollect {
 
-// Tries with a file of its own, which is gone afterwards. False also if the folder cannot be written.
+// Tries with a temporary file. False also if the folder cannot be written.
 bool SupportsDirectIo(const std::string& directory);
 
 }  // namespace statcollect

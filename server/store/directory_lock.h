@@ -1,4 +1,4 @@
-// Holds a data directory for one process: a file in it, locked, with the holder's pid.
+// Holds a data directory for one process: a locked file in it with the holder's pid.
 #ifndef STATCOLLECT_SERVER_STORE_DIRECTORY_LOCK_H_
 #define STATCOLLECT_SERVER_STORE_DIRECTORY_LOCK_H_
 
@@ -12,7 +12,7 @@ namespace statcollect {
 // The lock ends with the object, or with the process, however it ends.
 class DirectoryLock {
  public:
-  // The directory must exist. kFailedPrecondition: held, with the holder's pid.
+  // The directory must exist. kFailedPrecondition: another process holds it; gives its pid.
   static Result<std::unique_ptr<DirectoryLock>> Acquire(const std::string& directory);
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;

@@ -50,8 +50,8 @@ Status CheckFormatFile(const std::string& directory, int version) {
     if (!Exists(directory + "/CURRENT")) return WriteFormatFile(directory, version);
     return {Code::kFailedPrecondition,
             "open store '" + directory +
-                "': found a RocksDB without a FORMAT file; expected an empty folder or one "
-                "that statcollectord made; choose another with --data-dir"};
+                "': found a RocksDB without a FORMAT file; expected an empty folder or one created by "
+                "statcollectord; choose a different one with --data-dir"};
   }
   std::string word1, word2;
   int found = 0;
@@ -72,7 +72,7 @@ Status CheckFormatFile(const std::string& directory, int version) {
     return {Code::kFailedPrecondition,
             "open store '" + directory + "': format version is " + std::to_string(found) +
                 ", from before the first release; this build reads " + std::to_string(kOldestRead) + ".." +
-                std::to_string(version) + "; choose another folder with --data-dir and record again"};
+                std::to_string(version) + "; choose a different folder with --data-dir and record again"};
   }
   return Status::Ok();
 }

@@ -1,5 +1,5 @@
-// The file FORMAT of a data directory: "statcollect store <version>". Written before anything else is, so
-// that a directory without it is not one of ours.
+// The file FORMAT of a data directory: "statcollect store <version>". It is written before anything else, so
+// a directory without it is not a statcollect store.
 #ifndef STATCOLLECT_SERVER_STORE_FORMAT_FILE_H_
 #define STATCOLLECT_SERVER_STORE_FORMAT_FILE_H_
 
@@ -9,10 +9,10 @@
 
 namespace statcollect {
 
-// Writes the file, durably and whole or not at all, if the directory holds no store; else checks it.
-// kFailedPrecondition: a newer version, or a RocksDB of somebody else's. kDataLoss: the file is damaged.
+// If the directory holds no store, writes the file durably and atomically; otherwise checks it.
+// kFailedPrecondition: a newer version, or a foreign RocksDB. kDataLoss: the file is damaged.
 Status CheckFormatFile(const std::string& directory, int version);
-// Writes the file into a directory that has none, durably and whole or not at all.
+// Writes the file into a directory that has none, durably and atomically.
 Status WriteFormatFile(const std::string& directory, int version);
 bool HasFormatFile(const std::string& directory);
 

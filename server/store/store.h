@@ -1,8 +1,8 @@
-// What the collector keeps, as an interface narrow enough for another engine: append batches with their
+// The collector's storage, as an interface narrow enough for a different engine: append batches with their
 // watermarks in one atomic write, scan a key range in order, read a point, drop.
 //
-// A run has attempts; each attempt has a numeric id of its own (AttemptId) that is part of every key and is
-// never reused. Thread-safe: any method from any thread. Append is called by one committer at a time.
+// A run has attempts; each has a numeric id (AttemptId) that is part of every key and is never reused.
+// Thread-safe. Only one committer at a time calls Append.
 #ifndef STATCOLLECT_SERVER_STORE_STORE_H_
 #define STATCOLLECT_SERVER_STORE_STORE_H_
 
@@ -39,43 +39,43 @@ struct AttemptMeta {
 struct RankMeta {
   SessionInfo info;
   std::uint64_t durable_seq = 0;  // watermark
-  std::uint64_t records = 0;      // stored, all kinds
+  std::uint64_t records = 0;      // stored, of all kinds
   std::uint64_t stat_records = 0;
   std::uint64_t steps = 0;                             // distinct steps with statistics
   std::optional<std::uint64_t> first_step, last_step;  // of statistics, scalars and step ends
   std::map<std::string, std::uint64_t> dropped;        // reported by the agent
   std::int64_t last_write_unix_nanos = 0;
-  bool finished = false;  // said goodbye
+  bool finished = false;  // it said goodbye
 };
 
-// A batch in the form in which the store will keep it.
+// A batch in its stored form.
 class PreparedBatch {
  public:
   virtual ~PreparedBatch() = default;
 };
 
-// Prepares the batches of one stream, in order: the part of storing that needs the processor, so that many
-// streams can do it side by side. Not thread-safe. What it made is appended in that order, and nothing beyond
-// a batch that could not be appended: later ones may refer to it.
+// Prepares the batches of one stream, in order: the CPU-bound part of storing, which several streams do in
+// parallel. Not thread-safe. Prepared batches must be appended in order, and none after one that could not be
+// appended, because later ones may refer to it.
 class StreamWriter {
  public:
   virtual ~StreamWriter() = default;
   virtual std::unique_ptr<PreparedBatch> Prepare(const RecordBatch& batch) = 0;
 };
 
-// A batch that has been validated, trimmed to what is new, and may be stored: `meta` is the rank's state
-// after it. `meta->info` changes by PutRank only: Append stores it where the rank has none yet.
+// A batch to store, validated and trimmed to what is new. `meta` is the rank's state after it. Only PutRank
+// changes a stored `meta->info`; Append stores it if the rank has none.
 struct AppendItem {
   AttemptId attempt = 0;
   std::uint32_t rank = 0;
-  const RecordBatch* batch = nullptr;  // not looked at if `prepared` is there
+  const RecordBatch* batch = nullptr;  // ignored if `prepared` is set
   const RankMeta* meta = nullptr;
   const PreparedBatch* prepared =
-      nullptr;  // null: Append prepares `batch`, without reference to earlier ones
+      nullptr;  // null: Append prepares `batch`, without references to earlier ones
 };
 
-// What the collector itself says about a rank. `number` is its own (below 2^63): the same number in the same
-// step again replaces what was there.
+// An event that the collector itself adds to a rank. `number` (below 2^63) is chosen by the collector: an
+// event with the same number in the same step is replaced.
 struct CollectorEvent {
   std::uint32_t rank = 0;
   std::uint64_t number = 0;
@@ -88,16 +88,16 @@ struct StatBlock {
   StatColumns columns;
 };
 
-// What a block tells before it is decoded.
+// The part of a block that is known before decoding.
 struct BlockHead {
   std::uint64_t step = 0;
-  std::uint32_t activation = 0;  // the lowest in it
+  std::uint32_t activation = 0;  // the lowest in the block
   std::size_t records = 0;
   BlockDigest digest{};
 };
 
-// Ordered forward scan. Usage: while (it->Next()) use it->block(); then check it->status(). Or, where many
-// blocks need not be decoded: while (it->NextHead()) look at it->head(), and Load what is wanted.
+// Ordered forward scan. Usage: while (it->Next()) use it->block(); then check it->status(). If many blocks
+// need not be decoded: while (it->NextHead()) look at it->head(), and Load the block if needed.
 class StatScan {
  public:
   virtual ~StatScan() = default;
@@ -109,9 +109,9 @@ class StatScan {
   const StatBlock& block() const { return block_; }  // valid until the next call of Next
 
   virtual bool NextHead() = 0;                // false at the end or on failure
-  virtual const BlockHead& head() const = 0;  // of the block that NextHead came to
-  // Decodes that block into `columns`, whose content is replaced; `sketches`: with sketches and samples, else
-  // its sketch_width is 0. False on failure.
+  virtual const BlockHead& head() const = 0;  // of the block of the last NextHead
+  // Decodes that block into `columns`, replacing their content. `sketches`: including sketches and samples;
+  // otherwise its sketch_width is 0. False on failure.
   virtual bool Load(bool sketches, StatColumns* columns) = 0;
   virtual const Status& status() const = 0;      // kDataLoss names the key that fails its checksum
   virtual std::uint64_t bytes_read() const = 0;  // encoded bytes so far
@@ -139,33 +139,33 @@ struct StoredCapture {
   std::uint32_t activation = 0;
   std::uint32_t layout = 0;
   std::uint64_t elements = 0;      // that were kept
-  std::uint64_t bytes_stored = 0;  // from the first byte on, without a gap
+  std::uint64_t bytes_stored = 0;  // from the first byte on, without gaps
 };
 
 struct StoreUsage {
   std::uint64_t disk_bytes = 0;           // of the store's files
   std::uint64_t disk_free_bytes = 0;      // of its file system
   std::uint64_t disk_capacity_bytes = 0;  // of its file system
-  std::uint64_t unflushed_bytes = 0;      // in memory and in the log, still to be written into tables
+  std::uint64_t unflushed_bytes = 0;      // in memory and in the log, not yet written to tables
 };
 
-// What is stored of an attempt, for retention and status.
+// Summary of a stored attempt, for retention and status.
 struct AttemptTally {
   AttemptMeta meta;
   std::uint32_t ranks = 0;
   std::uint64_t records = 0;
-  std::uint64_t bytes = 0;                       // on disk, about
+  std::uint64_t bytes = 0;                       // on disk, approximate
   std::map<std::string, std::uint64_t> dropped;  // reported by the agents, by cause
   std::int64_t last_write_unix_nanos = 0;        // the start, if nothing was written
-  bool finished = false;                         // every rank of its world said goodbye
+  bool finished = false;                         // every rank of the launch said goodbye
   bool kept = false;                             // its run is exempt from retention
 };
 
 struct CheckpointReport {
-  std::string directory;  // as it was resolved
+  std::string directory;  // the resolved path
   std::uint64_t files = 0;
   std::uint64_t bytes = 0;  // of the files
-  bool linked = false;      // its tables share their space with the store: same file system
+  bool linked = false;      // its tables share disk space with the store (same file system)
 };
 
 class Store {
@@ -178,20 +178,21 @@ class Store {
   virtual Result<std::vector<AttemptMeta>> Attempts(const std::string& run) = 0;
   // Durable when it returns. Assigns id and number.
   virtual Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) = 0;
-  // Removes the attempts' data and catalogue entries, durably; unknown ids are ignored. Scans under way keep
+  // Durably removes the attempts' data and catalogue entries; unknown ids are ignored. Running scans keep
   // their snapshot.
   virtual Status DropAttempts(std::span<const AttemptId> ids) = 0;
-  // Their configuration has the settings that were added since the hello.
+  // Their configuration includes the settings added after the hello.
   virtual Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) = 0;
   // Durable when it returns.
   virtual Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) = 0;
-  // Every attempt, by run and number. Reads the catalogue's small values only.
+  // Every attempt, by run and number. Reads only the catalogue's small values.
   virtual Result<std::vector<AttemptTally>> Census() = 0;
-  // Exempts a run from retention, or ends that; durable when it returns. Ends by itself when the run's last
-  // attempt is dropped. kNotFound: no such run.
+  // Exempts a run from retention, or ends the exemption; durable when it returns. The exemption ends when the
+  // run's last attempt is dropped. kNotFound: no such run.
   virtual Status KeepRun(const std::string& run, bool keep) = 0;
-  // Small documents that belong to a run (a noise profile), by name; gone with its last attempt. Durable when
-  // it returns; nothing: removes. kNotFound: no such run; kInvalidArgument: over kDocumentBytesMax.
+  // Small documents of a run (a noise profile), by name; removed with its last attempt. Durable when it
+  // returns. Without a value: removes the document. kNotFound: no such run; kInvalidArgument: larger than
+  // kDocumentBytesMax.
   virtual Status PutDocument(const std::string& run, const std::string& name,
                              const std::optional<std::string>& content) = 0;
   virtual Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) = 0;
@@ -202,25 +203,26 @@ class Store {
   // For the batches of one stream. Must not outlive the store.
   virtual std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) = 0;
   // One atomic write of all items: definitions, records and rank metas; synced if the store was opened with
-  // fsync durability. After a failed write every later one fails too, until Recover says otherwise.
+  // fsync durability. After a failed write, every later one fails, too, until Recover succeeds.
   virtual Status Append(std::span<const AppendItem> items) = 0;
-  // Adds events of the collector's own, durable when it returns. Events returns them among the agents', with
-  // `from_collector` set; they are gone with the attempt and count in no tally. kNotFound: no such attempt.
+  // Adds events of the collector, durable when it returns. Events returns them with the agents', with
+  // `from_collector` set; they are removed with the attempt and not counted in tallies. kNotFound: no such
+  // attempt.
   virtual Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) = 0;
-  // OK: writes are taken. After a write that failed for want of space (kResourceExhausted) it opens the store
-  // anew, which takes as long as a start and makes readers wait: call it when there is space again, and again
-  // while it still says kResourceExhausted: it waits for scans that are under way, never for the store's own
-  // background work. From OK on, ranks and records are durable as read; the write that failed may be among
-  // them. Any other failure is for good.
+  // OK: writes are accepted. After a write that failed for lack of space (kResourceExhausted), reopens the
+  // store, which takes as long as a start and blocks readers. Call it when there is space again, and repeat
+  // while it returns kResourceExhausted: it waits for running scans, but never for the store's own background
+  // work. After OK, ranks and records are durable as read; the failed write may be among them. Other failures
+  // are permanent.
   virtual Status Recover() = 0;
 
   // Blocks of a rank by (step, first activation).
   virtual std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;
-  // One activation over steps, ascending, without reading the others. Cost: one point read a step, about 5
-  // us.
+  // One activation over the steps, ascending, without reading the others. Cost: one point read per step,
+  // about 5 us.
   virtual Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
                                                           std::uint32_t activation, StepBounds steps) = 0;
-  // Distinct steps that have statistics, ascending. Cost: one seek a step.
+  // Distinct steps with statistics, ascending. Cost: one seek per step.
   virtual Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
                                                        StepBounds steps) = 0;
   virtual Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
@@ -239,14 +241,14 @@ class Store {
   // By step and activation. Reads no values.
   virtual Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
                                                       StepBounds steps) = 0;
-  // The chunk of a capture's values that begins at this byte. kNotFound: none does.
+  // The chunk of a capture's values that begins at this byte. kNotFound: there is none.
   virtual Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                              std::uint32_t activation, std::uint32_t offset) = 0;
 
-  // --- itself
-  // Writes a consistent copy into an absent or empty directory (absolute path, not in the store): a store of
-  // its own, with everything that was appended before the call. It appears whole or not at all. May take as
-  // long as copying the store, where the directory is on another file system. kInvalidArgument: the
+  // --- the store itself
+  // Writes a consistent copy into an absent or empty directory (absolute path, outside the store): a complete
+  // store with everything that was appended before the call. It appears completely or not at all. Takes as
+  // long as copying the store if the directory is on a different file system. kInvalidArgument: the
   // directory; kResourceExhausted: no space.
   virtual Result<CheckpointReport> Checkpoint(const std::string& directory) = 0;
   virtual Result<StoreUsage> Usage() = 0;

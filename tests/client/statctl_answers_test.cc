@@ -209,7 +209,7 @@ TEST_F(Statctl, WhyNoCollectorAnswersIsSaidWithItsOwnNextStep) {
   EXPECT_THAT(error(other.address()),
               AllOf(HasSubstr("it does not speak gRPC"), Not(HasSubstr("start one"))));
   EXPECT_THAT(error("no-such-host.invalid:7433"),
-              AllOf(HasSubstr("host 'no-such-host.invalid' is not known"), Not(HasSubstr("start one"))));
+              AllOf(HasSubstr("host 'no-such-host.invalid' is unknown"), Not(HasSubstr("start one"))));
   const testing::SilentPort silent;
   EXPECT_THAT(error(silent.address()),
               AllOf(HasSubstr("answered within 3 s"), HasSubstr("firewall"), Not(HasSubstr("start one"))));

@@ -437,7 +437,7 @@ TEST_F(Statctl, StatusPrintsHealthInUnitsForPeople) {
   EXPECT_THAT(
       done.out,
       AllOf(
-          HasSubstr("lost by agents  1,203 records, in all runs held: buffer_full 1,200, closed 3"),
+          HasSubstr("lost by agents  1,203 records, in all stored runs: buffer_full 1,200, closed 3"),
           HasSubstr("lag             4,000 records (1.0 MiB) received and not yet durable"),
           HasSubstr("retention       removes runs older than 30 d 0 h, and the oldest runs above 200.0 GiB"),
           HasSubstr("retention note  the clock moved"), HasSubstr("kept            base"),
@@ -511,7 +511,7 @@ class Exponents : public Statctl {
 TEST_F(Exponents, AreSummedUpByTensorAndDrawnForOne) {
   const Finished summary = Run({"exponents", "base"});
   EXPECT_EQ(summary.code, 0) << summary.err;
-  EXPECT_THAT(summary.out, HasSubstr("1 of 1 tensors of base have had a step in which f16 would lose 1 %"));
+  EXPECT_THAT(summary.out, HasSubstr("1 of 1 tensors of base have a step in which f16 would lose 1 %"));
   EXPECT_THAT(summary.out,
               ::testing::ContainsRegex("25\\.00 % +25\\.00 % +- +- +4 +4 +2 +0 +output +blocks"));
   EXPECT_THAT(Run({"exponents", "base", "--dtype", "bf16"}).out, HasSubstr("0 of 1 tensors"));
@@ -592,7 +592,7 @@ TEST_F(Captures, WhatIsThereIsListedAndSavedWithoutAsking) {
   const Finished several =
       Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--out", folder_ + "/one.npy"});
   EXPECT_EQ(several.code, 2);
-  EXPECT_THAT(several.err, HasSubstr("several were captured; choose one with --rank"));
+  EXPECT_THAT(several.err, HasSubstr("several tensors were captured; choose one with --rank"));
   const Finished saved =
       Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--rank", "1", "--out", folder_ + "/one.npy"});
   EXPECT_EQ(saved.code, 0) << saved.err;

@@ -157,7 +157,7 @@ def test_request_during_training_gives_the_values_bit_for_bit(collector: Collect
         assert pending.code == 0
         training.end()
     ended = collector.statctl("capture", "live", "fc2", "--step", "100000")
-    assert ended.code == 2 and "no rank of it is connected" in ended.err
+    assert ended.code == 2 and "none of its ranks is connected" in ended.err
     missed = collector.json("captures", "live")["requests"][-1]["ranks"]
     assert [r["state"] for r in missed] == ["missed", "missed"]
     assert all("the run ended at step" in r["why"] for r in missed)

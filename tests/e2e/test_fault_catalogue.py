@@ -84,4 +84,4 @@ def test_a_run_raises_an_alarm_if_numbers_break_and_none_if_nothing_is_wrong(rec
 def test_what_only_one_run_recorded_is_told_from_what_differs(recorded: Collector) -> None:
     done = recorded.statctl("diff", "base-plain.1", "recorded_outputs.1")
     assert done.code == 0
-    assert "records compared are equal bit for bit; others are in one run only." in done.out.splitlines()[0]
+    assert "records compared are equal bit for bit; others exist in only one run." in done.out.splitlines()[0]

@@ -60,7 +60,7 @@ def go_on(collector: Collector, folder: Path, run: str, checkpoint: str, *how: s
 def test_weights_loaded_from_a_checkpoint_are_compared_with_what_the_other_run_had(collector: Collector, folder: Path) -> None:
     report = go_on(collector, folder, "parts", f"whole.{STOP}")
     assert report["verdict"] == "identical", report
-    (note,) = [note for note in report["notes"] if "launched anew" in note]
+    (note,) = [note for note in report["notes"] if "launched again" in note]
     assert f"at step {STOP}; its weights as loaded there were compared with those of whole after step {STOP - 1}" in note
     weights = 6
     initial = collector.diff("whole", "parts", "--steps", str(STOP), "--kinds", "weight")

@@ -203,7 +203,7 @@ def test_a_killed_training_leaves_a_gap_free_prefix(collector: Collector, tmp_pa
         file.write(files(spill)[0].read_bytes()[-40:-20])
     collector.start()
     sent = collector.json("import", "spill", str(spill))["files"][0]
-    assert sent["ok"] and "not written to their end" in sent["result"], sent
+    assert sent["ok"] and "incomplete when the process ended" in sent["result"], sent
     assert check_prefix(collector, "killed") >= 45
     assert collector.json("runs")["runs"][0]["state"] == "interrupted"
 
@@ -254,9 +254,9 @@ def test_a_damaged_file_is_sent_up_to_the_damage_and_left(collector: Collector, 
     head = file.with_name("head.spill")
     content[3] ^= 1
     head.write_bytes(content)
-    assert "no spill file" in collector.statctl("import", "spill", str(head)).out
+    assert "not a spill file" in collector.statctl("import", "spill", str(head)).out
     os.mkfifo(spill / "pipe.spill")
-    assert "no regular file" in collector.statctl("import", "spill", str(spill)).out, "and it does not wait for a writer"
+    assert "not a regular file" in collector.statctl("import", "spill", str(spill)).out, "and it does not wait for a writer"
 
 
 def test_a_full_disk_is_said_and_counted_and_the_training_goes_on(collector: Collector, small_disk: Path) -> None:

@@ -58,7 +58,7 @@ def test_runs_of_one_and_of_two_ranks_are_compared_replica_by_replica(runs: Coll
     assert (report["ranks"], report["ranks_b"]) == ([0], [0, 1])
     assert (report["inputs"]["weights"], report["inputs"]["batches"]) == ("identical", "unknown")
     assert report["compared"]["records"] > 2 * 4 * 30
-    assert any("activations, batches and losses are of each rank's own data" in note for note in report["notes"])
+    assert any("activations, batches and losses depend on each rank's own data" in note for note in report["notes"])
     assert runs.diff("one", "two")["first"]["stage"] == "batch"  # rank 0 of two has half of the sequences
 
     report = runs.diff("one", "unsynced", *merged)
@@ -66,7 +66,7 @@ def test_runs_of_one_and_of_two_ranks_are_compared_replica_by_replica(runs: Coll
     assert (first["step"], first["stage"], first["rank"], first["rank_b"]) == (2, "grad", 0, None)
     assert report["spread"]["ranks_b"] == [0, 1]
     text = runs.statctl("diff", "one", "unsynced", *merged).out
-    assert "ranks 0 (B: 0, 1)" in text and "0 (B: 1)" in text and "share out the same batch" in text
+    assert "ranks 0 (B: 0, 1)" in text and "0 (B: 1)" in text and "divide the same batch" in text
 
     first = runs.diff("one", "merged_lr", "--merge-ranks", "--tolerance", "0.002")["first"]
     assert (first["step"], first["stage"], first["reason"]) == (1, "optimizer", "numeric")

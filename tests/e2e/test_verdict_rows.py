@@ -118,7 +118,7 @@ def test_an_eps_is_named_at_its_module_though_it_shows_later(runs: Collector, tm
     assert text.startswith("DIVERGED at step 0, rank 0, forward, b.2.ln2 (LayerNorm): numeric, distance 2")
     assert "everything before it agrees bit for bit" in text
     assert f"{root['agreeing']} records of its rank were compared before it" in text
-    assert "above its tolerance first: step 5, rank 0, optimizer, b.0.attn.qkv.bias (Parameter), distance" in text
+    assert "first above its tolerance: step 5, rank 0, optimizer, b.0.attn.qkv.bias (Parameter), distance" in text
 
 
 @pytest.mark.parametrize("bug", ["joint.kernel_eps", "joint.kernel_unrecorded"])

@@ -7,8 +7,8 @@
 //   (*agent)->EndStep();
 //   (*agent)->Close(std::chrono::seconds(5));
 //
-// Exposes no type of gRPC, protobuf, Abseil or CUDA. The agent never throws, never installs signal handlers,
-// never writes to standard output. After fork() the child's copy is inert.
+// No gRPC, protobuf, Abseil or CUDA type is exposed. The agent never throws, never installs signal handlers
+// and never writes to standard output. After fork(), the child's copy is inert.
 #ifndef STATAGENT_AGENT_H_
 #define STATAGENT_AGENT_H_
 
@@ -57,17 +57,16 @@ struct Identity {
   std::int32_t depth = 0;
 };
 
-// produced == acked + sum of dropped + pending, at every moment.
+// Invariant: produced == acked + pending + the sum of dropped.
 struct Counters {
   std::uint64_t produced = 0;  // records handed to the agent (tensors, scalars, events, step ends)
   std::uint64_t acked = 0;     // durable in the collector
   std::uint64_t pending = 0;   // in the agent's memory or in its spill file
-  std::uint64_t spilled =
-      0;  // of these, in the spill file; after Close: left there for `statctl import spill`
+  std::uint64_t spilled = 0;   // part of pending: in the spill file, after Close for `statctl import spill`
   std::map<std::string, std::uint64_t> dropped;  // by cause
 };
 
-// Statistics of one tensor. The floating ones hold only if has_finite.
+// Statistics of one tensor. min to l2 are valid only if has_finite.
 struct Statistics {
   std::uint64_t numel = 0, nan = 0, pos_inf = 0, neg_inf = 0, zero = 0, neg = 0, pos = 0;
   bool has_finite = false;
@@ -77,74 +76,76 @@ struct Statistics {
   std::vector<double> samples;
 };
 
-// Statistics of one tensor, without a collector. `sketch`: 0, 16, 32, 64. kInvalidArgument says what is wrong
-// with the view.
+// Computes the statistics of one tensor, without a collector. `sketch`: 0, 16, 32, 64. kInvalidArgument: the
+// view is invalid; the message says why.
 STATAGENT_API Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch = 16,
                                          std::uint32_t samples = 0);
 
-// Binary exponents floor(log2(|x|)) of the finite elements that are not 0 (complex: of both parts): counts[e
-// - lowest] of exponent e; the first and the last count take what lies beyond. float64 reaches from -1074 to
-// 1023. A pass of its own. `stream` as for Compute.
+// Counts the binary exponents floor(log2(|x|)) of the finite nonzero elements (complex: of both parts).
+// counts[e - lowest] is the count of exponent e; the first and last count include everything beyond them.
+// Exponents of float64 range from -1074 to 1023. This is a separate pass. `stream` as for Compute.
 STATAGENT_API Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts);
 STATAGENT_API Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts,
                                     void* stream);
 
-// The same in the CUDA stream that produced the tensor, whose result it waits for, no longer than a minute. A
-// null stream is the device's default one. kUnimplemented: no CUDA engine in this build, or no driver or
-// device for it.
+// The same, in the CUDA stream that produced the tensor. Waits for the result, at most one minute. A null
+// stream is the device's default stream. kUnimplemented: this build has no CUDA engine, or the machine has no
+// driver or device for it.
 STATAGENT_API Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch,
                                          std::uint32_t samples, void* stream);
 
-// Memory at one moment; each quantity in bytes.
+// Memory at one point in time; each quantity in bytes.
 struct MemoryUsage {
   MemoryPhase phase = MemoryPhase::kPostForward;
   std::uint32_t micro_batch = 0;
   std::string_view device = "cpu";  // "cuda:0", "cpu"
-  std::string_view module = {};     // qualified path, if it is about one module's pass
+  std::string_view module = {};     // qualified path, if measured for one module's pass
   std::map<MemoryQuantity, std::int64_t> bytes = {};
 };
 
-// How much of an input is no padding.
+// Fraction of an input that is not padding.
 struct InputDensity {
   std::string_view input;
   DensityType type = DensityType::kEmbed;
   std::uint32_t micro_batch = 0;
   std::int64_t pad_index = 0;                            // elements of this value are padding
   std::uint64_t valid = 0, total = 0;                    // elements
-  std::span<const std::uint64_t> valid_per_sample = {};  // left out where there are more than 4096
+  std::span<const std::uint64_t> valid_per_sample = {};  // at most 4096; empty for more samples
 };
 
 class STATAGENT_API Agent {
  public:
-  // Validates the options, says hello to the collector and waits for its answer up to connect_timeout.
-  // kInvalidArgument: an option; kAlreadyExists: the run has data and if_exists is error; kUnavailable:
-  // `required` and no collector. With STATAGENT_DISABLE=1 it succeeds and does nothing from then on.
+  // Validates the options, connects to the collector and waits up to connect_timeout for its answer.
+  // kInvalidArgument: an option is invalid. kAlreadyExists: the run has data and if_exists is "error".
+  // kUnavailable: no collector, and `required` is true. With STATAGENT_DISABLE=1 it succeeds, and the agent
+  // does nothing.
   static Result<std::unique_ptr<Agent>> Start(Options options);
 
-  ~Agent();  // as Close(2 s)
+  ~Agent();  // calls Close(2 s)
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // Computes the tensor's statistics and queues them. Returns kOk also if the record had to be dropped (it is
-  // counted) or the step is not wanted; kInvalidArgument for a bad view or name. Never blocks on the network.
-  // `stream`: the CUDA stream that produced the tensor, in which it is computed later; ignored for CPU
-  // tensors. kUnimplemented: a CUDA tensor, and no engine, driver or device for it. Any thread.
+  // Computes the tensor's statistics and queues them. Thread-safe; never blocks on the network. Returns kOk
+  // even if the record was dropped (and counted) or the step is not recorded. kInvalidArgument: the view or
+  // the name is invalid. kUnimplemented: a CUDA tensor without an engine, driver or device for it.
+  // `stream`: the CUDA stream that produced the tensor and in which its statistics are computed; ignored for
+  // CPU tensors.
   Status Observe(const Identity& identity, const TensorView& tensor, void* stream = nullptr) noexcept;
 
-  // For callers on a hot path: intern the identity once (call must be >= 0), then observe by handle.
+  // For hot paths: intern the identity once (call must be >= 0), then observe by handle.
   Result<std::uint32_t> Intern(const Identity& identity) noexcept;
   Status Observe(std::uint32_t handle, const TensorView& tensor, void* stream = nullptr) noexcept;
 
-  // Several tensors by handle, as Observe for each; on a GPU with as few kernel launches as possible (one for
-  // all small tensors of a dtype). All in one stream. Takes what it can: returns the first error, *refused
-  // how many had one.
+  // Observes several tensors of one stream by handle; on a GPU with as few kernel launches as possible (one
+  // for all small tensors of a dtype). A tensor with an error does not stop the others: returns the first
+  // error, and their number in *refused.
   struct Item {
     std::uint32_t handle = 0;
     TensorView tensor;
   };
   Status ObserveList(std::span<const Item> items, void* stream, std::size_t* refused) noexcept;
 
-  // `step`: the current one, or one that is over, for what becomes known late.
+  // `step` defaults to the current step; it may be an earlier one, for values that become known late.
   Status LogScalar(std::string_view name, double value, std::uint32_t micro_batch = 0,
                    std::optional<std::uint64_t> step = {}) noexcept;
   Status LogEvent(std::string_view kind, std::string_view text,
@@ -152,36 +153,36 @@ class STATAGENT_API Agent {
                   std::optional<std::uint64_t> step = {}) noexcept;
   Status LogMemory(const MemoryUsage& usage) noexcept;
   Status LogDensity(const InputDensity& density, std::optional<std::uint64_t> step = {}) noexcept;
-  // Configuration that was not known at the start; the newest value of a name stands. kResourceExhausted:
-  // over 4000 names.
+  // Adds configuration that was not known at the start. The newest value of a name wins. kResourceExhausted:
+  // more than 4000 names.
   Status AddConfig(const std::map<std::string, std::string>& settings) noexcept;
 
-  // Ends the current step and begins the next. SetStep jumps, when resuming from a checkpoint (never
-  // backwards).
+  // Ends the current step and begins the next.
   void EndStep() noexcept;
+  // Jumps forward to a step, when resuming from a checkpoint.
   Status SetStep(std::uint64_t step) noexcept;
-  // CUDA graphs. A tensor that is observed in a stream while it is captured into a graph is recorded at each
-  // replay of the graph (in recorded steps), under its identity with the call counted from 0 in each step.
-  // The tensor must be memory that the graph keeps. Which step a replay belongs to is decided on the device:
-  // EndStep, SetStep and Flush enqueue a tiny kernel in the stream named here (default: the legacy default
-  // stream), and replays before it in stream order belong to the step that ends. Name the stream in which
-  // graphs are replayed, whenever it changes, and another one before it is destroyed: CUDA refuses the next
-  // mark in a stream that is gone, which the agent takes for a failure of the device. What its graphs replay
-  // from then on, and all later tensors on it, is counted as `device_error`.
+  // CUDA graphs: sets the stream in which graphs are replayed on a device. Call it whenever that stream
+  // changes, and before it is destroyed (with a different stream).
+  // A tensor observed while its stream is captured into a graph is recorded at each replay (in recorded
+  // steps), under its identity, with calls counted from 0 in each step. The graph must own the tensor's
+  // memory. The device decides to which step a replay belongs: EndStep, SetStep and Flush enqueue a small
+  // kernel, the mark, in this stream (default: the legacy default stream); replays before it in stream order
+  // belong to the step that ends. If the stream no longer exists, CUDA refuses the mark, and the agent
+  // treats this as a failure of the device: its replays and later tensors are counted as `device_error`.
   void ReplaysIn(int device, void* stream) noexcept;
-  // The devices with such graphs that live, at this moment.
+  // The devices that currently have such graphs.
   std::vector<int> ReplayDevices() const noexcept;
   std::uint64_t step() const noexcept;
   bool StepWanted() const noexcept;  // whether the current step is recorded
 
-  // Waits until everything handed over so far is durable in the collector or dropped. kDeadlineExceeded says
-  // what is pending.
+  // Waits until all records so far are durable in the collector or dropped. kDeadlineExceeded: some are still
+  // pending; the message says how many.
   Status Flush(std::chrono::milliseconds timeout) noexcept;
-  // Flush, goodbye, join the threads. Bounded by the timeout, and a quarter of a second to tell a connected
-  // collector what it will not get. What is still pending then is left in the spill file, or, without one,
-  // counted as dropped, which standard error says. Idempotent.
+  // Flushes, sends the goodbye and joins the threads. Takes at most the timeout plus a quarter of a second, in
+  // which a connected collector learns what it will not receive. Pending records stay in the spill file;
+  // without one they are counted as dropped and reported on standard error. Idempotent.
   Status Close(std::chrono::milliseconds timeout) noexcept;
-  // As Close, for a process that failed: without the goodbye, so that the run shows as interrupted.
+  // Like Close, for a process that failed: without the goodbye, so the run is shown as interrupted.
   Status CloseFailed(std::chrono::milliseconds timeout) noexcept;
 
   Counters counters() const noexcept;

@@ -1,5 +1,5 @@
-// Options of an agent. A field left at its default is taken from the environment variable STATAGENT_<FIELD>
-// where that is set (STATAGENT_RUN, STATAGENT_COLLECTOR, ...); what the program sets wins.
+// Options of an agent. A field that the program does not set is read from the environment variable
+// STATAGENT_<FIELD> (STATAGENT_RUN, STATAGENT_COLLECTOR, ...), if that is set.
 #ifndef STATAGENT_OPTIONS_H_
 #define STATAGENT_OPTIONS_H_
 
@@ -21,39 +21,39 @@ struct Options {
   std::string if_exists = {};
   // Flattened configuration, stored with the run.
   std::map<std::string, std::string> config = {};
-  // True: Start fails if the collector cannot be reached within connect_timeout. Default false: go on
-  // without, keep trying.
+  // True: Start fails if the collector cannot be reached within connect_timeout. Default false: continue
+  // without it and keep trying.
   std::optional<bool> required = {};
-  // Defaults: RANK/LOCAL_RANK/WORLD_SIZE (torchrun), OMPI_COMM_WORLD_*, PMI_*, SLURM_*, else 0 of 1.
+  // Defaults: RANK/LOCAL_RANK/WORLD_SIZE (torchrun), OMPI_COMM_WORLD_*, PMI_*, SLURM_*, otherwise 0 of 1.
   std::optional<std::uint32_t> rank = {}, local_rank = {}, world_size = {};
   // Equal in all ranks of one launch, different between launches. Default: derived from the launcher's
   // variables.
   std::string launch = {};
   // Steps in which tensors are recorded: "0-9,20,100-", "0-99,every=10". Default: all. Scalars, events, step
-  // ends and the weights before the first step (Mode::kInit) are recorded always.
+  // ends and the weights before the first step (Mode::kInit) are always recorded.
   std::string steps = {};
-  // Tensors whose raw values are kept, beside their statistics: "NAME@STEPS" separated by ';', such as
-  // "blocks.1.ln2@3; blocks.0.mlp.fc1@3-5:kind=grad_output". docs/capture.md has all of it.
+  // Tensors whose raw values are kept: "NAME@STEPS" separated by ';', such as
+  // "blocks.1.ln2@3; blocks.0.mlp.fc1@3-5:kind=grad_output". See docs/capture.md.
   std::string captures = {};
-  // Tensors whose binary exponents are counted, to tell what fp16, bf16 or fp8 would lose of them:
-  // "PATTERN@STEPS" separated by ';', such as "*@0-,every=100" or "blocks.*@0-99:kind=weight_grad". Default:
-  // none. A pass of its own over each. docs/exponents.md has all of it.
+  // Tensors whose binary exponents are counted, which shows what fp16, bf16 or fp8 would lose of them:
+  // "PATTERN@STEPS" separated by ';', such as "*@0-,every=100" or "blocks.*@0-99:kind=weight_grad". Each
+  // takes a separate pass. Default: none. See docs/exponents.md.
   std::string exponents = {};
   // Sums in the sketch of each tensor: 0, 16 (default), 32, 64.
   std::optional<std::uint32_t> sketch = {};
-  // First elements kept of each tensor: 0 (default) .. 1024.
+  // Number of leading elements kept of each tensor: 0 (default) .. 1024.
   std::optional<std::uint32_t> samples = {};
-  // Observed tensors that may wait for the sender. Default 32768. More than that are dropped and counted.
+  // Observed tensors that may wait to be sent; more are dropped and counted. Default 32768.
   std::optional<std::size_t> buffer_records_max = {};
-  // Threads that reduce CPU tensors of more than 256 Ki elements, the observing one included: 1..64. Default:
-  // OMP_NUM_THREADS, else the processors this process may use divided by the ranks on this host
+  // Threads that reduce CPU tensors of more than 256 Ki elements, including the observing one: 1..64. Default:
+  // OMP_NUM_THREADS, otherwise the processors this process may use divided by the ranks on this host
   // (LOCAL_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE); at most 4.
   std::optional<std::uint32_t> threads = {};
-  // Folder on a local disk where records wait in a file while the collector is away or too slow and the memory is full; made if it is
-  // not there. Default: none, such records are dropped and counted. What the collector does not have at the end stays in the file:
-  // `statctl import spill FOLDER` sends it.
+  // Folder on a local disk for a file of records that do not fit in memory while the collector is away or
+  // slow; created if missing. Records that are still in the file at the end are sent by
+  // `statctl import spill FOLDER`. Default: none, such records are dropped and counted.
   std::string spill_dir = {};
-  // Most bytes of that file, as "512MiB" or "20GiB"; at least 64MiB. Default 1GiB.
+  // Maximum size of that file, such as "512MiB" or "20GiB"; at least 64MiB. Default 1GiB.
   std::string spill_limit = {};
   // How long Start waits for the collector's answer. Default 3 s.
   std::optional<std::chrono::milliseconds> connect_timeout = {};

@@ -1,8 +1,8 @@
-/* The C interface of the statcollect agent, for other languages. Every function may be called from any
- * thread, never throws and never blocks on the network except where it says so. Functions return 0 on
- * success, else a gRPC status code (3 invalid argument, 4 deadline exceeded, 6 already exists, 14
- * unavailable); statagent_last_error() then holds the message. Structures begin with struct_size = sizeof(the
- * structure), so that later versions can add fields at the end. */
+/* The C interface of the statcollect agent, for other languages. All functions are thread-safe, never throw
+ * and, unless stated otherwise, never block on the network. Functions that return int return 0 on success,
+ * otherwise a gRPC status code (3 invalid argument, 4 deadline exceeded, 6 already exists, 14 unavailable)
+ * with a message in statagent_last_error(). Set struct_size of each structure to its sizeof, so that later
+ * versions can add fields at the end. */
 #ifndef STATAGENT_STATAGENT_H_
 #define STATAGENT_STATAGENT_H_
 
@@ -21,8 +21,8 @@ extern "C" {
 
 typedef struct statagent_agent statagent_agent;
 
-/* Null pointers and negative numbers mean: not set, use the environment (STATAGENT_<NAME>), else the default.
- */
+/* Null pointers and negative numbers mean "not set": the environment (STATAGENT_<NAME>) applies, otherwise
+ * the default. */
 typedef struct {
   uint32_t struct_size;
   const char* run;
@@ -73,37 +73,37 @@ typedef struct {
 
 typedef struct {
   uint32_t struct_size;
-  uint32_t has_finite; /* 1 if min..l2 hold */
+  uint32_t has_finite; /* 1 if min..l2 are valid */
   uint64_t numel, nan, pos_inf, neg_inf, zero, neg, pos;
   double min, max, mean, std, l1, l2;
   uint64_t hash;
-  uint32_t sketch_count, sample_count; /* written to the arrays given to statagent_compute */
+  uint32_t sketch_count, sample_count; /* written to the arrays passed to statagent_compute */
 } statagent_statistics;
 
 typedef struct {
   uint32_t struct_size;
   uint64_t produced, acked, pending, dropped; /* produced == acked + dropped + pending */
-  uint64_t spilled;                           /* of pending: in the spill file */
+  uint64_t spilled;                           /* part of pending: in the spill file */
 } statagent_counts;
 
-/* Memory at one moment. phase, present: MemoryPhase and bits of MemoryQuantity in statagent/types.h; bytes:
- * one number for each bit that is set, lowest bit first. */
+/* Memory at one point in time. phase, present: MemoryPhase and bits of MemoryQuantity in statagent/types.h;
+ * bytes: one number for each bit that is set, lowest bit first. */
 typedef struct {
   uint32_t struct_size;
   uint32_t phase;
   uint32_t micro_batch;
   uint32_t present;
   const char* device; /* "cuda:0", "cpu" */
-  const char* module; /* qualified path, if it is about one module's pass; may be null */
+  const char* module; /* qualified path, if measured for one module's pass; may be null */
   const int64_t* bytes;
 } statagent_memory;
 
-/* How much of an input is no padding. type: DensityType in statagent/types.h. */
+/* Fraction of an input that is not padding. type: DensityType in statagent/types.h. */
 typedef struct {
   uint32_t struct_size;
   uint32_t type;
   uint32_t micro_batch;
-  uint32_t samples; /* entries of valid_per_sample; left out where there are more than 4096 */
+  uint32_t samples; /* entries of valid_per_sample, at most 4096; 0 for more samples */
   const char* input;
   int64_t pad_index;     /* elements of this value are padding */
   uint64_t valid, total; /* elements */
@@ -114,26 +114,26 @@ typedef struct {
 STATAGENT_C_API const char* statagent_last_error(void);
 STATAGENT_C_API const char* statagent_version(void);
 
-/* Waits for the collector's answer up to connect_timeout_ms. 6: the run has data and if_exists is error. */
+/* Waits up to connect_timeout_ms for the collector's answer. 6: the run has data and if_exists is "error". */
 STATAGENT_C_API int statagent_start(const statagent_options* options, statagent_agent** agent);
-/* Flush, goodbye, join; bounded by the timeout, and a quarter of a second to tell a connected collector what
- * it will not get. What is pending then stays in the spill file, or, without one, counts as dropped, which
- * standard error says. Idempotent; keeps the handle. */
+/* Flushes, sends the goodbye and joins the threads. Takes at most the timeout plus a quarter of a second, in
+ * which a connected collector learns what it will not receive. Pending records stay in the spill file;
+ * without one they are counted as dropped and reported on standard error. Idempotent; keeps the handle. */
 STATAGENT_C_API int statagent_close(statagent_agent* agent, int64_t timeout_ms);
-/* As statagent_close, for a process that failed: without the goodbye, so that the run shows as interrupted. */
+/* Like statagent_close, for a process that failed: without the goodbye, so the run is shown as interrupted. */
 STATAGENT_C_API int statagent_close_failed(statagent_agent* agent, int64_t timeout_ms);
-/* Close (2 s) if not closed, and release the handle. Null is allowed. */
+/* Closes the agent (2 s) if it is open, and releases the handle. Null is allowed. */
 STATAGENT_C_API void statagent_free(statagent_agent* agent);
 
-/* Interns an identity: same identity, same handle. */
+/* Interns an identity; equal identities get the same handle. */
 STATAGENT_C_API int statagent_intern(statagent_agent* agent, const statagent_identity* identity,
                                      uint32_t* handle);
-/* Statistics of the tensor under the handle, in the current step. stream: CUDA stream, null for CPU. A handle
- * may be observed once in a step; a second time is refused (3). */
+/* Records the tensor's statistics under the handle, in the current step. stream: CUDA stream, null for CPU. A
+ * handle can be observed once per step; a second time is refused (3). */
 STATAGENT_C_API int statagent_observe(statagent_agent* agent, uint32_t handle, const statagent_tensor* tensor,
                                       void* stream);
-/* Several tensors of one stream under their handles, as statagent_observe for each; on a GPU with as few
- * kernel launches as possible. Takes what it can: returns the first error, *refused how many had one. */
+/* Observes several tensors of one stream; on a GPU with as few kernel launches as possible. A tensor with an
+ * error does not stop the others: returns the first error, and their number in *refused. */
 STATAGENT_C_API int statagent_observe_list(statagent_agent* agent, uint64_t count, const uint32_t* handles,
                                            const statagent_tensor* const* tensors, void* stream,
                                            uint64_t* refused);
@@ -142,53 +142,54 @@ STATAGENT_C_API int statagent_log_scalar(statagent_agent* agent, const char* nam
 STATAGENT_C_API int statagent_log_event(statagent_agent* agent, const char* kind, const char* text,
                                         const char* const* field_keys, const char* const* field_values,
                                         uint64_t field_count);
-/* The same in a step that may be over, for what becomes known late: 3 if it is still to come. */
+/* The same for the current or an earlier step, for values that become known late. 3: a future step. */
 STATAGENT_C_API int statagent_log_scalar_at(statagent_agent* agent, const char* name, double value,
                                             uint32_t micro_batch, uint64_t step);
 STATAGENT_C_API int statagent_log_event_at(statagent_agent* agent, uint64_t step, const char* kind,
                                            const char* text, const char* const* field_keys,
                                            const char* const* field_values, uint64_t field_count);
-/* Configuration that was not known at the start; the newest value of a key stands. 8: more than 4000 keys. */
+/* Adds configuration that was not known at the start. The newest value of a key wins. 8: over 4000 keys. */
 STATAGENT_C_API int statagent_add_config(statagent_agent* agent, const char* const* keys,
                                          const char* const* values, uint64_t count);
 STATAGENT_C_API int statagent_log_memory(statagent_agent* agent, const statagent_memory* memory);
-/* In the step, which may be over. */
+/* The step may be an earlier one. */
 STATAGENT_C_API int statagent_log_density(statagent_agent* agent, const statagent_density* density,
                                           uint64_t step);
 STATAGENT_C_API void statagent_end_step(statagent_agent* agent);
 STATAGENT_C_API int statagent_set_step(statagent_agent* agent, uint64_t step);
-/* CUDA graphs: the stream in which they are replayed on this device, and bit d for each device d whose living
-   graphs record something. See Agent::ReplaysIn in agent.h. */
+/* CUDA graphs. statagent_replays_in sets the stream in which they are replayed on a device;
+   statagent_replay_devices has bit d set if device d has graphs that record something. See Agent::ReplaysIn
+   in agent.h. */
 STATAGENT_C_API void statagent_replays_in(statagent_agent* agent, int32_t device, void* stream);
 STATAGENT_C_API uint64_t statagent_replay_devices(const statagent_agent* agent);
 STATAGENT_C_API uint64_t statagent_step(const statagent_agent* agent);
 STATAGENT_C_API int statagent_step_wanted(const statagent_agent* agent); /* 1 or 0 */
 STATAGENT_C_API uint32_t statagent_rank(const statagent_agent* agent);
 STATAGENT_C_API uint32_t statagent_world_size(const statagent_agent* agent);
-/* Blocks up to the timeout. 4: something is still pending. */
+/* Blocks up to the timeout. 4: records are still pending. */
 STATAGENT_C_API int statagent_flush(statagent_agent* agent, int64_t timeout_ms);
 STATAGENT_C_API int statagent_counters(const statagent_agent* agent, statagent_counts* counts);
-/* Drop causes: calls `visit` for each. */
+/* Calls `visit` for each cause of dropped records. */
 STATAGENT_C_API int statagent_dropped(const statagent_agent* agent,
                                       void (*visit)(void* context, const char* cause, uint64_t n),
                                       void* context);
 
-/* Statistics of one tensor, no agent needed. sketch_out holds `sketch` doubles, samples_out `samples`
- * doubles. */
+/* Computes the statistics of one tensor, without an agent. sketch_out has room for `sketch` doubles,
+ * samples_out for `samples` doubles. */
 STATAGENT_C_API int statagent_compute(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples,
                                       statagent_statistics* statistics, double* sketch_out,
                                       double* samples_out);
 
-/* The same in the CUDA stream that produced the tensor; waits for its result, no longer than a minute (4). */
+/* The same in the CUDA stream that produced the tensor. Waits for the result, at most one minute (4). */
 STATAGENT_C_API int statagent_compute_on(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples,
                                          void* stream, statagent_statistics* statistics, double* sketch_out,
                                          double* samples_out);
-/* Binary exponents floor(log2(|x|)) of the finite elements that are not 0 (complex: of both parts): counts[e
-   - lowest] of exponent e, `count` of them; the first and the last take what lies beyond. float64 reaches
-   from -1074 to 1023. */
+/* Counts the binary exponents floor(log2(|x|)) of the finite nonzero elements (complex: of both parts).
+   counts[e - lowest] is the count of exponent e, with `count` entries; the first and last include everything
+   beyond them. Exponents of float64 range from -1074 to 1023. */
 STATAGENT_C_API int statagent_exponents(const statagent_tensor* tensor, int32_t lowest, uint32_t count,
                                         uint64_t* counts);
-/* The same in the CUDA stream that produced the tensor, as statagent_compute_on. */
+/* The same in the CUDA stream that produced the tensor, like statagent_compute_on. */
 STATAGENT_C_API int statagent_exponents_on(const statagent_tensor* tensor, int32_t lowest, uint32_t count,
                                            void* stream, uint64_t* counts);
 

@@ -1,4 +1,4 @@
-// A tensor as the agent sees it: borrowed memory with a shape.
+// A tensor passed to the agent: borrowed memory with a shape.
 #ifndef STATAGENT_TENSOR_VIEW_H_
 #define STATAGENT_TENSOR_VIEW_H_
 
@@ -14,13 +14,13 @@ using statcollect::DType;
 
 enum class Device : std::uint8_t { kCpu = 0, kCuda = 1 };
 
-// Does not own: pointer, shape and strides must stay valid during the call they are given to.
+// Does not own anything: pointer, shape and strides must stay valid during the call that takes the view.
 struct TensorView {
   const void* data = nullptr;  // first logical element; may be null only if there are no elements
   DType dtype = DType::kUnspecified;
-  std::span<const std::int64_t> shape = {};  // elements a dimension; empty: 0-d, one element
-  std::span<const std::int64_t> strides =
-      {};  // in elements (not bytes), any sign, 0 for broadcast; empty: contiguous row-major
+  std::span<const std::int64_t> shape = {};  // elements per dimension; empty: 0-d, one element
+  // In elements, not bytes; any sign, 0 for broadcast. Empty: contiguous row-major.
+  std::span<const std::int64_t> strides = {};
   Device device = Device::kCpu;
   int device_index = 0;
 };

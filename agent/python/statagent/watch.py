@@ -11,6 +11,8 @@ from ._runtime import process
 from ._runtime.agent import Agent
 from ._runtime.current import current_agent
 from ._runtime.log import warn_once
+from ._settings.environment import text
+from ._settings.recordings import report_recording
 from ._torch.modules import Named, Selection, name_buffers, name_modules, name_parameters, sharding, unwrap
 from ._watch.arguments import FORWARD_KINDS, KINDS, Kind, MemoryChoice, check_kinds, check_model, check_name, check_optimizers
 from ._watch.density import check_density
@@ -78,6 +80,7 @@ def watch(
     check_name(name)
     optimizers, scaler = check_optimizers(optimizer), check_scaler(scaler)
     chosen = check_kinds(kinds, bool(optimizers))
+    between = bool(between) and "input" not in chosen
     memory_choices, padding = check_memory(memory), check_density(density)
     selection = Selection(include, exclude)
     recorded_steps, recorded_parameters = Steps(steps, "steps"), Steps(parameter_steps, "parameter_steps")
@@ -87,7 +90,7 @@ def watch(
     attachment = Attachment(agent, unwrap(model))
     try:
         _claim(attachment, parts, chosen)
-        attachment.hook_modules(parts.modules, chosen, between and "input" not in chosen)
+        attachment.hook_modules(parts.modules, chosen, between)
         attachment.observe_buffers(parts.buffers)
         attachment.hook_optimizers(optimizers, parts.parameters, chosen)
         attachment.observe_memory(parts.modules, optimizers, memory_choices)
@@ -101,6 +104,12 @@ def watch(
         attachment.watch.remove()
         raise
     agent.add_config(sharding(model))
+    requested = {
+        "kinds": ", ".join(sorted(chosen)), "include": ", ".join(selection.include), "exclude": ", ".join(selection.exclude),
+        "steps": steps or "", "parameter_steps": parameter_steps or "", "updates": updates or "", "eval": text(bool(eval)),
+        "between": text(between), "optimizer": text(bool(optimizers)),
+    }  # fmt: skip
+    report_recording(agent, name, {option: value for option, value in requested.items() if value})
     if "weight" in chosen:
         _record_initial(agent, parts.parameters, "weight")
     _record_initial(agent, parts.buffers, "buffer")

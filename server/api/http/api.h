@@ -1,5 +1,5 @@
-// The HTTP/JSON twin of every query: a call of HTTP becomes a call of the gRPC server in this process, so
-// that it has the same pools, limits, errors and answers. Knows messages by their descriptors only.
+// The HTTP/JSON endpoints of all queries. Each request becomes a call of the gRPC server in this process,
+// with the same pools, limits, errors and answers. Uses messages only through their descriptors.
 #ifndef STATCOLLECT_SERVER_API_HTTP_API_H_
 #define STATCOLLECT_SERVER_API_HTTP_API_H_
 
@@ -13,20 +13,20 @@ class Server;
 
 namespace statcollect::api {
 
-// Threads: handed to an HttpServer's services under kHttpPrefix; its calls return at once. Answers are made
-// into text on two threads of its own.
+// Threads: passed to an HttpServer's services under kHttpPrefix; its calls return at once. Answers are
+// converted to text on two threads of its own.
 class HttpApi {
  public:
   // The server must outlive it.
   explicit HttpApi(grpc::Server& server);
-  // Closes.
+  // Calls Close.
   ~HttpApi();
   HttpApi(const HttpApi&) = delete;
   HttpApi& operator=(const HttpApi&) = delete;
 
   void Serve(HttpRequest request, const std::shared_ptr<HttpExchange>& exchange);
-  // Cancels what is under way and waits for it; what is asked later gets a 503. The exchanges' io_context
-  // must run meanwhile.
+  // Cancels running requests and waits for them; later requests get 503. The exchanges' io_context must run
+  // meanwhile.
   void Close();
 
  private:

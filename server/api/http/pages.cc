@@ -91,9 +91,9 @@ std::string RenderAlarms(const AlarmStatus& a) {
     text += fmt::format("{} {}\n", name, value);
   };
   single("statcollect_alarm_records_evaluated_total", "counter",
-         "Records of tensors that the alarms looked at.", a.evaluated_records);
+         "Tensor records that the alarms have checked.", a.evaluated_records);
   single("statcollect_alarm_records_skipped_total", "counter",
-         "Records of tensors that the alarms left out because they could not keep up.", a.skipped_records);
+         "Tensor records that the alarms skipped because they could not keep up.", a.skipped_records);
   single("statcollect_alarm_state_bytes", "gauge", "Memory of the alarms' state.", a.state_bytes);
   single("statcollect_alarm_webhook_sent_total", "counter", "Alarms that the webhook has taken.",
          a.webhook_sent);
@@ -109,11 +109,14 @@ std::string RenderAlarms(const AlarmStatus& a) {
 std::string RenderMetrics(const CollectorStatus& s) {
   const auto number = [](auto value) { return static_cast<double>(value); };
   const Metric metrics[] = {
-      {"statcollect_ready", "gauge", "1 if the collector takes records.", s.ready() ? 1.0 : 0.0},
+      {"statcollect_ready", "gauge", "1 if the collector accepts records.", s.ready() ? 1.0 : 0.0},
       {"statcollect_uptime_seconds", "gauge", "Seconds since the start.", number(s.uptime_seconds)},
       {"statcollect_runs", "gauge", "Runs in the store.", number(s.runs)},
-      {"statcollect_streams_open", "gauge", "Streams of agents that are open.", number(s.streams_open)},
-      {"statcollect_streams_total", "counter", "Streams that said hello.", number(s.streams_total)},
+      {"statcollect_streams_open", "gauge", "Open streams of agents.", number(s.streams_open)},
+      {"statcollect_streams_total", "counter",
+       "Streams accepted after their "
+       "hello.",
+       number(s.streams_total)},
       {"statcollect_batches_total", "counter", "Batches accepted.", number(s.batches_total)},
       {"statcollect_records_total", "counter", "Records made durable.", number(s.records_total)},
       {"statcollect_received_bytes_total", "counter", "Bytes of accepted batches.", number(s.bytes_total)},
@@ -140,8 +143,8 @@ std::string RenderMetrics(const CollectorStatus& s) {
        s.retention.note.empty() ? 0.0 : 1.0},
       {"statcollect_retention_runs_removed_total", "counter", "Runs that retention removed.",
        number(s.retention.runs_removed)},
-      {"statcollect_retention_bytes_removed_total", "counter", "Bytes of runs that retention removed, about.",
-       number(s.retention.bytes_removed)},
+      {"statcollect_retention_bytes_removed_total", "counter",
+       "Approximate bytes of runs that retention removed.", number(s.retention.bytes_removed)},
   };
   std::string text = fmt::format(
       "# HELP statcollect_build_info Version and durability of the collector.\n# TYPE statcollect_build_info "
@@ -152,7 +155,7 @@ std::string RenderMetrics(const CollectorStatus& s) {
     text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3:.17g}\n", m.name, m.help, m.type, m.value);
   }
   text +=
-      "# HELP statcollect_dropped_records Records that agents reported as lost, of all runs held.\n"
+      "# HELP statcollect_dropped_records Records that agents reported as lost, over all stored runs.\n"
       "# TYPE statcollect_dropped_records gauge\n";
   for (const auto& [cause, count] : s.dropped_by_cause) {
     text += fmt::format("statcollect_dropped_records{{cause=\"{}\"}} {}\n", EscapeLabel(cause), count);

@@ -1,4 +1,4 @@
-// What statcollectord shows over HTTP: /healthz, /readyz, /metrics and a start page.
+// The pages that statcollectord serves over HTTP: /healthz, /readyz, /metrics and a start page.
 #ifndef STATCOLLECT_SERVER_API_HTTP_PAGES_H_
 #define STATCOLLECT_SERVER_API_HTTP_PAGES_H_
 

@@ -133,7 +133,7 @@ class Setter {
       case FieldDescriptor::CPPTYPE_STRING:
         return SetText(text);
       default:
-        return Wrong("parameter '" + field_.name() + "' is an object; ask by POST with a body of JSON");
+        return Wrong("parameter '" + field_.name() + "' is an object; use POST with a JSON body");
     }
   }
 
@@ -255,7 +255,7 @@ Status FillFromQuery(std::string_view query, Message& request) {
     const FieldDescriptor* const field = type.FindFieldByName(*name);
     if (field == nullptr) return Unknown(*name, type);
     if (!seen.insert(field).second && !field->is_repeated())
-      return Wrong("parameter '" + field->name() + "' is given twice; expected once");
+      return Wrong("parameter '" + field->name() + "' appears twice; expected once");
     const auto values = ValuesOf(*field, equals == std::string_view::npos ? "" : part.substr(equals + 1));
     if (!values) return Wrong("parameter '" + field->name() + "': malformed percent-encoding");
     count += values->size();
@@ -269,7 +269,7 @@ Status FillFromQuery(std::string_view query, Message& request) {
 Status FillFromJson(const std::string& body, Message& request) {
   if (body.empty()) return Status::Ok();
   const Json object = Json::parse(body, nullptr, false);
-  if (object.is_discarded()) return Wrong("read the request: its body is no valid JSON");
+  if (object.is_discarded()) return Wrong("read the request: its body is not valid JSON");
   if (!object.is_object())
     return Wrong(std::string("read the request: found ") + object.type_name() + "; expected an object with " +
                  KnownParameters(*request.GetDescriptor()));

@@ -149,11 +149,10 @@ Result<CaptureRequestRank> StateOf(Store& store, const CaptureRequest& request, 
     state.why = **reason;
   } else if (link == Link::kAway) {
     state.state = "away";
-    state.why = "it is not connected at the moment and is asked when it comes back (" +
-                Reached(rank, last_step) + ")";
+    state.why = "it is not connected now and is asked when it reconnects (" + Reached(rank, last_step) + ")";
   } else if (link == Link::kEnded) {
     state.state = "ended";
-    state.why = any ? "the rank ended before all of it had arrived" : "the rank ended, and nothing came";
+    state.why = any ? "the rank ended before all chunks had arrived" : "the rank ended, and nothing arrived";
     state.why += " (" + Reached(rank, last_step) + ")";
   } else if (any) {
     state.state = "receiving";
@@ -161,7 +160,7 @@ Result<CaptureRequestRank> StateOf(Store& store, const CaptureRequest& request, 
   } else if (ended) {
     state.state = "overdue";
     state.why = "step " + std::to_string(step) + " has passed (" + Reached(rank, last_step) +
-                ") and the agent has said nothing; agents of earlier releases cannot capture";
+                ") and the agent has not answered; agents of earlier releases cannot capture";
   } else {
     state.state = "waiting";
     state.why = Reached(rank, last_step);

@@ -1,5 +1,4 @@
-// Raw values of tensors that agents kept (docs/capture.md): which there are, what became of the requests for
-// them, and the values.
+// Raw values that agents captured (docs/capture.md): the captures, the state of the requests, and the values.
 #ifndef STATCOLLECT_SERVER_QUERY_CAPTURES_CAPTURES_H_
 #define STATCOLLECT_SERVER_QUERY_CAPTURES_CAPTURES_H_
 
@@ -23,8 +22,8 @@ struct CapturesRequest {
   std::string activation;            // empty: all
   std::vector<Kind> kinds;           // empty: all
   std::vector<std::uint32_t> ranks;  // empty: all
-  std::string steps;                 // as StepSet::Parse
-  std::uint64_t request = 0;         // only what belongs to it; 0: all
+  std::string steps;                 // as for StepSet::Parse
+  std::uint64_t request = 0;         // only captures of this request; 0: all
 };
 
 struct CaptureRow {
@@ -34,8 +33,8 @@ struct CaptureRow {
   TensorDef def;
   Layout layout;
   std::uint64_t numel = 0;     // of the tensor
-  std::uint64_t elements = 0;  // that were kept
-  std::uint64_t bytes = 0;     // of these
+  std::uint64_t elements = 0;  // elements that were kept
+  std::uint64_t bytes = 0;     // their size
   std::uint64_t bytes_stored = 0;
   std::uint32_t attempt = 0;  // launch of the run, from 1
   AttemptId attempt_id = 0;
@@ -44,7 +43,7 @@ struct CaptureRow {
 
 struct CaptureRequestRank {
   std::uint32_t rank = 0;
-  std::string state, why;  // as CaptureRequestRank in query.proto
+  std::string state, why;  // as in CaptureRequestRank in query.proto
   std::optional<std::uint64_t> last_step;
 };
 
@@ -58,40 +57,40 @@ struct CapturesReport {
   std::vector<CaptureRequestRow> requests;  // of the newest launch, oldest first
 };
 
-// Which one to read.
+// Selects the capture to read.
 struct ReadCaptureRequest {
   std::string run;
   std::uint32_t rank = 0;
   std::uint64_t step = 0;
   std::string activation;
-  std::optional<Kind> kind;                // nothing: whichever there is, if it is one
-  std::optional<std::string> output_path;  // nothing: likewise
+  std::optional<Kind> kind;                // empty: any, if there is only one
+  std::optional<std::string> output_path;  // empty: any, if there is only one
   std::uint32_t micro_batch = 0;
   std::uint32_t call = 0;
   Mode mode = Mode::kTrain;
 };
 
-// How a rank is connected. Must be thread-safe; empty: never.
+// The connection of a rank. Must be thread-safe; empty: never connected.
 struct RankLinks {
   std::function<bool(AttemptId attempt, std::uint32_t rank)> is_open;
-  // Of one that has not said goodbye and is not connected: whether it still may be soon.
+  // For a rank without goodbye that is not connected: whether it may reconnect soon.
   std::function<bool(AttemptId attempt, std::uint32_t rank)> may_come_back;
 };
 
-// A step's captures come from the newest launch that has the step. Reads no values. kNotFound: no such run,
-// or no such request.
+// A step's captures come from the newest launch that has the step. Reads no values. kNotFound: no such run or
+// request.
 Result<CapturesReport> ListCaptures(Store& store, const CapturesRequest& request, const RankLinks& links,
                                     const std::stop_token& stop);
 
-// Calls head once, then data for each part of the values, in order; their errors end it. kNotFound: not
-// captured, and what is; kInvalidArgument: several match, and which; kFailedPrecondition: not all of it has
-// arrived; kDataLoss: a part is missing or damaged.
+// Calls head once, then data for each part of the values, in order; their errors end the call. kNotFound: not
+// captured; lists what is. kInvalidArgument: several match; lists them. kFailedPrecondition: not all of it
+// has arrived. kDataLoss: a part is missing or damaged.
 Status ReadCapture(Store& store, const ReadCaptureRequest& request,
                    const std::function<Status(const CaptureRow&)>& head,
                    const std::function<Status(std::string)>& data, const std::stop_token& stop);
 
-// Whether a request for it can mean anything: the newest launch has seen such an activation, or nothing yet.
-// kNotFound: the closest names, or the kinds that the name has.
+// Whether a capture request is meaningful: the newest launch has seen such an activation, or nothing yet.
+// kNotFound: gives the closest names, or the kinds that the name has.
 Status CheckCanBeCaptured(Store& store, const std::string& run, const CaptureSpec& spec);
 
 }  // namespace statcollect::query

@@ -1,5 +1,4 @@
-// Histograms of binary exponents that agents kept (docs/exponents.md), and what of them a narrower format
-// would lose.
+// Histograms of binary exponents (docs/exponents.md), and what a narrower format would lose.
 #ifndef STATCOLLECT_SERVER_QUERY_CAPTURES_EXPONENTS_H_
 #define STATCOLLECT_SERVER_QUERY_CAPTURES_EXPONENTS_H_
 
@@ -20,14 +19,14 @@ struct ExponentsRequest {
   std::string activation;              // empty: all
   std::vector<Kind> kinds;             // empty: all
   std::vector<std::uint32_t> ranks;    // empty: all
-  std::string steps;                   // as StepSet::Parse
+  std::string steps;                   // as for StepSet::Parse
   DType format = DType::kUnspecified;  // kF16, kBf16, kF8E4M3 or kF8E5M2; kUnspecified: all four
-  bool summary = false;                // one row a tensor: of the step in which the format loses most
+  bool summary = false;                // one row per tensor: the step in which the format loses most
   double lost_min = 0.01;              // share from which `since_step` counts
 };
 
-// What rounding to a format does to components, told by their exponents alone: a component of a tie's binade
-// or of the format's highest one is taken as kept.
+// Effect of rounding to a format, judged by the exponents alone: components in the binade of a tie, or in the
+// format's highest one, count as kept.
 struct FormatLoss {
   DType format = DType::kUnspecified;
   std::uint64_t to_zero = 0, subnormal = 0, overflow = 0;
@@ -42,19 +41,19 @@ struct ExponentRow {
   Layout layout;
   ExponentRecord record;
   std::uint64_t components = 0;             // sum of the counts
-  std::vector<FormatLoss> formats;          // as the request's `format`
-  std::uint64_t steps = 1;                  // that the row stands for
-  std::uint64_t last_step = 0;              // of these
-  std::optional<std::uint64_t> since_step;  // of a summary: the first with lost_min lost
+  std::vector<FormatLoss> formats;          // one per requested format
+  std::uint64_t steps = 1;                  // number of steps that the row summarises
+  std::uint64_t last_step = 0;              // the last of these
+  std::optional<std::uint64_t> since_step;  // in a summary: the first step with at least lost_min lost
 };
 
-// Precondition: one of the four.
+// Precondition: `format` is one of the four.
 FormatLoss LossIn(DType format, const ExponentRecord& record);
 
-// A step's histograms come from the newest launch that has the step. By activation, kind, place, rank, step;
-// a summary by the share that is lost, most first, then as above. Memory: the rows of the answer, and a
-// rank's records of some steps. kNotFound: no such run; the activation has none (with the closest names that
-// have); kResourceExhausted: over kRowsMax rows in the answer; kCancelled: `stop`, seen between reads of some
+// A step's histograms come from the newest launch that has the step. Sorted by activation, kind, path, rank,
+// step; a summary by the share lost, largest first, then as above. Memory: the rows of the answer, and a
+// rank's records of some steps. kNotFound: no such run, or the activation has none (gives the closest names
+// that have); kResourceExhausted: more than kRowsMax rows; kCancelled: `stop`, checked between reads of some
 // steps.
 Result<std::vector<ExponentRow>> ListExponents(Store& store, const ExponentsRequest& request,
                                                const std::stop_token& stop);

@@ -1,4 +1,4 @@
-// Which activation of run B stands for which of run A. docs/divergence.md says how it is decided.
+// Matches activations of run B with those of run A; docs/divergence.md has the rules.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_ALIGNMENT_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_ALIGNMENT_H_
 
@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/query/compare/name_map.h"
 #include "server/query/compare/sequence_alignment.h"
 #include "server/query/reports.h"
@@ -22,29 +22,29 @@
 
 namespace statcollect::query {
 
-// What a scan asks of an activation, looked up once.
+// Properties of an activation that a scan needs, looked up once.
 struct ActivationTraits {
   Stage stage = Stage::kUnspecified;
-  bool wanted = false;   // its kind is asked for
-  bool grouped = false;  // compared together with others: it is in a group, not matched by itself
+  bool wanted = false;   // its kind was requested
+  bool grouped = false;  // part of a group that is compared as one; not matched by itself
 };
 
-// Activations that stand for one another only together: the parts of a fused or split module. Ids.
+// Activations that match only together: the parts of a fused or split module. Ids.
 struct AlignedGroup {
   std::vector<std::uint32_t> a, b;
 };
 
-// Of one rank of two launches. Immutable but for the marks. Definitions are borrowed.
+// One rank of two launches. Immutable except for the marks. Definitions are borrowed.
 class Alignment {
  public:
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
   struct Options {
     std::array<bool, kKindCount> wanted{};  // kinds
-    const NameMap* names = nullptr;         // the user's; may be null
+    const NameMap* names = nullptr;         // the user's map; may be null
   };
 
-  // `by_order`: what stands for what is left after identity and names.
+  // `by_order`: matches for activations that identity and names leave over.
   Alignment(const RankCatalogue& a, const RankCatalogue& b, const Options& options,
             const std::vector<OrderMatch>& by_order = {});
 
@@ -55,11 +55,12 @@ class Alignment {
   const ActivationTraits& traits_a(std::uint32_t id) const { return traits_a_[id]; }
   const ActivationTraits& traits_b(std::uint32_t id) const { return traits_b_[id]; }
   const std::vector<AlignedGroup>& groups() const { return groups_; }
-  // Equal definitions and layouts, id for id, all wanted: blocks of equal digests hold equal records.
+  // Equal definitions and layouts, id for id, and all requested: blocks with equal digests hold equal
+  // records.
   bool same_ids() const { return same_ids_; }
-  // Whether both sides have wanted activations without counterpart.
+  // Whether both sides have requested activations without a counterpart.
   bool IsOpenOnBothSides() const;
-  // Names that do not stand for themselves.
+  // Matches between different names.
   const std::vector<AlignedNames>& renamed() const { return renamed_; }
 
   // Marks of A's activations, for the report. Thread-safe.
@@ -73,10 +74,10 @@ class Alignment {
     return (marks_b_[id].load(std::memory_order_relaxed) & mark) != 0;
   }
 
-  // What is in blocks that begin with an activation and have so many records: remembered from the first such
-  // block, so that equal blocks need not be decoded. Thread-safe.
+  // The content of blocks that begin with an activation and have this many records: remembered from the first
+  // such block, so that equal blocks need not be decoded. Thread-safe.
   struct Content {
-    bool weights = false, batches = false;  // records of these stages
+    bool weights = false, batches = false;  // it has records of these stages
   };
   std::optional<Content> Known(std::uint32_t first, std::size_t records) const;
   void Remember(std::uint32_t first, std::size_t records, const Content& content) const;
@@ -99,17 +100,17 @@ class Alignment {
   std::vector<AlignedNames> renamed_;
   bool same_ids_ = false;
   mutable std::vector<std::atomic<std::uint8_t>> marks_a_, marks_b_;
-  mutable std::mutex mutex_;
-  mutable std::map<std::pair<std::uint32_t, std::size_t>, Content> known_;
+  mutable Mutex mutex_;
+  mutable std::map<std::pair<std::uint32_t, std::size_t>, Content> known_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
-// Makes each alignment once. Thread-safe; what it returns lives as long as it does.
+// Makes each alignment once. Thread-safe; the alignments live as long as it does.
 class Aligner {
  public:
   explicit Aligner(Alignment::Options options) : options_(options) {}
-  // `place`: tells ranks apart, in the order of all().
+  // `place` identifies the rank, in the order of all().
   const Alignment& For(std::size_t place, const RankCatalogue& a, const RankCatalogue& b);
-  // Alignments of the place are made anew with it; to be called before any of them is used.
+  // Makes the alignments of the place again with these matches; call it before any of them is used.
   void SetByOrder(std::size_t place, std::vector<OrderMatch> by_order);
 
   struct Entry {
@@ -120,7 +121,7 @@ class Aligner {
 
  private:
   const Alignment::Options options_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<std::size_t, std::vector<OrderMatch>> by_order_;  // by place; constant once alignments are used
   std::map<std::tuple<std::size_t, const RankCatalogue*, const RankCatalogue*>, std::unique_ptr<Alignment>>
       alignments_;

@@ -1,4 +1,4 @@
-// Several tensors taken as one: a fused module against the parts it was made from.
+// Combines several tensors into one: a fused module against its parts.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_COMBINE_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_COMBINE_H_
 
@@ -10,19 +10,20 @@
 
 namespace statcollect::query {
 
-// Statistics of the parts' elements together. No hash and no sketch: both depend on where an element lies.
+// Combined statistics of the parts' elements. No hash and no sketch, because both depend on the position of
+// an element.
 struct Combined {
   const TensorDef* def = nullptr;  // the first part's
   Layout layout;                   // one dimension of all elements
   TensorStats stats;
-  // Points into this.
+  // Points into this object.
   Observation observation(std::uint32_t order) const {
     return {.def = def, .layout = &layout, .stats = &stats, .sketch = {}, .order = order};
   }
 };
 
-// Means and deviations are combined as by Chan, Golub and LeVeque (1979). What one part does not tell, the
-// whole does not. Precondition: at least one part.
+// Means and deviations are combined as in Chan, Golub and LeVeque (1979). A statistic that one part lacks is
+// absent. Precondition: at least one part.
 Combined Combine(std::span<const Observation> parts);
 
 }  // namespace statcollect::query

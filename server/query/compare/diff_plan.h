@@ -1,4 +1,4 @@
-// What a diff can compare: the ranks, steps and kinds that both runs have.
+// Plans a diff: the ranks, steps and kinds that both runs have.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_DIFF_PLAN_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_DIFF_PLAN_H_
 
@@ -16,31 +16,36 @@
 
 namespace statcollect::query {
 
-// What was ever recorded of a run, and by what.
+// The kinds ever recorded of a run, and the tool that recorded them.
 struct RecordedKinds {
-  std::string tool;  // whose dump it is, such as "ort"; empty: recorded by an agent
+  std::string tool;  // the tool whose dump it is, such as "ort"; empty: recorded by an agent
   std::array<std::array<bool, kModeCount>, kKindCount> modes{};
 };
 
 struct DiffPlan {
-  std::vector<RankPair> ranks;  // ascending; unless they are merged, each with itself
+  std::vector<RankPair> ranks;  // ascending; unless ranks are merged, each with itself
   StepAttempts steps;
+  // Steps that both runs have, also those that were not asked for. What they left behind explains the first
+  // steps that are compared.
+  StepAttempts stored;
   std::array<bool, kKindCount> wanted{};              // by kind
   std::array<bool, kKindCount> kinds_a{}, kinds_b{};  // ever recorded
   RecordedKinds recorded_a, recorded_b;
   bool losses = true;  // whether losses are compared
+  // "a was recorded with include=blocks.*": why something may have been computed in between that no record
+  // shows; empty: nothing is known to be left out.
+  std::string left_out;
   std::vector<std::string> notes;
-  std::string incomparable;  // why there is nothing to compare; empty: there is
+  std::string incomparable;  // why nothing can be compared; empty if something can
 };
 
-// Why it says nothing that an import of another tool's dump lacks `def`, or has it and the agent's run lacks
-// it in this step: the tool, or the agent, never records it. One sentence, the same for all of its like;
-// absent: it is missing. `of_b`: the run that has it is B. `seen`: the other run has recorded it in some
-// step.
+// Why it means nothing that `def` is missing, if it is: one run is an import of a dump, and its tool, or the
+// agent, never records such a tensor. One sentence, the same for all such tensors; absent: it is missing.
+// `of_b`: B has it. `seen`: the other run has recorded it in some step.
 std::optional<std::string> WhyNotRecorded(const RunView& a, const RunView& b, const DiffPlan& plan,
                                           const TensorDef& def, bool of_b, bool seen);
 
-// kInvalidArgument: steps or tolerance that make no sense.
+// kInvalidArgument: invalid steps or tolerance.
 Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
                           const IsStreamOpen& is_stream_open);
 

@@ -13,11 +13,11 @@
 
 namespace statcollect::query {
 
-// Whether any loss that both have in the step is not the same number.
+// Whether a loss that both have in the step differs.
 bool LossesDiffer(const std::vector<ScalarRecord>& a, const std::vector<ScalarRecord>& b);
 
-// Where the losses of a rank's step stand in it, as far as its records and the losses' names tell; empty if
-// that is one segment. `step`: all of the step, in the order of execution.
+// The position of each loss in the rank's step, as far as its records and the losses' names show; empty if
+// the step has one segment. `step`: all its records, in the order of execution.
 std::vector<Spot> SpotsOfLosses(std::span<const Observation> step, const std::vector<ScalarRecord>& losses);
 
 // Not thread-safe. Context is borrowed.
@@ -25,18 +25,18 @@ class LossDiff {
  public:
   explicit LossDiff(const DiffContext& context) : context_(context) {}
 
-  // Adds to the findings' tally, rows and first bitwise difference. A loss logged several times in a step is
-  // compared first with first, second with second.
+  // Adds to the findings' tally, rows and first bitwise difference. If a loss was logged several times in a
+  // step, the first is compared with the first, the second with the second, and so on.
   Status Compare(RankStepFindings& at);
 
   // Names that only one run has.
   std::vector<std::string> OnlyInA() const;
   std::vector<std::string> OnlyInB() const;
-  std::uint64_t alone() const { return alone_; }  // losses without counterpart in their step
+  std::uint64_t alone() const { return alone_; }  // number of losses without counterpart in their step
   const std::set<std::string>& compared() const { return compared_; }  // names
 
  private:
-  // `place`: A's, in the report.
+  // `place`: that of A, in the report.
   Status ComparePair(const ScalarRecord& a, double b, const ReportOrder& place, RankStepFindings& at);
 
   const DiffContext& context_;

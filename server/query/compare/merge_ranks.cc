@@ -79,8 +79,8 @@ class Confirmation {
       no_replicas_ =
           "most weights of ranks " + std::to_string(rank) + " and " + std::to_string(other_rank) + " of " +
           view_.run() + " are not the same in step " + std::to_string(step) +
-          ": they are no replicas; if they hold shards or stages of one model, write its layout (tp, "
-          "pp, dp) into the configuration; if they should be equal, statctl ranks tells where they part";
+          ": they are not replicas; if they hold shards or stages of one model, write its layout (tp, "
+          "pp, dp) into the configuration; if they should be equal, statctl ranks shows where they differ";
       return true;
     }
     // Replicas that make the same update of gradients of their own reduce them in the optimizer.
@@ -126,9 +126,9 @@ class Merger {
   bool CheckLayouts() {
     std::string& why = merged_.incomparable;
     if (!Replicated(Kind::kWeight)) {
-      why = "weights are sharded over the ranks: no rank of one run holds what a rank of the other holds";
+      why = "weights are sharded over the ranks: no two ranks of the runs hold the same part";
     } else if (layout_a_.experts_differ || layout_b_.experts_differ) {
-      why = "ranks hold experts of their own (expert parallelism): such ranks cannot be merged";
+      why = "each rank holds its own experts (expert parallelism): such ranks cannot be merged";
     } else if (layout_a_.places != layout_b_.places) {
       why = a_.run() + " divides its model over " + Parts(layout_a_) + ", " + b_.run() + " over " +
             Parts(layout_b_) + ": only runs whose tensor and pipeline parallel sizes are equal can be merged";
@@ -150,7 +150,8 @@ class Merger {
     }
     if (!confirmed) {
       merged_.notes.push_back("the first steps of " + view.run() +
-                              " hold no weights of all ranks; that its ranks are replicas was not confirmed");
+                              " do not have weights of all ranks, so it was not confirmed that its ranks "
+                              "are replicas");
     }
     if (merged_.incomparable.empty()) merged_.incomparable = confirmation.no_replicas();
     if (!confirmation.own_gradients() || !Replicated(Kind::kWeightGrad)) return Status::Ok();
@@ -177,10 +178,9 @@ class Merger {
     std::sort(merged_.pairs.begin(), merged_.pairs.end(),
               [](const RankPair& x, const RankPair& y) { return std::pair(x.a, x.b) < std::pair(y.a, y.b); });
     merged_.notes.push_back(
-        "compared of merged ranks: what replicas have in common; activations, batches and losses are of each "
-        "rank's "
-        "own data and were not. Gradients and updates agree only if the ranks share out the same data in "
-        "each step");
+        "merged ranks: only what replicas have in common was compared; activations, batches and losses "
+        "depend on each rank's own data. Gradients and updates agree only if the ranks divide the same data "
+        "in each step");
   }
 
   RunView& a_;

@@ -115,7 +115,7 @@ std::string NameMap::Compile(const std::string& pattern, Rule& rule) {
   options.set_max_mem(kPatternBytesMax);
   rule.first = std::make_unique<RE2>(pattern, options);
   if (!rule.first->ok())
-    return "'" + Printable(pattern, kShownBytesMax) + "' is no pattern: " + rule.first->error();
+    return "'" + Printable(pattern, kShownBytesMax) + "' is not a pattern: " + rule.first->error();
   for (const auto* side : {&rule.more_a, &rule.b}) {
     for (const std::string& name : *side) {
       std::string error;
@@ -168,10 +168,12 @@ std::vector<std::string> NameMap::Unused(const std::string& run_a, const std::st
       ++more;
       continue;
     }
-    sentences.push_back(
-        "map line " + std::to_string(rule->line) + " '" + rule->text + "' has no effect: " +
-        (rule->matched ? "what it makes of names of " + run_a + " is not, or already matched, in " + run_b
-                       : "no name of " + run_a + " that " + run_b + " lacks matches it"));
+    sentences.push_back("map line " + std::to_string(rule->line) + " '" + rule->text + "' has no effect: " +
+                        (rule->matched ? "the names that it makes of those of " + run_a +
+                                             " are missing, or already "
+                                             "matched, in " +
+                                             run_b
+                                       : "no name of " + run_a + " that " + run_b + " lacks matches it"));
   }
   if (more > 0) sentences.push_back(std::to_string(more) + " more lines of the map have no effect");
   return sentences;

@@ -1,4 +1,4 @@
-// Which of a step's divergences are origins and which are only propagated. The rules: docs/divergence.md.
+// Separates the origins among a step's divergences from propagated ones. The rules are in docs/divergence.md.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_ORIGIN_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_ORIGIN_H_
 
@@ -17,20 +17,21 @@ struct ForwardPoint {
   bool diverged = false;
 };
 
-// What was compared in the forward passes of one rank and step (training and evaluation), diverged or not.
-// Keys are borrowed.
+// Everything that was compared in the forward passes of one rank and step (training and evaluation), diverged
+// or not. Keys are borrowed.
 struct ForwardTrace {
   std::uint32_t rank = 0;
   std::string root;  // name of the outermost module; empty if unknown
   std::vector<ForwardPoint> points;
 };
 
-// Whether only the structure differs (missing, other order). That explains no values, but for two cases: a
-// training pass that only one run made, and the update of a weight whose gradient only one run has.
+// Whether only the structure differs (missing, different order). This does not explain values, with two
+// exceptions: a training pass that only one run made, and the update of a weight whose gradient only one run
+// has.
 bool IsStructural(const Divergence& row);
 
 // Sets `origin` of each divergence of one step, the first step whose values differ. `rows` are in report
-// order; `traces` has an entry a rank. Rows that are structural are left alone. Cost: linear in points, times
+// order; `traces` has one entry per rank. Structural rows are left unchanged. Cost: linear in points, times
 // the depth of the module tree.
 void MarkOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces);
 

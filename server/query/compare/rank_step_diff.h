@@ -1,4 +1,4 @@
-// Compares one rank's steps of two runs: the part of a diff that many threads do side by side.
+// Compares one rank's steps of two runs: the part of a diff that runs on several threads.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_RANK_STEP_DIFF_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_RANK_STEP_DIFF_H_
 
@@ -25,73 +25,74 @@
 
 namespace statcollect::query {
 
-// A row with its place in the report.
+// A row and its position in the report.
 struct PlacedRow {
   ReportOrder place;
   Divergence row;
 };
 
-// What the comparison says, but for the sides.
+// Copies the result of the comparison, except for the two sides.
 void SetComparison(Divergence& row, const Comparison& comparison);
 
-// Counts of what was compared. records == identical + within_tolerance + diverged.
+// Counts of compared records. Invariant: records == identical + within_tolerance + diverged.
 struct Tally {
   std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
-  std::uint64_t incomparable = 0;   // pairs without a statistic in common; not among the records
-  std::uint64_t without_hash = 0;   // of the identical: as far as was recorded
-  std::uint64_t numeric = 0;        // of the diverged: in the size of values only, and no inputs
-  std::uint64_t by_statistics = 0;  // of those: no sketch told
-  bool weights_unproven = false;    // weights within tolerance, with no hashes to say whether they are equal
+  std::uint64_t incomparable = 0;   // pairs without a statistic in common; not counted in records
+  std::uint64_t without_hash = 0;   // identical ones: equal in what was recorded, without hashes
+  std::uint64_t numeric = 0;        // diverged ones: only in the size of values, and not inputs
+  std::uint64_t by_statistics = 0;  // of those: judged without sketches
+  bool weights_unproven = false;  // weights within tolerance, without hashes that show whether they are equal
   bool weights_seen = false, weights_differ = false, batches_seen = false, batches_differ = false;
   bool sketches_differ = false;     // in width
-  bool definitions_differ = false;  // of hashes, and so of sketches
-  // Of the distances of what is not identical, finite ones.
+  bool definitions_differ = false;  // of hashes and sketches
+  // Finite distances of records that are not identical.
   std::uint64_t distances = 0;
   double distance_log_sum = 0, distance_max = 0;
-  double distance_product = 1;  // of those whose logarithms are not in the sum yet
+  double distance_product = 1;  // of those whose logarithms are not yet in the sum
   void Count(const Comparison& comparison, Stage stage);
   void AddDistance(double distance);  // > 0
   double DistanceLogSum() const;
   void Add(const Tally& other);
 };
 
-// An activation that one side has and the other has not.
+// An activation that only one side has.
 struct MissingRecord {
   PlacedRow placed;
-  bool in_a = false;     // which side lacks it
-  bool defined = false;  // but has recorded its counterpart in some step
+  bool in_a = false;     // the side that lacks it
+  bool defined = false;  // that side has recorded its counterpart in some step
   std::string label;
   std::uint32_t id = 0;  // of the side that has it
 };
 
-// Where B's order of execution leaves A's.
+// The point where B's order of execution departs from A's.
 struct OutOfPlace {
   PlacedRow placed;
-  Agreement agreement = Agreement::kIdentical;  // as the values alone say
-  bool keeps_reason = false;  // another shape or dtype stays the reason: the order is not reported there
+  Agreement agreement = Agreement::kIdentical;  // judged by the values alone
+  // a different shape or dtype remains the reason; the order is not reported there
+  bool keeps_reason = false;
 };
 
 struct RankStepFindings {
   std::uint64_t step = 0;
   RankPair ranks;
   std::size_t attempt_a = 0, attempt_b = 0;
-  const Alignment* alignment = nullptr;       // null: nothing was there to compare
+  const Alignment* alignment = nullptr;       // null: there was nothing to compare
   bool only_in_a = false, only_in_b = false;  // the other run has no statistics of the rank in this step
   Tally tally;
   std::vector<PlacedRow> rows;             // diverged
-  std::optional<PlacedRow> first_bitwise;  // the first that is not bit-identical
+  std::optional<PlacedRow> first_bitwise;  // the first pair that is not bit-identical
   std::vector<MissingRecord> missing;
   std::optional<OutOfPlace> out_of_place;
   std::optional<ForwardTrace> trace;
-  // The run made an update in this step and no training pass, the other run a pass.
+  // This run made an update without a training pass in this step; the other run made a pass.
   bool only_update_in_a = false, only_update_in_b = false;
   std::vector<ScalarRecord> losses_a, losses_b;
   StepRise rise;
-  std::vector<Spot> loss_spots;  // of losses_a, one for one; empty: all in the one segment of the step
+  std::vector<Spot> loss_spots;  // one per entry of losses_a; empty: the step has one segment
 };
 
-// Up to which step details can still matter to the report. They only ever become smaller; whoever finds
-// enough in a step says so. Thread-safe.
+// The last step whose details can still matter to the report. Limits only decrease; the thread that finds
+// enough in a step lowers them. Thread-safe.
 class DetailLimits {
  public:
   explicit DetailLimits(std::uint64_t rows_max) : rows_max_(rows_max) {}
@@ -113,27 +114,27 @@ class DetailLimits {
   std::atomic<std::uint64_t> rows_{~std::uint64_t{0}}, bitwise_{~std::uint64_t{0}}, order_{~std::uint64_t{0}};
 };
 
-// What all comparisons of a diff share. Borrowed; thread-safe.
+// Shared by all comparisons of a diff. Borrowed; thread-safe.
 struct DiffContext {
   RunView& a;
   RunView& b;
   std::optional<double> tolerance;
   bool exact = false;
-  bool losses = true;  // read the losses too
+  bool losses = true;  // also read the losses
   Aligner& aligner;
   DetailLimits& limits;
   NoiseFloor* noise = nullptr;  // null: none
 };
 
-// Steps of one rank that both runs have, ascending, all from one attempt of each.
+// Steps of one rank that both runs have, ascending, each run's from one attempt.
 struct RankSteps {
-  std::size_t place = 0;  // in the plan: whose alignment it is
+  std::size_t place = 0;  // position in the plan, which selects the alignment
   RankPair ranks;
   std::size_t attempt_a = 0, attempt_b = 0;
   std::vector<std::uint64_t> steps;
 };
 
-// One entry a step, in order; fewer if a stop was requested. Memory: one step of the rank of both runs.
+// One entry per step, in order; fewer if a stop was requested. Memory: one step of the rank of both runs.
 Result<std::vector<RankStepFindings>> CompareRankSteps(const DiffContext& context, const RankSteps& steps,
                                                        const std::stop_token& stop);
 

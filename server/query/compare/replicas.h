@@ -1,4 +1,4 @@
-// Which ranks of a run hold the same weights: read from the parallel layout in its configuration.
+// Reads from a run's configuration which ranks hold the same weights.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_REPLICAS_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_REPLICAS_H_
 
@@ -15,22 +15,22 @@ class RunView;
 using Ranks = std::vector<std::uint32_t>;  // ascending
 
 struct ReplicaLayout {
-  std::vector<Ranks> groups;  // every rank in one of them; ranks of a group are replicas of each other
-  std::vector<std::array<std::uint32_t, 2>> places;  // of each group: tensor and pipeline parallel rank
-  bool stated = false;  // the configuration says so; otherwise all ranks are taken as replicas
+  std::vector<Ranks> groups;  // contains every rank; ranks of a group are replicas of each other
+  std::vector<std::array<std::uint32_t, 2>> places;  // tensor and pipeline parallel rank of each group
+  bool stated = false;  // stated by the configuration; otherwise all ranks are assumed to be replicas
   bool weights_sharded = false, gradients_sharded = false, state_sharded = false;
-  bool experts_differ = false;     // names with "expert" are not the same on the ranks of a group
-  std::vector<std::string> notes;  // what was read where, and what could not be used
+  bool experts_differ = false;     // tensors with "expert" in their name differ between the ranks of a group
+  std::vector<std::string> notes;  // what was read, and what could not be used
 };
 
-// `configs`: of each rank, its own. Understood, by the last component of a key in any case (docs/ranks.md):
-//   tp_rank, pp_rank, ... of every rank: ranks with equal ones (dp and cp aside) are replicas
-//   tp, pp, cp, dp sizes: ranks numbered tp fastest, then cp, dp, pp
+// `configs`: each rank's own. Recognised by the last component of a key, in any case (docs/ranks.md):
+//   tp_rank, pp_rank, ... of every rank: ranks with equal ones (except dp and cp) are replicas
+//   tp, pp, cp, dp sizes: ranks are numbered tp fastest, then cp, dp, pp
 //   fsdp, sharding_strategy, zero_stage, distributed_optimizer: what is sharded over the replicas
 ReplicaLayout FindReplicas(const std::map<std::uint32_t, std::map<std::string, std::string>>& configs,
                            std::uint32_t world_size);
 
-// Of the newest configuration of each of a run's ranks.
+// From the newest configuration of each of the run's ranks.
 ReplicaLayout FindReplicas(const RunView& view);
 
 }  // namespace statcollect::query

@@ -17,6 +17,7 @@
 #include "server/query/parallel.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/recorded_config.h"
+#include "server/query/settings/recording_policy.h"
 #include "server/query/verdict/verdict.h"
 
 namespace statcollect::query {
@@ -68,6 +69,8 @@ class ReportBuilder {
     std::optional<bool> a, b;
   };
   Result<bool> IsComplete(bool of_a, const RankStepFindings& at, Completeness& known);
+  // Of the side that lacks something.
+  const RecordingPolicy& PolicyOf(bool of_a, const RankStepFindings& at);
   Result<bool> IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
                                   Completeness& known);
   void TakeOutOfPlace(RankStepFindings& at);
@@ -102,6 +105,7 @@ class ReportBuilder {
   };
   std::map<std::pair<bool, std::uint32_t>, UnpairedSteps> unpaired_steps_;  // only in A; rank that lacks them
   std::vector<GrowthPoint> growth_;
+  std::map<std::tuple<bool, std::size_t, std::uint32_t>, RecordingPolicy> policies_;  // of A, attempt, rank
   bool only_update_noted_a_ = false, only_update_noted_b_ = false;
   bool uncertain_missing_ = false, cut_ = false, order_reported_ = false, values_diverged_ = false;
 };
@@ -256,6 +260,18 @@ Result<bool> ReportBuilder::IsComplete(bool of_a, const RankStepFindings& at, Co
   return found;
 }
 
+const RecordingPolicy& ReportBuilder::PolicyOf(bool of_a, const RankStepFindings& at) {
+  const std::size_t attempt = of_a ? at.attempt_a : at.attempt_b;
+  const std::uint32_t rank = of_a ? at.ranks.a : at.ranks.b;
+  const std::tuple key(of_a, attempt, rank);
+  const auto known = policies_.find(key);
+  if (known != policies_.end()) return known->second;
+  const auto& ranks = (of_a ? a_ : b_).ranks(attempt);
+  const auto meta = ranks.find(rank);
+  return policies_.emplace(key, RecordingPolicy(meta == ranks.end() ? Config() : meta->second.info.config))
+      .first->second;
+}
+
 // Notes what is missing; whether it counts as a divergence: not if the other side may have had it (its agent
 // lost records and has once recorded it, or it is still writing the step) or was never asked for the kind.
 Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
@@ -268,15 +284,24 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
   if (!*complete) {
     incomplete_.insert("step " + std::to_string(at.step) + " of " + view.run() +
                        " was not finished on rank " + std::to_string(rank) +
-                       "; what is missing there was not counted");
+                       "; records missing there were not counted");
     return false;
   }
   const Kind kind = missing.placed.row.kind;
   if (loaded_.IsLoaded(missing, at)) {
-    incomplete_.insert((in_a ? b_ : a_).run() + " was launched anew at step " + std::to_string(at.step) +
+    incomplete_.insert((in_a ? b_ : a_).run() + " was launched again at step " + std::to_string(at.step) +
                        "; weights as loaded there that have no counterpart in " + view.run() +
                        " were not compared");
     return false;
+  }
+  const RankCatalogue& having = in_a ? at.alignment->b() : at.alignment->a();
+  const TensorDef& def = having.activations[missing.id];
+  const auto left_out = PolicyOf(in_a, at).WhyNot(def, at.step);
+  if (left_out) {
+    incomplete_.insert(view.run() + " was recorded with " + Printable(left_out->text, 1000) + ", " +
+                       (in_a ? b_ : a_).run() +
+                       " was not: what only one of them was asked to record was not compared");
+    if (left_out->of_the_step) return false;  // it may be missing in another step
   }
   NoteUnmatched(missing.label, /*only_a=*/!in_a);
   if (in_a) {
@@ -284,10 +309,8 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
   } else {
     at.alignment->MarkA(missing.id, Alignment::kMissingSeen);
   }
-  if (!(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
-  const RankCatalogue& having = in_a ? at.alignment->b() : at.alignment->a();
-  if (auto why =
-          WhyNotRecorded(a_, b_, plan_, having.activations[missing.id], /*of_b=*/in_a, missing.defined)) {
+  if (left_out || !(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
+  if (auto why = WhyNotRecorded(a_, b_, plan_, def, /*of_b=*/in_a, missing.defined)) {
     incomplete_.insert(*std::move(why));
     return false;
   }
@@ -377,11 +400,11 @@ void ReportBuilder::AddNotes() {
                     (steps.count == 1 ? " step" : " steps") + " in which " + (where.first ? a_ : b_).run() +
                     " has some; they were not compared");
   }
-  if (cut_) notes.push_back("some lists were cut; narrow the question with --steps, --rank or --kinds");
+  if (cut_) notes.push_back("some lists were cut; narrow the query with --steps, --rank or --kinds");
   for (const std::string& name : losses_.OnlyInA()) NoteUnmatched("scalar " + name, /*only_a=*/true);
   for (const std::string& name : losses_.OnlyInB()) NoteUnmatched("scalar " + name, /*only_a=*/false);
   if (losses_.alone() > 0) {
-    notes.push_back(std::to_string(losses_.alone()) + " losses are in one run only and were not compared");
+    notes.push_back(std::to_string(losses_.alone()) + " losses exist in only one run and were not compared");
   }
   notes.insert(notes.end(), loaded_.notes().begin(), loaded_.notes().end());
   notes.insert(notes.end(), incomplete_.begin(), incomplete_.end());
@@ -432,9 +455,9 @@ void ReportBuilder::ConcludeIncomparable() {
   report_.compared = {};
   report_.spread = {};
   report_.growth = {};
-  report_.message = unmatched ? "no activation in common: nothing that one run recorded has the same name, "
-                                "kind and place in the other"
-                              : "no record in common in the ranks, steps and kinds asked for";
+  report_.message = unmatched ? "no activation in common: nothing that the runs recorded has the same name, "
+                                "kind and position in both"
+                              : "no record in common in the requested ranks, steps and kinds";
 }
 
 // Compares all steps in order, wave by wave: the rank-steps of a wave on several threads, then what they

@@ -1,4 +1,4 @@
-// Compares two runs step by step. docs/divergence.md says what the answer means.
+// Compares two runs step by step. docs/divergence.md describes the answer.
 #ifndef STATCOLLECT_SERVER_QUERY_DIFF_DIFF_H_
 #define STATCOLLECT_SERVER_QUERY_DIFF_DIFF_H_
 
@@ -12,8 +12,8 @@
 
 namespace statcollect::query {
 
-// Memory: one step of a rank of both runs for each thread, the definitions of all ranks, what up to 1,024
-// ranks and steps show, the report's rows. `noise`: null if none is known. Runs on the caller's thread and up
+// Memory: one step of a rank of both runs per thread, the definitions of all ranks, the details of up to
+// 1,024 ranks and steps, and the report's rows. `noise`: null if unknown. Runs on the caller's thread and up
 // to three more.
 Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                             const IsStreamOpen& is_stream_open, NoiseFloor* noise, const OnProgress& progress,

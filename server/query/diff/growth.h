@@ -8,8 +8,8 @@
 
 namespace statcollect::query {
 
-// `points`: one a step, ascending, from the first that is not identical on. The factor is the least-squares
-// slope of the distances' logarithms over the steps.
+// `points`: one per step, ascending, from the first step that is not identical. The factor is the
+// least-squares slope of the distances' logarithms over the steps.
 Growth SummariseGrowth(const std::vector<GrowthPoint>& points);
 
 }  // namespace statcollect::query

@@ -95,7 +95,7 @@ Status LoadedWeights::CompareSide(bool in_a, RankStepFindings& at) {
     if (!compared) rest.push_back(std::move(missing));
   }
   if (rest.size() < at.missing.size()) {
-    notes_.insert(having.run() + " was launched anew at step " + std::to_string(at.step) +
+    notes_.insert(having.run() + " was launched again at step " + std::to_string(at.step) +
                   "; its weights as loaded there were compared with those of " + lacking.run() +
                   " after step " + std::to_string(at.step - 1));
   }

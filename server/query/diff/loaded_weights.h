@@ -1,4 +1,4 @@
-// Weights as a launch loaded them in mid run, where the other run was under way and loaded none.
+// Weights that a launch loaded in mid run, where the other run was already training and loaded none.
 #ifndef STATCOLLECT_SERVER_QUERY_DIFF_LOADED_WEIGHTS_H_
 #define STATCOLLECT_SERVER_QUERY_DIFF_LOADED_WEIGHTS_H_
 
@@ -16,17 +16,18 @@
 
 namespace statcollect::query {
 
-// A checkpoint holds what the step before it left: such weights stand beside those that the other run had
-// after that step. Not thread-safe. Context is borrowed. Cost: reads two steps of the rank, for a launch.
+// A checkpoint holds the weights after the step before it, so such weights are compared with those that the
+// other run had after that step. Not thread-safe. Context is borrowed. Cost: reads two steps of the rank per
+// launch.
 class LoadedWeights {
  public:
   explicit LoadedWeights(const DiffContext& context) : context_(context) {}
 
-  // Whether the record is a weight as a launch loaded it at its first step, at which the run that lacks it
-  // was under way already.
+  // Whether the record is a weight loaded in the first step of a launch, while the run that lacks it was
+  // already training.
   bool IsLoaded(const MissingRecord& missing, const RankStepFindings& at) const;
-  // Takes those that have a counterpart out of what is missing, and adds them to the findings' tally, rows
-  // and first bitwise difference.
+  // Removes those that have a counterpart from the missing records, and adds them to the findings' tally,
+  // rows and first bitwise difference.
   Status Compare(RankStepFindings& at);
 
   const std::set<std::string>& notes() const { return notes_; }
@@ -34,9 +35,9 @@ class LoadedWeights {
  private:
   using Updated = std::map<std::tuple<Kind, std::string, std::string>, const Observation*>;  // by name, path
 
-  // The attempt whose step it is. Remembered: it is the same for every rank.
+  // The attempt that has the step. Cached, because it is the same for every rank.
   Result<std::optional<std::size_t>> OwnerOf(bool of_a, std::uint64_t step);
-  // The step before, of one rank; nothing if the run has no statistics of it.
+  // The previous step of one rank; empty if the run has no statistics of it.
   Result<std::optional<StepData>> ReadBefore(bool of_a, std::uint32_t rank, std::uint64_t step);
   Status CompareSide(bool in_a, RankStepFindings& at);
   Status ComparePair(const Observation& loaded, const Updated& updated, MissingRecord& missing,

@@ -34,7 +34,9 @@ RepeatNoise::Repeat::Repeat(RunView opened) : view(std::move(opened)), aligner(B
 Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(Store& store, RunView& a,
                                                        const std::vector<std::string>& runs) {
   if (runs.empty())
-    return Status(Code::kInvalidArgument, "noise of run '" + a.run() + "': no run that repeats it is named");
+    return Status(
+        Code::kInvalidArgument,
+        "noise of run '" + a.run() + "': found no repeats; expected at least one run of the same training");
   std::unique_ptr<RepeatNoise> noise(new RepeatNoise(a));
   auto steps_a = a.Steps(StepSet());
   if (!steps_a.ok()) return steps_a.status();

@@ -1,4 +1,4 @@
-// Noise read from the runs that repeat a run.
+// Noise computed from the runs that repeat a run.
 #ifndef STATCOLLECT_SERVER_QUERY_NOISE_NOISE_REPEATS_H_
 #define STATCOLLECT_SERVER_QUERY_NOISE_NOISE_REPEATS_H_
 
@@ -17,11 +17,11 @@
 
 namespace statcollect::query {
 
-// The largest distance between A and any of its repeats in the step; where a repeat does not have the step,
-// in the last one before it that it has. Shapes and dtypes that differ tell nothing. Thread-safe.
+// The largest distance between A and any of its repeats in the step; if a repeat does not have the step, its
+// last one before it is used. Different shapes and dtypes are ignored. Thread-safe.
 class RepeatNoise final : public NoiseFloor {
  public:
-  // `a` is borrowed. kNotFound: no such run, or one that has no step, rank or activation in common with A;
+  // `a` is borrowed. kNotFound: no such run, or one without a step, rank or activation in common with A;
   // kInvalidArgument: A itself, or no run.
   static Result<std::unique_ptr<RepeatNoise>> Open(Store& store, RunView& a,
                                                    const std::vector<std::string>& runs);
@@ -37,7 +37,7 @@ class RepeatNoise final : public NoiseFloor {
     std::map<std::uint64_t, std::size_t> steps;  // attempts
     Aligner aligner;
   };
-  // Where A and a repeat both have records, at the step or before it.
+  // Where A and a repeat both have records, in the step or before it.
   struct Spot {
     std::uint64_t step = 0;
     std::size_t attempt_a = 0, attempt_repeat = 0;
@@ -45,9 +45,9 @@ class RepeatNoise final : public NoiseFloor {
 
   explicit RepeatNoise(RunView& a);
   std::optional<Spot> Nearest(const Repeat& repeat, std::uint64_t step) const;
-  // kNotFound unless a rank has an activation in both.
+  // kNotFound unless some rank has an activation in both.
   Status CheckShared(Repeat& repeat, const Spot& spot);
-  // By the ids that A has there.
+  // By A's ids there.
   Result<std::vector<double>> Of(Repeat& repeat, const Spot& spot, std::uint32_t rank);
 
   RunView& a_;

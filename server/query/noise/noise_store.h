@@ -1,4 +1,4 @@
-// Measures, keeps and finds the noise of runs.
+// Measures, stores and loads the noise of runs.
 #ifndef STATCOLLECT_SERVER_QUERY_NOISE_NOISE_STORE_H_
 #define STATCOLLECT_SERVER_QUERY_NOISE_NOISE_STORE_H_
 
@@ -17,11 +17,11 @@
 namespace statcollect::query {
 
 struct KnownNoise {
-  std::unique_ptr<NoiseFloor> floor;  // null: none is known
+  std::unique_ptr<NoiseFloor> floor;  // null: unknown
   std::optional<NoiseSource> source;
 };
 
-// Of the runs that a diff names, else as stored for its run A. The floor borrows the view.
+// From the runs that a diff names, otherwise as stored for its run A. The floor borrows the view.
 Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& request);
 
 // See QueryEngine.

@@ -1,4 +1,4 @@
-// What two runs were told, as a checklist: by category, most likely culprits first.
+// Configuration differences between two runs, as a checklist: by category, most likely culprits first.
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_CONFIG_REPORT_H_
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_CONFIG_REPORT_H_
 
@@ -13,8 +13,8 @@
 
 namespace statcollect::query {
 
-// As ConfigCategory of proto/statcollect/v1/query.proto, which says what belongs to each one. In the order in
-// which they usually explain a difference.
+// As ConfigCategory in proto/statcollect/v1/query.proto, which describes each one; in the order in which they
+// usually explain a difference.
 enum class ConfigCategory : std::uint8_t {
   kUnspecified = 0,
   kModel = 1,
@@ -30,7 +30,7 @@ enum class ConfigCategory : std::uint8_t {
 std::string_view Name(ConfigCategory category);  // "determinism"
 
 struct ConfigRequest {
-  std::string run_a, run_b;  // b empty: a alone
+  std::string run_a, run_b;  // b empty: only a
   bool all = false;
 };
 
@@ -49,21 +49,21 @@ struct ConfigReport {
   std::vector<std::string> notes;
 };
 
-// By words of the key ("model.ln_eps": model), never by the value.
+// From words of the key ("model.ln_eps": model), never from the value.
 ConfigCategory CategoryOf(std::string_view key);
 
-// What is stored of the newest attempt's lowest rank, and the facts that are not configuration: "world_size",
-// "host", "agent.version".
+// The stored settings of the newest attempt's lowest rank, and these facts: "world_size", "host",
+// "agent.version".
 std::map<std::string, std::string> Settings(const RunView& view);
 
-// `b` may be null: `a` alone. What cannot be compared is left out, and said in a note (recorded_config.h).
+// `b` may be null: only `a`. What cannot be compared is left out, with a note (recorded_config.h).
 Result<ConfigReport> ReportConfig(const RunView& a, const RunView* b, bool all);
 
-// One sentence for each setting that ranks of the newest attempt were told differently, at most 20: "lr is
-// 0.1 on ranks 0-6 and 0.2 on rank 7". Leaves out what differs from rank to rank by its nature.
+// One sentence, at most 20, for each setting that differs between ranks of the newest attempt: "lr is 0.1 on
+// ranks 0-6 and 0.2 on rank 7". Leaves out settings that naturally differ between ranks.
 std::vector<std::string> DifferencesBetweenRanks(const RunView& view);
 
-// "0-3, 7"; ascending.
+// "0-3, 7"; `ranks` must be ascending.
 std::string RanksText(const std::vector<std::uint32_t>& ranks);
 
 }  // namespace statcollect::query

@@ -1,4 +1,4 @@
-// Names whose parts are separated by dots, and numbers in them.
+// Names whose parts are separated by dots.
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_DOTTED_H_
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_DOTTED_H_
 

@@ -1,5 +1,5 @@
-// Settings of modules: keys `module.PATTERN.NAME` of the configuration (docs/python.md), where a pattern has
-// * for the numbers of a path, and a value may list exceptions: "1e-05 x 47; 0.001 (blocks.7.ln1)".
+// Settings of modules: keys `module.PATTERN.NAME` of the configuration (docs/python.md). A pattern has * for
+// the numbers of a path, and a value may list exceptions: "1e-05 x 47; 0.001 (blocks.7.ln1)".
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_MODULE_KEYS_H_
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_MODULE_KEYS_H_
 
@@ -19,21 +19,21 @@ struct ChangedSetting {
   std::string module, setting, key, a, b;
 };
 
-// Of one module or parameter: those of which both values are known and differ, the class first. A module that
-// only one run has says nothing.
+// Of one module or parameter: settings whose values are known in both runs and differ, the class first.
+// Settings of modules that only one run has are ignored.
 std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b, const std::string& module);
 
-// Whether another module has both values, under the same key.
+// Whether a different module has both values, under the same key.
 bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& changed, std::string_view module);
 
-// The names under which to look up a key's modules: the pattern itself or, where it contains *, the pattern
-// with * for every number. Two if the pattern may begin with a class; none if the key is not a module's.
+// The names under which to look up a key's modules: the pattern itself or, if it contains *, the pattern with
+// * for every number. Two if the pattern may begin with a class; none if the key is not a module's.
 std::vector<std::string> LookupNames(std::string_view key);
 // "blocks.*.ln1" of "blocks.12.ln1".
 std::string WithStars(std::string_view module);
 
-// Modules that the patterns of the differing keys name: those listed as exceptions, those without *, and
-// those with the numbers of the module `near`.
+// Modules that the patterns of the differing keys name: the exceptions, those without *, and those with the
+// numbers of the module `near`.
 std::set<std::string> NamedModules(const Config& a, const Config& b, std::string_view near);
 
 }  // namespace statcollect::query

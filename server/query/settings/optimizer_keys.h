@@ -1,4 +1,4 @@
-// Names of what is known about parameter groups: scalars `lr/group0` and `weight_decay/group0`, and keys
+// Names of settings of parameter groups: scalars `lr/group0` and `weight_decay/group0`, and keys
 // `optimizer.group0.betas` of the configuration. With several optimizers `lr/1/group0` and
 // `optimizer.1.group0.betas`, with several watched models `gen/lr/group0` and `optimizer.gen.group0.betas`.
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_OPTIMIZER_KEYS_H_
@@ -12,15 +12,15 @@
 
 namespace statcollect::query {
 
-// Which group of which optimizer of which model.
+// A parameter group, its optimizer and model.
 struct Group {
   std::string model, optimizer, group;
   auto operator<=>(const Group&) const = default;
 };
 
-// "gen/lr/1/group0", of the setting "lr".
+// Parses "gen/lr/1/group0" for the setting "lr".
 std::optional<Group> ParseOptimizerScalar(std::string_view name, std::string_view setting);
-// "optimizer.gen.group0.betas": its group and "betas". The group is empty in "optimizer.class" and
+// Parses "optimizer.gen.group0.betas" to its group and "betas". The group is empty in "optimizer.class" and
 // "optimizer.groups".
 std::optional<std::pair<Group, std::string>> ParseOptimizerKey(std::string_view key);
 

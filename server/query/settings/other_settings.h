@@ -1,5 +1,4 @@
-// Numbers among the recorded settings that differ between two runs: what follows from them is not rounding,
-// however small it is.
+// Numeric settings that differ between two runs: their effect is not rounding, however small.
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_OTHER_SETTINGS_H_
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_OTHER_SETTINGS_H_
 
@@ -13,15 +12,15 @@
 
 namespace statcollect::query {
 
-// Learning rates and weight decays are left out, as they are recorded step by step, and so is what says how
+// Leaves out learning rates and weight decays, which are recorded step by step, and settings that say how
 // something is computed and not what (`fused`, a replaced forward()). Cost: a pass over both configurations.
 class OtherSettings {
  public:
   OtherSettings(const Config& a, const Config& b);
 
   bool any_of_modules() const { return !of_modules_.empty(); }
-  // Names of the module's settings that differ. `module`: its path, that of the model itself its class. Cost:
-  // two look-ups by name for a module that has none.
+  // Names of the module's settings that differ. `module`: its path; for the model itself its class. Cost: two
+  // look-ups by name for a module without any.
   std::vector<std::string> OfModule(const std::string& module) const;
 
   struct OfOptimizer {
@@ -34,11 +33,11 @@ class OtherSettings {
   struct Both {
     Config a, b;
   };
-  std::unordered_map<std::string, Both> of_modules_;  // only what differs, by LookupNames
+  std::unordered_map<std::string, Both> of_modules_;  // only differing ones, by LookupNames
   std::vector<OfOptimizer> of_optimizers_;
 };
 
-// What says how an optimizer computes, not what: "foreach", "fused"...
+// Settings that say how an optimizer computes, not what: "foreach", "fused"...
 bool IsWithoutEffect(std::string_view optimizer_setting);
 
 }  // namespace statcollect::query

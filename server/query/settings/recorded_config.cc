@@ -101,7 +101,7 @@ void LeaveOutImports(const RunView& a, const RunView& b, RecordedConfigs& config
   Config& recorded = none_a ? configs.b : configs.a;
   configs.notes.push_back((none_a ? a : b).run() + " has no recorded configuration; the " +
                           std::to_string(recorded.size()) + " settings of " + (none_a ? b : a).run() +
-                          " have nothing to be compared with");
+                          " were not compared");
   configs.a.clear();
   configs.b.clear();
 }

@@ -1,4 +1,4 @@
-// The configuration that two runs recorded, as far as the two can be compared.
+// The recorded configurations of two runs, as far as they can be compared.
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_RECORDED_CONFIG_H_
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_RECORDED_CONFIG_H_
 
@@ -16,13 +16,13 @@ struct RecordedConfigs {
   std::vector<std::string> notes;  // what was left out, one sentence each
 };
 
-// Of the newest attempt's lowest rank, with two exceptions. A schedule changes learning rate, momentum and
-// betas with the steps: they are taken from the newest attempts of both runs that begin at the same step, and
-// left out if there are none. Where one run recorded nothing (an import of another tool's dump has only its
-// own import.* settings), nothing is compared. Cost: a scan of the steps where a run has several attempts.
+// From the newest attempt's lowest rank, with two exceptions. (1) A schedule changes learning rate, momentum
+// and betas with the steps: they come from the newest attempts of both runs that begin at the same step, and
+// are left out if there are none. (2) If one run recorded nothing (an import has only import.* settings),
+// nothing is compared. Cost: a scan of the steps if a run has several attempts.
 Result<RecordedConfigs> ReadConfigs(const RunView& a, const RunView& b);
 
-// Whether all that is recorded says where an import came from.
+// Whether the configuration only says where an import came from.
 bool HasNoConfig(const std::map<std::string, std::string>& config);
 
 }  // namespace statcollect::query

@@ -1,4 +1,4 @@
-// A block of statistics as columns of 64-bit numbers: what the stored form is made from and read into.
+// A block of statistics as columns of 64-bit numbers, between records and the stored form.
 #ifndef STATCOLLECT_SERVER_STORE_CODEC_BLOCK_COLUMNS_H_
 #define STATCOLLECT_SERVER_STORE_CODEC_BLOCK_COLUMNS_H_
 
@@ -16,8 +16,7 @@ namespace statcollect {
 
 inline constexpr std::size_t kBlockRecordsMax = 256;
 
-// Columns of integers come first, then those of real numbers: their bits without the sign, which is in
-// kFlags.
+// Integer columns come first, then real numbers: their bits without the sign, which is in kFlags.
 enum Column : std::size_t {
   kActivation,
   kLayout,
@@ -30,41 +29,41 @@ enum Column : std::size_t {
   kZero,
   kNeg,
   kPos,
-  kMean,  // from here on each follows from those before it, nearly
+  kMean,  // from here on, each column is nearly predicted by earlier ones
   kStd,
   kL2,
   kL1,
   kMin,
   kMax,
   kHash,
-  kSamples,  // how many
+  kSamples,  // number of samples
   kColumnCount
 };
 
-// Bits of kFlags. Those that change most from record to record are the lowest.
+// Bits of kFlags. Those that change most from record to record are lowest.
 enum Flag : std::uint64_t {
   kNegativeMean = 1,
   kNegativeMin = 2,
   kNegativeMax = 4,
   kHasFinite = 8,
-  kWideSketch = 16,   // some sum of the sketch is no float32
-  kNegativeStd = 32,  // -0, as of the three below
+  kWideSketch = 16,   // a sum of the sketch is not exact in float32
+  kNegativeStd = 32,  // the value is -0, also for the next two
   kNegativeL1 = 64,
   kNegativeL2 = 128,
 };
 
-// One record, by Column.
+// One record, indexed by Column.
 using ColumnRecord = std::array<std::uint64_t, kColumnCount>;
 
 class BlockColumns {
  public:
-  // The records of `columns` at `indexes`, in that order; 1..kBlockRecordsMax of them. `sample_at[i]`: where
-  // the samples of record i begin; empty if there are no samples.
+  // Copies the records of `columns` at `indexes`, in that order; 1..kBlockRecordsMax of them. `sample_at[i]`:
+  // where the samples of record i begin; empty if there are no samples.
   void Take(const StatColumns& columns, std::span<const std::uint32_t> indexes,
             std::span<const std::size_t> sample_at);
-  void Resize(std::size_t size, std::uint32_t sketch_width);  // keeps no content
-  // Gives the records to `columns`, whose content is replaced; sketches and samples are exchanged, not
-  // copied. To be resized before it is used again.
+  void Resize(std::size_t size, std::uint32_t sketch_width);  // does not keep the content
+  // Moves the records to `columns`, replacing their content; sketches and samples are swapped, not copied.
+  // Resize before using the block again.
   void MoveTo(std::uint64_t step, StatColumns* columns);
 
   std::size_t size() const { return size_; }

@@ -1,6 +1,6 @@
-// Stored form of everything that is not a block of statistics: attempts, ranks, definitions, scalars, events,
-// memory, densities, settings, step ends, exponents. Each Decode gives kDataLoss or kFailedPrecondition as
-// Unseal, naming `what`.
+// Stored form of everything except blocks of statistics: attempts, ranks, definitions, scalars, events,
+// memory, densities, settings, step ends, exponents. Each Decode fails like Unseal (kDataLoss,
+// kFailedPrecondition), naming `what`.
 #ifndef STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
 #define STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
 
@@ -15,7 +15,7 @@ namespace statcollect {
 
 std::string Encode(const AttemptMeta& attempt);
 std::string Encode(const SessionInfo& info);
-std::string Encode(const RankMeta& rank);  // without `info`, which is a value of its own
+std::string Encode(const RankMeta& rank);  // without `info`, which is a separate value
 std::string Encode(const TensorDef& def);
 std::string Encode(const Layout& layout);
 std::string Encode(const ScalarRecord& scalar);
@@ -26,11 +26,11 @@ std::string Encode(const SettingRecord& setting);
 std::string Encode(const StepRecord& step);
 std::string Encode(const ExponentRecord& exponents);
 
-// Beside each chunk of a capture: what tells whether all of them are there.
+// Stored with each chunk of a capture; shows whether all chunks are there.
 struct CaptureHead {
   std::uint32_t layout = 0;
   std::uint64_t elements = 0;  // of all chunks
-  std::uint32_t bytes = 0;     // of this one
+  std::uint32_t bytes = 0;     // of this chunk
 };
 std::string Encode(const CaptureHead& head);
 

@@ -514,7 +514,7 @@ std::uint64_t BlockReader::HashAt(std::size_t own_index) const {
 Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* block) const {
   assert(kind_ != Kind::kAlias && (kind_ == Kind::kRelative) == (key_frame != nullptr));
   if (key_frame != nullptr && (key_frame->size() != size_ || key_frame->sketch_width() != sketch_width_)) {
-    return Damaged("its key frame is of another size");
+    return Damaged("its key frame has a different size");
   }
   block->Resize(size_, sketch_width_);
   std::array<std::uint16_t, kBlockRecordsMax> own_index;  // of own record j

@@ -1,5 +1,5 @@
-// Cuts one stream's statistics into blocks and encodes them: relative to a key frame of the stream where that
-// is possible, and beside it as an alias where the store has an equal block already.
+// Cuts one stream's statistics into blocks and encodes them: relative to a key frame of the stream if
+// possible, and also as an alias if the store already has an equal block.
 #ifndef STATCOLLECT_SERVER_STORE_CODEC_STAT_ENCODER_H_
 #define STATCOLLECT_SERVER_STORE_CODEC_STAT_ENCODER_H_
 
@@ -19,26 +19,27 @@
 
 namespace statcollect {
 
-// Records of activations [n * 256, (n + 1) * 256) of a step share a block, as far as they arrive together.
+// Records of activations [n * 256, (n + 1) * 256) of a step share a block if they arrive together.
 inline constexpr std::uint32_t kActivationsShift = 8;
 
 struct EncodedStatBlock {
   StatKey key;
   BlockDigest digest{};
   EncodedBlock own;
-  std::optional<StatKey> twin;  // an equal block that the store has
-  std::string alias;            // of the twin
+  std::optional<StatKey> twin;  // an equal block in the store
+  std::string alias;            // referring to the twin
   bool worth_listing = false;   // large enough that an alias of it would save space
 };
 
-// Not thread-safe. A block may refer to one that was encoded before it: what one encoder made is stored in
-// the order in which it was made, and not beyond a block that could not be stored.
+// Not thread-safe. A block may refer to an earlier one of the same encoder, so its blocks must be stored in
+// the order in which they were made, and none after one that could not be stored.
 class StatEncoder {
  public:
   struct Options {
     // Finds an equal block; must be cheap. May be empty.
     std::function<std::optional<StatKey>(const BlockDigest&)> find_twin;
-    // Memory of all encoders' key frames, and its limit; beyond it blocks stand alone. Null: no key frames.
+    // Memory of all encoders' key frames, and its limit, beyond which blocks stand alone. Null: no key
+    // frames.
     std::atomic<std::size_t>* key_frame_bytes = nullptr;
     std::size_t key_frame_bytes_max = std::size_t{256} << 20;
   };
@@ -48,14 +49,14 @@ class StatEncoder {
   StatEncoder(const StatEncoder&) = delete;
   StatEncoder& operator=(const StatEncoder&) = delete;
 
-  // Steps do not decrease. Appends to `blocks`.
+  // Steps must not decrease. Appends to `blocks`.
   void Encode(const StatColumns& columns, std::vector<EncodedStatBlock>* blocks);
 
  private:
   struct KeyFrame {
     std::uint64_t step = 0;
     int uses = 0;
-    int misses = 0;  // blocks in a row that it did not fit
+    int misses = 0;  // consecutive blocks that it did not fit
     BlockColumns block;
   };
 

@@ -1,6 +1,5 @@
-// STATCOLLECT_WIDE_LOOPS before a function: it is compiled for wide vector registers too, and the best
-// version that the processor has is chosen when the program starts. For loops over integers, whose results do
-// not depend on it.
+// STATCOLLECT_WIDE_LOOPS before a function compiles it for wide vector registers as well; the best version
+// for the processor is selected at program start. For loops over integers, whose results do not depend on it.
 #ifndef STATCOLLECT_SERVER_STORE_CODEC_WIDE_LOOPS_H_
 #define STATCOLLECT_SERVER_STORE_CODEC_WIDE_LOOPS_H_
 

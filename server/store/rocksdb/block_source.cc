@@ -57,8 +57,8 @@ Result<BlockSource::Resolved> BlockSource::Resolve(const StatKey& key, const Blo
   if (!at_target.ok()) return at_target.status();
   if (at_target->kind() == BlockReader::Kind::kAlias || at_target->digest() != digest) {
     return Status(Code::kDataLoss,
-                  "read " + What(key) + ": it stands for " + What(target) +
-                      ", which has another content; the store is damaged; restore a checkpoint "
+                  "read " + What(key) + ": it refers to " + What(target) +
+                      ", which has different content; the store is damaged; restore a checkpoint "
                       "or remove the run");
   }
   resolved.reader = *std::move(at_target);
@@ -150,7 +150,7 @@ Result<std::optional<ColumnRecord>> BlockSource::ReadRecord(const StatKey& key, 
   const auto index = static_cast<std::size_t>(place - activations.begin());
   if (frame.block.size() != reader.size()) {
     return Status(Code::kDataLoss,
-                  "read " + What(key) + ": its key frame is of another size; the store is damaged");
+                  "read " + What(key) + ": its key frame has a different size; the store is damaged");
   }
   const ColumnRecord at_key = frame.block.Record(index);
   return std::optional(reader.ReadRecord(index, &at_key));

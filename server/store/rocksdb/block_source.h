@@ -1,4 +1,4 @@
-// Reads blocks of statistics together with what they refer to: key frames and the targets of aliases.
+// Reads blocks of statistics and the blocks to which they refer: key frames and targets of aliases.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_BLOCK_SOURCE_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_BLOCK_SOURCE_H_
 
@@ -19,11 +19,12 @@
 
 namespace statcollect {
 
-// Values of one family by key, cheapest if keys grow. Sees the store as it was when the cursor was made.
+// Reads values of one family by key, cheapest with increasing keys. Sees the store as of the cursor's
+// creation.
 class Cursor {
  public:
   Cursor(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family);
-  // Valid until the next call. Nothing if there is no such key, or on failure (see status).
+  // Valid until the next call. Empty if there is no such key, or on failure (see status).
   std::optional<std::string_view> Get(const std::string& key);
   rocksdb::Status status() const { return it_->status(); }
 
@@ -31,14 +32,14 @@ class Cursor {
   std::unique_ptr<rocksdb::Iterator> it_;
 };
 
-// Not thread-safe. Keeps the key frames that it met last.
+// Not thread-safe. Caches the last key frames.
 class BlockSource {
  public:
   BlockSource(rocksdb::DB& db, const StatFamilies& families);
 
-  // The block stored under `key`. `sketches`: with sketches and samples. kDataLoss names the key.
+  // The block stored under `key`. `sketches`: including sketches and samples. kDataLoss names the key.
   Status Read(const StatKey& key, const BlockReader& stored, bool sketches, BlockColumns* block);
-  // One record of it, without its sketch; nothing if the block does not have the activation.
+  // One record of it, without its sketch; empty if the block does not have the activation.
   Result<std::optional<ColumnRecord>> ReadRecord(const StatKey& key, std::string_view stats,
                                                  std::uint32_t activation);
 
@@ -50,10 +51,10 @@ class BlockSource {
     bool sketches = false;
     BlockColumns block;
   };
-  // A block that is no alias.
+  // A block that is not an alias.
   struct Resolved {
     StatKey key;
-    std::unique_ptr<std::string> bytes;  // what the reader points into, if it was fetched here
+    std::unique_ptr<std::string> bytes;  // holds the reader's bytes, if they were fetched here
     BlockReader reader;
   };
 
@@ -61,7 +62,7 @@ class BlockSource {
   Result<Resolved> Resolve(const StatKey& key, const BlockReader& stored);
   Result<Resolved> Reread(const StatKey& key, const Status& why);
   Result<std::string> Fetch(const StatKey& key, const std::string& for_what);
-  // Of a block that is no alias.
+  // For a block that is not an alias.
   Status ReadResolved(const StatKey& key, const BlockReader& reader, bool sketches, BlockColumns* block);
   Result<KeyFrame*> FindKeyFrame(const StatKey& key, const BlockReader& reader, bool sketches);
 

@@ -1,4 +1,4 @@
-// The list of contents (digest -> block) forgets removed attempts when its files are rewritten anyway.
+// Drops entries of removed attempts from the list of contents (digest -> block) during compactions.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_CONTENTS_FILTER_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_CONTENTS_FILTER_H_
 

@@ -1,4 +1,4 @@
-// RocksDB while it is open, shared by those who use it.
+// An open RocksDB, shared by its users.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_H_
 
@@ -9,15 +9,17 @@
 
 #include <rocksdb/db.h>
 
+#include "server/store/rocksdb/families.h"
+#include "server/store/rocksdb/util.h"
 #include "server/store/store.h"
 
 namespace statcollect {
 
-// Closes when its last user lets go of it.
+// Closes when its last user releases it.
 struct Database {
   std::unique_ptr<rocksdb::DB> db;
   std::vector<rocksdb::ColumnFamilyHandle*> families;  // by Family
-  std::atomic<bool> closing{false};                    // scans under way end early
+  std::atomic<bool> closing{false};                    // asks running scans to end early
 
   Database() = default;
   Database(const Database&) = delete;
@@ -27,6 +29,10 @@ struct Database {
     (void)db->Close();
   }
 };
+
+inline StatFamilies StatFamiliesOf(const Database& database) {
+  return {.stats = database.families[kStats], .sketches = database.families[kSketches]};
+}
 
 // A scan that keeps RocksDB open, and ends with kUnavailable where that would keep it open too long.
 class PinnedScan final : public StatScan {
@@ -39,7 +45,7 @@ class PinnedScan final : public StatScan {
     if (!status_.ok()) return false;
     if (database_->closing) {
       status_ = Status(Code::kUnavailable,
-                       "scan statistics: the store is being opened again after its disk was full; ask again");
+                       "scan statistics: the store is being opened again after its disk was full; try again");
       return false;
     }
     return scan_->NextHead();

@@ -5,7 +5,6 @@
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,8 @@
 #include "server/store/rocksdb/families.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/rocksdb/zero_tail.h"
+
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 namespace {
@@ -47,18 +48,18 @@ class WarningLog final : public rocksdb::Logger {
     std::vsnprintf(text.data(), text.size(), format, arguments);
     const std::string line(text.data());
     log_(line);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (line.find(".log") != std::string::npos) about_logs_ = line;
   }
   std::string about_logs() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return about_logs_;
   }
 
  private:
   const std::function<void(const std::string&)> log_;
-  mutable std::mutex mutex_;
-  std::string about_logs_;
+  mutable Mutex mutex_;
+  std::string about_logs_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 rocksdb::DBOptions MakeDbOptions(const std::string& directory, rocksdb::Env* env,
@@ -122,7 +123,8 @@ rocksdb::ColumnFamilyOptions MakeFamilyOptions(Family family, const std::shared_
 // What to do when the store does not open.
 std::string AfterOpen(Code code) {
   if (code == Code::kDataLoss) {
-    return "; expected files as they were written; restore a checkpoint, or start with another --data-dir";
+    return "; expected files as they were written; restore a checkpoint, or start with a different "
+           "--data-dir";
   }
   return "; expected a disk with space and a folder this user may write";
 }

@@ -1,4 +1,4 @@
-// How the store's RocksDB is set up and opened.
+// Configures and opens the store's RocksDB.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_OPENER_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_DATABASE_OPENER_H_
 
@@ -20,13 +20,13 @@
 
 namespace statcollect {
 
-// Opens the RocksDB of one directory, as often as it is asked to. The caller holds the directory's lock.
+// Opens the RocksDB of one directory, possibly several times. The caller holds the directory's lock.
 class DatabaseOpener {
  public:
   DatabaseOpener(std::string directory, const RocksDbStoreOptions& options,
                  std::shared_ptr<LiveAttempts> live);
 
-  // `read_only`: changes no file, takes no writes.
+  // `read_only`: changes no file and accepts no writes.
   Result<std::shared_ptr<Database>> Open(bool read_only, const std::shared_ptr<WriteHealth>& health) const;
 
  private:

@@ -18,24 +18,26 @@ namespace statcollect {
 inline constexpr int kStoreFormatVersion = 2;
 
 struct RocksDbStoreOptions {
-  bool fsync = true;  // false: an append is done once the operating system has it
-  std::size_t memtable_bytes = std::size_t{64} << 20;  // statistics kept in memory before they go to a table
-  // Called from any thread, RocksDB's own included.
+  bool fsync = true;  // false: an append is complete once the operating system has it
+  // statistics held in memory before they are written to a table
+  std::size_t memtable_bytes = std::size_t{64} << 20;
+  // Called from any thread, including RocksDB's own.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
-  // Asked now and then by RestoreCheckpoint: true ends it with kCancelled. Empty: never.
+  // Checked repeatedly by RestoreCheckpoint; true ends it with kCancelled. Empty: never.
   std::function<bool()> stopped = {};
-  // Files (but FORMAT and the lock), clock and threads of RocksDB; empty: the operating system's. For tests.
+  // Files (except FORMAT and the lock), clock and threads of RocksDB, for tests. Empty: the operating
+  // system's.
   std::shared_ptr<rocksdb::Env> env = nullptr;
 };
 
-// Opens or creates the store in a directory. Holds the directory until destroyed: kFailedPrecondition names
-// the pid of another holder. kFailedPrecondition: a newer format. kDataLoss: RocksDB finds its files damaged
+// Opens or creates the store in a directory and holds the directory until destroyed. kFailedPrecondition:
+// another process holds it (names its pid), or a newer format. kDataLoss: RocksDB finds its files damaged
 // (its message names the file).
 Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
                                                 const RocksDbStoreOptions& options = {});
 
 // Copies a checkpoint into a new data directory, absent or empty, and verifies every table of the copy. The
-// checkpoint is only read. kDataLoss names the damaged file; the data directory is then left as it was.
+// checkpoint is only read. kDataLoss names the damaged file and leaves the data directory as it was.
 Status RestoreCheckpoint(const std::string& checkpoint, const std::string& data_dir,
                          const RocksDbStoreOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Batches on their way into RocksDB: prepared by the streams' threads, put by Append.
+// Batches on their way into RocksDB: prepared by the streams' threads, written by Append.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_STREAM_WRITER_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_STREAM_WRITER_H_
 
@@ -15,7 +15,7 @@ namespace statcollect {
 
 inline constexpr std::uint8_t kCaptureDataVersion = 1;  // of a chunk's sealed data
 
-// What a StreamWriter made of a batch: all that is to be put but the rank's state.
+// The batch as a StreamWriter prepared it: everything that is written except the rank's state.
 class RocksPreparedBatch final : public PreparedBatch {
  public:
   struct Entry {

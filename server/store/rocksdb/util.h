@@ -1,4 +1,4 @@
-// What the parts of the RocksDB store share: statuses, key ranges, iterators.
+// Shared by the parts of the RocksDB store: statuses, key ranges, iterators.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_UTIL_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_UTIL_H_
 
@@ -25,7 +25,7 @@ Status FromRocks(const std::string& attempted, const rocksdb::Status& status);
 
 inline std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
-// Keys [begin, end); an iterator keeps views of both, so they live as long as it does.
+// Keys [begin, end). Iterators keep views of both, so a range must outlive them.
 struct KeyRange {
   std::string begin, end;
   rocksdb::Slice end_slice;
@@ -34,10 +34,10 @@ struct KeyRange {
 };
 
 KeyRange RankRange(AttemptId attempt, std::uint32_t rank, StepBounds steps);
-// Of one part of the family of captures (CaptureKey).
+// The keys of one part of the captures family (see CaptureKey).
 KeyRange CaptureRange(AttemptId attempt, std::uint32_t rank, char part, StepBounds steps);
 
-// `scan`: reads much and once, so it must not push what others need out of the cache.
+// `scan`: for large one-time reads, which must not evict cached blocks.
 std::unique_ptr<rocksdb::Iterator> Iterate(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family,
                                            const KeyRange& range, bool scan = false);
 

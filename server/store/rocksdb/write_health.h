@@ -1,15 +1,15 @@
-// Whether the store takes writes, as RocksDB's own threads see it too.
+// Whether the store accepts writes, shared with RocksDB's own threads.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_WRITE_HEALTH_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_WRITE_HEALTH_H_
 
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include <rocksdb/listener.h>
 
 #include "common/failpoint.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/store/rocksdb/util.h"
 
 namespace statcollect {
@@ -18,36 +18,37 @@ namespace statcollect {
 class WriteHealth {
  public:
   Status status() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return failure_;
   }
-  // The first failure counts, until Clear.
+  // Keeps the first failure, until Clear.
   Status Fail(const Status& why) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (failure_.ok()) failure_ = Explain(why);
     return failure_;
   }
   void Clear() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     failure_ = Status::Ok();
   }
 
  private:
   static Status Explain(const Status& why) {
     return {why.code(),
-            why.message() + (why.code() == Code::kResourceExhausted
-                                 ? "; expected space on the store's file system; free some, and the store "
-                                   "takes writes again by itself"
-                                 : "; the store takes no more writes until statcollectord is started again")};
+            why.message() +
+                (why.code() == Code::kResourceExhausted
+                     ? "; expected space on the store's file system; free some, and the store accepts writes "
+                       "again by itself"
+                     : "; the store accepts no more writes until statcollectord is restarted")};
   }
 
-  mutable std::mutex mutex_;
-  Status failure_;
+  mutable Mutex mutex_;
+  Status failure_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
-// Tells WriteHealth about failed flushes and compactions, and keeps RocksDB from going on by itself: after a
-// write that failed, part of it may be in the log, to be found by the next start after agents were told
-// otherwise; after a compaction without space, writes would wait inside RocksDB (docs/decisions/0012).
+// Reports failed flushes and compactions to WriteHealth, and keeps RocksDB from recovering by itself. After a
+// failed write, part of it may be in the log, and the next start would find it although agents were told that
+// it failed. After a compaction without space, writes would wait inside RocksDB (docs/decisions/0012).
 class BackgroundErrors final : public rocksdb::EventListener {
  public:
   explicit BackgroundErrors(std::shared_ptr<WriteHealth> health) : health_(std::move(health)) {}

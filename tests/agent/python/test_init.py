@@ -129,7 +129,7 @@ def test_absent_collector_is_one_warning(capfd: pytest.CaptureFixture[str]) -> N
     statagent.log_scalar("loss", 1.0)
     said = capfd.readouterr()
     assert len(said.err.splitlines()) == 1
-    assert "training goes on" in said.err
+    assert "training continues" in said.err
     assert said.out == ""
 
 

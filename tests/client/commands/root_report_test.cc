@@ -86,7 +86,7 @@ TEST_F(RootReport, LeadsWithTheRootAndWhy) {
   other.set_distance(4e-6);
   EXPECT_THAT(Text(), AllOf(HasSubstr("DIVERGED"), HasSubstr("blocks.2.ln"), HasSubstr("Why there (likely)"),
                             HasSubstr("20 times what its inputs"),
-                            HasSubstr("above its tolerance first: step 6"), HasSubstr("blocks.1.qkv.bias"),
+                            HasSubstr("first above its tolerance: step 6"), HasSubstr("blocks.1.qkv.bias"),
                             HasSubstr("also possible: step 2"), HasSubstr("blocks.3.fc")));
 }
 

@@ -134,7 +134,7 @@ TEST_F(BadInputTest, LinkOutOfTheDumpIsNotFollowed) {
   const std::string read = Read(DumpFormat::kOrt, {.path = path_ / "dump"});
   EXPECT_THAT(
       read, AllOf(HasSubstr("Linear_2"), Not(HasSubstr("Linear_1_0th")), HasSubstr("skipped 2 symbolic link"),
-                  HasSubstr("skipped 1 named in order.txt, but not there")));
+                  HasSubstr("skipped 1 named in order.txt, but missing")));
 }
 
 TEST_F(BadInputTest, PathsInOrderFileAreRefused) {
@@ -143,7 +143,7 @@ TEST_F(BadInputTest, PathsInOrderFileAreRefused) {
   EXPECT_THAT(
       Read(),
       HasSubstr(
-          "error: DUMP/step_0/order.txt:2: found '../../etc/passwd_forward'; expected the name of a file"));
+          "error: DUMP/step_0/order.txt:2: found '../../etc/passwd_forward'; expected a file name"));
 }
 
 TEST_F(BadInputTest, PipeDoesNotMakeTheImportWait) {
@@ -219,7 +219,7 @@ TEST_F(OrtOrder, IsThatOfTheTimesOfModification) {
   WriteAt("A_1_0th_output", "backward", 3);
   WriteAt("B_2_0th_output", "backward", 4);
   EXPECT_EQ(Names(), "B_2_0th_output> A_1_0th_output> A_1_0th_output< B_2_0th_output< ");
-  EXPECT_THAT(Read(), HasSubstr("in order of their time of modification"));
+  EXPECT_THAT(Read(), HasSubstr("ordered by modification time"));
 }
 
 TEST_F(OrtOrder, IsThatOfTheModulesWhereTimesCannotBeIt) {
@@ -228,7 +228,7 @@ TEST_F(OrtOrder, IsThatOfTheModulesWhereTimesCannotBeIt) {
   WriteAt("A_10_0th_output", "forward", 3);
   WriteAt("B_2_0th_output", "backward", 4);
   EXPECT_EQ(Names(), "B_2_0th_output> A_10_0th_output> A_10_0th_output< B_2_0th_output< ");
-  EXPECT_THAT(Read(), HasSubstr("in order of their module's number"));
+  EXPECT_THAT(Read(), HasSubstr("ordered by their module's number"));
 }
 
 // --- msProbe

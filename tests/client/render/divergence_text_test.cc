@@ -127,7 +127,7 @@ TEST(DivergenceText, ForwardPointsAtWhatLiesBetween) {
 
 TEST(DivergenceText, BackwardPointsAtWhatUsedTheTensor) {
   v1::Divergence row = Row(v1::STAGE_BACKWARD, v1::KIND_GRAD_OUTPUT, "h.1.ln2", v1::REASON_NONFINITE);
-  EXPECT_THAT(Next(row), HasSubstr("how the gradient of the loss comes to h.1.ln2"));
+  EXPECT_THAT(Next(row), HasSubstr("how the gradient of the loss reaches h.1.ln2"));
   row.set_previous("h.1.mlp.fc1");
   EXPECT_EQ(Next(row),
             "look at the backward pass between h.1.mlp.fc1, whose gradient agrees bit for bit, and h.1.ln2: "
@@ -143,13 +143,13 @@ TEST(DivergenceText, OptimizerNamesTheWeightNotItsState) {
 
 TEST(DivergenceText, WhatIsMissingIsNotCalledDifferentData) {
   v1::Divergence batch = Row(v1::STAGE_BATCH, v1::KIND_BATCH, "tokens", v1::REASON_MISSING_IN_B);
-  EXPECT_THAT(Next(batch), AllOf(HasSubstr("port was given no tokens"), HasSubstr("micro-batches")));
+  EXPECT_THAT(Next(batch), AllOf(HasSubstr("port got no tokens"), HasSubstr("micro-batches")));
   batch.set_reason(v1::REASON_MISSING_IN_A);
-  EXPECT_THAT(Next(batch), HasSubstr("base was given no tokens"));
+  EXPECT_THAT(Next(batch), HasSubstr("base got no tokens"));
   EXPECT_EQ(Next(Row(v1::STAGE_WEIGHTS, v1::KIND_WEIGHT, "h.9.w", v1::REASON_MISSING_IN_B)),
             "the models are built differently: port has no h.9.w");
   EXPECT_EQ(Next(Row(v1::STAGE_WEIGHTS, v1::KIND_WEIGHT, "h.9.w", v1::REASON_SHAPE)),
-            "the models are built differently: h.9.w has another shape");
+            "the models are built differently: h.9.w has a different shape");
   EXPECT_EQ(Next(Row(v1::STAGE_GRAD, v1::KIND_WEIGHT_GRAD, "w", v1::REASON_MISSING_IN_B)),
             "port has no gradient of w: is it frozen, unused, or left out of the optimizer?");
 }

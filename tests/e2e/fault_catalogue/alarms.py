@@ -29,12 +29,15 @@ QUIET = {"-", NEEDS_TWO}
 
 INTRODUCTION = f"""# Which alarm catches which planted fault
 
-The faults of the [catalogue](fault-catalogue.md), each in a training of {STEPS} steps on one rank and on two, with the collector's default
-thresholds ([alarms.md](alarms.md)). Faults of a step act from step {FAULT_STEP} on, others from the beginning. No baseline is involved: a rule sees one run.
-An entry is the rule, the step and the tensor or scalar that it names, on two ranks of the rank that is named first; a dash: no alarm. `statctl diff`
-finds all of them.
+These are the faults of the [catalogue](fault-catalogue.md), each in a training of {STEPS} steps on one rank and on two, with the collector's default thresholds ([alarms.md](alarms.md)).
+Faults that begin at a step act from step {FAULT_STEP} on, others from the beginning.
+Alarms use no baseline: a rule sees only one run.
 
-Alarms see what breaks a training, not what bends it: most faults here train on with other numbers of the same size.
+An entry is the rule, the step, and the tensor or scalar that it names; on two ranks, those of the rank that is named first.
+A dash means no alarm.
+`statctl diff` finds all of these faults.
+
+Most of these faults raise no alarm, because the training continues with different numbers of the same size.
 
     python tests/e2e/fault_catalogue/alarms.py --write-docs            # writes this page
     python tests/e2e/fault_catalogue/alarms.py overflow --write-docs   # this row of it
@@ -119,7 +122,7 @@ def page(rows: Rows) -> str:
     clean = [name for name in rows if name not in FAULTS]
     false = [name for name in clean for cell in rows[name] if cell not in QUIET]
     summary = (
-        f"{len(caught)} of {len(FAULTS)} faults raised an alarm. Of {len(clean) * len(WORLDS)} runs without a fault "
+        f"{len(caught)} of {len(FAULTS)} faults raised an alarm. Of {len(clean) * len(WORLDS)} runs without a fault, "
         f"{len(false) or 'none'} raised one.\n"
     )
     faults = [("fault", "what was changed", "1 rank", "2 ranks")]

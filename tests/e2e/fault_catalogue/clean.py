@@ -168,7 +168,7 @@ def shorter_training(training: Training) -> None:
     training.change(steps=4)
 
 
-@clean("activations of each block computed again in backward")
+@clean("activations of each block recomputed in backward")
 def checkpointed(training: Training) -> None:
     def change(model: Gpt) -> None:
         for block in model.blocks:

@@ -50,7 +50,7 @@ def loaded(training: Training, change: Callable[[Gpt], object]) -> None:
     training.on_model.append(without_gradients)
 
 
-@fault("weights initialised from another seed", Place(0, "weights", FIRST_PARAMETER, further=("*",)))
+@fault("weights initialised from a different seed", Place(0, "weights", FIRST_PARAMETER, further=("*",)))
 def different_seed(training: Training) -> None:
     training.change(seed=training.recipe.seed + 1)
 
@@ -69,7 +69,10 @@ def swapped_weights(training: Training) -> None:
     loaded(training, swap)
 
 
-@fault("one column of a weight has the other sign; min, max and norm stay", Place(0, "weights", "blocks.1.mlp.fc2.weight"))
+@fault(
+    "the sign of one column of a weight is flipped; min, max and norm stay the same",
+    Place(0, "weights", "blocks.1.mlp.fc2.weight"),
+)
 def sign_flip(training: Training) -> None:
     def flip(model: Gpt) -> None:
         weight = model.block(1).mlp.fc2.weight
@@ -82,12 +85,15 @@ def sign_flip(training: Training) -> None:
     loaded(training, flip)
 
 
-@fault("a square weight is loaded transposed: every summary statistic stays", Place(0, "weights", "blocks.0.attn.proj.weight"))
+@fault(
+    "a square weight is loaded transposed; every summary statistic stays the same",
+    Place(0, "weights", "blocks.0.attn.proj.weight"),
+)
 def transposed_weight(training: Training) -> None:
     loaded(training, lambda model: model.block(0).attn.proj.weight.copy_(model.block(0).attn.proj.weight.T.clone()))
 
 
-@fault("the value heads of one layer's qkv.weight in another order", Place(0, "weights", "blocks.1.attn.qkv.weight"))
+@fault("the value heads of one layer's qkv.weight are reordered", Place(0, "weights", "blocks.1.attn.qkv.weight"))
 def permuted_heads(training: Training) -> None:
     def permute(model: Gpt) -> None:
         attention = model.block(1).attn
@@ -98,7 +104,7 @@ def permuted_heads(training: Training) -> None:
 
 
 @fault(
-    "the output projection has a weight of its own instead of the embedding's",
+    "the output projection has its own weight instead of the embedding's",
     Place(0, "weights", "head.weight", "missing_in_a", further=("grad tok.weight",)),
     base="tied",
 )
@@ -133,7 +139,7 @@ def missing_activation(training: Training) -> None:
 
 
 @fault(
-    "a layer norm more, behind the second block",
+    "an additional layer norm after the second block",
     Place(0, "weights", "blocks.1.ln3.weight", "missing_in_a", further=("forward blocks.1",)),
 )
 def added_layer(training: Training) -> None:
@@ -147,7 +153,7 @@ def added_layer(training: Training) -> None:
 
 
 @fault(
-    "a function without weights more, at the end of the first mlp",
+    "an additional function without weights at the end of the first mlp",
     Place(0, "forward", "blocks.0.mlp.extra", "missing_in_a", further=("forward blocks.0.mlp",)),
 )
 def added_activation(training: Training) -> None:
@@ -197,7 +203,8 @@ def swapped_modules(training: Training) -> None:
 
 
 @fault(
-    "one rank gets another batch in one step", Place(K, "batch", "tokens", rank=LAST, ranks=(LAST,), further=("batch targets",))
+    "one rank gets a different batch in one step",
+    Place(K, "batch", "tokens", rank=LAST, ranks=(LAST,), further=("batch targets",)),
 )
 def different_batch(training: Training) -> None:
     def batch(step: int, micro: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -207,7 +214,7 @@ def different_batch(training: Training) -> None:
     training.batch = batch
 
 
-@fault("targets shifted by one place more", Place(K, "batch", "targets"))
+@fault("targets shifted by one more position", Place(K, "batch", "targets"))
 def shifted_labels(training: Training) -> None:
     def batch(step: int, micro: int) -> tuple[torch.Tensor, torch.Tensor]:
         tokens, targets = training.data(step, micro)
@@ -226,7 +233,7 @@ def shorter_batch(training: Training) -> None:
 
 
 @fault(
-    "the two micro-batches of a step in the other order",
+    "the two micro-batches of a step are swapped",
     Place(K, "batch", "tokens", further=("batch targets",)),
     base="accumulating",
 )
@@ -341,7 +348,7 @@ def bf16_inside(training: Training) -> None:
     training.at(K, cast)
 
 
-@fault("one layer's output overflows in one step; NaN everywhere behind it", Place(K, "forward", "blocks.1.mlp.fc1", "nonfinite"))
+@fault("one layer's output overflows in one step; NaN everywhere after it", Place(K, "forward", "blocks.1.mlp.fc1", "nonfinite"))
 def overflow(training: Training) -> None:
     def blow_up() -> None:
         fc1 = training.model.block(1).mlp.fc1
@@ -363,9 +370,9 @@ def shifted_positions(training: Training) -> None:
 
 
 @fault(
-    "the residual around attention counts half",
+    "the residual around attention is halved",
     Place(K, "forward", "blocks.1.ln2"),
-    why="the sum is computed between modules; ln2 is the first module that is given it",
+    why="the sum is computed between modules; ln2 is the first module that receives it",
 )
 def residual_scale(training: Training) -> None:
     def halve() -> None:
@@ -383,7 +390,7 @@ def residual_scale(training: Training) -> None:
 @fault(
     "one element of a weight on one rank is damaged in memory between two steps",
     Place(K, "forward", "blocks.1.mlp.fc1", rank=LAST, ranks=(LAST,)),
-    why="weights are recorded after their update only; the damaged one's layer is the first to compute with it",
+    why="weights are recorded only after their update; the first to compute with the damaged one is its layer",
 )
 def damaged_weight(training: Training) -> None:
     def damage() -> None:
@@ -404,7 +411,7 @@ def residual_scale_with_inputs(training: Training) -> None:
 
 
 @fault(
-    "the second call of a block that runs twice uses another activation function",
+    "the second call of a block that runs twice uses a different activation function",
     Place(K, "forward", "blocks.0.mlp.act", call=1),
     base="shared",
 )
@@ -475,7 +482,7 @@ def dropout_in_evaluation(training: Training) -> None:
 
 
 @fault(
-    "the same, and the random numbers that it draws are missing in training",
+    "the same, and training then lacks the random numbers that it draws",
     Place(K, "forward", "blocks.0.drop", mode="eval"),
     base="dropout",
     why="the evaluation runs before the training pass of its step",
@@ -507,7 +514,7 @@ def evaluation_mode_left_on(training: Training) -> None:
 
 
 @fault(
-    "another stream of random numbers for dropout on one rank",
+    "dropout uses a different stream of random numbers on one rank",
     Place(K, "forward", "blocks.0.drop", rank=LAST, ranks=(LAST,)),
     base="dropout",
 )
@@ -527,7 +534,7 @@ def ignore_index(training: Training) -> None:
     training.compute_loss = compute_loss
 
 
-@fault("the loss shifts the targets once more", Place(K, "loss", "loss"))
+@fault("the loss shifts the targets a second time", Place(K, "loss", "loss"))
 def loss_shifts_labels(training: Training) -> None:
     def compute_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return training.cross_entropy(logits, targets.roll(-1, dims=1) if training.step >= K else targets)
@@ -583,7 +590,7 @@ def nan_in_backward(training: Training) -> None:
 
 
 @fault(
-    "a checkpointed block draws other random numbers for dropout when it is computed again",
+    "a checkpointed block draws different random numbers for dropout when it is recomputed",
     Place(K, "backward", "blocks.1.mlp.fc2"),
     base="dropout",
 )
@@ -727,7 +734,7 @@ def momentum(training: Training) -> None:
 
 
 @fault(
-    "one rank's optimizer leaves out one weight: it goes stale there",
+    "one rank's optimizer skips one weight, which becomes stale there",
     Place(K, "optimizer", "blocks.1.mlp.fc1.weight", rank=LAST, ranks=(LAST,)),
 )
 def stale_weight(training: Training) -> None:
@@ -741,9 +748,9 @@ def stale_weight(training: Training) -> None:
 
 
 @fault(
-    "the optimizer makes its update twice in step 3",
+    "the optimizer updates twice in step 3",
     Place(K + 1, "batch", "tokens", "missing_in_b"),
-    why="an update ends its step, so the second one is a step of its own, without a batch",
+    why="an update ends its step, so the second update is a step without a batch",
 )
 def double_step(training: Training) -> None:
     def update() -> None:
@@ -764,7 +771,7 @@ def learning_rate_between_recorded_steps(training: Training) -> None:
     learning_rate(training)
 
 
-@fault("after a resume one weight is that of another layer", Place(K, "weights", "blocks.0.ln2.weight"), base="resumed")
+@fault("after a resume, one weight is that of a different layer", Place(K, "weights", "blocks.0.ln2.weight"), base="resumed")
 def wrong_checkpoint(training: Training) -> None:
     def restore(state: dict[str, Any]) -> None:
         state["model"]["blocks.0.ln2.weight"] = state["model"]["blocks.1.ln2.weight"]
@@ -773,15 +780,15 @@ def wrong_checkpoint(training: Training) -> None:
     training.restore = restore
 
 
-@fault("after a resume the optimizer begins with empty state", Place(K, "optimizer", FIRST_PARAMETER), base="resumed")
+@fault("after a resume, the optimizer starts with empty state", Place(K, "optimizer", FIRST_PARAMETER), base="resumed")
 def state_lost_on_resume(training: Training) -> None:
     training.restore = lambda state: training.model.load_state_dict(state["model"])
 
 
 @fault(
-    "mlp.fc1 of both layers is called mlp.up, and one starts from other weights",
+    "mlp.fc1 of both layers is called mlp.up, and one starts from different weights",
     Place(0, "weights", "blocks.1.mlp.fc1.weight"),
-    why="renamed modules are aligned by their place and shape, so that the weights are what differs",
+    why="renamed modules are matched by order, class and shape, so only the weights differ",
 )
 def renamed_layer(training: Training) -> None:
     def rename(mlp: Mlp) -> None:

@@ -14,43 +14,50 @@ CLEAN_HEAD = ("run", "what differs from the baseline", "1 rank", "2 ranks", "lar
 
 INTRODUCTION = """# Planted faults, and where they are found
 
-Real training runs of a small GPT (AdamW, six steps, seeds fixed), alone and on two ranks of torchrun with DistributedDataParallel, recorded
-by the Python agent with its default settings and compared by `statctl diff --run-a BASELINE --run-b FAULT` with its default tolerances.
-A fault counts as found if step, micro-batch, rank, stage, kind, activation, output path, mode and reason of `first` are those expected, it is
-an origin, it diverges there on the expected ranks and no others, no bit differs before it, further origins are the expected ones, and the
-first printed line says so.
+Each fault is planted in a real training of a small GPT (AdamW, six steps, fixed seeds), on one rank and on two ranks under torchrun with DistributedDataParallel.
+The Python agent records it with its default settings, and `statctl diff --run-a BASELINE --run-b FAULT` compares it with its default tolerances.
+
+A fault counts as found if
+
+- step, micro-batch, rank, stage, kind, activation, output path, mode and reason of `first` are as expected,
+- `first` is an origin and diverges on exactly the expected ranks,
+- no bit differs before it,
+- further origins are as expected, and
+- the first printed line names it.
 
     python tests/e2e/fault_catalogue                  # all of it; exit code 1 if anything is not as expected
     python tests/e2e/fault_catalogue layernorm_eps --ranks 2 --tables
     python tests/e2e/fault_catalogue --write-docs     # writes this page
 
-`tests/e2e/test_fault_catalogue.py` runs the same in every test run. Places are those of the run on two ranks; "last" ranks are rank 1 there
-and rank 0 in a run of one rank. A dash: the fault needs two ranks.
+Every test run (`tests/e2e/test_fault_catalogue.py`) checks all of them on one rank and a selection on two.
+Places are those of the run on two ranks.
+A dash means that the fault needs two ranks.
 """
 
 WHY = """
-## Where the changed thing is not what is named
+## Where the named tensor is not the changed one
 
-Only tensors that are recorded can be named: outputs of modules and their gradients, weights after their update and their gradients, the
-optimizer's state, the batch, losses, and what the script hands to `inspect`. The right answer then is the first recorded tensor that the change
-reaches.
+`diff` can only name recorded tensors: outputs of modules and their gradients, weights after their update and their gradients, optimizer state, the batch, losses, and what the script passes to `inspect`.
+If the changed tensor is not recorded, the right answer is the first recorded tensor that the change reaches.
 """
 
 CLEAN_INTRODUCTION = """
 ## No false alarms
 
-The same training without a fault. Verdicts of the default report; the largest distance of any record in six steps of Adam to the
-baseline's stands beside the tolerance of float32, 1e-4. Rounding grows with training: over 150 steps of the plain model, measured once, the
-largest distance of any output, gradient or weight was 6.4e-5, still no alarm; where it grows faster, see the last section.
+These runs train without a fault.
+The table has the verdict of the default report and the largest distance of any record from the baseline in six steps of Adam; the tolerance of float32 is 1e-4.
+Rounding grows with training: over 150 steps of the plain model, measured once, the largest distance was 6.4e-5, still without an alarm.
+The last section shows a model in which it grows faster.
 """
 
 
 NOISE_INTRODUCTION = """
 ## Noise learned from repeats
 
-A model in which attention's keys have a bias. It has no influence on the result, so its gradient is rounding noise, and Adam makes updates of
-full size from it: repeats that only sum in another order part at the first update. `--noise` is given two such repeats. The planted errors
-begin at step 7, in runs that sum in yet another order.
+In this model, attention's keys have a bias.
+The bias has no influence on the result, so its gradient is rounding noise, from which Adam makes updates of full size: repeats that only sum in a different order diverge at the first update.
+`--noise` gets two such repeats.
+The planted errors begin at step 7, in runs that sum in a third order.
 """
 
 

@@ -377,7 +377,7 @@ TEST_F(SessionRegistryTest, ACaptureThatCannotBeIsRefusedWithWhatToDo) {
   clock_.Advance(kAwayGrace);
   const Status closed = registry_.RequestCapture("base", {}, *CaptureSpec::Parse("a@99")).status();
   EXPECT_EQ(closed.code(), Code::kFailedPrecondition);
-  EXPECT_THAT(closed.message(), HasSubstr("no rank of it is connected"));
+  EXPECT_THAT(closed.message(), HasSubstr("none of its ranks is connected"));
   EXPECT_TRUE(stream->captures.empty());
 }
 

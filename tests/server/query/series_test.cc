@@ -78,7 +78,7 @@ TEST_F(SeriesTest, UnknownActivationIsNotFoundWithTheClosestNames) {
 TEST_F(SeriesTest, KnownActivationWithAnotherKindSaysSo) {
   const Status s = engine_.GetSeries({.run = "r", .activation = "h.0", .kind = Kind::kWeight}).status();
   EXPECT_EQ(s.code(), Code::kNotFound);
-  EXPECT_THAT(s.message(), HasSubstr("is there, but not with this kind"));
+  EXPECT_THAT(s.message(), HasSubstr("exists, but not with this kind"));
 }
 
 TEST_F(SeriesTest, StepsWithoutTheActivationGiveAnEmptySeries) {

@@ -72,6 +72,7 @@ class Agent:
         self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
         self.watches: list[Any] = []  # removed by close
         self.settings: dict[str, str] = {}  # the run's configuration as sent
+        self.recordings: dict[str, dict[str, str]] = {}  # name of each watch -> what it records, as settings
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
         self.deferred = Deferred(_weakly(self.refuse))  # values that are being copied from a GPU
         if session is not None:

@@ -130,7 +130,7 @@ TEST(OpenApi, DescribesEveryRouteWithTheProtosComments) {
   EXPECT_EQ(diff["responses"]["200"]["content"]["application/json"]["schema"]["$ref"],
             "#/components/schemas/DiffReport");
   const auto& top = described["components"]["schemas"]["GetTopResponse"];
-  EXPECT_THAT(top["properties"]["considered"]["description"], HasSubstr("that have the number"));
+  EXPECT_THAT(top["properties"]["considered"]["description"], HasSubstr("that have this number"));
   EXPECT_THAT(top["required"], ::testing::Contains("records"));
 }
 

@@ -136,7 +136,7 @@ TEST_F(CapturesTest, AHalfOfARankThatDiedIsNeverCaptured) {
   Capture(0, 2, 0, 0, 8);
   open_ = false;
   EXPECT_EQ(State(0), "ended");
-  EXPECT_THAT(why_, HasSubstr("before all of it had arrived"));
+  EXPECT_THAT(why_, HasSubstr("before all chunks had arrived"));
   const CapturesReport report = List();
   ASSERT_EQ(report.records.size(), 1u);
   EXPECT_FALSE(report.records[0].complete());
@@ -153,7 +153,7 @@ TEST_F(CapturesTest, ARankThatLostItsConnectionIsAwayUntilItIsGivenUpOrSaysGoodb
   open_ = false;
   away_ = true;
   EXPECT_EQ(State(0), "away");
-  EXPECT_EQ(why_, "it is not connected at the moment and is asked when it comes back (rank 0 is at step 2)");
+  EXPECT_EQ(why_, "it is not connected now and is asked when it reconnects (rank 0 is at step 2)");
   Capture(0, 2, 0, 0, 16);
   EXPECT_EQ(State(0), "away") << "its step may bring another output";
   RankMeta meta = store_.Ranks(attempt_)->at(1);

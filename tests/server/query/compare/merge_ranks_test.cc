@@ -96,7 +96,7 @@ TEST_F(MergeRanksTest, EveryRankOfBothRunsIsComparedWithAReplica) {
   EXPECT_EQ(r.inputs.weights, "identical");
   EXPECT_EQ(r.inputs.batches, "unknown");
   EXPECT_THAT(r.notes, Contains(HasSubstr("0-1 of a and 0-3 of b are replicas")));
-  EXPECT_THAT(r.notes, Contains(HasSubstr("activations, batches and losses are of each rank's own data")));
+  EXPECT_THAT(r.notes, Contains(HasSubstr("activations, batches and losses depend on each rank's own data")));
 }
 
 TEST_F(MergeRanksTest, TheLargerRunMayBeA) {
@@ -189,7 +189,7 @@ TEST_F(MergeRanksTest, RanksWhoseWeightsDifferAreNoReplicas) {
   Write("b", {.ranks = 4, .of = [](std::uint32_t rank) { return 1.0 + rank % 2; }});
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIncomparable);
-  EXPECT_THAT(r.message, HasSubstr("no replicas"));
+  EXPECT_THAT(r.message, HasSubstr("not replicas"));
   EXPECT_THAT(r.message, HasSubstr("tp"));
 }
 

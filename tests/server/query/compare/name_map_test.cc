@@ -50,8 +50,8 @@ TEST(NameMap, LinesWithoutEffectAreNamed) {
   (void)map.Find("h.1");  // B has no block.1
   EXPECT_THAT(
       map.Unused("base", "port"),
-      ElementsAre("map line 3 'h\\.(\\d+) -> block.\\1' has no effect: what it makes of names of base is "
-                  "not, or already matched, in port",
+      ElementsAre("map line 3 'h\\.(\\d+) -> block.\\1' has no effect: the names that it makes of those of "
+                  "base are missing, or already matched, in port",
                   "map line 4 'typo -> y' has no effect: no name of base that port lacks matches it"));
   std::string many;
   for (int i = 0; i < 30; ++i) many += "a" + std::to_string(i) + " -> b\n";
@@ -64,7 +64,7 @@ TEST(NameMap, WrongLinesAreNamed) {
   EXPECT_THAT(Refusal("ok -> fine\nnothing here"), HasSubstr("map line 2 'nothing here': found no '->'"));
   EXPECT_THAT(Refusal("a -> "), HasSubstr("found an empty name"));
   EXPECT_THAT(Refusal("a,,b -> c"), HasSubstr("found an empty name"));
-  EXPECT_THAT(Refusal("(a -> b"), HasSubstr("is no pattern: missing )"));
+  EXPECT_THAT(Refusal("(a -> b"), HasSubstr("is not a pattern: missing )"));
   EXPECT_THAT(Refusal("a(.) -> \\2"), HasSubstr("requests 2 matches"));
   EXPECT_THAT(Refusal(std::string((1 << 20) + 1, 'a')), HasSubstr("expected at most 1048576"));
   std::string many;

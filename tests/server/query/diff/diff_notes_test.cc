@@ -132,7 +132,7 @@ TEST_F(DiffNotesTest, DifferentWorldSizesCompareTheRanksThatBothHave) {
   EXPECT_THAT(r.notes, ElementsAre(HasSubstr("different ranks")));
   r = Ask({.ranks = {1, 3}});
   EXPECT_THAT(r.ranks, ElementsAre(1));
-  EXPECT_THAT(r.notes, Contains(HasSubstr("rank 3 was asked for")));
+  EXPECT_THAT(r.notes, Contains(HasSubstr("rank 3 was requested")));
 }
 
 TEST_F(DiffNotesTest, AResumedRunIsComparedByTheNewestAttemptThatHasTheStep) {

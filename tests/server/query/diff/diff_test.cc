@@ -435,7 +435,7 @@ TEST_F(DiffTest, WeightsOfALaunchInMidRunAreNotMissingInTheOther) {
   resumed.Commit();
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIdentical);
-  EXPECT_THAT(r.notes, ::testing::Contains(::testing::HasSubstr("b was launched anew at step 2")));
+  EXPECT_THAT(r.notes, ::testing::Contains(::testing::HasSubstr("b was launched again at step 2")));
 }
 
 // Run `whole` trains four steps; `resumed` ends before step 2 and goes on from a checkpoint.
@@ -465,7 +465,8 @@ TEST_F(DiffTest, WeightsLoadedInMidRunAreThoseThatTheOtherRunHadAfterTheStepBefo
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIdentical);
   EXPECT_EQ(r.compared.records, 1u + 4 * 2 + 1);
-  EXPECT_THAT(r.notes, ElementsAre("b was launched anew at step 2; its weights as loaded there were compared "
+  EXPECT_THAT(r.notes, ElementsAre("b was launched again at step 2; its weights as loaded there were "
+                                   "compared "
                                    "with those of a after step 1"));
 }
 

@@ -119,7 +119,7 @@ TEST_F(NoiseTest, RepeatsMustBeOtherRunsWithStepsInCommon) {
   const auto refusal = [&](std::vector<std::string> repeats) {
     return engine.SaveNoise({.run = "base", .repeats = std::move(repeats)}).status();
   };
-  EXPECT_THAT(refusal({}).message(), HasSubstr("no run that repeats it"));
+  EXPECT_THAT(refusal({}).message(), HasSubstr("found no repeats"));
   EXPECT_THAT(refusal({"base"}).message(), HasSubstr("does not repeat itself"));
   EXPECT_THAT(refusal({"late"}).message(), HasSubstr("no step in common"));
   EXPECT_EQ(refusal({"base2", "nowhere"}).code(), Code::kNotFound);

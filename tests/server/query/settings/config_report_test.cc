@@ -128,8 +128,8 @@ TEST_F(ConfigReportTest, AnImportHasNoConfigurationToCompareWith) {
     const auto report = engine_.CompareConfig({.run_a = a, .run_b = b});
     EXPECT_THAT(report->items, IsEmpty()) << "no row for each setting that only one can have";
     EXPECT_EQ(report->compared, 1u) << "the world size; host and version are those of the import";
-    EXPECT_THAT(report->notes, ElementsAre("dump has no recorded configuration; the 3 settings of base have "
-                                           "nothing to be compared with"));
+    EXPECT_THAT(report->notes, ElementsAre("dump has no recorded configuration; the 3 settings of base were "
+                                           "not compared"));
     const auto diff = engine_.Diff({.run_a = a, .run_b = b}, {}, {});
     EXPECT_THAT(diff->inputs.config, IsEmpty());
     EXPECT_THAT(diff->notes, ::testing::Contains(HasSubstr("dump has no recorded configuration")));

@@ -119,7 +119,7 @@ TEST_F(StoreFaultTest, AFailedSyncIsNotAcknowledgedAndNothingIsWrittenUntilTheNe
     }
     EXPECT_EQ(failure.code(), Code::kUnavailable) << failure.message();
     EXPECT_THAT(failure.message(), HasSubstr("Input/output error"));
-    EXPECT_THAT(failure.message(), HasSubstr("no more writes until statcollectord is started again"));
+    EXPECT_THAT(failure.message(), HasSubstr("no more writes until statcollectord is restarted"));
     EXPECT_FALSE(store_->Recover().ok());
     EXPECT_FALSE(store_->CreateAttempt({.run = "b"}).ok());
     ledger_.CheckReadable(*store_);
@@ -201,7 +201,7 @@ TEST_F(StoreFaultTest, AFullDiskRefusesKeepsAnsweringAndRecoversByItself) {
     while ((failure = ledger_.AppendGroup(*store_)).ok()) {
     }
     EXPECT_EQ(failure.code(), Code::kResourceExhausted) << failure.message();
-    EXPECT_THAT(failure.message(), HasSubstr("takes writes again by itself"));
+    EXPECT_THAT(failure.message(), HasSubstr("accepts writes again by itself"));
     ledger_.CheckReadable(*store_);
     if (!store_->Recover().ok()) ++could_not_reopen;  // there may be room for that
     ledger_.CheckReadable(*store_);
