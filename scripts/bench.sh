@@ -14,15 +14,15 @@ while [ $# -gt 0 ]; do
       cat <<'EOF'
 Usage: scripts/bench.sh [--quick] [engine] [host_path] [agent_memory] [overhead] [ingest]
 
-  --quick    seconds each, to see that everything runs; results go to a temporary folder, bench/ stays as it is
-  engine     CPU engine beside a plain read-and-sum (P1, P2)
+  --quick    a few seconds each, to check that everything runs; results go to a temporary folder, bench/ is unchanged
+  engine     CPU engine, compared with a plain read-and-sum (P1, P2)
   host_path  host time of one observation (P5)
-  agent_memory  what the agent adds to a process (P12)
+  agent_memory  memory that the agent adds to a process (P12)
   overhead   training step with and without the agent, and with other tools (P6)
   ingest     collector under load, its limits, queries (P7 to P12)
 
-Without names: all. Needs a build (scripts/build.sh) and .venv; STATCOLLECT_BUILD_DIR names another build folder.
-The machine should do nothing else meanwhile.
+Without names, all run. Needs a build (scripts/build.sh) and .venv; STATCOLLECT_BUILD_DIR selects a different build folder.
+The machine should be otherwise idle.
 EOF
       exit 0
       ;;
@@ -34,7 +34,7 @@ done
 
 python=.venv/bin/python
 if [ ! -x "$python" ]; then
-  echo "bench.sh: run the benchmarks: found no .venv; scripts/setup.sh makes it" >&2
+  echo "bench.sh: run the benchmarks: found no .venv; scripts/setup.sh creates it" >&2
   exit 1
 fi
 folder=

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks form: C++ by clang-format, Python by ruff and mypy, shell by bash -n. Usage: scripts/lint.sh [--fix]
+# Checks formatting and style: C++ by clang-format, Python by ruff and mypy, shell by bash -n. Usage: scripts/lint.sh [--fix]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,9 +11,9 @@ while [ $# -gt 0 ]; do
       cat <<'EOF'
 Usage: scripts/lint.sh [--fix]
 
-Exit code 1 if anything is wrong; each check says what. Needs what scripts/setup.sh --for test installs.
+Exit code 1 if a check fails; each check prints its findings. Needs what scripts/setup.sh --for test installs.
 
-  --fix   write what clang-format and ruff can mend by themselves
+  --fix   apply the fixes of clang-format and ruff
 EOF
       exit 0
       ;;
