@@ -54,7 +54,7 @@ fi
 
 python=.venv/bin/python
 if [ ! -x "$python" ]; then
-  echo "bench_rivals.sh: run the measurement: found no .venv; scripts/setup.sh makes it" >&2
+  echo "bench_rivals.sh: run the measurement: found no .venv; scripts/setup.sh creates it" >&2
   exit 1
 fi
 "$python" bench/rivals.py "${arguments[@]}"
