@@ -301,7 +301,7 @@ void Batcher::RefuseCaptures() {
     ledger_->Drop(kDropCaptureRefused);
     if (!next.last) continue;
     recorder_->MissCapture(next.target,
-                           "the collector is of a release that knows no captures; upgrade statcollectord");
+                           "the collector's release does not support captures; upgrade statcollectord");
   }
 }
 

@@ -83,7 +83,7 @@ class CudaEngine {
   static constexpr std::size_t kListTasks = 512;  // of a launch
   static constexpr std::size_t kLists = 8;  // launches of lists in flight, a device; others go one by one
   static constexpr std::size_t kReplayLanes = 256;       // captured streams of living graphs, a device
-  static constexpr std::size_t kCapturedMax = 1u << 16;  // tensors in living graphs, a device
+  static constexpr std::size_t kCapturedMax = 1u << 16;  // tensors in live graphs, a device
   // How long a graph's things are kept after it has gone, for its last rows to be read.
   static constexpr std::chrono::milliseconds kGrave{1000};
 
