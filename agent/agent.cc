@@ -170,14 +170,14 @@ Status Agent::ObserveList(std::span<const Item> items, void* stream, std::size_t
 Status Agent::LogScalar(std::string_view name, double value, std::uint32_t micro_batch,
                         std::optional<std::uint64_t> step) noexcept {
   if (impl_->Inert()) return Status::Ok();
-  return Guarded([&] { return impl_->recorder().LogScalar(name, value, micro_batch, step); });
+  return Guarded([&] { return impl_->recorder().log().LogScalar(name, value, micro_batch, step); });
 }
 
 Status Agent::LogEvent(std::string_view kind, std::string_view text,
                        const std::map<std::string, std::string>& fields,
                        std::optional<std::uint64_t> step) noexcept {
   if (impl_->Inert()) return Status::Ok();
-  return Guarded([&] { return impl_->recorder().LogEvent(kind, text, fields, step); });
+  return Guarded([&] { return impl_->recorder().log().LogEvent(kind, text, fields, step); });
 }
 
 Status Agent::LogMemory(const MemoryUsage& usage) noexcept {
@@ -196,14 +196,14 @@ Status Agent::LogMemory(const MemoryUsage& usage) noexcept {
       record.present |= statcollect::BitOf(quantity);
       record.bytes[index] = bytes;
     }
-    return impl_->recorder().LogMemory(std::move(record));
+    return impl_->recorder().log().LogMemory(std::move(record));
   });
 }
 
 Status Agent::LogDensity(const InputDensity& density, std::optional<std::uint64_t> step) noexcept {
   if (impl_->Inert()) return Status::Ok();
   return Guarded([&] {
-    return impl_->recorder().LogDensity(
+    return impl_->recorder().log().LogDensity(
         {.micro_batch = density.micro_batch,
          .input = std::string(density.input),
          .type = density.type,
@@ -217,7 +217,7 @@ Status Agent::LogDensity(const InputDensity& density, std::optional<std::uint64_
 
 Status Agent::AddConfig(const std::map<std::string, std::string>& settings) noexcept {
   if (impl_->Inert()) return Status::Ok();
-  return Guarded([&] { return impl_->recorder().AddConfig(settings); });
+  return Guarded([&] { return impl_->recorder().log().AddConfig(settings); });
 }
 
 void Agent::EndStep() noexcept {

@@ -120,20 +120,22 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
       recorder(MakeRecorderOptions(options), &clock, &ledger, &waker),
       workers(static_cast<int>(options.threads)),
       transport(std::move(own_transport)),
-      exporter(
-          MakeSession(options, launch, clock),
-          MakeExporterOptions(
-              options, recorder.definitions(), [this](const Directive& directive) { Apply(directive); },
-              [this](const char* kind, const std::string& text) { (void)recorder.LogEvent(kind, text, {}); }),
-          transport.get(), &ledger, &log,
-          [this] {
-            if (exporter.Failed()) recorder.Refuse(kDropRejected);
-            waker.Wake();
-          }),
+      exporter(MakeSession(options, launch, clock),
+               MakeExporterOptions(
+                   options, recorder.definitions(), [this](const Directive& directive) { Apply(directive); },
+                   [this](const char* kind, const std::string& text) {
+                     (void)recorder.log().LogEvent(kind, text, {});
+                   }),
+               transport.get(), &ledger, &log,
+               [this] {
+                 if (exporter.Failed()) recorder.Refuse(kDropRejected);
+                 waker.Wake();
+               }),
       cuda(MakeEngineOptions(options), statcollect::stats::cuda::MakeCudaApi(), &recorder, &clock),
-      cuda_captures(
-          statcollect::stats::cuda::MakeCudaApi(), &recorder.captures(),
-          [this](const CaptureTarget& target, const std::string& why) { recorder.MissCapture(target, why); }),
+      cuda_captures(statcollect::stats::cuda::MakeCudaApi(), &recorder.captures(),
+                    [this](const CaptureTarget& target, const std::string& why) {
+                      recorder.pending_captures().Miss(target, why);
+                    }),
       filler(&cuda, &cuda_captures),
       batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch, &filler) {}
 
@@ -146,9 +148,9 @@ void Agent::Impl::Parts::ApplyCapture(const Directive& directive) {
   const auto request = directive.arguments.find("request");
   const std::string id = request == directive.arguments.end() ? "" : request->second;
   auto spec = CaptureSpec::FromArguments(directive.arguments);
-  if (spec.ok()) return recorder.KeepValues(*std::move(spec), id);
-  recorder.MissCapture(recorder.step(), id, "what the collector asked for",
-                       "makes no sense to this agent: " + spec.status().message());
+  if (spec.ok()) return recorder.pending_captures().Add(*std::move(spec), id);
+  recorder.pending_captures().Miss(recorder.step(), id, "what the collector asked for",
+                                   "makes no sense to this agent: " + spec.status().message());
 }
 
 void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::stats::CpuTensor& data,
@@ -158,13 +160,13 @@ void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::sta
   CapturedTensor* const captured =
       recorder.captures().Reserve(target, elements, elements * DTypeBytes(tensor.dtype));
   if (captured == nullptr) {
-    return recorder.MissCapture(
+    return recorder.pending_captures().Miss(
         target, "there is no room: " + std::to_string(CaptureQueue::kBytesMax >> 20) +
                     " MiB of values may wait to be sent; ask for fewer at a time, or for fewer bytes");
   }
   if (tensor.device == Device::kCuda) {
     const Status copied = cuda_captures.Copy(captured, data, tensor.device_index, stream);
-    if (!copied.ok()) recorder.MissCapture(target, copied.message());
+    if (!copied.ok()) recorder.pending_captures().Miss(target, copied.message());
   } else {
     statcollect::stats::CopyElements(data, elements, captured->data());
     recorder.captures().Commit(captured);
@@ -179,8 +181,9 @@ void Agent::Impl::Parts::ApplySteps(const Directive& directive) {
   if (!steps.ok()) return log.Log("the collector requested invalid steps: " + steps.status().message());
   const std::string text = wanted->second.empty() ? "every step" : "steps " + wanted->second;
   recorder.RecordSteps(*std::move(steps));
-  (void)recorder.LogEvent("recording_changed", "the collector asked for " + text + ", from the next step on",
-                          {{"steps", wanted->second}});
+  (void)recorder.log().LogEvent("recording_changed",
+                                "the collector asked for " + text + ", from the next step on",
+                                {{"steps", wanted->second}});
 }
 
 Agent::Impl::Impl(ResolvedOptions options, Launch launch, std::unique_ptr<Transport> transport)
@@ -223,9 +226,10 @@ Status Agent::Impl::ObserveAs(const TensorView& tensor, void* stream, const Id&.
   const auto data = Open(tensor);
   if (!data.ok()) return data.status();
   if (IsCapturing(tensor, stream)) {
-    Recorder::Captured captured;
-    STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Capture(id..., tensor.dtype, tensor.shape, &captured));
-    return Capture(captured, *data, tensor, stream);
+    statcollect::GraphTensor graph_tensor;
+    STATCOLLECT_RETURN_IF_ERROR(
+        parts_->recorder.graphs().AddToGraph(id..., tensor.dtype, tensor.shape, &graph_tensor));
+    return AddToGraph(graph_tensor, *data, tensor, stream);
   }
   Slot* slot = nullptr;
   std::optional<CaptureTarget> capture;
@@ -283,10 +287,11 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
   return first;
 }
 
-Status Agent::Impl::Capture(const Recorder::Captured& captured, const statcollect::stats::CpuTensor& data,
-                            const TensorView& tensor, void* stream) {
-  return parts_->cuda.Capture(captured, data, tensor.device_index, stream, parts_->recorder.step(),
-                              parts_->recorder.StepWanted());
+Status Agent::Impl::AddToGraph(const statcollect::GraphTensor& graph_tensor,
+                               const statcollect::stats::CpuTensor& data, const TensorView& tensor,
+                               void* stream) {
+  return parts_->cuda.AddToGraph(graph_tensor, data, tensor.device_index, stream, parts_->recorder.step(),
+                                 parts_->recorder.StepWanted());
 }
 
 void Agent::Impl::EndStep() {
@@ -309,7 +314,7 @@ Status Agent::Impl::SetStep(std::uint64_t step) {
 std::uint64_t Agent::Impl::MarkReplays() {
   const std::vector<int> devices = ReplayDevices();
   if (devices.empty()) return 0;
-  return Mark(parts_->recorder.Gate(), devices);
+  return Mark(parts_->recorder.graphs().Gate(), devices);
 }
 
 std::uint64_t Agent::Impl::Mark(Slot* gate, const std::vector<int>& devices) {
@@ -347,12 +352,12 @@ Status Agent::Impl::Flush(std::chrono::milliseconds timeout) {
 }
 
 Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
-  std::lock_guard one_at_a_time(close_mutex_);
+  MutexLock one_at_a_time(close_mutex_);
   if (std::exchange(closed_, true)) return close_status_;
   const TimePoint deadline = After(timeout);
   const std::uint64_t before = counters().dropped();
   (void)parts_->cuda.WaitMarked(MarkReplays(), deadline);  // what comes after the refusal is lost
-  parts_->recorder.EndCaptures();
+  parts_->recorder.pending_captures().End();
   parts_->recorder.Refuse(kDropClosed);
   parts_->batcher.Stop(deadline);
   close_status_ = parts_->exporter.Finish(timeout.count() > 0 ? deadline : TimePoint::min(), goodbye);

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "agent/stats/cpu/workers.h"
 #include "agent/stats/stats.h"
 #include "common/clock.h"
+#include "common/thread_annotations.h"
 #include "statagent/agent.h"
 
 namespace statagent {
@@ -93,11 +93,11 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   bool IsCapturing(const TensorView& tensor, void* stream) {
     return tensor.device == Device::kCuda && parts_->cuda.IsCapturing(tensor.device_index, stream);
   }
-  // `id`: of the tensor, as Recorder::Begin and Capture take it.
+  // `id`: of the tensor, as Recorder::Begin and GraphTensors::AddToGraph take it.
   template <typename... Id>
   Status ObserveAs(const TensorView& tensor, void* stream, const Id&... id);
-  Status Capture(const statcollect::Recorder::Captured& captured, const statcollect::stats::CpuTensor& data,
-                 const TensorView& tensor, void* stream);
+  Status AddToGraph(const statcollect::GraphTensor& graph_tensor, const statcollect::stats::CpuTensor& data,
+                    const TensorView& tensor, void* stream);
   // Marks what has been replayed so far, if graphs live; returns the mark's number or 0.
   std::uint64_t MarkReplays();
   // The same behind this gate, on these devices.
@@ -109,9 +109,9 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   statcollect::ResolvedOptions options_;
   statcollect::Launch launch_;
   std::unique_ptr<Parts> parts_;
-  std::mutex close_mutex_;
-  bool closed_ = false;
-  Status close_status_;
+  statcollect::Mutex close_mutex_;
+  bool closed_ STATCOLLECT_GUARDED_BY(close_mutex_) = false;
+  Status close_status_ STATCOLLECT_GUARDED_BY(close_mutex_);
 };
 
 }  // namespace statagent

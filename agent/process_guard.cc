@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <mutex>
 #include <vector>
+
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 namespace {
@@ -17,7 +18,7 @@ void CountFork() { fork_generation.fetch_add(1); }
 
 // Never destroyed: agents may outlive static destructors.
 struct Agents {
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<ClosedAtExit*> list;
   std::uint64_t generation = ForkGeneration();
 };
@@ -32,7 +33,7 @@ void CloseAll() {
   if (agents.generation != ForkGeneration()) return;
   std::vector<ClosedAtExit*> list;
   {
-    std::lock_guard lock(agents.mutex);
+    MutexLock lock(agents.mutex);
     list = agents.list;
   }
   for (ClosedAtExit* agent : list) agent->CloseAtExit();
@@ -50,13 +51,13 @@ void AddClosedAtExit(ClosedAtExit* agent) {
   static const int registered = std::atexit(CloseAll);
   (void)registered;
   Agents& agents = LiveAgents();
-  std::lock_guard lock(agents.mutex);
+  MutexLock lock(agents.mutex);
   agents.list.push_back(agent);
 }
 
 void RemoveClosedAtExit(ClosedAtExit* agent) {
   Agents& agents = LiveAgents();
-  std::lock_guard lock(agents.mutex);
+  MutexLock lock(agents.mutex);
   std::erase(agents.list, agent);
 }
 

@@ -16,4 +16,6 @@ std::optional<std::uint64_t> ParseByteSize(std::string_view text) {
   return number << shift;
 }
 
+std::string Mebibytes(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
 }  // namespace statcollect

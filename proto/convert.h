@@ -1,5 +1,5 @@
-// Messages <-> plain records. Everything that comes from outside passes a FromWire function here and is valid
-// afterwards.
+// Messages <-> plain records, one file of convert/ for each family of messages. Everything that comes from
+// outside passes a FromWire function and is valid afterwards.
 #ifndef STATCOLLECT_PROTO_CONVERT_H_
 #define STATCOLLECT_PROTO_CONVERT_H_
 

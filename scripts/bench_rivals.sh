@@ -1,28 +1,32 @@
 #!/usr/bin/env bash
-# ClickHouse and VictoriaMetrics, from apt, with the records of statcollect-bench, compared with the collector in the same run.
+# ClickHouse and VictoriaMetrics, from apt, with the records of statcollect-bench, beside the collector in the same run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/lib/quiet.sh
 
 install=1
+busy=0
 arguments=()
 for argument in "$@"; do
   case "$argument" in
     --no-install) install=0 ;;
+    --busy) busy=1 ;;
     -h | --help)
       cat <<'HELP'
-Usage: scripts/bench_rivals.sh [--no-install] [--steps N] [--vm-steps N] [--only LIST] [--dir FOLDER] [--output FILE]
+Usage: scripts/bench_rivals.sh [--no-install] [--busy] [--steps N] [--vm-steps N] [--only LIST] [--dir FOLDER] [--output FILE]
 
-  --no-install   do not install packages
+  --no-install   the packages are there already
+  --busy         measure although the load average of the last minute is above 0.5
   --steps N      steps of each of three runs of 8 ranks and 1,000 activations (default 1000: 24 million records, 10 GB of disk)
   --vm-steps N   the same for VictoriaMetrics (default: a tenth)
   --only LIST    some of statcollect,clickhouse,victoria (default: all, in this order)
-  --dir FOLDER   folder for the data, on the disk to be measured (default: the temporary folder)
+  --dir FOLDER   where the data goes: the disk that is measured (default: the temporary folder)
   --output FILE  result file to add to (default: the newest bench/results/*-ingest.json)
 
 Example: scripts/bench_rivals.sh --steps 100
 
 Installs clickhouse-server, clickhouse-client, victoria-metrics and curl from the distribution (as root), if they are missing. Starts
-each on the loopback interface with its own folder, loads, measures, stops it and removes the folder. Adds its rows to the results, and
+each on the loopback with a folder of its own, loads, measures, stops it by its pid and removes the folder. Adds its rows to the results,
 writes the tables of bench/README.md unless --output is given. Exit code 1: a measurement failed; 3: a package cannot be installed.
 Needs a build (scripts/build.sh) and .venv.
 HELP
@@ -54,9 +58,10 @@ fi
 
 python=.venv/bin/python
 if [ ! -x "$python" ]; then
-  echo "bench_rivals.sh: run the measurement: found no .venv; scripts/setup.sh creates it" >&2
+  echo "bench_rivals.sh: run the measurement: found no .venv; scripts/setup.sh makes it" >&2
   exit 1
 fi
+if [ "$busy" = 0 ]; then require_quiet bench_rivals.sh 300; fi
 "$python" bench/rivals.py "${arguments[@]}"
 for argument in "${arguments[@]}"; do
   case "$argument" in --output*) exit 0 ;; esac

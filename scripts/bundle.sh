@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a folder that runs on a machine without the system packages: programs, libraries found by $ORIGIN, the Python package, headers,
-# benchmarks and examples. This folder is also the release. Needs a built tree.
+# Puts together what runs on a machine without our system packages: programs, libraries found by $ORIGIN, the Python package, headers,
+# benchmarks and examples. The same folder is the release. Needs a built tree.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,11 +13,11 @@ usage() {
 Usage: scripts/bundle.sh [--preset NAME] [--output DIR] [--archive] [--parquet]
 
   --preset NAME   take build/NAME (default: release)
-  --output DIR    create DIR (replaced if it is a bundle; default: build/bundle/statcollect-VERSION-linux-ARCHITECTURE)
+  --output DIR    make DIR (replaced if it is a bundle; default: build/bundle/statcollect-VERSION-linux-ARCHITECTURE)
   --archive       also write DIR.tar.gz
-  --parquet       include what `statctl export parquet` needs (60 MB more), if the build has it
+  --parquet       with what `statctl export parquet` needs (60 MB more), if the build has it
 
-Prints the folder's path. It needs only the system's C library (MANIFEST has the required version) and, for GPUs, the driver.
+Prints the folder's path. Of the system it needs the C library (the version it needs is in MANIFEST) and, for GPUs, the driver.
 
 Examples:
   scripts/build.sh && scripts/bundle.sh --archive
@@ -44,7 +44,7 @@ version=$(sed -n 's/^project(statcollect VERSION \([0-9.]*\).*/\1/p' CMakeLists.
 name="statcollect-$version-linux-$(uname -m)"
 output="${output:-build/bundle/$name}"
 if [ -e "$output" ]; then
-  [ -f "$output/MANIFEST" ] || fail "make '$output': it exists and is not a bundle; choose a different folder"
+  [ -f "$output/MANIFEST" ] || fail "make '$output': it exists and is no bundle; name another folder"
   rm -rf "$output"
 fi
 mkdir -p "$output"

@@ -12,12 +12,12 @@ usage() {
   cat <<'EOF'
 Usage: scripts/demo.sh [--bug NAME] [--bug-step N] [--steps N] [--no-agent] [--keep DIR]
 
-Installs what is missing, builds, starts statcollectord, and trains a small transformer on two ranks (torchrun, CPU) three times:
-as run `base`, with one subtle mistake as run `ort`, and unchanged as run `base2`. Then it prints where they diverge.
+Installs what is missing, builds, starts statcollectord, trains a small transformer on two ranks (torchrun, CPU) as run `base`,
+again with one subtle mistake as run `ort`, and once more unchanged as run `base2`; then asks where they part ways.
 
   --bug NAME     the mistake (default ln_eps); examples/gpt_torch/train.py --help lists them
-  --bug-step N   the first step with the mistake (default 3)
-  --steps N      training steps per run (default 30)
+  --bug-step N   the step from which it acts (default 3)
+  --steps N      training steps a run (default 30)
   --no-agent     only train, once, without the agent and without a collector
   --keep DIR     keep the collector's data and the logs there (default: a temporary folder, removed at the end)
 
@@ -56,7 +56,7 @@ if [ -n "$keep" ]; then
   mkdir -p "$keep"
   work="$(cd "$keep" && pwd)"
   if [ -e "$work/data" ]; then
-    echo "demo.sh: --keep $keep: found an earlier demo's data in $keep/data; choose a different folder or remove that one" >&2
+    echo "demo.sh: --keep $keep: found an earlier demo's data in $keep/data; name another folder or remove that one" >&2
     exit 2
   fi
 else
@@ -113,7 +113,7 @@ for _ in $(seq 100); do
   sleep 0.1
 done
 if ! grep -q ready "$work/collector.out"; then
-  echo "demo.sh: statcollectord did not start; its messages:" >&2
+  echo "demo.sh: statcollectord did not get ready; its messages:" >&2
   cat "$work/collector.err" >&2
   exit 1
 fi

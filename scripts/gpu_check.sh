@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Checks the CUDA engine on a machine with a GPU: correctness, compute-sanitizer if installed, speed compared with the device's limits
-# (P3 to P6), and a short training with `statctl diff`. Prints a table, writes gpu-<name>-<date>.json.
+# Checks the CUDA engine on a machine with a GPU: correctness, compute-sanitizer where it exists, speed beside the device's limits
+# (P3 to P6), a short training through to `statctl diff`. Prints a table, writes gpu-<name>-<date>.json.
 #
-# Runs in the source tree after a build with CUDA, and in the folder that scripts/bundle.sh makes, which needs only a driver and python3
-# with torch for CUDA.
+# Runs in the source tree after a build with CUDA, and in the folder that scripts/bundle.sh makes, where nothing is needed but python3
+# with torch for CUDA, and a driver.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
@@ -12,10 +12,10 @@ usage() {
 Usage: scripts/gpu_check.sh [--quick] [--python PROGRAM] [--output FILE]
 
   --quick            correctness and a minute of measurements
-  --python PROGRAM   a Python with torch (default: .venv/bin/python if it exists, otherwise python3)
+  --python PROGRAM   a Python with torch (default: .venv/bin/python if it is there, else python3)
   --output FILE      where the result goes (default: bench/results/gpu-<name>-<date>.json)
 
-Exit codes: 0 every check passed; 1 a check failed; 3 there is no GPU, so nothing was checked.
+Exit codes: 0 every check passed; 1 one failed; 3 there is no GPU, so nothing was checked on one.
 
 Examples:
   scripts/build.sh cuda && STATCOLLECT_BUILD_DIR=build/cuda scripts/gpu_check.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks formatting and style: C++ by clang-format, Python by ruff and mypy, shell by bash -n. Usage: scripts/lint.sh [--fix]
+# Checks form: C++ by clang-format, Python by ruff and mypy, shell by bash -n. Usage: scripts/lint.sh [--fix]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,9 +11,9 @@ while [ $# -gt 0 ]; do
       cat <<'EOF'
 Usage: scripts/lint.sh [--fix]
 
-Exit code 1 if a check fails; each check prints its findings. Needs what scripts/setup.sh --for test installs.
+Exit code 1 if anything is wrong; each check says what. Needs what scripts/setup.sh --for test installs.
 
-  --fix   apply the fixes of clang-format and ruff
+  --fix   write what clang-format and ruff can mend by themselves
 EOF
       exit 0
       ;;
@@ -35,7 +35,7 @@ check() { # NAME COMMAND...
 }
 
 mapfile -t sources < <(git ls-files '*.cc' '*.h' '*.cu' '*.cuh')
-mapfile -t scripts < <(git ls-files 'scripts/*.sh' '.ci/run')
+mapfile -t scripts < <(git ls-files 'scripts/*.sh' 'scripts/lib/*.sh' '.ci/run')
 if [ ${#sources[@]} -eq 0 ] || [ ${#scripts[@]} -eq 0 ]; then
   echo "lint.sh: list the sources with git ls-files: found none; run it in a clone, not in an unpacked archive" >&2
   exit 2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is needed to build, run and test statcollect: system packages from apt, Python packages into .venv. Idempotent.
+# Installs what statcollect needs to build, run and be tested: system packages from apt, Python packages into .venv. Idempotent.
 # Usage: scripts/setup.sh [--for demo|test] [--check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,13 +10,13 @@ usage() {
   cat <<'EOF'
 Usage: scripts/setup.sh [--for demo|test] [--check]
 
-  --for demo   only what the build and the demo need
-  --for test   also what the tests need (default)
-  --check      change nothing; list what is missing; exit 1 if anything is missing
+  --for demo   only what building and the demo need
+  --for test   that, and what the tests need (default)
+  --check      change nothing; say what is missing; exit 1 if anything is
 
-System packages come from apt (root or sudo), Python packages go into .venv. If the system's python3 can import torch,
-.venv uses it. Otherwise torch 2.15.0 is installed: the CPU build ("torch==2.15.0+cpu") if the package index has one, otherwise
-the default build. STATCOLLECT_TORCH selects a different version ("torch==2.13.0").
+System packages come from apt (root or sudo), Python packages go into .venv. If the system's python3 already imports torch,
+.venv uses that one. Otherwise torch 2.15.0 is installed, the CPU build ("torch==2.15.0+cpu") if the package index has one, else
+the default build. STATCOLLECT_TORCH names another ("torch==2.13.0").
 EOF
 }
 while [ $# -gt 0 ]; do
@@ -33,12 +33,12 @@ apt_packages=(
   build-essential cmake ninja-build ccache pkg-config git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   librocksdb-dev libboost-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libxxhash-dev libre2-dev rapidjson-dev
+  libxxhash-dev libre2-dev rapidjson-dev libcurl4-openssl-dev
   python3 python3-venv
 )
 pip_packages=(numpy)
 if [ "$purpose" = test ]; then
-  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev)
+  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl)
   pip_packages+=(pytest grpcio protobuf ruff mypy pyarrow tensorboard)
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
 fi

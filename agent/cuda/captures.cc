@@ -74,7 +74,7 @@ Status CudaCaptures::Copy(CapturedTensor* captured, const stats::CpuTensor& tens
                 .strides = StridesOf(tensor)};
   Status copied;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     copied = CopyLocked(flight, tensor, stream);
     if (copied.ok()) flights_.push_back(std::move(flight));
   }
@@ -139,7 +139,7 @@ std::size_t CudaCaptures::Poll() noexcept {
   std::list<Flight*> landed;
   std::vector<std::pair<CaptureTarget, std::string>> lost;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto flight = flights_.begin(); flight != flights_.end();) {
       const auto done = api_->IsDone(flight->device, flight->event);
       if (done.ok()) {
@@ -155,7 +155,7 @@ std::size_t CudaCaptures::Poll() noexcept {
   // Their place in the pinned memory stays taken; who observes does not wait while they are copied.
   for (Flight* const flight : landed) HandOver(flight);
   for (const auto& [target, why] : lost) on_lost_(target, why);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   flights_.remove_if(
       [&](const Flight& flight) { return std::find(landed.begin(), landed.end(), &flight) != landed.end(); });
   return flights_.size();
@@ -169,7 +169,7 @@ void CudaCaptures::HandOver(const Flight* flight) {
 }
 
 void CudaCaptures::Abandon() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (std::exchange(abandoned_, true)) return;
   for (const Flight& flight : flights_) queue_->GiveUp(flight.captured, kDropClosed);
 }

@@ -12,7 +12,6 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "agent/stats/cuda/cuda_api.h"
 #include "agent/stats/stats.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -61,19 +61,21 @@ class CudaCaptures final {
     std::vector<std::int64_t> shape, strides;
   };
 
-  Status CopyLocked(Flight& flight, const stats::CpuTensor& tensor, void* stream);
+  Status CopyLocked(Flight& flight, const stats::CpuTensor& tensor, void* stream)
+      STATCOLLECT_REQUIRES(mutex_);
   void HandOver(const Flight* flight);  // of Poll, without the mutex
   // Where `bytes` bytes of pinned memory are free; kResourceExhausted.
-  Result<std::size_t> FindRoomLocked(std::size_t bytes) const;
+  Result<std::size_t> FindRoomLocked(std::size_t bytes) const STATCOLLECT_REQUIRES(mutex_);
 
   const std::unique_ptr<stats::cuda::CudaApi> api_;
   CaptureQueue* const queue_;
   const OnLost on_lost_;
-  std::mutex mutex_;  // guards the rest; only Poll and Abandon take flights away
-  unsigned char* pinned_ = nullptr;
-  int pinned_device_ = 0;  // that it was allocated with; every device can write it
-  std::list<Flight> flights_;
-  bool abandoned_ = false;
+  Mutex mutex_;                      // guards the rest; only Poll and Abandon take flights away
+  unsigned char* pinned_ = nullptr;  // constant from the first flight until Abandon
+  int pinned_device_ STATCOLLECT_GUARDED_BY(mutex_) =
+      0;  // that it was allocated with; every device can write it
+  std::list<Flight> flights_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool abandoned_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 // Slots and captures of CUDA devices, as the batcher asks for them.

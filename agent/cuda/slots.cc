@@ -53,32 +53,32 @@ void CudaSlots::GiveUp(Slot* slot, const Status& why) {
   }
 }
 
-Status CudaSlots::Capture(const Recorder::Captured& tensor, const stats::CpuTensor& data, int device,
-                          void* stream, std::uint64_t step, bool wanted) {
-  auto captured = std::make_unique<Captured>();
-  captured->tensor = tensor;
-  Captured* const cookie = captured.get();
-  std::lock_guard lock(mutex_);  // before Poll may ask for it
-  const Status status = engine_.Capture(data, device, stream, {step, wanted ? 1u : 0u}, recorder_->sketch(),
-                                        recorder_->samples(), cookie, &captured->graph);
+Status CudaSlots::AddToGraph(const GraphTensor& tensor, const stats::CpuTensor& data, int device,
+                             void* stream, std::uint64_t step, bool wanted) {
+  auto added = std::make_unique<InGraph>();
+  added->tensor = tensor;
+  InGraph* const cookie = added.get();
+  MutexLock lock(mutex_);  // before Poll may ask for it
+  const Status status = engine_.AddToGraph(data, device, stream, {step, wanted ? 1u : 0u},
+                                           recorder_->sketch(), recorder_->samples(), cookie, &added->graph);
   if (!status.ok()) {
     if (status.code() == Code::kUnimplemented) return status;
-    recorder_->MissReplayed(kDropGraphCapture);
+    recorder_->graphs().MissReplayed(kDropGraphCapture);
     return Status::Ok();
   }
-  Graph& graph = graphs_[captured->graph];
+  Graph& graph = graphs_[added->graph];
   ++graph.tensors;
   ++graph.orders;
   Graph::Calls& calls = graph.calls[tensor.root];
   calls.first = std::min(calls.first, tensor.call);
   ++calls.count;
-  captured_.emplace(cookie, std::move(captured));
+  in_graphs_.emplace(cookie, std::move(added));
   recorder_->WakeBatcher();
   return Status::Ok();
 }
 
 void CudaSlots::ReplaysIn(int device, void* stream) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   streams_[device] = stream;
 }
 
@@ -86,7 +86,7 @@ std::uint64_t CudaSlots::Mark(Slot* gate, std::span<const int> devices, std::uin
   std::uint64_t number = 0;
   std::vector<std::pair<int, void*>> streams;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (gate == nullptr) gateless_ = std::max(gateless_.load(), step);
     number = ++marks_;
     open_.push_back({number, gate, {devices.begin(), devices.end()}});
@@ -100,29 +100,30 @@ std::uint64_t CudaSlots::Mark(Slot* gate, std::span<const int> devices, std::uin
 }
 
 void CudaSlots::Reach(int device, std::uint64_t number) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (OpenMark& mark : open_) {
     if (mark.number > number) break;
     mark.devices.erase(device);
   }
   // One after the other: what belongs to a gate has landed only if what belongs to those before has.
   while (!open_.empty() && open_.front().devices.empty()) {
-    if (open_.front().gate != nullptr) recorder_->OpenGate(open_.front().gate);
+    if (open_.front().gate != nullptr) recorder_->graphs().OpenGate(open_.front().gate);
     open_.pop_front();
   }
   marks_changed_.notify_all();
 }
 
 bool CudaSlots::WaitMarked(std::uint64_t mark, std::chrono::steady_clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  return marks_changed_.wait_until(lock, deadline,
-                                   [&] { return open_.empty() || open_.front().number > mark; });
+  MutexLock lock(mutex_);
+  return marks_changed_.wait_until(mutex_, deadline, [&]() STATCOLLECT_REQUIRES(mutex_) {
+    return open_.empty() || open_.front().number > mark;
+  });
 }
 
 void CudaSlots::DropLate() {
   floor_ = std::max(floor_, gateless_.load());
   while (!landed_.empty() && landed_.begin()->first < floor_) {
-    recorder_->LoseReplayed(kDropBufferFull);
+    recorder_->graphs().LoseReplayed(kDropBufferFull);
     PopReplayed();
   }
 }
@@ -141,26 +142,26 @@ std::size_t CudaSlots::Poll() noexcept {
     DropLate();
     return in_flight;
   } catch (const std::bad_alloc&) {  // of a replay's record
-    recorder_->MissReplayed(kDropBufferFull);
+    recorder_->graphs().MissReplayed(kDropBufferFull);
     return 1;
   }
 }
 
 void CudaSlots::Replayed(void* cookie, std::uint64_t step, const TensorStats& stats,
                          std::span<const double> sketch, std::span<const double> samples) {
-  if (step < floor_) return recorder_->MissReplayed(kDropGraphReplay);
-  if (landed_count_ >= recorder_->ring().capacity()) return recorder_->MissReplayed(kDropBufferFull);
+  if (step < floor_) return recorder_->graphs().MissReplayed(kDropGraphReplay);
+  if (landed_count_ >= recorder_->ring().capacity()) return recorder_->graphs().MissReplayed(kDropBufferFull);
   Replay replay;
   {
-    std::lock_guard lock(mutex_);
-    Captured& captured = *static_cast<Captured*>(cookie);
-    const Graph& graph = graphs_.at(captured.graph);
-    const Graph::Calls& calls = graph.calls.at(captured.tensor.root);
-    captured.replays = captured.step == step ? captured.replays : 0;
-    captured.step = step;
-    const std::uint32_t before = captured.replays++;
-    const std::uint32_t call = captured.tensor.call - calls.first + before * calls.count;
-    if (!recorder_->Replay(captured.tensor, call, calls.count, step, &replay)) return;
+    MutexLock lock(mutex_);
+    InGraph& in_graph = *static_cast<InGraph*>(cookie);
+    const Graph& graph = graphs_.at(in_graph.graph);
+    const Graph::Calls& calls = graph.calls.at(in_graph.tensor.root);
+    in_graph.replays = in_graph.step == step ? in_graph.replays : 0;
+    in_graph.step = step;
+    const std::uint32_t before = in_graph.replays++;
+    const std::uint32_t call = in_graph.tensor.call - calls.first + before * calls.count;
+    if (!recorder_->graphs().Replay(in_graph.tensor, call, calls.count, step, &replay)) return;
     replay.order += before * graph.orders;
   }
   replay.stats = stats;
@@ -174,18 +175,18 @@ void CudaSlots::Replayed(void* cookie, std::uint64_t step, const TensorStats& st
 }
 
 void CudaSlots::Missed(int device, std::uint64_t rows) {
-  recorder_->MissReplayed(kDropGraphReplay, rows);
+  recorder_->graphs().MissReplayed(kDropGraphReplay, rows);
   Reach(device, ~std::uint64_t{0});  // it may have been marks that are lost
 }
 
 void CudaSlots::Failed(int device) { Reach(device, ~std::uint64_t{0}); }
 
 void CudaSlots::Gone(void* cookie) {
-  std::lock_guard lock(mutex_);
-  const auto captured = captured_.find(cookie);
-  const auto graph = graphs_.find(captured->second->graph);
+  MutexLock lock(mutex_);
+  const auto in_graph = in_graphs_.find(cookie);
+  const auto graph = graphs_.find(in_graph->second->graph);
   if (--graph->second.tensors == 0) graphs_.erase(graph);
-  captured_.erase(captured);
+  in_graphs_.erase(in_graph);
 }
 
 const ObservedTensor* CudaSlots::FrontReplayed(const ReplayGate& gate) noexcept {
@@ -206,9 +207,9 @@ void CudaSlots::PassGate(const ReplayGate& gate) noexcept { floor_ = std::max(fl
 void CudaSlots::Abandon() {
   engine_.Abandon(true,
                   [this](void* cookie, const Status&) { recorder_->Commit(static_cast<Slot*>(cookie)); });
-  recorder_->LoseReplayed(kDropClosed, std::exchange(landed_count_, 0));
+  recorder_->graphs().LoseReplayed(kDropClosed, std::exchange(landed_count_, 0));
   landed_.clear();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   open_.clear();
   marks_changed_.notify_all();
 }

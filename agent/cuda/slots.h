@@ -13,13 +13,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -30,11 +28,12 @@
 #include "agent/stats/cuda/engine.h"
 #include "agent/stats/stats.h"
 #include "common/clock.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
-// Threads: Check, Fill, Capture, IsCapturing, ReplaysIn and Mark from any; Poll, FrontReplayed, PopReplayed
-// and PassGate from the batcher's; Abandon once the batcher has stopped.
+// Threads: Check, Fill, AddToGraph, IsCapturing, ReplaysIn and Mark from any; Poll, FrontReplayed,
+// PopReplayed and PassGate from the batcher's; Abandon once the batcher has stopped.
 class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
  public:
   // `recorder` and `clock` outlive it.
@@ -60,8 +59,8 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   bool IsCapturing(int device, void* stream) { return engine_.IsCapturing(device, stream); }
   // The tensor will be recorded at each replay; a loss now is counted once. `step`, `wanted`: the current
   // one. kUnimplemented: its strides.
-  Status Capture(const Recorder::Captured& captured, const stats::CpuTensor& tensor, int device, void* stream,
-                 std::uint64_t step, bool wanted);
+  Status AddToGraph(const GraphTensor& graph_tensor, const stats::CpuTensor& tensor, int device, void* stream,
+                    std::uint64_t step, bool wanted);
   // Devices whose replays record something, now.
   std::vector<int> ReplayDevices() { return engine_.ReplayDevices(); }
   // Marks go into this stream from now on; before: the device's default stream.
@@ -83,8 +82,8 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
 
  private:
   // A tensor in a graph.
-  struct Captured {
-    Recorder::Captured tensor;
+  struct InGraph {
+    GraphTensor tensor;
     std::uint64_t graph = 0;
     std::uint64_t step = 0;     // of the last replay
     std::uint32_t replays = 0;  // in that step
@@ -130,13 +129,13 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   std::uint64_t floor_ = 0;                 // replays of steps below come too late
   std::atomic<std::uint64_t> gateless_{0};  // steps below have ended without a gate; changed under mutex_
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable marks_changed_;
-  std::unordered_map<void*, std::unique_ptr<Captured>> captured_;
-  std::map<std::uint64_t, Graph> graphs_;
-  std::map<int, void*> streams_;
-  std::uint64_t marks_ = 0;
-  std::deque<OpenMark> open_;
+  Mutex mutex_;  // guards what follows
+  ConditionVariable marks_changed_;
+  std::unordered_map<void*, std::unique_ptr<InGraph>> in_graphs_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Graph> graphs_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::map<int, void*> streams_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::uint64_t marks_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::deque<OpenMark> open_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

@@ -300,8 +300,8 @@ void Batcher::RefuseCaptures() {
     (void)captures.Pop();
     ledger_->Drop(kDropCaptureRefused);
     if (!next.last) continue;
-    recorder_->MissCapture(next.target,
-                           "the collector's release does not support captures; upgrade statcollectord");
+    recorder_->pending_captures().Miss(
+        next.target, "the collector's release does not support captures; upgrade statcollectord");
   }
 }
 

@@ -64,8 +64,9 @@ void Exporter::Start() {
 
 Status Exporter::WaitForWelcome(TimePoint deadline, bool patient) {
   Lock lock(mutex_);
-  changed_.wait_until(lock, deadline,
-                      [&] { return ever_welcomed_ || !fatal_.ok() || (!patient && last_failure_); });
+  changed_.wait_until(mutex_, deadline, [&]() STATCOLLECT_REQUIRES(mutex_) {
+    return ever_welcomed_ || !fatal_.ok() || (!patient && last_failure_);
+  });
   quiet_ = false;
   if (ever_welcomed_) return Status::Ok();
   if (!fatal_.ok()) return fatal_;
@@ -199,6 +200,7 @@ Exporter::TimePoint Exporter::Tend() {
   PlaceHeld();
   Lock lock(mutex_);
   const std::uint64_t marks = marks_due_;
+  const bool mark_due = marks != marks_done_;
   if (file_->exists() && !keep_) {
     if (spilled_ == 0 && !window_.UnackedInFile()) {
       window_.ForgetFile();
@@ -206,8 +208,7 @@ Exporter::TimePoint Exporter::Tend() {
       file_->Remove();
       full_told_ = failure_told_ = false;
       lock.lock();
-    } else if (const spill::Mark mark = MarkLocked();
-               marks != marks_done_ || mark.offset >= freed_before_ + kFreeBytes) {
+    } else if (const spill::Mark mark = MarkLocked(); mark_due || mark.offset >= freed_before_ + kFreeBytes) {
       lock.unlock();
       if (const Status written = file_->Write(mark); written.ok()) {
         file_->FreeBefore(mark.offset);
@@ -215,7 +216,7 @@ Exporter::TimePoint Exporter::Tend() {
         full_told_ = false;
       } else {
         log_->Log("cannot " + written.message());
-        if (marks != marks_done_) file_->Hide();  // with wrong numbers nobody may send it later
+        if (mark_due) file_->Hide();  // with wrong numbers nobody may send it later
       }
       lock.lock();
     }
@@ -226,12 +227,12 @@ Exporter::TimePoint Exporter::Tend() {
                : TimePoint::max();
 }
 
-void Exporter::Load(Lock* lock) {
+void Exporter::LoadLocked() {
   const std::uint64_t offset = file_read_;
-  lock->unlock();
+  mutex_.unlock();
   spill::FrameHead frame;
   auto batch = file_->Read(offset, &frame);
-  lock->lock();
+  mutex_.lock();
   if (!batch.ok()) return LoseLocked(frame);
   file_read_ = batch->file.end;
   spilled_ -= batch->records;
@@ -245,7 +246,7 @@ void Exporter::LoseLocked(const spill::FrameHead& frame) {
   spilled_ -= lost;
   const DefinitionCounts given =
       one ? DefinitionCounts{.activations = frame.activations_after, .layouts = frame.layouts_after} : added_;
-  for (EncodedBatch& batch : Repair(given, kDropSpillDamaged, lost)) window_.Add(std::move(batch));
+  for (EncodedBatch& batch : RepairLocked(given, kDropSpillDamaged, lost)) window_.Add(std::move(batch));
   ledger_->Drop(kDropSpillDamaged, lost);  // last, so that what tells of it is pending before
   log_->Log("spill file " + file_->path() + " is damaged: " + std::to_string(lost) +
             " records are lost and counted (" + std::string(kDropSpillDamaged) + ")");
@@ -296,8 +297,8 @@ EncodedBatch Exporter::Encode(const RecordBatch& batch) {
   return encoded;
 }
 
-std::vector<EncodedBatch> Exporter::Repair(const DefinitionCounts& definitions, std::string_view cause,
-                                           std::uint64_t lost) {
+std::vector<EncodedBatch> Exporter::RepairLocked(const DefinitionCounts& definitions, std::string_view cause,
+                                                 std::uint64_t lost) {
   std::vector<EncodedBatch> batches;
   DefinitionCounts from;
   do {
@@ -344,11 +345,11 @@ Exporter::Progress Exporter::progress() {
   return progress;
 }
 
-void Exporter::GiveUp(Lock* lock) {
+void Exporter::GiveUpLocked() {
   if (done_ || file_ != nullptr || stream_ == nullptr || phase_ != Phase::kWelcomed || !say_goodbye_) return;
   giving_up_ = true;
   changed_.notify_all();
-  changed_.wait_for(*lock, kLastWord, [this] { return done_; });
+  changed_.wait_for(mutex_, kLastWord, [this]() STATCOLLECT_REQUIRES(mutex_) { return done_; });
 }
 
 AgentCounters Exporter::LastCountersLocked() const {
@@ -361,7 +362,7 @@ AgentCounters Exporter::LastCountersLocked() const {
 }
 
 Status Exporter::Finish(TimePoint deadline, bool goodbye) {
-  std::lock_guard one_at_a_time(finish_mutex_);
+  MutexLock one_at_a_time(finish_mutex_);
   if (!thread_.joinable()) return result_;
   {
     Lock lock(mutex_);
@@ -370,13 +371,17 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
     backoff_.Reset();
     changed_.notify_all();
     // The batcher tends no more.
-    const auto due = [this] { return !MarkedLocked() || (held_ && CanPlaceLocked()); };
-    while (changed_.wait_until(lock, deadline, [&] { return done_ || due(); }) && !done_) {
+    const auto due = [this]() STATCOLLECT_REQUIRES(mutex_) {
+      return !MarkedLocked() || (held_ && CanPlaceLocked());
+    };
+    while (changed_.wait_until(mutex_, deadline, [&]() STATCOLLECT_REQUIRES(mutex_) {
+      return done_ || due();
+    }) && !done_) {
       lock.unlock();
       (void)Tend();
       lock.lock();
     }
-    if (deadline != TimePoint::min()) GiveUp(&lock);
+    if (deadline != TimePoint::min()) GiveUpLocked();
     stop_ = true;
     if (stream_ != nullptr) stream_->Cancel();
     changed_.notify_all();
@@ -418,7 +423,7 @@ void Exporter::OnWelcome(const Welcome& welcome) {
       if (resumed.newly_acked > 0) backoff_.Reset();
       ledger_->Regress(resumed.lost, resumed.gone);
       if (resumed.gone > 0) {
-        window_.Renumber(Repair(window_.DefinedBefore(added_), kDropRegressed, resumed.gone));
+        window_.Renumber(RepairLocked(window_.DefinedBefore(added_), kDropRegressed, resumed.gone));
         if (file_ != nullptr) ++marks_due_;
       }
       progress_.lost_after_ack += resumed.lost;
@@ -492,14 +497,18 @@ Status Exporter::RunStream() {
 
 void Exporter::Pump(Stream* stream) {
   Lock lock(mutex_);
-  const auto broken = [this] { return stop_ || stream_ended_ || !protocol_error_.ok(); };
+  const auto broken = [this]() STATCOLLECT_REQUIRES(mutex_) {
+    return stop_ || stream_ended_ || !protocol_error_.ok();
+  };
   const TimePoint welcome_by = std::chrono::steady_clock::now() + options_.welcome_timeout;
-  if (!changed_.wait_until(lock, welcome_by, [&] { return broken() || phase_ == Phase::kWelcomed; })) {
+  if (!changed_.wait_until(mutex_, welcome_by, [&]() STATCOLLECT_REQUIRES(mutex_) {
+        return broken() || phase_ == Phase::kWelcomed;
+      })) {
     stream->Cancel();
     return;
   }
   while (true) {
-    changed_.wait(lock, [&] {
+    changed_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) {
       return broken() || GoodbyeDueLocked() ||
              (!giving_up_ && MarkedLocked() && (window_.HasUnsent() || CanLoadLocked()));
     });
@@ -512,7 +521,7 @@ void Exporter::Pump(Stream* stream) {
       stream->SendGoodbye(counters);
       lock.lock();
     } else if (CanLoadLocked() && !window_.HasUnsent()) {
-      Load(&lock);
+      LoadLocked();
     } else if (const auto batch = window_.TakeNext()) {
       lock.unlock();
       const bool sent = stream->Send(*batch);
@@ -547,21 +556,21 @@ bool Exporter::HandleEnd(const Status& end) {
 
 void Exporter::Fail(const Status& end) {
   Status fatal;
-  bool quiet = false;
+  bool quiet = false, keep = false;
   {
     Lock lock(mutex_);
     quiet = quiet_;
     fatal_ = protocol_error_.ok() ? end : protocol_error_;
     fatal = fatal_;
-    keep_ = file_ != nullptr && !ever_welcomed_;
-    if (!keep_) DropAllLocked(kDropRejected);
+    keep = keep_ = file_ != nullptr && !ever_welcomed_;
+    if (!keep) DropAllLocked(kDropRejected);
     changed_.notify_all();
   }
   if (!quiet) {
     const std::string text = "the collector at " + options_.collector +
                              " ended this session: " + fatal.message() +
                              "; training goes on, nothing more is recorded";
-    keep_ ? log_->Log(text) : log_->LogFinal(text);  // the end of a file that is kept is said last
+    keep ? log_->Log(text) : log_->LogFinal(text);  // the end of a file that is kept is said last
   }
   on_room_();
 }
@@ -569,7 +578,9 @@ void Exporter::Fail(const Status& end) {
 void Exporter::WaitBackoff() {
   Lock lock(mutex_);
   const auto until = std::chrono::steady_clock::now() + backoff_.Next();
-  changed_.wait_until(lock, until, [this] { return stop_ || retry_now_ || NothingLeftLocked(); });
+  changed_.wait_until(mutex_, until, [this]() STATCOLLECT_REQUIRES(mutex_) {
+    return stop_ || retry_now_ || NothingLeftLocked();
+  });
   retry_now_ = false;
 }
 

@@ -13,11 +13,9 @@
 #define STATCOLLECT_AGENT_EXPORT_EXPORTER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +31,8 @@
 #include "agent/staging/capture_queue.h"
 #include "agent/staging/ledger.h"
 #include "agent/staging/registry.h"
+
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -97,7 +97,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   Progress progress();
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = MutexLock;
   enum class Phase { kConnecting, kWelcomed };
 
   void OnWelcome(const Welcome& welcome) override;
@@ -115,38 +115,42 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // What follows from a stream's end: true to try again.
   bool HandleEnd(const Status& end);
   void Fail(const Status& status);
-  bool GoodbyeDueLocked() const { return (NothingLeftLocked() || giving_up_) && !goodbye_sent_; }
-  bool NothingLeftLocked() const { return finishing_ && window_.empty() && spilled_ == 0 && !held_; }
+  bool GoodbyeDueLocked() const STATCOLLECT_REQUIRES(mutex_) {
+    return (NothingLeftLocked() || giving_up_) && !goodbye_sent_;
+  }
+  bool NothingLeftLocked() const STATCOLLECT_REQUIRES(mutex_) {
+    return finishing_ && window_.empty() && spilled_ == 0 && !held_;
+  }
 
   // --- the spill file
-  bool MarkedLocked() const { return marks_done_ == marks_due_; }
+  bool MarkedLocked() const STATCOLLECT_REQUIRES(mutex_) { return marks_done_ == marks_due_; }
   // What comes now may go to the window without overtaking anything.
-  bool CanPlaceLocked() const { return spilled_ == 0 && window_.HasRoom(); }
-  bool CanLoadLocked() const { return spilled_ > 0 && window_.HasRoom(); }
-  // Takes the next batch out of the file into the window. `lock` is released while it reads.
-  void Load(Lock* lock);
-  void LoseLocked(const spill::FrameHead& frame);
+  bool CanPlaceLocked() const STATCOLLECT_REQUIRES(mutex_) { return spilled_ == 0 && window_.HasRoom(); }
+  bool CanLoadLocked() const STATCOLLECT_REQUIRES(mutex_) { return spilled_ > 0 && window_.HasRoom(); }
+  // Takes the next batch out of the file into the window. The mutex is released while it reads.
+  void LoadLocked() STATCOLLECT_REQUIRES(mutex_);
+  void LoseLocked(const spill::FrameHead& frame) STATCOLLECT_REQUIRES(mutex_);
   // Gives the batch that is held a place in the window or in the file, if one has room.
   void PlaceHeld();
   // Adds to the file what the window holds beyond it, then `last`. If that fails, what was added until then
   // stays in it.
   Status AppendToFile(const std::shared_ptr<const EncodedBatch>& last);
-  spill::Mark MarkLocked() const;
+  spill::Mark MarkLocked() const STATCOLLECT_REQUIRES(mutex_);
   void Tell(const char* kind, const std::string& text);
   // The deadline of Finish has passed: tells a connected collector what it will not get. No spill file.
-  void GiveUp(Lock* lock);
+  void GiveUpLocked() STATCOLLECT_REQUIRES(mutex_);
   // Counters of the goodbye. Giving up, what was not sent counts as dropped.
-  AgentCounters LastCountersLocked() const;
+  AgentCounters LastCountersLocked() const STATCOLLECT_REQUIRES(mutex_);
   // Forgets everything that was submitted; all but `kept` records, which are in the file, count as dropped.
   // Returns how many that are.
-  std::uint64_t DropAllLocked(std::string_view cause, std::uint64_t kept = 0);
+  std::uint64_t DropAllLocked(std::string_view cause, std::uint64_t kept = 0) STATCOLLECT_REQUIRES(mutex_);
   // After the end: completes the file. Returns the records left in it for the collector.
   std::uint64_t KeepRest();
 
   EncodedBatch Encode(const RecordBatch& batch);
   // Batches that tell of `lost` records (0: none) and give the first `definitions` again.
-  std::vector<EncodedBatch> Repair(const DefinitionCounts& definitions, std::string_view cause,
-                                   std::uint64_t lost);
+  std::vector<EncodedBatch> RepairLocked(const DefinitionCounts& definitions, std::string_view cause,
+                                         std::uint64_t lost) STATCOLLECT_REQUIRES(mutex_);
   void WaitBackoff();
   Status Explain(const Status& end) const;
 
@@ -166,33 +170,42 @@ class Exporter final : public BatchSink, private StreamReceiver {
   std::uint64_t freed_before_ = 0;  // offset in the file
   bool full_told_ = false, failure_told_ = false;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  SendWindow window_;
-  Backoff backoff_;
-  Stream* stream_ = nullptr;  // while one is open
-  Phase phase_ = Phase::kConnecting;
-  bool stream_ended_ = false;
-  Status protocol_error_;  // what we found wrong with the collector's answers
-  bool ever_welcomed_ = false;
-  std::optional<Status> last_failure_;  // of the last attempt to connect
-  Status fatal_;
-  bool say_goodbye_ = true, giving_up_ = false;
-  bool finishing_ = false, goodbye_sent_ = false, retry_now_ = false, stop_ = false, done_ = false;
-  bool quiet_ = true;  // until WaitForWelcome has returned: its caller tells
-  Status result_;      // of Finish
-  Progress progress_;
-  DefinitionCounts added_;                        // given by the batches that were submitted
-  std::shared_ptr<const EncodedBatch> held_;      // submitted, and neither in the window nor in the file yet
-  std::uint64_t spilled_ = 0;                     // records in the file that the window has not had yet,
-  std::uint64_t file_read_ = 0, file_end_ = 0;    // in the frames between these offsets
-  std::uint64_t marks_due_ = 0, marks_done_ = 0;  // the file's mark must be written before more is sent
-  bool keep_ = false;                   // refused before the first welcome: the file may go elsewhere
-  std::uint64_t kept_ = 0;              // records left in the file at the end
-  std::uint64_t last_step_ = 0;         // submitted
-  std::optional<bool> takes_captures_;  // as the last welcome said
+  Mutex mutex_;
+  ConditionVariable changed_;
+  SendWindow window_ STATCOLLECT_GUARDED_BY(mutex_);
+  Backoff backoff_ STATCOLLECT_GUARDED_BY(mutex_);
+  Stream* stream_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;  // while one is open
+  Phase phase_ STATCOLLECT_GUARDED_BY(mutex_) = Phase::kConnecting;
+  bool stream_ended_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  Status protocol_error_ STATCOLLECT_GUARDED_BY(mutex_);  // what we found wrong with the collector's answers
+  bool ever_welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::optional<Status> last_failure_ STATCOLLECT_GUARDED_BY(mutex_);  // of the last attempt to connect
+  Status fatal_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool say_goodbye_ STATCOLLECT_GUARDED_BY(mutex_) = true, giving_up_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  bool finishing_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                  goodbye_sent_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                  retry_now_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                  stop_ STATCOLLECT_GUARDED_BY(mutex_) = false, done_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  bool quiet_ STATCOLLECT_GUARDED_BY(mutex_) = true;  // until WaitForWelcome has returned: its caller tells
+  Status result_ STATCOLLECT_GUARDED_BY(finish_mutex_);  // of Finish
+  Progress progress_ STATCOLLECT_GUARDED_BY(mutex_);
+  DefinitionCounts added_ STATCOLLECT_GUARDED_BY(mutex_);  // given by the batches that were submitted
+  std::shared_ptr<const EncodedBatch> held_
+      STATCOLLECT_GUARDED_BY(mutex_);  // submitted, and neither in the window nor in the file yet
+  std::uint64_t spilled_ STATCOLLECT_GUARDED_BY(mutex_) =
+      0;  // records in the file that the window has not had yet,
+  std::uint64_t file_read_ STATCOLLECT_GUARDED_BY(mutex_) = 0, file_end_ STATCOLLECT_GUARDED_BY(mutex_) =
+                                                                   0;  // in the frames between these offsets
+  std::uint64_t marks_due_ STATCOLLECT_GUARDED_BY(mutex_) = 0,
+                           marks_done_ STATCOLLECT_GUARDED_BY(mutex_) =
+                               0;  // the file's mark must be written before more is sent
+  bool keep_ STATCOLLECT_GUARDED_BY(mutex_) =
+      false;  // refused before the first welcome: the file may go elsewhere
+  std::uint64_t kept_ STATCOLLECT_GUARDED_BY(mutex_) = 0;              // records left in the file at the end
+  std::uint64_t last_step_ STATCOLLECT_GUARDED_BY(mutex_) = 0;         // submitted
+  std::optional<bool> takes_captures_ STATCOLLECT_GUARDED_BY(mutex_);  // as the last welcome said
   std::thread thread_;
-  std::mutex finish_mutex_;  // one Finish at a time
+  Mutex finish_mutex_;  // one Finish at a time
 };
 
 }  // namespace statcollect

@@ -22,7 +22,7 @@ LogLimiter::LogLimiter(const Clock* clock, Sink sink)
     : clock_(clock), sink_(sink ? std::move(sink) : WriteToStandardError) {}
 
 void LogLimiter::Log(std::string_view text) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (last_ && clock_->Now() - *last_ < kInterval) {
     ++suppressed_;
     return;
@@ -31,7 +31,7 @@ void LogLimiter::Log(std::string_view text) {
 }
 
 void LogLimiter::LogLoss(std::string_view text) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!last_ || clock_->Now() - *last_ >= kInterval) return WriteLocked(text);
   if (losses_.size() < kLossesBytesMax) {
     losses_ += losses_.empty() ? "" : "; ";
@@ -42,12 +42,12 @@ void LogLimiter::LogLoss(std::string_view text) {
 }
 
 void LogLimiter::FlushLosses() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!losses_.empty()) WriteLocked(std::exchange(losses_, {}));
 }
 
 void LogLimiter::LogFinal(std::string_view text) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (std::exchange(final_written_, true)) return;
   WriteLocked(text);
 }

@@ -6,12 +6,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "common/clock.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -32,15 +32,15 @@ class LogLimiter {
   void LogFinal(std::string_view text);
 
  private:
-  void WriteLocked(std::string_view text);
+  void WriteLocked(std::string_view text) STATCOLLECT_REQUIRES(mutex_);
 
   const Clock* const clock_;
   const Sink sink_;
-  std::mutex mutex_;
-  std::optional<std::chrono::steady_clock::time_point> last_;
-  std::uint64_t suppressed_ = 0;
-  std::string losses_;  // held back
-  bool final_written_ = false;
+  Mutex mutex_;
+  std::optional<std::chrono::steady_clock::time_point> last_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::uint64_t suppressed_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::string losses_ STATCOLLECT_GUARDED_BY(mutex_);  // held back
+  bool final_written_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace statcollect

@@ -13,7 +13,7 @@ std::uint64_t CaptureQueue::ChunksOf(std::uint64_t bytes) {
 
 CapturedTensor* CaptureQueue::Reserve(CaptureTarget target, std::uint64_t elements, std::uint64_t bytes) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (dropped_ || bytes_ + bytes > kBytesMax) {
       ledger_->ProduceDropped(dropped_ ? kDropClosed : kDropCaptureMemory, ChunksOf(bytes));
       return nullptr;
@@ -22,7 +22,7 @@ CapturedTensor* CaptureQueue::Reserve(CaptureTarget target, std::uint64_t elemen
   }
   auto tensor = std::make_unique<CapturedTensor>();
   tensor->data_.reset(new (std::nothrow) unsigned char[std::max<std::uint64_t>(bytes, 1)]);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (tensor->data_ == nullptr) {
     bytes_ -= bytes;
     ledger_->ProduceDropped(kDropCaptureMemory, ChunksOf(bytes));
@@ -37,7 +37,7 @@ CapturedTensor* CaptureQueue::Reserve(CaptureTarget target, std::uint64_t elemen
 }
 
 void CaptureQueue::Commit(CapturedTensor* tensor) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!dropped_) {
     tensor->ready_ = true;
     return;
@@ -47,23 +47,23 @@ void CaptureQueue::Commit(CapturedTensor* tensor) {
 }
 
 void CaptureQueue::GiveUp(CapturedTensor* tensor, std::string_view cause) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ledger_->Drop(cause, ChunksOf(tensor->bytes_));
   EraseLocked(tensor);
 }
 
 bool CaptureQueue::empty() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return tensors_.empty();
 }
 
 bool CaptureQueue::HasReady() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return FirstReadyLocked() != tensors_.end();
 }
 
 std::optional<std::uint64_t> CaptureQueue::OldestStep() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::optional<std::uint64_t> oldest;
   for (const auto& tensor : tensors_)
     oldest = std::min(oldest.value_or(tensor->target_.step), tensor->target_.step);
@@ -71,7 +71,7 @@ std::optional<std::uint64_t> CaptureQueue::OldestStep() const {
 }
 
 CaptureQueue::Next CaptureQueue::Peek() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto first = FirstReadyLocked();
   assert(first != tensors_.end());
   const CapturedTensor& tensor = **first;
@@ -83,7 +83,7 @@ CaptureQueue::Next CaptureQueue::Peek() const {
 }
 
 CaptureChunk CaptureQueue::Pop() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto first = FirstReadyLocked();
   assert(first != tensors_.end());
   CapturedTensor& tensor = **first;
@@ -101,10 +101,10 @@ CaptureChunk CaptureQueue::Pop() {
 }
 
 std::uint64_t CaptureQueue::DropAll() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   dropped_ = true;
   std::uint64_t chunks = 0;
-  std::erase_if(tensors_, [&](const auto& tensor) {
+  std::erase_if(tensors_, [&](const auto& tensor) STATCOLLECT_REQUIRES(mutex_) {
     if (!tensor->ready_) return false;
     chunks += ChunksOf(tensor->bytes_) - tensor->sent_ / kChunkBytes;
     bytes_ -= tensor->bytes_;

@@ -13,13 +13,13 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "agent/staging/ledger.h"
 #include "common/records.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -89,14 +89,14 @@ class CaptureQueue {
  private:
   static std::uint64_t ChunksOf(std::uint64_t bytes);
   using Tensors = std::list<std::unique_ptr<CapturedTensor>>;
-  Tensors::const_iterator FirstReadyLocked() const;
-  void EraseLocked(const CapturedTensor* tensor);
+  Tensors::const_iterator FirstReadyLocked() const STATCOLLECT_REQUIRES(mutex_);
+  void EraseLocked(const CapturedTensor* tensor) STATCOLLECT_REQUIRES(mutex_);
 
   Ledger* const ledger_;
-  mutable std::mutex mutex_;
-  Tensors tensors_;  // in the order of Reserve
-  std::uint64_t bytes_ = 0;
-  bool dropped_ = false;
+  mutable Mutex mutex_;
+  Tensors tensors_ STATCOLLECT_GUARDED_BY(mutex_);  // in the order of Reserve
+  std::uint64_t bytes_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  bool dropped_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace statcollect

@@ -5,14 +5,13 @@
 #define STATCOLLECT_AGENT_STAGING_LEDGER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 
 #include "common/records.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -53,13 +52,16 @@ class Ledger {
   bool WaitSettled(std::chrono::steady_clock::time_point deadline) const;
 
  private:
-  void Settle(std::uint64_t n);
+  void Settle(std::uint64_t n) STATCOLLECT_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable settled_changed_;
-  std::uint64_t produced_ = 0, acked_ = 0, pending_ = 0;
-  std::map<std::string, std::uint64_t, std::less<>> dropped_;
-  std::uint64_t entered_ = 0, settled_ = 0;  // records that became pending; that stopped being pending
+  mutable Mutex mutex_;
+  mutable ConditionVariable settled_changed_;
+  std::uint64_t produced_ STATCOLLECT_GUARDED_BY(mutex_) = 0, acked_ STATCOLLECT_GUARDED_BY(mutex_) = 0,
+                          pending_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, std::uint64_t, std::less<>> dropped_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::uint64_t entered_ STATCOLLECT_GUARDED_BY(mutex_) = 0,
+                         settled_ STATCOLLECT_GUARDED_BY(mutex_) =
+                             0;  // records that became pending; that stopped being pending
 };
 
 }  // namespace statcollect

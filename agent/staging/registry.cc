@@ -56,22 +56,22 @@ Status Validate(const IdentityView& identity) {
 }
 
 void Definitions::Add(TensorDef def) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   activations_.push_back(std::move(def));
 }
 
 void Definitions::Add(Layout layout) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   layouts_.push_back(std::move(layout));
 }
 
 std::vector<TensorDef> Definitions::Activations(std::uint32_t first, std::uint32_t last) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return Slice(activations_, first, last);
 }
 
 std::vector<Layout> Definitions::Layouts(std::uint32_t first, std::uint32_t last) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return Slice(layouts_, first, last);
 }
 
@@ -153,6 +153,11 @@ Result<std::uint32_t> Registry::InternNextCall(IdentityView identity, std::uint6
 
 Registry::Activation* Registry::Find(std::uint32_t handle) {
   return handle < activations_.size() ? &activations_[handle] : nullptr;
+}
+
+Status Registry::UnknownHandle(std::uint32_t handle) {
+  return Status(Code::kInvalidArgument, "observe: handle " + std::to_string(handle) +
+                                            " was never given out; expected one that Intern returned");
 }
 
 std::uint32_t Registry::Define(Activation* activation) {

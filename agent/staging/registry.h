@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -14,10 +13,11 @@
 
 #include "common/records.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
-// An TensorDef that borrows its texts.
+// A TensorDef that borrows its texts.
 struct IdentityView {
   std::string_view name;
   Kind kind = Kind::kUnspecified;
@@ -43,9 +43,9 @@ class Definitions {
   std::vector<Layout> Layouts(std::uint32_t first, std::uint32_t last) const;
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<TensorDef> activations_;
-  std::vector<Layout> layouts_;
+  mutable Mutex mutex_;
+  std::vector<TensorDef> activations_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::vector<Layout> layouts_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 class Registry {
@@ -72,8 +72,9 @@ class Registry {
   // The same identity with another call index.
   Result<std::uint32_t> InternCall(const Activation& activation, std::uint32_t call);
 
-  // nullptr for a handle that was never given out.
+  // nullptr for a handle that was never given out: UnknownHandle.
   Activation* Find(std::uint32_t handle);
+  static Status UnknownHandle(std::uint32_t handle);
   // Gives the activation's definition its id, if it has none, and publishes it.
   std::uint32_t Define(Activation* activation);
   // Layout id of dtype and shape; kNone when full. `hint`: an id that may be it.

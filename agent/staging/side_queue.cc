@@ -40,7 +40,7 @@ std::size_t EncodedBytesMax(const SideRecord& record) { return std::visit(BytesO
 
 bool SideQueue::TryPush(SideRecord record, std::uint64_t after_ticket, bool* was_empty) {
   const std::size_t bytes = EncodedBytesMax(record);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   *was_empty = entries_.empty();
   if (entries_.size() >= records_max_ || bytes_ + bytes > bytes_max_) return false;
   const bool step_end = IsStepEnd(record);
@@ -53,7 +53,7 @@ bool SideQueue::TryPush(SideRecord record, std::uint64_t after_ticket, bool* was
 
 std::optional<SideQueue::Entry> SideQueue::PopIf(std::uint64_t ring_head, std::size_t bytes_max,
                                                  std::optional<std::uint64_t> held_step, bool* held_back) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   *held_back = false;
   if (entries_.empty() || entries_.front().after_ticket > ring_head) return std::nullopt;
   const auto* end = std::get_if<StepRecord>(&entries_.front().record);
@@ -74,17 +74,17 @@ void SideQueue::FrontChangedLocked() {
 }
 
 std::size_t SideQueue::size() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return entries_.size();
 }
 
 bool SideQueue::HasStepEnd() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return step_ends_ > 0;
 }
 
 std::uint64_t SideQueue::Clear() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const std::uint64_t cleared = entries_.size();
   entries_.clear();
   bytes_ = 0;

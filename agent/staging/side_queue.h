@@ -9,11 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <variant>
 
 #include "common/records.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -56,14 +56,14 @@ class SideQueue {
 
  private:
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};
-  void FrontChangedLocked();
+  void FrontChangedLocked() STATCOLLECT_REQUIRES(mutex_);
 
   const std::size_t records_max_, bytes_max_;
   std::atomic<std::uint64_t> front_ticket_{kNone};
-  mutable std::mutex mutex_;
-  std::deque<Entry> entries_;
-  std::size_t bytes_ = 0;
-  std::size_t step_ends_ = 0;
+  mutable Mutex mutex_;
+  std::deque<Entry> entries_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::size_t bytes_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::size_t step_ends_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace statcollect

@@ -3,8 +3,8 @@
 #define STATCOLLECT_AGENT_STAGING_WAKER_H_
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
+
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -12,7 +12,7 @@ class Waker {
  public:
   void Wake() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       woken_ = true;
     }
     changed_.notify_one();
@@ -20,19 +20,19 @@ class Waker {
 
   // Returns at the deadline, or as soon as it was woken since the last wait.
   void WaitUntil(std::chrono::steady_clock::time_point deadline) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (deadline == std::chrono::steady_clock::time_point::max()) {
-      changed_.wait(lock, [this] { return woken_; });
+      changed_.wait(mutex_, [this]() STATCOLLECT_REQUIRES(mutex_) { return woken_; });
     } else {
-      changed_.wait_until(lock, deadline, [this] { return woken_; });
+      changed_.wait_until(mutex_, deadline, [this]() STATCOLLECT_REQUIRES(mutex_) { return woken_; });
     }
     woken_ = false;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool woken_ = false;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  bool woken_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace statcollect

@@ -29,9 +29,9 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSampleInterval{100};
-constexpr char kBase[] = "crowd-base", kOther[] = "crowd-other";
+constexpr char kCrowdBase[] = "crowd-base", kCrowdOther[] = "crowd-other";
 
-struct Options {
+struct CrowdOptions {
   Target target;
   SendOptions send;
   MakerOptions maker;
@@ -129,7 +129,7 @@ class QueryLoad {
     const Asker asker(collector);
     while (!stopping_) {
       const auto begin = Clock::now();
-      const auto answer = asker.Diff(kBase, kOther, "", Expect::kDiverged);
+      const auto answer = asker.Diff(kCrowdBase, kCrowdOther, "", Expect::kDiverged);
       ++(answer.ok() ? answered_ : failed_);
       if (!answer.ok()) std::cerr << "statcollect-bench: " << answer.status().message() << '\n';
       const auto micros = static_cast<std::uint64_t>(1e6 * Since(begin));
@@ -144,8 +144,8 @@ class QueryLoad {
   std::vector<std::thread> threads_;
 };
 
-Status LoadPair(const Options& o, const Network& network) {
-  for (const auto& [run, differs] : {std::pair{kBase, false}, {kOther, true}}) {
+Status LoadPair(const CrowdOptions& o, const Network& network) {
+  for (const auto& [run, differs] : {std::pair{kCrowdBase, false}, {kCrowdOther, true}}) {
     MakerOptions maker_options = o.maker;
     if (differs) maker_options.differ_from = 0;
     const RecordMaker maker(network, maker_options);
@@ -160,7 +160,7 @@ Status LoadPair(const Options& o, const Network& network) {
   return Status::Ok();
 }
 
-Result<json> Phase(const Options& o, const Network& network, bool queries) {
+Result<json> Phase(const CrowdOptions& o, const Network& network, bool queries) {
   const RecordMaker maker(network, o.maker);
   SendOptions send = o.send;
   send.collector = o.target.address();
@@ -196,7 +196,7 @@ Result<json> Phase(const Options& o, const Network& network, bool queries) {
   return out;
 }
 
-Result<json> Measure(Options& o) {
+Result<json> MeasureCrowd(CrowdOptions& o) {
   const Network network(o.activations, o.repeat);
   STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
   STATCOLLECT_RETURN_IF_ERROR(LoadPair(o, network));
@@ -223,7 +223,7 @@ Result<json> Measure(Options& o) {
 }  // namespace
 
 Command AddCrowd(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CrowdOptions>();
   o->send.streams = 256;
   CLI::App* command = app.add_subcommand(
       "crowd", "Many ranks at once, first alone, then while full diffs of a pair of runs go on");
@@ -252,7 +252,7 @@ Command AddCrowd(CLI::App& app) {
       ->check(CLI::Range(1u, 64u))
       ->capture_default_str();
   return [o] {
-    const auto out = Measure(*o);
+    const auto out = MeasureCrowd(*o);
     if (!out.ok()) return Fail(out.status());
     std::cout << out->dump(1) << '\n';
     return 0;

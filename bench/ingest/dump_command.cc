@@ -22,7 +22,7 @@ constexpr std::size_t kFlushBytes = 1 << 20;
 constexpr std::int64_t kStartMillis = 1'700'000'000'000;  // since the epoch, of step 0
 constexpr std::int64_t kStepMillis = 1000;
 
-struct Options {
+struct DumpOptions {
   std::string format = "rowbinary";
   std::uint32_t run = 1, first_rank = 0, ranks = 8, activations = 1000;
   std::uint64_t steps = 100;
@@ -116,7 +116,7 @@ void Influx(const RowKey& place, const MadeColumns& c, std::size_t i, Out& out) 
 }
 
 // Rank by rank as tables are sorted, or step by step as time goes.
-int Dump(const Options& o) {
+int Dump(const DumpOptions& o) {
   const Network network(o.activations, o.repeat);
   const RecordMaker maker(network, o.maker);
   const bool rows = o.format == "rowbinary";
@@ -148,7 +148,7 @@ int Dump(const Options& o) {
 }  // namespace
 
 Command AddDump(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<DumpOptions>();
   CLI::App* command = app.add_subcommand("dump", "The same records for other stores, on standard output");
   command
       ->add_option("--format", o->format, "rowbinary (ClickHouse) or influx (line protocol, without sketch)")

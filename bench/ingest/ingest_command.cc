@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct IngestOptions {
   SendOptions send;
   MakerOptions maker;
   std::uint32_t activations = 1000;
@@ -34,7 +34,7 @@ struct Options {
   bool reopen = false;
 };
 
-json ParametersJson(const Options& o) {
+json ParametersJson(const IngestOptions& o) {
   return {{"streams", o.send.streams}, {"steps", o.send.steps}, {"activations", o.activations},
           {"sketch", o.maker.sketch},  {"repeat", o.repeat},    {"batch_records", o.send.batch_records},
           {"seconds", o.seconds},      {"seed", o.maker.seed},  {"durability", o.target.durability()}};
@@ -68,7 +68,7 @@ void PrintTable(const json& r) {
 }
 
 // Stops the daemon; with --reopen starts it once more, which writes its log into tables.
-Status Settle(Options& o, const ProcessUse& before, const StoredBytes& stored, std::uint64_t records,
+Status Settle(IngestOptions& o, const ProcessUse& before, const StoredBytes& stored, std::uint64_t records,
               json* out) {
   ProcessUse use;
   STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(&use));
@@ -83,7 +83,7 @@ Status Settle(Options& o, const ProcessUse& before, const StoredBytes& stored, s
   return Status::Ok();
 }
 
-int Ingest(Options& o) {
+int Ingest(IngestOptions& o) {
   o.send.if_exists = o.if_exists == "replace"  ? IfExists::kReplace
                      : o.if_exists == "append" ? IfExists::kAppend
                                                : IfExists::kError;
@@ -130,7 +130,7 @@ int Ingest(Options& o) {
 }  // namespace
 
 Command AddIngest(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<IngestOptions>();
   CLI::App* command =
       app.add_subcommand("ingest", "Send records of N ranks as fast as the collector takes them");
   o->target.AddFlags(command);

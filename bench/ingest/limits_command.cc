@@ -43,7 +43,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kKeyBytes = 20, kRowBytes = 120;
 constexpr std::size_t kGroupBytes = 1 << 20;  // written, and synced where that is asked for, at once
 
-struct Options {
+struct LimitsOptions {
   std::string directory;
   std::uint64_t records = 4'000'000;
   std::size_t block_bytes = 25'000;
@@ -132,7 +132,7 @@ void AwaitCompactions(rocksdb::DB& db) {
 }
 
 // Values of value_bytes, each of records_each records, in write batches of about kGroupBytes.
-Row Puts(const Options& o, const std::string& name, std::size_t value_bytes, std::size_t records_each,
+Row Puts(const LimitsOptions& o, const std::string& name, std::size_t value_bytes, std::size_t records_each,
          bool sync) {
   const std::string directory = o.directory + "/limits-rocksdb";
   fs::remove_all(directory);
@@ -169,7 +169,7 @@ Row Puts(const Options& o, const std::string& name, std::size_t value_bytes, std
 }
 
 // The bytes of as many blocks in one file.
-Row SequentialFile(const Options& o, std::uint64_t sync_bytes) {
+Row SequentialFile(const LimitsOptions& o, std::uint64_t sync_bytes) {
   const std::string path = o.directory + "/limits-file";
   Row row{.name = "file, fdatasync each " + std::to_string(sync_bytes >> 20) + " MiB", .records = o.records};
   Noise noise;
@@ -198,7 +198,7 @@ Row SequentialFile(const Options& o, std::uint64_t sync_bytes) {
 
 // The protocol and its messages, to a server that acknowledges and stores nothing. Processor time: of both
 // sides.
-Row Stream(const Options& o, std::uint32_t streams, std::uint32_t sketch) {
+Row Stream(const LimitsOptions& o, std::uint32_t streams, std::uint32_t sketch) {
   auto server = SpawnedServer::Start(fs::read_symlink("/proc/self/exe"), {"acknowledge"});
   if (!server.ok()) throw std::runtime_error(server.status().message());
   const Network network(1000, 0);
@@ -239,7 +239,7 @@ json ToJson(const Row& row) {
           {"stored_bytes_per_record", static_cast<double>(row.stored_bytes) / records}};
 }
 
-int Limits(const Options& o) {
+int Limits(const LimitsOptions& o) {
   fs::create_directories(o.directory);
   const std::size_t each = std::max<std::size_t>(1, o.block_bytes / o.record_bytes);
   const std::string row_text = "RocksDB rows of " + std::to_string(kRowBytes) + " B";
@@ -278,7 +278,7 @@ int Limits(const Options& o) {
 }  // namespace
 
 Command AddLimits(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<LimitsOptions>();
   CLI::App* command = app.add_subcommand("limits", "RocksDB, a file and gRPC alone with as many bytes");
   command->add_option("--dir", o->directory, "Folder for the files; on the disk that is to be measured")
       ->required();

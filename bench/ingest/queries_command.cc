@@ -28,7 +28,7 @@ using nlohmann::json;
 constexpr std::chrono::seconds kQuestionTime{30};
 constexpr char kBase[] = "queries-base", kSame[] = "queries-same", kOther[] = "queries-other";
 
-struct Options {
+struct QueriesOptions {
   Target target;
   SendOptions send;
   MakerOptions maker;
@@ -39,7 +39,7 @@ struct Options {
 };
 
 // One run; leaves the daemon stopped, with all of it in tables, so that its size counts.
-Result<json> Load(Options& o, const Network& network, const char* run, bool differs) {
+Result<json> Load(QueriesOptions& o, const Network& network, const char* run, bool differs) {
   const StoredBytes before = o.target.Stored();
   if (o.target.spawns()) STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
   MakerOptions maker_options = o.maker;
@@ -99,7 +99,7 @@ Result<json> Time(const Question& question, int rounds) {
 }
 
 // Asked in an order in which none warms what the next one reads.
-std::vector<Question> Questions(const Options& o, const Network& network, const Asker& asker) {
+std::vector<Question> Questions(const QueriesOptions& o, const Network& network, const Asker& asker) {
   // A diff compares the losses, too: one a rank and step.
   const std::uint64_t per_step = std::uint64_t{o.send.streams} * (o.activations + 1);
   const std::uint64_t all = per_step * o.send.steps;
@@ -116,7 +116,7 @@ std::vector<Question> Questions(const Options& o, const Network& network, const 
   };
 }
 
-Result<json> Measure(Options& o) {
+Result<json> Measure(QueriesOptions& o) {
   const Network network(o.activations, o.repeat);
   json out = {{"parameters",
                {{"ranks", o.send.streams},
@@ -153,7 +153,7 @@ Result<json> Measure(Options& o) {
 }  // namespace
 
 Command AddQueries(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<QueriesOptions>();
   o->send.streams = 8;
   o->send.steps = 1000;
   CLI::App* command = app.add_subcommand(

@@ -51,15 +51,15 @@ Table RowTable(const v1::ListDensityResponse& response) {
   return table;
 }
 
-struct Tally {
+struct InputTally {
   std::uint64_t valid = 0, total = 0, records = 0;
 };
 
 Page RowPage(const v1::ListDensityResponse& response) {
-  std::map<std::pair<std::string, std::string>, Tally> inputs;
+  std::map<std::pair<std::string, std::string>, InputTally> inputs;
   std::map<std::string, PlotLine> lines;
   for (const v1::DensityRow& row : response.records()) {
-    Tally& tally = inputs[{row.input(), row.type()}];
+    InputTally& tally = inputs[{row.input(), row.type()}];
     tally.valid += row.valid();
     tally.total += row.total();
     ++tally.records;

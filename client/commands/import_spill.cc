@@ -24,7 +24,7 @@
 namespace statcollect::client {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{30'000};
+constexpr std::chrono::milliseconds kSendPatience{30'000};
 
 // What became of one file.
 struct Sent {
@@ -155,7 +155,7 @@ class SpillImporter {
   std::chrono::milliseconds Patience() const {
     return options_.timeout_seconds > 0
                ? std::chrono::milliseconds(static_cast<std::int64_t>(options_.timeout_seconds * 1000))
-               : kPatience;
+               : kSendPatience;
   }
 
   void Report(const std::vector<Sent>& all) {

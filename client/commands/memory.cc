@@ -19,7 +19,7 @@ namespace {
 using google::protobuf::FieldDescriptor;
 
 constexpr double kMebibyte = 1 << 20;
-constexpr std::size_t kPlotLines = 4;
+constexpr std::size_t kRanksPlotted = 4;
 
 const FieldDescriptor& FieldOf(std::string_view quantity) {
   return *v1::MemoryRow::descriptor()->FindFieldByName(std::string(quantity));
@@ -67,7 +67,7 @@ std::string PlotOf(const v1::ListMemoryResponse& response) {
   }
   std::vector<PlotLine> lines;
   for (const auto& [rank, steps] : most) {
-    if (lines.size() == kPlotLines) break;
+    if (lines.size() == kRanksPlotted) break;
     PlotLine line{fmt::format("rank {} (MiB in use, most of the step)", rank), {}};
     for (const auto& [step, bytes] : steps)
       line.points.emplace_back(static_cast<double>(step), static_cast<double>(bytes) / kMebibyte);

@@ -102,7 +102,7 @@ std::optional<double> Relative(const ScalarPair& pair) {
   return (*pair.b - *pair.a) / std::abs(*pair.a);
 }
 
-nlohmann::ordered_json ToJson(const ScalarsOptions& options, const ScalarComparison& comparison) {
+nlohmann::ordered_json ComparisonJson(const ScalarsOptions& options, const ScalarComparison& comparison) {
   nlohmann::ordered_json json = {
       {"run_a", options.run}, {"run_b", options.against}, {"same", comparison.same()}};
   json["series"] = nlohmann::ordered_json::array();
@@ -204,7 +204,7 @@ int Compare(Session& session, const ScalarsOptions& options) {
   const ScalarComparison comparison = CompareScalars(*a, *b);
   switch (session.options().format) {
     case Format::kJson:
-      session.PrintLine(DumpJson(ToJson(options, comparison)));
+      session.PrintLine(DumpJson(ComparisonJson(options, comparison)));
       break;
     case Format::kCsv:
       session.PrintCsv(ToCsv(comparison));

@@ -80,7 +80,7 @@ void AddConfiguration(const v1::GetRunResponse& run, Page& page) {
 }
 
 // "6 steps (0..5)"
-std::string Extent(const v1::GetRunResponse& run) {
+std::string ExtentText(const v1::GetRunResponse& run) {
   const v1::RunSummary& summary = run.summary();
   const bool tensors =
       std::any_of(run.attempts().begin(), run.attempts().end(), [](const v1::AttemptInfo& attempt) {
@@ -98,7 +98,7 @@ Page Render(const v1::GetRunResponse& run) {
   Page page;
   page.AddSentence(
       fmt::format("is {}: {} of {} ranks, {}, {} records, {} dropped, started {}", summary.state(),
-                  summary.ranks(), summary.world_size(), Extent(run), FormatCount(summary.records()),
+                  summary.ranks(), summary.world_size(), ExtentText(run), FormatCount(summary.records()),
                   FormatCount(summary.dropped()), FormatAgo(summary.start_unix_nanos(), NowUnixNanos())),
       Printable(summary.run()));
   AddAttempts(run, page);

@@ -30,7 +30,7 @@ std::string ValueText(v1::TopBy by, double value) {
 }
 
 template <typename T>
-std::optional<double> If(bool has, T value) {
+std::optional<double> NumberIf(bool has, T value) {
   return has ? std::optional<double>(value) : std::nullopt;
 }
 
@@ -66,11 +66,11 @@ class RowsTable {
   // The statistics beside the one that the rows are ordered by, which has the first column.
   std::vector<std::pair<std::string_view, std::optional<double>>> Others(const v1::ObservationSide& s) const {
     std::vector<std::pair<std::string_view, std::optional<double>>> others = {
-        {"min", If(s.has_min(), s.min())},
-        {"max", If(s.has_max(), s.max())},
-        {"mean", If(s.has_mean(), s.mean())},
-        {"std", If(s.has_std(), s.std())},
-        {"l2", If(s.has_l2(), s.l2())}};
+        {"min", NumberIf(s.has_min(), s.min())},
+        {"max", NumberIf(s.has_max(), s.max())},
+        {"mean", NumberIf(s.has_mean(), s.mean())},
+        {"std", NumberIf(s.has_std(), s.std())},
+        {"l2", NumberIf(s.has_l2(), s.l2())}};
     std::erase_if(others, [by = EnumText(*v1::TopBy_descriptor(), response_.by())](const auto& other) {
       return other.first == by;
     });

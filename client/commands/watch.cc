@@ -24,7 +24,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr std::uint64_t kStepsShown = 120;  // of the loss
+constexpr std::uint64_t kLossSteps = 120;  // of the loss
 constexpr std::size_t kSparkCells = 60;
 constexpr std::size_t kEventsShown = 8;
 
@@ -147,8 +147,7 @@ class Watcher {
     request.set_run(options_.run);
     request.add_ranks(RanksOf(look.run).begin()->rank());
     const std::uint64_t last = summary.last_step();
-    request.set_steps(std::to_string(last > kStepsShown ? last - kStepsShown : 0) + "-" +
-                      std::to_string(last));
+    request.set_steps(std::to_string(last > kLossSteps ? last - kLossSteps : 0) + "-" + std::to_string(last));
     const auto scalars = session_.collector().ListScalars(request);
     if (!scalars.ok()) return scalars.status();
     for (const v1::ScalarRow& row : scalars->records()) {

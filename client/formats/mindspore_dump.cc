@@ -14,12 +14,12 @@ namespace statcollect::client::formats {
 namespace {
 
 constexpr char kTable[] = "statistic.csv";
-constexpr char kExpected[] =
+constexpr char kMindSporeForm[] =
     "rank_<id>/<net>/<graph>/<iteration>/statistic.csv, <step>/<time>/<device>/<model>/<model "
     "id>/<iteration> with it or with "
     "raw files '{op type}.{op name}.{task}.{stream}.{timestamp}.csv', or one of those folders";
 constexpr std::size_t kFolderDepthMax = 12;
-constexpr std::uint64_t kRankMax = 1'000'000;
+constexpr std::uint64_t kLeafRankMax = 1'000'000;
 
 using Path = std::vector<std::string>;
 
@@ -54,7 +54,7 @@ class MindSporeDump final : public Dump {
     root_ = *std::move(root);
     Path path;
     STATCOLLECT_RETURN_IF_ERROR(Find(*root_, &path));
-    if (leaves_.empty()) return BadInput(options.path, 0, "no statistics", kExpected);
+    if (leaves_.empty()) return BadInput(options.path, 0, "no statistics", kMindSporeForm);
     return Arrange();
   }
 
@@ -118,9 +118,9 @@ class MindSporeDump final : public Dump {
     } else {
       leaf.rank = reading_.options.rank.value_or(0);
     }
-    if (leaf.rank <= kRankMax) return leaf;
+    if (leaf.rank <= kLeafRankMax) return leaf;
     return BadInput(root_->path(), 0, "rank " + std::to_string(leaf.rank),
-                    "at most " + std::to_string(kRankMax));
+                    "at most " + std::to_string(kLeafRankMax));
   }
 
   std::optional<std::uint64_t> NamedRank(const Path& names) const {

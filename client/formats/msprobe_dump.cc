@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kDumpFile[] = "dump.json";
 constexpr char kConstructFile[] = "construct.json";
-constexpr char kExpected[] = "step<N>/rank<R>/dump.json, or one of those folders";
+constexpr char kMsProbeForm[] = "step<N>/rank<R>/dump.json, or one of those folders";
 
 bool Has(const std::vector<Entry>& entries, std::string_view name) {
   return std::any_of(entries.begin(), entries.end(),
@@ -83,7 +83,7 @@ class MsProbeDump final : public Dump {
     }
     std::sort(ranks_.begin(), ranks_.end());
     if (!ranks_.empty()) return Status::Ok();
-    return BadInput(reading_.options.path, 0, "no dump.json", kExpected);
+    return BadInput(reading_.options.path, 0, "no dump.json", kMsProbeForm);
   }
 
   Status FindSteps(const std::vector<Entry>& entries) {

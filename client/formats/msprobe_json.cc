@@ -15,7 +15,7 @@
 namespace statcollect::client::formats {
 namespace {
 
-constexpr std::size_t kReadBytes = std::size_t{256} << 10;
+constexpr std::size_t kStreamBytes = std::size_t{256} << 10;
 constexpr unsigned kParseFlags = rapidjson::kParseIterativeFlag | rapidjson::kParseNanAndInfFlag |
                                  rapidjson::kParseValidateEncodingFlag | rapidjson::kParseFullPrecisionFlag;
 
@@ -25,7 +25,7 @@ constexpr unsigned kParseFlags = rapidjson::kParseIterativeFlag | rapidjson::kPa
 class JsonStream {
  public:
   using Ch = char;
-  explicit JsonStream(ByteSource& source) : source_(source), buffer_(kReadBytes, '\0') {
+  explicit JsonStream(ByteSource& source) : source_(source), buffer_(kStreamBytes, '\0') {
     if (Peek() == '\xef') Skip("\xef\xbb\xbf");
   }
 

@@ -16,7 +16,7 @@ namespace statcollect::client::formats {
 namespace {
 
 constexpr char kOrderFile[] = "order.txt";
-constexpr char kExpected[] = "folders step_<k> with a file a tensor, or merged summaries step_<k>_.txt";
+constexpr char kOrtForm[] = "folders step_<k> with a file a tensor, or merged summaries step_<k>_.txt";
 
 // Which module encloses which. Indices number the modules depth first, so a module's parent has a lower index
 // and a lower depth; and it ends after the module does: of those, the one of the highest index. Containers
@@ -312,9 +312,9 @@ class OrtRank {
       });
       if (has_steps && inside.size() < 60) inside += (inside.empty() ? "" : ", ") + entry.name;
     }
-    if (inside.empty()) return BadInput(folder.path(), 0, "no steps", kExpected);
+    if (inside.empty()) return BadInput(folder.path(), 0, "no steps", kOrtForm);
     return BadInput(folder.path(), 0, "no steps, but folders that have some (" + inside + ")",
-                    std::string(kExpected) +
+                    std::string(kOrtForm) +
                         "; name one of them, or take them as ranks with --rank-pattern, such as out_{rank}");
   }
 
@@ -393,7 +393,7 @@ class OrtDump final : public Dump {
   Status ReadFile(OrtRank& reader) {
     const std::string& path = reading_.options.path;
     const auto step = OrtRank::kSummary.Match(std::string_view(path).substr(path.rfind('/') + 1));
-    if (!step) return BadInput(path, 0, "a file", std::string("a folder with ") + kExpected);
+    if (!step) return BadInput(path, 0, "a file", std::string("a folder with ") + kOrtForm);
     return reader.ReadNamedSummary(path, *step);
   }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kSampleLinesMax = 100'000;
 constexpr std::int32_t kDepthMax = 1000;
-constexpr char kHeaderForm[] =
+constexpr char kRecordForm[] =
     "'>>Linear_1_0th_output forward run shape: torch.Size([4, 16]) dtype: torch.float32 size: "
     "torch.Size([64])'";
 
@@ -105,11 +105,11 @@ std::size_t EndOfName(std::string_view line) {
 
 Status ParseHeader(std::string_view line, const LineReader& reader, OrtRecord* record) {
   const std::size_t end = EndOfName(line);
-  if (end == std::string_view::npos) return reader.Bad("'" + std::string(line) + "'", kHeaderForm);
+  if (end == std::string_view::npos) return reader.Bad("'" + std::string(line) + "'", kRecordForm);
   STATCOLLECT_RETURN_IF_ERROR(ParseName(line.substr(0, end), reader, record));
   const std::string_view rest = line.substr(end);
   const auto shape = After(rest, " shape:"), dtype = After(rest, " dtype:"), size = After(rest, " size:");
-  if (!shape || !dtype || !size) return reader.Bad("'" + std::string(line) + "'", kHeaderForm);
+  if (!shape || !dtype || !size) return reader.Bad("'" + std::string(line) + "'", kRecordForm);
   std::string_view dtype_rest = *dtype;
   record->dtype_text = EatWord(&dtype_rest);
   record->dtype = ParseTorchDType(record->dtype_text);
@@ -323,7 +323,7 @@ Result<bool> ReadOrtHeader(LineReader& reader, OrtRecord* record) {
   const auto more = NextText(reader, &line);
   if (!more.ok() || !*more) return more;
   const std::size_t end = EndOfName(line);
-  if (end == std::string_view::npos) return reader.Bad("'" + std::string(line) + "'", kHeaderForm);
+  if (end == std::string_view::npos) return reader.Bad("'" + std::string(line) + "'", kRecordForm);
   STATCOLLECT_RETURN_IF_ERROR(ParseName(line.substr(0, end), reader, record));
   return true;
 }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::size_t kLineMax = 100;  // sentences are not made wider than that, however wide the terminal
 constexpr std::size_t kIndent = 2;
-constexpr std::string_view kPlain = "\x1b[0m";
+constexpr std::string_view kToneOff = "\x1b[0m";
 
 std::string_view Colour(Tone tone) {
   switch (tone) {
@@ -30,7 +30,7 @@ std::size_t LineWidth(const Terminal& terminal) {
 
 std::string Painted(std::string_view text, Tone tone, const Terminal& terminal) {
   if (!terminal.colour || text.empty()) return std::string(text);
-  return std::string(Colour(tone)).append(text).append(kPlain);
+  return std::string(Colour(tone)).append(text).append(kToneOff);
 }
 
 }  // namespace

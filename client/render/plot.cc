@@ -63,7 +63,7 @@ Grid Draw(const std::vector<PlotLine>& lines, const Extent& extent, std::size_t 
   return grid;
 }
 
-void TrimRight(std::string& text) { text.erase(text.find_last_not_of(' ') + 1); }
+void CutBlanks(std::string& text) { text.erase(text.find_last_not_of(' ') + 1); }
 
 // Rows of text: of blocks from a grid of twice as many rows, or of marks.
 std::vector<std::string> Blocks(const Grid& grid) {
@@ -74,7 +74,7 @@ std::vector<std::string> Blocks(const Grid& grid) {
           (grid[2 * row][column] > 0 ? 1 : 0) + (grid[2 * row + 1][column] > 0 ? 2 : 0);
       text[row] += kBlocks[halves];
     }
-    TrimRight(text[row]);
+    CutBlanks(text[row]);
   }
   return text;
 }
@@ -84,7 +84,7 @@ std::vector<std::string> Marks(const Grid& grid) {
   for (std::size_t row = 0; row < grid.size(); ++row) {
     for (const std::size_t line : grid[row])
       text[row] += line == 0 ? ' ' : kMarks[(line - 1) % kMarks.size()];
-    TrimRight(text[row]);
+    CutBlanks(text[row]);
   }
   return text;
 }

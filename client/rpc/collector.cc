@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <mutex>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -16,6 +15,7 @@
 
 #include "client/rpc/diagnose.h"
 #include "common/names.h"
+#include "common/thread_annotations.h"
 #include "statcollect/v1/admin.grpc.pb.h"
 #include "statcollect/v1/query.grpc.pb.h"
 
@@ -81,7 +81,7 @@ class Collector::Impl {
   template <typename Call>
   Status Run(Call&& call) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       busy_ = true;
     }
     const auto begin = system_clock::now();
@@ -93,7 +93,7 @@ class Collector::Impl {
       status = Explain(call(context));
       SetContext(nullptr);
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     busy_ = false;
     return cancelled_ ? Status(Code::kCancelled, "interrupted") : status;
   }
@@ -107,12 +107,12 @@ class Collector::Impl {
   }
 
   void SetCancel(std::function<void()> cancel) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     on_cancel_ = std::move(cancel);
   }
 
   bool Cancel() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (on_cancel_) {
       std::exchange(on_cancel_, nullptr)();
       return true;
@@ -130,18 +130,18 @@ class Collector::Impl {
   }
 
   void CountTask(int by) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     tasks_ += by;
   }
 
  private:
   void SetContext(grpc::ClientContext* context) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     context_ = context;
     if (cancelled_ && context != nullptr) context->TryCancel();
   }
   bool cancelled() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return cancelled_;
   }
 
@@ -194,12 +194,12 @@ class Collector::Impl {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Query::Stub> query_;
   const std::unique_ptr<v1::Admin::Stub> admin_;
-  std::mutex mutex_;  // guards everything below
-  grpc::ClientContext* context_ = nullptr;
-  std::function<void()> on_cancel_;
-  bool busy_ = false;
-  int tasks_ = 0;
-  bool cancelled_ = false;
+  Mutex mutex_;  // guards everything below
+  grpc::ClientContext* context_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;
+  std::function<void()> on_cancel_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool busy_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  int tasks_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  bool cancelled_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 Collector::Collector(CollectorOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

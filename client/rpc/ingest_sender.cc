@@ -1,9 +1,7 @@
 #include "client/rpc/ingest_sender.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <thread>
@@ -18,6 +16,7 @@
 
 #include "common/checksum.h"
 #include "common/names.h"
+#include "common/thread_annotations.h"
 #include "proto/convert.h"
 #include "statcollect/v1/ingest.grpc.pb.h"
 
@@ -49,7 +48,7 @@ bool IsFatal(Code code) {
   }
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeIngestChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -97,7 +96,7 @@ class IngestSender::Impl {
   Status Send(std::shared_ptr<const Waiting> waiting) {
     STATCOLLECT_RETURN_IF_ERROR(AwaitRoom(waiting->bytes));
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       window_bytes_ += waiting->bytes;
       window_.push_back(waiting);
     }
@@ -122,22 +121,22 @@ class IngestSender::Impl {
   }
 
   void Cancel() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled_ = true;
     if (context_ != nullptr) context_->TryCancel();
     changed_.notify_all();
   }
 
   std::uint64_t durable_records() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return durable_records_;
   }
   std::uint64_t durable_before() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return durable_before_.value_or(0);
   }
   std::uint32_t attempt() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return attempt_;
   }
 
@@ -155,13 +154,13 @@ class IngestSender::Impl {
   }
 
   Status AwaitRoom(std::size_t bytes) {
-    return Await([&] {
+    return Await([&]() STATCOLLECT_REQUIRES(mutex_) {
       return window_.empty() ||
              (window_.size() < kWindowBatchesMax && window_bytes_ + bytes <= kWindowBytesMax);
     });
   }
   Status AwaitEmpty() {
-    return Await([&] { return window_.empty(); });
+    return Await([&]() STATCOLLECT_REQUIRES(mutex_) { return window_.empty(); });
   }
 
   // Over as many connections as it takes; stands with an open call. `done` is asked under the mutex.
@@ -169,8 +168,8 @@ class IngestSender::Impl {
   Status Await(Done done) {
     while (true) {
       if (call_ == nullptr) STATCOLLECT_RETURN_IF_ERROR(Reconnect());
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return cancelled_ || ended_ || done(); });
+      MutexLock lock(mutex_);
+      changed_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) { return cancelled_ || ended_ || done(); });
       if (cancelled_) return Cancelled();
       if (!ended_) return Status::Ok();
       lock.unlock();
@@ -203,24 +202,24 @@ class IngestSender::Impl {
 
   // Says hello and waits for the welcome.
   Status Open() {
-    channel_ = MakeChannel(options_.address);
+    channel_ = MakeIngestChannel(options_.address);
     stub_ = v1::Ingest::NewStub(channel_);
     if (!channel_->WaitForConnected(std::chrono::system_clock::now() + milliseconds(1000)))
       return {Code::kUnavailable, "nobody answers at " + Printable(options_.address)};
+    v1::AgentMessage hello;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       context_ = std::make_unique<grpc::ClientContext>();
       if (cancelled_) context_->TryCancel();
       ended_ = welcomed_ = false;
+      call_ = stub_->Stream(context_.get());
+      *hello.mutable_hello() = ToWire(session_, durable_seq_ + 1);
     }
-    call_ = stub_->Stream(context_.get());
-    v1::AgentMessage hello;
-    *hello.mutable_hello() = ToWire(session_, durable_seq_ + 1);
     hello.mutable_hello()->set_late(options_.late);
     const bool sent = call_->Write(hello);
     reader_ = std::thread([this] { ReadAll(); });
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return ended_ || welcomed_; });
+    MutexLock lock(mutex_);
+    changed_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) { return ended_ || welcomed_; });
     if (!sent || !welcomed_) return {Code::kUnavailable, "the stream ended before its welcome"};
     if (!regressed_) return Status::Ok();
     context_->TryCancel();
@@ -240,7 +239,7 @@ class IngestSender::Impl {
   Status Resend() {
     std::vector<std::shared_ptr<const Waiting>> batches;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       batches.assign(window_.begin(), window_.end());
     }
     for (const auto& waiting : batches) {
@@ -252,7 +251,7 @@ class IngestSender::Impl {
   void ReadAll() {
     v1::CollectorMessage message;
     while (call_->Read(&message)) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (message.has_welcome()) {
         attempt_ = message.welcome().attempt();
         regressed_ = message.welcome().durable_seq() < durable_seq_;
@@ -264,12 +263,12 @@ class IngestSender::Impl {
       if (message.has_ack()) Acknowledge(message.ack().durable_seq());
       changed_.notify_all();
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ended_ = true;
     changed_.notify_all();
   }
 
-  void Acknowledge(std::uint64_t seq) {
+  void Acknowledge(std::uint64_t seq) STATCOLLECT_REQUIRES(mutex_) {
     durable_seq_ = std::max(durable_seq_, seq);
     while (!window_.empty() && window_.front()->last_seq <= seq) {
       durable_records_ += window_.front()->stat_records;
@@ -284,7 +283,7 @@ class IngestSender::Impl {
     const grpc::Status status = call_->Finish();
     call_.reset();
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       context_.reset();
     }
     return {static_cast<Code>(status.error_code()), status.error_message()};
@@ -292,17 +291,20 @@ class IngestSender::Impl {
 
   void CutOff() {
     if (call_ == nullptr) return;
-    context_->TryCancel();
+    {
+      MutexLock lock(mutex_);
+      context_->TryCancel();
+    }
     (void)EndCall();
   }
 
   void Sleep(milliseconds time) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, time, [&] { return cancelled_; });
+    MutexLock lock(mutex_);
+    changed_.wait_for(mutex_, time, [&]() STATCOLLECT_REQUIRES(mutex_) { return cancelled_; });
   }
 
   bool cancelled() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return cancelled_;
   }
   static Status Cancelled() { return {Code::kCancelled, "interrupted"}; }
@@ -331,16 +333,19 @@ class IngestSender::Impl {
   std::vector<Layout> layouts_;  // that batches so far have defined
   std::uint64_t next_seq_;
 
-  mutable std::mutex mutex_;  // guards everything below
-  std::condition_variable changed_;
-  std::unique_ptr<grpc::ClientContext> context_;
-  std::deque<std::shared_ptr<const Waiting>> window_;
-  std::size_t window_bytes_ = 0;
-  std::uint64_t durable_seq_, durable_records_ = 0;
-  std::optional<std::uint64_t> durable_before_;
-  bool lacks_before_ = false;
-  std::uint32_t attempt_ = 0;
-  bool welcomed_ = false, regressed_ = false, ended_ = false, cancelled_ = false;
+  mutable Mutex mutex_;  // guards everything below
+  ConditionVariable changed_;
+  std::unique_ptr<grpc::ClientContext> context_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<const Waiting>> window_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::size_t window_bytes_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::uint64_t durable_seq_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::uint64_t durable_records_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::optional<std::uint64_t> durable_before_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool lacks_before_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::uint32_t attempt_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  bool welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false, regressed_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                 ended_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                 cancelled_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 IngestSender::IngestSender(SenderOptions options, SessionInfo session)

@@ -9,7 +9,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <stop_token>
@@ -21,6 +20,7 @@
 
 #include "common/names.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/api/worker_pool.h"
 
 namespace statcollect::api {
@@ -115,7 +115,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   StreamCall(WorkerPool& pool, std::chrono::milliseconds interval) : pool_(pool), interval_(interval) {}
 
   void SendProgress(Message message) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto now = std::chrono::steady_clock::now();
     if (writing_ || (last_write_ && now - *last_write_ < interval_)) return;
     writing_ = true;
@@ -125,13 +125,13 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   }
 
   void End(Message last, grpc::Status status) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     last_ = std::move(last);
     end_ = std::move(status);
     if (!writing_) FinishLocked();
   }
 
-  void FinishLocked() {
+  void FinishLocked() STATCOLLECT_REQUIRES(mutex_) {
     // Not StartWriteAndFinish: gRPC's in-process transport loses the message where the end overtakes it.
     if (!end_->ok() || last_sent_) return this->Finish(*end_);
     last_sent_ = writing_ = true;
@@ -139,7 +139,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   }
 
   void OnWriteDone(bool /*ok*/) override {  // a failed write means a lost client: OnCancel follows
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     writing_ = false;
     if (end_) FinishLocked();
   }
@@ -152,12 +152,12 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   const std::chrono::milliseconds interval_;
   std::weak_ptr<WorkItem> item_;      // written once, before gRPC knows the call
   std::shared_ptr<StreamCall> self_;  // gRPC's share of the ownership
-  std::mutex mutex_;                  // guards everything below
-  bool writing_ = false;
-  bool last_sent_ = false;
-  std::optional<std::chrono::steady_clock::time_point> last_write_;
-  std::optional<grpc::Status> end_;
-  Message message_, last_;  // on their way
+  Mutex mutex_;                       // guards everything below
+  bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  bool last_sent_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::optional<std::chrono::steady_clock::time_point> last_write_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::optional<grpc::Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
+  Message message_ STATCOLLECT_GUARDED_BY(mutex_), last_ STATCOLLECT_GUARDED_BY(mutex_);  // on their way
 };
 
 // Sends every message of the work, in order, then a status. Back-pressure: at most one message is in flight,
@@ -194,7 +194,7 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
       : pool_(pool), context_(context), patience_(patience) {}
 
   Status SendWhenFree(Message message, const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const bool free = free_.wait_for(lock, stop, patience_, [this] { return !writing_; });
     if (stop.stop_requested() || lost_) return {Code::kCancelled, "query: cancelled"};
     if (!free) {
@@ -210,13 +210,13 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
   }
 
   void End(grpc::Status status) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     end_ = std::move(status);
     if (!writing_) this->Finish(*end_);
   }
 
   void OnWriteDone(bool ok) override {  // a failed write means a lost client: OnCancel follows
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     writing_ = false;
     lost_ = lost_ || !ok;
     if (end_) this->Finish(*end_);
@@ -232,11 +232,11 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
   const std::chrono::milliseconds patience_;
   std::weak_ptr<WorkItem> item_;    // written once, before gRPC knows the call
   std::shared_ptr<FlowCall> self_;  // gRPC's share of the ownership
-  std::mutex mutex_;                // guards everything below
+  Mutex mutex_;                     // guards everything below
   std::condition_variable_any free_;
-  bool writing_ = false, lost_ = false;
-  std::optional<grpc::Status> end_;
-  Message message_;  // on its way
+  bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false, lost_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
+  Message message_ STATCOLLECT_GUARDED_BY(mutex_);  // on its way
 };
 
 }  // namespace statcollect::api

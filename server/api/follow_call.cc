@@ -40,7 +40,7 @@ grpc::ServerWriteReactor<v1::FollowEventsResponse>* FollowCall::Start(const quer
         if (const auto following = weak.lock()) following->OnEvent(event);
       });
   {
-    std::lock_guard lock(call->mutex_);
+    MutexLock lock(call->mutex_);
     call->following_ = id;
   }
   auto item = std::make_shared<WorkItem>(
@@ -56,7 +56,7 @@ grpc::ServerWriteReactor<v1::FollowEventsResponse>* FollowCall::Start(const quer
 Status FollowCall::SendListed(const query::QueryEngine& engine, const std::stop_token& stop) {
   auto rows = engine.ListEvents(*wanted_, stop);
   if (!rows.ok() && rows.status().code() != Code::kNotFound) return rows.status();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (rows.ok()) {
     for (const query::EventRow& row : *rows) QueueLocked(row);
   }
@@ -70,7 +70,7 @@ Status FollowCall::SendListed(const query::QueryEngine& engine, const std::stop_
 
 void FollowCall::OnEvent(const FeedEvent* told) {
   if (told == nullptr) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!end_ && waiting_.empty()) end_ = Stopping();
     closing_ = true;
     return WriteLocked();
@@ -86,7 +86,7 @@ void FollowCall::OnEvent(const FeedEvent* told) {
                       .fields = event.event.fields,
                       .from_collector = event.event.from_collector,
                       .attempt = event.attempt};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (end_) return;
   if (waiting_.size() + early_.size() >= kWaitingMax) {
     end_ = Status(Code::kResourceExhausted,
@@ -105,7 +105,7 @@ void FollowCall::QueueLocked(const query::EventRow& row) {
 
 void FollowCall::End(const Status& status) {
   Unfollow();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!end_) end_ = status;
   WriteLocked();
 }
@@ -130,7 +130,7 @@ void FollowCall::WriteLocked() {
 }
 
 void FollowCall::OnWriteDone(bool /*ok*/) {  // a failed write means a lost client: OnCancel follows
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   writing_ = false;
   WriteLocked();
 }
@@ -145,7 +145,7 @@ void FollowCall::OnDone() {
 void FollowCall::Unfollow() {
   std::optional<std::uint64_t> id;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     id = std::exchange(following_, std::nullopt);
   }
   if (id) feed_->Unfollow(*id);

@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_set>
 
 #include <grpcpp/support/server_callback.h>
 
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/api/worker_pool.h"
 #include "server/control/event_feed.h"
 #include "server/query/query.h"
@@ -39,8 +39,8 @@ class FollowCall final : public grpc::ServerWriteReactor<v1::FollowEventsRespons
   Status SendListed(const query::QueryEngine& engine, const std::stop_token& stop);
   void OnEvent(const FeedEvent* event);  // null: nothing more comes
   void End(const Status& status);
-  void QueueLocked(const query::EventRow& row);
-  void WriteLocked();
+  void QueueLocked(const query::EventRow& row) STATCOLLECT_REQUIRES(mutex_);
+  void WriteLocked() STATCOLLECT_REQUIRES(mutex_);
   void Unfollow();
 
   void OnWriteDone(bool ok) override;
@@ -50,15 +50,16 @@ class FollowCall final : public grpc::ServerWriteReactor<v1::FollowEventsRespons
   EventFeed* const feed_;
   const Result<query::EventsRequest> wanted_;
   std::shared_ptr<FollowCall> self_;  // gRPC's share of the ownership
-  std::mutex mutex_;                  // guards everything below; never held while the feed is called
-  std::optional<std::uint64_t> following_;
-  bool listed_ = false, told_caught_up_ = false;
-  std::deque<query::EventRow> early_;  // told while the list was read
-  std::unordered_set<std::uint64_t> sent_;
-  std::deque<v1::EventRow> waiting_;
-  bool writing_ = false, finished_ = false, closing_ = false;
-  std::optional<Status> end_;
-  v1::FollowEventsResponse message_;  // on its way
+  Mutex mutex_;                       // guards everything below; never held while the feed is called
+  std::optional<std::uint64_t> following_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool listed_ STATCOLLECT_GUARDED_BY(mutex_) = false, told_caught_up_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::deque<query::EventRow> early_ STATCOLLECT_GUARDED_BY(mutex_);  // told while the list was read
+  std::unordered_set<std::uint64_t> sent_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::deque<v1::EventRow> waiting_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false, finished_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                closing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::optional<Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
+  v1::FollowEventsResponse message_ STATCOLLECT_GUARDED_BY(mutex_);  // on its way
 };
 
 }  // namespace statcollect::api

@@ -22,7 +22,7 @@ WorkerPool::WorkerPool(WorkerPoolOptions options) : options_(std::move(options))
 WorkerPool::~WorkerPool() {
   std::deque<std::shared_ptr<WorkItem>> waiting;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closing_ = true;
     waiting.swap(waiting_);
     for (const auto& item : running_) item->stop_.request_stop();
@@ -37,7 +37,7 @@ WorkerPool::~WorkerPool() {
 
 Status WorkerPool::Submit(std::shared_ptr<WorkItem> item) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closing_) return {Code::kUnavailable, options_.what + ": the collector is shutting down"};
     const std::size_t idle = threads_.size() > running_.size() ? threads_.size() - running_.size() : 0;
     if (waiting_.size() >= options_.waiting_max + idle) {
@@ -57,7 +57,7 @@ Status WorkerPool::Submit(std::shared_ptr<WorkItem> item) {
 void WorkerPool::Cancel(const std::shared_ptr<WorkItem>& item) {
   item->stop_.request_stop();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::erase(waiting_, item) == 0) return;
   }
   item->abandon_(Cancelled(options_.what));
@@ -70,9 +70,10 @@ std::string WorkerPool::TimeLimitMessage() const {
 }
 
 void WorkerPool::Work() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    work_available_.wait(lock, [this] { return closing_ || !waiting_.empty(); });
+    work_available_.wait(mutex_,
+                         [this]() STATCOLLECT_REQUIRES(mutex_) { return closing_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
     const std::shared_ptr<WorkItem> item = std::move(waiting_.front());
     waiting_.pop_front();
@@ -85,28 +86,28 @@ void WorkerPool::Work() {
 }
 
 void WorkerPool::Watch() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!closing_) {
     if (waiting_.empty() && running_.empty()) {
-      watch_changed_.wait(lock);
+      watch_changed_.wait(mutex_);
       continue;
     }
-    watch_changed_.wait_until(lock, NextDeadline());
-    const auto expired = Expire(std::chrono::steady_clock::now());
+    watch_changed_.wait_until(mutex_, NextDeadlineLocked());
+    const auto expired = ExpireLocked(std::chrono::steady_clock::now());
     lock.unlock();
     for (const auto& item : expired) item->abandon_({Code::kDeadlineExceeded, TimeLimitMessage()});
     lock.lock();
   }
 }
 
-std::vector<std::shared_ptr<WorkItem>> WorkerPool::Expire(TimePoint now) {
+std::vector<std::shared_ptr<WorkItem>> WorkerPool::ExpireLocked(TimePoint now) {
   std::vector<std::shared_ptr<WorkItem>> expired;
   for (const auto& item : running_) {
     if (item->deadline_ > now || item->timed_out_) continue;
     item->timed_out_ = true;
     item->stop_.request_stop();
   }
-  std::erase_if(waiting_, [&](const auto& item) {
+  std::erase_if(waiting_, [&](const auto& item) STATCOLLECT_REQUIRES(mutex_) {
     if (item->deadline_ > now) return false;
     item->timed_out_ = true;
     expired.push_back(item);
@@ -115,7 +116,7 @@ std::vector<std::shared_ptr<WorkItem>> WorkerPool::Expire(TimePoint now) {
   return expired;
 }
 
-TimePoint WorkerPool::NextDeadline() const {
+TimePoint WorkerPool::NextDeadlineLocked() const {
   TimePoint next = TimePoint::max();
   for (const auto& item : waiting_) next = std::min(next, item->deadline_);
   for (const auto& item : running_) {

@@ -5,12 +5,10 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <stop_token>
 #include <string>
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect::api {
 
@@ -71,15 +70,16 @@ class WorkerPool {
   void Watch();
   // Stops what is past its deadline, takes what waits and is past it out of the queue. Returns it, to be
   // abandoned without the lock.
-  std::vector<std::shared_ptr<WorkItem>> Expire(std::chrono::steady_clock::time_point now);
-  std::chrono::steady_clock::time_point NextDeadline() const;
+  std::vector<std::shared_ptr<WorkItem>> ExpireLocked(std::chrono::steady_clock::time_point now)
+      STATCOLLECT_REQUIRES(mutex_);
+  std::chrono::steady_clock::time_point NextDeadlineLocked() const STATCOLLECT_REQUIRES(mutex_);
 
   const WorkerPoolOptions options_;
-  std::mutex mutex_;  // guards everything below
-  std::condition_variable work_available_, watch_changed_;
-  std::deque<std::shared_ptr<WorkItem>> waiting_;
-  std::set<std::shared_ptr<WorkItem>> running_;
-  bool closing_ = false;
+  Mutex mutex_;  // guards everything below
+  ConditionVariable work_available_, watch_changed_;
+  std::deque<std::shared_ptr<WorkItem>> waiting_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<WorkItem>> running_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool closing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
   std::thread watcher_;
 };

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "common/records.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -29,7 +29,7 @@ class EventFeed {
   // After it returns, the follower gets every published event of the run, until Unfollow with the returned
   // id.
   std::uint64_t Follow(const std::string& run, Follower follower) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) {
       follower(nullptr);
     } else {
@@ -39,32 +39,32 @@ class EventFeed {
   }
   // After it returns, the follower is not called.
   void Unfollow(std::uint64_t id) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     followers_.erase(id);
   }
   void Publish(const FeedEvent& event) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, follower] : followers_) {
       if (follower.first == event.run) follower.second(&event);
     }
   }
   // Tells current and later followers that the feed has ended. Idempotent.
   void Close() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     for (const auto& [id, follower] : followers_) follower.second(nullptr);
     followers_.clear();
   }
   std::size_t followers() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return followers_.size();
   }
 
  private:
-  std::mutex mutex_;
-  bool closed_ = false;
-  std::uint64_t last_ = 0;
-  std::map<std::uint64_t, std::pair<std::string, Follower>> followers_;
+  Mutex mutex_;
+  bool closed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::uint64_t last_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, std::pair<std::string, Follower>> followers_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

@@ -1,184 +1,271 @@
 #include "server/control/webhook.h"
 
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <array>
 #include <atomic>
-#include <charconv>
+#include <condition_variable>
 #include <deque>
+#include <mutex>
 #include <optional>
 #include <string_view>
+#include <thread>
 #include <utility>
 
-#include <boost/asio/bind_executor.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/strand.hpp>
-#include <boost/beast/core.hpp>
-#include <boost/beast/http.hpp>
-
 #include "common/names.h"
+#include "common/signals_blocked.h"
 
 namespace statcollect {
 namespace {
 
-namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = beast::http;
-using tcp = asio::ip::tcp;
+constexpr std::size_t kUrlBytesMax = 2048;
 
-constexpr std::size_t kAnswerBytesMax = 64 << 10;
+template <auto kFree>
+struct FreeWith {
+  template <typename T>
+  void operator()(T* object) const {
+    kFree(object);
+  }
+};
+using EasyHandle = std::unique_ptr<CURL, FreeWith<curl_easy_cleanup>>;
+using MultiHandle = std::unique_ptr<CURLM, FreeWith<curl_multi_cleanup>>;
+using Url = std::unique_ptr<CURLU, FreeWith<curl_url_cleanup>>;
+using HeaderList = std::unique_ptr<curl_slist, FreeWith<curl_slist_free_all>>;
+
+// The part, or nothing if the URL has none.
+std::optional<std::string> PartOf(CURLU* url, CURLUPart part, unsigned flags = 0) {
+  char* text = nullptr;
+  if (curl_url_get(url, part, &text, flags) != CURLUE_OK) return std::nullopt;
+  std::string copy = text;
+  curl_free(text);
+  return copy;
+}
+
+// libcurl keeps process-wide state, set up once before the first use.
+void InitializeCurl() {
+  static const CURLcode initialized = curl_global_init(CURL_GLOBAL_DEFAULT);
+  (void)initialized;  // if it failed, so does every attempt, which says why
+}
+
+// How an attempt ended.
+struct Outcome {
+  bool sent = false;
+  std::string why;  // unless it was sent
+};
+
+// One POST. The body of the answer is not read: the transfer ends behind the header.
+class Request {
+ public:
+  Request(const WebhookTarget& target, const WebhookOptions& options, const std::string& json);
+
+  CURL* easy() const { return easy_.get(); }
+  Outcome OutcomeOf(CURLcode code) const;
+
+ private:
+  static std::size_t OnHeader(char* line, std::size_t size, std::size_t n, void* self);
+  template <typename Value>
+  void Set(CURLoption option, Value value) {
+    if (const CURLcode code = curl_easy_setopt(easy_.get(), option, value); set_up_ == CURLE_OK)
+      set_up_ = code;
+  }
+  long HttpStatus() const {
+    long status = 0;
+    curl_easy_getinfo(easy_.get(), CURLINFO_RESPONSE_CODE, &status);
+    return status;
+  }
+
+  const EasyHandle easy_{curl_easy_init()};
+  HeaderList headers_;
+  std::array<char, CURL_ERROR_SIZE> error_{};
+  CURLcode set_up_ = CURLE_OK;
+  bool answered_ = false;  // the header of the answer is complete
+};
+
+Request::Request(const WebhookTarget& target, const WebhookOptions& options, const std::string& json) {
+  for (const char* header : {"Content-Type: application/json", "Connection: close", "Expect:"}) {
+    headers_.reset(curl_slist_append(headers_.release(), header));
+  }
+  Set(CURLOPT_URL, target.url.c_str());
+  Set(CURLOPT_PROTOCOLS_STR, "http,https");
+  Set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  Set(CURLOPT_PROXY, "");
+  Set(CURLOPT_USERAGENT, "statcollectord");
+  Set(CURLOPT_HTTPHEADER, headers_.get());
+  Set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(json.size()));
+  Set(CURLOPT_POSTFIELDS, json.data());
+  Set(CURLOPT_TIMEOUT_MS, static_cast<long>(options.timeout.count()));
+  Set(CURLOPT_NOSIGNAL, 1L);
+  Set(CURLOPT_QUICK_EXIT, 1L);  // does not wait for a thread that looks up a name
+  if (!options.ca_file.empty()) Set(CURLOPT_CAINFO, options.ca_file.c_str());
+  Set(CURLOPT_ERRORBUFFER, error_.data());
+  Set(CURLOPT_HEADERFUNCTION, &Request::OnHeader);
+  Set(CURLOPT_HEADERDATA, static_cast<void*>(this));
+}
+
+std::size_t Request::OnHeader(char* line, std::size_t size, std::size_t n, void* self) {
+  auto* const request = static_cast<Request*>(self);
+  const std::string_view text(line, size * n);
+  const bool is_last = text == "\r\n" || text == "\n";
+  if (!is_last || request->HttpStatus() < 200) return text.size();
+  request->answered_ = true;
+  return 0;  // ends the transfer
+}
+
+Outcome Request::OutcomeOf(CURLcode code) const {
+  if (set_up_ != CURLE_OK) return {.why = std::string("set up the request: ") + curl_easy_strerror(set_up_)};
+  if (answered_) {
+    const long status = HttpStatus();
+    if (status >= 200 && status < 300) return {.sent = true};
+    return {.why = "got HTTP status " + std::to_string(status) + "; expected 2xx"};
+  }
+  std::string why = error_[0] == '\0' ? curl_easy_strerror(code) : error_.data();
+  if (code == CURLE_PEER_FAILED_VERIFICATION) {
+    why += "; --alarm-webhook-ca names the file of the authority that signed it";
+  }
+  return {.why = std::move(why)};
+}
 
 }  // namespace
 
 Result<WebhookTarget> ParseWebhook(const std::string& url) {
-  constexpr std::string_view kScheme = "http://";
   const auto wrong = [&](const std::string& found) {
-    return Status(Code::kInvalidArgument,
-                  "--alarm-webhook: '" + Printable(url) + "': " + found +
-                      "; expected http://HOST:PORT/PATH, such as http://127.0.0.1:9000/alarms (no TLS: put a "
-                      "proxy of your own in between)");
+    return Status(
+        Code::kInvalidArgument,
+        "--alarm-webhook: '" + Printable(url) + "': " + found +
+            "; expected http://HOST:PORT/PATH or https://HOST/PATH, such as http://127.0.0.1:9000/alarms");
   };
-  if (url.size() > 2048 || !ValidateTensorName("address", url).ok()) return wrong("it is no address");
-  if (!url.starts_with(kScheme)) return wrong("it does not begin with http://");
-  const std::string rest = url.substr(kScheme.size());
-  const std::string authority = rest.substr(0, rest.find('/'));
-  WebhookTarget target{.url = url, .host = authority, .port = "80", .path = "/"};
-  if (authority.size() < rest.size()) target.path = rest.substr(authority.size());
-  const bool bracketed = authority.starts_with('[');
-  const std::size_t colon = authority.find(':', bracketed ? authority.find(']') : 0);
-  if (colon != std::string::npos) {
-    target.host = authority.substr(0, colon);
-    target.port = authority.substr(colon + 1);
-    unsigned port = 0;
-    const auto [end, error] =
-        std::from_chars(target.port.data(), target.port.data() + target.port.size(), port);
-    if (error != std::errc() || end != target.port.data() + target.port.size() || port == 0 || port > 65535)
-      return wrong("'" + Printable(target.port) + "' is no port");
+  if (url.size() > kUrlBytesMax) return wrong("it has more than " + std::to_string(kUrlBytesMax) + " bytes");
+  if (!ValidateTensorName("address", url).ok()) return wrong("it is not printable text");
+  const Url parts(curl_url());
+  const CURLUcode parsed = curl_url_set(parts.get(), CURLUPART_URL, url.c_str(), 0);
+  if (parsed != CURLUE_OK) return wrong(curl_url_strerror(parsed));
+  const auto scheme = PartOf(parts.get(), CURLUPART_SCHEME);
+  if (scheme != "http" && scheme != "https") return wrong("it begins with neither http:// nor https://");
+  if (PartOf(parts.get(), CURLUPART_USER)) return wrong("it contains a user name");
+  WebhookTarget target{.url = url,
+                       .host = PartOf(parts.get(), CURLUPART_HOST).value_or(""),
+                       .port = PartOf(parts.get(), CURLUPART_PORT, CURLU_DEFAULT_PORT).value_or(""),
+                       .path = PartOf(parts.get(), CURLUPART_PATH).value_or("/")};
+  if (const auto query = PartOf(parts.get(), CURLUPART_QUERY)) target.path += "?" + *query;
+  if (target.host.empty()) return wrong("it names no host");
+  if (target.port == "0") return wrong("'0' is not a port");
+  if (target.host.starts_with('[') && target.host.ends_with(']')) {
+    target.host = target.host.substr(1, target.host.size() - 2);
   }
-  if (bracketed && target.host.ends_with(']')) target.host = target.host.substr(1, target.host.size() - 2);
-  if (target.host.empty() || target.host.find_first_of(" @\t") != std::string::npos)
-    return wrong("it names no host");
   return target;
 }
 
-// Lives as long as a handler of it waits. Everything but the counters belongs to the strand.
-class Webhook::Sender : public std::enable_shared_from_this<Webhook::Sender> {
+// Threads: Run is the webhook's own; the rest as Webhook.
+class Webhook::Sender {
  public:
-  Sender(asio::io_context& io, WebhookTarget target, WebhookOptions options)
-      : target_(std::move(target)),
-        options_(std::move(options)),
-        strand_(asio::make_strand(io)),
-        resolver_(strand_),
-        pause_(strand_) {}
+  Sender(WebhookTarget target, WebhookOptions options)
+      : target_(std::move(target)), options_(std::move(options)) {
+    const SignalsBlocked blocked;
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Sender() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    curl_multi_wakeup(multi_.get());
+    thread_.join();
+  }
 
   void Post(std::string json) {
-    if (waiting_.fetch_add(1) >= options_.queue_max) {
-      waiting_.fetch_sub(1);
+    std::unique_lock lock(mutex_);
+    if (queue_.size() >= options_.queue_max) {
+      lock.unlock();
       dropped_.fetch_add(1);
       return;
     }
-    asio::post(strand_, [self = shared_from_this(), json = std::move(json)]() mutable {
-      self->queue_.push_back(std::move(json));
-      if (self->queue_.size() == 1) self->Attempt();
-    });
+    queue_.push_back(std::move(json));
+    lock.unlock();
+    changed_.notify_all();
   }
   WebhookCounters counters() const {
     return {.sent = sent_.load(), .failed = failed_.load(), .dropped = dropped_.load()};
   }
 
  private:
-  // Sends the first message of the queue.
-  void Attempt() {
-    stream_.emplace(strand_);
-    resolver_.async_resolve(
-        target_.host, target_.port,
-        [self = shared_from_this()](beast::error_code error, const tcp::resolver::results_type& found) {
-          if (error) return self->Failed("look up the host", error);
-          self->Connect(found);
-        });
-  }
-  void Connect(const tcp::resolver::results_type& found) {
-    stream_->expires_after(options_.timeout);  // of all that follows
-    stream_->async_connect(found, [self = shared_from_this()](beast::error_code error, const tcp::endpoint&) {
-      if (error) return self->Failed("connect", error);
-      self->Write();
-    });
-  }
-  void Write() {
-    request_ = {};
-    request_.method(http::verb::post);
-    request_.target(target_.path);
-    request_.version(11);
-    request_.set(http::field::host, target_.host + ":" + target_.port);
-    request_.set(http::field::user_agent, "statcollectord");
-    request_.set(http::field::content_type, "application/json");
-    request_.set(http::field::connection, "close");
-    request_.body() = queue_.front();
-    request_.prepare_payload();
-    http::async_write(*stream_, request_, [self = shared_from_this()](beast::error_code error, std::size_t) {
-      if (error) return self->Failed("write", error);
-      self->Read();
-    });
-  }
-  void Read() {
-    answer_.emplace();
-    answer_->body_limit(kAnswerBytesMax);
-    buffer_.clear();
-    http::async_read_header(*stream_, buffer_, *answer_,
-                            [self = shared_from_this()](beast::error_code error, std::size_t) {
-                              if (error) return self->Failed("read the answer", error);
-                              const unsigned code = self->answer_->get().result_int();
-                              if (code < 200 || code >= 300)
-                                return self->Failed("got HTTP status " + std::to_string(code), {});
-                              self->sent_.fetch_add(1);
-                              self->Next();
-                            });
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      if (stopping_) return;
+      const std::string& json = queue_.front();  // stays in the queue, and counts there, until it is settled
+      lock.unlock();
+      const bool settled = Deliver(json);
+      lock.lock();
+      if (!settled) return;
+      queue_.pop_front();
+    }
   }
 
-  void Failed(const std::string& attempted, beast::error_code error) {
-    failed_.fetch_add(1);
-    Close();
-    const bool last = tries_ >= options_.pauses.size();
-    options_.log("alarm webhook " + Printable(target_.url) + ": " + attempted +
-                 (error ? ": " + error.message() : "") +
-                 (last ? "; the alarm is not sent" : "; tried again"));
-    if (last) {
-      dropped_.fetch_add(1);
-      return Next();
+  // Attempts it until it is sent or dropped. False: the sender is stopping.
+  bool Deliver(const std::string& json) {
+    for (std::size_t tries = 0;; ++tries) {
+      const auto outcome = Attempt(json);
+      if (!outcome) return false;
+      if (outcome->sent) {
+        sent_.fetch_add(1);
+        return true;
+      }
+      failed_.fetch_add(1);
+      const bool last = tries >= options_.pauses.size();
+      options_.log("alarm webhook " + Printable(target_.url) + ": " + Printable(outcome->why) +
+                   (last ? "; the alarm is not sent" : "; trying again"));
+      if (last) {
+        dropped_.fetch_add(1);
+        return true;
+      }
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_for(lock, options_.pauses[tries], [this] { return stopping_; })) return false;
     }
-    pause_.expires_after(options_.pauses[tries_++]);
-    pause_.async_wait([self = shared_from_this()](beast::error_code stopped) {
-      if (!stopped) self->Attempt();
-    });
   }
-  void Next() {
-    Close();
-    tries_ = 0;
-    queue_.pop_front();
-    waiting_.fetch_sub(1);
-    if (!queue_.empty()) Attempt();
+
+  // Nothing: the sender is stopping.
+  std::optional<Outcome> Attempt(const std::string& json) {
+    const Request request(target_, options_, json);
+    if (request.easy() == nullptr || multi_ == nullptr) return Outcome{.why = "out of memory"};
+    if (curl_multi_add_handle(multi_.get(), request.easy()) != CURLM_OK)
+      return Outcome{.why = "out of memory"};
+    std::optional<Outcome> outcome;
+    for (int running = 1; running > 0 && !stopping();) {
+      if (const CURLMcode code = curl_multi_perform(multi_.get(), &running); code != CURLM_OK) {
+        outcome = Outcome{.why = curl_multi_strerror(code)};
+        break;
+      }
+      if (running > 0) (void)curl_multi_poll(multi_.get(), nullptr, 0, 1000, nullptr);  // or until a wakeup
+    }
+    int left = 0;
+    while (const CURLMsg* message = curl_multi_info_read(multi_.get(), &left)) {
+      if (message->msg == CURLMSG_DONE) outcome = request.OutcomeOf(message->data.result);
+    }
+    curl_multi_remove_handle(multi_.get(), request.easy());
+    return outcome;
   }
-  void Close() {
-    beast::error_code ignored;
-    if (stream_) stream_->socket().close(ignored);
+
+  bool stopping() {
+    std::lock_guard lock(mutex_);
+    return stopping_;
   }
 
   const WebhookTarget target_;
   const WebhookOptions options_;
-  const asio::strand<asio::io_context::executor_type> strand_;
-  tcp::resolver resolver_;
-  asio::steady_timer pause_;
-  std::optional<beast::tcp_stream> stream_;
-  beast::flat_buffer buffer_;
-  http::request<http::string_body> request_;
-  std::optional<http::response_parser<http::string_body>> answer_;
-  std::deque<std::string> queue_;
-  std::size_t tries_ = 0;
-  std::atomic<std::size_t> waiting_{0};
+  const MultiHandle multi_{curl_multi_init()};
   std::atomic<std::uint64_t> sent_{0}, failed_{0}, dropped_{0};
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::deque<std::string> queue_;  // the first one is on its way
+  bool stopping_ = false;
+  std::thread thread_;
 };
 
-Webhook::Webhook(asio::io_context& io, WebhookTarget target, WebhookOptions options)
-    : sender_(std::make_shared<Sender>(io, std::move(target), std::move(options))) {}
+Webhook::Webhook(WebhookTarget target, WebhookOptions options)
+    : sender_((InitializeCurl(), std::make_unique<Sender>(std::move(target), std::move(options)))) {}
 Webhook::~Webhook() = default;
 
 void Webhook::Post(std::string json) { sender_->Post(std::move(json)); }

@@ -1,5 +1,6 @@
-// POSTs JSON to an address that somebody else runs: with a time limit, a bounded queue and retries, so that
-// nothing of the collector ever waits for it. No TLS: put a proxy of your own in between where that matters.
+// POSTs JSON to an address that somebody else runs, with a time limit, a bounded queue and retries, so that
+// nothing in the collector ever waits for it. http or https; the server's certificate and name are always
+// checked.
 #ifndef STATCOLLECT_SERVER_CONTROL_WEBHOOK_H_
 #define STATCOLLECT_SERVER_CONTROL_WEBHOOK_H_
 
@@ -11,8 +12,6 @@
 #include <string>
 #include <vector>
 
-#include <boost/asio/io_context.hpp>
-
 #include "common/status.h"
 
 namespace statcollect {
@@ -20,16 +19,17 @@ namespace statcollect {
 struct WebhookTarget {
   std::string url, host, port, path;
 };
-// kInvalidArgument unless it is http://HOST[:PORT][/PATH].
+// kInvalidArgument unless it is http://HOST[:PORT][/PATH] or the same with https.
 Result<WebhookTarget> ParseWebhook(const std::string& url);
 
 struct WebhookOptions {
+  std::string ca_file;                       // certificate authorities, PEM; empty: the system's
   std::size_t queue_max = 256;               // messages that wait; a further one is dropped
   std::chrono::milliseconds timeout{5'000};  // of an attempt
   // Before the second attempt, the third, ...; after the last the message is dropped.
   std::vector<std::chrono::milliseconds> pauses = {
       std::chrono::milliseconds(1'000), std::chrono::milliseconds(5'000), std::chrono::milliseconds(25'000)};
-  std::function<void(const std::string& line)> log = [](const std::string&) {};
+  std::function<void(const std::string& line)> log = [](const std::string&) {};  // from the webhook's thread
 };
 
 struct WebhookCounters {
@@ -38,11 +38,12 @@ struct WebhookCounters {
   std::uint64_t dropped = 0;  // messages
 };
 
-// One message is on its way at a time, in the order of Post. Thread-safe. Must be gone before `io` is; what
-// waits then is dropped.
+// Sends one message at a time, in the order of Post, from a thread of its own. Redirects are not followed,
+// and the proxies of the environment are not used. The destructor stops at once; what still waits is dropped.
+// Threads: Post and counters from any.
 class Webhook {
  public:
-  Webhook(boost::asio::io_context& io, WebhookTarget target, WebhookOptions options = {});
+  explicit Webhook(WebhookTarget target, WebhookOptions options = {});
   ~Webhook();
   Webhook(const Webhook&) = delete;
   Webhook& operator=(const Webhook&) = delete;
@@ -53,7 +54,7 @@ class Webhook {
 
  private:
   class Sender;
-  const std::shared_ptr<Sender> sender_;
+  const std::unique_ptr<Sender> sender_;
 };
 
 }  // namespace statcollect

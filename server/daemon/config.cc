@@ -65,7 +65,11 @@ void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->capture_default_str()
       ->group("Alarms");
   app.add_option("--alarm-webhook", config.alarm_webhook,
-                 "POST each alarm as JSON to this address, http://HOST:PORT/PATH")
+                 "POST each alarm as JSON to this address, http://HOST:PORT/PATH or https://HOST/PATH")
+      ->group("Alarms");
+  app.add_option("--alarm-webhook-ca", config.alarm_webhook_ca,
+                 "PEM file of the certificate authorities of an https address; without it the system's")
+      ->check(CLI::ExistingFile)
       ->group("Alarms");
   add("--alarm-warmup-steps", a.warmup_steps, "Values before a norm or a loss is judged", 3, kAlarmWindowMax);
   add("--alarm-explosion-factor", a.explosion_factor, "norm_explosion: times the running median", 1.1, 1e12);

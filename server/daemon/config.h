@@ -26,8 +26,9 @@ struct DaemonConfig {
   std::chrono::seconds retention{0};  // age of a run's last write; 0: off
   DiskLimit max_disk;                 // of the store
   AlarmSettings alarms;
-  std::string alarm_webhook;  // http://HOST[:PORT][/PATH]; empty: none
-  std::string restore_from;   // checkpoint to start from; empty: none
+  std::string alarm_webhook;     // http[s]://HOST[:PORT][/PATH]; empty: none
+  std::string alarm_webhook_ca;  // file of certificate authorities, PEM; empty: the system's
+  std::string restore_from;      // checkpoint to start from; empty: none
 };
 
 // The result of parsing: run with `config`, or print something and exit with a code.

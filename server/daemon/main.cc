@@ -207,8 +207,9 @@ int Run(const DaemonConfig& config) {
   std::unique_ptr<Webhook> webhook;
   if (!config.alarm_webhook.empty()) {
     webhook = std::make_unique<Webhook>(
-        io, ParseWebhook(config.alarm_webhook).value(),
-        WebhookOptions{.log = [](const std::string& line) { spdlog::warn("{}", line); }});
+        ParseWebhook(config.alarm_webhook).value(),
+        WebhookOptions{.ca_file = config.alarm_webhook_ca,
+                       .log = [](const std::string& line) { spdlog::warn("{}", line); }});
   }
   EventFeed feed;
   alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get()));

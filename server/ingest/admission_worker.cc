@@ -10,7 +10,7 @@ AdmissionWorker::AdmissionWorker(std::chrono::milliseconds interval, std::functi
 AdmissionWorker::~AdmissionWorker() { Stop(); }
 
 void AdmissionWorker::Post(std::function<void()> job) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (stopping_) return;
   jobs_.push_back(std::move(job));
   changed_.notify_one();
@@ -18,19 +18,20 @@ void AdmissionWorker::Post(std::function<void()> job) {
 
 void AdmissionWorker::Stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_one();
   }
-  std::lock_guard lock(join_mutex_);
+  MutexLock lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
 }
 
 void AdmissionWorker::Run() {
   auto next_tick = std::chrono::steady_clock::now() + interval_;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait_until(lock, next_tick, [this] { return stopping_ || !jobs_.empty(); });
+    changed_.wait_until(mutex_, next_tick,
+                        [this]() STATCOLLECT_REQUIRES(mutex_) { return stopping_ || !jobs_.empty(); });
     if (!jobs_.empty()) {
       auto job = std::move(jobs_.front());
       jobs_.pop_front();

@@ -4,11 +4,11 @@
 #define STATCOLLECT_SERVER_INGEST_ADMISSION_WORKER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
+
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -29,11 +29,11 @@ class AdmissionWorker {
 
   const std::chrono::milliseconds interval_;
   const std::function<void()> tick_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
-  bool stopping_ = false;
-  std::mutex join_mutex_;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::deque<std::function<void()>> jobs_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool stopping_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  Mutex join_mutex_;
   std::thread thread_;
 };
 

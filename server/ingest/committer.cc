@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "common/byte_size.h"
 #include "common/failpoint.h"
 
 namespace statcollect {
@@ -24,8 +25,6 @@ Status ReadOnly(const Status& failure) {
                                         "collector");
 }
 
-std::string Mebibytes(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
-
 std::function<void()> Bind(CommitItem item, Status status) {
   return [done = std::move(item.done), status = std::move(status)] { done(status); };
 }
@@ -42,7 +41,7 @@ bool Committer::Submit(CommitItem item, std::function<void()> accepted) {
   item.since = clock_.Now();
   if (!item.prepared) item.records = item.batch.records();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     refusal = RefusalLocked(*item.lane);
     if (refusal.ok()) {
       if (!waiting_.empty() || !HasRoomLocked(item.bytes)) {
@@ -61,30 +60,30 @@ bool Committer::Submit(CommitItem item, std::function<void()> accepted) {
 }
 
 void Committer::Abandon(const std::shared_ptr<CommitLane>& lane, const Status& why) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (lane->failure.ok()) lane->failure = why;
-  append_done_.wait(lock, [&] { return !lane->appending; });
+  append_done_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) { return !lane->appending; });
 }
 
 Status Committer::Admission() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (draining_) return Draining();
   }
   if (Status disk = CheckDisk(); !disk.ok()) return disk;
   const Status writable = store_.Recover();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   read_only_ = writable.ok() ? Status::Ok() : ReadOnly(writable);
   return RefusalLocked({});
 }
 
 void Committer::Drain() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     draining_ = true;
     work_.notify_one();
   }
-  std::lock_guard lock(join_mutex_);
+  MutexLock lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
 }
 
@@ -97,8 +96,8 @@ void Committer::Run() {
 }
 
 Committer::Group Committer::TakeGroup() {
-  std::unique_lock lock(mutex_);
-  work_.wait(lock, [this] { return !queue_.empty() || draining_; });
+  MutexLock lock(mutex_);
+  work_.wait(mutex_, [this]() STATCOLLECT_REQUIRES(mutex_) { return !queue_.empty() || draining_; });
   Group group(std::make_move_iterator(queue_.begin()), std::make_move_iterator(queue_.end()));
   queue_.clear();
   for (const CommitItem& item : group) {
@@ -109,7 +108,7 @@ Committer::Group Committer::TakeGroup() {
 }
 
 CommitBacklog Committer::Backlog() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   CommitBacklog backlog{.records = group_records_, .bytes = bytes_};
   auto since = group_since_;
   const auto add = [&](const CommitItem& item) {
@@ -151,7 +150,7 @@ void Committer::CommitGroup(Group group) {
 
 Committer::Group Committer::TakeWritable(Group& group, const Status& refusal, Callbacks* callbacks) {
   Group kept;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (CommitItem& item : group) {
     CommitLane& lane = *item.lane;
     if (lane.failure.ok()) lane.failure = read_only_.ok() ? refusal : read_only_;
@@ -167,7 +166,7 @@ Committer::Group Committer::TakeWritable(Group& group, const Status& refusal, Ca
 }
 
 void Committer::FinishGroup(Group& group, const Status& status, Callbacks* callbacks) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   group_records_ = 0;
   group_since_.reset();
   const Status failure = status.ok() ? Status::Ok() : ReadOnly(status);
@@ -203,7 +202,7 @@ void Committer::AdmitWaitingLocked(Callbacks* callbacks) {
 }
 
 Status Committer::CheckDisk() {
-  std::lock_guard lock(disk_mutex_);
+  MutexLock lock(disk_mutex_);
   const auto now = clock_.Now();
   if (disk_checked_ && now - *disk_checked_ < kDiskCheckInterval) return disk_;
   disk_checked_ = now;

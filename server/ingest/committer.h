@@ -15,13 +15,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -30,6 +28,7 @@
 #include "common/clock.h"
 #include "common/records.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/store/store.h"
 
 namespace statcollect {
@@ -110,32 +109,32 @@ class Committer {
   Group TakeWritable(Group& group, const Status& refusal, Callbacks* callbacks);
   // After Append: fails the lanes on failure, frees the room and admits waiting items.
   void FinishGroup(Group& group, const Status& status, Callbacks* callbacks);
-  Status RefusalLocked(const CommitLane& lane) const;
-  bool HasRoomLocked(std::size_t bytes) const;
-  void AdmitWaitingLocked(Callbacks* callbacks);
+  Status RefusalLocked(const CommitLane& lane) const STATCOLLECT_REQUIRES(mutex_);
+  bool HasRoomLocked(std::size_t bytes) const STATCOLLECT_REQUIRES(mutex_);
+  void AdmitWaitingLocked(Callbacks* callbacks) STATCOLLECT_REQUIRES(mutex_);
   Status CheckDisk();
 
   Store& store_;
   const Clock& clock_;
   const CommitterOptions options_;
 
-  std::mutex mutex_;
-  std::condition_variable work_, append_done_;
-  std::deque<CommitItem> queue_;
-  std::deque<Waiting> waiting_;
-  std::size_t bytes_ = 0;  // queued and being written
-  Status read_only_;       // set by a failed Append, until the store has recovered
+  Mutex mutex_;
+  ConditionVariable work_, append_done_;
+  std::deque<CommitItem> queue_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::deque<Waiting> waiting_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::size_t bytes_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // queued and being written
+  Status read_only_ STATCOLLECT_GUARDED_BY(mutex_);  // set by a failed Append, until the store has recovered
   // Of the group being written.
-  std::uint64_t group_records_ = 0;
-  std::optional<std::chrono::steady_clock::time_point> group_since_;
-  bool draining_ = false;
+  std::uint64_t group_records_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::optional<std::chrono::steady_clock::time_point> group_since_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool draining_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 
-  std::mutex disk_mutex_;  // may be held over Store::Usage; never together with mutex_
-  std::optional<std::chrono::steady_clock::time_point> disk_checked_;
-  Status disk_;
+  Mutex disk_mutex_;  // may be held over Store::Usage; never together with mutex_
+  std::optional<std::chrono::steady_clock::time_point> disk_checked_ STATCOLLECT_GUARDED_BY(disk_mutex_);
+  Status disk_ STATCOLLECT_GUARDED_BY(disk_mutex_);
 
   std::atomic<std::uint64_t> commits_{0};
-  std::mutex join_mutex_;
+  Mutex join_mutex_;
   std::thread thread_;
 };
 

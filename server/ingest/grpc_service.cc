@@ -1,7 +1,5 @@
 #include "server/ingest/grpc_service.h"
 
-#include <condition_variable>
-#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
@@ -9,6 +7,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include "statcollect/v1/ingest.grpc.pb.h"
+
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 namespace {
@@ -24,34 +24,35 @@ class StreamSet {
  public:
   // False while draining: the caller ends the stream.
   bool Add(StreamPointer stream) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     streams_.insert(std::move(stream));
     return !draining_;
   }
   void Remove(const StreamPointer& stream) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     streams_.erase(stream);
     if (streams_.empty()) empty_.notify_all();
   }
   std::vector<StreamPointer> All() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return {streams_.begin(), streams_.end()};
   }
   std::vector<StreamPointer> BeginDrain() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     draining_ = true;
     return {streams_.begin(), streams_.end()};
   }
   bool AwaitEmpty(std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    return empty_.wait_for(lock, timeout, [this] { return streams_.empty(); });
+    MutexLock lock(mutex_);
+    return empty_.wait_for(mutex_, timeout,
+                           [this]() STATCOLLECT_REQUIRES(mutex_) { return streams_.empty(); });
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable empty_;
-  std::set<StreamPointer> streams_;
-  bool draining_ = false;
+  Mutex mutex_;
+  ConditionVariable empty_;
+  std::set<StreamPointer> streams_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool draining_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 // Joins a stream to gRPC. Owns itself: gRPC calls OnDone last, after Finish and every operation.

@@ -112,20 +112,20 @@ void IngestServer::TakeCensusLocked() {
 }
 
 std::map<std::string, std::uint64_t> IngestServer::DroppedByCause() {
-  std::lock_guard lock(census_mutex_);
+  MutexLock lock(census_mutex_);
   TakeCensusLocked();
   return dropped_;
 }
 
 std::vector<std::string> IngestServer::KeptRuns() {
-  std::lock_guard lock(census_mutex_);
+  MutexLock lock(census_mutex_);
   TakeCensusLocked();
   return {kept_.begin(), kept_.end()};
 }
 
 Status IngestServer::KeepRun(const std::string& run, bool keep) {
   const Status changed = store_.KeepRun(run, keep);
-  std::lock_guard lock(census_mutex_);
+  MutexLock lock(census_mutex_);
   census_at_.reset();  // the next status tells of it
   return changed;
 }

@@ -12,13 +12,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "common/clock.h"
+#include "common/thread_annotations.h"
 #include "server/control/control.h"
 #include "server/ingest/admission_worker.h"
 #include "server/ingest/committer.h"
@@ -76,7 +76,7 @@ class IngestServer final : public CollectorControl {
   // Over all stored runs; at most one second old, like the next one.
   std::map<std::string, std::uint64_t> DroppedByCause();
   std::vector<std::string> KeptRuns();  // sorted
-  void TakeCensusLocked();
+  void TakeCensusLocked() STATCOLLECT_REQUIRES(census_mutex_);
 
   Store& store_;
   const Clock& clock_;
@@ -89,10 +89,10 @@ class IngestServer final : public CollectorControl {
   SessionRegistry registry_;
   std::unique_ptr<IngestService> service_;
   Retention retention_;
-  std::mutex census_mutex_;
-  std::optional<std::chrono::steady_clock::time_point> census_at_;
-  std::map<std::string, std::uint64_t> dropped_;
-  std::set<std::string> kept_;
+  Mutex census_mutex_;
+  std::optional<std::chrono::steady_clock::time_point> census_at_ STATCOLLECT_GUARDED_BY(census_mutex_);
+  std::map<std::string, std::uint64_t> dropped_ STATCOLLECT_GUARDED_BY(census_mutex_);
+  std::set<std::string> kept_ STATCOLLECT_GUARDED_BY(census_mutex_);
   AdmissionWorker worker_;
   std::unique_ptr<AdmissionWorker> retention_worker_;  // if retention is on
 };

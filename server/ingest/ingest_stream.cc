@@ -61,7 +61,7 @@ void IngestStream::Start() { ReadNext(); }
 void IngestStream::OnMessage(v1::AgentMessage* message) {
   Phase phase;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (end_) return;
     phase = phase_;
   }
@@ -89,7 +89,7 @@ void IngestStream::OnMessage(v1::AgentMessage* message) {
 }
 
 void IngestStream::OnReadsDone() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (phase_ == Phase::kAwaitingHello) {
     EndLocked(OutOfOrder("the end of the stream", "a hello"), How::kGracefully);
   } else {
@@ -97,15 +97,15 @@ void IngestStream::OnReadsDone() {
                      "stream: closed by the agent without a goodbye; what was acknowledged is stored"),
               How::kGracefully);
   }
-  Advance(std::move(lock));
+  Advance(lock);
 }
 
 void IngestStream::OnWriteDone(bool ok) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   writing_ = false;
   STATCOLLECT_FAILPOINT("ack.sent");
   if (!ok) EndLocked(Status(Code::kCancelled, "stream: the agent is gone"), How::kAtOnce);
-  Advance(std::move(lock));
+  Advance(lock);
 }
 
 void IngestStream::OnCancel() {
@@ -115,39 +115,39 @@ void IngestStream::OnCancel() {
 void IngestStream::EndStream(const Status& why) { End(why, How::kAtOnce); }
 
 void IngestStream::RecordSteps(const std::string& steps) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   steps_due_ = steps;
-  Advance(std::move(lock));
+  Advance(lock);
 }
 
 void IngestStream::Capture(const CaptureRequest& request) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   captures_due_.push_back(request);
-  Advance(std::move(lock));
+  Advance(lock);
 }
 
 void IngestStream::Drain() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (phase_ == Phase::kLeaving) return;  // ends by itself when the goodbye is durable
   EndLocked(Status(Code::kUnavailable, "stream: the collector is shutting down; connect again later"),
             How::kGracefully);
-  Advance(std::move(lock));
+  Advance(lock);
 }
 
 void IngestStream::CheckHello(std::chrono::steady_clock::time_point now, std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (phase_ != Phase::kAwaitingHello || now - opened_ < timeout) return;
   EndLocked(Status(Code::kDeadlineExceeded, "stream: no hello within " + std::to_string(timeout.count()) +
                                                 " ms of opening it; expected one first; connect again"),
             How::kAtOnce);
-  Advance(std::move(lock));
+  Advance(lock);
 }
 
 void IngestStream::TakeHello(const v1::Hello& hello) {
   auto info = FromWire(hello);
   if (!info.ok()) return End(info.status(), How::kAtOnce);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     phase_ = Phase::kAdmitting;
   }
   const auto late_from = hello.late() ? std::optional(hello.first_unacked_seq()) : std::nullopt;
@@ -157,7 +157,7 @@ void IngestStream::TakeHello(const v1::Hello& hello) {
 
 void IngestStream::Admit(const SessionInfo& info, std::optional<std::uint64_t> late_from) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (end_) return;
   }
   if (Status refusal = context_.committer.Admission(); !refusal.ok()) return End(refusal, How::kAtOnce);
@@ -175,7 +175,7 @@ void IngestStream::Admit(const SessionInfo& info, std::optional<std::uint64_t> l
 
 void IngestStream::Welcome(Admission admission, std::unique_ptr<IngestSession> session) {
   const AttemptId attempt = admission.attempt.id;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (end_) {
     lock.unlock();
     return context_.registry.Close(attempt, admission.meta.info.rank, this);
@@ -192,7 +192,7 @@ void IngestStream::Welcome(Admission admission, std::unique_ptr<IngestSession> s
   writer_ = context_.store.NewWriter(attempt, rank_);
   welcome_due_ = true;
   context_.counters.streams.fetch_add(1, std::memory_order_relaxed);
-  Advance(std::move(lock));
+  Advance(lock);
   ReadNext();
 }
 
@@ -212,15 +212,15 @@ void IngestStream::TakeBatch(v1::Batch* wire) {
     context_.counters.bytes.fetch_add(bytes, std::memory_order_relaxed);
     return Submit(*std::move(accepted), bytes, /*goodbye=*/false);
   }
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   ack_due_ = true;  // of what is durable: the acknowledgement that the agent missed, if it is
-  Advance(std::move(lock));
+  Advance(lock);
   ReadNext();
 }
 
 void IngestStream::TakeGoodbye(const v1::Goodbye& goodbye) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     phase_ = Phase::kLeaving;
   }
   Submit(session_->Finish(FromWire(goodbye.counters()), context_.clock.UnixNanos()), goodbye.ByteSizeLong(),
@@ -230,7 +230,7 @@ void IngestStream::TakeGoodbye(const v1::Goodbye& goodbye) {
 void IngestStream::Submit(IngestSession::Accepted accepted, std::size_t bytes, bool goodbye) {
   CommitItem item;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++in_flight_;
     item.attempt = attempt_->id;
     item.rank = rank_;
@@ -259,7 +259,7 @@ void IngestStream::Submit(IngestSession::Accepted accepted, std::size_t bytes, b
 std::shared_ptr<CommittedBatch> IngestStream::Announcement(std::optional<RecordBatch>& batch, bool goodbye) {
   if (!context_.committed) return nullptr;
   auto committed = std::make_shared<CommittedBatch>();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   committed->attempt = *attempt_;
   committed->rank = rank_;
   committed->goodbye = goodbye;
@@ -279,7 +279,7 @@ void IngestStream::OnCommitted(const Status& status, const Tally& tally) {
     context_.counters.records.fetch_add(tally.records, std::memory_order_relaxed);
     context_.counters.agents_dropped.fetch_add(tally.dropped, std::memory_order_relaxed);
   }
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   --in_flight_;
   if (!status.ok()) {
     EndLocked(status, How::kAtOnce);
@@ -288,18 +288,18 @@ void IngestStream::OnCommitted(const Status& status, const Tally& tally) {
     ack_due_ = true;
     if (tally.goodbye) EndLocked(Status::Ok(), How::kGracefully);
   }
-  Advance(std::move(lock));
+  Advance(lock);
 }
 
 void IngestStream::ReadNext() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!end_) transport_->StartRead();
 }
 
 void IngestStream::End(const Status& status, How how) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   EndLocked(status, how);
-  Advance(std::move(lock));
+  Advance(lock);
 }
 
 void IngestStream::EndLocked(const Status& status, How how) {
@@ -329,7 +329,8 @@ void IngestStream::WriteLocked() {
   }
 }
 
-void IngestStream::Advance(std::unique_lock<std::mutex> lock) {
+// Nothing is touched after the lock is released, which the analysis cannot see.
+void IngestStream::Advance(MutexLock& lock) STATCOLLECT_NO_THREAD_SAFETY_ANALYSIS {
   WriteLocked();
   const bool settled = end_at_once_ || (in_flight_ == 0 && !ack_due_ && !welcome_due_);
   if (!end_ || finished_ || writing_ || !settled) return;

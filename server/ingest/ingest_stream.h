@@ -15,12 +15,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "common/clock.h"
 #include "common/records.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/ingest/committer.h"
 #include "server/ingest/counters.h"
 #include "server/ingest/registry.h"
@@ -96,9 +96,10 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
 
   void End(const Status& status, How how);
   // Sends what is due and ends the stream if it is time. Releases the lock.
-  void Advance(std::unique_lock<std::mutex> lock);
-  void EndLocked(const Status& status, How how);
-  void WriteLocked();
+  // Writes what is due, or ends the stream once all is settled. Releases the lock in that case.
+  void Advance(MutexLock& lock) STATCOLLECT_REQUIRES(mutex_);
+  void EndLocked(const Status& status, How how) STATCOLLECT_REQUIRES(mutex_);
+  void WriteLocked() STATCOLLECT_REQUIRES(mutex_);
 
   StreamContext context_;
   const std::chrono::steady_clock::time_point opened_;
@@ -108,19 +109,20 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   std::unique_ptr<StreamWriter> writer_;
   std::shared_ptr<CommitLane> lane_;
 
-  std::mutex mutex_;
+  Mutex mutex_;
   StreamTransport* const transport_;  // until finished_
-  Phase phase_ = Phase::kAwaitingHello;
-  std::optional<AttemptMeta> attempt_;  // set once admitted
-  std::uint32_t rank_ = 0;
-  std::uint64_t durable_seq_ = 0;
-  std::uint32_t in_flight_ = 0;  // items submitted and not done
+  Phase phase_ STATCOLLECT_GUARDED_BY(mutex_) = Phase::kAwaitingHello;
+  std::optional<AttemptMeta> attempt_ STATCOLLECT_GUARDED_BY(mutex_);  // set once admitted
+  std::uint32_t rank_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::uint64_t durable_seq_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::uint32_t in_flight_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // items submitted and not done
   // To be told; what is due when the stream ends is not.
-  std::optional<std::string> steps_due_;
-  std::deque<CaptureRequest> captures_due_;
-  bool welcome_due_ = false, ack_due_ = false, writing_ = false;
-  std::optional<Status> end_;
-  bool end_at_once_ = false, finished_ = false;
+  std::optional<std::string> steps_due_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::deque<CaptureRequest> captures_due_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool welcome_due_ STATCOLLECT_GUARDED_BY(mutex_) = false, ack_due_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                    writing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::optional<Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
+  bool end_at_once_ STATCOLLECT_GUARDED_BY(mutex_) = false, finished_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace statcollect

@@ -71,7 +71,7 @@ Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr
                                         LateFrom late_from) {
   Endings endings;
   auto admission = [&]() -> Result<Admission> {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto decided = DecideLocked(info, late_from, &endings);
     if (!decided.ok()) return decided;
     decided->lane = std::make_shared<CommitLane>();
@@ -87,7 +87,7 @@ Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr
 
 void SessionRegistry::Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream) {
   std::shared_ptr<OpenStream> closed;  // released after the mutex
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto writer = writers_.find({attempt, rank});
   if (writer == writers_.end() || writer->second.stream.get() != stream) return;
   closed = std::move(writer->second.stream);
@@ -100,7 +100,7 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
   if (!parsed.ok()) return Status(parsed.status().code(), attempted + ": " + parsed.status().message());
   std::vector<std::shared_ptr<OpenStream>> told;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto attempts = store_.Attempts(run);
     if (!attempts.ok()) return attempts.status();
     if (attempts->empty())
@@ -141,7 +141,7 @@ Result<RequestedCapture> SessionRegistry::RequestCapture(const std::string& run,
   std::vector<std::shared_ptr<OpenStream>> told;
   CaptureRequest request{.id = 1, .ranks = ranks, .asked_unix_nanos = clock_.UnixNanos(), .spec = spec};
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto attempts = store_.Attempts(run);
     if (!attempts.ok()) return attempts.status();
     if (attempts->empty())
@@ -218,13 +218,13 @@ std::vector<CaptureRequest> SessionRegistry::CapturesFor(const Admission& admiss
 }
 
 bool SessionRegistry::IsOpen(AttemptId attempt, std::uint32_t rank) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto writer = writers_.find({attempt, rank});
   return writer != writers_.end() && writer->second.stream != nullptr;
 }
 
 bool SessionRegistry::MayComeBack(AttemptId attempt, std::uint32_t rank) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return MayComeBackLocked({attempt, rank});
 }
 
@@ -235,13 +235,13 @@ bool SessionRegistry::MayComeBackLocked(const AttemptRank& place) const {
 }
 
 std::uint32_t SessionRegistry::OpenStreams() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<std::uint32_t>(std::count_if(
       writers_.begin(), writers_.end(), [](const auto& entry) { return entry.second.stream != nullptr; }));
 }
 
 bool SessionRegistry::HasOpenStream(const std::string& run) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return OpenStreamsLocked(run) > 0;
 }
 
@@ -263,7 +263,7 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
                                               std::optional<std::int64_t> last_write_unix_nanos) {
   Endings endings;
   auto deleted = [&]() -> Result<DeletedRun> {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto attempts = store_.Attempts(run);
     if (!attempts.ok()) return attempts.status();
     if (attempts->empty()) {

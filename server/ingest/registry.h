@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +19,7 @@
 #include "common/clock.h"
 #include "common/records.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/control/control.h"
 #include "server/ingest/committer.h"
 #include "server/store/capture_requests.h"
@@ -108,44 +108,51 @@ class SessionRegistry {
   };
   using Endings = std::vector<Ending>;
 
-  Result<Admission> DecideLocked(const SessionInfo& info, LateFrom late_from, Endings* endings);
-  Result<Admission> ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt, Endings* endings);
-  Result<Admission> JoinLocked(const SessionInfo& info, const AttemptMeta& attempt);
-  Result<Admission> CreateLocked(const SessionInfo& info);
+  Result<Admission> DecideLocked(const SessionInfo& info, LateFrom late_from, Endings* endings)
+      STATCOLLECT_REQUIRES(mutex_);
+  Result<Admission> ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt, Endings* endings)
+      STATCOLLECT_REQUIRES(mutex_);
+  Result<Admission> JoinLocked(const SessionInfo& info, const AttemptMeta& attempt)
+      STATCOLLECT_REQUIRES(mutex_);
+  Result<Admission> CreateLocked(const SessionInfo& info) STATCOLLECT_REQUIRES(mutex_);
   Result<Admission> ApplyPolicyLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
-                                      Endings* endings);
+                                      Endings* endings) STATCOLLECT_REQUIRES(mutex_);
   // Completes the request's ranks and returns the streams of those that are connected (none: others may come
   // back soon), or says why nothing can come of it.
   Result<std::vector<std::shared_ptr<OpenStream>>> CheckCaptureLocked(const std::string& attempted,
-                                                                      CaptureRequest* request);
+                                                                      CaptureRequest* request)
+      STATCOLLECT_REQUIRES(mutex_);
   using Sessions = std::map<std::uint32_t, SessionId>;  // by rank
   // Of an attempt that is not its run's newest: they do not change any more.
-  Result<const Sessions*> OlderSessionsLocked(AttemptId attempt);
+  Result<const Sessions*> OlderSessionsLocked(AttemptId attempt) STATCOLLECT_REQUIRES(mutex_);
   // The attempt other than the newest that has this session; nullptr: none.
   Result<const AttemptMeta*> FindOlderLocked(const SessionInfo& info,
-                                             const std::vector<AttemptMeta>& attempts);
+                                             const std::vector<AttemptMeta>& attempts)
+      STATCOLLECT_REQUIRES(mutex_);
   bool MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const;
   Status NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts);
   // From the return on nothing of the place is written; its stream, if open, joins `endings`.
-  void RetireLocked(const AttemptRank& place, const Status& why, Endings* endings);
-  Status DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings);
+  void RetireLocked(const AttemptRank& place, const Status& why, Endings* endings)
+      STATCOLLECT_REQUIRES(mutex_);
+  Status DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings)
+      STATCOLLECT_REQUIRES(mutex_);
   // Requests of the attempt that the rank is asked for and may still serve. None if they cannot be read: the
   // rank is recorded all the same.
   std::vector<CaptureRequest> CapturesFor(const Admission& admission);
   Status CheckUnchanged(const std::vector<AttemptMeta>& attempts, std::int64_t last_write_unix_nanos);
-  std::size_t OpenStreamsLocked(const std::string& run) const;
-  bool MayComeBackLocked(const AttemptRank& place) const;
+  std::size_t OpenStreamsLocked(const std::string& run) const STATCOLLECT_REQUIRES(mutex_);
+  bool MayComeBackLocked(const AttemptRank& place) const STATCOLLECT_REQUIRES(mutex_);
 
   Store& store_;
   const Clock& clock_;
   Committer& committer_;
   const std::chrono::steady_clock::time_point start_;
-  std::mutex mutex_;
-  std::map<AttemptRank, Writer> writers_;
-  std::map<AttemptId, std::string> steps_;  // asked for by RecordSteps
+  Mutex mutex_;
+  std::map<AttemptRank, Writer> writers_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::map<AttemptId, std::string> steps_ STATCOLLECT_GUARDED_BY(mutex_);  // asked for by RecordSteps
   // Read once, for all ranks of a launch that connect; some 64 bytes a rank.
   static constexpr std::size_t kOlderAttemptsMax = 256;
-  std::map<AttemptId, Sessions> older_sessions_;
+  std::map<AttemptId, Sessions> older_sessions_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

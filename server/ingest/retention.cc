@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "common/byte_size.h"
 #include "common/names.h"
 
 namespace statcollect {
@@ -11,8 +12,6 @@ namespace {
 
 using std::chrono::duration_cast;
 using std::chrono::nanoseconds;
-
-std::string Mebibytes(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 // "3 d 4 h", "4 h 20 min", "7 min 3 s".
 std::string Span(nanoseconds span) {
@@ -52,14 +51,14 @@ void Retention::Tick() {
   RemoveForSpace(&runs, *usage);
   if (note_.empty()) noted_.clear();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     status_.disk_bytes_max = LimitBytes(*usage);
   }
   Publish(runs);
 }
 
 RetentionStatus Retention::status() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return status_;
 }
 
@@ -151,7 +150,7 @@ bool Retention::Remove(const Run& run, const std::string& why) {
     return false;
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++status_.runs_removed;
     status_.bytes_removed += run.bytes;
   }
@@ -188,7 +187,7 @@ void Retention::Publish(const Runs& runs) {
                     .bytes = run.bytes,
                     .due_unix_nanos = due});
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   status_.next = std::move(next);
   status_.kept = std::move(kept);
   status_.note = note_;
@@ -208,7 +207,7 @@ void Retention::Note(const std::string& note) {
     noted_ += kind + "\n";
     log_("retention: " + note);
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   status_.note = note_;
 }
 

@@ -13,12 +13,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/clock.h"
+#include "common/thread_annotations.h"
 #include "server/control/control.h"
 #include "server/ingest/registry.h"
 #include "server/store/store.h"
@@ -94,8 +94,8 @@ class Retention {
   std::optional<TimePoint> hold_until_, last_space_removal_;
   std::string hold_reason_, noted_;
 
-  std::mutex mutex_;
-  RetentionStatus status_;
+  Mutex mutex_;
+  RetentionStatus status_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

@@ -141,7 +141,7 @@ Result<std::unique_ptr<RankCatalogue>> RunView::ReadCatalogue(std::size_t attemp
 
 Result<const RankCatalogue*> RunView::Catalogue(std::size_t attempt, std::uint32_t rank) {
   {
-    std::lock_guard lock(*mutex_);
+    MutexLock lock(*mutex_);
     const auto& cached = catalogues_[{attempt, rank}];
     if (cached) return static_cast<const RankCatalogue*>(cached.get());
   }
@@ -153,7 +153,7 @@ Result<const RankCatalogue*> RunView::ReadCatalogueAgain(std::size_t attempt, st
                                                          const RankCatalogue* outgrown) {
   auto fresh = ReadCatalogue(attempt, rank);
   if (!fresh.ok()) return fresh.status();
-  std::lock_guard lock(*mutex_);
+  MutexLock lock(*mutex_);
   auto& cached = catalogues_[{attempt, rank}];
   const bool larger = !cached || cached->activations.size() < (*fresh)->activations.size() ||
                       cached->layouts.size() < (*fresh)->layouts.size();

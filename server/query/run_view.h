@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -17,6 +16,7 @@
 #include "common/records.h"
 #include "common/status.h"
 #include "common/step_set.h"
+#include "common/thread_annotations.h"
 #include "server/query/reports.h"
 #include "server/store/store.h"
 
@@ -100,7 +100,7 @@ class RunView {
   std::string run_;
   std::vector<AttemptMeta> attempts_;
   std::vector<std::map<std::uint32_t, RankMeta>> ranks_;  // by attempt
-  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
+  std::unique_ptr<Mutex> mutex_ = std::make_unique<Mutex>();
   // Guarded by mutex_:
   std::map<std::pair<std::size_t, std::uint32_t>, std::unique_ptr<RankCatalogue>> catalogues_;
   std::vector<std::unique_ptr<RankCatalogue>> outgrown_;  // observations still point to them

@@ -65,8 +65,8 @@ class Best {
   std::vector<std::pair<Candidate, TopRow>> kept_;
 };
 
-TopRow MakeRow(const std::string& run, std::uint32_t rank, std::uint64_t step, double value,
-               const Observation& o, ObservationSide side) {
+TopRow MakeTopRow(const std::string& run, std::uint32_t rank, std::uint64_t step, double value,
+                  const Observation& o, ObservationSide side) {
   const TensorKey& key = o.def->key;
   return {.value = value,
           .point = {.run = run,
@@ -210,7 +210,7 @@ Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::s
       ++report.considered;
       const Candidate candidate{.value = *value, .rank = rank, .order = o.order};
       if (best.Takes(candidate))
-        best.Add(candidate, MakeRow(view.run(), rank, *step, *value, o, std::move(side)));
+        best.Add(candidate, MakeTopRow(view.run(), rank, *step, *value, o, std::move(side)));
     }
     auto complete = view.IsComplete(attempt, rank, *step);
     if (!complete.ok()) return complete.status();

@@ -1,5 +1,5 @@
 // Files of checkpoints: where one may be written, how it appears whole or not at all, and how it is copied
-// into a new data directory. What RocksDB has to do with it is in rocksdb_store.cc.
+// into a new data directory. What RocksDB has to do with it is in rocksdb/checkpoint.cc.
 #ifndef STATCOLLECT_SERVER_STORE_CHECKPOINT_FILES_H_
 #define STATCOLLECT_SERVER_STORE_CHECKPOINT_FILES_H_
 

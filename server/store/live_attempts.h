@@ -3,10 +3,11 @@
 #define STATCOLLECT_SERVER_STORE_LIVE_ATTEMPTS_H_
 
 #include <algorithm>
-#include <mutex>
 #include <set>
 
 #include "server/store/store.h"
+
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -19,30 +20,30 @@ class LiveAttempts {
     bool IsDead(AttemptId id) const { return id < next && !live.contains(id); }
   };
   void Add(AttemptId id) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     known_.live.insert(id);
     known_.next = std::max(known_.next, id + 1);
   }
   void SetNext(AttemptId next) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     known_.next = std::max(known_.next, next);
   }
   void Remove(AttemptId id) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     known_.live.erase(id);
   }
   bool Contains(AttemptId id) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return known_.live.contains(id);
   }
   Snapshot snapshot() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return known_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  Snapshot known_;
+  mutable Mutex mutex_;
+  Snapshot known_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import signal
+import ssl
 import subprocess
 import threading
 import time
@@ -432,6 +433,42 @@ def test_the_webhook_is_posted_each_alarm_with_the_keys_of_the_configuration_fil
         assert [e["kind"] for e in alarms(collector, "posted")] == ["nan_first_seen"], "the others are off"
         assert eventually(lambda: collector.json("status")["alarms"]["webhook_sent"] == 1)
         assert collector.json("status")["alarms"]["webhook_failed"] == 1
+    finally:
+        collector.stop()
+        server.shutdown()
+        server.server_close()
+
+
+def test_an_https_webhook_is_posted_only_if_its_certificate_is_trusted(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    Hook.posted = [{}]  # the next answer is 204
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    flags = ["--alarms", "nan_first_seen", "--alarm-webhook", f"https://127.0.0.1:{server.server_port}/alarms"]
+    data = tmp_path / "data"
+    data.mkdir()
+    collector = Collector(data, extra=flags).start()
+    try:
+        train(collector, "not_trusted")
+        assert eventually(lambda: collector.json("status")["alarms"]["webhook_failed"] >= 1)
+        assert collector.json("status")["alarms"]["webhook_sent"] == 0
+        collector.stop()
+        log = (tmp_path / "collector.err").read_text()
+        assert "certificate problem" in log and "--alarm-webhook-ca names" in log
+        assert Hook.posted == [{}], "nothing is sent to a server that is not trusted"
+        collector.extra = [*flags, "--alarm-webhook-ca", str(certificate)]
+        collector.start()
+        train(collector, "trusted")
+        assert eventually(lambda: collector.json("status")["alarms"]["webhook_sent"] == 1)
+        assert [alarm["run"] for alarm in Hook.posted[1:]] == ["trusted"]
     finally:
         collector.stop()
         server.shutdown()

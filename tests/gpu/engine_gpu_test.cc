@@ -332,8 +332,10 @@ TEST_F(GpuEngineTest, RecordsTheReplaysOfAGraph) {
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
   ASSERT_TRUE(engine_->IsCapturing(0, stream));
   std::uint64_t number = 0;
-  const Status first = engine_->Capture(large_memory.View(), 0, stream, {3, 1}, 16, 0, &cookies[0], &number);
-  const Status second = engine_->Capture(small_memory.View(), 0, stream, {3, 1}, 16, 0, &cookies[1], &number);
+  const Status first =
+      engine_->AddToGraph(large_memory.View(), 0, stream, {3, 1}, 16, 0, &cookies[0], &number);
+  const Status second =
+      engine_->AddToGraph(small_memory.View(), 0, stream, {3, 1}, 16, 0, &cookies[1], &number);
   std::thread([&] { (void)poll(seconds(10)); }).join();
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);

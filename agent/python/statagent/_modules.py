@@ -154,6 +154,14 @@ class Selection:
     def __init__(self, include: Iterable[str] | None, exclude: Iterable[str] | None) -> None:
         self._include, self._exclude = _patterns("include", include), _patterns("exclude", exclude)
 
+    @property
+    def include(self) -> list[str]:
+        return self._include or []
+
+    @property
+    def exclude(self) -> list[str]:
+        return self._exclude or []
+
     def check(self, names: list[str]) -> None:
         """Every include pattern must match something."""
         for pattern in self._include or ():

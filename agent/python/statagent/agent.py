@@ -83,6 +83,7 @@ class Agent:
         self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
         self.watches: list[Any] = []  # removed by close
         self.settings: dict[str, str] = {}  # the run's configuration as sent
+        self._recordings: dict[str, dict[str, str]] = {}  # what each watch was asked to record
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
         self.deferred = Deferred(_weakly(self.refuse))  # values on their way from a GPU
         if library is not None:
@@ -338,6 +339,20 @@ class Agent:
             return int(self._library.statagent_add_config(self._pointer, *texts, len(settings)))
 
         self._report(add)
+
+    def tell_what_is_recorded(self, name: str, asked: Mapping[str, str]) -> None:
+        """What a watch was asked to record, as settings `recording.*`: what another run records besides is not missing here.
+        Watches without a name: the first has no name in its keys, the next ones +2, +3, ..."""
+        known = [key for key, options in self._recordings.items() if options == asked and key.startswith("+")]
+        beside = sum(key.startswith("+") for key in self._recordings)
+        key = name or (known[0] if known else f"+{beside + 1}")
+        withdrawn = dict.fromkeys(self._recordings.get(key, ()), "")
+        self._recordings[key] = dict(asked)
+        prefix = "" if key == "+1" else f"{key}."
+        found = {f"recording.{prefix}{option}": value for option, value in {**withdrawn, **asked}.items()}
+        settings = {key: value for key, value in found.items() if key not in self.user_settings}
+        self.settings.update(settings)
+        self.add_config(settings)
 
     def log_memory(self, phase: str, quantities: Mapping[str, int], device: str, module: str = "") -> None:
         """Memory at this moment, in bytes; names of phases and quantities: _library.PHASES, QUANTITIES. Never raises."""

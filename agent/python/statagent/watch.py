@@ -776,6 +776,18 @@ def watch(
         made._accompany(model, optimizers, name, scaler, input_sizes)
         made._record_updates(updates)
         made._random_states = RandomStates(agent) if random_states else None
+        asked = {
+            "kinds": ", ".join(sorted(chosen)),
+            "include": ", ".join(selection.include),
+            "exclude": ", ".join(selection.exclude),
+            "steps": steps or "",
+            "parameter_steps": parameter_steps or "",
+            "updates": updates or "",
+            "eval": "true" if eval else "false",
+            "between": "true" if made.between else "false",
+            "optimizer": "true" if optimizers else "false",
+        }
+        agent.tell_what_is_recorded(name, {option: value for option, value in asked.items() if value})
     except BaseException:
         made.remove()
         raise

@@ -8,7 +8,7 @@ namespace statcollect::stats {
 
 CpuWorkers::~CpuWorkers() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
   }
   job_changed_.notify_all();
@@ -16,14 +16,18 @@ CpuWorkers::~CpuWorkers() {
 }
 
 void CpuWorkers::RunErased(std::size_t parts, Function function, const void* work) noexcept {
-  std::unique_lock caller(caller_, std::try_to_lock);
-  if (parts < 2 || threads_ < 2 || !caller.owns_lock()) {
-    for (std::size_t part = 0; part < parts; ++part) function(work, part);
+  if (parts > 1 && threads_ > 1 && caller_.try_lock()) {
+    RunTogether(parts, function, work);
+    caller_.unlock();
     return;
   }
+  for (std::size_t part = 0; part < parts; ++part) function(work, part);
+}
+
+void CpuWorkers::RunTogether(std::size_t parts, Function function, const void* work) noexcept {
   next_part_.store(0, std::memory_order_relaxed);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!started_) StartLocked();
     ++job_;
     parts_ = parts;
@@ -33,9 +37,9 @@ void CpuWorkers::RunErased(std::size_t parts, Function function, const void* wor
   job_changed_.notify_all();
   TakeParts(parts, function, work);
   // A worker that wakes only now finds no job.
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   function_ = nullptr;
-  idle_changed_.wait(lock, [this] { return busy_ == 0; });
+  idle_changed_.wait(mutex_, [this]() STATCOLLECT_REQUIRES(mutex_) { return busy_ == 0; });
 }
 
 // What cannot be started is done without.
@@ -56,9 +60,11 @@ void CpuWorkers::TakeParts(std::size_t parts, Function function, const void* wor
 
 void CpuWorkers::Serve() noexcept {
   std::size_t served = 0;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    job_changed_.wait(lock, [&] { return stop_ || (function_ != nullptr && job_ != served); });
+    job_changed_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) {
+      return stop_ || (function_ != nullptr && job_ != served);
+    });
     if (stop_) return;
     served = job_;
     ++busy_;

@@ -3,11 +3,11 @@
 #define STATCOLLECT_AGENT_STATS_CPU_WORKERS_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "common/thread_annotations.h"
 
 namespace statcollect::stats {
 
@@ -35,23 +35,25 @@ class CpuWorkers {
   using Function = void (*)(const void* work, std::size_t part);
 
   void RunErased(std::size_t parts, Function function, const void* work) noexcept;
-  void StartLocked() noexcept;
+  void RunTogether(std::size_t parts, Function function, const void* work) noexcept
+      STATCOLLECT_REQUIRES(caller_);
+  void StartLocked() noexcept STATCOLLECT_REQUIRES(mutex_);
   void TakeParts(std::size_t parts, Function function, const void* work) noexcept;
   void Serve() noexcept;
 
   const int threads_;
-  std::mutex caller_;  // held by the one that runs
+  Mutex caller_;  // held by the one that runs
   std::atomic<std::size_t> next_part_{0};
 
-  std::mutex mutex_;  // guards the rest
-  std::condition_variable job_changed_, idle_changed_;
+  Mutex mutex_;  // guards the rest
+  ConditionVariable job_changed_, idle_changed_;
   std::vector<std::thread> workers_;
-  std::size_t job_ = 0;  // number of the run; workers take part once in each
-  std::size_t busy_ = 0;
-  std::size_t parts_ = 0;
-  Function function_ = nullptr;  // null between runs
-  const void* work_ = nullptr;
-  bool started_ = false, stop_ = false;
+  std::size_t job_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // number of the run; workers take part once in each
+  std::size_t busy_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::size_t parts_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  Function function_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;  // null between runs
+  const void* work_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;
+  bool started_ STATCOLLECT_GUARDED_BY(mutex_) = false, stop_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace statcollect::stats

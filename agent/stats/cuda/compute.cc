@@ -2,11 +2,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "agent/stats/cuda/engine.h"
+
+#include "common/thread_annotations.h"
 
 namespace statcollect::stats::cuda {
 
@@ -20,8 +21,8 @@ Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Outp
                                                     .records = 16,
                                                     .lanes = 1},
                                                    MakeCudaApi());
-  static std::mutex one_at_a_time;
-  std::lock_guard lock(one_at_a_time);
+  static Mutex one_at_a_time;
+  MutexLock lock(one_at_a_time);
   STATCOLLECT_RETURN_IF_ERROR(engine->Check(tensor, device));
   if (engine->IsCapturing(device, stream)) {
     return {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
@@ -13,6 +12,7 @@
 
 #include "agent/stats/cuda/kernels.h"
 #include "common/names.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect::stats::cuda {
 namespace {
@@ -111,7 +111,7 @@ class RuntimeApi final : public CudaApi {
     cudaStream_t probe = nullptr;
     const cudaError_t created = cudaStreamCreateWithFlags(&probe, cudaStreamNonBlocking);
     if (created != cudaSuccess) return Failure("open CUDA device " + std::to_string(device), created);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     State& state = devices_[device];
     state.processors = processors;
     state.probe = probe;
@@ -390,17 +390,17 @@ class RuntimeApi final : public CudaApi {
   }
 
   cudaStream_t Probe(int device) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return devices_[device].probe;
   }
 
   int Processors(int device) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return std::max(devices_[device].processors, 1);
   }
 
   cudaError_t ResidentBlocks(int device, DType dtype, const void* kernel, std::uint32_t width, int* blocks) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     State& state = devices_[device];
     int& known = state.blocks[static_cast<std::size_t>(dtype) * 3 + (width >= 64 ? 2 : width >= 32 ? 1 : 0)];
     if (known == 0) {
@@ -419,8 +419,8 @@ class RuntimeApi final : public CudaApi {
     return cudaSuccess;
   }
 
-  std::mutex mutex_;
-  std::map<int, State> devices_;
+  Mutex mutex_;
+  std::map<int, State> devices_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -79,7 +79,7 @@ void CudaEngine::FreeGraphs(int device, const Graphs& graphs) {
 
 Status CudaEngine::Open(int device) {
   if (api_ == nullptr) return NotBuilt();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = pools_.find(device);
   if (found != pools_.end()) return found->second->status;
   auto pool = std::make_unique<Pool>();
@@ -202,7 +202,7 @@ Status CudaEngine::Enqueue(const CpuTensor& tensor, int device, void* stream, co
   Task task;
   STATCOLLECT_RETURN_IF_ERROR(MakeTask(tensor, &task));
   Pool* const pool = &PoolOf(device);
-  std::lock_guard lock(pool->mutex);
+  MutexLock lock(pool->mutex);
   STATCOLLECT_RETURN_IF_ERROR(CheckOpen(*pool));
   Lane* const lane = LaneFor(*pool, stream);
   if (lane == nullptr || pool->free.empty()) return TooMany();
@@ -227,7 +227,7 @@ Status CudaEngine::Enqueue(const CpuTensor& tensor, int device, void* stream, co
 }
 
 CudaEngine::Pool& CudaEngine::PoolOf(int device) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return *pools_.at(device);
 }
 
@@ -268,7 +268,7 @@ void CudaEngine::EnqueueList(std::span<const Item> items, int device, void* stre
 
 std::size_t CudaEngine::TryList(std::span<const Item* const> items, int device, void* stream) {
   Pool* const pool = &PoolOf(device);
-  std::lock_guard lock(pool->mutex);
+  MutexLock lock(pool->mutex);
   if (!CheckOpen(*pool).ok()) return 0;
   const auto list = std::find_if(pool->lists.begin(), pool->lists.end(),
                                  [](const List& each) { return each.in_flight == 0; });
@@ -349,7 +349,7 @@ std::size_t CudaEngine::Poll(TimePoint now, const std::function<void(void*, cons
                              ReplayListener* listener) {
   std::vector<Pool*> pools;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto& [device, pool] : pools_) pools.push_back(pool.get());
   }
   std::size_t in_flight = 0;
@@ -369,7 +369,7 @@ std::size_t CudaEngine::PollPool(Pool& pool, TimePoint now,
     std::size_t count = 0, waiting = 0;
     Status failure;
     {
-      std::lock_guard lock(pool.mutex);
+      MutexLock lock(pool.mutex);
       for (Lane& lane : pool.lanes) {
         while (!lane.empty() && count < kPollBatch && IsReady(pool, lane.At(lane.head))) {
           ready[count++] = lane.At(lane.head++);
@@ -395,7 +395,7 @@ std::size_t CudaEngine::PollPool(Pool& pool, TimePoint now,
       done(ready[i].cookie, failure);
     }
     if (!failure.ok()) continue;
-    std::lock_guard lock(pool.mutex);
+    MutexLock lock(pool.mutex);
     for (std::size_t i = 0; i < count; ++i) {
       pool.free.push_back(ready[i].record);
       if (ready[i].list != kNoList) --pool.lists[ready[i].list].in_flight;
@@ -404,10 +404,10 @@ std::size_t CudaEngine::PollPool(Pool& pool, TimePoint now,
 }
 
 void CudaEngine::Abandon(bool for_good, const std::function<void(void*, const Status&)>& done) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stopped_ = stopped_ || for_good;
   for (auto& [device, pool] : pools_) {
-    std::lock_guard pool_lock(pool->mutex);
+    MutexLock pool_lock(pool->mutex);
     pool->stopped = stopped_;
     if (pool->stopped && pool->failure.ok() && pool->has_graphs()) {
       const Mark off = {pool->graphs->control, pool->graphs->log, {}, 0};

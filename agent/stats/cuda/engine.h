@@ -9,7 +9,7 @@
 //
 //   record: free -> in flight (one ticket) -> ready (the device wrote the ticket, last) -> free
 //
-// While its stream is captured into a CUDA graph, a tensor is not computed: Capture makes its computation a
+// While its stream is captured into a CUDA graph, a tensor is not computed: AddToGraph makes its computation a
 // part of the graph. The host never sees a replay; results come through a log (replay.h), each with the step
 // that the device was told by MarkReplays. What a graph needs belongs to it, as long as it lives: scratch for
 // each captured stream, and a latch. Tensors are memory of the graph's, in its own order.
@@ -27,7 +27,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -35,6 +34,7 @@
 #include "agent/stats/cuda/task.h"
 #include "agent/stats/stats.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect::stats::cuda {
 
@@ -62,7 +62,7 @@ struct Output {
 class ReplayListener {
  public:
   virtual ~ReplayListener() = default;
-  // A captured tensor was computed at a replay, in this step. Spans hold during the call; as many sums and at
+  // A graph's tensor was computed at a replay, in this step. Spans hold during the call; as many sums and at
   // most as many samples as were asked for.
   virtual void Replayed(void* cookie, std::uint64_t step, const TensorStats& stats,
                         std::span<const double> sketch, std::span<const double> samples) = 0;
@@ -72,7 +72,7 @@ class ReplayListener {
   virtual void Missed(int device, std::uint64_t rows) = 0;
   // There will be no more marks of this device. May come several times.
   virtual void Failed(int device) = 0;
-  // The graph is gone: the captured tensor will never be replayed again.
+  // The graph is gone: the tensor will never be replayed again.
   virtual void Gone(void* cookie) = 0;
 };
 
@@ -82,8 +82,8 @@ class CudaEngine {
   static constexpr std::chrono::milliseconds kHealthInterval{100};
   static constexpr std::size_t kListTasks = 512;  // of a launch
   static constexpr std::size_t kLists = 8;  // launches of lists in flight, a device; others go one by one
-  static constexpr std::size_t kReplayLanes = 256;       // captured streams of living graphs, a device
-  static constexpr std::size_t kCapturedMax = 1u << 16;  // tensors in live graphs, a device
+  static constexpr std::size_t kReplayLanes = 256;           // captured streams of living graphs, a device
+  static constexpr std::size_t kGraphTensorsMax = 1u << 16;  // tensors in living graphs, a device
   // How long a graph's things are kept after it has gone, for its last rows to be read.
   static constexpr std::chrono::milliseconds kGrave{1000};
 
@@ -127,8 +127,8 @@ class CudaEngine {
   // A graph may not run beside itself (instantiated twice). Allocates memory if the stream needs more scratch
   // than graphs before it have left; waits for nothing but its own small copy. Errors as Enqueue;
   // kFailedPrecondition: the capture is not to be added to.
-  Status Capture(const CpuTensor& tensor, int device, void* stream, const ReplayControl& now,
-                 std::uint32_t sketch, std::uint32_t samples, void* cookie, std::uint64_t* graph);
+  Status AddToGraph(const CpuTensor& tensor, int device, void* stream, const ReplayControl& now,
+                    std::uint32_t sketch, std::uint32_t samples, void* cookie, std::uint64_t* graph);
   // Devices with graphs that live.
   std::vector<int> ReplayDevices();
   // From here on in the stream, replays find `now`. The listener hears of `number` (not 0) once the device is
@@ -141,7 +141,7 @@ class CudaEngine {
   std::size_t Poll(TimePoint now, const std::function<void(void* cookie, const Status&)>& done,
                    ReplayListener* listener = nullptr);
   // Ends all flights: done(cookie, kAborted) for each. Their records are lost. `for_good`: from now on
-  // Enqueue and Capture return kAborted, and replays compute nothing as soon as the device hears of it.
+  // Enqueue and AddToGraph return kAborted, and replays compute nothing as soon as the device hears of it.
   void Abandon(bool for_good, const std::function<void(void* cookie, const Status&)>& done);
 
  private:
@@ -185,9 +185,9 @@ class CudaEngine {
   const std::uint32_t width_;  // of the sketches that kernels compute
   const std::unique_ptr<CudaApi> api_;
 
-  std::mutex mutex_;  // guards what follows; each pool has its own
-  bool stopped_ = false;
-  std::map<int, std::unique_ptr<Pool>> pools_;
+  Mutex mutex_;  // guards what follows; each pool has its own
+  bool stopped_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::map<int, std::unique_ptr<Pool>> pools_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 // One tensor's statistics, waited for. `output` as above, without options: sketch of 0, 16, 32, 64, up to

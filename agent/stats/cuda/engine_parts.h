@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "agent/stats/cuda/engine.h"
 #include "common/names.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect::stats::cuda {
 
@@ -70,7 +70,7 @@ struct CudaEngine::ReplayLane {
   std::optional<TimePoint> gone_since;      // as Poll has noticed
 };
 
-// What a device has for replays, from its first captured tensor on.
+// What a device has for replays, from the first tensor in a graph on.
 struct CudaEngine::Graphs {
   struct Launched {
     void* cookie = nullptr;
@@ -93,7 +93,7 @@ struct CudaEngine::Pool {
   std::array<List, kLists> lists;
   Task* host_tasks = nullptr;
   Task* device_tasks = nullptr;
-  std::mutex mutex;
+  Mutex mutex;
   int device = 0;
   Status status;   // of opening it
   Status failure;  // what has stopped the device for good

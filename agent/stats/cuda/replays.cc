@@ -102,19 +102,21 @@ Status CudaEngine::GiveScratch(Pool& pool, ReplayLane& lane, std::uint32_t width
   return Status::Ok();
 }
 
-Status CudaEngine::Capture(const CpuTensor& tensor, int device, void* stream, const ReplayControl& now,
-                           std::uint32_t sketch, std::uint32_t samples, void* cookie, std::uint64_t* graph) {
+Status CudaEngine::AddToGraph(const CpuTensor& tensor, int device, void* stream, const ReplayControl& now,
+                              std::uint32_t sketch, std::uint32_t samples, void* cookie,
+                              std::uint64_t* graph) {
   Task task;
   STATCOLLECT_RETURN_IF_ERROR(MakeTask(tensor, &task));
   const auto capture = api_->CaptureOf(device, stream);
   if (!capture.ok()) return capture.status();
   *graph = *capture;
   Pool& pool = PoolOf(device);
-  std::lock_guard lock(pool.mutex);
+  MutexLock lock(pool.mutex);
   STATCOLLECT_RETURN_IF_ERROR(CheckOpen(pool));
   STATCOLLECT_RETURN_IF_ERROR(OpenGraphs(pool));
   Graphs& graphs = *pool.graphs;
-  if (graphs.launches.size() >= kCapturedMax) return TooManyGraphs(std::to_string(kCapturedMax) + " tensors");
+  if (graphs.launches.size() >= kGraphTensorsMax)
+    return TooManyGraphs(std::to_string(kGraphTensorsMax) + " tensors");
   if (graphs.lanes.empty()) {  // no replay can be reading it
     STATCOLLECT_RETURN_IF_ERROR(api_->CopyToDevice(device, graphs.control, &now, sizeof(now)));
   }
@@ -140,9 +142,9 @@ Status CudaEngine::Capture(const CpuTensor& tensor, int device, void* stream, co
 
 std::vector<int> CudaEngine::ReplayDevices() {
   std::vector<int> devices;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [device, pool] : pools_) {
-    std::lock_guard pool_lock(pool->mutex);
+    MutexLock pool_lock(pool->mutex);
     if (pool->has_graphs()) devices.push_back(device);
   }
   return devices;
@@ -150,7 +152,7 @@ std::vector<int> CudaEngine::ReplayDevices() {
 
 bool CudaEngine::MarkReplays(int device, void* stream, const ReplayControl& now, std::uint64_t number) {
   Pool& pool = PoolOf(device);
-  std::lock_guard lock(pool.mutex);
+  MutexLock lock(pool.mutex);
   if (!CheckOpen(pool).ok() || !pool.has_graphs()) return false;
   void* const in = api_->IsCapturing(device, stream) ? api_->OwnStream(device) : stream;
   const Status marked = api_->EnqueueMark(device, {pool.graphs->control, pool.graphs->log, now, number}, in);
@@ -169,7 +171,7 @@ void CudaEngine::PollReplays(Pool& pool, ReplayListener* listener) {
     std::uint64_t missed = 0;
     bool failed = false;
     {
-      std::lock_guard lock(pool.mutex);
+      MutexLock lock(pool.mutex);
       if (pool.graphs == nullptr) return;
       Graphs& graphs = *pool.graphs;
       failed = !pool.failure.ok();
@@ -225,7 +227,7 @@ void CudaEngine::PollReplays(Pool& pool, ReplayListener* listener) {
 void CudaEngine::BuryGraphs(Pool& pool, TimePoint now, ReplayListener* listener) {
   std::vector<void*> cookies;
   {
-    std::lock_guard lock(pool.mutex);
+    MutexLock lock(pool.mutex);
     if (!pool.has_graphs()) return;
     Graphs& graphs = *pool.graphs;
     std::erase_if(graphs.lanes, [&](const std::unique_ptr<ReplayLane>& lane) {

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <limits>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/names.h"
+#include "common/thread_annotations.h"
 #include "proto/json.h"
 #include "server/api/http/openapi.h"
 #include "server/api/http/request.h"
@@ -218,10 +217,10 @@ class HttpApi::Impl {
 
   ~Impl() { Close(); }
   void Close() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     for (Call* call : calls_) call->Cancel();
-    ended_.wait(lock, [this] { return calls_.empty(); });
+    ended_.wait(mutex_, [this]() STATCOLLECT_REQUIRES(mutex_) { return calls_.empty(); });
   }
 
   void Serve(HttpRequest request, const std::shared_ptr<HttpExchange>& exchange) {
@@ -255,7 +254,7 @@ class HttpApi::Impl {
           ErrorResponse(filled.code(), std::string(kHttpPrefix) + name + ": " + filled.message()));
     auto call = std::make_shared<Call>(shared_, route, exchange, [this](Call* done) { Ended(done); });
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (closed_) return exchange->Send(ErrorResponse(Code::kUnavailable, "the collector is shutting down"));
       calls_.insert(call.get());
       call->Start(*message);
@@ -269,7 +268,7 @@ class HttpApi::Impl {
     return response;
   }
   void Ended(Call* call) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     calls_.erase(call);
     ended_.notify_all();
   }
@@ -277,10 +276,10 @@ class HttpApi::Impl {
   Shared shared_;
   const std::map<std::string, HttpRoute> routes_;
   const std::string openapi_;
-  std::mutex mutex_;  // guards everything below
-  std::condition_variable ended_;
-  bool closed_ = false;
-  std::set<Call*> calls_;
+  Mutex mutex_;  // guards everything below
+  ConditionVariable ended_;
+  bool closed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::set<Call*> calls_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 HttpApi::HttpApi(grpc::Server& server) : impl_(std::make_unique<Impl>(server)) {}

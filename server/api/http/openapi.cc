@@ -18,7 +18,7 @@ using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::MethodDescriptor;
 using google::protobuf::SourceLocation;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // Lines joined, blanks trimmed.
 std::string Sentence(std::string_view comment) {
@@ -94,12 +94,12 @@ bool IsRequired(const FieldDescriptor& field) {
   return name == "run" || name == "run_a" || name == "repeats";
 }
 
-Json Ref(const std::string& name) { return {{"$ref", "#/components/schemas/" + name}}; }
+OrderedJson Ref(const std::string& name) { return {{"$ref", "#/components/schemas/" + name}}; }
 
 class Describer {
  public:
-  Json Describe(const std::map<std::string, HttpRoute>& routes) {
-    Json paths = Json::object();
+  OrderedJson Describe(const std::map<std::string, HttpRoute>& routes) {
+    OrderedJson paths = OrderedJson::object();
     for (const auto& [name, route] : routes) paths[std::string(kHttpPrefix) + name] = Path(route);
     schemas_["Error"] = {
         {"type", "object"},
@@ -107,7 +107,7 @@ class Describer {
          {{"error", {{"type", "string"}, {"description", "What was found, expected, and to do."}}},
           {"code", {{"type", "string"}, {"description", "gRPC's status, such as not_found."}}}}},
         {"required", {"error", "code"}}};
-    Json described = {
+    OrderedJson described = {
         {"openapi", "3.1.0"},
         {"info",
          {{"title", "statcollect"},
@@ -119,13 +119,13 @@ class Describer {
   }
 
  private:
-  Json Path(const HttpRoute& route) {
+  OrderedJson Path(const HttpRoute& route) {
     const Descriptor& asked = *route.method->input_type();
-    Json post = Operation(route, "post");
+    OrderedJson post = Operation(route, "post");
     post["requestBody"]["content"]["application/json"]["schema"] = Ref(Name(asked, true));
-    Json path = Json::object();
+    OrderedJson path = OrderedJson::object();
     if (!route.changes) {
-      Json get = Operation(route, "get");
+      OrderedJson get = Operation(route, "get");
       get["parameters"] = Parameters(asked);
       path["get"] = std::move(get);
     }
@@ -133,13 +133,13 @@ class Describer {
     return path;
   }
 
-  Json Operation(const HttpRoute& route, const std::string& verb) {
-    Json operation = {{"operationId", verb + route.method->name()},
-                      {"tags", {route.method->service()->name()}}};
+  OrderedJson Operation(const HttpRoute& route, const std::string& verb) {
+    OrderedJson operation = {{"operationId", verb + route.method->name()},
+                             {"tags", {route.method->service()->name()}}};
     if (const std::string comment = WithoutGrpc(comments_.Of(*route.method)); !comment.empty())
       operation["description"] = comment;
     const bool lines = route.answer == HttpRoute::Answer::kLines;
-    Json answer = {{"description", lines ? "One line of JSON for each message." : "The answer."}};
+    OrderedJson answer = {{"description", lines ? "One line of JSON for each message." : "The answer."}};
     answer["content"][lines ? "application/x-ndjson" : "application/json"]["schema"] =
         Ref(Name(route.answer_type(), false));
     operation["responses"]["200"] = std::move(answer);
@@ -151,22 +151,22 @@ class Describer {
              {"503", "The collector is shutting down."},
              {"504", "The query took longer than the collector allows."},
              {"default", "Any other failure."}}) {
-      Json failure = {{"description", what}};
+      OrderedJson failure = {{"description", what}};
       failure["content"]["application/json"]["schema"] = Ref("Error");
       operation["responses"][status] = std::move(failure);
     }
     return operation;
   }
 
-  Json Parameters(const Descriptor& type) {
-    Json parameters = Json::array();
+  OrderedJson Parameters(const Descriptor& type) {
+    OrderedJson parameters = OrderedJson::array();
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor& field = *type.field(i);
       if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) continue;
-      Json parameter = {{"name", field.name()}, {"in", "query"}, {"required", IsRequired(field)}};
+      OrderedJson parameter = {{"name", field.name()}, {"in", "query"}, {"required", IsRequired(field)}};
       if (const std::string comment = comments_.Of(field); !comment.empty())
         parameter["description"] = comment;
-      Json element = Element(field, true);
+      OrderedJson element = Element(field, true);
       if (field.is_repeated()) {
         parameter["style"] = "form";
         parameter["explode"] = false;
@@ -184,13 +184,13 @@ class Describer {
   std::string Name(const Descriptor& type, bool request) {
     const std::string name = type.name();
     if (!made_.insert(name).second) return name;
-    Json properties = Json::object(), required = Json::array();
+    OrderedJson properties = OrderedJson::object(), required = OrderedJson::array();
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor& field = *type.field(i);
       properties[field.name()] = Property(field, request);
       if (!request || IsRequired(field)) required.push_back(field.name());
     }
-    Json schema = {{"type", "object"}};
+    OrderedJson schema = {{"type", "object"}};
     if (const std::string comment = comments_.Of(type); !comment.empty()) schema["description"] = comment;
     schema["properties"] = std::move(properties);
     if (!required.empty()) schema["required"] = std::move(required);
@@ -199,8 +199,8 @@ class Describer {
     return name;
   }
 
-  Json Property(const FieldDescriptor& field, bool request) {
-    Json property;
+  OrderedJson Property(const FieldDescriptor& field, bool request) {
+    OrderedJson property;
     if (field.is_map()) {
       property = {{"type", "object"},
                   {"additionalProperties", Element(*field.message_type()->map_value(), request)}};
@@ -215,7 +215,7 @@ class Describer {
     return property;
   }
 
-  Json Element(const FieldDescriptor& field, bool request) {
+  OrderedJson Element(const FieldDescriptor& field, bool request) {
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT32:
       case FieldDescriptor::CPPTYPE_INT64:
@@ -241,22 +241,22 @@ class Describer {
       case FieldDescriptor::CPPTYPE_MESSAGE:
         return Ref(Name(*field.message_type(), request));
     }
-    return Json::object();
+    return OrderedJson::object();
   }
 
-  Json Enumeration(const EnumDescriptor& type, bool request) {
-    Json texts = Json::array();
+  OrderedJson Enumeration(const EnumDescriptor& type, bool request) {
+    OrderedJson texts = OrderedJson::array();
     for (int i = 0; i < type.value_count(); ++i) {
       if (type.value(i)->number() != 0) texts.push_back(EnumText(type, type.value(i)->number()));
     }
     if (!request) texts.push_back(nullptr);
-    Json schema = {{"enum", std::move(texts)}};
+    OrderedJson schema = {{"enum", std::move(texts)}};
     if (const std::string comment = comments_.Of(type); !comment.empty()) schema["description"] = comment;
     return schema;
   }
 
   const Comments comments_;
-  Json schemas_ = Json::object();
+  OrderedJson schemas_ = OrderedJson::object();
   std::set<std::string> made_;
 };
 

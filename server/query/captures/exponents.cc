@@ -29,7 +29,7 @@ constexpr std::array<FormatRange, 4> kFormats = {{{DType::kF16, -25, -14, 16},
                                                   {DType::kBf16, -134, -126, 128},
                                                   {DType::kF8E4M3, -10, -6, 9},
                                                   {DType::kF8E5M2, -17, -14, 16}}};
-constexpr std::uint64_t kSpan = 32;           // steps that are read at a time, ...
+constexpr std::uint64_t kStepsARead = 32;     // steps that are read at a time, ...
 constexpr std::uint64_t kWindowsMax = 16384;  // ... or more, where a rank's would take more reads than these
 
 double Share(const FormatLoss& loss, std::uint64_t components) {
@@ -108,7 +108,7 @@ Status Lister::AddRank(std::size_t attempt, std::uint32_t rank, const RankMeta& 
                        const std::stop_token& stop) {
   const std::uint64_t start = std::clamp(meta.first_step.value_or(0), wanted_.first(), wanted_.last());
   const std::uint64_t end = std::clamp(meta.last_step.value_or(0), start, wanted_.last());
-  const std::uint64_t span = std::max(kSpan, (end - start) / kWindowsMax);
+  const std::uint64_t span = std::max(kStepsARead, (end - start) / kWindowsMax);
   StepBounds window{.first = wanted_.first()};
   for (std::uint64_t at = start;; at += span) {
     if (stop.stop_requested()) return Cancelled();

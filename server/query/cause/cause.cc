@@ -13,7 +13,7 @@ using cause::Evidence;
 using cause::Found;
 
 // Most specific first: it decides between causes of equal confidence.
-constexpr std::array kRules = {
+constexpr std::array kFinders = {
     cause::FindEvaluationMode, cause::FindModuleSetting,    cause::FindModuleReplaced,
     cause::FindModelStructure, cause::FindOptimizerSetting, cause::FindZeroGrad,
     cause::FindNotUpdated,     cause::FindResume,           cause::FindGradientScale,
@@ -27,7 +27,7 @@ constexpr std::array kDescriptions = {
 };
 
 // These read more of the store, and only for the roots that they can explain.
-constexpr std::array kReadingRules = {cause::FindReduction, cause::FindBatchOrder};
+constexpr std::array kReadingFinders = {cause::FindReduction, cause::FindBatchOrder};
 
 void Take(Found found, Found& best) {
   if (found && (!best || found->confidence < best->confidence)) best = std::move(found);
@@ -42,13 +42,13 @@ Result<std::optional<Cause>> FindCause(const CauseQuestion& question, const std:
   auto evidence = cause::Gather(question, stop);
   if (!evidence.ok()) return evidence.status();
   Found best;
-  for (const auto rule : kReadingRules) {
+  for (const auto rule : kReadingFinders) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
     auto found = rule(*evidence, stop);
     if (!found.ok()) return found.status();
     Take(*std::move(found), best);
   }
-  for (const auto rule : kRules) Take(rule(*evidence), best);
+  for (const auto rule : kFinders) Take(rule(*evidence), best);
   if (IsLikely(best)) return best;
   for (const auto rule : kDescriptions) Take(rule(*evidence), best);
   return best;

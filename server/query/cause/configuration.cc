@@ -37,7 +37,7 @@ bool IsOfAgent(std::string_view key) {
       "model.class",   "model.modules", "model.training", "model.layers.", "model.parameters",
       "model.buffers", "model.dtypes",  "model.device",   "model.tied",    "model.structure",
       "module.",       "optimizer.",    "random.",        "env.",          "git.",
-      "hardware.",     "checklist.",    "parallel.",      "command_line"};
+      "hardware.",     "checklist.",    "parallel.",      "command_line",  "recording."};
   return key.find(".version") != std::string_view::npos ||
          std::any_of(std::begin(kSections), std::end(kSections),
                      [&](std::string_view section) { return key.starts_with(section); });

@@ -1,13 +1,12 @@
 // One factor on all gradients, and gradients that were not set to zero.
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <string>
-#include <tuple>
 
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
+#include "server/query/compare/step_order.h"
 #include "server/query/settings/config_diff.h"
 
 namespace statcollect::query::cause {
@@ -209,33 +208,64 @@ Meant FindMeaning(const Evidence& evidence, double factor) {
   return AsSetting(evidence, factor);
 }
 
-using ByKey = std::map<std::tuple<std::string, std::string>, const Observation*>;
+// What the gradient was at the update before this one: in the same step, or the last one of the step before.
+struct Previous {
+  const Observation* gradient = nullptr;
+  bool in_same_step = false;
+};
 
-ByKey GradientsByName(const StepData& step) {
-  ByKey found;
-  for (const Observation& seen : step.observations) {
-    if (seen.def->key.kind == Kind::kWeightGrad)
-      found[{seen.def->key.name, seen.def->key.output_path}] = &seen;
+Previous PreviousOf(const Side& side, const Observation& gradient) {
+  const TensorKey& key = gradient.def->key;
+  Previous found;
+  for (const StepData* step : {&side.before, &side.at}) {
+    for (const Observation& seen : step->observations) {
+      const TensorKey& other = seen.def->key;
+      const bool same =
+          other.kind == Kind::kWeightGrad && other.name == key.name && other.output_path == key.output_path;
+      if (same && (step == &side.before || seen.order < gradient.order))
+        found = {.gradient = &seen, .in_same_step = step == &side.at};
+    }
   }
   return found;
 }
 
-// Whether `summed` has its gradients of the step before on top of what `plain` has.
-bool HasPreviousOnTop(const std::vector<Pair>& pairs, bool summed_is_b, const ByKey& previous) {
-  constexpr double kRemainder = 0.05;
-  std::size_t considered = 0, explained = 0;
-  for (const Pair& pair : pairs) {
-    const Observation &summed = summed_is_b ? *pair.b : *pair.a, &plain = summed_is_b ? *pair.a : *pair.b;
-    const auto before = previous.find({summed.def->key.name, summed.def->key.output_path});
-    if (before == previous.end() || !HaveSketches(summed, plain) || !HaveSketches(summed, *before->second))
-      continue;
-    ++considered;
-    const Sketch difference = Minus(SketchOf(summed), SketchOf(plain));
-    const Sketch remainder = Minus(difference, SketchOf(*before->second));
-    if (Norm(difference) > 0 && Norm(remainder) <= kRemainder * Norm(difference)) ++explained;
+// How many gradients have the previous one on top. An optimizer that set its own to zero has none of it, so
+// agreement says nothing about the others.
+struct OnTop {
+  std::size_t seen = 0, considered = 0, on_top = 0, without = 0;
+  bool root = false;         // the root's is one of them
+  bool in_same_step = true;  // as the previous gradients
+  bool Holds() const {
+    const std::size_t explained = on_top + without;
+    return root && on_top >= 2 && 2 * considered >= seen &&
+           static_cast<double>(explained) >= kMost * static_cast<double>(considered);
   }
-  return explained >= 2 && static_cast<double>(explained) >= kMost * static_cast<double>(considered) &&
-         2 * considered >= pairs.size();
+};
+
+// Of the root's update, where `summed` may have its previous gradients on top of what the other run has.
+OnTop CountOnTop(const Evidence& evidence, bool summed_is_b) {
+  constexpr double kRemainder = 0.05;
+  const StepOrder order(evidence.a.at.observations);
+  const auto segment_of = [&](const Observation& seen) { return order.At(seen.order).segment; };
+  const Side& side = summed_is_b ? evidence.b : evidence.a;
+  OnTop count;
+  for (const Pair& pair : WithoutNoise(evidence.PairsOf(Kind::kWeightGrad))) {
+    if (segment_of(*pair.a) != segment_of(*evidence.a.root)) continue;
+    ++count.seen;
+    const Observation &summed = summed_is_b ? *pair.b : *pair.a, &plain = summed_is_b ? *pair.a : *pair.b;
+    const auto [previous, in_same_step] = PreviousOf(side, summed);
+    if (previous == nullptr || !HaveSketches(summed, plain) || !HaveSketches(summed, *previous)) continue;
+    ++count.considered;
+    const Sketch difference = Minus(SketchOf(summed), SketchOf(plain)), old = SketchOf(*previous);
+    if (Norm(difference) <= kRemainder * Norm(old)) {
+      ++count.without;
+    } else if (Norm(Minus(difference, old)) <= kRemainder * Norm(difference)) {
+      ++count.on_top;
+      count.root = count.root || pair.a == evidence.a.root;
+      count.in_same_step = count.in_same_step && in_same_step;
+    }
+  }
+  return count;
 }
 
 }  // namespace
@@ -269,21 +299,22 @@ Found FindGradientScale(const Evidence& evidence) {
 }
 
 Found FindZeroGrad(const Evidence& evidence) {
-  if (evidence.root.stage != Stage::kGrad || !evidence.step_before) return std::nullopt;
-  const auto pairs = WithoutNoise(evidence.PairsOf(Kind::kWeightGrad));
-  const bool in_b = HasPreviousOnTop(pairs, /*summed_is_b=*/true, GradientsByName(evidence.b.before));
-  const bool in_a =
-      !in_b && HasPreviousOnTop(pairs, /*summed_is_b=*/false, GradientsByName(evidence.a.before));
-  if (!in_a && !in_b) return std::nullopt;
+  if (evidence.root.stage != Stage::kGrad || !evidence.HasRootPair()) return std::nullopt;
+  const OnTop of_b = CountOnTop(evidence, /*summed_is_b=*/true);
+  const bool in_b = of_b.Holds();
+  const OnTop count = in_b ? of_b : CountOnTop(evidence, /*summed_is_b=*/false);
+  if (!count.Holds()) return std::nullopt;
   const Side &summed = in_b ? evidence.b : evidence.a, &plain = in_b ? evidence.a : evidence.b;
-  return Cause{.rule = "zero_grad",
-               .text = "gradients in " + summed.name() + " " + evidence.AtStep() + " are those in " +
-                       plain.name() + " plus its own of step " + std::to_string(*evidence.step_before) +
-                       ": they were not set to zero between the steps (zero_grad)",
-               .confidence = Confidence::kCertain,
-               .key = {},
-               .a = {},
-               .b = {}};
+  Cause cause{.rule = "zero_grad", .confidence = Confidence::kCertain};
+  if (count.without > 0)
+    cause.text = std::to_string(count.on_top) + " of " + std::to_string(count.seen) + " ";
+  cause.text += "gradients in " + summed.name() + " " + evidence.AtStep() + " are those in " + plain.name() +
+                " plus its own of ";
+  cause.text +=
+      count.in_same_step ? "the update before" : "step " + std::to_string(evidence.step_before.value_or(0));
+  cause.text += std::string(": they were not set to zero between the ") +
+                (count.in_same_step ? "updates" : "steps") + " (zero_grad)";
+  return cause;
 }
 
 }  // namespace statcollect::query::cause

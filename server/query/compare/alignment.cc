@@ -184,38 +184,39 @@ bool Alignment::IsOpenOnBothSides() const {
 }
 
 std::optional<Alignment::Content> Alignment::Known(std::uint32_t first, std::size_t records) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = known_.find({first, records});
   return found == known_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void Alignment::Remember(std::uint32_t first, std::size_t records, const Content& content) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   known_.insert_or_assign({first, records}, content);
 }
 
 const Alignment& Aligner::For(std::size_t place, const RankCatalogue& a, const RankCatalogue& b) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = alignments_.find({place, &a, &b});
     if (found != alignments_.end()) return *found->second;
   }
   const auto by_order = by_order_.find(place);
   auto made = std::make_unique<Alignment>(
       a, b, options_, by_order == by_order_.end() ? std::vector<OrderMatch>() : by_order->second);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return *alignments_.try_emplace({place, &a, &b}, std::move(made)).first->second;
 }
 
 void Aligner::SetByOrder(std::size_t place, std::vector<OrderMatch> by_order) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   by_order_[place] = std::move(by_order);
   std::erase_if(alignments_, [&](const auto& entry) { return std::get<0>(entry.first) == place; });
 }
 
 std::vector<Aligner::Entry> Aligner::all() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<Entry> entries;
+  entries.reserve(alignments_.size());
   for (const auto& [key, alignment] : alignments_) entries.push_back({std::get<0>(key), alignment.get()});
   return entries;
 }

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/query/compare/name_map.h"
 #include "server/query/compare/sequence_alignment.h"
 #include "server/query/reports.h"
@@ -100,8 +100,8 @@ class Alignment {
   std::vector<AlignedNames> renamed_;
   bool same_ids_ = false;
   mutable std::vector<std::atomic<std::uint8_t>> marks_a_, marks_b_;
-  mutable std::mutex mutex_;
-  mutable std::map<std::pair<std::uint32_t, std::size_t>, Content> known_;
+  mutable Mutex mutex_;
+  mutable std::map<std::pair<std::uint32_t, std::size_t>, Content> known_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 // Makes each alignment once. Thread-safe; the alignments live as long as it does.
@@ -121,7 +121,7 @@ class Aligner {
 
  private:
   const Alignment::Options options_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<std::size_t, std::vector<OrderMatch>> by_order_;  // by place; constant once alignments are used
   std::map<std::tuple<std::size_t, const RankCatalogue*, const RankCatalogue*>, std::unique_ptr<Alignment>>
       alignments_;

@@ -10,6 +10,7 @@
 #include "common/names.h"
 #include "common/step_set.h"
 #include "server/query/parallel.h"
+#include "server/query/settings/recording_policy.h"
 
 namespace statcollect::query {
 namespace {
@@ -77,13 +78,18 @@ Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPl
   return Status::Ok();
 }
 
-void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const Steps& steps_b,
-                 const DiffRequest& request, DiffPlan& plan) {
+StepAttempts InCommon(const Steps& steps_a, const Steps& steps_b) {
+  StepAttempts common;
   for (const auto& [step, attempt] : steps_a) {
     const auto other = steps_b.find(step);
-    if (other != steps_b.end())
-      plan.steps.emplace_hint(plan.steps.end(), step, std::pair(attempt, other->second));
+    if (other != steps_b.end()) common.emplace_hint(common.end(), step, std::pair(attempt, other->second));
   }
+  return common;
+}
+
+void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const Steps& steps_b,
+                 const DiffRequest& request, DiffPlan& plan) {
+  plan.steps = InCommon(steps_a, steps_b);
   const std::string has = a.run() + " has " + RangeOf(steps_a) + ", " + b.run() + " has " + RangeOf(steps_b);
   if (plan.steps.empty()) {
     plan.incomparable =
@@ -92,6 +98,16 @@ void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const
     plan.notes.push_back("steps differ: " + has + "; compared the " + std::to_string(plan.steps.size()) +
                          " that both have");
   }
+}
+
+Status FindStored(const RunView& a, const RunView& b, const DiffRequest& request, DiffPlan& plan) {
+  plan.stored = plan.steps;
+  if (request.steps.empty() || plan.steps.empty()) return Status::Ok();
+  auto steps_a = a.Steps(StepSet()), steps_b = b.Steps(StepSet());
+  if (!steps_a.ok()) return steps_a.status();
+  if (!steps_b.ok()) return steps_b.status();
+  plan.stored = InCommon(*steps_a, *steps_b);
+  return Status::Ok();
 }
 
 // Into the views' caches, on several threads. A failure shows again where a catalogue is asked for.
@@ -139,6 +155,20 @@ Status FindKinds(RunView& view, const std::vector<RankPair>& ranks, std::uint32_
   return Status::Ok();
 }
 
+// Of the first of the ranks: watches of one program leave out the same modules on all.
+void FindLeftOut(const RunView& view, const std::vector<RankPair>& ranks, std::uint32_t RankPair::*side,
+                 const std::set<std::size_t>& attempts, DiffPlan& plan) {
+  for (const std::size_t attempt : attempts) {
+    const auto meta = ranks.empty() ? view.ranks(attempt).end() : view.ranks(attempt).find(ranks[0].*side);
+    if (meta == view.ranks(attempt).end()) continue;
+    const std::string left_out = RecordingPolicy(meta->second.info.config).LeavesOut();
+    if (left_out.empty()) continue;
+    plan.left_out += (plan.left_out.empty() ? "" : ", and ") + view.run() + " was recorded with " +
+                     Printable(left_out, 1000);
+    return;
+  }
+}
+
 // A kind that one run never recorded was not asked for there: that is no divergence, but is said.
 Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
   ReadCatalogues(a, b, plan);
@@ -151,6 +181,8 @@ Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
       FindKinds(a, plan.ranks, &RankPair::a, attempts_a, plan.kinds_a, plan.recorded_a));
   STATCOLLECT_RETURN_IF_ERROR(
       FindKinds(b, plan.ranks, &RankPair::b, attempts_b, plan.kinds_b, plan.recorded_b));
+  FindLeftOut(a, plan.ranks, &RankPair::a, attempts_a, plan);
+  FindLeftOut(b, plan.ranks, &RankPair::b, attempts_b, plan);
   for (std::size_t kind = 1; kind < kKindCount; ++kind) {
     if (plan.kinds_a[kind] == plan.kinds_b[kind] || !plan.wanted[kind]) continue;
     plan.notes.push_back("only " + (plan.kinds_a[kind] ? a : b).run() + " recorded " +
@@ -218,6 +250,7 @@ Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
     if (!steps_a.ok()) return steps_a.status();
     if (!steps_b.ok()) return steps_b.status();
     ChooseSteps(a, *steps_a, b, *steps_b, request, plan);
+    STATCOLLECT_RETURN_IF_ERROR(FindStored(a, b, request, plan));
   }
   if (plan.incomparable.empty() && request.merge_ranks)
     STATCOLLECT_RETURN_IF_ERROR(ChooseReplicas(a, b, request, plan));

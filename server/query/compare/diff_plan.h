@@ -25,10 +25,16 @@ struct RecordedKinds {
 struct DiffPlan {
   std::vector<RankPair> ranks;  // ascending; unless ranks are merged, each with itself
   StepAttempts steps;
+  // Steps that both runs have, also those that were not asked for. What they left behind explains the first
+  // steps that are compared.
+  StepAttempts stored;
   std::array<bool, kKindCount> wanted{};              // by kind
   std::array<bool, kKindCount> kinds_a{}, kinds_b{};  // ever recorded
   RecordedKinds recorded_a, recorded_b;
   bool losses = true;  // whether losses are compared
+  // "a was recorded with include=blocks.*": why something may have been computed in between that no record
+  // shows; empty: nothing is known to be left out.
+  std::string left_out;
   std::vector<std::string> notes;
   std::string incomparable;  // why nothing can be compared; empty if something can
 };

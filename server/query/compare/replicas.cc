@@ -40,7 +40,7 @@ std::string Lower(std::string_view text) {
 
 std::string LeafOf(const std::string& key) { return Lower(key.substr(key.rfind('.') + 1)); }
 
-std::optional<std::uint32_t> NumberOf(const std::string& text) {
+std::optional<std::uint32_t> CountOf(const std::string& text) {
   std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
@@ -74,7 +74,7 @@ AxisValues ReadAxes(const Config& config, std::initializer_list<std::string_view
   AxisValues values;
   for (const auto& [key, text] : config) {
     const auto axis = AxisOf(LeafOf(key), suffixes);
-    const auto number = axis ? NumberOf(text) : std::nullopt;
+    const auto number = axis ? CountOf(text) : std::nullopt;
     if (!number || *number < least || values[*axis]) continue;
     values[*axis] = number;
     used.insert(Printable(key));
@@ -88,9 +88,9 @@ std::string Joined(const std::set<std::string>& names) {
   return text;
 }
 
-class Reader {
+class LayoutReader {
  public:
-  Reader(const std::map<std::uint32_t, Config>& configs, std::uint32_t world_size)
+  LayoutReader(const std::map<std::uint32_t, Config>& configs, std::uint32_t world_size)
       : configs_(configs), world_size_(world_size) {}
 
   ReplicaLayout Read() && {
@@ -129,9 +129,9 @@ class Reader {
                   lower.find("shard_grad_op") != std::string::npos)) {
         Shard(true, true, true, key);
       } else if (leaf == "dp_shard" || leaf == "data_parallel_shard_degree") {
-        if (const auto degree = NumberOf(value); degree.value_or(2) > 1) Shard(true, true, true, key);
+        if (const auto degree = CountOf(value); degree.value_or(2) > 1) Shard(true, true, true, key);
       } else if (leaf == "zero" || leaf == "zero_stage" || Lower(key).ends_with("zero_optimization.stage")) {
-        const auto stage = NumberOf(value).value_or(0);
+        const auto stage = CountOf(value).value_or(0);
         Shard(stage >= 3, stage >= 2, stage >= 1, key);
       } else if (leaf == "distributed_optimizer" || leaf == "use_distributed_optimizer" ||
                  leaf == "zero_redundancy_optimizer" || leaf == "sharded_optimizer") {
@@ -208,7 +208,7 @@ class Reader {
 }  // namespace
 
 ReplicaLayout FindReplicas(const std::map<std::uint32_t, Config>& configs, std::uint32_t world_size) {
-  return Reader(configs, world_size).Read();
+  return LayoutReader(configs, world_size).Read();
 }
 
 ReplicaLayout FindReplicas(const RunView& view) {

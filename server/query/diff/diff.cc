@@ -17,6 +17,7 @@
 #include "server/query/parallel.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/recorded_config.h"
+#include "server/query/settings/recording_policy.h"
 #include "server/query/verdict/verdict.h"
 
 namespace statcollect::query {
@@ -68,6 +69,8 @@ class ReportBuilder {
     std::optional<bool> a, b;
   };
   Result<bool> IsComplete(bool of_a, const RankStepFindings& at, Completeness& known);
+  // Of the side that lacks something.
+  const RecordingPolicy& PolicyOf(bool of_a, const RankStepFindings& at);
   Result<bool> IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
                                   Completeness& known);
   void TakeOutOfPlace(RankStepFindings& at);
@@ -102,6 +105,7 @@ class ReportBuilder {
   };
   std::map<std::pair<bool, std::uint32_t>, UnpairedSteps> unpaired_steps_;  // only in A; rank that lacks them
   std::vector<GrowthPoint> growth_;
+  std::map<std::tuple<bool, std::size_t, std::uint32_t>, RecordingPolicy> policies_;  // of A, attempt, rank
   bool only_update_noted_a_ = false, only_update_noted_b_ = false;
   bool uncertain_missing_ = false, cut_ = false, order_reported_ = false, values_diverged_ = false;
 };
@@ -256,6 +260,18 @@ Result<bool> ReportBuilder::IsComplete(bool of_a, const RankStepFindings& at, Co
   return found;
 }
 
+const RecordingPolicy& ReportBuilder::PolicyOf(bool of_a, const RankStepFindings& at) {
+  const std::size_t attempt = of_a ? at.attempt_a : at.attempt_b;
+  const std::uint32_t rank = of_a ? at.ranks.a : at.ranks.b;
+  const std::tuple key(of_a, attempt, rank);
+  const auto known = policies_.find(key);
+  if (known != policies_.end()) return known->second;
+  const auto& ranks = (of_a ? a_ : b_).ranks(attempt);
+  const auto meta = ranks.find(rank);
+  return policies_.emplace(key, RecordingPolicy(meta == ranks.end() ? Config() : meta->second.info.config))
+      .first->second;
+}
+
 // Notes what is missing; whether it counts as a divergence: not if the other side may have had it (its agent
 // lost records and has once recorded it, or it is still writing the step) or was never asked for the kind.
 Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
@@ -278,16 +294,23 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
                        " were not compared");
     return false;
   }
+  const RankCatalogue& having = in_a ? at.alignment->b() : at.alignment->a();
+  const TensorDef& def = having.activations[missing.id];
+  const auto left_out = PolicyOf(in_a, at).WhyNot(def, at.step);
+  if (left_out) {
+    incomplete_.insert(view.run() + " was recorded with " + Printable(left_out->text, 1000) + ", " +
+                       (in_a ? b_ : a_).run() +
+                       " was not: what only one of them was asked to record was not compared");
+    if (left_out->of_the_step) return false;  // it may be missing in another step
+  }
   NoteUnmatched(missing.label, /*only_a=*/!in_a);
   if (in_a) {
     at.alignment->MarkB(missing.id, Alignment::kMissingSeen);
   } else {
     at.alignment->MarkA(missing.id, Alignment::kMissingSeen);
   }
-  if (!(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
-  const RankCatalogue& having = in_a ? at.alignment->b() : at.alignment->a();
-  if (auto why =
-          WhyNotRecorded(a_, b_, plan_, having.activations[missing.id], /*of_b=*/in_a, missing.defined)) {
+  if (left_out || !(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
+  if (auto why = WhyNotRecorded(a_, b_, plan_, def, /*of_b=*/in_a, missing.defined)) {
     incomplete_.insert(*std::move(why));
     return false;
   }

@@ -126,7 +126,7 @@ Result<NoiseProfile> NoiseProfile::Decode(std::string_view bytes) {
 Result<std::vector<double>> ProfileNoise::At(std::size_t attempt_a, std::uint32_t rank, std::uint64_t step) {
   auto catalogue = a_.Catalogue(attempt_a, rank);
   if (!catalogue.ok()) return catalogue.status();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& entries = entries_[*catalogue];
   if (entries.empty()) {
     for (const TensorDef& def : (*catalogue)->activations) {

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -13,6 +12,7 @@
 
 #include "common/records.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/query/compare/noise.h"
 #include "server/query/run_view.h"
 
@@ -59,9 +59,10 @@ class ProfileNoise final : public NoiseFloor {
  private:
   RunView& a_;
   const NoiseProfile profile_;
-  std::mutex mutex_;
+  Mutex mutex_;
   // By the definitions' place in memory: their entries of the profile, by id.
-  std::map<const RankCatalogue*, std::vector<const std::array<float, NoiseProfile::kAges>*>> entries_;
+  std::map<const RankCatalogue*, std::vector<const std::array<float, NoiseProfile::kAges>*>> entries_
+      STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect::query

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "common/names.h"
 #include "common/step_set.h"
+#include "common/thread_annotations.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/noise/noise_repeats.h"
@@ -92,7 +92,7 @@ class Measurement {
       auto catalogue = a_.Catalogue(attempt, rank);
       if (!catalogue.ok()) return catalogue.status();
       {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         for (std::size_t id = 0; id < noise->size(); ++id)
           profile_.Note((*catalogue)->activations[id].key, step, (*noise)[id]);
       }
@@ -108,7 +108,7 @@ class Measurement {
       if (!IsLoss(scalar.name)) continue;
       auto noise = noise_.OfLoss(rank, step, scalar.micro_batch, scalar.name);
       if (!noise.ok()) return noise.status();
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       profile_.NoteLoss(scalar.name, scalar.micro_batch, step, *noise);
     }
     return Status::Ok();
@@ -117,7 +117,7 @@ class Measurement {
   RunView& a_;
   NoiseFloor& noise_;
   const std::vector<std::uint32_t> ranks_;
-  std::mutex mutex_;
+  Mutex mutex_;
   NoiseProfile profile_;  // guarded by mutex_ while threads measure
 };
 

@@ -94,8 +94,8 @@ struct RanksReport {
   std::vector<std::string> notes;
 };
 
-// Stop requests are honoured, and progress is told, once a step and rank. Memory: about 32 bytes
-// for each tensor of one step of one group of replicas, 48 for each weight of each rank, and 64 steps of a
+// Stop requests are honoured, and progress is reported, once a step and rank. Memory: about 32 bytes
+// for each tensor of one step of one group of replicas, 48 for each weight of each rank, and 16 steps of a
 // rank in full: they are read on several threads, ahead of the checks, which one thread does in order. The
 // answer does not depend on how many there are.
 Result<RanksReport> CheckRanks(RunView& view, const RanksRequest& request,

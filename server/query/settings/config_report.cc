@@ -37,9 +37,9 @@ std::vector<std::string> WordsOf(std::string_view key) {
   return words;
 }
 
-using Names = std::span<const std::string_view>;
+using WordList = std::span<const std::string_view>;
 
-bool HasAny(const std::vector<std::string>& words, Names names) {
+bool HasAny(const std::vector<std::string>& words, WordList names) {
   return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
     return std::find(names.begin(), names.end(), word) != names.end();
   });
@@ -72,13 +72,13 @@ constexpr std::string_view kModelWords[] = {
     "context", "activation", "embed",     "init",   "rope",         "bias",        "ffn",  "embedding",
     "depth",   "kernel",     "channels",  "causal", "intermediate", "architecture"};
 
-struct Rule {
+struct CategoryRule {
   ConfigCategory category;
-  Names words;
+  WordList words;
 };
 
 // The first that matches decides.
-constexpr Rule kRules[] = {
+constexpr CategoryRule kCategoryRules[] = {
     {ConfigCategory::kVersions, kVersionWords},        {ConfigCategory::kDeterminism, kDeterminismWords},
     {ConfigCategory::kPrecision, kPrecisionWords},     {ConfigCategory::kParallel, kParallelWords},
     {ConfigCategory::kOptimizer, kOptimizerWords},     {ConfigCategory::kData, kDataWords},
@@ -158,7 +158,7 @@ ConfigCategory CategoryOf(std::string_view key) {
   if (key.starts_with("module."))
     return key.ends_with(".dtype") ? ConfigCategory::kPrecision : ConfigCategory::kModel;
   const auto words = WordsOf(key);
-  for (const Rule& rule : kRules) {
+  for (const CategoryRule& rule : kCategoryRules) {
     // "model.dtype" is precision, "model.seed_width" is model.
     if (rule.category == ConfigCategory::kOptimizer && !words.empty()) {
       if (const auto section = SectionOf(words.front())) return *section;

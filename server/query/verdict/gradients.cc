@@ -17,7 +17,7 @@ constexpr double kEqual = -20;       // log(observed / expected) of equal bits
 constexpr double kOutlier = 2.1, kDeviations = 3 * 1.48, kOutlierQuantile = 0.9;
 constexpr double kOutlierRoundoffs = 8, kCoarse = 1e-4, kOutlierCoarse = 0.25;
 
-double Median(std::vector<double> values) {
+double MedianOf(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   if (values.size() % 2 == 1) return *middle;
@@ -27,7 +27,7 @@ double Median(std::vector<double> values) {
 double Deviation(const std::vector<double>& values, double from) {
   std::vector<double> apart;
   for (const double value : values) apart.push_back(std::abs(value - from));
-  return Median(std::move(apart));
+  return MedianOf(std::move(apart));
 }
 
 // Logarithms of B's norms over A's.
@@ -56,9 +56,9 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
   const std::size_t count = factors.logs.size();
   if (count < kGradientsNeeded || static_cast<double>(count) < kShareThatDiffers * static_cast<double>(all))
     return std::nullopt;
-  factors.median = Median(factors.logs);
+  factors.median = MedianOf(factors.logs);
   factors.deviation = Deviation(factors.logs, factors.median);
-  factors.noise = kScaleNoise * Median(std::move(noise)) + kNormAccuracy;
+  factors.noise = kScaleNoise * MedianOf(std::move(noise)) + kNormAccuracy;
   return factors;
 }
 
@@ -85,7 +85,7 @@ void AddOutliers(std::span<const Explained> step, const std::vector<std::size_t>
                  std::vector<Jump>& jumps) {
   std::vector<double> ratios;
   for (const std::size_t i : members) ratios.push_back(std::max(RatioOf(step[i]), kEqual));
-  const double median = Median(ratios);
+  const double median = MedianOf(ratios);
   const double usual = median + kDeviations * Deviation(ratios, median);
   std::vector<double> sorted = ratios;
   std::sort(sorted.begin(), sorted.end());

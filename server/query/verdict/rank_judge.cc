@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <iterator>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -18,7 +20,8 @@ namespace {
 
 constexpr std::size_t kStepsBefore = 2;  // read so that what they leave behind is known
 constexpr double kSettingAccuracy = 1e-12;
-constexpr double kLarger = 4;  // of two gradients the one that made the other differ
+constexpr double kRoundedWeights = 4;  // unit roundoffs
+constexpr double kLarger = 4;          // of two gradients the one that made the other differ
 
 // Scalars that the agent records of an optimizer: "lr/group0", "gen/lr/1/group0", "weight_decay/group0".
 bool IsSetting(std::string_view name) {
@@ -34,6 +37,30 @@ double DistanceOf(const Comparison& comparison) {
   if (comparison.agreement == Agreement::kIdentical || comparison.agreement == Agreement::kIncomparable)
     return 0;
   return comparison.distance ? comparison.distance->value : std::numeric_limits<double>::infinity();
+}
+
+bool IsWeight(const TensorPair& pair) {
+  return pair.loss == nullptr && pair.a.def->key.kind == Kind::kWeight;
+}
+bool HasWeights(const std::vector<TensorPair>& pairs, Stage stage) {
+  return std::any_of(pairs.begin(), pairs.end(), [&](const TensorPair& pair) {
+    return IsWeight(pair) && StageOf(pair.a.def->key) == stage;
+  });
+}
+
+// Whether it says which weights the next step begins with.
+bool LeavesWeights(const std::vector<TensorPair>& pairs) {
+  if (HasWeights(pairs, Stage::kOptimizer)) return true;
+  const bool trained = std::any_of(pairs.begin(), pairs.end(), [](const TensorPair& pair) {
+    return pair.loss == nullptr && StageOf(pair.a.def->key) == Stage::kForward;
+  });
+  return !trained && HasWeights(pairs, Stage::kWeights);
+}
+
+std::string Short(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g", value);
+  return text;
 }
 
 // Then a loss that differs was logged after an update, by an evaluation say.
@@ -70,20 +97,20 @@ RankJudge::Steps RankJudge::WithThoseBefore(const std::set<std::uint64_t>& steps
   Steps all;
   for (const std::uint64_t step : steps) {
     if (last_step && step > *last_step) continue;
-    auto at = plan_.steps.find(step);
-    if (at == plan_.steps.end()) continue;
+    if (!plan_.steps.contains(step)) continue;
+    auto at = plan_.stored.find(step);
     all[step] = true;
-    for (std::size_t i = 0; i < kStepsBefore && at != plan_.steps.begin(); ++i) {
+    for (std::size_t i = 0; i < kStepsBefore && at != plan_.stored.begin(); ++i) {
       --at;
-      // The very first steps of the run are those before the first difference: all equal.
-      if (at->first >= *steps.begin()) all.try_emplace(at->first, false);
+      // Those that were compared before the first difference are all equal.
+      if (at->first >= *steps.begin() || !plan_.steps.contains(at->first)) all.try_emplace(at->first, false);
     }
   }
   return all;
 }
 
 Status RankJudge::Read(std::uint64_t step, StepPairs& to) {
-  const auto [attempt_a, attempt_b] = plan_.steps.at(step);
+  const auto [attempt_a, attempt_b] = plan_.stored.at(step);
   auto a = context_.a.Read(attempt_a, ranks_.a, step);
   if (!a.ok()) return a.status();
   auto b = context_.b.Read(attempt_b, ranks_.b, step);
@@ -105,7 +132,7 @@ Status RankJudge::Read(std::uint64_t step, StepPairs& to) {
 
 // What has no counterpart, or only as a part of something, is not judged.
 Status RankJudge::AddTensors(std::uint64_t step, StepPairs& to) const {
-  const auto [attempt_a, attempt_b] = plan_.steps.at(step);
+  const auto [attempt_a, attempt_b] = plan_.stored.at(step);
   auto a = context_.a.Catalogue(attempt_a, ranks_.a);
   if (!a.ok()) return a.status();
   auto b = context_.b.Catalogue(attempt_b, ranks_.b);
@@ -293,13 +320,77 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
           if (larger && observed(jumps[i]) >= kLarger * observed(jumps[0])) chosen = i;
         }
       }
-      return std::optional(MakeRoot(step, explained, jumps, chosen));
+      auto caveat = CaveatOf(step, now, explained, jumps[chosen]);
+      if (!caveat.ok()) return caveat.status();
+      return std::optional(MakeRoot(step, explained, jumps, chosen, *caveat));
     }
-    records_before_ += now.pairs.size();
+    if (plan_.steps.contains(step)) {
+      records_before_ += now.pairs.size();
+    } else {
+      NoteBefore(step, now);
+    }
     quiet_ = quiet_ && std::none_of(now.pairs.begin(), now.pairs.end(),
                                     [](const TensorPair& pair) { return pair.distance > 0; });
   }
   return std::optional<JudgedRoot>();
+}
+
+std::string DifferBefore::Text() const {
+  return "the weights differ already after step " + std::to_string(step) + ", which was not asked for (" +
+         Printable(name) + " by " + Short(distance) + "): where that began lies before the compared steps";
+}
+
+void RankJudge::NoteBefore(std::uint64_t step, const StepPairs& now) {
+  if (!LeavesWeights(now.pairs)) return;
+  differ_before_.reset();
+  for (const TensorPair& pair : now.pairs) {
+    if (!IsWeight(pair)) continue;
+    const double unit = std::max(UnitRoundoff(pair.a.layout->dtype), UnitRoundoff(pair.b.layout->dtype));
+    if (pair.distance <= kRoundedWeights * unit) continue;
+    if (differ_before_ && differ_before_->distance >= pair.distance) continue;
+    differ_before_ = {.step = step, .name = pair.a.def->key.name, .distance = pair.distance};
+  }
+}
+
+Result<bool> RankJudge::KnowsWeightsBefore(std::uint64_t step, const StepPairs& now) {
+  if (HasWeights(now.pairs, Stage::kWeights)) return true;
+  const auto at = plan_.stored.find(step);
+  if (at == plan_.stored.begin() || std::prev(at)->first + 1 != step) return false;
+  StepPairs before;
+  STATCOLLECT_RETURN_IF_ERROR(Read(std::prev(at)->first, before));
+  return LeavesWeights(before.pairs);
+}
+
+// Weights as loaded, batches and settings are not computed from weights.
+Result<std::optional<Caveat>> RankJudge::CaveatOf(std::uint64_t step, const StepPairs& now,
+                                                  const std::vector<Explained>& explained, const Jump& jump) {
+  using Found = std::optional<Caveat>;
+  const Stage stage = explained[jump.index].stage;
+  if (stage == Stage::kWeights || stage == Stage::kBatch) return Found();
+  if (differ_before_) return Found({.text = differ_before_->Text(), .most = Confidence::kLikely});
+  auto known = KnowsWeightsBefore(step, now);
+  if (!known.ok()) return known.status();
+  if (!*known) {
+    // Other weights would show in every output.
+    const bool agreeing =
+        IsQuietBefore(explained, jump.index) &&
+        std::any_of(explained.begin(), explained.begin() + static_cast<std::ptrdiff_t>(jump.index),
+                    [](const Explained& one) {
+                      return one.pair->loss == nullptr && one.pair->a.def->key.kind == Kind::kOutput;
+                    });
+    const bool likely = agreeing || jump.kind == JumpKind::kSetting;
+    return Found({.text = "the weights before step " + std::to_string(step) +
+                          " were not recorded in both runs, so an earlier origin cannot be excluded",
+                  .most = likely ? Confidence::kLikely : Confidence::kPossible});
+  }
+  if (plan_.left_out.empty() || jump.kind == JumpKind::kSetting) return Found();
+  return Found({.text = plan_.left_out + ", so it may begin in something before it that was left out",
+                .most = Confidence::kLikely});
+}
+
+bool RankJudge::IsQuietBefore(const std::vector<Explained>& explained, std::size_t index) const {
+  return quiet_ && std::none_of(explained.begin(), explained.begin() + static_cast<std::ptrdiff_t>(index),
+                                [](const Explained& one) { return one.pair->distance > 0; });
 }
 
 Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& explained,
@@ -339,7 +430,8 @@ Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& ex
 }
 
 JudgedRoot RankJudge::MakeRoot(std::uint64_t step, const std::vector<Explained>& explained,
-                               const std::vector<Jump>& jumps, std::size_t chosen) const {
+                               const std::vector<Jump>& jumps, std::size_t chosen,
+                               const std::optional<Caveat>& caveat) const {
   const Jump& jump = jumps[chosen];
   JudgedRoot found{.step = step};
   for (std::size_t i = 0; i <= jump.index; ++i) {
@@ -347,15 +439,18 @@ JudgedRoot RankJudge::MakeRoot(std::uint64_t step, const std::vector<Explained>&
   }
   Root& root = found.root;
   root.at = RowOf(step, explained, jump.index);
-  const bool quiet =
-      quiet_ && std::none_of(explained.begin(), explained.begin() + static_cast<std::ptrdiff_t>(jump.index),
-                             [](const Explained& one) { return one.pair->distance > 0; });
+  const bool quiet = IsQuietBefore(explained, jump.index);
   if (quiet) root.agreeing = records_before_ + jump.index;
   root.confidence = ConfidenceIn(jump, quiet);
   const Explained& one = explained[jump.index];
   const bool by_size = jump.kind == JumpKind::kExcess || (jump.kind == JumpKind::kSetting && !quiet);
   if (by_size && std::isfinite(jump.ratio)) root.times_expected = one.observed / one.expected;
   root.because = Reasons(explained, jump, quiet);
+  if (caveat) {
+    found.caveat = caveat;
+    root.confidence = std::max(root.confidence, caveat->most);
+    root.because.push_back(caveat->text);
+  }
   std::vector<const Jump*> others;
   for (const Jump& other : jumps) {  // in the order of their indices
     const bool again = !others.empty() && others.back()->index == other.index;

@@ -21,11 +21,26 @@
 
 namespace statcollect::query {
 
+// What the recording does not show, and so how sure a root can be.
+struct Caveat {
+  std::string text;  // one sentence
+  Confidence most = Confidence::kPossible;
+};
+
+// The weight that differs most after the last step before the compared ones.
+struct DifferBefore {
+  std::uint64_t step = 0;
+  std::string name;
+  double distance = 0;
+  std::string Text() const;  // one sentence
+};
+
 // What was found in a step. Rows are made where it is found: the step's records are not kept.
 struct JudgedRoot {
   std::uint64_t step = 0;
   std::uint32_t order = 0;  // of A; of a loss, of what ran before it
   Root root;
+  std::optional<Caveat> caveat;  // its text is among the root's reasons, too
 };
 
 class RankJudge {
@@ -39,6 +54,8 @@ class RankJudge {
   Result<std::optional<JudgedRoot>> Judge(const std::set<std::uint64_t>& steps,
                                           std::optional<std::uint64_t> last_step,
                                           const std::stop_token& stop);
+  // Once judged; absent: none differs by more than rounding, or none was recorded.
+  const std::optional<DifferBefore>& differ_before() const { return differ_before_; }
 
  private:
   struct StepPairs {
@@ -47,7 +64,8 @@ class RankJudge {
     std::vector<TensorPair> pairs;  // in A's order
   };
 
-  using Steps = std::map<std::uint64_t, bool>;  // whether it is judged, or only read for what follows
+  // Whether it is judged, or only read for what follows: then it may be one that was not asked for.
+  using Steps = std::map<std::uint64_t, bool>;
   Steps WithThoseBefore(const std::set<std::uint64_t>& steps, std::optional<std::uint64_t> last_step) const;
   Status Read(std::uint64_t step, StepPairs& to);
   Status AddTensors(std::uint64_t step, StepPairs& to) const;
@@ -66,8 +84,16 @@ class RankJudge {
   Result<OtherSettings> SettingsAt(std::uint64_t step) const;
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
+  // Weights after a step that was not asked for.
+  void NoteBefore(std::uint64_t step, const StepPairs& now);
+  // Whether the weights that `step` began with were compared.
+  Result<bool> KnowsWeightsBefore(std::uint64_t step, const StepPairs& now);
+  Result<std::optional<Caveat>> CaveatOf(std::uint64_t step, const StepPairs& now,
+                                         const std::vector<Explained>& explained, const Jump& jump);
+  bool IsQuietBefore(const std::vector<Explained>& explained, std::size_t index) const;
   JudgedRoot MakeRoot(std::uint64_t step, const std::vector<Explained>& explained,
-                      const std::vector<Jump>& jumps, std::size_t chosen) const;
+                      const std::vector<Jump>& jumps, std::size_t chosen,
+                      const std::optional<Caveat>& caveat) const;
   Divergence RowOf(std::uint64_t step, const std::vector<Explained>& explained, std::size_t index) const;
 
   const DiffContext& context_;
@@ -76,6 +102,7 @@ class RankJudge {
   const RankPair ranks_;
   std::uint64_t records_before_ = 0;  // of the steps before
   bool quiet_ = true;                 // none of them differed
+  std::optional<DifferBefore> differ_before_;
 };
 
 }  // namespace statcollect::query

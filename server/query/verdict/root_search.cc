@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "server/query/parallel.h"
-#include "server/query/verdict/rank_judge.h"
 
 namespace statcollect::query {
 namespace {
@@ -17,31 +16,38 @@ struct Rank {
   std::set<std::uint64_t> steps;
   Status status;
   std::optional<JudgedRoot> found;
+  std::optional<DifferBefore> differ_before;
 };
 
 }  // namespace
 
-Result<std::optional<Root>> FindRoot(const RootQuestion& question, const std::stop_token& stop) {
+Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token& stop) {
   std::vector<Rank> ranks;
   for (auto& [place, steps] : question.steps.Chosen()) ranks.push_back({.place = place, .steps = steps});
   InParallel(ranks.size(), [&](std::size_t i) {
     Rank& rank = ranks[i];
-    auto found =
-        RankJudge(question.context, question.plan, rank.place, question.steps.AgreeingBefore(rank.place))
-            .Judge(rank.steps, question.last_step, stop);
+    RankJudge judge(question.context, question.plan, rank.place, question.steps.AgreeingBefore(rank.place));
+    auto found = judge.Judge(rank.steps, question.last_step, stop);
     rank.status = found.status();
+    rank.differ_before = judge.differ_before();
     if (found.ok()) rank.found = *std::move(found);
   });
   const Rank* first = nullptr;
   const auto when = [](const Rank& rank) {
     return std::tuple(rank.found->step, rank.found->order, rank.place);
   };
+  RootAnswer answer;
   for (const Rank& rank : ranks) {
     STATCOLLECT_RETURN_IF_ERROR(rank.status);
+    const auto& before = rank.differ_before;
+    if (before && (!answer.differ_before || answer.differ_before->distance < before->distance))
+      answer.differ_before = before;
     if (rank.found && (first == nullptr || when(rank) < when(*first))) first = &rank;
   }
-  if (first == nullptr) return std::optional<Root>();
-  return std::optional(first->found->root);
+  if (first == nullptr) return answer;
+  answer.root = first->found->root;
+  answer.caveat = first->found->caveat;
+  return answer;
 }
 
 }  // namespace statcollect::query

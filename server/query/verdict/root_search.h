@@ -11,6 +11,7 @@
 #include "server/query/compare/rank_step_diff.h"
 #include "server/query/compare/steps_to_judge.h"
 #include "server/query/reports.h"
+#include "server/query/verdict/rank_judge.h"
 
 namespace statcollect::query {
 
@@ -22,11 +23,17 @@ struct RootQuestion {
   std::optional<std::uint64_t> last_step;  // later ones were not compared
 };
 
-// Absent: rounding explains every difference that was judged. `alternatives` and `cause` are the caller's to
+struct RootAnswer {
+  std::optional<Root> root;
+  std::optional<Caveat> caveat;               // of the root
+  std::optional<DifferBefore> differ_before;  // of the rank in which the weights differ most
+};
+
+// No root: rounding explains every difference that was judged. `alternatives` and `cause` are the caller's to
 // use; `agreeing` counts records of the root's rank. Cost: reads the chosen steps of up to
 // StepsToJudge::kPlacesMax ranks, each with the two before it, from both runs, and those ranks' learning
 // rates; ranks run on several threads. Memory: one step of a rank of both runs for each thread.
-Result<std::optional<Root>> FindRoot(const RootQuestion& question, const std::stop_token& stop);
+Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token& stop);
 
 }  // namespace statcollect::query
 

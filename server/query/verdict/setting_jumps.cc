@@ -18,7 +18,7 @@ constexpr double kSettingExcess = 5;
 constexpr double kStandsOut = 0.5;    // log(observed / expected), inside a module that contains others
 constexpr double kAboutAsMuch = 0.5;  // of the logarithm of the one that stands out most
 
-bool Differs(const Explained& one) { return one.pair->distance > 0; }
+bool HasDistance(const Explained& one) { return one.pair->distance > 0; }
 
 // The candidate that stands out most, if one stands out at all.
 std::optional<std::size_t> MostOf(std::span<const Explained> step,
@@ -54,7 +54,7 @@ class ModuleSettings {
   // differs, and more for the first of a module.
   ModuleSettings(const OtherSettings& settings, std::span<const Explained> step, bool quiet)
       : settings_(settings), step_(step) {
-    const auto first = std::find_if(step.begin(), step.end(), Differs);
+    const auto first = std::find_if(step.begin(), step.end(), HasDistance);
     if (quiet && first != step.end()) first_ = static_cast<std::size_t>(first - step.begin());
     for (const Explained& one : step) {
       if (!IsForward(one) || one.pair->a.def->depth != 1) continue;
@@ -62,7 +62,7 @@ class ModuleSettings {
       models_.insert(one.pair->a.def->key.name);
     }
     for (std::size_t i = 0; i < step.size(); ++i) {
-      if (IsForward(step[i]) && Differs(step[i])) Add(i);
+      if (IsForward(step[i]) && HasDistance(step[i])) Add(i);
     }
   }
 
@@ -173,7 +173,7 @@ std::optional<Jump> OfOptimizer(const OtherSettings::OfOptimizer& other, std::sp
                      }));
   std::vector<std::size_t> candidates;
   for (std::size_t i = 0; i < step.size(); ++i) {
-    const bool differs = is_result(step[i]) && Differs(step[i]) && step[i].observed > 0;
+    const bool differs = is_result(step[i]) && HasDistance(step[i]) && step[i].observed > 0;
     if (differs && (!named || in_model(step[i]))) candidates.push_back(i);
   }
   if (candidates.empty()) return std::nullopt;

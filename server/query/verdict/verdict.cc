@@ -91,6 +91,36 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
   return Status::Ok();
 }
 
+// What differs in more than values is the root if it comes first.
+void PreferHardRow(RootAnswer& answer, DiffReport& report) {
+  const Divergence* hard = FirstHard(report);
+  if (hard == nullptr || (report.root && !ComesFirst(report, *hard, report.root->at))) {
+    if (!report.root) return;
+    if (const Divergence* row = RowAmong(report, report.root->at))
+      report.root->at.times_noise = row->times_noise;
+    return;
+  }
+  const bool same = report.root && SameTensor(*hard, report.root->at);
+  if (same && IsInput(*hard)) return;
+  report.root = RootOf(*hard, Confidence::kCertain,
+                       IsInput(*hard) ? "nothing that was recorded comes before it"
+                                      : "it differs in more than the size of its values");
+  if (!same) answer.caveat.reset();
+  if (!answer.caveat) return;
+  report.root->confidence = std::max(report.root->confidence, answer.caveat->most);
+  report.root->because.push_back(answer.caveat->text);
+}
+
+// What the recording does not show. Weights that differ before the compared steps explain what follows from
+// them, but nobody knows what explains the weights.
+void NoteCaveats(const RootAnswer& answer, DiffReport& report) {
+  if (answer.caveat) report.notes.push_back(answer.caveat->text);
+  if (!answer.differ_before) return;
+  const std::string text = answer.differ_before->Text();
+  if (!answer.caveat || answer.caveat->text != text) report.notes.push_back(text);
+  if (!report.root && report.first) report.root = RootOf(*report.first, Confidence::kPossible, text);
+}
+
 }  // namespace
 
 Status JudgeReport(const RootQuestion& question, const DiffRequest& request, const Tally& tally,
@@ -99,23 +129,15 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
   const bool differs = report.first || report.first_bitwise;
   if (report.verdict == Verdict::kIncomparable || !differs) return Status::Ok();
   const char* unknown = WhyNotKnown(request, report);
+  RootAnswer answer;
   if (unknown == nullptr) {
-    auto root = FindRoot(question, stop);
-    if (!root.ok()) return root.status();
-    report.root = *std::move(root);
+    auto found = FindRoot(question, stop);
+    if (!found.ok()) return found.status();
+    answer = *std::move(found);
+    report.root = answer.root;
   }
-  const Divergence* hard_row = FirstHard(report);
-  if (hard_row != nullptr && (!report.root || ComesFirst(report, *hard_row, report.root->at))) {
-    const bool same = report.root && SameTensor(*hard_row, report.root->at) && IsInput(*hard_row);
-    if (!same) {
-      report.root = RootOf(*hard_row, Confidence::kCertain,
-                           IsInput(*hard_row) ? "nothing that was recorded comes before it"
-                                              : "it differs in more than the size of its values");
-    }
-  } else if (report.root) {
-    if (const Divergence* row = RowAmong(report, report.root->at))
-      report.root->at.times_noise = row->times_noise;
-  }
+  PreferHardRow(answer, report);
+  NoteCaveats(answer, report);
   if (unknown != nullptr) {
     report.notes.emplace_back(unknown);
     if (!report.root && report.first)
@@ -131,7 +153,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     if (report.first) report.root->above_tolerance = report.first->step;
     return AddCause(question, *report.root, stop);
   }
-  if (hard || unknown != nullptr || !values_only) return Status::Ok();
+  if (hard || unknown != nullptr || !values_only || answer.differ_before) return Status::Ok();
   report.explained_by_rounding = true;
   report.verdict = Verdict::kWithinTolerance;
   return Status::Ok();

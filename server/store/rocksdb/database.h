@@ -9,6 +9,8 @@
 
 #include <rocksdb/db.h>
 
+#include "server/store/rocksdb/families.h"
+#include "server/store/rocksdb/util.h"
 #include "server/store/store.h"
 
 namespace statcollect {
@@ -27,6 +29,10 @@ struct Database {
     (void)db->Close();
   }
 };
+
+inline StatFamilies StatFamiliesOf(const Database& database) {
+  return {.stats = database.families[kStats], .sketches = database.families[kSketches]};
+}
 
 // A scan that keeps RocksDB open, and ends with kUnavailable where that would keep it open too long.
 class PinnedScan final : public StatScan {

@@ -5,7 +5,6 @@
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,8 @@
 #include "server/store/rocksdb/families.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/rocksdb/zero_tail.h"
+
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 namespace {
@@ -47,18 +48,18 @@ class WarningLog final : public rocksdb::Logger {
     std::vsnprintf(text.data(), text.size(), format, arguments);
     const std::string line(text.data());
     log_(line);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (line.find(".log") != std::string::npos) about_logs_ = line;
   }
   std::string about_logs() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return about_logs_;
   }
 
  private:
   const std::function<void(const std::string&)> log_;
-  mutable std::mutex mutex_;
-  std::string about_logs_;
+  mutable Mutex mutex_;
+  std::string about_logs_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 rocksdb::DBOptions MakeDbOptions(const std::string& directory, rocksdb::Env* env,

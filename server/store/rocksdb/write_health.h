@@ -3,13 +3,13 @@
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_WRITE_HEALTH_H_
 
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include <rocksdb/listener.h>
 
 #include "common/failpoint.h"
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/store/rocksdb/util.h"
 
 namespace statcollect {
@@ -18,17 +18,17 @@ namespace statcollect {
 class WriteHealth {
  public:
   Status status() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return failure_;
   }
   // Keeps the first failure, until Clear.
   Status Fail(const Status& why) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (failure_.ok()) failure_ = Explain(why);
     return failure_;
   }
   void Clear() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     failure_ = Status::Ok();
   }
 
@@ -42,8 +42,8 @@ class WriteHealth {
                      : "; the store accepts no more writes until statcollectord is restarted")};
   }
 
-  mutable std::mutex mutex_;
-  Status failure_;
+  mutable Mutex mutex_;
+  Status failure_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 // Reports failed flushes and compactions to WriteHealth, and keeps RocksDB from recovering by itself. After a

@@ -56,14 +56,14 @@ class CudaSlotsTest : public ::testing::Test {
     recorder_.Commit(slot);
   }
   // While the stream is captured. `handle`: the program counts the calls itself.
-  void Capture(const std::string& name, std::uint32_t call = 0) {
-    Recorder::Captured captured;
-    ASSERT_TRUE(recorder_
-                    .Capture({.name = name, .kind = Kind::kOutput, .call = call}, false, DType::kF32,
-                             tensor_.View().shape, &captured)
+  void AddToGraph(const std::string& name, std::uint32_t call = 0) {
+    GraphTensor tensor;
+    ASSERT_TRUE(recorder_.graphs()
+                    .AddToGraph({.name = name, .kind = Kind::kOutput, .call = call}, false, DType::kF32,
+                                tensor_.View().shape, &tensor)
                     .ok());
     ASSERT_TRUE(
-        cuda_.Capture(captured, tensor_.View(), 0, kStream, recorder_.step(), recorder_.StepWanted()).ok());
+        cuda_.AddToGraph(tensor, tensor_.View(), 0, kStream, recorder_.step(), recorder_.StepWanted()).ok());
   }
   // As Agent::EndStep does.
   void EndStep() {
@@ -272,7 +272,7 @@ TEST_F(CudaSlotsTest, CountsWhatCouldNotBeComputedByCause) {
   for (int i = 0; i < 10; ++i) Observe("x" + std::to_string(i), tensor_.View());
   device_->BeginCapture({kStream});
   device_->capture_broken = true;
-  Capture("captured");
+  AddToGraph("captured");
   (void)device_->EndCapture(kStream);
   recorder_.EndStep();
   device_->RunAll();
@@ -325,9 +325,9 @@ TEST_F(CudaSlotsTest, ClosingCountsWhatTheDeviceNeverFinished) {
 
 TEST_F(CudaSlotsTest, RecordsEachReplayInTheStepThatTheDeviceWasIn) {
   device_->BeginCapture({kStream});
-  Capture("a", 3);  // the passes before the capture have had calls 0, 1 and 2
-  Capture("b");
-  Capture("a", 4);
+  AddToGraph("a", 3);  // the passes before the capture have had calls 0, 1 and 2
+  AddToGraph("b");
+  AddToGraph("a", 4);
   const auto graph = device_->EndCapture(kStream);
   device_->RunAll();
   PollFor(std::chrono::seconds(1));
@@ -371,7 +371,7 @@ TEST_F(CudaSlotsTest, StepsOutsideOfTheWindowAreNotReplayedIntoTheRecord) {
   recorder_.RecordSteps(*StepSet::Parse("1,3-4"));
   EndStep();  // takes it over
   device_->BeginCapture({kStream});
-  Capture("a");
+  AddToGraph("a");
   const auto graph = device_->EndCapture(kStream);
   cuda_.ReplaysIn(0, kStream);
   for (int step = 1; step < 7; ++step) {
@@ -387,10 +387,10 @@ TEST_F(CudaSlotsTest, StepsOutsideOfTheWindowAreNotReplayedIntoTheRecord) {
 TEST_F(CudaSlotsTest, AnIdentityThatWasObservedInThisStepGetsItsNextCall) {
   Observe("a", tensor_.View());  // a pass before the capture
   device_->BeginCapture({kStream});
-  Capture("a", 1);
+  AddToGraph("a", 1);
   const auto first = device_->EndCapture(kStream);
   device_->BeginCapture({kStream});
-  Capture("a", 2);
+  AddToGraph("a", 2);
   const auto second = device_->EndCapture(kStream);  // for another shape, say
   cuda_.ReplaysIn(0, kStream);
   device_->Replay(*first, kStream);
@@ -410,7 +410,7 @@ TEST_F(CudaSlotsTest, AnIdentityThatWasObservedInThisStepGetsItsNextCall) {
 
 TEST_F(CudaSlotsTest, CountsReplaysThatCameTooFastOrTooLate) {
   device_->BeginCapture({kStream});
-  Capture("a");
+  AddToGraph("a");
   const auto graph = device_->EndCapture(kStream);
   cuda_.ReplaysIn(0, kStream);
   for (int i = 0; i < 20; ++i) device_->Replay(*graph, kStream);  // the log has eight rows
@@ -442,7 +442,7 @@ TEST_F(CudaSlotsTest, CountsReplaysThatCameTooFastOrTooLate) {
 
 TEST_F(CudaSlotsTest, AFullBufferLosesReplaysAndNothingElse) {
   device_->BeginCapture({kStream});
-  Capture("a");
+  AddToGraph("a");
   const auto graph = device_->EndCapture(kStream);
   cuda_.ReplaysIn(0, kStream);
   device_->Replay(*graph, kStream);
@@ -463,7 +463,7 @@ TEST_F(CudaSlotsTest, AFullBufferLosesReplaysAndNothingElse) {
 
 TEST_F(CudaSlotsTest, GatesOpenWhenTheDeviceFails) {
   device_->BeginCapture({kStream});
-  Capture("a");
+  AddToGraph("a");
   const auto graph = device_->EndCapture(kStream);
   cuda_.ReplaysIn(0, kStream);
   device_->Replay(*graph, kStream);
@@ -477,11 +477,12 @@ TEST_F(CudaSlotsTest, GatesOpenWhenTheDeviceFails) {
 
 TEST_F(CudaSlotsTest, AMarkInTheMiddleOfAStepLetsThroughWhatWasReplayed) {
   device_->BeginCapture({kStream});
-  Capture("a");
+  AddToGraph("a");
   auto graph = device_->EndCapture(kStream);
   cuda_.ReplaysIn(0, kStream);
   device_->Replay(*graph, kStream);
-  const std::uint64_t mark = cuda_.Mark(recorder_.Gate(), cuda_.ReplayDevices(), recorder_.step(), true);
+  const std::uint64_t mark =
+      cuda_.Mark(recorder_.graphs().Gate(), cuda_.ReplayDevices(), recorder_.step(), true);
   device_->Replay(*graph, kStream);
   EXPECT_FALSE(cuda_.WaitMarked(mark, std::chrono::steady_clock::now()));
   device_->RunAll();
@@ -503,11 +504,12 @@ TEST_F(CudaSlotsTest, ABatcherThatSleepsIsWokenByACapture) {
   batcher.Start();
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   device_->BeginCapture({kStream});
-  Capture("a");
+  AddToGraph("a");
   const auto graph = device_->EndCapture(kStream);
   cuda_.ReplaysIn(0, kStream);
   device_->Replay(*graph, kStream);
-  const std::uint64_t mark = cuda_.Mark(recorder_.Gate(), cuda_.ReplayDevices(), recorder_.step(), true);
+  const std::uint64_t mark =
+      cuda_.Mark(recorder_.graphs().Gate(), cuda_.ReplayDevices(), recorder_.step(), true);
   device_->RunAll();
   EXPECT_TRUE(cuda_.WaitMarked(mark, clock.Now() + std::chrono::seconds(20)));
   batcher.Stop(clock.Now() + std::chrono::seconds(20));
@@ -516,7 +518,7 @@ TEST_F(CudaSlotsTest, ABatcherThatSleepsIsWokenByACapture) {
 
 TEST_F(CudaSlotsTest, ClosingCountsWhatWasReplayedAndNotSent) {
   device_->BeginCapture({kStream});
-  Capture("a");
+  AddToGraph("a");
   const auto graph = device_->EndCapture(kStream);
   device_->Replay(*graph, kStream);
   device_->RunAll();

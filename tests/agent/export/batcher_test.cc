@@ -76,7 +76,7 @@ TEST_F(BatcherTest, SendsAtTheEndOfAStep) {
   PollAll();
   EXPECT_TRUE(sink_.batches.empty()) << "neither full, nor old, nor the step's end";
   Observe("fc2");
-  ASSERT_TRUE(recorder_->LogScalar("loss", 1.5, 0).ok());
+  ASSERT_TRUE(recorder_->log().LogScalar("loss", 1.5, 0).ok());
   recorder_->EndStep();
   PollAll();
   ASSERT_EQ(sink_.batches.size(), 1u);
@@ -158,7 +158,7 @@ TEST_F(NormTest, IsLeftOutWhenPartOfItWasLost) {
 TEST_F(NormTest, IsLeftToAProgramThatLogsItsOwn) {
   Make();
   Gradient("a", OfNorm(1));
-  ASSERT_TRUE(recorder_->LogScalar("grad_norm", 7, 0).ok());
+  ASSERT_TRUE(recorder_->log().LogScalar("grad_norm", 7, 0).ok());
   auto norms = Norms();
   ASSERT_EQ(norms.size(), 1u);
   EXPECT_EQ(norms[0].value, 7);
@@ -368,7 +368,8 @@ class CaptureBatchTest : public BatcherTest {
   void Capture(const std::string& name, std::uint64_t bytes, bool commit = true) {
     Slot* slot = nullptr;
     std::optional<CaptureTarget> target;
-    recorder_->KeepValues(*CaptureSpec::Parse(name + "@" + std::to_string(recorder_->step())), name);
+    recorder_->pending_captures().Add(*CaptureSpec::Parse(name + "@" + std::to_string(recorder_->step())),
+                                      name);
     ASSERT_TRUE(
         recorder_->Begin({.name = name, .kind = Kind::kOutput}, false, DType::kU8, kShape, &slot, &target)
             .ok());

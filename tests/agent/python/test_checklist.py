@@ -371,3 +371,36 @@ def test_automatic_entries_leave_room_for_the_users(recording: Recording) -> Non
     statagent.init(run="test", config={f"k{i}": i for i in range(3990)}, **NOWHERE)
     assert len(recording.config) <= 4096
     assert recording.config["k3989"] == "3989"
+
+
+# --- what was asked to be recorded ---
+
+
+def asked(recording: Recording) -> dict[str, str]:
+    return {key: value for key, value in recording.config.items() if key.startswith("recording.")}
+
+
+def test_what_a_watch_was_asked_to_record_is_recorded(recording: Recording) -> None:
+    model = Net()
+    statagent.init("r", **NOWHERE)
+    first = statagent.watch(model, kinds="output")
+    plain = {"recording.kinds": "output", "recording.eval": "false", "recording.between": "false", "recording.optimizer": "false"}
+    assert asked(recording) == plain
+    first.remove()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options: dict[str, Any] = {"include": ["fc*", "head"], "exclude": "fc2", "steps": "5-", "parameter_steps": "every=2"}
+    statagent.watch(
+        model, optimizer, name="net", kinds=["output", "weight"], eval=True, **options | {"include": ["net.*"]}
+    ).remove()
+    found = {key: value for key, value in asked(recording).items() if key.startswith("recording.net.")}
+    assert found == {
+        "recording.net.kinds": "output, weight", "recording.net.eval": "true", "recording.net.between": "false",
+        "recording.net.optimizer": "true", "recording.net.include": "net.*", "recording.net.exclude": "fc2",
+        "recording.net.steps": "5-", "recording.net.parameter_steps": "every=2",
+    }  # fmt: skip
+    statagent.watch(model, name="net", kinds="output").remove()
+    assert recording.config["recording.net.steps"] == "", "withdrawn"
+    statagent.watch(model, kinds="output").remove()
+    assert not any(key.startswith("recording.+") for key in asked(recording)), "the same as the first"
+    statagent.watch(model, kinds="grad_output").remove()
+    assert recording.config["recording.+2.kinds"] == "grad_output"

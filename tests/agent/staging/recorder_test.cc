@@ -255,7 +255,7 @@ TEST_F(RecorderTest, CountsADropWhenNoSlotIsFreeAndKeepsTheOrder) {
 TEST_F(RecorderTest, GivesStepEndsAndScalarsTheirPlaceBehindTheTensors) {
   Recorder& recorder = Make();
   bool too_big = false;
-  ASSERT_TRUE(recorder.LogScalar("lr", 0.5, 0).ok());
+  ASSERT_TRUE(recorder.log().LogScalar("lr", 0.5, 0).ok());
   EXPECT_TRUE(Observe(kFc1));
   recorder.EndStep();
   EXPECT_TRUE(recorder.side().PopIf(0, 1000, {}, &too_big).has_value());
@@ -272,13 +272,14 @@ TEST_F(RecorderTest, WhatBecomesKnownLateGoesToAStepThatIsOver) {
   Recorder& recorder = Make();
   recorder.EndStep();
   recorder.EndStep();
-  EXPECT_TRUE(recorder.LogScalar("loss", 1.5, 9, 0).ok());
-  EXPECT_TRUE(recorder.LogEvent("note", "late", {}, 1).ok());
-  EXPECT_TRUE(
-      recorder.LogDensity({.input = "ids", .type = DensityType::kEmbed, .valid = 1, .total = 2}, 1).ok());
-  EXPECT_EQ(recorder.LogScalar("loss", 1.5, 0, 3).code(), Code::kInvalidArgument);
-  EXPECT_THAT(recorder.LogEvent("note", "", {}, 3).message(), HasSubstr("step 3 is still to come"));
-  EXPECT_EQ(recorder.LogDensity({.input = "ids", .type = DensityType::kEmbed}, 3).code(),
+  EXPECT_TRUE(recorder.log().LogScalar("loss", 1.5, 9, 0).ok());
+  EXPECT_TRUE(recorder.log().LogEvent("note", "late", {}, 1).ok());
+  EXPECT_TRUE(recorder.log()
+                  .LogDensity({.input = "ids", .type = DensityType::kEmbed, .valid = 1, .total = 2}, 1)
+                  .ok());
+  EXPECT_EQ(recorder.log().LogScalar("loss", 1.5, 0, 3).code(), Code::kInvalidArgument);
+  EXPECT_THAT(recorder.log().LogEvent("note", "", {}, 3).message(), HasSubstr("step 3 is still to come"));
+  EXPECT_EQ(recorder.log().LogDensity({.input = "ids", .type = DensityType::kEmbed}, 3).code(),
             Code::kInvalidArgument);
   recorder.EndStep();
   const std::vector<SideRecord> records = DrainSide();
@@ -295,14 +296,14 @@ TEST_F(RecorderTest, MemoryIsOfTheCurrentStepAndHoldsWhatIsKnown) {
   MemoryRecord record{.step = 77, .micro_batch = 1, .phase = MemoryPhase::kPreBackward, .device = "cuda:0"};
   record.present = BitOf(MemoryQuantity::kAllocated);
   record.bytes = {100, 200};
-  ASSERT_TRUE(recorder.LogMemory(record).ok());
+  ASSERT_TRUE(recorder.log().LogMemory(record).ok());
   record.bytes[0] = -1;
-  EXPECT_THAT(recorder.LogMemory(record).message(), HasSubstr("allocated is -1"));
+  EXPECT_THAT(recorder.log().LogMemory(record).message(), HasSubstr("allocated is -1"));
   record.present = 1u << 30;
-  EXPECT_EQ(recorder.LogMemory(record).code(), Code::kInvalidArgument);
+  EXPECT_EQ(recorder.log().LogMemory(record).code(), Code::kInvalidArgument);
   record = {.phase = MemoryPhase::kUnspecified};
-  EXPECT_EQ(recorder.LogMemory(record).code(), Code::kInvalidArgument);
-  EXPECT_EQ(recorder.LogMemory({.phase = MemoryPhase::kPreForward, .device = "\n"}).code(),
+  EXPECT_EQ(recorder.log().LogMemory(record).code(), Code::kInvalidArgument);
+  EXPECT_EQ(recorder.log().LogMemory({.phase = MemoryPhase::kPreForward, .device = "\n"}).code(),
             Code::kInvalidArgument);
   const std::vector<SideRecord> records = DrainSide();
   ASSERT_EQ(records.size(), 2u);
@@ -317,9 +318,9 @@ TEST_F(RecorderTest, DensityOfMoreSamplesThanFitKeepsTheWhole) {
   DensityRecord record{
       .input = "ids", .type = DensityType::kLabel, .pad_index = -100, .valid = 5000, .total = 5000};
   record.valid_per_sample.assign(5000, 1);
-  ASSERT_TRUE(recorder.LogDensity(record).ok());
+  ASSERT_TRUE(recorder.log().LogDensity(record).ok());
   record.valid = 5001;
-  EXPECT_THAT(recorder.LogDensity(record).message(), HasSubstr("5001 of 5000"));
+  EXPECT_THAT(recorder.log().LogDensity(record).message(), HasSubstr("5001 of 5000"));
   const std::vector<SideRecord> records = DrainSide();
   ASSERT_EQ(records.size(), 1u);
   EXPECT_EQ(std::get<DensityRecord>(records[0]).valid, 5000u);
@@ -329,12 +330,12 @@ TEST_F(RecorderTest, DensityOfMoreSamplesThanFitKeepsTheWhole) {
 TEST_F(RecorderTest, AddedConfigurationIsBoundedByItsNames) {
   Recorder& recorder = Make();
   std::map<std::string, std::string> settings;
-  for (std::size_t i = 0; i < Recorder::kAddedSettingsMax; ++i) settings["key" + std::to_string(i)] = "v";
-  ASSERT_TRUE(recorder.AddConfig(settings).ok());
-  EXPECT_EQ(recorder.AddConfig({{"zzz", "v"}}).code(), Code::kResourceExhausted);
-  EXPECT_TRUE(recorder.AddConfig({{"key0", "w"}}).ok()) << "known already";
-  EXPECT_EQ(recorder.AddConfig({{"", "v"}}).code(), Code::kInvalidArgument);
-  EXPECT_EQ(DrainSide().size(), Recorder::kAddedSettingsMax + 1);
+  for (std::size_t i = 0; i < SideRecorder::kAddedSettingsMax; ++i) settings["key" + std::to_string(i)] = "v";
+  ASSERT_TRUE(recorder.log().AddConfig(settings).ok());
+  EXPECT_EQ(recorder.log().AddConfig({{"zzz", "v"}}).code(), Code::kResourceExhausted);
+  EXPECT_TRUE(recorder.log().AddConfig({{"key0", "w"}}).ok()) << "known already";
+  EXPECT_EQ(recorder.log().AddConfig({{"", "v"}}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(DrainSide().size(), SideRecorder::kAddedSettingsMax + 1);
 }
 
 TEST_F(RecorderTest, StepsNeverGoBack) {
@@ -352,8 +353,8 @@ TEST_F(RecorderTest, RefusesHostileNamesAndValues) {
        {std::string(), std::string("a\nb"), std::string(5000, 'x'), std::string("\xff")}) {
     EXPECT_FALSE(Observe({.name = name, .kind = Kind::kOutput}));
     EXPECT_EQ(status_.code(), Code::kInvalidArgument) << name;
-    EXPECT_EQ(recorder.LogScalar(name, 1, 0).code(), Code::kInvalidArgument);
-    EXPECT_EQ(recorder.LogEvent(name, "text", {}).code(), Code::kInvalidArgument);
+    EXPECT_EQ(recorder.log().LogScalar(name, 1, 0).code(), Code::kInvalidArgument);
+    EXPECT_EQ(recorder.log().LogEvent(name, "text", {}).code(), Code::kInvalidArgument);
   }
   EXPECT_FALSE(Observe({.name = "fc1", .kind = static_cast<Kind>(99)}));
   EXPECT_THAT(status_.message(), HasSubstr("kind is 99"));
@@ -363,7 +364,8 @@ TEST_F(RecorderTest, RefusesHostileNamesAndValues) {
 
 TEST_F(RecorderTest, MakesEventTextsPrintableAndBounded) {
   Recorder& recorder = Make();
-  ASSERT_TRUE(recorder.LogEvent("note", std::string(100000, 'a') + "\x1b[31m", {{"key", "a\nb\xff"}}).ok());
+  ASSERT_TRUE(
+      recorder.log().LogEvent("note", std::string(100000, 'a') + "\x1b[31m", {{"key", "a\nb\xff"}}).ok());
   bool too_big = false;
   const auto entry = recorder.side().PopIf(0, 1u << 20, {}, &too_big);
   const auto& event = std::get<EventRecord>(entry->record);
@@ -406,7 +408,7 @@ class CaptureTest : public RecorderTest {
     return target;
   }
   void Ask(const std::string& text, const std::string& request) {
-    recorder_->KeepValues(*CaptureSpec::Parse(text), request);
+    recorder_->pending_captures().Add(*CaptureSpec::Parse(text), request);
   }
   // Texts of the events so far, without the other records.
   std::vector<EventRecord> Events() {
@@ -483,7 +485,7 @@ TEST_F(CaptureTest, SaysWhyNothingWasCaptured) {
   EXPECT_THAT(events[0].text, HasSubstr("nowhere was not observed in step 6"));
 
   Ask("fc1@100", "3");
-  recorder.EndCaptures();
+  recorder.pending_captures().End();
   events = Events();
   ASSERT_EQ(events.size(), 1u);
   EXPECT_THAT(events[0].text, HasSubstr("the run ended at step 7"));

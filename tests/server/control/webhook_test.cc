@@ -1,6 +1,9 @@
 // The webhook against real listeners: one that answers, one that refuses, one that hangs, and none at all.
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +23,9 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using namespace std::chrono_literals;
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 // Answers each connection with the next of `answers`; an empty one hangs until the listener is gone.
@@ -72,25 +78,26 @@ const std::string kBusy = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection:
 
 class WebhookTest : public ::testing::Test {
  protected:
-  WebhookTest() : serving_([this] { io_.run(); }) {}
-  ~WebhookTest() override {
-    webhook_.reset();
-    io_.stop();
-    serving_.join();
-  }
   void Start(const std::string& url) {
-    webhook_ =
-        std::make_unique<Webhook>(io_, ParseWebhook(url).value(),
-                                  WebhookOptions{.queue_max = 3, .timeout = 150ms, .pauses = {20ms, 20ms}});
+    webhook_ = std::make_unique<Webhook>(
+        ParseWebhook(url).value(),
+        WebhookOptions{
+            .queue_max = 3, .timeout = 150ms, .pauses = {20ms, 20ms}, .log = [this](const std::string& line) {
+              std::lock_guard lock(mutex_);
+              lines_.push_back(line);
+            }});
+  }
+  std::vector<std::string> lines() {
+    std::lock_guard lock(mutex_);
+    return lines_;
   }
   bool Eventually(const std::function<bool()>& condition) {
     for (int n = 0; n < 1000 && !condition(); ++n) std::this_thread::sleep_for(5ms);
     return condition();
   }
 
-  asio::io_context io_;
-  asio::executor_work_guard<asio::io_context::executor_type> keep_ = asio::make_work_guard(io_);
-  std::thread serving_;
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
   std::unique_ptr<Webhook> webhook_;
 };
 
@@ -142,6 +149,52 @@ TEST_F(WebhookTest, ABoundedNumberWaitsWhereNobodyListens) {
   EXPECT_EQ(webhook_->counters().sent, 0u);
 }
 
+TEST_F(WebhookTest, SaysWhyAnHttpsAddressWithoutTlsCannotBeReached) {
+  Listener listener({kOk, kOk, kOk});
+  Start("https" + listener.url().substr(4));
+  webhook_->Post("{}");
+  ASSERT_TRUE(Eventually([&] { return webhook_->counters().dropped == 1; }));
+  EXPECT_EQ(webhook_->counters().failed, 3u);
+  ASSERT_EQ(lines().size(), 3u);
+  EXPECT_THAT(lines()[0], HasSubstr("alarm webhook https://127.0.0.1:"));
+  EXPECT_THAT(lines()[0], ContainsRegex("(SSL|TLS).*; trying again$"));
+  EXPECT_THAT(lines()[2], EndsWith("; the alarm is not sent"));
+}
+
+TEST_F(WebhookTest, DoesNotFollowRedirects) {
+  Listener other({kOk});
+  Listener listener(
+      {"HTTP/1.1 302 Found\r\nLocation: " + other.url() + "\r\nContent-Length: 0\r\n\r\n", kOk});
+  Start(listener.url());
+  webhook_->Post("{\"n\":1}");
+  ASSERT_TRUE(Eventually([&] { return webhook_->counters().sent == 1; }));
+  EXPECT_EQ(webhook_->counters().failed, 1u);
+  EXPECT_THAT(lines(), ElementsAre(HasSubstr("got HTTP status 302; expected 2xx")));
+  EXPECT_TRUE(other.requests().empty());
+  Start(other.url());  // lets the other listener end
+  webhook_->Post("{}");
+  ASSERT_TRUE(Eventually([&] { return webhook_->counters().sent == 1; }));
+}
+
+TEST_F(WebhookTest, IsSatisfiedWithTheHeaderOfAnAnswerWhoseBodyNeverComes) {
+  Listener listener({"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"});
+  Start(listener.url());
+  webhook_->Post("{}");
+  ASSERT_TRUE(Eventually([&] { return webhook_->counters().sent == 1; }));
+  EXPECT_EQ(webhook_->counters().failed, 0u);
+}
+
+TEST_F(WebhookTest, StopsAtOnceDuringAnAttemptAndDuringAPause) {
+  for (const std::string& answer : {std::string(), kBusy}) {
+    Listener listener({answer});
+    Webhook webhook(ParseWebhook(listener.url()).value(), {.timeout = 60s, .pauses = {60s}});
+    webhook.Post("{}");
+    ASSERT_TRUE(Eventually([&] { return listener.requests().size() == 1; }));
+    ASSERT_TRUE(answer.empty() || Eventually([&] { return webhook.counters().failed == 1; }));
+    // Its destructor returns, or this test runs into its time limit.
+  }
+}
+
 TEST(ParseWebhook, TakesHostPortAndPath) {
   const auto target = ParseWebhook("http://[::1]:9000/a/b?c=d").value();
   EXPECT_EQ(target.host, "::1");
@@ -149,11 +202,13 @@ TEST(ParseWebhook, TakesHostPortAndPath) {
   EXPECT_EQ(target.path, "/a/b?c=d");
   EXPECT_EQ(ParseWebhook("http://hooks").value().port, "80");
   EXPECT_EQ(ParseWebhook("http://hooks").value().path, "/");
+  EXPECT_EQ(ParseWebhook("https://hooks/x").value().port, "443");
 }
 
 TEST(ParseWebhook, RefusesWhatItCannotReach) {
-  for (const char* url : {"https://hooks/x", "hooks:80", "http://", "http://:80/", "http://h:99999/",
-                          "http://h:x/", "http://a b/", "http://user@h/", "http://h/\r\nHost: evil"}) {
+  for (const char* url :
+       {"ftp://hooks/x", "file:///etc/passwd", "http://h:0/", "hooks:80", "http://", "http://:80/",
+        "http://h:99999/", "http://h:x/", "http://a b/", "http://user@h/", "http://h/\r\nHost: evil"}) {
     EXPECT_FALSE(ParseWebhook(url).ok()) << url;
   }
 }

@@ -50,9 +50,10 @@ class CudaReplayTest : public ::testing::Test, protected ReplayListener {
   void Gone(void* cookie) override { gone_.push_back(*static_cast<int*>(cookie)); }
 
   // Captures tensor `number` into the stream's graph.
-  Status Capture(int number, const TestTensor& tensor, void* stream = kStreamA, ReplayControl now = {0, 1}) {
-    return engine_->Capture(tensor.View(), 0, stream, now, 16, 4, &cookies_[static_cast<std::size_t>(number)],
-                            &graph_);
+  Status AddToGraph(int number, const TestTensor& tensor, void* stream = kStreamA,
+                    ReplayControl now = {0, 1}) {
+    return engine_->AddToGraph(tensor.View(), 0, stream, now, 16, 4,
+                               &cookies_[static_cast<std::size_t>(number)], &graph_);
   }
   void Replay(const FakeDevice::Graph& graph, void* stream = kStreamA) {
     device_->Replay(graph, stream);
@@ -89,9 +90,9 @@ TEST_F(CudaReplayTest, EachReplayTellsTheTensorsOfThatMomentAndItsStep) {
   TestTensor small = RandomNumbers(DType::kBf16, {5, 3}, random_),
              empty = RandomNumbers(DType::kF32, {0}, random_);
   device_->BeginCapture({kStreamA});
-  ASSERT_TRUE(Capture(0, large, kStreamA, {7, 1}).ok());
-  ASSERT_TRUE(Capture(1, small).ok());
-  ASSERT_TRUE(Capture(2, empty).ok());
+  ASSERT_TRUE(AddToGraph(0, large, kStreamA, {7, 1}).ok());
+  ASSERT_TRUE(AddToGraph(1, small).ok());
+  ASSERT_TRUE(AddToGraph(2, empty).ok());
   const auto graph = device_->EndCapture(kStreamA);
   device_->RunAll();
   EXPECT_EQ(Poll(), 1u) << "a graph lives, so it is worth looking";
@@ -118,7 +119,7 @@ TEST_F(CudaReplayTest, EachReplayTellsTheTensorsOfThatMomentAndItsStep) {
 TEST_F(CudaReplayTest, SeveralReplaysAStepAndStepsThatAreNotRecorded) {
   const TestTensor tensor = RandomNumbers(DType::kF32, {3 * 8192}, random_);
   device_->BeginCapture({kStreamA});
-  ASSERT_TRUE(Capture(0, tensor).ok());
+  ASSERT_TRUE(AddToGraph(0, tensor).ok());
   const auto graph = device_->EndCapture(kStreamA);
   for (std::uint64_t step = 0; step < 6; ++step) {
     // The host is far ahead of the device: everything is enqueued before anything runs.
@@ -135,8 +136,8 @@ TEST_F(CudaReplayTest, SeveralReplaysAStepAndStepsThatAreNotRecorded) {
 TEST_F(CudaReplayTest, ARunThatBeganRecordedIsFinishedRecorded) {
   const TestTensor tensor = RandomNumbers(DType::kF32, {10 * 8192}, random_);
   device_->BeginCapture({kStreamA});
-  ASSERT_TRUE(Capture(0, tensor).ok());
-  ASSERT_TRUE(Capture(1, tensor).ok());
+  ASSERT_TRUE(AddToGraph(0, tensor).ok());
+  ASSERT_TRUE(AddToGraph(1, tensor).ok());
   const auto graph = device_->EndCapture(kStreamA);
   device_->Replay(*graph, kStreamA);
   ASSERT_TRUE(device_->RunOne(kStreamA));
@@ -155,12 +156,12 @@ TEST_F(CudaReplayTest, TwoGraphsAndTwoStreamsOfOneShareNoScratch) {
   std::vector<TestTensor> tensors;
   for (int i = 0; i < 4; ++i) tensors.push_back(RandomNumbers(DType::kF32, {(i + 2) * 20'000}, random_));
   device_->BeginCapture({kStreamA, kStreamB});
-  ASSERT_TRUE(Capture(0, tensors[0], kStreamA).ok());
-  ASSERT_TRUE(Capture(1, tensors[1], kStreamB).ok());
+  ASSERT_TRUE(AddToGraph(0, tensors[0], kStreamA).ok());
+  ASSERT_TRUE(AddToGraph(1, tensors[1], kStreamB).ok());
   const auto first = device_->EndCapture(kStreamA);
   device_->BeginCapture({kStreamA});
-  ASSERT_TRUE(Capture(2, tensors[2], kStreamA).ok());
-  ASSERT_TRUE(Capture(3, tensors[3], kStreamA).ok());
+  ASSERT_TRUE(AddToGraph(2, tensors[2], kStreamA).ok());
+  ASSERT_TRUE(AddToGraph(3, tensors[3], kStreamA).ok());
   const auto second = device_->EndCapture(kStreamA);
   std::map<const void*, int> scratch;  // by the tensor that used it last
   for (const auto& graph : {first, second}) {
@@ -183,7 +184,7 @@ TEST_F(CudaReplayTest, TwoGraphsAndTwoStreamsOfOneShareNoScratch) {
 TEST_F(CudaReplayTest, WhatIsReplayedFasterThanItIsReadIsCounted) {
   const TestTensor tensor = RandomNumbers(DType::kF32, {100}, random_);
   device_->BeginCapture({kStreamA});
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Capture(i, tensor).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(AddToGraph(i, tensor).ok());
   const auto graph = device_->EndCapture(kStreamA);
   std::uint64_t runs = 0;
   for (const int replays : {1, 2, 3, 7, 1, 40, 2}) {
@@ -203,7 +204,7 @@ TEST_F(CudaReplayTest, WhatIsReplayedFasterThanItIsReadIsCounted) {
 TEST_F(CudaReplayTest, ARowThatIsBeingWrittenIsNotRead) {
   const TestTensor tensor = RandomNumbers(DType::kF32, {100}, random_);
   device_->BeginCapture({kStreamA});
-  ASSERT_TRUE(Capture(0, tensor).ok());
+  ASSERT_TRUE(AddToGraph(0, tensor).ok());
   const auto graph = device_->EndCapture(kStreamA);
   const Task& task = graph->entries.back().launch.only;
   // Another warp has taken row 0 and not begun it; its successor is complete.
@@ -227,8 +228,8 @@ TEST_F(CudaReplayTest, AGraphThatIsGoneLeavesItsRoomToOthers) {
   std::size_t allocations = 0;
   for (int round = 0; round < 1000; ++round) {
     device_->BeginCapture({kStreamA});
-    ASSERT_TRUE(Capture(round % 50, tensor).ok()) << round;
-    ASSERT_TRUE(Capture(50, tensor).ok()) << round;
+    ASSERT_TRUE(AddToGraph(round % 50, tensor).ok()) << round;
+    ASSERT_TRUE(AddToGraph(50, tensor).ok()) << round;
     auto graph = device_->EndCapture(kStreamA);
     if (round % 2 == 0) Replay(*graph);  // else the capture was thrown away, as after an error
     graph.reset();
@@ -251,11 +252,11 @@ TEST_F(CudaReplayTest, ThereIsRoomForSoManyStreamsOfGraphs) {
   std::vector<std::shared_ptr<FakeDevice::Graph>> graphs;
   for (std::size_t i = 0; i < CudaEngine::kReplayLanes; ++i) {
     device_->BeginCapture({kStreamA});
-    ASSERT_TRUE(Capture(0, tensor).ok());
+    ASSERT_TRUE(AddToGraph(0, tensor).ok());
     graphs.push_back(device_->EndCapture(kStreamA));
   }
   device_->BeginCapture({kStreamA});
-  EXPECT_EQ(Capture(0, tensor).code(), Code::kResourceExhausted);
+  EXPECT_EQ(AddToGraph(0, tensor).code(), Code::kResourceExhausted);
   const auto refused = device_->EndCapture(kStreamA);
   EXPECT_TRUE(refused->entries.empty());
 }
@@ -264,7 +265,7 @@ TEST_F(CudaReplayTest, ABrokenCaptureGetsNothing) {
   const TestTensor tensor = RandomNumbers(DType::kF32, {10}, random_);
   device_->BeginCapture({kStreamA});
   device_->capture_broken = true;
-  EXPECT_EQ(Capture(0, tensor).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(AddToGraph(0, tensor).code(), Code::kFailedPrecondition);
   EXPECT_TRUE(device_->EndCapture(kStreamA)->entries.empty());
   EXPECT_TRUE(engine_->ReplayDevices().empty());
 }
@@ -272,7 +273,7 @@ TEST_F(CudaReplayTest, ABrokenCaptureGetsNothing) {
 TEST_F(CudaReplayTest, MarksAvoidAStreamThatIsBeingCaptured) {
   const TestTensor tensor = RandomNumbers(DType::kF32, {10}, random_);
   device_->BeginCapture({kStreamA});
-  ASSERT_TRUE(Capture(0, tensor).ok());
+  ASSERT_TRUE(AddToGraph(0, tensor).ok());
   const auto graph = device_->EndCapture(kStreamA);
   device_->BeginCapture({kStreamA});
   ASSERT_TRUE(engine_->MarkReplays(0, kStreamA, {4, 1}, 1));
@@ -285,7 +286,7 @@ TEST_F(CudaReplayTest, MarksAvoidAStreamThatIsBeingCaptured) {
 TEST_F(CudaReplayTest, AFailedDeviceIsToldAndMarksAreRefused) {
   const TestTensor tensor = RandomNumbers(DType::kF32, {10}, random_);
   device_->BeginCapture({kStreamA});
-  ASSERT_TRUE(Capture(0, tensor).ok());
+  ASSERT_TRUE(AddToGraph(0, tensor).ok());
   const auto graph = device_->EndCapture(kStreamA);
   device_->health = Status(Code::kInternal, "an illegal memory access");
   now_ += CudaEngine::kHealthInterval;
@@ -298,7 +299,7 @@ TEST_F(CudaReplayTest, AFailedDeviceIsToldAndMarksAreRefused) {
 TEST_F(CudaReplayTest, AnEngineThatIsClosedStopsReplaysAndKeepsTheirMemory) {
   const TestTensor tensor = RandomNumbers(DType::kF32, {100}, random_);
   device_->BeginCapture({kStreamA});
-  ASSERT_TRUE(Capture(0, tensor).ok());
+  ASSERT_TRUE(AddToGraph(0, tensor).ok());
   auto graph = device_->EndCapture(kStreamA);
   engine_->Abandon(true, [](void*, const Status&) {});
   device_->RunAll();
@@ -311,7 +312,7 @@ TEST_F(CudaReplayTest, AnEngineThatIsClosedStopsReplaysAndKeepsTheirMemory) {
 
   Make();
   device_->BeginCapture({kStreamA});
-  ASSERT_TRUE(Capture(0, tensor).ok());
+  ASSERT_TRUE(AddToGraph(0, tensor).ok());
   const std::size_t before = device_->allocations.size();
   device_->EndCapture(kStreamA).reset();
   engine_.reset();

@@ -53,6 +53,85 @@ TEST_F(CauseGradientsTest, OneOldGradientOnTopIsNotAMissingZeroGrad) {
   EXPECT_EQ(Say(GradientRoot(4)), "nothing");
 }
 
+// Two models, each with an optimizer of its own, that are trained in turn. B keeps the gradients of the first.
+class CauseTwoModelsTest : public CauseGradientsTest {
+ protected:
+  enum Update { kPlain, kKept, kOther };
+  void Train(std::uint64_t step, const char* model, Update update) {
+    for (int i = 0; i < kWeights; ++i) {
+      const std::string name = std::string(model) + "." + WeightName(i);
+      const Tensor gradient = Of(model, i, step);
+      Both(step, Key(name, Kind::kGradOutput), gradient);
+      Put(step, Key(name, Kind::kWeightGrad), gradient,
+          update == kKept    ? Sum(gradient, Of(model, i, step - 1))
+          : update == kOther ? Sum(gradient, Noise(7, gradient.values.size(), 0.1))
+                             : gradient);
+    }
+    for (int i = 0; i < kWeights; ++i)
+      Both(step, Key(std::string(model) + "." + WeightName(i), Kind::kWeight), Noise(step));
+  }
+  static Tensor Of(const char* model, int i, std::uint64_t step) {
+    return Gradient(i, step + (std::string_view(model) == "dis" ? 500 : 0));
+  }
+  static Divergence RootIn(const char* model) {
+    return Root(4, Key(std::string(model) + "." + WeightName(0), Kind::kWeightGrad));
+  }
+};
+
+TEST_F(CauseTwoModelsTest, OneOfTwoOptimizersThatKeepsItsGradientsIsNamed) {
+  for (const char* model : {"dis", "gen"}) Train(3, model, kPlain);
+  Train(4, "dis", kKept);
+  Train(4, "gen", kPlain);
+  EXPECT_EQ(
+      Say(RootIn("dis")),
+      "zero_grad: gradients in ort at step 4 are those in base plus its own of step 3: they were not set "
+      "to zero between the steps (zero_grad)");
+}
+
+TEST_F(CauseTwoModelsTest, WhatFollowsInTheOtherModelDoesNotHideIt) {
+  for (const char* model : {"dis", "gen"}) Train(3, model, kPlain);
+  Train(4, "dis", kKept);
+  Train(4, "gen", kOther);
+  EXPECT_THAT(Say(RootIn("dis")), HasSubstr("zero_grad: "));
+}
+
+TEST_F(CauseTwoModelsTest, OldGradientsInTheOtherModelDoNotExplainTheRoot) {
+  for (const char* model : {"dis", "gen"}) Train(3, model, kPlain);
+  Train(4, "dis", kOther);
+  Train(4, "gen", kKept);
+  EXPECT_EQ(Say(RootIn("dis")), "nothing");
+}
+
+TEST_F(CauseGradientsTest, SomeGradientsThatWereKeptAreCounted) {
+  Gradients(3, Same);
+  Gradients(4, [](int i, const Tensor& tensor) { return i < 3 ? Sum(tensor, Gradient(i, 3)) : tensor; });
+  EXPECT_EQ(
+      Say(GradientRoot(4)),
+      "zero_grad: 3 of 6 gradients in ort at step 4 are those in base plus its own of step 3: they were "
+      "not set to zero between the steps (zero_grad)");
+  Reset();  // the root is one of the others
+  Gradients(3, Same);
+  Gradients(4, [](int i, const Tensor& tensor) {
+    return i >= 3 ? Sum(tensor, Gradient(i, 3)) : i == 0 ? Sum(tensor, Noise(7, 200)) : tensor;
+  });
+  EXPECT_EQ(Say(GradientRoot(4)), "nothing");
+}
+
+TEST_F(CauseGradientsTest, GradientsOfTheUpdateBeforeInTheSameStepAreNamed) {
+  for (std::uint32_t call : {0u, 1u}) {
+    for (int i = 0; i < kWeights; ++i) {
+      const Tensor gradient = Gradient(i, call);
+      Both(4, Key(WeightName(i), Kind::kGradOutput, "", 0, call), gradient);
+      Put(4, Key(WeightName(i), Kind::kWeightGrad, "", 0, call), gradient,
+          call == 1 ? Sum(gradient, Gradient(i, 0)) : gradient);
+    }
+    for (int i = 0; i < kWeights; ++i) Both(4, Key(WeightName(i), Kind::kWeight, "", 0, call), Noise(call));
+  }
+  EXPECT_EQ(Say(Root(4, Key(WeightName(0), Kind::kWeightGrad, "", 0, 1))),
+            "zero_grad: gradients in ort at step 4 are those in base plus its own of the update before: they "
+            "were not set to zero between the updates (zero_grad)");
+}
+
 TEST_F(CauseGradientsTest, OneFactorOnAllGradientsIsNamed) {
   Gradients(3, Scaled(1.7));
   const auto cause = Ask(GradientRoot(3));

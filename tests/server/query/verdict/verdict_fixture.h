@@ -83,7 +83,8 @@ class VerdictTest : public ::testing::Test {
   using Edit = std::function<std::optional<Tensor>(std::uint64_t step, const TensorKey& key, Tensor)>;
 
   struct Options {
-    std::uint64_t steps = 3;
+    std::uint64_t first_step = 0, steps = 3;  // of the first, and behind the last
+    bool initial = true;                      // weights as loaded
     std::uint32_t ranks = 1;
     std::uint32_t sketch = 16;
     DType dtype = DType::kF32;
@@ -160,7 +161,8 @@ class VerdictTest : public ::testing::Test {
   }
   void WriteRank(RunWriter& run, std::uint32_t rank, const Level& level, const Edit& edit = {}) {
     weights_.clear();
-    for (std::uint64_t step = 0; step < options_.steps; ++step) WriteStep(run, rank, step, level, edit);
+    for (std::uint64_t step = options_.first_step; step < options_.steps; ++step)
+      WriteStep(run, rank, step, level, edit);
   }
 
   DiffReport Ask(DiffRequest request = {}) {
@@ -225,7 +227,9 @@ class VerdictTest : public ::testing::Test {
       Tensor& weight = weights_[name];
       if (!weight.values.empty()) continue;
       weight = Noise(SeedOf(Key(name, Kind::kWeight), 0), 1, options_.elements);
-      weight = put(Key(name, Kind::kWeight, "", 0, 0, Mode::kInit), weight);
+      if (!options_.initial) continue;
+      Tensor loaded = put(Key(name, Kind::kWeight, "", 0, 0, Mode::kInit), weight);
+      if (!loaded.values.empty()) weight = std::move(loaded);
     }
     const TensorKey batch = Key("ids", Kind::kBatch);
     put(batch, Noise(SeedOf(batch, step), 1, options_.elements));
@@ -246,7 +250,8 @@ class VerdictTest : public ::testing::Test {
                                       level(step, key), SeedOf(key, step, 1 + rank));
       for (std::size_t i = 0; i < update.values.size(); ++i)
         weight.values[i] = static_cast<float>(weight.values[i] + update.values[i]);
-      weight = put_as(key, weight);
+      Tensor updated = put_as(key, weight);
+      if (!updated.values.empty()) weight = std::move(updated);
       for (const char* state : {"exp_avg", "exp_avg_sq"}) {
         if (!options_.adam && !(options_.lion && state == std::string_view("exp_avg"))) continue;
         const TensorKey of_state = Key(name, Kind::kOptimizerState, state);

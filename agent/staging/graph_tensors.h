@@ -1,0 +1,63 @@
+// Tensors that CUDA graphs compute. Adding one to a graph fixes its identity, layout and place in the step's
+// order; each replay of the graph gives a record under that identity.
+//
+// The batcher learns what replays have recorded in a step only after later records have got their slots. A
+// gate, a slot without a tensor, holds their place in the order (staging_ring.h). Threads: any; GateLocked
+// needs the mutex of the StagingState, the others take it.
+#ifndef STATCOLLECT_AGENT_STAGING_GRAPH_TENSORS_H_
+#define STATCOLLECT_AGENT_STAGING_GRAPH_TENSORS_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "agent/staging/staging_state.h"
+#include "common/status.h"
+#include "common/types.h"
+
+namespace statcollect {
+
+// A tensor that is computed whenever a CUDA graph is replayed.
+struct GraphTensor {
+  std::uint32_t root = 0;  // handle of the identity with call 0
+  std::uint32_t call = 0, layout = 0, order = 0;
+};
+
+class GraphTensors {
+ public:
+  // `state` outlives it.
+  explicit GraphTensors(StagingState* state) : state_(*state) {}
+
+  // Records nothing now; the tensor may be observed in this step as well. kInvalidArgument as
+  // Recorder::Begin, kResourceExhausted: too many identities or shapes.
+  Status AddToGraph(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, GraphTensor* out);
+  // `next_call` counts the call index instead of taking identity.call.
+  Status AddToGraph(const IdentityView& identity, bool next_call, DType dtype,
+                    std::span<const std::int64_t> shape, GraphTensor* out);
+
+  // Fills in activation, layout, step and order of a replay's record in a step that may be over, under the
+  // tensor's identity with this call index, or with the next free one of `call + stride`, ... False: it was
+  // lost, and counted.
+  bool Replay(const GraphTensor& tensor, std::uint32_t call, std::uint32_t stride, std::uint64_t step,
+              ObservedTensor* record);
+  // n records that Replay has accepted are lost.
+  void LoseReplayed(std::string_view cause, std::uint64_t n = 1) { state_.ledger->Drop(cause, n); }
+  // n records that Replay was not called for are lost.
+  void MissReplayed(std::string_view cause, std::uint64_t n = 1) { state_.ledger->ProduceDropped(cause, n); }
+
+  // The place of what replays have recorded so far in the current step. OpenGate must follow once all of it
+  // is there. nullptr: there is no free slot, or records are refused.
+  Slot* Gate();
+  // The same for the steps before `next`, which is to become the current one.
+  Slot* GateLocked(std::uint64_t next);
+  void OpenGate(Slot* gate);
+
+ private:
+  Status AddLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, GraphTensor* out);
+
+  StagingState& state_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_STAGING_GRAPH_TENSORS_H_

@@ -1,0 +1,58 @@
+// Records that are not tensors: scalars, events, memory, densities and settings. Each is checked and queued
+// behind what was recorded before it. Threads: any.
+#ifndef STATCOLLECT_AGENT_STAGING_SIDE_RECORDER_H_
+#define STATCOLLECT_AGENT_STAGING_SIDE_RECORDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "agent/staging/staging_state.h"
+#include "common/records.h"
+#include "common/status.h"
+
+namespace statcollect {
+
+class SideRecorder {
+ public:
+  static constexpr std::size_t kEventTextBytesMax = 16u << 10;
+  static constexpr std::size_t kEventFieldBytesMax = 4u << 10;
+  static constexpr std::size_t kEventFieldsMax = 64;
+  static constexpr std::size_t kAddedSettingsMax = 4000;
+  static constexpr std::size_t kSettingBytesMax = 16u << 10;
+
+  // `state` outlives it.
+  explicit SideRecorder(StagingState* state) : state_(*state) {}
+
+  // `step`: the current one if nothing is given. An earlier one is accepted, a later one is kInvalidArgument.
+  Status LogScalar(std::string_view name, double value, std::uint32_t micro_batch,
+                   std::optional<std::uint64_t> step = std::nullopt);
+  Status LogEvent(std::string_view kind, std::string_view text,
+                  const std::map<std::string, std::string>& fields,
+                  std::optional<std::uint64_t> step = std::nullopt);
+  // In the current step; `record.step` is not read. kInvalidArgument: names, bits, negative bytes.
+  Status LogMemory(MemoryRecord record);
+  // `step` as LogScalar. kInvalidArgument: the name, more valid elements than there are.
+  Status LogDensity(DensityRecord record, std::optional<std::uint64_t> step = std::nullopt);
+  // Settings that became known after the start. kResourceExhausted: more than kAddedSettingsMax names in all;
+  // the settings before the one that failed are taken.
+  Status AddConfig(const std::map<std::string, std::string>& settings);
+
+ private:
+  // Pushes what make(step) returns, and wakes the batcher if necessary. `make` runs with the mutex held.
+  template <typename Make>
+  Status PushAt(std::string_view what, std::optional<std::uint64_t> step, const Make& make);
+  // The step that is meant, or why it cannot be.
+  Result<std::uint64_t> StepLocked(std::string_view what, std::optional<std::uint64_t> step) const;
+
+  StagingState& state_;
+  std::set<std::string> settings_;  // names of AddConfig; guarded by the state's mutex
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_AGENT_STAGING_SIDE_RECORDER_H_

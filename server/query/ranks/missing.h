@@ -1,0 +1,56 @@
+// Ranks, steps and weights that some ranks lack and others have.
+#ifndef STATCOLLECT_SERVER_QUERY_RANKS_MISSING_H_
+#define STATCOLLECT_SERVER_QUERY_RANKS_MISSING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "server/query/compare/replicas.h"
+#include "server/query/ranks/finding_list.h"
+#include "server/query/ranks/group_step.h"
+#include "server/query/run_view.h"
+
+namespace statcollect::query {
+
+class MissingCheck {
+ public:
+  using IsStreamOpen = std::function<bool(AttemptId, std::uint32_t)>;
+
+  // Borrows all of them; `is_open` may be empty.
+  MissingCheck(RunView& view, const IsStreamOpen& is_open, const ReplicaLayout& layout, const KeyTable& keys,
+               FindingList& findings)
+      : view_(view), is_open_(is_open), layout_(layout), keys_(keys), findings_(findings) {}
+
+  // Ranks of the newest attempt's world that the run does not have. `step`: that the finding names.
+  void CheckRanks(std::uint64_t step);
+  void Check(const GroupStep& at);
+  // `steps`: that were checked, each with the index of its attempt.
+  void Conclude(const std::map<std::uint64_t, std::size_t>& steps);
+
+ private:
+  // Steps that a rank did not record and others of its group did.
+  struct MissingSteps {
+    std::uint64_t count = 0, first = 0, last = 0;
+  };
+
+  void CountSteps(const GroupStep& at);
+  void CheckWeights(const GroupStep& at);
+  void AddWeight(std::uint32_t id, const std::vector<bool>& has_weights, const GroupStep& at);
+  bool MayHaveLost(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
+  void AddSteps(std::uint32_t rank, const MissingSteps& missing, std::size_t attempt);
+
+  RunView& view_;
+  const IsStreamOpen& is_open_;
+  const ReplicaLayout& layout_;
+  const KeyTable& keys_;
+  FindingList& findings_;
+  std::map<std::uint32_t, MissingSteps> missing_;    // by rank
+  std::map<std::uint32_t, std::uint64_t> recorded_;  // steps, by rank
+};
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_RANKS_MISSING_H_

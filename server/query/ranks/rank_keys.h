@@ -1,0 +1,58 @@
+// The tensors of all ranks and attempts of a check, numbered, and which weight belongs to which gradient.
+#ifndef STATCOLLECT_SERVER_QUERY_RANKS_RANK_KEYS_H_
+#define STATCOLLECT_SERVER_QUERY_RANKS_RANK_KEYS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/records.h"
+#include "server/query/compare/replicas.h"
+
+namespace statcollect::query {
+
+// What the check makes of a kind. Replicas must agree on those up to kGradient.
+enum class TensorRole : std::uint8_t { kWeight, kState, kGradient, kBatch, kActivation };
+
+TensorRole RoleOf(const TensorKey& key);
+inline bool IsReplicated(TensorRole role) { return role <= TensorRole::kGradient; }
+
+// One tensor, over all ranks and attempts.
+struct KeyInfo {
+  TensorKey key;
+  std::string class_name;
+  TensorRole role = TensorRole::kActivation;
+  std::uint32_t slot = 0;  // the same tensor after an update: key without call, `init` as `train`
+  std::int64_t weight = -1, gradient = -1;  // key of the same name after the update; gradient before it
+  bool agreed = false;                      // all replicas were equal bit for bit in an earlier step
+};
+
+// Not thread-safe.
+class KeyTable {
+ public:
+  // The number of a rank's tensor; numbers it, its slot and its counterpart if they are new.
+  std::uint32_t IdOf(std::size_t attempt, std::uint32_t rank, const TensorDef& def);
+  // Null if no rank has it.
+  const KeyInfo* Find(const TensorKey& key) const;
+
+  std::uint32_t size() const { return static_cast<std::uint32_t>(keys_.size()); }
+  KeyInfo& operator[](std::uint32_t id) { return keys_[id]; }
+  const KeyInfo& operator[](std::uint32_t id) const { return keys_[id]; }
+
+ private:
+  std::uint32_t Intern(const TensorKey& key, const std::string& class_name);
+
+  std::map<TensorKey, std::uint32_t> ids_;
+  std::vector<KeyInfo> keys_;
+  std::map<std::pair<std::size_t, std::uint32_t>, std::vector<std::int64_t>> id_of_def_;  // attempt, rank
+};
+
+// Whether replicas must agree on the tensor: it is neither sharded nor an expert of its rank.
+bool IsCompared(const KeyInfo& info, const ReplicaLayout& layout);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_RANKS_RANK_KEYS_H_

@@ -1,0 +1,107 @@
+#include "server/query/ranks/scan.h"
+
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "server/query/compare/distance.h"
+#include "server/query/parallel.h"
+
+namespace statcollect::query {
+namespace {
+
+constexpr std::uint64_t kBatchElementsMin = 16;  // smaller inputs are equal by chance
+
+// The content's hash; of records that another tool wrote without one, of all their statistics.
+std::uint64_t IdentityOf(const Observation& o) {
+  const TensorStats& s = *o.stats;
+  if (o.layout->Trusts(Statistic::kHash))
+    return o.layout->hash_kind == HashKind::kContent
+               ? s.hash
+               : MixBits(s.hash + static_cast<std::uint64_t>(o.layout->hash_kind));
+  std::uint64_t identity = 0;
+  const auto add = [&](Statistic statistic, auto value) {
+    if (o.layout->Trusts(statistic))
+      identity = MixBits(identity + std::bit_cast<std::uint64_t>(value) + 0x9e3779b97f4a7c15u);
+  };
+  add(Statistic::kMin, s.min);
+  add(Statistic::kMax, s.max);
+  add(Statistic::kMean, s.mean);
+  add(Statistic::kStd, s.std);
+  add(Statistic::kL2, s.l2);
+  add(Statistic::kNan, s.nan);
+  add(Statistic::kInf, s.pos_inf);
+  add(Statistic::kZero, s.zero);
+  return identity;
+}
+
+TensorCell CellOf(const Observation& o, const StepOrder& order) {
+  const TensorStats& s = *o.stats;
+  const double finite = FiniteCount(o);
+  const bool bounds = o.layout->Trusts(Statistic::kMin) && o.layout->Trusts(Statistic::kMax);
+  TensorCell cell = {
+      .present = true, .finite = s.has_finite && finite > 0, .nan = s.nan > 0, .pos_inf = s.pos_inf > 0};
+  cell.varied = s.has_finite && !(bounds && s.min == s.max);
+  cell.large = s.numel >= kBatchElementsMin;
+  cell.order = o.order;
+  cell.segment = order.At(o.order).segment;
+  cell.hash = IdentityOf(o);
+  cell.rms = cell.finite && o.layout->Trusts(Statistic::kL2) ? s.l2 / std::sqrt(finite) : 0;
+  return cell;
+}
+
+}  // namespace
+
+std::uint64_t MixBits(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+Status RankScan::Run(const std::function<Status(RankStep&)>& take, const std::stop_token& stop) {
+  std::vector<RankStep> wave, next = NextWave();
+  while (!wave.empty() || !next.empty()) {
+    Status taken;
+    const auto take_wave = [&] {
+      for (RankStep& read : wave) {
+        if (taken = take(read); !taken.ok()) return;
+      }
+    };
+    // The checks follow each other, in order: this thread does them while the others read what comes next.
+    InParallelWith(
+        take_wave, next.size(), [&](std::size_t i) { Read(next[i], stop); }, threads_);
+    STATCOLLECT_RETURN_IF_ERROR(taken);
+    wave = std::exchange(next, NextWave());
+  }
+  return Status::Ok();
+}
+
+std::vector<RankStep> RankScan::NextWave() {
+  std::vector<RankStep> wave;
+  while (step_ != end_ && !groups_.empty() && wave.size() < kWaveRankSteps) {
+    wave.push_back({.step = step_->first,
+                    .attempt = step_->second,
+                    .group = group_,
+                    .index = index_,
+                    .rank = groups_[group_][index_]});
+    if (++index_ < groups_[group_].size()) continue;
+    index_ = 0;
+    if (++group_ < groups_.size()) continue;
+    group_ = 0;
+    ++step_;
+  }
+  return wave;
+}
+
+void RankScan::Read(RankStep& to, const std::stop_token& stop) const {
+  if (stop.stop_requested() || !view_.ranks(to.attempt).contains(to.rank)) return;
+  auto data = view_.Read(to.attempt, to.rank, to.step);
+  to.status = data.status();
+  if (!data.ok()) return;
+  to.data = *std::move(data);
+  to.cells.reserve(to.data.observations.size());
+  const StepOrder order(to.data.observations);
+  for (const Observation& o : to.data.observations) to.cells.push_back(CellOf(o, order));
+}
+
+}  // namespace statcollect::query

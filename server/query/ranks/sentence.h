@@ -1,0 +1,19 @@
+// Findings of the rank check in words.
+#ifndef STATCOLLECT_SERVER_QUERY_RANKS_SENTENCE_H_
+#define STATCOLLECT_SERVER_QUERY_RANKS_SENTENCE_H_
+
+#include <string>
+
+#include "server/query/ranks/ranks.h"
+
+namespace statcollect::query {
+
+// "rank 3", "ranks 0, 2..4": `noun` with an s where there are several.
+std::string RanksNamed(const char* noun, const Ranks& ranks);
+
+// One sentence; of missing ranks and steps, the text that the finding already has.
+std::string Sentence(const RankFinding& finding);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_RANKS_SENTENCE_H_

@@ -1,0 +1,192 @@
+#include "server/query/settings/recording_policy.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <re2/re2.h>
+
+#include "common/names.h"
+
+namespace statcollect::query {
+namespace {
+
+constexpr std::string_view kSection = "recording.";
+constexpr char kUnnamed = '+';  // in front of the number of a further watch without a name
+
+std::vector<std::string> SplitList(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(", ", at), text.size());
+    if (end > at) parts.push_back(text.substr(at, end - at));
+    at = end + 2;
+  }
+  return parts;
+}
+
+// Of a pattern as in the shell: "blocks.*.ln1", "head?", "blocks.[!0].*".
+std::string ExpressionOf(const std::string& pattern) {
+  std::string expression;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const std::size_t close = pattern[i] == '[' ? pattern.find(']', i + 2) : std::string::npos;
+    if (pattern[i] == '*') {
+      expression += ".*";
+    } else if (pattern[i] == '?') {
+      expression += '.';
+    } else if (close != std::string::npos) {
+      const bool negated = pattern[i + 1] == '!';
+      const std::size_t first = i + (negated ? 2 : 1);
+      expression += std::string(negated ? "[^" : "[") + pattern.substr(first, close - first) + "]";
+      i = close;
+    } else {
+      expression += RE2::QuoteMeta(pattern.substr(i, 1));
+    }
+  }
+  return expression;
+}
+
+class Patterns {
+ public:
+  explicit Patterns(const std::string& list) {
+    for (const std::string& pattern : SplitList(list)) {
+      auto compiled = std::make_unique<RE2>(ExpressionOf(pattern), RE2::Quiet);
+      unknown_ = unknown_ || !compiled->ok();
+      if (compiled->ok()) all_.push_back(std::move(compiled));
+    }
+  }
+  bool unknown() const { return unknown_; }
+  bool Match(const std::string& name) const {
+    return std::any_of(all_.begin(), all_.end(),
+                       [&](const auto& pattern) { return RE2::FullMatch(name, *pattern); });
+  }
+
+ private:
+  std::vector<std::unique_ptr<RE2>> all_;
+  bool unknown_ = false;
+};
+
+bool IsOfParameter(Kind kind) {
+  return kind == Kind::kWeight || kind == Kind::kWeightGrad || kind == Kind::kOptimizerState;
+}
+
+// What is recorded without a watch: batches and inspected tensors.
+bool IsOfWatch(Kind kind) {
+  return IsOfParameter(kind) || kind == Kind::kOutput || kind == Kind::kInput || kind == Kind::kGradOutput ||
+         kind == Kind::kGradInput || kind == Kind::kBuffer;
+}
+
+}  // namespace
+
+// The options of one call of watch(), as text; those that are not known are absent.
+struct RecordingPolicy::Watch {
+  std::map<std::string, std::string> options;
+  std::optional<Patterns> include, exclude;
+  std::optional<StepSet> steps, parameter_steps, updates;
+
+  void Compile() {
+    const auto patterns = [&](const char* option) {
+      const auto found = options.find(option);
+      std::optional<Patterns> compiled;
+      if (found != options.end()) compiled.emplace(found->second);
+      return compiled && !compiled->unknown() ? std::move(compiled) : std::nullopt;
+    };
+    const auto set = [&](const char* option) {
+      const auto found = options.find(option);
+      std::optional<StepSet> parsed;
+      if (found == options.end()) return parsed;
+      if (auto steps_of = StepSet::Parse(found->second); steps_of.ok()) parsed = *std::move(steps_of);
+      return parsed;
+    };
+    include = patterns("include");
+    exclude = patterns("exclude");
+    steps = set("steps");
+    parameter_steps = set("parameter_steps");
+    updates = set("updates");
+  }
+
+  bool Is(const char* option, std::string_view value) const {
+    const auto found = options.find(option);
+    return found != options.end() && found->second == value;
+  }
+  std::string Text(const char* option) const { return std::string(option) + "=" + options.at(option); }
+
+  std::optional<Reason> WhyNot(const TensorDef& def, std::uint64_t step) const {
+    const TensorKey& key = def.key;
+    const bool of_parameter = IsOfParameter(key.kind) || key.kind == Kind::kBuffer;
+    const auto matches = [&](const Patterns& patterns) {
+      return patterns.Match(key.name) || (of_parameter && patterns.Match(def.parent));
+    };
+    if (include && !matches(*include)) return Reason{.text = Text("include")};
+    if (exclude && matches(*exclude)) return Reason{.text = Text("exclude")};
+    if (const auto kinds = options.find("kinds"); kinds != options.end()) {
+      const auto chosen = SplitList(kinds->second);
+      const bool between = key.kind == Kind::kInput && Is("between", "true");
+      if (!between && std::find(chosen.begin(), chosen.end(), Name(key.kind)) == chosen.end())
+        return Reason{.text = Text("kinds")};
+    }
+    if (key.mode == Mode::kInit) return std::nullopt;
+    if (key.mode == Mode::kEval && Is("eval", "false")) return Reason{.text = Text("eval")};
+    if (steps && !steps->Contains(step)) return Reason{.text = Text("steps"), .of_the_step = true};
+    if (!IsOfParameter(key.kind)) return std::nullopt;
+    if (Is("optimizer", "false")) return Reason{.text = "no optimizer"};
+    if (key.kind == Kind::kOptimizerState && key.output_path == "update") {
+      if (options.contains("kinds") && !options.contains("updates")) return Reason{.text = "no updates"};
+      if (updates && !updates->Contains(step)) return Reason{.text = Text("updates"), .of_the_step = true};
+    }
+    if (parameter_steps && !parameter_steps->Contains(step))
+      return Reason{.text = Text("parameter_steps"), .of_the_step = true};
+    return std::nullopt;
+  }
+};
+
+RecordingPolicy::RecordingPolicy(const Config& config) {
+  for (auto at = config.lower_bound(std::string(kSection));
+       at != config.end() && at->first.starts_with(kSection); ++at) {
+    if (at->second.empty()) continue;  // withdrawn by a later watch
+    const std::string rest = at->first.substr(kSection.size());
+    const std::size_t dot = rest.rfind('.');
+    auto& watch = watches_[dot == std::string::npos ? std::string() : rest.substr(0, dot)];
+    if (!watch) watch = std::make_unique<Watch>();
+    watch->options.emplace(rest.substr(dot == std::string::npos ? 0 : dot + 1), at->second);
+  }
+  for (const auto& [name, watch] : watches_) watch->Compile();
+}
+
+RecordingPolicy::~RecordingPolicy() = default;
+RecordingPolicy::RecordingPolicy(RecordingPolicy&&) noexcept = default;
+RecordingPolicy& RecordingPolicy::operator=(RecordingPolicy&&) noexcept = default;
+
+std::vector<const RecordingPolicy::Watch*> RecordingPolicy::WatchesOf(const std::string& name) const {
+  std::vector<const Watch*> unnamed;
+  for (const auto& [key, watch] : watches_) {
+    if (key.empty() || key[0] == kUnnamed) {
+      unnamed.push_back(watch.get());
+    } else if (name == key || name.starts_with(key + ".")) {
+      return {watch.get()};
+    }
+  }
+  return unnamed;
+}
+
+std::optional<RecordingPolicy::Reason> RecordingPolicy::WhyNot(const TensorDef& def,
+                                                               std::uint64_t step) const {
+  if (!IsOfWatch(def.key.kind)) return std::nullopt;
+  for (const Watch* watch : WatchesOf(def.key.name)) {
+    if (auto why = watch->WhyNot(def, step)) return why;
+  }
+  return std::nullopt;
+}
+
+std::string RecordingPolicy::LeavesOut() const {
+  std::set<std::string> options;
+  for (const auto& [name, watch] : watches_) {
+    if (watch->include) options.insert(watch->Text("include"));
+    if (watch->exclude) options.insert(watch->Text("exclude"));
+  }
+  std::string text;
+  for (const std::string& option : options) text += (text.empty() ? "" : ", ") + option;
+  return text;
+}
+
+}  // namespace statcollect::query

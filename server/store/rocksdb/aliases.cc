@@ -1,0 +1,120 @@
+#include "server/store/rocksdb/aliases.h"
+
+#include <string>
+#include <vector>
+
+#include "server/store/rocksdb/block_source.h"
+#include "server/store/rocksdb/catalogue_keys.h"
+#include "server/store/rocksdb/families.h"
+#include "server/store/rocksdb/util.h"
+
+namespace statcollect {
+namespace {
+
+constexpr std::size_t kTakeOverBatchBytes = 4 << 20;
+
+rocksdb::Slice ContentKey(const BlockDigest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+
+// `listed_as`: so that equal blocks can be aliases of this one; null: not listed.
+void PutContent(const Database& database, rocksdb::WriteBatch& batch, const StatKey& key,
+                const EncodedBlock& block, const BlockDigest* listed_as) {
+  const std::string encoded_key = EncodeStatKey(key);
+  (void)batch.Put(database.families[kStats], encoded_key, block.stats);
+  if (!block.sums.empty()) (void)batch.Put(database.families[kSketches], encoded_key, block.sums);
+  if (listed_as != nullptr)
+    (void)batch.Put(database.families[kContents], ContentKey(*listed_as), encoded_key);
+}
+
+Result<std::vector<AttemptId>> UsersOf(const Database& database, AttemptId owner) {
+  std::vector<AttemptId> users;
+  const KeyRange range = AttemptRange('x', owner);
+  auto it = Iterate(*database.db, database.families[kCatalogue], range);
+  for (; it->Valid(); it->Next()) {
+    if (it->key().size() == 9) users.push_back(ReadU32(View(it->key()).substr(5)));
+  }
+  STATCOLLECT_RETURN_IF_ERROR(
+      FromRocks("list the runs that share blocks with attempt " + std::to_string(owner), it->status()));
+  return users;
+}
+
+}  // namespace
+
+std::optional<StatKey> Aliases::FindTwin(const BlockDigest& digest) {
+  const auto database = database_.Pin();
+  if (database == nullptr) return std::nullopt;
+  rocksdb::PinnableSlice value;
+  if (!database->db->Get({}, database->families[kContents], ContentKey(digest), &value).ok())
+    return std::nullopt;
+  const auto key = DecodeStatKey(View(value));
+  return key && live_.Contains(key->attempt) ? key : std::nullopt;
+}
+
+void Aliases::Put(const Database& database, rocksdb::WriteBatch& batch, const EncodedStatBlock& block,
+                  AttemptId user) {
+  if (block.twin && live_.Contains(block.twin->attempt)) {
+    (void)batch.Put(database.families[kStats], EncodeStatKey(block.key), block.alias);
+    NoteAlias(database, batch, block.twin->attempt, user);
+  } else {
+    PutContent(database, batch, block.key, block.own, block.worth_listing ? &block.digest : nullptr);
+  }
+}
+
+// In the catalogue, once.
+void Aliases::NoteAlias(const Database& database, rocksdb::WriteBatch& batch, AttemptId owner,
+                        AttemptId user) {
+  if (owner == user) return;
+  {
+    std::lock_guard lock(noted_mutex_);
+    if (!noted_.emplace(owner, user).second) return;
+  }
+  (void)batch.Put(database.families[kCatalogue], KeyBuilder('x').U32(owner).U32(user).Take(), "");
+}
+
+void Aliases::RetireTargets(std::span<const AttemptId> ids) {
+  std::unique_lock lock(targets_mutex_);
+  for (const AttemptId id : ids) live_.Remove(id);
+}
+
+Status Aliases::TakeOver(const Database& database, std::span<const AttemptId> going) {
+  for (const AttemptId owner : going) {
+    auto users = UsersOf(database, owner);
+    if (!users.ok()) return users.status();
+    for (const AttemptId user : *users) {
+      if (!live_.Contains(user)) continue;
+      STATCOLLECT_RETURN_IF_ERROR(TakeOverFrom(database, owner, user));
+    }
+  }
+  return Status::Ok();
+}
+
+Status Aliases::TakeOverFrom(const Database& database, AttemptId owner, AttemptId user) {
+  const std::string attempted = "take over shared blocks of attempt " + std::to_string(owner);
+  const KeyRange range = PrefixRange(KeyBuilder().U32(user).Take());
+  BlockSource source(*database.db, StatFamiliesOf(database));
+  rocksdb::WriteBatch batch;
+  auto it = Iterate(*database.db, database.families[kStats], range, /*scan=*/true);
+  for (; it->Valid(); it->Next()) {
+    const auto key = DecodeStatKey(View(it->key()));
+    if (!key) continue;
+    auto reader = BlockReader::Open(*key, View(it->value()));
+    if (!reader.ok()) return reader.status();
+    if (reader->kind() != BlockReader::Kind::kAlias || reader->target().attempt != owner) continue;
+    BlockColumns block;
+    STATCOLLECT_RETURN_IF_ERROR(source.Read(*key, *reader, /*sketches=*/true, &block));
+    PutContent(database, batch, *key, EncodeBlock(block, reader->digest()), &reader->digest());
+    if (batch.GetDataSize() < kTakeOverBatchBytes) continue;
+    STATCOLLECT_RETURN_IF_ERROR(database_.Write(attempted, database, batch, true, /*frees_space=*/true));
+    batch.Clear();
+  }
+  STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, it->status()));
+  return database_.Write(attempted, database, batch, true, /*frees_space=*/true);
+}
+
+void Aliases::Forget() {
+  std::lock_guard lock(noted_mutex_);
+  noted_.clear();
+}
+
+}  // namespace statcollect

@@ -1,0 +1,67 @@
+// Blocks of equal content: one is stored, the others are aliases of it, in any run.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_ALIASES_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_ALIASES_H_
+
+#include <mutex>
+#include <optional>
+#include <set>
+#include <shared_mutex>
+#include <span>
+#include <utility>
+
+#include <rocksdb/write_batch.h>
+
+#include "common/status.h"
+#include "server/store/block_digest.h"
+#include "server/store/codec/stat_encoder.h"
+#include "server/store/key.h"
+#include "server/store/live_attempts.h"
+#include "server/store/rocksdb/recovery.h"
+
+namespace statcollect {
+
+// Invariant: the catalogue names every attempt (user) that has aliases of blocks of another one (owner), so
+// that whoever removes the owner finds them.
+//
+// Threads: any may call FindTwin. Put is called by one thread at a time, with the lock of HoldTargets held
+// until the batch is written. RetireTargets and TakeOver are called by one thread at a time, which removes
+// the attempts.
+class Aliases {
+ public:
+  // Borrows both.
+  Aliases(RecoverableDatabase& database, LiveAttempts& live) : database_(database), live_(live) {}
+
+  // A block of equal content that a new one may be an alias of, as of now.
+  std::optional<StatKey> FindTwin(const BlockDigest& digest);
+
+  // While it is held no attempt ceases to be a target of aliases.
+  std::shared_lock<std::shared_mutex> HoldTargets() { return std::shared_lock(targets_mutex_); }
+  // Adds a block of `user` to the batch: as an alias where it has a twin that still exists, else as it is.
+  void Put(const Database& database, rocksdb::WriteBatch& batch, const EncodedStatBlock& block,
+           AttemptId user);
+
+  // From its return on, no block becomes an alias of one of these attempts. Waits for HoldTargets.
+  void RetireTargets(std::span<const AttemptId> ids);
+  // Blocks of attempts that stay and are aliases of blocks of attempts that go get their content themselves,
+  // durably.
+  Status TakeOver(const Database& database, std::span<const AttemptId> going);
+
+  // The database has been opened again: of what was noted, nothing is known to be written.
+  void Forget();
+
+ private:
+  void NoteAlias(const Database& database, rocksdb::WriteBatch& batch, AttemptId owner, AttemptId user);
+  Status TakeOverFrom(const Database& database, AttemptId owner, AttemptId user);
+
+  RecoverableDatabase& database_;
+  LiveAttempts& live_;
+  // Shared: a batch that may have aliases is being written; unique: attempts cease to be targets.
+  std::shared_mutex targets_mutex_;
+  std::mutex noted_mutex_;
+  // Owner and user of aliases known to be in the catalogue. Guarded by noted_mutex_.
+  std::set<std::pair<AttemptId, AttemptId>> noted_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_ALIASES_H_

@@ -1,0 +1,107 @@
+#include "server/store/rocksdb/append.h"
+
+#include <string>
+
+#include "server/store/codec/catalogue.h"
+#include "server/store/codec/stat_encoder.h"
+#include "server/store/rocksdb/catalogue_keys.h"
+#include "server/store/rocksdb/families.h"
+#include "server/store/rocksdb/records.h"
+#include "server/store/rocksdb/stream_writer.h"
+#include "server/store/rocksdb/util.h"
+
+namespace statcollect {
+namespace {
+
+// About what a batch of them takes, so that it need not grow.
+std::size_t BytesOf(std::span<const AppendItem> items) {
+  std::size_t bytes = 4096 * items.size();
+  for (const AppendItem& item : items) {
+    if (item.prepared == nullptr) continue;
+    const auto& prepared = static_cast<const RocksPreparedBatch&>(*item.prepared);
+    for (const EncodedStatBlock& block : prepared.blocks)
+      bytes += 128 + block.own.stats.size() + block.own.sums.size();
+    for (const auto& entry : prepared.entries) bytes += 16 + entry.key.size() + entry.value.size();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::unique_ptr<StreamWriter> Appender::NewWriter(AttemptId attempt, std::uint32_t rank) {
+  return std::make_unique<RocksStreamWriter>(
+      attempt, rank,
+      StatEncoder::Options{
+          .find_twin = [this](const BlockDigest& digest) { return aliases_.FindTwin(digest); },
+          .key_frame_bytes = &key_frame_bytes_});
+}
+
+Status Appender::Append(std::span<const AppendItem> items) {
+  // Held over the write: whoever removes an attempt knows all aliases of its blocks.
+  const auto targets = aliases_.HoldTargets();
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  rocksdb::WriteBatch batch(BytesOf(items));
+  for (const AppendItem& item : items) STATCOLLECT_RETURN_IF_ERROR(AddItem(*database, batch, item));
+  return database_.Write("append " + std::to_string(items.size()) + " batches", *database, batch, fsync_);
+}
+
+Status Appender::AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item) {
+  std::unique_ptr<PreparedBatch> own;
+  if (item.prepared == nullptr) own = NewWriter(item.attempt, item.rank)->Prepare(*item.batch);
+  const auto& prepared =
+      static_cast<const RocksPreparedBatch&>(item.prepared != nullptr ? *item.prepared : *own);
+  for (const auto& entry : prepared.entries)
+    (void)batch.Put(database.families[entry.family], entry.key, entry.value);
+  for (const EncodedStatBlock& block : prepared.blocks) aliases_.Put(database, batch, block, item.attempt);
+  (void)batch.Put(database.families[kCatalogue], RankKey('m', item.attempt, item.rank), Encode(*item.meta));
+  return AddInfo(database, batch, item);
+}
+
+// What the hello said is large and does not change: written once, not with each append.
+Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item) {
+  {
+    std::lock_guard lock(with_info_mutex_);
+    if (!with_info_.emplace(item.attempt, item.rank).second) return Status::Ok();
+  }
+  std::string stored;
+  const std::string key = RankKey('i', item.attempt, item.rank);
+  const rocksdb::Status read = database.db->Get({}, database.families[kCatalogue], key, &stored);
+  if (!read.IsNotFound())
+    return FromRocks("read what the hello told" + OfRank(item.attempt, item.rank), read);
+  (void)batch.Put(database.families[kCatalogue], key, Encode(item.meta->info));
+  return Status::Ok();
+}
+
+Status Appender::PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) {
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  rocksdb::WriteBatch batch;
+  (void)batch.Put(database->families[kCatalogue], RankKey('i', attempt, rank), Encode(meta.info));
+  (void)batch.Put(database->families[kCatalogue], RankKey('m', attempt, rank), Encode(meta));
+  STATCOLLECT_RETURN_IF_ERROR(database_.Write("write rank " + std::to_string(rank), *database, batch, true));
+  std::lock_guard lock(with_info_mutex_);
+  with_info_.emplace(attempt, rank);
+  return Status::Ok();
+}
+
+Status Appender::PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) {
+  if (!live_.Contains(attempt))
+    return {Code::kNotFound, "add events: attempt " + std::to_string(attempt) + " has been removed"};
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  rocksdb::WriteBatch batch;
+  for (const CollectorEvent& own : events) {
+    const std::string key =
+        StepPrefix(attempt, own.rank, own.event.step) + KeyBuilder().U64(kCollectorsOwn | own.number).Take();
+    (void)batch.Put(database->families[kEvents], key, Encode(own.event));
+  }
+  return database_.Write("add " + std::to_string(events.size()) + " events", *database, batch, true);
+}
+
+void Appender::Forget() {
+  std::lock_guard lock(with_info_mutex_);
+  with_info_.clear();
+}
+
+}  // namespace statcollect

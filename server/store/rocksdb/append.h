@@ -1,0 +1,57 @@
+// Writes of records: the committer's batches, the ranks' states, the collector's own events.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_APPEND_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_APPEND_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <utility>
+
+#include <rocksdb/write_batch.h>
+
+#include "common/status.h"
+#include "server/store/rocksdb/aliases.h"
+#include "server/store/rocksdb/recovery.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+// The methods are those of Store, and have its contracts.
+//
+// Threads: any. Append is called by one committer at a time; whoever calls PutEvents holds the store's
+// catalogue mutex, so that the attempt stays.
+class Appender {
+ public:
+  // Borrows the database, the aliases and the attempts. `fsync`: an append is synced.
+  Appender(RecoverableDatabase& database, Aliases& aliases, LiveAttempts& live, bool fsync)
+      : database_(database), aliases_(aliases), live_(live), fsync_(fsync) {}
+
+  std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank);
+  Status Append(std::span<const AppendItem> items);
+  Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta);
+  Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events);
+
+  // The database has been opened again: of what was noted, nothing is known to be written.
+  void Forget();
+
+ private:
+  Status AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item);
+  Status AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item);
+
+  RecoverableDatabase& database_;
+  Aliases& aliases_;
+  LiveAttempts& live_;
+  const bool fsync_;
+  std::atomic<std::size_t> key_frame_bytes_{0};  // shared by the streams' encoders
+  std::mutex with_info_mutex_;
+  // Ranks known to have what their hello said. Guarded by with_info_mutex_.
+  std::set<std::pair<AttemptId, std::uint32_t>> with_info_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_APPEND_H_

@@ -1,0 +1,189 @@
+#include "server/store/rocksdb/catalogue.h"
+
+#include <charconv>
+#include <set>
+#include <utility>
+
+#include "server/store/codec/sealed.h"
+#include "server/store/rocksdb/catalogue_keys.h"
+#include "server/store/rocksdb/census.h"
+#include "server/store/rocksdb/families.h"
+#include "server/store/rocksdb/values.h"
+
+namespace statcollect {
+namespace {
+
+constexpr char kNextAttemptKey[] = "next_attempt";
+constexpr std::uint8_t kKeptVersion = 1;
+constexpr std::uint8_t kDocumentVersion = 1;
+
+Result<AttemptId> NextAttemptId(const Database& database) {
+  std::string text;
+  const rocksdb::Status read = database.db->Get({}, database.families[kDefault], kNextAttemptKey, &text);
+  if (read.IsNotFound()) return AttemptId{1};
+  STATCOLLECT_RETURN_IF_ERROR(FromRocks("read the next attempt's number", read));
+  AttemptId id = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  if (error != std::errc() || end != text.data() + text.size() || id == 0) {
+    return Status(Code::kDataLoss, "read the next attempt's number: it is no number; restore a checkpoint");
+  }
+  return id;
+}
+
+Result<std::vector<AttemptMeta>> AttemptsOf(const Database& database, const std::string& run) {
+  return ReadValues<AttemptMeta>(database, "attempts of run '" + run + "'", kCatalogue,
+                                 PrefixRange(AttemptPrefix(run)));
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> Catalogue::ListRuns() {
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  auto attempts = ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts());
+  if (!attempts.ok()) return attempts.status();
+  std::vector<std::string> runs;
+  for (const AttemptMeta& attempt : *attempts) {
+    if (runs.empty() || runs.back() != attempt.run) runs.push_back(attempt.run);
+  }
+  return runs;
+}
+
+Result<std::vector<AttemptMeta>> Catalogue::Attempts(const std::string& run) {
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  return AttemptsOf(*database, run);
+}
+
+Result<AttemptMeta> Catalogue::CreateAttempt(const AttemptMeta& wanted) {
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  auto existing = AttemptsOf(*database, wanted.run);
+  if (!existing.ok()) return existing.status();
+  auto next = NextAttemptId(*database);
+  if (!next.ok()) return next.status();
+  AttemptMeta attempt = wanted;
+  attempt.id = *next;
+  attempt.number = existing->empty() ? 1 : existing->back().number + 1;
+  rocksdb::WriteBatch batch;
+  (void)batch.Put(database->families[kDefault], kNextAttemptKey, std::to_string(attempt.id + 1));
+  (void)batch.Put(database->families[kCatalogue], AttemptKey(attempt), Encode(attempt));
+  STATCOLLECT_RETURN_IF_ERROR(
+      database_.Write("create attempt of run '" + wanted.run + "'", *database, batch, true));
+  live_.Add(attempt.id);
+  return attempt;
+}
+
+Status Catalogue::CheckRun(const std::string& attempted, const std::string& run) {
+  auto attempts = Attempts(run);
+  if (!attempts.ok()) return attempts.status();
+  if (!attempts->empty()) return Status::Ok();
+  return {Code::kNotFound, attempted + ": there is no such run; statctl runs lists them"};
+}
+
+Status Catalogue::KeepRun(const std::string& run, bool keep) {
+  const std::string attempted = "keep run '" + run + "'";
+  STATCOLLECT_RETURN_IF_ERROR(CheckRun(attempted, run));
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  rocksdb::WriteBatch batch;
+  if (keep) {
+    (void)batch.Put(database->families[kCatalogue], KeptKey(run), Seal(kKeptVersion, ""));
+  } else {
+    (void)batch.Delete(database->families[kCatalogue], KeptKey(run));
+  }
+  return database_.Write(attempted, *database, batch, true);
+}
+
+Status Catalogue::PutDocument(const std::string& run, const std::string& name,
+                              const std::optional<std::string>& content) {
+  const std::string attempted = "store " + name + " of run '" + run + "'";
+  if (content && content->size() > kDocumentBytesMax) {
+    return {Code::kInvalidArgument, attempted + ": found " + std::to_string(content->size()) +
+                                        " bytes; expected at most " + std::to_string(kDocumentBytesMax)};
+  }
+  STATCOLLECT_RETURN_IF_ERROR(CheckRun(attempted, run));
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  rocksdb::WriteBatch batch;
+  if (content) {
+    (void)batch.Put(database->families[kCatalogue], DocumentKey(run, name), Seal(kDocumentVersion, *content));
+  } else {
+    (void)batch.Delete(database->families[kCatalogue], DocumentKey(run, name));
+  }
+  return database_.Write(attempted, *database, batch, true);
+}
+
+Result<std::optional<std::string>> Catalogue::Document(const std::string& run, const std::string& name) {
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  const std::string attempted = "read " + name + " of run '" + run + "'";
+  std::string sealed;
+  const rocksdb::Status read =
+      database->db->Get({}, database->families[kCatalogue], DocumentKey(run, name), &sealed);
+  if (read.IsNotFound()) return std::optional<std::string>();
+  STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, read));
+  auto payload = Unseal(attempted, sealed, kDocumentVersion);
+  if (!payload.ok()) return payload.status();
+  return std::optional(std::string(*payload));
+}
+
+Result<std::map<std::uint32_t, RankMeta>> Catalogue::Ranks(AttemptId attempt) {
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  const std::string what = "ranks of attempt " + std::to_string(attempt);
+  std::map<std::uint32_t, RankMeta> ranks;
+  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<RankMeta>(
+      *database, what, kCatalogue, AttemptRange('m', attempt), [&](std::string_view key, RankMeta meta) {
+        ranks[ReadU32(key.substr(kRankInKey))] = std::move(meta);
+      }));
+  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<SessionInfo>(
+      *database, what, kCatalogue, AttemptRange('i', attempt), [&](std::string_view key, SessionInfo info) {
+        const auto found = ranks.find(ReadU32(key.substr(kRankInKey)));
+        if (found != ranks.end()) found->second.info = std::move(info);
+      }));
+  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<SettingRecord>(
+      *database, what, kCatalogue, AttemptRange('c', attempt),
+      [&](std::string_view key, SettingRecord setting) {
+        if (const auto found = ranks.find(ReadU32(key.substr(kRankInKey))); found != ranks.end())
+          found->second.info.config[std::move(setting.name)] = std::move(setting.value);
+      }));
+  return ranks;
+}
+
+Result<std::vector<TensorDef>> Catalogue::Activations(AttemptId attempt, std::uint32_t rank) {
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  return ReadValues<TensorDef>(*database, "activations" + OfRank(attempt, rank), kCatalogue,
+                               PrefixRange(RankKey('a', attempt, rank)));
+}
+
+Result<std::vector<Layout>> Catalogue::Layouts(AttemptId attempt, std::uint32_t rank) {
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  return ReadValues<Layout>(*database, "layouts" + OfRank(attempt, rank), kCatalogue,
+                            PrefixRange(RankKey('l', attempt, rank)));
+}
+
+Result<std::vector<AttemptTally>> Catalogue::Census() {
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  return TakeCensus(*database);
+}
+
+Status Catalogue::LoadAttempts(const Database& database, LiveAttempts& live) {
+  std::set<AttemptId> found;
+  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<AttemptMeta>(
+      database, "attempts", kCatalogue, AllAttempts(),
+      [&](std::string_view, const AttemptMeta& attempt) { found.insert(attempt.id); }));
+  auto next = NextAttemptId(database);
+  if (!next.ok()) return next.status();
+  for (const AttemptId id : live.snapshot().live) {
+    if (!found.contains(id)) live.Remove(id);
+  }
+  for (const AttemptId id : found) live.Add(id);
+  live.SetNext(*next);
+  return Status::Ok();
+}
+
+}  // namespace statcollect

@@ -1,0 +1,54 @@
+// Runs, attempts, ranks, definitions and documents, in the catalogue's family.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_CATALOGUE_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_CATALOGUE_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "server/store/live_attempts.h"
+#include "server/store/rocksdb/database.h"
+#include "server/store/rocksdb/recovery.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+// The methods are those of Store, and have its contracts.
+//
+// Threads: any may read. Whoever writes (CreateAttempt, KeepRun, PutDocument) holds the store's catalogue
+// mutex, so that a run that was found is still there when it is written. What is written is synced.
+class Catalogue {
+ public:
+  // Borrows both.
+  Catalogue(RecoverableDatabase& database, LiveAttempts& live) : database_(database), live_(live) {}
+
+  Result<std::vector<std::string>> ListRuns();
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run);
+  Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted);
+  Status KeepRun(const std::string& run, bool keep);
+  Status PutDocument(const std::string& run, const std::string& name,
+                     const std::optional<std::string>& content);
+  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name);
+  Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt);
+  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank);
+  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank);
+  Result<std::vector<AttemptTally>> Census();
+
+  // Sets `live` to the attempts that the database has: after a write that failed they may not be those that
+  // were wanted.
+  static Status LoadAttempts(const Database& database, LiveAttempts& live);
+
+ private:
+  // kNotFound unless there is such a run.
+  Status CheckRun(const std::string& attempted, const std::string& run);
+
+  RecoverableDatabase& database_;
+  LiveAttempts& live_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_CATALOGUE_H_

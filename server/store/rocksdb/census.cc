@@ -1,0 +1,88 @@
+#include "server/store/rocksdb/census.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "server/store/rocksdb/catalogue_keys.h"
+#include "server/store/rocksdb/values.h"
+
+namespace statcollect {
+namespace {
+
+Result<std::set<std::string>> KeptRuns(const Database& database) {
+  std::set<std::string> kept;
+  const KeyRange range("k", "l");
+  auto it = Iterate(*database.db, database.families[kCatalogue], range);
+  for (; it->Valid(); it->Next()) kept.emplace(View(it->key()).substr(1));
+  STATCOLLECT_RETURN_IF_ERROR(FromRocks("read which runs are kept", it->status()));
+  return kept;
+}
+
+void AddRank(const RankMeta& rank, AttemptTally* tally) {
+  ++tally->ranks;
+  tally->records += rank.records;
+  for (const auto& [cause, count] : rank.dropped) tally->dropped[cause] += count;
+  tally->last_write_unix_nanos = std::max(tally->last_write_unix_nanos, rank.last_write_unix_nanos);
+  tally->finished = tally->finished && rank.finished;
+}
+
+Status AddSizes(const Database& database, std::vector<AttemptTally>* tallies) {
+  std::vector<AttemptId> ids;
+  for (const AttemptTally& tally : *tallies) ids.push_back(tally.meta.id);
+  for (const Family family : kOfAttempts) {
+    auto sizes = SizesOf(database, family, ids, /*memtables=*/true);
+    if (!sizes.ok()) return sizes.status();
+    for (std::size_t i = 0; i < ids.size(); ++i) (*tallies)[i].bytes += (*sizes)[i];
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::vector<AttemptTally>> TakeCensus(const Database& database) {
+  auto attempts = ReadValues<AttemptMeta>(database, "attempts", kCatalogue, AllAttempts());
+  if (!attempts.ok()) return attempts.status();
+  const auto kept = KeptRuns(database);
+  if (!kept.ok()) return kept.status();
+  std::vector<AttemptTally> tallies;
+  std::map<AttemptId, std::size_t> places;
+  for (AttemptMeta& attempt : *attempts) {
+    places[attempt.id] = tallies.size();
+    const bool is_kept = kept->contains(attempt.run);
+    tallies.push_back({.meta = std::move(attempt), .finished = true, .kept = is_kept});
+    tallies.back().last_write_unix_nanos = tallies.back().meta.start_unix_nanos;
+  }
+  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<RankMeta>(database, "ranks", kCatalogue, KeyRange("m", "n"),
+                                                     [&](std::string_view key, const RankMeta& rank) {
+                                                       const auto place = places.find(ReadU32(key.substr(1)));
+                                                       if (place != places.end())
+                                                         AddRank(rank, &tallies[place->second]);
+                                                     }));
+  for (AttemptTally& tally : tallies) tally.finished = tally.finished && tally.ranks >= tally.meta.world_size;
+  STATCOLLECT_RETURN_IF_ERROR(AddSizes(database, &tallies));
+  return tallies;
+}
+
+Result<std::vector<std::uint64_t>> SizesOf(const Database& database, Family family,
+                                           std::span<const AttemptId> attempts, bool memtables) {
+  std::vector<std::string> bounds;
+  bounds.reserve(2 * attempts.size());
+  for (const AttemptId id : attempts) {
+    bounds.push_back(KeyBuilder().U32(id).Take());
+    bounds.push_back(PrefixEnd(bounds.back()));
+  }
+  std::vector<rocksdb::Range> ranges;
+  for (std::size_t i = 0; i < attempts.size(); ++i) ranges.emplace_back(bounds[2 * i], bounds[2 * i + 1]);
+  std::vector<std::uint64_t> sizes(ranges.size());
+  rocksdb::SizeApproximationOptions options;
+  options.include_memtables = memtables;
+  STATCOLLECT_RETURN_IF_ERROR(FromRocks(
+      "measure attempts", database.db->GetApproximateSizes(options, database.families[family], ranges.data(),
+                                                           static_cast<int>(ranges.size()), sizes.data())));
+  return sizes;
+}
+
+}  // namespace statcollect

@@ -1,0 +1,25 @@
+// What RocksDB has to do with checkpoints: making one of a store, and how much space a store takes.
+// RestoreCheckpoint is in rocksdb_store.h.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_CHECKPOINT_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_CHECKPOINT_H_
+
+#include <string>
+
+#include "common/status.h"
+#include "server/store/rocksdb/database.h"
+#include "server/store/rocksdb/recovery.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+// As Store::Usage, of the store in this directory. `database`: null if it could not be opened again.
+// Thread-safe.
+Result<StoreUsage> MeasureUsage(const std::string& data_dir, const Database* database);
+
+// As Store::Checkpoint, of the store in `data_dir`. One at a time.
+Result<CheckpointReport> MakeCheckpoint(RecoverableDatabase& store, const std::string& data_dir,
+                                        const std::string& directory);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_CHECKPOINT_H_

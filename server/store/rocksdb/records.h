@@ -1,0 +1,29 @@
+// Reads of records that are more than a range of values.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_RECORDS_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_RECORDS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "server/store/rocksdb/database.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+// In keys of events: agents number their records from 1, the collector its own from here.
+inline constexpr std::uint64_t kCollectorsOwn = std::uint64_t{1} << 63;
+
+// As the methods of Store. Thread-safe.
+Result<std::vector<std::uint64_t>> ReadStatSteps(const Database& database, AttemptId attempt,
+                                                 std::uint32_t rank, StepBounds bounds);
+Result<std::vector<EventRecord>> ReadEvents(const Database& database, AttemptId attempt, std::uint32_t rank);
+Result<std::vector<StoredCapture>> ReadCaptures(const Database& database, AttemptId attempt,
+                                                std::uint32_t rank, StepBounds steps);
+Result<std::string> ReadCaptureChunk(const Database& database, AttemptId attempt, std::uint32_t rank,
+                                     std::uint64_t step, std::uint32_t activation, std::uint32_t offset);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_RECORDS_H_

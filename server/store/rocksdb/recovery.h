@@ -1,0 +1,75 @@
+// The store's RocksDB: opened, written to, and opened again once a full disk has space.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_RECOVERY_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_RECOVERY_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <rocksdb/write_batch.h>
+
+#include "common/status.h"
+#include "server/store/live_attempts.h"
+#include "server/store/rocksdb/database.h"
+#include "server/store/rocksdb/database_opener.h"
+#include "server/store/rocksdb/rocksdb_store.h"
+#include "server/store/rocksdb/write_health.h"
+
+namespace statcollect {
+
+// Every use of RocksDB goes through Pin, so that Recover knows when nobody uses it.
+//
+// Threads: any. mutex_ guards the pointer and is held while RocksDB is opened again, so Pin waits for that;
+// `on_opened` runs under it and must not call back. mutex_ is taken after every other lock of the store but
+// those that `on_opened` takes.
+class RecoverableDatabase {
+ public:
+  // Gets each database that was opened for writing before any other thread sees it. An error: the store
+  // takes no writes.
+  using OnOpened = std::function<Status(const Database&)>;
+
+  // The caller holds the directory's lock for as long as this lives.
+  RecoverableDatabase(const std::string& directory, const RocksDbStoreOptions& options,
+                      std::shared_ptr<LiveAttempts> live, OnOpened on_opened);
+
+  // Once, before anything else.
+  Status Open();
+
+  // Keeps RocksDB open until the pointer is gone; null: it could not be opened again. Never held while
+  // waiting for something that needs Recover.
+  std::shared_ptr<Database> Pin();
+  // What to return where Pin returned null.
+  static Status Closed();
+
+  // A failed write may have reached the disk in part: nothing is written after it, until the store is opened
+  // again. `frees_space`: is left to RocksDB, which refuses it if more than a compaction has failed for want
+  // of space.
+  Status Write(const std::string& attempted, const Database& database, rocksdb::WriteBatch& batch, bool sync,
+               bool frees_space = false);
+
+  // Whether writes are taken.
+  Status health() const { return health_->status(); }
+  // Opens RocksDB again, unless somebody uses it: then it returns `failure`, which health() was, and asks
+  // scans that have lasted for long to end.
+  Status Recover(const Status& failure);
+
+ private:
+  Status ReopenLocked(const Status& failure);
+
+  const std::string directory_;
+  const std::function<void(const std::string&)> log_;
+  const DatabaseOpener opener_;
+  const OnOpened on_opened_;
+  const std::shared_ptr<WriteHealth> health_ = std::make_shared<WriteHealth>();
+  std::mutex mutex_;
+  // Guarded by mutex_:
+  std::shared_ptr<Database> database_;
+  std::optional<std::chrono::steady_clock::time_point> waiting_since_;  // Recover found scans under way
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_RECOVERY_H_

@@ -1,0 +1,42 @@
+// Ranges of values that the catalogue's codec can decode.
+#ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_VALUES_H_
+#define STATCOLLECT_SERVER_STORE_ROCKSDB_VALUES_H_
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/status.h"
+#include "server/store/codec/catalogue.h"
+#include "server/store/rocksdb/database.h"
+#include "server/store/rocksdb/families.h"
+#include "server/store/rocksdb/util.h"
+
+namespace statcollect {
+
+// Calls visit(key, value) for each value of the range, in key order. `what` names the values in errors.
+template <typename T, typename Visit>
+Status ForEachValue(const Database& database, const std::string& what, Family family, const KeyRange& range,
+                    const Visit& visit) {
+  auto it = Iterate(*database.db, database.families[family], range);
+  for (; it->Valid(); it->Next()) {
+    auto value = Decode<T>(what + ", key " + it->key().ToString(/*hex=*/true), View(it->value()));
+    if (!value.ok()) return value.status();
+    visit(View(it->key()), *std::move(value));
+  }
+  return FromRocks("read " + what, it->status());
+}
+
+template <typename T>
+Result<std::vector<T>> ReadValues(const Database& database, const std::string& what, Family family,
+                                  const KeyRange& range) {
+  std::vector<T> values;
+  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<T>(
+      database, what, family, range, [&](std::string_view, T value) { values.push_back(std::move(value)); }));
+  return values;
+}
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_ROCKSDB_VALUES_H_
