@@ -1,6 +1,6 @@
 // Statistics of one tensor: definitions, and the engine that computes them.
 //
-// Elements are read in logical row-major order, whatever the strides. A complex element is two real components
+// Elements are read in logical row-major order, whatever the strides. A complex element is two components
 // (real, imaginary). Integers and bools are converted to float64 first, so |x| > 2^53 is rounded.
 //
 //   nan, pos_inf, neg_inf   number of such elements
@@ -14,8 +14,8 @@
 //                           the groups, Charikar, Chen, Farach-Colton 2002, with a sign for each element)
 //
 // Determinism: components are split into chunks of a fixed size, each chunk is reduced in a fixed order, and
-// chunks are combined in index order (cpu/kernels.h, cpu/engine.h). Results therefore do not depend on threads,
-// strides or instruction set.
+// chunks are combined in index order (cpu/kernels.h, cpu/engine.h). Results therefore do not depend on
+// threads, strides or instruction set.
 #ifndef STATCOLLECT_AGENT_STATS_STATS_H_
 #define STATCOLLECT_AGENT_STATS_STATS_H_
 
@@ -35,8 +35,8 @@ struct CpuTensor {
   std::span<const std::int64_t> strides;
 };
 
-// Checks pointer, dtype, shape and strides without reading the data. kInvalidArgument: null data with elements,
-// unknown dtype, negative size, different lengths of strides and shape, more than 2^62 elements, data not
+// Checks pointer, dtype, shape and strides without reading the data. kInvalidArgument: null data with
+// elements, unknown dtype, negative size, different lengths of strides and shape, more than 2^62 elements, data not
 // aligned to the element.
 Status Validate(const CpuTensor& tensor);
 
@@ -54,8 +54,8 @@ TensorStats ComputeCpu(const CpuTensor& tensor, std::span<double> sketch, std::s
 void CopyElements(const CpuTensor& tensor, std::uint64_t elements, void* to) noexcept;
 
 // Counts the binary exponents floor(log2(|x|)) of the finite nonzero components: counts[e - lowest] is the
-// count of exponent e; the first and the last count include everything beyond them. Exponents of float64 range
-// from -1074 to 1023. A separate pass, at about 2 ns per component. Precondition: Validate(tensor) is OK.
+// count of exponent e; the first and the last count include everything beyond them. Exponents of float64
+// range from -1074 to 1023. A separate pass, at about 2 ns per component. Precondition: Validate(tensor) is OK.
 void CountExponents(const CpuTensor& tensor, int lowest, std::span<std::uint64_t> counts) noexcept;
 
 }  // namespace statcollect::stats
