@@ -36,8 +36,8 @@ struct CpuTensor {
 };
 
 // Checks pointer, dtype, shape and strides without reading the data. kInvalidArgument: null data with
-// elements, unknown dtype, negative size, different lengths of strides and shape, more than 2^62 elements, data not
-// aligned to the element.
+// elements, unknown dtype, negative size, different lengths of strides and shape, more than 2^62 elements,
+// data not aligned to the element.
 Status Validate(const CpuTensor& tensor);
 
 class CpuWorkers;
@@ -55,7 +55,8 @@ void CopyElements(const CpuTensor& tensor, std::uint64_t elements, void* to) noe
 
 // Counts the binary exponents floor(log2(|x|)) of the finite nonzero components: counts[e - lowest] is the
 // count of exponent e; the first and the last count include everything beyond them. Exponents of float64
-// range from -1074 to 1023. A separate pass, at about 2 ns per component. Precondition: Validate(tensor) is OK.
+// range from -1074 to 1023. A separate pass, at about 2 ns per component. Precondition: Validate(tensor) is
+// OK.
 void CountExponents(const CpuTensor& tensor, int lowest, std::span<std::uint64_t> counts) noexcept;
 
 }  // namespace statcollect::stats
