@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/parse.h"
 
 namespace statcollect {
 namespace {
@@ -41,15 +41,13 @@ Status Invalid(std::string message) {
 Result<std::optional<std::uint32_t>> ReadNumber(const GetEnv& getenv, const std::string& name) {
   const auto text = getenv(name);
   if (!text) return std::optional<std::uint32_t>();
-  std::uint32_t value = 0;
-  const char* end = text->data() + text->size();
-  const auto [stop, error] = std::from_chars(text->data(), end, value);
-  if (error != std::errc() || stop != end) {
+  const auto value = ParseNumber<std::uint32_t>(*text);
+  if (!value) {
     return Invalid(name + " is '" + Printable(*text) +
                    "'; expected a number from 0; correct it, or set STATAGENT_RANK and "
                    "STATAGENT_WORLD_SIZE");
   }
-  return std::optional<std::uint32_t>(value);
+  return value;
 }
 
 const Family* FindFamily(const GetEnv& getenv) {

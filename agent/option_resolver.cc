@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <limits>
 #include <thread>
@@ -11,6 +10,7 @@
 
 #include "common/byte_size.h"
 #include "common/names.h"
+#include "common/parse.h"
 #include "common/records.h"
 
 namespace statcollect {
@@ -45,11 +45,9 @@ class Environment {
     if (number->has_value()) return Status::Ok();
     const auto text = getenv_(Variable(name));
     if (!text) return Status::Ok();
-    T value = 0;
-    const char* end = text->data() + text->size();
-    const auto [stop, error] = std::from_chars(text->data(), end, value);
-    if (error != std::errc() || stop != end) return Invalid(Variable(name), *text, "a whole number from 0");
-    *number = value;
+    const auto value = ParseNumber<T>(*text);
+    if (!value) return Invalid(Variable(name), *text, "a whole number from 0");
+    *number = *value;
     return Status::Ok();
   }
 
@@ -95,18 +93,9 @@ Status FillFromEnvironment(const Environment& environment, statagent::Options* o
 
 // host:port or [v6]:port.
 Status CheckAddress(const std::string& address) {
-  const std::size_t colon = address.rfind(':');
-  std::uint32_t port = 0;
-  bool good = colon != std::string::npos && colon > 0 && Printable(address, address.size()) == address &&
-              address.find_first_of(" /?#@") == std::string::npos;
-  if (good) {
-    const char* end = address.data() + address.size();
-    const auto [stop, error] = std::from_chars(address.data() + colon + 1, end, port);
-    good = error == std::errc() && stop == end && port >= 1 && port <= 65535;
-  }
-  const bool v6 = good && address.front() == '[';
-  if (good && v6 != (address[colon - 1] == ']')) good = false;
-  if (good && !v6 && address.find(':') != colon) good = false;
+  const auto parsed = ParseHostPort(address);
+  const bool good = parsed && parsed->port > 0 && Printable(address, address.size()) == address &&
+                    parsed->host.find_first_of(" /?#@[]") == std::string::npos;
   return good ? Status::Ok()
               : Invalid("collector", address,
                         "host:port, statcollectord's gRPC address, as 127.0.0.1:7433 or [::1]:7433");
@@ -172,9 +161,8 @@ std::uint32_t UsableProcessors() {
 // none.
 std::uint32_t LeadingNumber(const GetEnv& getenv, const char* name) {
   const std::string text = getenv(name).value_or("");
-  std::uint32_t number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
+  const auto leading = ParseLeadingNumber<std::uint32_t>(text);
+  return leading ? leading->number : 0;
 }
 
 // Modest: as many as OpenMP was given, else this rank's share of the processors.

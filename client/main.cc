@@ -1,6 +1,5 @@
 // statctl: the command line of statcollect. Parses the arguments and calls the command.
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -20,6 +19,7 @@
 #include "client/commands/list_options.h"
 #include "common/edit_distance.h"
 #include "common/names.h"
+#include "common/parse.h"
 
 namespace statcollect::client {
 namespace {
@@ -88,11 +88,7 @@ CLI::Validator Between(double low, double high) {
 // A whole number from 0, such as a step: CLI11 takes -1 for the largest one.
 CLI::Validator Whole(std::uint64_t high) {
   const auto check = [high](const std::string& text) {
-    std::uint64_t value = 0;
-    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size() && value <= high)
-      return std::string();
-    return fmt::format("expected a whole number from 0 to {}, found '{}'", high, text);
+    return ParseNumberIn<std::uint64_t>(text, 0, high).status().message();  // empty: it is one
   };
   return CLI::Validator(check, "NUMBER");
 }

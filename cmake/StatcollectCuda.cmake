@@ -4,14 +4,34 @@
 set(STATCOLLECT_CUDA AUTO CACHE STRING "CUDA engine: AUTO, ON or OFF")
 set_property(CACHE STATCOLLECT_CUDA PROPERTY STRINGS AUTO ON OFF)
 
+# The compiler that scripts/setup.sh --for cuda installs from NVIDIA's pip packages, unless the user names another one.
+set(STATCOLLECT_PYTHON_FOLDER ${PROJECT_SOURCE_DIR}/.venv CACHE PATH "Virtual environment that may have nvcc")
+function(statcollect_find_nvcc_of_venv)
+  if(CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
+    return()
+  endif()
+  file(GLOB found ${STATCOLLECT_PYTHON_FOLDER}/lib/python3*/site-packages/nvidia/cu*/bin/nvcc)
+  if(found)
+    list(GET found -1 nvcc)
+    cmake_path(GET nvcc PARENT_PATH folder)
+    cmake_path(GET folder PARENT_PATH root)
+    set(CMAKE_CUDA_COMPILER ${nvcc} CACHE FILEPATH "CUDA compiler")
+    # Its libraries are in lib/, which CMake does not look for.
+    file(GLOB runtime ${root}/lib/libcudart.so.*)
+    set(CUDA_CUDART ${runtime} CACHE FILEPATH "CUDA runtime")
+  endif()
+endfunction()
+
 set(STATCOLLECT_HAS_CUDA OFF)
 if(STATCOLLECT_CUDA STREQUAL "AUTO" AND STATCOLLECT_SANITIZE)
   message(STATUS "CUDA engine: left out, as sanitizers are on")
 elseif(STATCOLLECT_CUDA)
-  # Machine code for A100, H100/H200 and B200; newer processors compile the last one's PTX themselves.
+  # Machine code for one processor, to compile fast; newer ones compile its PTX when they first load it. A release asks for more (the
+  # preset cuda).
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
+    set(CMAKE_CUDA_ARCHITECTURES 80)
   endif()
+  statcollect_find_nvcc_of_venv()
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)

@@ -35,6 +35,10 @@ function(statcollect_unity target)
   endif()
 endfunction()
 
+function(statcollect_compile_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 # statcollect_library(NAME sources... [DEPS libraries...]): static, position-independent, hidden symbols. Includes are written from
 # the repository's root ("common/status.h").
 function(statcollect_library name)
@@ -57,21 +61,42 @@ function(statcollect_executable name)
   statcollect_unity(${name})
 endfunction()
 
-# statcollect_test(NAME sources... [DEPS libraries...]): a GoogleTest program, each of its tests known to ctest. In a release build what
-# is tested is optimized as shipped, the tests themselves are not: that took longer than to compile everything else.
+# statcollect_test(NAME sources... [DEPS libraries...] [SHARDS n] [COST seconds]): a GoogleTest program, which ctest runs as one test, or
+# as n that take turns at its cases. One case: <build>/tests/NAME --gtest_filter=Suite.Case. ctest starts those of the highest cost first.
+# In a release build what is tested is optimized as shipped, the tests themselves are not: that took longer than to compile everything else.
+# A test whose helpers have the names of another's is compiled alone: statcollect_compile_alone(source...).
 function(statcollect_test name)
-  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "SHARDS;COST" "DEPS" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  statcollect_unity(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   statcollect_compile_options(${name})
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  set(timeout 120)
-  if(STATCOLLECT_SANITIZE)
-    set(timeout 600)
+  if(NOT ARG_SHARDS)
+    set(ARG_SHARDS 1)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${timeout})
+  if(NOT ARG_COST)
+    set(ARG_COST 1)
+  endif()
+  set(timeout 600)
+  if(STATCOLLECT_SANITIZE)
+    set(timeout 1800)
+  endif()
+  math(EXPR last "${ARG_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    set(test ${name})
+    if(ARG_SHARDS GREATER 1)
+      math(EXPR number "${shard} + 1")
+      set(test ${name}.${number}_of_${ARG_SHARDS})
+    endif()
+    add_test(NAME ${test} COMMAND ${name})
+    # Skipped: where every case was, and none failed, which would be listed after them.
+    set_tests_properties(${test} PROPERTIES TIMEOUT ${timeout} COST ${ARG_COST}
+      SKIP_REGULAR_EXPRESSION "PASSED  \\] 0 tests\\.[^a-z]*SKIPPED [^\n]*listed below:\n(\\[  SKIPPED [^\n]*\n)*$"
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}")
+  endforeach()
 endfunction()
 
 # add_subdirectory for parts that a source tree may lack (a release tarball without tests, say).

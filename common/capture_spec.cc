@@ -1,10 +1,11 @@
 #include "common/capture_spec.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "common/names.h"
+#include "common/parse.h"
+#include "common/shape.h"
 #include "common/text.h"
 
 namespace statcollect {
@@ -17,10 +18,10 @@ Status Invalid(const std::string& what, std::string_view found, const std::strin
 
 template <typename T>
 Status ReadNumber(const std::string& name, std::string_view text, T* number) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, *number);
-  if (error == std::errc() && stop == end && !text.empty()) return Status::Ok();
-  return Invalid(name, text, "a whole number from 0");
+  const auto parsed = ParseNumber<T>(text);
+  if (!parsed) return Invalid(name, text, "a whole number from 0");
+  *number = *parsed;
+  return Status::Ok();
 }
 
 // "key=value,key=value" as arguments; each key once, and known.
@@ -158,8 +159,7 @@ Result<std::vector<CaptureSpec>> ParseCaptureSpecs(std::string_view text) {
 }
 
 std::uint64_t CapturedElements(DType dtype, const std::vector<std::int64_t>& shape, std::uint64_t bytes_max) {
-  std::uint64_t elements = 1;
-  for (const std::int64_t size : shape) elements *= static_cast<std::uint64_t>(size);
+  const std::uint64_t elements = NumelOf(shape);
   const std::uint64_t fit = bytes_max / std::max<std::uint64_t>(DTypeBytes(dtype), 1);
   if (elements <= fit || shape.empty()) return std::min(elements, fit);
   const std::uint64_t row = elements / static_cast<std::uint64_t>(shape.front());

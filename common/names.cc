@@ -3,42 +3,10 @@
 #include <array>
 #include <cstdint>
 
+#include "common/utf8.h"
+
 namespace statcollect {
 namespace {
-
-// One decoded character. `bytes` == 0: the text does not continue with valid UTF-8.
-struct Character {
-  char32_t code_point = 0;
-  std::size_t bytes = 0;
-};
-
-constexpr bool IsContinuation(unsigned char byte) { return (byte & 0xc0) == 0x80; }
-
-// Strict UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF. `text` is not empty.
-Character DecodeFirst(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return {lead, 1};
-  std::size_t bytes = 0;
-  char32_t code_point = 0, smallest = 0;
-  if ((lead & 0xe0) == 0xc0) {
-    bytes = 2, code_point = lead & 0x1f, smallest = 0x80;
-  } else if ((lead & 0xf0) == 0xe0) {
-    bytes = 3, code_point = lead & 0x0f, smallest = 0x800;
-  } else if ((lead & 0xf8) == 0xf0) {
-    bytes = 4, code_point = lead & 0x07, smallest = 0x10000;
-  } else {
-    return {};
-  }
-  if (text.size() < bytes) return {};
-  for (std::size_t i = 1; i < bytes; ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (!IsContinuation(byte)) return {};
-    code_point = (code_point << 6) | (byte & 0x3f);
-  }
-  const bool surrogate = code_point >= 0xd800 && code_point <= 0xdfff;
-  if (code_point < smallest || surrogate || code_point > 0x10ffff) return {};
-  return {code_point, bytes};
-}
 
 constexpr bool IsControl(char32_t c) { return c < 0x20 || (c >= 0x7f && c <= 0x9f); }
 
@@ -132,7 +100,7 @@ Status ValidateRunName(std::string_view name) {
   }
   for (std::size_t i = 1; i < name.size(); ++i) {
     if (IsRunNameByte(name[i])) continue;
-    const Character character = DecodeFirst(name.substr(i));
+    const Utf8Character character = DecodeUtf8(name.substr(i));
     const std::string_view offending = name.substr(i, character.bytes == 0 ? 1 : character.bytes);
     return RefuseRunName(name, "found '" + Printable(offending) + "' at byte " + std::to_string(i));
   }
@@ -145,7 +113,7 @@ Status ValidateTensorName(std::string_view what, std::string_view name) {
     return RefuseTensorName(what, name, "it has " + std::to_string(name.size()) + " bytes");
   }
   for (std::size_t i = 0; i < name.size();) {
-    const Character character = DecodeFirst(name.substr(i));
+    const Utf8Character character = DecodeUtf8(name.substr(i));
     const std::string at = " at byte " + std::to_string(i);
     if (character.bytes == 0) return RefuseTensorName(what, name, "found invalid UTF-8" + at);
     if (IsControl(character.code_point))
@@ -161,7 +129,7 @@ Status ValidateTensorName(std::string_view what, std::string_view name) {
 std::string Printable(std::string_view text, std::size_t bytes_max) {
   std::string printable;
   while (!text.empty()) {
-    const Character character = DecodeFirst(text);
+    const Utf8Character character = DecodeUtf8(text);
     const bool shown =
         character.bytes != 0 && !IsControl(character.code_point) && !IsBidiControl(character.code_point);
     const std::string_view bytes = text.substr(0, character.bytes == 0 ? 1 : character.bytes);

@@ -1,12 +1,12 @@
 #include "common/step_set.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "common/names.h"
+#include "common/parse.h"
 #include "common/text.h"
 
 namespace statcollect {
@@ -23,23 +23,14 @@ Status Refuse(std::string_view text, std::string_view part, const std::string& f
                                       "write for example 0-9,20,100- or 0-99,every=10"};
 }
 
-// Digits only: no sign, no space, no value beyond 64 bits.
-std::optional<std::uint64_t> ParseNumber(std::string_view text) {
-  std::uint64_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (text.empty() || error != std::errc() || stop != end) return std::nullopt;
-  return number;
-}
-
 // "N", "N-M" or "N-".
 std::optional<std::pair<std::uint64_t, std::uint64_t>> ParseRange(std::string_view part) {
   const std::size_t dash = part.find('-');
-  const auto first = ParseNumber(part.substr(0, dash));
+  const auto first = ParseNumber<std::uint64_t>(part.substr(0, dash));
   if (!first) return std::nullopt;
   if (dash == std::string_view::npos) return std::pair(*first, *first);
   if (dash + 1 == part.size()) return std::pair(*first, StepSet::kLastStep);
-  const auto last = ParseNumber(part.substr(dash + 1));
+  const auto last = ParseNumber<std::uint64_t>(part.substr(dash + 1));
   if (!last) return std::nullopt;
   return std::pair(*first, *last);
 }
@@ -55,7 +46,7 @@ Result<StepSet> StepSet::Parse(std::string_view text) {
     const std::size_t end = rest.find_first_of(",|");
     const std::string_view part = Trimmed(rest.substr(0, end), kSpace);
     if (part.substr(0, kEvery.size()) == kEvery) {
-      const auto every = ParseNumber(part.substr(kEvery.size()));
+      const auto every = ParseNumber<std::uint64_t>(part.substr(kEvery.size()));
       if (!every || *every == 0) return Refuse(text, part, "is not every=N with N from 1 to 2^64-1");
       if (thinned) return Refuse(text, part, "is a second every=");
       set.every_ = *every;

@@ -7,15 +7,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=release
 output=
 archive=0
-parquet=0
 usage() {
   cat <<'EOT'
-Usage: scripts/bundle.sh [--preset NAME] [--output DIR] [--archive] [--parquet]
+Usage: scripts/bundle.sh [--preset NAME] [--output DIR] [--archive]
 
   --preset NAME   take build/NAME (default: release)
   --output DIR    make DIR (replaced if it is a bundle; default: build/bundle/statcollect-VERSION-linux-ARCHITECTURE)
   --archive       also write DIR.tar.gz
-  --parquet       with what `statctl export parquet` needs (60 MB more), if the build has it
 
 Prints the folder's path. Of the system it needs the C library (the version it needs is in MANIFEST) and, for GPUs, the driver.
 
@@ -29,7 +27,6 @@ while [ $# -gt 0 ]; do
     --preset) preset="${2:?--preset needs a name}"; shift 2 ;;
     --output) output="${2:?--output needs a folder}"; shift 2 ;;
     --archive) archive=1; shift ;;
-    --parquet) parquet=1; shift ;;
     -h | --help) usage; exit 0 ;;
     *) echo "bundle.sh: unknown argument '$1'; see scripts/bundle.sh --help" >&2; exit 2 ;;
   esac
@@ -52,7 +49,6 @@ output=$(cd "$output" && pwd)
 
 # --- our own files
 cmake --install "$build" --prefix "$output" >/dev/null
-[ "$parquet" = 1 ] || rm -f "$output"/lib*/libstatctl_parquet.so
 mkdir -p "$output/python" "$output/bench" "$output/scripts"
 cp -R agent/python/statagent "$output/python/"
 cp bench/*.py "$output/bench/"
@@ -75,12 +71,7 @@ elf_files() {
   done
 }
 own='^(libc|libm|libdl|libpthread|librt|libresolv|libutil|libcuda|libnvidia-.*|ld-linux.*)\.so'
-# The Parquet module is asked where it was built: installed it has lost the way to libraries inside of this checkout (.venv).
-module="$build/lib/libstatctl_parquet.so"
-{
-  elf_files
-  if [ "$parquet" = 1 ] && [ -e "$module" ]; then echo "$module"; fi
-} | xargs -d '\n' ldd | sed -n 's/^\t\(lib[^ ]*\) => \(\/[^ ]*\).*/\1 \2/p' | sort -u |
+elf_files | xargs -d '\n' ldd | sed -n 's/^\t\(lib[^ ]*\) => \(\/[^ ]*\).*/\1 \2/p' | sort -u |
   while read -r soname path; do
     [[ "$soname" =~ $own ]] || [ -e "$output/lib/$soname" ] || cp -L "$path" "$output/lib/$soname"
   done

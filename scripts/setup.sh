@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what statcollect needs to build, run and be tested: system packages from apt, Python packages into .venv. Idempotent.
-# Usage: scripts/setup.sh [--for demo|test] [--check]
+# Usage: scripts/setup.sh [--for demo|cuda|test] [--check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,10 +8,11 @@ purpose=test
 check=0
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--for demo|test] [--check]
+Usage: scripts/setup.sh [--for demo|cuda|test] [--check]
 
   --for demo   only what building and the demo need
-  --for test   that, and what the tests need (default)
+  --for cuda   that, and what compiles the CUDA engine: nvcc and the runtime from NVIDIA's pip packages (300 MB)
+  --for test   all of that, and what the tests need (default)
   --check      change nothing; say what is missing; exit 1 if anything is
 
 System packages come from apt (root or sudo), Python packages go into .venv. If the system's python3 already imports torch,
@@ -27,10 +28,10 @@ while [ $# -gt 0 ]; do
     *) echo "setup.sh: unknown argument '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac
 done
-case "$purpose" in demo | test) ;; *) echo "setup.sh: --for takes demo or test, not '$purpose'" >&2; exit 2 ;; esac
+case "$purpose" in demo | cuda | test) ;; *) echo "setup.sh: --for takes demo, cuda or test, not '$purpose'" >&2; exit 2 ;; esac
 
 apt_packages=(
-  build-essential cmake ninja-build ccache pkg-config git
+  build-essential cmake ninja-build ccache mold pkg-config git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   librocksdb-dev libboost-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
   libxxhash-dev libre2-dev rapidjson-dev libcurl4-openssl-dev
@@ -64,12 +65,17 @@ for package in "${pip_packages[@]}"; do
   has_module "$module" || missing_pip+=("$package")
 done
 has_module torch && missing_torch=0 || missing_torch=1
+# nvcc, unless the system has it. torch for CUDA brings the runtime, and nvcc must have its version.
+has_nvcc() { command -v nvcc /usr/local/cuda/bin/nvcc >/dev/null || compgen -G '.venv/lib/python3*/site-packages/nvidia/cu*/bin/nvcc' >/dev/null; }
+missing_nvcc=0
+[ "$purpose" = demo ] || has_nvcc || missing_nvcc=1
 
 if [ "$check" = 1 ]; then
   [ ${#missing_apt[@]} -eq 0 ] || say "missing from apt: ${missing_apt[*]}"
   [ ${#missing_pip[@]} -eq 0 ] || say "missing in .venv: ${missing_pip[*]}"
   [ "$missing_torch" = 0 ] || say "missing in .venv: torch"
-  [ ${#missing_apt[@]} -eq 0 ] && [ ${#missing_pip[@]} -eq 0 ] && [ "$missing_torch" = 0 ] || exit 1
+  [ "$missing_nvcc" = 0 ] || say "missing in .venv: nvcc (cuda-toolkit)"
+  [ ${#missing_apt[@]} -eq 0 ] && [ ${#missing_pip[@]} -eq 0 ] && [ "$missing_torch$missing_nvcc" = 00 ] || exit 1
   say "everything is there"
   exit 0
 fi
@@ -113,5 +119,10 @@ fi
 if [ ${#missing_pip[@]} -gt 0 ]; then
   say "installing into .venv: ${missing_pip[*]}"
   "$python" -m pip install --disable-pip-version-check -q "${missing_pip[@]}"
+fi
+if [ "$missing_nvcc" = 1 ]; then
+  version="$("$python" -c 'from importlib.metadata import version; print(version("cuda-toolkit"))' 2>/dev/null || echo 13.2.2)"
+  say "installing into .venv: nvcc of CUDA $version"
+  "$python" -m pip install --disable-pip-version-check -q "cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]==$version"
 fi
 say "ready"

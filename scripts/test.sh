@@ -16,8 +16,10 @@ while [ $# -gt 0 ]; do
 Usage: scripts/test.sh [--preset PRESET] [--unit] [--sanitizers]
 
   --preset PRESET  dev, release (default), asan or tsan
-  --unit           only the C++ unit tests (ctest)
+  --unit           no pytest: lint, build and the C++ unit tests (ctest)
   --sanitizers     also build the asan and tsan presets and run their unit tests first
+
+Ends with a table of where the time went and the runners' summaries. One C++ test case: build/PRESET/tests/NAME --gtest_filter=Suite.Case
 EOF
       exit 0
       ;;
@@ -25,8 +27,49 @@ EOF
   esac
 done
 
+work="$(mktemp -d)"
 started=$SECONDS
-step() { printf '\n=== %s (%d s)\n' "$*" $((SECONDS - started)); }
+begun=$SECONDS
+current=""
+rows=()
+end_step() {
+  [ -z "$current" ] || rows+=("$(printf '%6d  %s' $((SECONDS - begun)) "$current")")
+  current=""
+}
+step() {
+  end_step
+  current="$*"
+  begun=$SECONDS
+  printf '\n=== %s (%d s)\n' "$current" $((SECONDS - started))
+}
+
+# Where the time went, then the last runner's own summary once more.
+by_folder() { # pytest's tests, seconds in each folder
+  .venv/bin/python - "$1" <<'EOF'
+import collections, sys, xml.etree.ElementTree as tree
+seconds = collections.Counter()
+for case in tree.parse(sys.argv[1]).iter("testcase"):
+    parts = case.get("classname", "").split(".")
+    module = next((i for i, part in enumerate(parts) if part.startswith("test_")), len(parts))
+    seconds["/".join(parts[:module])] += float(case.get("time", 0))
+for folder, spent in seconds.most_common():
+    print(f"{spent:6.0f}    {folder}")
+EOF
+}
+report() {
+  status=$?
+  trap - EXIT
+  end_step
+  printf '\n=== seconds\n'
+  printf '%s\n' "${rows[@]}"
+  [ ! -s "$work/pytest.xml" ] || by_folder "$work/pytest.xml" || true
+  printf '%6d  total\n\n' $((SECONDS - started))
+  [ ! -s "$work/ctest.log" ] || grep -E 'tests passed, ' "$work/ctest.log" || true
+  [ ! -s "$work/pytest.log" ] || tail -n 1 "$work/pytest.log"
+  rm -rf "$work"
+  exit "$status"
+}
+trap report EXIT
 
 step "set-up"
 scripts/setup.sh --for test
@@ -41,10 +84,13 @@ if [ "$sanitizers" = 1 ]; then
   done
 fi
 step "build $preset"
-scripts/build.sh "$preset" -DSTATCOLLECT_BUILD_TESTS=ON -DSTATCOLLECT_BUILD_BENCH=ON
+scripts/build.sh "$preset" -DSTATCOLLECT_BUILD_TESTS=ON -DSTATCOLLECT_BUILD_BENCH=ON -DSTATCOLLECT_WARNINGS_AS_ERRORS=ON
 step "unit tests (ctest)"
-ctest --preset "$preset"
+ctest --preset "$preset" | tee "$work/ctest.log"
 if [ "$unit_only" = 0 ]; then
   step "Python, layering, README and end-to-end tests (pytest)"
-  STATCOLLECT_BUILD_DIR="$PWD/build/$preset" .venv/bin/python -m pytest -q --durations=10 tests
+  colour=()
+  [ ! -t 1 ] || colour=(--color=yes)
+  STATCOLLECT_BUILD_DIR="$PWD/build/$preset" .venv/bin/python -m pytest -q --durations=10 "${colour[@]}" \
+    --junitxml "$work/pytest.xml" tests | tee "$work/pytest.log"
 fi

@@ -87,24 +87,3 @@ def test_refuses_to_replace_what_is_no_bundle(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "it exists and is not a bundle" in done.stderr
     assert (tmp_path / "precious").read_text() == "kept"
-
-
-def test_parquet_travels_only_on_request(bundle: Path, tmp_path: Path) -> None:
-    assert not list(bundle.glob("lib/libarrow*")) and not list(bundle.glob("lib/libstatctl_parquet*")), "60 MB unasked"
-    if not (ROOT / "build" / "release" / "lib" / "libstatctl_parquet.so").exists():
-        pytest.skip("this build has no Parquet")
-    made = tmp_path / "with parquet"
-    done = subprocess.run(
-        [ROOT / "scripts" / "bundle.sh", "--parquet", "--output", str(made)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    module = made / "lib" / "libstatctl_parquet.so"
-    libraries = run("/usr/bin/ldd", module).stdout
-    assert "not found" not in libraries
-    for name in ("libarrow.so", "libparquet.so"):
-        place = re.search(rf"{name}\S* => (\S.*) \(", libraries)
-        assert place and place.group(1).startswith(str(made)), libraries

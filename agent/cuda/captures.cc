@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/shape.h"
 
 namespace statcollect {
 namespace {
@@ -90,8 +91,7 @@ Status CudaCaptures::CopyLocked(Flight& flight, const stats::CpuTensor& tensor, 
   const std::uint64_t elements = flight.captured->elements();
   const std::size_t element_bytes = DTypeBytes(tensor.dtype);
   if (elements > 0) {
-    std::uint64_t row = 1;
-    for (std::size_t d = 1; d < flight.shape.size(); ++d) row *= static_cast<std::uint64_t>(flight.shape[d]);
+    const std::uint64_t row = flight.shape.empty() ? 1 : NumelOf(std::span(flight.shape).subspan(1));
     const auto rows = static_cast<std::int64_t>((elements + row - 1) / row);
     const Extent extent = ExtentOf(flight.shape, flight.strides, rows);
     flight.bytes = static_cast<std::size_t>(extent.high - extent.low + 1) * element_bytes;

@@ -9,6 +9,7 @@
 
 #include "agent/export/worker_thread.h"
 #include "common/names.h"
+#include "common/shape.h"
 
 namespace statcollect {
 namespace {
@@ -58,11 +59,8 @@ struct AddTo {
 EventRecord CaptureEvent(const CaptureQueue::Next& next, const TensorDef& def, const Layout& layout,
                          std::int64_t unix_nanos) {
   std::string shape;
-  std::uint64_t numel = 1;
-  for (const std::int64_t size : layout.shape) {
-    shape += (shape.empty() ? "" : "x") + std::to_string(size);
-    numel *= static_cast<std::uint64_t>(size);
-  }
+  for (const std::int64_t size : layout.shape) shape += (shape.empty() ? "" : "x") + std::to_string(size);
+  const std::uint64_t numel = NumelOf(layout.shape);
   const std::string kind(Name(def.key.kind));
   std::string text = "captured " + def.key.name + " (" + kind + "): " + std::string(Name(layout.dtype)) +
                      (shape.empty() ? "" : " " + shape) + ", ";

@@ -7,18 +7,13 @@
 #include <utility>
 
 #include "common/checksum.h"
+#include "common/endian.h"
 #include "common/names.h"
 
 namespace statcollect::wire {
 namespace {
 
 enum WireType : std::uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
-// One number, little-endian: a single store where the processor is.
-template <typename T>
-void Store(char* to, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) to[i] = static_cast<char>(value >> (8 * i));
-}
 
 std::size_t VarintBytes(std::uint64_t value) {
   return static_cast<std::size_t>(std::bit_width(value | 1) + 6) / 7;
@@ -44,7 +39,7 @@ class Writer {
 
   template <typename T>
   void Fixed(T value) {
-    Store(Extend(sizeof(T)), value);
+    StoreLittleEndian(Extend(sizeof(T)), value);
   }
 
   void Tag(std::uint32_t field, WireType type) { Varint(field << 3 | type); }
@@ -199,7 +194,7 @@ class StatsMessage {
   template <typename Get>
   static void Numbers(Writer* w, std::uint32_t field, std::size_t n, Get get) {
     char* const to = w->PackedFixed(field, n * sizeof(std::uint64_t));
-    for (std::size_t i = 0; i < n; ++i) Store(to + i * sizeof(std::uint64_t), get(i));
+    for (std::size_t i = 0; i < n; ++i) StoreLittleEndian(to + i * sizeof(std::uint64_t), get(i));
   }
   template <typename Get>
   static void Doubles(Writer* w, std::uint32_t field, std::size_t n, Get get) {
@@ -239,7 +234,7 @@ class StatsMessage {
     for (std::size_t i = 0; i < n_ && narrow_sums_ > 0; ++i) {
       if (IsWide(i)) continue;
       for (const double sum : columns_.SketchOf(i)) {
-        Store(narrow, std::bit_cast<std::uint32_t>(static_cast<float>(sum)));
+        StoreLittleEndian(narrow, std::bit_cast<std::uint32_t>(static_cast<float>(sum)));
         narrow += sizeof(float);
       }
     }
@@ -247,7 +242,7 @@ class StatsMessage {
     for (std::size_t i = 0; i < n_ && wide_sums_ > 0; ++i) {
       if (!IsWide(i)) continue;
       for (const double sum : columns_.SketchOf(i)) {
-        Store(wide, std::bit_cast<std::uint64_t>(sum));
+        StoreLittleEndian(wide, std::bit_cast<std::uint64_t>(sum));
         wide += sizeof(double);
       }
     }

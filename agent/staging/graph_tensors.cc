@@ -6,13 +6,13 @@ namespace statcollect {
 
 Status GraphTensors::AddToGraph(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
                                 GraphTensor* out) {
-  std::lock_guard lock(state_.mutex);
+  MutexLock lock(state_.mutex);
   return AddLocked(handle, dtype, shape, out);
 }
 
 Status GraphTensors::AddToGraph(const IdentityView& identity, bool next_call, DType dtype,
                                 std::span<const std::int64_t> shape, GraphTensor* out) {
-  std::lock_guard lock(state_.mutex);
+  MutexLock lock(state_.mutex);
   const auto handle =
       next_call ? state_.registry.InternNextCall(identity, state_.step) : state_.registry.Intern(identity);
   return handle.ok() ? AddLocked(*handle, dtype, shape, out) : handle.status();
@@ -34,7 +34,7 @@ Status GraphTensors::AddLocked(std::uint32_t handle, DType dtype, std::span<cons
 bool GraphTensors::Replay(const GraphTensor& tensor, std::uint32_t call, std::uint32_t stride,
                           std::uint64_t step, ObservedTensor* record) {
   constexpr int kTries = 64;
-  std::lock_guard lock(state_.mutex);
+  MutexLock lock(state_.mutex);
   std::string_view cause = kDropTableFull;
   for (int i = 0; i < kTries && state_.refused.empty(); ++i, call += stride) {
     const auto handle = state_.registry.InternCall(*state_.registry.Find(tensor.root), call);
@@ -57,11 +57,12 @@ bool GraphTensors::Replay(const GraphTensor& tensor, std::uint32_t call, std::ui
 }
 
 Slot* GraphTensors::Gate() {
-  std::lock_guard lock(state_.mutex);
+  MutexLock lock(state_.mutex);
   return GateLocked(state_.step);
 }
 
 Slot* GraphTensors::GateLocked(std::uint64_t next) {
+  state_.mutex.AssertHeld();
   Slot* const slot = state_.TryReserveLocked();
   if (slot != nullptr)
     slot->gate = ReplayGate{.step = next > state_.step ? next - 1 : state_.step, .next = next};

@@ -53,7 +53,8 @@ class GraphTensors {
   void OpenGate(Slot* gate);
 
  private:
-  Status AddLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, GraphTensor* out);
+  Status AddLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, GraphTensor* out)
+      STATCOLLECT_REQUIRES(state_.mutex);
 
   StagingState& state_;
 };

@@ -14,7 +14,7 @@ PendingCaptures::PendingCaptures(StagingState* state, const std::vector<CaptureS
 
 void PendingCaptures::Add(CaptureSpec spec, const std::string& request) {
   {
-    std::lock_guard lock(state_.mutex);
+    MutexLock lock(state_.mutex);
     if (!request.empty() && !requests_.insert(request).second) return;
     Pending pending{.spec = std::move(spec), .request = request};
     if (pending.spec.steps.last() < state_.step) {
@@ -35,7 +35,7 @@ void PendingCaptures::Add(CaptureSpec spec, const std::string& request) {
 void PendingCaptures::Miss(std::uint64_t step, const std::string& requests, const std::string& activation,
                            const std::string& why) {
   {
-    std::lock_guard lock(state_.mutex);
+    MutexLock lock(state_.mutex);
     MissLocked(step, requests, activation, why);
   }
   state_.batcher->Wake();
@@ -47,7 +47,7 @@ void PendingCaptures::Miss(const CaptureTarget& target, const std::string& why) 
 }
 
 void PendingCaptures::End() {
-  std::lock_guard lock(state_.mutex);
+  MutexLock lock(state_.mutex);
   for (const Pending& pending : std::exchange(pending_, {})) {
     if (!pending.matched) {
       MissLocked(pending, "in step " + pending.spec.steps_text + ": the run ended at step " +
@@ -58,6 +58,7 @@ void PendingCaptures::End() {
 }
 
 std::optional<CaptureTarget> PendingCaptures::MatchLocked(const TensorKey& key) {
+  state_.mutex.AssertHeld();
   std::optional<CaptureTarget> target;
   for (Pending& pending : pending_) {
     if (!pending.spec.steps.Contains(state_.step) || !pending.spec.Matches(key)) continue;
@@ -70,7 +71,8 @@ std::optional<CaptureTarget> PendingCaptures::MatchLocked(const TensorKey& key) 
 }
 
 void PendingCaptures::BeginStepLocked() {
-  std::erase_if(pending_, [this](const Pending& pending) {
+  state_.mutex.AssertHeld();
+  std::erase_if(pending_, [this](const Pending& pending) STATCOLLECT_REQUIRES(state_.mutex) {
     if (pending.spec.steps.last() >= state_.step) return false;
     if (!pending.matched) {
       MissLocked(pending,
@@ -79,12 +81,14 @@ void PendingCaptures::BeginStepLocked() {
     }
     return true;
   });
-  active_ = std::any_of(pending_.begin(), pending_.end(),
-                        [this](const Pending& pending) { return pending.spec.steps.Contains(state_.step); });
+  active_ = std::any_of(pending_.begin(), pending_.end(), [step = state_.step](const Pending& pending) {
+    return pending.spec.steps.Contains(step);
+  });
 }
 
 void PendingCaptures::MissLocked(std::uint64_t step, const std::string& requests,
                                  const std::string& activation, const std::string& why) {
+  state_.mutex.AssertHeld();
   std::map<std::string, std::string> fields = {{"activation", activation}, {"reason", why}};
   if (!requests.empty()) fields["request"] = requests;
   state_.PushLocked(EventRecord{.kind = "capture_missed",
@@ -95,6 +99,7 @@ void PendingCaptures::MissLocked(std::uint64_t step, const std::string& requests
 }
 
 void PendingCaptures::MissLocked(const Pending& pending, const std::string& why) {
+  state_.mutex.AssertHeld();
   MissLocked(pending.spec.steps.last(), pending.request, pending.spec.Describe(), why);
 }
 

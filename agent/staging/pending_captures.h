@@ -49,7 +49,7 @@ class PendingCaptures {
     bool matched = false;  // in any step
   };
 
-  void MissLocked(const Pending& pending, const std::string& why);
+  void MissLocked(const Pending& pending, const std::string& why) STATCOLLECT_REQUIRES(state_.mutex);
 
   StagingState& state_;
   std::vector<Pending> pending_;    // whose last step has not passed

@@ -41,7 +41,7 @@ Recorder::Recorder(const Options& options, const Clock* clock, Ledger* ledger, W
       steps_(options.steps) {}
 
 Result<std::uint32_t> Recorder::Intern(const IdentityView& identity) {
-  std::lock_guard lock(state_.mutex);
+  MutexLock lock(state_.mutex);
   return state_.registry.Intern(identity);
 }
 
@@ -49,7 +49,7 @@ Status Recorder::Begin(std::uint32_t handle, DType dtype, std::span<const std::i
                        std::optional<CaptureTarget>* capture) {
   bool wake = false;
   {
-    std::lock_guard lock(state_.mutex);
+    MutexLock lock(state_.mutex);
     const std::uint64_t before = state_.ring.tail();
     STATCOLLECT_RETURN_IF_ERROR(BeginLocked(handle, dtype, shape, slot, capture));
     wake = *slot != nullptr && before == state_.ring.head();
@@ -64,7 +64,7 @@ Status Recorder::Begin(const IdentityView& identity, bool next_call, DType dtype
   *slot = nullptr;
   bool wake = false;
   {
-    std::lock_guard lock(state_.mutex);
+    MutexLock lock(state_.mutex);
     if (!WantsLocked(identity.mode) && !pending_captures_.active_locked()) return Status::Ok();
     const Result<std::uint32_t> handle =
         next_call ? state_.registry.InternNextCall(identity, state_.step) : state_.registry.Intern(identity);
@@ -135,9 +135,10 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
 }
 
 void Recorder::WantExponentsLocked(const TensorKey& key, Slot* slot) {
-  const bool wanted = std::any_of(exponents_.begin(), exponents_.end(), [&](const ExponentSpec& spec) {
-    return spec.steps.Contains(state_.step) && spec.Matches(key);
-  });
+  const bool wanted =
+      std::any_of(exponents_.begin(), exponents_.end(), [&, step = state_.step](const ExponentSpec& spec) {
+        return spec.steps.Contains(step) && spec.Matches(key);
+      });
   if (!wanted) return;
   slot->exponents.reset(new (std::nothrow) ExponentCounts());
   if (slot->exponents == nullptr) {
@@ -160,7 +161,7 @@ void Recorder::Commit(Slot* slot) {
   bool wake = waiting % kBatchRecords == 0;
   if (exponents != nullptr) {
     Trim(*exponents, &record);
-    std::lock_guard lock(state_.mutex);
+    MutexLock lock(state_.mutex);
     wake = state_.PushProducedLocked(std::move(record)) || wake;
   }
   if (wake) state_.batcher->Wake();
@@ -175,7 +176,7 @@ void Recorder::GiveUp(Slot* slot, std::string_view cause) {
 
 void Recorder::EndStep(Slot** gate) {
   {
-    std::lock_guard lock(state_.mutex);
+    MutexLock lock(state_.mutex);
     if (gate != nullptr) *gate = graphs_.GateLocked(state_.step + 1);
     state_.PushLocked(StepRecord{state_.step, state_.clock->UnixNanos(), state_.micro_batches});
     BeginStepLocked(state_.step + 1);
@@ -184,7 +185,7 @@ void Recorder::EndStep(Slot** gate) {
 }
 
 Status Recorder::SetStep(std::uint64_t step, Slot** gate) {
-  std::lock_guard lock(state_.mutex);
+  MutexLock lock(state_.mutex);
   if (step < state_.step) {
     return Status(Code::kInvalidArgument,
                   "set step " + std::to_string(step) + ": the current step is " +
@@ -205,28 +206,28 @@ void Recorder::BeginStepLocked(std::uint64_t step) {
 }
 
 void Recorder::RecordSteps(StepSet steps) {
-  std::lock_guard lock(state_.mutex);
+  MutexLock lock(state_.mutex);
   next_steps_ = std::move(steps);
 }
 
 std::uint64_t Recorder::step() const {
-  std::lock_guard lock(state_.mutex);
+  MutexLock lock(state_.mutex);
   return state_.step;
 }
 
 bool Recorder::StepWanted() const {
-  std::lock_guard lock(state_.mutex);
+  MutexLock lock(state_.mutex);
   return steps_.Contains(state_.step) || pending_captures_.active_locked();
 }
 
 void Recorder::Refuse(std::string_view cause) {
-  std::lock_guard lock(state_.mutex);
+  MutexLock lock(state_.mutex);
   if (state_.refused.empty()) state_.refused = cause;
 }
 
 void Recorder::DropRest(std::string_view cause) {
   {
-    std::lock_guard lock(state_.mutex);
+    MutexLock lock(state_.mutex);
     state_.ended = true;
   }
   state_.ledger->Drop(cause, state_.ring.Abandon());

@@ -89,11 +89,13 @@ class Recorder {
 
  private:
   Status BeginLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot,
-                     std::optional<CaptureTarget>* capture);
-  void BeginStepLocked(std::uint64_t step);
-  bool WantsLocked(Mode mode) const { return mode == Mode::kInit || steps_.Contains(state_.step); }
+                     std::optional<CaptureTarget>* capture) STATCOLLECT_REQUIRES(state_.mutex);
+  void BeginStepLocked(std::uint64_t step) STATCOLLECT_REQUIRES(state_.mutex);
+  bool WantsLocked(Mode mode) const STATCOLLECT_REQUIRES(state_.mutex) {
+    return mode == Mode::kInit || steps_.Contains(state_.step);
+  }
   // Room for the exponents of a reserved tensor, if they are wanted in this step.
-  void WantExponentsLocked(const TensorKey& key, Slot* slot);
+  void WantExponentsLocked(const TensorKey& key, Slot* slot) STATCOLLECT_REQUIRES(state_.mutex);
 
   const std::uint32_t sketch_, samples_;
   const std::vector<ExponentSpec> exponents_;

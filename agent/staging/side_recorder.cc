@@ -10,7 +10,7 @@ template <typename Make>
 Status SideRecorder::PushAt(std::string_view what, std::optional<std::uint64_t> step, const Make& make) {
   bool wake = false;
   {
-    std::lock_guard lock(state_.mutex);
+    MutexLock lock(state_.mutex);
     const auto of = StepLocked(what, step);
     if (!of.ok()) return of.status();
     wake = state_.PushLocked(make(*of));
@@ -22,7 +22,7 @@ Status SideRecorder::PushAt(std::string_view what, std::optional<std::uint64_t> 
 Status SideRecorder::LogScalar(std::string_view name, double value, std::uint32_t micro_batch,
                                std::optional<std::uint64_t> step) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("scalar", name));
-  return PushAt("scalar", step, [&](std::uint64_t of) {
+  return PushAt("scalar", step, [&](std::uint64_t of) STATCOLLECT_REQUIRES(state_.mutex) {
     if (of == state_.step) state_.NoteMicroBatchLocked(micro_batch);
     return ScalarRecord{std::string(name), of, micro_batch, value};
   });
@@ -71,7 +71,7 @@ Status SideRecorder::LogMemory(MemoryRecord record) {
                                           std::to_string(bytes) + "; expected bytes from 0"};
     }
   }
-  return PushAt("memory", std::nullopt, [&](std::uint64_t of) {
+  return PushAt("memory", std::nullopt, [&](std::uint64_t of) STATCOLLECT_REQUIRES(state_.mutex) {
     state_.NoteMicroBatchLocked(record.micro_batch);
     record.step = of;
     return std::move(record);
@@ -100,7 +100,7 @@ Status SideRecorder::AddConfig(const std::map<std::string, std::string>& setting
   Status status;
   for (const auto& [name, value] : settings) {
     STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("setting", name));
-    std::lock_guard lock(state_.mutex);
+    MutexLock lock(state_.mutex);
     if (settings_.size() >= kAddedSettingsMax && !settings_.contains(name)) {
       status = Status(Code::kResourceExhausted, "add to the configuration: '" + Printable(name) +
                                                     "' would be one of more than " +

@@ -47,7 +47,8 @@ class SideRecorder {
   template <typename Make>
   Status PushAt(std::string_view what, std::optional<std::uint64_t> step, const Make& make);
   // The step that is meant, or why it cannot be.
-  Result<std::uint64_t> StepLocked(std::string_view what, std::optional<std::uint64_t> step) const;
+  Result<std::uint64_t> StepLocked(std::string_view what, std::optional<std::uint64_t> step) const
+      STATCOLLECT_REQUIRES(state_.mutex);
 
   StagingState& state_;
   std::set<std::string> settings_;  // names of AddConfig; guarded by the state's mutex

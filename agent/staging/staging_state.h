@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -19,6 +18,7 @@
 #include "agent/staging/staging_ring.h"
 #include "agent/staging/waker.h"
 #include "common/clock.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 
@@ -32,13 +32,15 @@ struct StagingState {
         registry(&definitions) {}
 
   // Takes the record, or counts it as lost. Returns whether the batcher must be woken, without the mutex.
-  bool PushLocked(SideRecord record);
+  bool PushLocked(SideRecord record) STATCOLLECT_REQUIRES(mutex);
   // The same for a record that the ledger has already. It is taken even if records are refused by now.
-  bool PushProducedLocked(SideRecord record);
+  bool PushProducedLocked(SideRecord record) STATCOLLECT_REQUIRES(mutex);
   // A slot to be committed, or nullptr. The caller counts the loss.
-  Slot* TryReserveLocked() { return refused.empty() ? ring.TryReserve() : nullptr; }
+  Slot* TryReserveLocked() STATCOLLECT_REQUIRES(mutex) {
+    return refused.empty() ? ring.TryReserve() : nullptr;
+  }
   // A record of the current step has this micro-batch.
-  void NoteMicroBatchLocked(std::uint32_t micro_batch);
+  void NoteMicroBatchLocked(std::uint32_t micro_batch) STATCOLLECT_REQUIRES(mutex);
 
   const Clock* const clock;
   Ledger* const ledger;
@@ -47,13 +49,14 @@ struct StagingState {
   StagingRing ring;
   SideQueue side;
 
-  mutable std::mutex mutex;
-  Registry registry;
-  std::uint64_t step = 0;
-  std::uint32_t order = 0;          // of the next tensor in this step
-  std::uint32_t micro_batches = 0;  // seen in this step
-  std::string refused;              // why records are dropped, if not empty
-  bool ended = false;               // the batcher has stopped: nothing in the queues will be taken out
+  mutable Mutex mutex;  // guards what follows
+  Registry registry STATCOLLECT_GUARDED_BY(mutex);
+  std::uint64_t step STATCOLLECT_GUARDED_BY(mutex) = 0;
+  std::uint32_t order STATCOLLECT_GUARDED_BY(mutex) = 0;          // of the next tensor in this step
+  std::uint32_t micro_batches STATCOLLECT_GUARDED_BY(mutex) = 0;  // seen in this step
+  std::string refused STATCOLLECT_GUARDED_BY(mutex);              // why records are dropped, if not empty
+  // The batcher has stopped: nothing in the queues will be taken out.
+  bool ended STATCOLLECT_GUARDED_BY(mutex) = false;
 };
 
 }  // namespace statcollect

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/names.h"
+#include "common/shape.h"
 
 namespace statcollect::stats {
 namespace {
@@ -39,7 +40,7 @@ void CopyRun(const unsigned char* from, std::int64_t stride, std::size_t element
 
 TensorWalk::TensorWalk(const CpuTensor& tensor) noexcept
     : data_(static_cast<const unsigned char*>(tensor.data)), element_bytes_(DTypeBytes(tensor.dtype)) {
-  for (const std::int64_t size : tensor.shape) size_ *= static_cast<std::uint64_t>(size);
+  size_ = NumelOf(tensor.shape);
   if (size_ != 0) Collapse(tensor);
 }
 

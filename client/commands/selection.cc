@@ -1,9 +1,11 @@
 #include "client/commands/selection.h"
 
 #include <algorithm>
-#include <charconv>
+#include <optional>
+#include <utility>
 
 #include "common/names.h"
+#include "common/parse.h"
 #include "common/step_set.h"
 
 namespace statcollect::client {
@@ -12,14 +14,13 @@ namespace {
 constexpr std::uint32_t kRanksMax = 1u << 20;
 
 // "4-7" or "4".
-bool ParseRange(std::string_view part, std::uint32_t& first, std::uint32_t& last) {
-  const char* const end = part.data() + part.size();
-  auto parsed = std::from_chars(part.data(), end, first);
-  last = first;
-  if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '-') {
-    parsed = std::from_chars(parsed.ptr + 1, end, last);
-  }
-  return parsed.ec == std::errc() && parsed.ptr == end && first <= last && last < kRanksMax;
+std::optional<std::pair<std::uint32_t, std::uint32_t>> ParseRange(std::string_view part) {
+  const std::size_t dash = part.find('-');
+  const auto first = ParseNumber<std::uint32_t>(part.substr(0, dash));
+  const auto last =
+      dash == std::string_view::npos ? first : ParseNumber<std::uint32_t>(part.substr(dash + 1));
+  if (!first || !last || *first > *last || *last >= kRanksMax) return std::nullopt;
+  return std::pair(*first, *last);
 }
 
 std::string KnownKinds() {
@@ -47,12 +48,12 @@ std::vector<std::string> SplitCommas(std::string_view text) {
 Result<std::vector<std::uint32_t>> ParseRanks(const std::string& text) {
   std::vector<std::uint32_t> ranks;
   for (const std::string& part : SplitCommas(text)) {
-    std::uint32_t first = 0, last = 0;
-    if (!ParseRange(part, first, last)) {
+    const auto range = ParseRange(part);
+    if (!range) {
       return Status(Code::kInvalidArgument,
-                    "--rank: '" + Printable(part) + "' is not a rank; expected numbers such as 0,1,4-7");
+                    "--rank: expected numbers such as 0,1,4-7, found '" + Printable(part) + "'");
     }
-    for (std::uint32_t rank = first; rank <= last; ++rank) ranks.push_back(rank);
+    for (std::uint32_t rank = range->first; rank <= range->second; ++rank) ranks.push_back(rank);
   }
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

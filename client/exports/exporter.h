@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/exports/output.h"
 #include "common/records.h"
 #include "common/status.h"
 
@@ -68,11 +69,13 @@ struct ExportTarget {
   std::vector<std::string> statistics;     // tensorboard: only these; empty: the default ones
 };
 
-// kAlreadyExists, kInvalidArgument, kPermissionDenied... for the path; kUnimplemented if this build has no
-// Parquet.
+// kAlreadyExists, kInvalidArgument, kPermissionDenied... for the path; kNotFound and, from Finish,
+// kUnimplemented where Parquet finds no Python with pyarrow.
 Result<std::unique_ptr<Exporter>> MakeExporter(ExportFormat format, const ExportTarget& target);
 Result<std::unique_ptr<Exporter>> MakeCsvExporter(const ExportTarget& target);
 Result<std::unique_ptr<Exporter>> MakeJsonExporter(const ExportTarget& target);
+// Into `out` instead of the target's path.
+std::unique_ptr<Exporter> MakeJsonExporter(const ExportTarget& target, FileWriter out);
 Result<std::unique_ptr<Exporter>> MakeOrtExporter(const ExportTarget& target);
 Result<std::unique_ptr<Exporter>> MakeTensorBoardExporter(const ExportTarget& target);
 Result<std::unique_ptr<Exporter>> MakeParquetExporter(const ExportTarget& target);

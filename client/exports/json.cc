@@ -204,10 +204,12 @@ class JsonExporter final : public Exporter {
 
 }  // namespace
 
+std::unique_ptr<Exporter> MakeJsonExporter(const ExportTarget& target, FileWriter out) {
+  return std::make_unique<JsonExporter>(target, std::nullopt, std::move(out));
+}
+
 Result<std::unique_ptr<Exporter>> MakeJsonExporter(const ExportTarget& target) {
-  if (target.path == "-")
-    return std::unique_ptr<Exporter>(
-        std::make_unique<JsonExporter>(target, std::nullopt, FileWriter::StandardOutput()));
+  if (target.path == "-") return MakeJsonExporter(target, FileWriter::StandardOutput());
   auto partial = Partial::File(target.path, target.overwrite);
   if (!partial.ok()) return partial.status();
   auto out = FileWriter::Create(partial->path());

@@ -18,6 +18,8 @@ class FileWriter {
   // Creates the file; it must not exist.
   static Result<FileWriter> Create(const std::string& path);
   static FileWriter StandardOutput();
+  // Takes the open descriptor; `name` stands for the path in errors.
+  static FileWriter Of(std::string name, int fd) { return {std::move(name), fd}; }
   FileWriter(FileWriter&& other) noexcept;
   FileWriter& operator=(FileWriter&&) = delete;
   ~FileWriter();  // closes it without flushing

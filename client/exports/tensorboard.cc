@@ -14,6 +14,7 @@
 #include "client/exports/output.h"
 #include "client/exports/tensorboard_event.pb.h"
 #include "common/checksum.h"
+#include "common/endian.h"
 #include "common/names.h"
 
 namespace statcollect::client {
@@ -23,18 +24,14 @@ constexpr std::size_t kValuesMax = 4096;  // of one event
 constexpr double kNanosPerSecond = 1e9;
 constexpr std::string_view kFilePrefix = "events.out.tfevents.";
 
-void AppendLittleEndian(std::uint64_t value, int bytes, std::string& to) {
-  for (int i = 0; i < bytes; ++i) to += static_cast<char>(value >> (8 * i) & 0xff);
-}
-
 std::uint32_t Masked(std::uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }
 
 void AppendFramed(std::string_view event, std::string& to) {
   const std::size_t begin = to.size();
-  AppendLittleEndian(event.size(), 8, to);
-  AppendLittleEndian(Masked(Crc32c(std::string_view(to).substr(begin))), 4, to);
+  AppendLittleEndian(&to, std::uint64_t{event.size()});
+  AppendLittleEndian(&to, Masked(Crc32c(std::string_view(to).substr(begin))));
   to += event;
-  AppendLittleEndian(Masked(Crc32c(event)), 4, to);
+  AppendLittleEndian(&to, Masked(Crc32c(event)));
 }
 
 struct Statistic {

@@ -1,8 +1,12 @@
 #include "client/exports/text.h"
 
+#include <algorithm>
+#include <cassert>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+
+#include "common/utf8.h"
 
 namespace statcollect::client {
 namespace {
@@ -24,12 +28,10 @@ void AppendHex4(unsigned value, std::string& to) {
 
 // Decodes the character at the text's begin, which is valid UTF-8, and removes it.
 unsigned TakeCharacter(std::string_view& text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const std::size_t size = byte(0) < 0x80 ? 1 : byte(0) < 0xe0 ? 2 : byte(0) < 0xf0 ? 3 : 4;
-  unsigned value = size == 1 ? byte(0) : byte(0) & (0xffu >> (size + 1));
-  for (std::size_t i = 1; i < size && i < text.size(); ++i) value = value << 6 | (byte(i) & 0x3fu);
-  text.remove_prefix(std::min(size, text.size()));
-  return value;
+  const Utf8Character character = DecodeUtf8(text);
+  assert(character.bytes > 0);
+  text.remove_prefix(std::max<std::size_t>(character.bytes, 1));
+  return character.code_point;
 }
 
 }  // namespace

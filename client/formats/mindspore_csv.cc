@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "client/formats/convert.h"
 #include "common/names.h"
+#include "common/parse.h"
 #include "common/text.h"
 
 namespace statcollect::client::formats {
@@ -128,10 +128,7 @@ std::optional<double> ParseCell(std::string_view text) {
 
 std::optional<std::uint64_t> ParseHash(std::string_view text, std::size_t digits) {
   if (text.size() != digits) return std::nullopt;
-  std::uint64_t value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + 16, value, 16);
-  if (error != std::errc() || stop != text.data() + 16) return std::nullopt;
-  return value;
+  return ParseNumber<std::uint64_t>(text.substr(0, 16), 16);
 }
 
 // One row's numbers.

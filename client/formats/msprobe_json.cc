@@ -1,7 +1,6 @@
 #include "client/formats/msprobe_json.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "client/formats/convert.h"
 #include "common/names.h"
+#include "common/parse.h"
 
 namespace statcollect::client::formats {
 namespace {
@@ -365,12 +365,7 @@ MsProbeEntry::Pass PassOf(std::string_view part) {
 
 // --- numbers
 
-std::optional<std::uint64_t> ParseHex(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || stop != text.data() + text.size() || text.empty()) return std::nullopt;
-  return value;
-}
+std::optional<std::uint64_t> ParseHex(std::string_view text) { return ParseNumber<std::uint64_t>(text, 16); }
 
 // CRC-32: 8 digits; exclusive or: 0x and 16; MD5: 32; SHA-1: 40. Of the last two the first 64 bits.
 bool SetChecksum(std::string_view text, Observation* o) {

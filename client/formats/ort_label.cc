@@ -1,11 +1,12 @@
 #include "client/formats/ort_label.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <optional>
 
 #include "common/names.h"
+#include "common/parse.h"
+#include "common/utf8.h"
 
 namespace statcollect::client::formats {
 namespace {
@@ -41,11 +42,9 @@ std::optional<std::string> Unescaped(std::string_view text) {
       plain += text[i];
       continue;
     }
-    unsigned value = 0;
-    const char* const first = text.data() + i + 1;
-    if (i + 2 >= text.size() || std::from_chars(first, first + 2, value, 16).ptr != first + 2)
-      return std::nullopt;
-    plain += static_cast<char>(value);
+    const auto value = ParseNumber<std::uint8_t>(text.substr(i + 1, 2), 16);
+    if (i + 2 >= text.size() || !value) return std::nullopt;
+    plain += static_cast<char>(*value);
     i += 2;
   }
   return plain;
@@ -58,10 +57,10 @@ bool TakeMark(std::string_view& rest, std::string_view mark, std::uint32_t* valu
     rest.remove_prefix(mark.size());
     return true;
   }
-  const char* const first = rest.data() + mark.size();
-  const auto parsed = std::from_chars(first, rest.data() + rest.size(), *value);
-  if (parsed.ec != std::errc() || parsed.ptr == first) return false;
-  rest.remove_prefix(static_cast<std::size_t>(parsed.ptr - rest.data()));
+  const auto parsed = ParseLeadingNumber<std::uint32_t>(rest.substr(mark.size()));
+  if (!parsed) return false;
+  *value = parsed->number;
+  rest = parsed->rest;
   return true;
 }
 
@@ -74,7 +73,7 @@ std::uint64_t HashOf(std::string_view text) {  // FNV-1a
 // Without half a character or half an escape at the end.
 std::string Cut(const std::string& label) {
   std::size_t size = kLabelBytesMax - kCut.size() - 16;
-  while ((static_cast<unsigned char>(label[size]) & 0xc0) == 0x80) --size;
+  while (IsUtf8Continuation(label[size])) --size;
   const std::size_t escape = label.rfind('%', size);
   if (escape != std::string::npos && escape + 3 > size) size = escape;
   std::string cut = label.substr(0, size) + std::string(kCut);

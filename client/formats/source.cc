@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
 #include <utility>
 
 #include "common/names.h"
+#include "common/parse.h"
 
 namespace statcollect::client::formats {
 namespace {
@@ -259,18 +259,8 @@ std::optional<std::uint64_t> NumberPattern::Match(std::string_view name) const {
   return ParseUnsigned(name.substr(prefix_.size(), name.size() - prefix_.size() - suffix_.size()));
 }
 
-std::optional<std::uint64_t> ParseUnsigned(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size() || text.empty()) return std::nullopt;
-  return value;
-}
+std::optional<std::uint64_t> ParseUnsigned(std::string_view text) { return ParseNumber<std::uint64_t>(text); }
 
-std::optional<double> ParseDouble(std::string_view text) {
-  double value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size() || text.empty()) return std::nullopt;
-  return value;
-}
+std::optional<double> ParseDouble(std::string_view text) { return ParseNumber<double>(text); }
 
 }  // namespace statcollect::client::formats

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "common/names.h"
+#include "common/utf8.h"
 
 namespace statcollect::client {
 namespace {
@@ -38,15 +39,8 @@ bool IsCombining(char32_t c) {
 }
 
 Glyph GlyphAt(std::string_view text, std::size_t i) {
-  const auto lead = static_cast<unsigned char>(text[i]);
-  const std::size_t bytes = std::min<std::size_t>(lead < 0xc0   ? 1
-                                                  : lead < 0xe0 ? 2
-                                                  : lead < 0xf0 ? 3
-                                                                : 4,
-                                                  text.size() - i);
-  if (bytes == 1) return {};
-  char32_t c = lead & (0xff >> (bytes + 1));
-  for (std::size_t k = 1; k < bytes; ++k) c = (c << 6) | (static_cast<unsigned char>(text[i + k]) & 0x3f);
+  const auto [c, bytes] = DecodeUtf8(text.substr(i));
+  if (bytes <= 1) return {};
   return {bytes, IsCombining(c) ? 0u : IsWide(c) ? 2u : 1u};
 }
 

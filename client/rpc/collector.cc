@@ -1,7 +1,6 @@
 #include "client/rpc/collector.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <string_view>
 #include <thread>
@@ -15,6 +14,7 @@
 
 #include "client/rpc/diagnose.h"
 #include "common/names.h"
+#include "common/parse.h"
 #include "common/thread_annotations.h"
 #include "statcollect/v1/admin.grpc.pb.h"
 #include "statcollect/v1/query.grpc.pb.h"
@@ -49,20 +49,12 @@ std::string Seconds(milliseconds time) {
 }  // namespace
 
 Status ValidateAddress(const std::string& address) {
-  const std::size_t colon = address.rfind(':');
-  const std::string_view port = colon == std::string::npos ? "" : std::string_view(address).substr(colon + 1);
-  const std::string_view host = std::string_view(address).substr(0, std::min(colon, address.size()));
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  unsigned number = 0;
-  const auto parsed = std::from_chars(port.data(), port.data() + port.size(), number);
-  const bool port_ok =
-      parsed.ec == std::errc() && parsed.ptr == port.data() + port.size() && number > 0 && number < 65536;
-  const bool host_ok = !host.empty() && host.find_first_of(" /@\t\r\n") == std::string_view::npos &&
-                       (bracketed || host.find(':') == std::string_view::npos);
-  if (port_ok && host_ok) return Status::Ok();
+  const auto parsed = ParseHostPort(address);
+  if (parsed && parsed->port > 0 && parsed->host.find_first_of(" /@\t\r\n") == std::string::npos)
+    return Status::Ok();
   return {Code::kInvalidArgument,
-          "--collector: '" + Printable(address) +
-              "' is not an address; expected HOST:PORT such as 127.0.0.1:7433 or [::1]:7433"};
+          "--collector: expected HOST:PORT such as 127.0.0.1:7433 or [::1]:7433, found '" +
+              Printable(address) + "'"};
 }
 
 class Collector::Impl {

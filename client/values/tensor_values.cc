@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/endian.h"
 #include "common/names.h"
 
 namespace statcollect::client {
@@ -177,8 +178,7 @@ std::string ToNpy(const TensorValues& values, bool raw) {
   while ((kBefore + header.size() + 1) % kAlignment != 0) header += ' ';
   header += '\n';
   std::string file("\x93NUMPY\x01\x00", 8);
-  file += static_cast<char>(header.size() & 0xff);
-  file += static_cast<char>(header.size() >> 8);
+  AppendLittleEndian(&file, static_cast<std::uint16_t>(header.size()));
   file += header;
   if (raw || !IsNarrow(values.dtype)) return file + values.bytes;
   for (std::uint64_t i = 0; i < values.elements(); ++i) {

@@ -6,16 +6,14 @@
 #include <vector>
 
 #include "common/records.h"
+#include "common/shape.h"
 #include "proto/convert.h"
 
 namespace statcollect::convert {
 
 // Of a shape that has been checked; 0 if it is not known.
 inline std::uint64_t Elements(const Layout& layout) {
-  if (!layout.Has(Statistic::kShape)) return 0;
-  std::uint64_t count = 1;
-  for (const std::int64_t size : layout.shape) count *= static_cast<std::uint64_t>(size);
-  return count;
+  return layout.Has(Statistic::kShape) ? NumelOf(layout.shape) : 0;
 }
 
 // Layouts of the session as they are with a batch's own definitions.

@@ -15,26 +15,26 @@
 #ifndef STATCOLLECT_SERVER_ALARMS_ALARMS_H_
 #define STATCOLLECT_SERVER_ALARMS_ALARMS_H_
 
-#include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "common/clock.h"
-#include "server/alarms/rank_rules.h"
+#include "common/thread_annotations.h"
+#include "server/alarms/batch_queue.h"
+#include "server/alarms/event_writer.h"
+#include "server/alarms/judged_documents.h"
+#include "server/alarms/rank_state.h"
 #include "server/alarms/replica_rule.h"
+#include "server/alarms/state_loader.h"
 #include "server/control/alarm_settings.h"
 #include "server/control/control.h"
 #include "server/control/event_feed.h"
@@ -42,8 +42,6 @@
 #include "server/store/store.h"
 
 namespace statcollect::alarms {
-
-inline constexpr char kDocument[] = "alarms";
 
 struct AlarmsOptions {
   AlarmSettings settings;
@@ -74,98 +72,64 @@ class Alarms {
   void AwaitIdle();
 
  private:
-  using AttemptRank = std::pair<AttemptId, std::uint32_t>;
-  struct Rank {
-    AttemptMeta attempt;
-    std::unique_ptr<RankRules> rules;
-    std::optional<std::uint64_t> silent_until;  // steps that had been judged before the state was built
-    std::set<std::pair<AlarmRule, std::string>> active;  // rule and subject
-    std::set<std::uint64_t> stored;                      // numbers of events that the run already had
-    std::chrono::steady_clock::time_point last;          // of the last record
-    std::size_t bytes = 0;
-    bool paused = false, closed = false, too_large = false;
-  };
   struct Attempt {
     AttemptMeta meta;
     std::optional<ReplicaRule> replicas;                       // once every rank of the launch is known
     std::deque<std::pair<std::uint32_t, StepDigest>> waiting;  // of ranks that were judged earlier
-    std::optional<std::pair<std::uint64_t, std::uint32_t>> nonfinite;  // the first: step, rank
-    std::size_t ranks = 0;                                             // with state in memory
-  };
-  struct Item {
-    CommittedBatch batch;
-    std::size_t bytes = 0;
-    bool gap = false;  // statistics of it were skipped
-    std::unique_ptr<Item> next;
-  };
-  struct Unwritten {
-    AttemptMeta attempt;
-    CollectorEvent event;
-    bool alarm = false;
+    std::optional<StepAndRank> nonfinite;                      // the first one
+    std::size_t ranks = 0;                                     // with state in memory
   };
 
   void Run();
   bool MustEnd() const { return stopping_ && clock_.Now() >= end_at_; }
-  // Oldest first; the caller owns them.
-  std::unique_ptr<Item> TakeQueue();
-  void Judge(const Item& item);
-  void JudgeStats(const Item& item, Rank* rank);
+  void Judge(const BatchQueue::Item& item);
+  void JudgeStats(const BatchQueue::Item& item, RankState* rank);
   void PublishEvents(const CommittedBatch& batch);
   // Null: its state is not in memory, and there is no room for it or it cannot be read.
-  Rank* Find(const AttemptMeta& attempt, std::uint32_t rank);
-  // Builds a rank's state from its stored records.
-  Status Load(const AttemptMeta& attempt, std::uint32_t number, Rank* rank);
-  Status LoadEvents(const AttemptMeta& attempt, std::uint32_t number, Rank* rank);
-  Status Replay(const AttemptMeta& attempt, std::uint32_t number, const RankMeta& meta, Rank* rank);
-  Result<std::uint64_t> ReplayFrom(const AttemptRank& place, std::uint64_t judged);
-  Status DefineFromStore(const AttemptRank& place, Rank* rank);
+  RankState* Find(const AttemptMeta& attempt, std::uint32_t rank);
+  Status Load(const AttemptRank& place, RankState* rank);
   TensorDef Definition(const AttemptRank& place, std::uint32_t activation);
   // Adds what the rules have found to the run.
-  void Collect(std::uint32_t number, Rank* rank);
-  void CompareReplicas(std::uint32_t number, Rank* rank);
-  void Tell(std::uint32_t number, Rank* rank, Finding finding);
+  void Collect(std::uint32_t number, RankState* rank);
+  void CompareReplicas(std::uint32_t number, RankState* rank);
+  void Tell(std::uint32_t number, RankState* rank, Finding finding);
   void NameFirstOfRun(std::uint32_t number, Attempt* attempt, Finding* finding) const;
-  void WriteEvents();
-  void Announce(const Unwritten& written);
-  std::map<AttemptRank, std::uint64_t> ReadDocument(const std::string& run);
   void ResumeAfterStart();
   void Resume(const std::string& run);
   void Tick();
-  void KeepDocuments(bool all);
-  void KeepDocument(const std::string& run);
+  void CloseSilent(std::chrono::steady_clock::time_point now);
+  JudgedDocuments::Judged JudgedOf(const std::string& run) const;
+  void WriteDocuments(bool all);
   void ForgetRemoved();
   bool MakeRoom();
-  void Forget(std::map<AttemptRank, Rank>::iterator rank);
+  void Forget(std::map<AttemptRank, RankState>::iterator rank);
   void CountActive();
 
   Store& store_;
   const Clock& clock_;
   const AlarmsOptions options_;
 
-  // The queue has no lock, so that the committer never waits for a low-priority thread to run.
-  std::atomic<Item*> newest_{nullptr};                        // owned; `next` points to the older one
-  std::atomic<std::size_t> queue_bytes_{0}, queue_items_{0};  // including those being judged
+  BatchQueue queue_;
   std::atomic<bool> stopping_{false}, resumed_{false};
   std::chrono::steady_clock::time_point end_at_;  // set before stopping_
-  std::condition_variable work_;  // notified without the lock; a missed notification is noticed kWait later
   std::atomic<std::uint64_t> evaluated_{0}, skipped_{0};
 
-  std::mutex mutex_;
-  AlarmStatus status_;  // guarded by mutex_
+  Mutex mutex_;
+  AlarmStatus status_ STATCOLLECT_GUARDED_BY(mutex_);
 
-  // Used only by the own thread:
-  std::map<AttemptRank, Rank> ranks_;
+  // Used only by the own thread, except for what is thread-safe:
+  EventWriter events_;
+  JudgedDocuments documents_;
+  StateLoader loader_;
+  std::map<AttemptRank, RankState> ranks_;
   std::map<AttemptId, Attempt> attempts_;
   std::size_t bytes_ = 0;
-  std::deque<Unwritten> unwritten_;
-  std::set<std::string> unkept_;      // runs whose document is out of date
-  std::set<std::string> documented_;  // runs with a document
   bool active_changed_ = false;
   std::chrono::steady_clock::time_point documents_at_, removed_at_;
   std::map<AttemptRank, std::vector<TensorDef>> definitions_;  // of the current batch
 
-  std::mutex join_mutex_;
-  std::thread thread_;
+  Mutex join_mutex_;
+  std::thread thread_;  // joined with join_mutex_ held
 };
 
 }  // namespace statcollect::alarms

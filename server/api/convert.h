@@ -1,9 +1,9 @@
 // Converts request messages to structs and structs to answers. The structs mirror the messages
-// (server/query/reports.h), so this copies field by field; input from clients is validated here.
+// (server/query/reports.h), so this copies field by field; input from clients is validated here. In convert/:
+// one file per message family.
 #ifndef STATCOLLECT_SERVER_API_CONVERT_H_
 #define STATCOLLECT_SERVER_API_CONVERT_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -33,11 +33,6 @@ Result<query::CapturesRequest> FromWire(const v1::ListCapturesRequest& request);
 Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request);
 Result<CaptureSpec> FromWire(const v1::RequestCaptureRequest& request);
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
-
-// Parts of requests. kInvalidArgument: more ranks than a run can have, kinds that this build does not know.
-Result<std::vector<std::uint32_t>> RanksFromWire(const google::protobuf::RepeatedField<std::uint32_t>& ranks);
-Result<std::vector<Kind>> KindsFromWire(const google::protobuf::RepeatedField<int>& kinds);
-Status CheckStepsFromWire(const std::string& steps);
 
 void ToWire(const query::ObservationSide& side, v1::ObservationSide& out);
 void ToWire(const std::vector<query::RunSummary>& runs, v1::ListRunsResponse& out);

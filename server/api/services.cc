@@ -5,6 +5,7 @@
 
 #include "server/api/calls.h"
 #include "server/api/convert.h"
+#include "server/api/convert/parts.h"
 #include "server/api/convert_checks.h"
 #include "server/api/follow_call.h"
 #include "server/control/control.h"

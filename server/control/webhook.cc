@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -15,6 +13,7 @@
 
 #include "common/names.h"
 #include "common/signals_blocked.h"
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 namespace {
@@ -166,7 +165,7 @@ class Webhook::Sender {
   }
   ~Sender() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stopping_ = true;
     }
     changed_.notify_all();
@@ -175,7 +174,7 @@ class Webhook::Sender {
   }
 
   void Post(std::string json) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (queue_.size() >= options_.queue_max) {
       lock.unlock();
       dropped_.fetch_add(1);
@@ -191,9 +190,9 @@ class Webhook::Sender {
 
  private:
   void Run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      changed_.wait(mutex_, [this]() STATCOLLECT_REQUIRES(mutex_) { return stopping_ || !queue_.empty(); });
       if (stopping_) return;
       const std::string& json = queue_.front();  // stays in the queue, and counts there, until it is settled
       lock.unlock();
@@ -221,8 +220,10 @@ class Webhook::Sender {
         dropped_.fetch_add(1);
         return true;
       }
-      std::unique_lock lock(mutex_);
-      if (changed_.wait_for(lock, options_.pauses[tries], [this] { return stopping_; })) return false;
+      MutexLock lock(mutex_);
+      if (changed_.wait_for(mutex_, options_.pauses[tries],
+                            [this]() STATCOLLECT_REQUIRES(mutex_) { return stopping_; }))
+        return false;
     }
   }
 
@@ -249,7 +250,7 @@ class Webhook::Sender {
   }
 
   bool stopping() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return stopping_;
   }
 
@@ -257,10 +258,10 @@ class Webhook::Sender {
   const WebhookOptions options_;
   const MultiHandle multi_{curl_multi_init()};
   std::atomic<std::uint64_t> sent_{0}, failed_{0}, dropped_{0};
-  std::mutex mutex_;  // guards the rest
-  std::condition_variable changed_;
-  std::deque<std::string> queue_;  // the first one is on its way
-  bool stopping_ = false;
+  Mutex mutex_;  // guards the rest
+  ConditionVariable changed_;
+  std::deque<std::string> queue_ STATCOLLECT_GUARDED_BY(mutex_);  // the first one is on its way
+  bool stopping_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -1,6 +1,5 @@
 #include "server/daemon/units.h"
 
-#include <charconv>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -8,6 +7,7 @@
 
 #include "common/byte_size.h"
 #include "common/names.h"
+#include "common/parse.h"
 
 namespace statcollect {
 namespace {
@@ -22,10 +22,9 @@ constexpr std::uint64_t kSecondsMax = std::uint64_t{100} * 366 * 86400;
 
 // A whole number from 1 and what follows it.
 std::optional<std::pair<std::uint64_t, std::string_view>> Split(std::string_view text) {
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number == 0) return std::nullopt;
-  return std::pair(number, text.substr(static_cast<std::size_t>(end - text.data())));
+  const auto leading = ParseLeadingNumber<std::uint64_t>(text);
+  if (!leading || leading->number == 0) return std::nullopt;
+  return std::pair(leading->number, leading->rest);
 }
 
 std::optional<std::uint64_t> ParseSeconds(std::string_view text) {

@@ -1,11 +1,11 @@
 #include "server/ingest/session.h"
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <utility>
 
 #include "common/names.h"
+#include "common/parse.h"
 #include "server/ingest/trim.h"
 
 namespace statcollect {
@@ -71,11 +71,7 @@ void Add(std::map<std::string, std::uint64_t>* tallies, const std::string& cause
 std::optional<std::uint64_t> ParseCount(const EventRecord& event) {
   const auto count = event.fields.find("count");
   if (count == event.fields.end()) return std::nullopt;
-  std::uint64_t value = 0;
-  const char* end = count->second.data() + count->second.size();
-  const auto [stop, error] = std::from_chars(count->second.data(), end, value);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return value;
+  return ParseNumber<std::uint64_t>(count->second);
 }
 
 void Extend(RankMeta* meta, std::uint64_t step) {

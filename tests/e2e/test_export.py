@@ -12,6 +12,7 @@ import resource
 import signal
 import struct
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,32 @@ def test_parquet_has_the_same_values_as_csv(collector: Collector, tmp_path: Path
     for of_parquet, row in zip(table.to_pylist(), rows, strict=True):
         for name, value in of_parquet.items():
             assert same(value, row[name], name), (name, value, row[name])
+
+
+def test_parquet_says_which_python_it_needs(collector: Collector, tmp_path: Path) -> None:
+    bare = tmp_path / "bare python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')  # without the packages that are installed
+    bare.chmod(0o755)
+    (tmp_path / "out").mkdir()
+    command = [str(STATCTL), "--collector", collector.address, "export", "parquet", "r", "r.parquet"]
+    done = run_command(command, env={**os.environ, "STATCTL_PYTHON": str(bare)}, cwd=tmp_path / "out")
+    assert done.code == 2 and str(bare) in done.err
+    assert "No module named 'pyarrow'" in done.err and "STATCTL_PYTHON, or export csv" in done.err
+    done = run_command(command, env={**os.environ, "STATCTL_PYTHON": "/no/python"}, cwd=tmp_path / "out")
+    assert done.code == 2 and "start Python as '/no/python': No such file or directory" in done.err
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_parquet_imports_nothing_from_the_working_directory(collector: Collector, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "json.py").write_text("raise SystemExit('this is not the json that was meant')")
+    done = run_command(
+        [str(STATCTL), "--collector", collector.address, "export", "parquet", "r", "r.parquet"],
+        env={**os.environ, "STATCTL_PYTHON": sys.executable},
+        cwd=tmp_path,
+    )
+    assert done.code == 0, done.err
+    assert (tmp_path / "r.parquet").stat().st_size > 1000
 
 
 def same(value: Any, cell: str, name: str) -> bool:
@@ -299,7 +326,7 @@ def test_a_full_disk_leaves_nothing_behind(collector: Collector, tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("form", ["json", "ort"])
+@pytest.mark.parametrize("form", ["json", "ort", "parquet"])
 def test_an_interrupted_export_leaves_nothing_behind(collector: Collector, tmp_path: Path, form: str) -> None:
     process = subprocess.Popen(
         [str(STATCTL), "--collector", collector.address, "export", form, "big", str(tmp_path / "out")],

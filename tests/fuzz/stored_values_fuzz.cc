@@ -12,6 +12,7 @@
 #include "common/capture_spec.h"
 #include "common/step_set.h"
 #include "server/store/capture_requests.h"
+#include "server/store/codec/block_reader.h"
 #include "server/store/codec/catalogue.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/codec/stat_block.h"

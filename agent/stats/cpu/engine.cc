@@ -8,6 +8,7 @@
 #include "agent/stats/float_environment.h"
 #include "agent/stats/tensor_walk.h"
 #include "common/names.h"
+#include "common/shape.h"
 
 namespace statcollect::stats {
 
@@ -284,9 +285,7 @@ Status Validate(const CpuTensor& tensor) {
 }
 
 std::uint64_t ComponentCount(const CpuTensor& tensor) noexcept {
-  std::uint64_t components = IsComplex(tensor.dtype) ? 2 : 1;
-  for (const std::int64_t size : tensor.shape) components *= static_cast<std::uint64_t>(size);
-  return components;
+  return NumelOf(tensor.shape) * (IsComplex(tensor.dtype) ? 2 : 1);
 }
 
 void Accumulate(const CpuTensor& tensor, const Range& range, std::uint32_t sketch_width,

@@ -1,6 +1,5 @@
 #include "server/api/http/request.h"
 
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -13,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/names.h"
+#include "common/parse.h"
 #include "proto/json.h"
 
 namespace statcollect::api {
@@ -60,18 +60,7 @@ std::optional<std::string> Decode(std::string_view text) {
 template <typename T>
 std::optional<T> Whole(const std::string& text) {
   const bool hex = std::is_unsigned_v<T> && text.rfind("0x", 0) == 0;
-  const char* const begin = text.data() + (hex ? 2 : 0);
-  const char* const end = text.data() + text.size();
-  T value = 0;
-  const auto parsed = std::from_chars(begin, end, value, hex ? 16 : 10);
-  return parsed.ec == std::errc() && parsed.ptr == end && begin != end ? std::optional(value) : std::nullopt;
-}
-
-std::optional<double> Real(const std::string& text) {
-  double value = 0;
-  const char* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  return parsed.ec == std::errc() && parsed.ptr == end && !text.empty() ? std::optional(value) : std::nullopt;
+  return hex ? ParseNumber<T>(std::string_view(text).substr(2), 16) : ParseNumber<T>(text);
 }
 
 std::optional<bool> Flag(const std::string& text) {
@@ -121,9 +110,11 @@ class Setter {
         return Take(Whole<std::uint64_t>(text), text, "a whole number from 0", &Reflection::SetUInt64,
                     &Reflection::AddUInt64);
       case FieldDescriptor::CPPTYPE_DOUBLE:
-        return Take(Real(text), text, "a number", &Reflection::SetDouble, &Reflection::AddDouble);
+        return Take(ParseNumber<double>(text), text, "a number", &Reflection::SetDouble,
+                    &Reflection::AddDouble);
       case FieldDescriptor::CPPTYPE_FLOAT:
-        return Take(Real(text), text, "a number", &Reflection::SetFloat, &Reflection::AddFloat);
+        return Take(ParseNumber<double>(text), text, "a number", &Reflection::SetFloat,
+                    &Reflection::AddFloat);
       case FieldDescriptor::CPPTYPE_BOOL:
         return Take(Flag(text), text, "true or false", &Reflection::SetBool, &Reflection::AddBool);
       case FieldDescriptor::CPPTYPE_ENUM:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/shape.h"
 #include "common/step_set.h"
 #include "server/query/reports.h"
 #include "server/query/rows.h"
@@ -60,13 +61,12 @@ Status AddRows(Store& store, RunView& view, std::size_t attempt, std::uint32_t r
                    .step = capture.step,
                    .def = (*catalogue)->activations[capture.activation],
                    .layout = (*catalogue)->layouts[capture.layout],
-                   .numel = 1,
+                   .numel = NumelOf((*catalogue)->layouts[capture.layout].shape),
                    .elements = capture.elements,
                    .bytes = 0,
                    .bytes_stored = capture.bytes_stored,
                    .attempt = meta.number,
                    .attempt_id = meta.id};
-    for (const std::int64_t size : row.layout.shape) row.numel *= static_cast<std::uint64_t>(size);
     row.bytes = row.elements * DTypeBytes(row.layout.dtype);
     rows->push_back(std::move(row));
   }

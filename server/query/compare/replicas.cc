@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <optional>
 #include <set>
 #include <string_view>
 
 #include "common/names.h"
+#include "common/parse.h"
 #include "server/query/run_view.h"
 
 namespace statcollect::query {
@@ -40,11 +40,7 @@ std::string Lower(std::string_view text) {
 
 std::string LeafOf(const std::string& key) { return Lower(key.substr(key.rfind('.') + 1)); }
 
-std::optional<std::uint32_t> CountOf(const std::string& text) {
-  std::uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
-}
+std::optional<std::uint32_t> CountOf(const std::string& text) { return ParseNumber<std::uint32_t>(text); }
 
 bool IsOff(const std::string& value) {
   const std::string lower = Lower(value);

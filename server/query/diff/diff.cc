@@ -12,9 +12,10 @@
 #include "server/query/compare/diff_plan.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/rank_step_diff.h"
+#include "server/query/diff/align_by_order.h"
+#include "server/query/diff/diff_scan.h"
 #include "server/query/diff/growth.h"
 #include "server/query/diff/loaded_weights.h"
-#include "server/query/parallel.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/recorded_config.h"
 #include "server/query/settings/recording_policy.h"
@@ -24,14 +25,6 @@ namespace statcollect::query {
 namespace {
 
 constexpr std::size_t kUnmatchedMax = 10'000;
-constexpr std::size_t kUnitsAThread = 4;  // for an even load
-constexpr std::size_t kWaveRankStepsMax = 1024;
-
-// One step, all ranks.
-struct StepResult {
-  std::uint64_t step = 0;
-  std::vector<RankStepFindings> ranks;
-};
 
 // What `spread` counts once, whatever its step, rank, call and micro-batch.
 std::string SpreadName(Kind kind, const std::string& name, const std::string& output_path) {
@@ -460,134 +453,11 @@ void ReportBuilder::ConcludeIncomparable() {
                               : "no record in common in the requested ranks, steps and kinds";
 }
 
-// Compares all steps in order, wave by wave: the rank-steps of a wave on several threads, then what they
-// found in order. Waves grow, so that a first difference near the begin is found at once.
-class DiffScan {
- public:
-  DiffScan(const DiffContext& context, const DiffPlan& plan, bool first_only)
-      : context_(context), plan_(plan), first_only_(first_only) {}
-
-  Status Run(ReportBuilder& report, const OnProgress& progress, const std::stop_token& stop) {
-    Progress done{.done = 0, .total = plan_.steps.size() * plan_.ranks.size()};
-    std::size_t steps = 1;
-    for (auto next = plan_.steps.begin(); next != plan_.steps.end();) {
-      auto wave = CutWave(next, steps);
-      STATCOLLECT_RETURN_IF_ERROR(CompareWave(wave, stop));
-      if (stop.stop_requested()) return {Code::kCancelled, "diff: cancelled"};
-      done.done += wave.size() * plan_.ranks.size();
-      for (StepResult& step : wave) {
-        STATCOLLECT_RETURN_IF_ERROR(report.Take(std::move(step)));
-        if (first_only_ && report.diverged()) return Status::Ok();
-      }
-      if (progress) progress(done);
-      steps = std::min(2 * steps, std::max<std::size_t>(1, kWaveRankStepsMax / plan_.ranks.size()));
-    }
-    return Status::Ok();
-  }
-
- private:
-  using Steps = decltype(DiffPlan::steps);
-  struct Unit {
-    RankSteps steps;
-    std::size_t rank_index = 0, first_step_index = 0;
-    Status status;
-  };
-
-  // The next steps, as many as wanted, of one attempt of each run.
-  std::vector<StepResult> CutWave(Steps::const_iterator& next, std::size_t steps) {
-    std::vector<StepResult> wave;
-    attempts_ = next->second;
-    for (; next != plan_.steps.end() && wave.size() < steps && next->second == attempts_; ++next) {
-      wave.push_back({.step = next->first, .ranks = std::vector<RankStepFindings>(plan_.ranks.size())});
-    }
-    return wave;
-  }
-
-  std::vector<Unit> CutUnits(const std::vector<StepResult>& wave) const {
-    const std::size_t processors = ThreadsOfAQuery();
-    const std::size_t rank_steps = wave.size() * plan_.ranks.size();
-    const std::size_t unit_steps = std::max<std::size_t>(1, rank_steps / (processors * kUnitsAThread));
-    std::vector<Unit> units;
-    for (std::size_t first = 0; first < wave.size(); first += unit_steps) {
-      for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-        Unit& unit = units.emplace_back();
-        unit.rank_index = rank;
-        unit.first_step_index = first;
-        unit.steps = {.place = rank,
-                      .ranks = plan_.ranks[rank],
-                      .attempt_a = attempts_.first,
-                      .attempt_b = attempts_.second,
-                      .steps = {}};
-        for (std::size_t i = first; i < std::min(first + unit_steps, wave.size()); ++i)
-          unit.steps.steps.push_back(wave[i].step);
-      }
-    }
-    return units;
-  }
-
-  Status CompareWave(std::vector<StepResult>& wave, const std::stop_token& stop) {
-    std::vector<Unit> units = CutUnits(wave);
-    InParallel(units.size(), [&](std::size_t i) {
-      Unit& unit = units[i];
-      if (stop.stop_requested()) return;
-      auto found = CompareRankSteps(context_, unit.steps, stop);
-      unit.status = found.status();
-      if (!found.ok()) return;
-      for (std::size_t s = 0; s < found->size(); ++s)
-        wave[unit.first_step_index + s].ranks[unit.rank_index] = std::move((*found)[s]);
-    });
-    for (const Unit& unit : units) STATCOLLECT_RETURN_IF_ERROR(unit.status);
-    return Status::Ok();
-  }
-
-  const DiffContext& context_;
-  const DiffPlan& plan_;
-  const bool first_only_;
-  std::pair<std::size_t, std::size_t> attempts_;
-};
-
 Status CompareConfiguration(const RunView& a, const RunView& b, DiffReport& report) {
   auto configs = ReadConfigs(a, b);
   if (!configs.ok()) return configs.status();
   report.inputs.config = CompareConfig(configs->a, configs->b);
   report.notes.insert(report.notes.end(), configs->notes.begin(), configs->notes.end());
-  return Status::Ok();
-}
-
-// Whether the alignment knows every activation of the steps: a run may have defined more since.
-bool Covers(const Alignment& alignment, const StepData& a, const StepData& b) {
-  const auto known = [](const StepData& data, const RankCatalogue& catalogue) {
-    return std::all_of(data.observations.begin(), data.observations.end(),
-                       [&](const Observation& seen) { return seen.def->id < catalogue.activations.size(); });
-  };
-  return known(a, alignment.a()) && known(b, alignment.b());
-}
-
-// A rank's names are aligned on the first step in which both runs have statistics of it.
-Status AlignByOrder(const DiffContext& context, const DiffPlan& plan, const std::stop_token& stop) {
-  constexpr int kStepsTried = 8;
-  for (std::size_t place = 0; place < plan.ranks.size(); ++place) {
-    const RankPair ranks = plan.ranks[place];
-    int tried = 0;
-    for (auto step = plan.steps.begin(); step != plan.steps.end() && tried < kStepsTried; ++step, ++tried) {
-      if (stop.stop_requested()) return {Code::kCancelled, "diff: cancelled"};
-      const auto [attempt_a, attempt_b] = step->second;
-      auto catalogue_a = context.a.Catalogue(attempt_a, ranks.a),
-           catalogue_b = context.b.Catalogue(attempt_b, ranks.b);
-      if (!catalogue_a.ok()) return catalogue_a.status();
-      if (!catalogue_b.ok()) return catalogue_b.status();
-      const Alignment& alignment = context.aligner.For(place, **catalogue_a, **catalogue_b);
-      if (!alignment.IsOpenOnBothSides()) break;
-      const auto a = context.a.Read(attempt_a, ranks.a, step->first),
-                 b = context.b.Read(attempt_b, ranks.b, step->first);
-      if (!a.ok()) return a.status();
-      if (!b.ok()) return b.status();
-      if (a->observations.empty() || b->observations.empty() || !Covers(alignment, *a, *b)) continue;
-      auto matches = AlignBySequence(*a, *b, alignment);
-      if (!matches.empty()) context.aligner.SetByOrder(place, std::move(matches));
-      break;
-    }
-  }
   return Status::Ok();
 }
 
@@ -626,7 +496,11 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                               .noise = noise};
     if (!request.no_alignment) STATCOLLECT_RETURN_IF_ERROR(AlignByOrder(context, *plan, stop));
     ReportBuilder builder(a, b, request, *plan, context);
-    STATCOLLECT_RETURN_IF_ERROR(DiffScan(context, *plan, request.first_only).Run(builder, progress, stop));
+    const auto take = [&](StepResult step) -> Result<bool> {
+      STATCOLLECT_RETURN_IF_ERROR(builder.Take(std::move(step)));
+      return !(request.first_only && builder.diverged());
+    };
+    STATCOLLECT_RETURN_IF_ERROR(DiffScan(context, *plan).Run(take, progress, stop));
     report = builder.Conclude();
     std::optional<std::uint64_t> last_step;
     if (request.first_only && report.first) last_step = report.first->step;

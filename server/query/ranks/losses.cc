@@ -11,7 +11,7 @@ namespace statcollect::query {
 namespace {
 
 constexpr std::uint64_t kLossStepsAgreeing = 3;  // before a loss counts as reduced
-constexpr std::uint64_t kSpan = 256;             // steps whose scalars are read at a time
+constexpr std::uint64_t kScalarSpan = 256;       // steps whose scalars are read at a time
 
 RankFinding AboutLoss(RankReason reason, const std::string& name, std::uint32_t micro_batch,
                       std::uint64_t step) {
@@ -57,14 +57,14 @@ Status LossCheck::Check(const GroupStep& at) {
 
 // Scalars of some steps at a time: a read for each step would be a seek each.
 Status LossCheck::ReadScalars(const GroupStep& at) {
-  if (at.step / kSpan == span_ && at.attempt == span_attempt_) return Status::Ok();
-  span_ = at.step / kSpan;
+  if (at.step / kScalarSpan == span_ && at.attempt == span_attempt_) return Status::Ok();
+  span_ = at.step / kScalarSpan;
   span_attempt_ = at.attempt;
   scalars_.clear();
   for (const std::uint32_t rank : ranks_) {
     if (!view_.ranks(at.attempt).contains(rank)) continue;
-    auto scalars =
-        view_.Scalars(at.attempt, rank, {.first = span_ * kSpan, .last = span_ * kSpan + kSpan - 1});
+    auto scalars = view_.Scalars(
+        at.attempt, rank, {.first = span_ * kScalarSpan, .last = span_ * kScalarSpan + kScalarSpan - 1});
     if (!scalars.ok()) return scalars.status();
     std::erase_if(*scalars, [](const ScalarRecord& scalar) { return !IsLoss(scalar.name); });
     scalars_[rank] = *std::move(scalars);

@@ -53,7 +53,7 @@ class RankCheck {
       const GroupStep* const complete = collector.Add(read);
       return complete != nullptr ? CheckGroup(*complete) : Status::Ok();
     };
-    STATCOLLECT_RETURN_IF_ERROR(RankScan(view_, steps_, report_.groups, threads_).Run(take, stop));
+    STATCOLLECT_RETURN_IF_ERROR(RankStepReader(view_, steps_, report_.groups, threads_).Run(take, stop));
     Conclude();
     return std::move(report_);
   }

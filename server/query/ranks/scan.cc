@@ -58,7 +58,7 @@ std::uint64_t MixBits(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-Status RankScan::Run(const std::function<Status(RankStep&)>& take, const std::stop_token& stop) {
+Status RankStepReader::Run(const std::function<Status(RankStep&)>& take, const std::stop_token& stop) {
   std::vector<RankStep> wave, next = NextWave();
   while (!wave.empty() || !next.empty()) {
     Status taken;
@@ -76,7 +76,7 @@ Status RankScan::Run(const std::function<Status(RankStep&)>& take, const std::st
   return Status::Ok();
 }
 
-std::vector<RankStep> RankScan::NextWave() {
+std::vector<RankStep> RankStepReader::NextWave() {
   std::vector<RankStep> wave;
   while (step_ != end_ && !groups_.empty() && wave.size() < kWaveRankSteps) {
     wave.push_back({.step = step_->first,
@@ -93,7 +93,7 @@ std::vector<RankStep> RankScan::NextWave() {
   return wave;
 }
 
-void RankScan::Read(RankStep& to, const std::stop_token& stop) const {
+void RankStepReader::Read(RankStep& to, const std::stop_token& stop) const {
   if (stop.stop_requested() || !view_.ranks(to.attempt).contains(to.rank)) return;
   auto data = view_.Read(to.attempt, to.rank, to.step);
   to.status = data.status();

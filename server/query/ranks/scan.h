@@ -41,13 +41,13 @@ struct RankStep {
 
 // Threads: Run calls `take` on the calling thread only, while a few others read what comes next. Memory: twice
 // kWaveRankSteps steps of a rank, with their sketches.
-class RankScan {
+class RankStepReader {
  public:
   static constexpr std::size_t kWaveRankSteps = 8;
 
   // Borrows all of them. `steps`: each with the index of its attempt.
-  RankScan(RunView& view, const std::map<std::uint64_t, std::size_t>& steps, const std::vector<Ranks>& groups,
-           std::size_t threads)
+  RankStepReader(RunView& view, const std::map<std::uint64_t, std::size_t>& steps,
+                 const std::vector<Ranks>& groups, std::size_t threads)
       : view_(view), groups_(groups), threads_(threads), step_(steps.cbegin()), end_(steps.cend()) {}
 
   // Once: step by step, group by group, rank by rank. Ends with the first error of `take`, which finds errors

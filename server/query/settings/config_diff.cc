@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <optional>
 #include <set>
 #include <string_view>
+
+#include "common/parse.h"
 
 namespace statcollect::query {
 namespace {
@@ -42,11 +43,7 @@ std::string Lower(std::string text) {
 }
 
 // Plain numbers only: no blanks, no hexadecimal commits.
-std::optional<double> NumberOf(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
-}
+std::optional<double> NumberOf(const std::string& text) { return ParseNumber<double>(text); }
 
 }  // namespace
 

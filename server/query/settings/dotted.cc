@@ -1,7 +1,8 @@
 #include "server/query/settings/dotted.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "common/parse.h"
 
 namespace statcollect::query {
 
@@ -24,10 +25,6 @@ bool IsNumber(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-std::optional<double> ParseDouble(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
-}
+std::optional<double> ParseDouble(std::string_view text) { return ParseNumber<double>(text); }
 
 }  // namespace statcollect::query

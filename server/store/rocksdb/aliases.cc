@@ -1,5 +1,6 @@
 #include "server/store/rocksdb/aliases.h"
 
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -66,14 +67,14 @@ void Aliases::NoteAlias(const Database& database, rocksdb::WriteBatch& batch, At
                         AttemptId user) {
   if (owner == user) return;
   {
-    std::lock_guard lock(noted_mutex_);
+    MutexLock lock(noted_mutex_);
     if (!noted_.emplace(owner, user).second) return;
   }
   (void)batch.Put(database.families[kCatalogue], KeyBuilder('x').U32(owner).U32(user).Take(), "");
 }
 
 void Aliases::RetireTargets(std::span<const AttemptId> ids) {
-  std::unique_lock lock(targets_mutex_);
+  std::unique_lock<std::shared_mutex> lock(targets_mutex_);
   for (const AttemptId id : ids) live_.Remove(id);
 }
 
@@ -113,7 +114,7 @@ Status Aliases::TakeOverFrom(const Database& database, AttemptId owner, AttemptI
 }
 
 void Aliases::Forget() {
-  std::lock_guard lock(noted_mutex_);
+  MutexLock lock(noted_mutex_);
   noted_.clear();
 }
 

@@ -2,7 +2,6 @@
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_ALIASES_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_ALIASES_H_
 
-#include <mutex>
 #include <optional>
 #include <set>
 #include <shared_mutex>
@@ -12,6 +11,7 @@
 #include <rocksdb/write_batch.h>
 
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/store/block_digest.h"
 #include "server/store/codec/stat_encoder.h"
 #include "server/store/key.h"
@@ -57,9 +57,9 @@ class Aliases {
   // Held shared while a batch that may have aliases is written, and exclusively while attempts cease to be
   // targets.
   std::shared_mutex targets_mutex_;
-  std::mutex noted_mutex_;
-  // Owner and user of aliases known to be in the catalogue. Guarded by noted_mutex_.
-  std::set<std::pair<AttemptId, AttemptId>> noted_;
+  Mutex noted_mutex_;
+  // Owner and user of aliases known to be in the catalogue.
+  std::set<std::pair<AttemptId, AttemptId>> noted_ STATCOLLECT_GUARDED_BY(noted_mutex_);
 };
 
 }  // namespace statcollect

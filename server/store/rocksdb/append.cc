@@ -61,7 +61,7 @@ Status Appender::AddItem(const Database& database, rocksdb::WriteBatch& batch, c
 // What the hello said is large and does not change: written once, not with each append.
 Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item) {
   {
-    std::lock_guard lock(with_info_mutex_);
+    MutexLock lock(with_info_mutex_);
     if (!with_info_.emplace(item.attempt, item.rank).second) return Status::Ok();
   }
   std::string stored;
@@ -80,7 +80,7 @@ Status Appender::PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& 
   (void)batch.Put(database->families[kCatalogue], RankKey('i', attempt, rank), Encode(meta.info));
   (void)batch.Put(database->families[kCatalogue], RankKey('m', attempt, rank), Encode(meta));
   STATCOLLECT_RETURN_IF_ERROR(database_.Write("write rank " + std::to_string(rank), *database, batch, true));
-  std::lock_guard lock(with_info_mutex_);
+  MutexLock lock(with_info_mutex_);
   with_info_.emplace(attempt, rank);
   return Status::Ok();
 }
@@ -100,7 +100,7 @@ Status Appender::PutEvents(AttemptId attempt, std::span<const CollectorEvent> ev
 }
 
 void Appender::Forget() {
-  std::lock_guard lock(with_info_mutex_);
+  MutexLock lock(with_info_mutex_);
   with_info_.clear();
 }
 

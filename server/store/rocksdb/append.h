@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <utility>
@@ -14,6 +13,7 @@
 #include <rocksdb/write_batch.h>
 
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/store/rocksdb/aliases.h"
 #include "server/store/rocksdb/recovery.h"
 #include "server/store/store.h"
@@ -47,9 +47,9 @@ class Appender {
   LiveAttempts& live_;
   const bool fsync_;
   std::atomic<std::size_t> key_frame_bytes_{0};  // shared by the streams' encoders
-  std::mutex with_info_mutex_;
-  // Ranks whose hello is known to be stored. Guarded by with_info_mutex_.
-  std::set<std::pair<AttemptId, std::uint32_t>> with_info_;
+  Mutex with_info_mutex_;
+  // Ranks whose hello is known to be stored.
+  std::set<std::pair<AttemptId, std::uint32_t>> with_info_ STATCOLLECT_GUARDED_BY(with_info_mutex_);
 };
 
 }  // namespace statcollect

@@ -13,7 +13,7 @@
 #include <rocksdb/db.h>
 
 #include "common/status.h"
-#include "server/store/codec/stat_block.h"
+#include "server/store/codec/block_reader.h"
 #include "server/store/key.h"
 #include "server/store/rocksdb/util.h"
 

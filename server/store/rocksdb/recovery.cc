@@ -22,13 +22,13 @@ RecoverableDatabase::RecoverableDatabase(const std::string& directory, const Roc
 Status RecoverableDatabase::Open() {
   auto opened = opener_.Open(/*read_only=*/false, health_);
   if (!opened.ok()) return opened.status();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   database_ = *std::move(opened);
   return on_opened_(*database_);
 }
 
 std::shared_ptr<Database> RecoverableDatabase::Pin() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return database_;
 }
 
@@ -49,7 +49,7 @@ Status RecoverableDatabase::Write(const std::string& attempted, const Database& 
 }
 
 Status RecoverableDatabase::Recover(const Status& failure) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (health_->status().ok()) return Status::Ok();  // another thread was here first
   if (database_.use_count() > 1) {
     const auto now = std::chrono::steady_clock::now();

@@ -5,13 +5,13 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include <rocksdb/write_batch.h>
 
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/store/live_attempts.h"
 #include "server/store/rocksdb/database.h"
 #include "server/store/rocksdb/database_opener.h"
@@ -57,17 +57,17 @@ class RecoverableDatabase {
   Status Recover(const Status& failure);
 
  private:
-  Status ReopenLocked(const Status& failure);
+  Status ReopenLocked(const Status& failure) STATCOLLECT_REQUIRES(mutex_);
 
   const std::string directory_;
   const std::function<void(const std::string&)> log_;
   const DatabaseOpener opener_;
   const OnOpened on_opened_;
   const std::shared_ptr<WriteHealth> health_ = std::make_shared<WriteHealth>();
-  std::mutex mutex_;
-  // Guarded by mutex_:
-  std::shared_ptr<Database> database_;
-  std::optional<std::chrono::steady_clock::time_point> waiting_since_;  // Recover found running scans
+  Mutex mutex_;
+  std::shared_ptr<Database> database_ STATCOLLECT_GUARDED_BY(mutex_);
+  // When Recover first found running scans.
+  std::optional<std::chrono::steady_clock::time_point> waiting_since_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

@@ -1,7 +1,6 @@
 #include "server/store/rocksdb/rocksdb_store.h"
 
 #include <filesystem>
-#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -21,6 +20,8 @@
 #include "server/store/rocksdb/recovery.h"
 #include "server/store/rocksdb/stat_scan.h"
 #include "server/store/rocksdb/values.h"
+
+#include "common/thread_annotations.h"
 
 namespace statcollect {
 namespace {
@@ -53,23 +54,23 @@ class RocksDbStore final : public Store {
     return catalogue_.Attempts(run);
   }
   Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
-    std::lock_guard lock(catalogue_mutex_);
+    MutexLock lock(catalogue_mutex_);
     return catalogue_.CreateAttempt(wanted);
   }
   Status DropAttempts(std::span<const AttemptId> ids) override {
-    std::lock_guard lock(catalogue_mutex_);
+    MutexLock lock(catalogue_mutex_);
     STATCOLLECT_RETURN_IF_ERROR(RemoveAttempts(database_, aliases_, *live_, ids));
     reclaimer_.StartAfter(ids);
     return Status::Ok();
   }
   Result<std::vector<AttemptTally>> Census() override { return catalogue_.Census(); }
   Status KeepRun(const std::string& run, bool keep) override {
-    std::lock_guard lock(catalogue_mutex_);
+    MutexLock lock(catalogue_mutex_);
     return catalogue_.KeepRun(run, keep);
   }
   Status PutDocument(const std::string& run, const std::string& name,
                      const std::optional<std::string>& content) override {
-    std::lock_guard lock(catalogue_mutex_);
+    MutexLock lock(catalogue_mutex_);
     return catalogue_.PutDocument(run, name, content);
   }
   Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
@@ -93,17 +94,18 @@ class RocksDbStore final : public Store {
   }
   Status Append(std::span<const AppendItem> items) override { return appender_.Append(items); }
   Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
-    std::lock_guard lock(catalogue_mutex_);  // the attempt stays
+    MutexLock lock(catalogue_mutex_);  // the attempt stays
     return appender_.PutEvents(attempt, events);
   }
   Status Recover() override {
     const Status failure = database_.health();
     if (failure.code() != Code::kResourceExhausted) return failure;
     // Who creates or drops attempts uses RocksDB as a scan does, and starts the merges.
-    std::unique_lock catalogue(catalogue_mutex_, std::try_to_lock);
-    if (catalogue.owns_lock()) reclaimer_.Pause();
+    if (!catalogue_mutex_.try_lock()) return database_.Recover(failure);
+    reclaimer_.Pause();
     const Status recovered = database_.Recover(failure);
-    if (recovered.ok() && catalogue.owns_lock()) reclaimer_.Resume();
+    if (recovered.ok()) reclaimer_.Resume();
+    catalogue_mutex_.unlock();
     return recovered;
   }
 
@@ -167,7 +169,7 @@ class RocksDbStore final : public Store {
   Result<StoreUsage> Usage() override { return MeasureUsage(directory_, database_.Pin().get()); }
   bool fsync() const override { return fsync_; }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
-    std::lock_guard one_at_a_time(checkpoint_mutex_);
+    MutexLock one_at_a_time(checkpoint_mutex_);
     return MakeCheckpoint(database_, directory_, directory);
   }
 
@@ -196,8 +198,8 @@ class RocksDbStore final : public Store {
   Catalogue catalogue_;
   Aliases aliases_;
   Appender appender_;
-  std::mutex catalogue_mutex_;  // one attempt is created or dropped at a time
-  std::mutex checkpoint_mutex_;
+  Mutex catalogue_mutex_;  // one attempt is created or dropped at a time
+  Mutex checkpoint_mutex_;
   Reclaimer reclaimer_;  // its thread ends first
 };
 

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "server/store/byte_io.h"
+#include "server/store/codec/block_reader.h"
 #include "server/store/codec/catalogue.h"
 #include "server/store/codec/packed_column.h"
 #include "server/store/codec/sealed.h"

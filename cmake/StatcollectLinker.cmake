@@ -1,0 +1,23 @@
+# The linker: mold or lld where the compiler can use one of them (a quarter of the time), else the compiler's own.
+# STATCOLLECT_LINKER names one ("bfd", "gold", "lld", "mold"); DEFAULT is the compiler's own.
+include(CheckLinkerFlag)
+set(STATCOLLECT_LINKER AUTO CACHE STRING "Linker: AUTO, DEFAULT, or a name for -fuse-ld")
+
+set(linker)
+if(STATCOLLECT_LINKER STREQUAL "AUTO")
+  foreach(name mold lld)
+    check_linker_flag(CXX -fuse-ld=${name} STATCOLLECT_LINKS_WITH_${name})
+    if(STATCOLLECT_LINKS_WITH_${name})
+      set(linker ${name})
+      break()
+    endif()
+  endforeach()
+elseif(NOT STATCOLLECT_LINKER STREQUAL "DEFAULT")
+  set(linker ${STATCOLLECT_LINKER})
+endif()
+if(linker)
+  add_link_options(-fuse-ld=${linker})
+  message(STATUS "Linker: ${linker}")
+else()
+  message(STATUS "Linker: the compiler's own")
+endif()

@@ -1,0 +1,56 @@
+// Committed batches on their way to the rules.
+#ifndef STATCOLLECT_SERVER_ALARMS_BATCH_QUEUE_H_
+#define STATCOLLECT_SERVER_ALARMS_BATCH_QUEUE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+
+#include "server/store/committed_batch.h"
+
+namespace statcollect::alarms {
+
+// Bounded: where a batch would exceed `bytes_max`, its statistics are left out and counted, never waited for.
+//
+// Threads: any may call Push and Wake; the rest is called by the one thread that empties the queue. There is
+// no lock, so that the committer never waits for a low-priority thread to run.
+class BatchQueue {
+ public:
+  struct Item {
+    CommittedBatch batch;
+    std::size_t bytes = 0;
+    bool gap = false;  // its statistics were left out
+    std::unique_ptr<Item> next;
+  };
+
+  // `with_stats`: statistics are wanted at all.
+  BatchQueue(std::size_t bytes_max, bool with_stats) : bytes_max_(bytes_max), with_stats_(with_stats) {}
+  ~BatchQueue();
+  BatchQueue(const BatchQueue&) = delete;
+  BatchQueue& operator=(const BatchQueue&) = delete;
+
+  // Returns how many records of statistics were left out. Never blocks for longer than it takes to allocate;
+  // throws where that fails.
+  std::size_t Push(CommittedBatch batch);
+  void Wake() { work_.notify_one(); }
+
+  // Until there is an item, or Wake was called while `stopping` is set. What is missed is found soon after.
+  void Wait(const std::atomic<bool>& stopping);
+  // Everything, oldest first; null: nothing. Done follows for each of them.
+  std::unique_ptr<Item> TakeAll();
+  void Done(const Item& item);
+  // Thread-safe.
+  bool idle() const { return items_ == 0; }
+
+ private:
+  const std::size_t bytes_max_;
+  const bool with_stats_;
+  std::atomic<Item*> newest_{nullptr};            // owned; `next` is the one before
+  std::atomic<std::size_t> bytes_{0}, items_{0};  // until they are done
+  std::condition_variable work_;                  // signalled without a lock
+};
+
+}  // namespace statcollect::alarms
+
+#endif  // STATCOLLECT_SERVER_ALARMS_BATCH_QUEUE_H_

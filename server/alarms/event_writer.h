@@ -1,0 +1,63 @@
+// Turns findings into events of the run: stores them, then hands them to followers and the webhook.
+#ifndef STATCOLLECT_SERVER_ALARMS_EVENT_WRITER_H_
+#define STATCOLLECT_SERVER_ALARMS_EVENT_WRITER_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "server/alarms/finding.h"
+#include "server/control/event_feed.h"
+#include "server/store/store.h"
+
+namespace statcollect::alarms {
+
+// The number under which a finding's event is stored: the same however often it is found.
+std::uint64_t EventNumber(const Finding& finding);
+// Tells the events of one rank apart.
+inline std::uint64_t EventId(std::uint64_t event_number, std::uint64_t step) { return event_number ^ step; }
+
+// Not thread-safe but for raised().
+class EventWriter {
+ public:
+  struct Options {
+    EventFeed* feed = nullptr;                     // may be null; outlives this
+    std::function<void(const FeedEvent&)> notify;  // of alarms; may be empty; must not block
+    std::function<void(const std::string&)> log;
+  };
+
+  EventWriter(Store& store, Options options) : store_(store), options_(std::move(options)) {}
+
+  // To be stored with the next Write. The oldest of too many is dropped.
+  void Add(const AttemptMeta& attempt, std::uint32_t rank, Finding finding, std::int64_t unix_nanos);
+  // What the store does not take stays for the next call; events of attempts that were removed are dropped.
+  void Write();
+  bool empty() const { return unwritten_.empty(); }
+  // Alarms that were stored. Thread-safe.
+  std::uint64_t raised(AlarmRule rule) const {
+    return raised_[static_cast<std::size_t>(rule)].load(std::memory_order_relaxed);
+  }
+
+ private:
+  struct Unwritten {
+    AttemptMeta attempt;
+    CollectorEvent event;
+    AlarmRule rule = AlarmRule::kNanFirstSeen;
+    bool alarm = false;
+  };
+
+  void Announce(const Unwritten& written);
+
+  Store& store_;
+  const Options options_;
+  std::deque<Unwritten> unwritten_;
+  std::array<std::atomic<std::uint64_t>, kAlarmRuleCount> raised_{};
+};
+
+}  // namespace statcollect::alarms
+
+#endif  // STATCOLLECT_SERVER_ALARMS_EVENT_WRITER_H_

@@ -1,0 +1,43 @@
+// Builds the state of a rank from what the store has of it, so that the rules go on where they were.
+#ifndef STATCOLLECT_SERVER_ALARMS_STATE_LOADER_H_
+#define STATCOLLECT_SERVER_ALARMS_STATE_LOADER_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "common/status.h"
+#include "server/alarms/rank_state.h"
+#include "server/control/alarm_settings.h"
+#include "server/store/store.h"
+
+namespace statcollect::alarms {
+
+// Not thread-safe.
+class StateLoader {
+ public:
+  // Borrows the store and the settings. `must_end`: true ends a Load with kCancelled.
+  StateLoader(Store& store, const AlarmSettings& settings, std::function<bool()> must_end)
+      : store_(store), settings_(settings), must_end_(std::move(must_end)) {}
+
+  // `state` has its rules and silent_until. Adds the events that the rank has to `state`, and the first of
+  // them that reports NaN or infinities to `nonfinite`. Returns whether the rules have seen all that is
+  // stored: not where there is nothing, or more than memory allows.
+  Result<bool> Load(const AttemptRank& place, RankState* state, std::optional<StepAndRank>* nonfinite);
+  // Tells the rules of every definition of the rank.
+  Status Define(const AttemptRank& place, RankRules* rules);
+
+ private:
+  Status LoadEvents(const AttemptRank& place, RankState* state, std::optional<StepAndRank>* nonfinite);
+  Result<bool> Replay(const AttemptRank& place, std::uint64_t last_step, RankState* state);
+  Result<std::uint64_t> ReplayFrom(const AttemptRank& place, std::uint64_t judged);
+
+  Store& store_;
+  const AlarmSettings& settings_;
+  const std::function<bool()> must_end_;
+};
+
+}  // namespace statcollect::alarms
+
+#endif  // STATCOLLECT_SERVER_ALARMS_STATE_LOADER_H_

@@ -1,0 +1,176 @@
+#include "server/api/convert.h"
+
+#include <cmath>
+
+#include "common/names.h"
+#include "server/api/convert/parts.h"
+
+namespace statcollect::api {
+namespace {
+
+// The enumerations have the same numbers on both sides; a value added on one side only shows here.
+static_assert(static_cast<int>(query::Verdict::kIncomparable) == v1::Verdict_MAX);
+static_assert(static_cast<int>(query::Stage::kOptimizer) == v1::Stage_MAX);
+static_assert(static_cast<int>(query::Reason::kBitwise) == v1::Reason_MAX);
+static_assert(static_cast<int>(query::DistanceKind::kStatistics) == v1::DistanceKind_MAX);
+
+// Row: v1::Divergence or v1::Root, which begins with the same fields.
+template <typename Row>
+void Fill(const query::Divergence& from, Row& to) {
+  to.set_step(from.step);
+  to.set_micro_batch(from.micro_batch);
+  to.set_rank(from.rank);
+  to.set_stage(static_cast<v1::Stage>(from.stage));
+  to.set_kind(static_cast<v1::Kind>(from.kind));
+  to.set_activation(from.activation);
+  to.set_output_path(from.output_path);
+  to.set_call(from.call);
+  to.set_reason(static_cast<v1::Reason>(from.reason));
+  Copy(from.distance, [&](double value) { to.set_distance(value); });
+  Copy(from.distance_low, [&](double value) { to.set_distance_low(value); });
+  Copy(from.distance_high, [&](double value) { to.set_distance_high(value); });
+  to.set_distance_kind(static_cast<v1::DistanceKind>(from.distance_kind));
+  Copy(from.tolerance, [&](double value) { to.set_tolerance(value); });
+  Copy(from.times_noise, [&](double value) { to.set_times_noise(value); });
+  to.set_origin(from.origin);
+  Copy(from.a, [&](const auto& side) { ToWire(side, *to.mutable_a()); });
+  Copy(from.b, [&](const auto& side) { ToWire(side, *to.mutable_b()); });
+  to.set_class_name(from.class_name);
+  to.set_mode(from.mode);
+  to.set_previous(from.previous);
+  Copy(from.previous_distance, [&](double value) { to.set_previous_distance(value); });
+  to.set_activation_b(from.activation_b);
+  Copy(from.rank_b, [&](std::uint32_t rank) { to.set_rank_b(rank); });
+}
+
+void Fill(const query::Cause& from, v1::Cause& to) {
+  to.set_rule(from.rule);
+  to.set_text(from.text);
+  to.set_confidence(std::string(query::Name(from.confidence)));
+  to.set_key(from.key);
+  to.set_a(from.a);
+  to.set_b(from.b);
+}
+
+void Fill(const query::Root& from, v1::Root& to) {
+  Fill(from.at, to);
+  to.set_confidence(std::string(query::Name(from.confidence)));
+  to.mutable_because()->Add(from.because.begin(), from.because.end());
+  for (const query::Divergence& row : from.alternatives) Fill(row, *to.add_alternatives());
+  Copy(from.cause, [&](const query::Cause& cause) { Fill(cause, *to.mutable_cause()); });
+  Copy(from.times_expected, [&](double value) { to.set_times_expected(value); });
+  Copy(from.agreeing, [&](std::uint64_t value) { to.set_agreeing(value); });
+  Copy(from.above_tolerance, [&](std::uint64_t value) { to.set_above_tolerance(value); });
+}
+
+void Fill(const query::DiffInputs& from, v1::DiffInputs& to) {
+  for (const query::ConfigDifference& difference : from.config) {
+    v1::ConfigDifference& added = *to.add_config();
+    added.set_key(difference.key);
+    Copy(difference.a, [&](const std::string& value) { added.set_a(value); });
+    Copy(difference.b, [&](const std::string& value) { added.set_b(value); });
+  }
+  to.set_weights(from.weights);
+  to.set_batches(from.batches);
+}
+
+void Fill(const query::Spread& from, v1::Spread& to) {
+  to.set_activations(from.activations);
+  to.set_activations_total(from.activations_total);
+  to.set_steps(from.steps);
+  to.mutable_ranks()->Add(from.ranks.begin(), from.ranks.end());
+  to.mutable_ranks_b()->Add(from.ranks_b.begin(), from.ranks_b.end());
+}
+
+void Fill(const query::AlignedNames& from, v1::AlignedNames& to) {
+  to.set_a(from.a);
+  to.set_b(from.b);
+  to.set_method(from.method);
+  to.set_confidence(from.confidence);
+}
+
+void Fill(const query::Growth& from, v1::Growth& to) {
+  for (const query::GrowthPoint& point : from.points) {
+    v1::GrowthPoint& added = *to.add_points();
+    added.set_step(point.step);
+    added.set_diverged(point.diverged);
+    Copy(point.distance, [&](double value) { added.set_distance(value); });
+    Copy(point.distance_max, [&](double value) { added.set_distance_max(value); });
+  }
+  Copy(from.factor_per_step, [&](double value) { to.set_factor_per_step(value); });
+}
+
+}  // namespace
+
+Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_a()));
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_b()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
+  auto ranks = RanksFromWire(request.ranks());
+  if (!ranks.ok()) return ranks.status();
+  query::DiffRequest wanted{.run_a = request.run_a(), .run_b = request.run_b(), .exact = request.exact()};
+  if (request.has_tolerance()) {
+    if (!std::isfinite(request.tolerance()) || request.tolerance() < 0) {
+      return Invalid("diff: tolerance is " + std::to_string(request.tolerance()) +
+                     "; expected a finite number of at least 0, a relative L2 distance such as 1e-3");
+    }
+    wanted.tolerance = request.tolerance();
+  }
+  wanted.ranks = *std::move(ranks);
+  wanted.steps = request.steps();
+  auto kinds = KindsFromWire(request.kinds());
+  if (!kinds.ok()) return kinds.status();
+  wanted.kinds = *std::move(kinds);
+  wanted.top = request.top();
+  wanted.all = request.all();
+  wanted.map = request.map();
+  wanted.no_alignment = request.no_alignment();
+  wanted.first_only = request.first_only();
+  wanted.merge_ranks = request.merge_ranks();
+  auto noise = RunsFromWire("noise", request.noise());
+  if (!noise.ok()) return noise.status();
+  wanted.noise = *std::move(noise);
+  wanted.no_noise = request.no_noise();
+  return wanted;
+}
+
+void ToWire(const query::Progress& progress, v1::Progress& out) {
+  out.set_done(progress.done);
+  out.set_total(progress.total);
+}
+
+void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
+  out.set_run_a(report.run_a);
+  out.set_run_b(report.run_b);
+  out.set_verdict(static_cast<v1::Verdict>(report.verdict));
+  Copy(report.first, [&](const auto& row) { Fill(row, *out.mutable_first()); });
+  for (const query::Divergence& row : report.diverged) Fill(row, *out.add_diverged());
+  ToWire(report.compared, *out.mutable_compared());
+  v1::Unmatched& unmatched = *out.mutable_unmatched();
+  unmatched.mutable_only_a()->Add(report.unmatched.only_a.begin(), report.unmatched.only_a.end());
+  unmatched.mutable_only_b()->Add(report.unmatched.only_b.begin(), report.unmatched.only_b.end());
+  Fill(report.inputs, *out.mutable_inputs());
+  out.mutable_ranks()->Add(report.ranks.begin(), report.ranks.end());
+  out.mutable_ranks_b()->Add(report.ranks_b.begin(), report.ranks_b.end());
+  if (report.steps) {
+    out.mutable_steps()->set_first(report.steps->first);
+    out.mutable_steps()->set_last(report.steps->last);
+  }
+  out.set_message(report.message);
+  Copy(report.first_bitwise, [&](const auto& row) { Fill(row, *out.mutable_first_bitwise()); });
+  for (const query::Divergence& row : report.origins) Fill(row, *out.add_origins());
+  Fill(report.spread, *out.mutable_spread());
+  out.mutable_notes()->Add(report.notes.begin(), report.notes.end());
+  for (const query::AlignedNames& names : report.aligned) Fill(names, *out.add_aligned());
+  if (!report.growth.points.empty() || report.growth.factor_per_step)
+    Fill(report.growth, *out.mutable_growth());
+  if (report.noise) {
+    out.mutable_noise()->mutable_runs()->Add(report.noise->runs.begin(), report.noise->runs.end());
+    out.mutable_noise()->set_stored(report.noise->stored);
+  }
+  Copy(report.root, [&](const query::Root& root) { Fill(root, *out.mutable_root()); });
+  out.set_without_hash(report.without_hash);
+  if (report.explained_by_rounding) out.set_explained("rounding");
+}
+
+}  // namespace statcollect::api

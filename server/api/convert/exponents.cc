@@ -1,0 +1,69 @@
+#include "server/api/convert_checks.h"
+
+#include "common/names.h"
+#include "server/api/convert/parts.h"
+#include "server/api/tensor_row.h"
+
+namespace statcollect::api {
+namespace {
+
+void Fill(const query::FormatLoss& from, std::uint64_t components, v1::FormatLoss& to) {
+  to.set_dtype(std::string(Name(from.format)));
+  to.set_to_zero(from.to_zero);
+  to.set_subnormal(from.subnormal);
+  to.set_overflow(from.overflow);
+  to.set_lost(components == 0 ? 0.0 : static_cast<double>(from.lost()) / static_cast<double>(components));
+}
+
+void Fill(const query::ExponentRow& from, v1::ExponentRow& to) {
+  FillTensor(from, from.record.step, to);
+  to.set_lowest(from.record.lowest);
+  to.mutable_counts()->Assign(from.record.counts.begin(), from.record.counts.end());
+  to.set_components(from.components);
+  for (const query::FormatLoss& loss : from.formats) Fill(loss, from.components, *to.add_formats());
+  to.set_steps(from.steps);
+  if (from.since_step) to.set_since_step(*from.since_step);
+  to.set_last_step(from.last_step);
+}
+
+bool IsNarrowFloat(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBf16 || dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
+}
+
+}  // namespace
+
+Result<query::ExponentsRequest> FromWire(const v1::ListExponentsRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  if (!request.activation().empty())
+    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
+  auto ranks = RanksFromWire(request.ranks());
+  if (!ranks.ok()) return ranks.status();
+  auto kinds = KindsFromWire(request.kinds());
+  if (!kinds.ok()) return kinds.status();
+  const auto format = static_cast<DType>(request.format());
+  if (request.format() != v1::DTYPE_UNSPECIFIED &&
+      (request.format() < 0 || request.format() >= kDTypeCount || !IsNarrowFloat(format))) {
+    return Status(Code::kInvalidArgument, "exponents: the format is " + std::to_string(request.format()) +
+                                              "; expected f16, bf16, f8e4m3 or f8e5m2");
+  }
+  if (!(request.lost_min() >= 0 && request.lost_min() <= 1)) {
+    return Status(Code::kInvalidArgument, "exponents: lost_min is " + std::to_string(request.lost_min()) +
+                                              "; expected a share of 0..1");
+  }
+  query::ExponentsRequest wanted{.run = request.run(),
+                                 .activation = request.activation(),
+                                 .kinds = *std::move(kinds),
+                                 .ranks = *std::move(ranks),
+                                 .steps = request.steps(),
+                                 .format = format,
+                                 .summary = request.summary()};
+  if (request.lost_min() > 0) wanted.lost_min = request.lost_min();
+  return wanted;
+}
+
+void ToWire(const std::vector<query::ExponentRow>& rows, v1::ListExponentsResponse& out) {
+  for (const query::ExponentRow& row : rows) Fill(row, *out.add_records());
+}
+
+}  // namespace statcollect::api

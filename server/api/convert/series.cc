@@ -1,0 +1,140 @@
+#include "server/api/convert.h"
+
+#include <array>
+
+#include "common/names.h"
+#include "server/api/convert/parts.h"
+
+namespace statcollect::api {
+namespace {
+
+using MemoryFields = std::array<const google::protobuf::FieldDescriptor*, kMemoryQuantityCount>;
+
+// The fields of a row, by quantity: they have its name.
+const MemoryFields& FieldsOfMemory() {
+  static const MemoryFields fields = [] {
+    MemoryFields found{};
+    for (int i = 0; i < kMemoryQuantityCount; ++i) {
+      const std::string name(Name(static_cast<MemoryQuantity>(i)));
+      found[static_cast<std::size_t>(i)] = v1::MemoryRow::descriptor()->FindFieldByName(name);
+    }
+    return found;
+  }();
+  return fields;
+}
+
+}  // namespace
+
+Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
+  auto ranks = RanksFromWire(request.ranks());
+  if (!ranks.ok()) return ranks.status();
+  auto kind = KindFromWire(request.kind());
+  if (!kind.ok()) return kind.status();
+  query::SeriesRequest wanted{.run = request.run(), .activation = request.activation(), .kind = *kind};
+  wanted.ranks = *std::move(ranks);
+  wanted.steps = request.steps();
+  if (!request.output_path().empty()) wanted.output_path = request.output_path();
+  return wanted;
+}
+
+Result<query::ScalarsRequest> FromWire(const v1::ListScalarsRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  if (!request.name().empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("scalar", request.name()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
+  auto ranks = RanksFromWire(request.ranks());
+  if (!ranks.ok()) return ranks.status();
+  return query::ScalarsRequest{
+      .run = request.run(), .name = request.name(), .ranks = *std::move(ranks), .steps = request.steps()};
+}
+
+Result<query::MemoryRequest> FromWire(const v1::ListMemoryRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
+  auto ranks = RanksFromWire(request.ranks());
+  if (!ranks.ok()) return ranks.status();
+  return query::MemoryRequest{.run = request.run(),
+                              .ranks = *std::move(ranks),
+                              .steps = request.steps(),
+                              .modules = request.modules()};
+}
+
+Result<query::DensityRequest> FromWire(const v1::ListDensityRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  if (!request.input().empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("input", request.input()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
+  auto ranks = RanksFromWire(request.ranks());
+  if (!ranks.ok()) return ranks.status();
+  return query::DensityRequest{
+      .run = request.run(), .ranks = *std::move(ranks), .steps = request.steps(), .input = request.input()};
+}
+
+void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out) {
+  for (const query::SeriesPoint& point : points) {
+    v1::SeriesPoint& added = *out.add_records();
+    added.set_run(point.run);
+    added.set_rank(point.rank);
+    added.set_step(point.step);
+    added.set_micro_batch(point.micro_batch);
+    added.set_kind(static_cast<v1::Kind>(point.kind));
+    added.set_activation(point.activation);
+    added.set_output_path(point.output_path);
+    added.set_call(point.call);
+    added.set_mode(point.mode);
+    ToWire(point.stats, *added.mutable_stats());
+  }
+}
+
+void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& out) {
+  for (const query::ScalarRow& row : rows) {
+    v1::ScalarRow& added = *out.add_records();
+    added.set_run(row.run);
+    added.set_rank(row.rank);
+    added.set_step(row.step);
+    added.set_micro_batch(row.micro_batch);
+    added.set_name(row.name);
+    added.set_value(row.value);
+  }
+}
+
+void ToWire(const std::vector<query::MemoryRow>& rows, v1::ListMemoryResponse& out) {
+  const MemoryFields& fields = FieldsOfMemory();
+  const auto& reflection = *v1::MemoryRow::GetReflection();
+  for (const query::MemoryRow& row : rows) {
+    const MemoryRecord& record = row.record;
+    v1::MemoryRow& added = *out.add_records();
+    added.set_run(row.run);
+    added.set_rank(row.rank);
+    added.set_step(record.step);
+    added.set_micro_batch(record.micro_batch);
+    added.set_phase(std::string(Name(record.phase)));
+    added.set_device(record.device);
+    added.set_module(record.module);
+    for (int i = 0; i < kMemoryQuantityCount; ++i) {
+      const auto quantity = static_cast<MemoryQuantity>(i);
+      if (record.Has(quantity))
+        reflection.SetInt64(&added, fields[static_cast<std::size_t>(i)], record.Of(quantity));
+    }
+  }
+}
+
+void ToWire(const std::vector<query::DensityRow>& rows, v1::ListDensityResponse& out) {
+  for (const query::DensityRow& row : rows) {
+    const DensityRecord& record = row.record;
+    v1::DensityRow& added = *out.add_records();
+    added.set_run(row.run);
+    added.set_rank(row.rank);
+    added.set_step(record.step);
+    added.set_micro_batch(record.micro_batch);
+    added.set_input(record.input);
+    added.set_type(std::string(Name(record.type)));
+    added.set_pad_index(record.pad_index);
+    added.set_valid(record.valid);
+    added.set_total(record.total);
+    added.mutable_valid_per_sample()->Assign(record.valid_per_sample.begin(), record.valid_per_sample.end());
+  }
+}
+
+}  // namespace statcollect::api

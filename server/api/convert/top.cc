@@ -1,0 +1,55 @@
+#include "server/api/convert_checks.h"
+
+#include "common/names.h"
+#include "server/api/convert/parts.h"
+
+namespace statcollect::api {
+namespace {
+
+static_assert(static_cast<int>(query::TopBy::kNumel) == v1::TopBy_MAX);
+
+void Fill(const query::TopRow& from, v1::TopRow& to) {
+  to.set_value(from.value);
+  to.set_rank(from.point.rank);
+  to.set_step(from.point.step);
+  to.set_micro_batch(from.point.micro_batch);
+  to.set_kind(static_cast<v1::Kind>(from.point.kind));
+  to.set_activation(from.point.activation);
+  to.set_output_path(from.point.output_path);
+  to.set_call(from.point.call);
+  to.set_mode(from.point.mode);
+  to.set_class_name(from.class_name);
+  ToWire(from.point.stats, *to.mutable_stats());
+}
+
+}  // namespace
+
+Result<query::TopRequest> FromWire(const v1::GetTopRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  if (request.by() < 0 || request.by() > v1::TopBy_MAX) {
+    return Status(Code::kInvalidArgument, "top: number " + std::to_string(request.by()) +
+                                              " to order by is unknown to this collector; expected 0.." +
+                                              std::to_string(v1::TopBy_MAX));
+  }
+  query::TopRequest wanted{.run = request.run(), .by = static_cast<query::TopBy>(request.by())};
+  if (request.has_step()) wanted.step = request.step();
+  auto ranks = RanksFromWire(request.ranks());
+  if (!ranks.ok()) return ranks.status();
+  wanted.ranks = *std::move(ranks);
+  auto kinds = KindsFromWire(request.kinds());
+  if (!kinds.ok()) return kinds.status();
+  wanted.kinds = *std::move(kinds);
+  wanted.count = request.count();
+  return wanted;
+}
+
+void ToWire(const query::TopReport& report, v1::GetTopResponse& out) {
+  out.set_run(report.run);
+  out.set_step(report.step);
+  out.set_by(static_cast<v1::TopBy>(report.by));
+  for (const query::TopRow& row : report.rows) Fill(row, *out.add_records());
+  out.set_considered(report.considered);
+  out.mutable_notes()->Add(report.notes.begin(), report.notes.end());
+}
+
+}  // namespace statcollect::api

@@ -1,0 +1,83 @@
+// One side of a rank's steps, block by block: what comes next, and what has been decoded of a step.
+#ifndef STATCOLLECT_SERVER_QUERY_COMPARE_LOADED_STEP_H_
+#define STATCOLLECT_SERVER_QUERY_COMPARE_LOADED_STEP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "server/query/run_view.h"
+
+namespace statcollect::query {
+
+// Blocks of one side, step by step.
+class BlockCursor {
+ public:
+  BlockCursor(const RunView& view, std::size_t attempt, std::uint32_t rank, StepBounds steps)
+      : scan_(view.Scan(attempt, rank, steps)) {
+    Advance();
+  }
+  // The head of the next block of a step; nullptr if there is none. Goes over blocks of earlier steps.
+  const BlockHead* Peek(std::uint64_t step) {
+    while (there_ && scan_->head().step < step) Advance();
+    return there_ && scan_->head().step == step ? &scan_->head() : nullptr;
+  }
+  void Skip() { Advance(); }
+  bool Load(bool sketches, StatColumns* columns) {
+    const bool loaded = scan_->Load(sketches, columns);
+    there_ = loaded && there_;
+    if (loaded) Advance();
+    return loaded;
+  }
+  const Status& status() const { return scan_->status(); }
+
+ private:
+  void Advance() { there_ = scan_->NextHead(); }
+
+  std::unique_ptr<StatScan> scan_;
+  bool there_ = false;
+};
+
+// Blocks of one side of a step, and where each activation is in them. Keeps its memory from step to step.
+class LoadedStep {
+ public:
+  void Clear() { count_ = 0; }
+  StatColumns& Add() {
+    if (count_ == blocks_.size()) blocks_.emplace_back();
+    return blocks_[count_++];
+  }
+  std::span<const StatColumns> blocks() const { return std::span(blocks_).first(count_); }
+  // Once all blocks are there, before anything below. `catalogue` defines all that they use.
+  void Index(const RankCatalogue& catalogue);
+  bool Has(std::uint32_t id) const { return places_[id].generation == generation_; }
+  // Precondition: Has(id).
+  Observation Of(std::uint32_t id) const {
+    const Place& place = places_[id];
+    return At(blocks_[place.block], place.index);
+  }
+  Observation At(const StatColumns& block, std::size_t i) const {
+    return {.def = &catalogue_->activations[block.activation[i]],
+            .layout = &catalogue_->layouts[block.layout[i]],
+            .stats = &block.stats[i],
+            .sketch = block.SketchOf(i),
+            .order = block.order[i]};
+  }
+  // In the order of execution.
+  std::vector<Observation> InOrder() const;
+
+ private:
+  struct Place {
+    std::uint32_t generation = 0, block = 0, index = 0;
+  };
+  const RankCatalogue* catalogue_ = nullptr;
+  std::vector<StatColumns> blocks_;
+  std::size_t count_ = 0;
+  std::vector<Place> places_;
+  std::uint32_t generation_ = 0;
+};
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_COMPARE_LOADED_STEP_H_

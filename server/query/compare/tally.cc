@@ -1,0 +1,73 @@
+#include <algorithm>
+#include <cmath>
+
+#include "server/query/compare/rank_step_diff.h"
+
+namespace statcollect::query {
+
+void Tally::Count(const Comparison& comparison, Stage stage) {
+  if (comparison.agreement == Agreement::kIncomparable) {
+    ++incomparable;
+    return;
+  }
+  const bool same = comparison.agreement == Agreement::kIdentical;
+  ++records;
+  identical += same ? 1 : 0;
+  within_tolerance += comparison.agreement == Agreement::kWithinTolerance ? 1 : 0;
+  diverged += comparison.agreement == Agreement::kDiverged ? 1 : 0;
+  without_hash += same && comparison.without_hash ? 1 : 0;
+  const bool is_input = stage == Stage::kWeights || stage == Stage::kBatch;
+  if (comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kNumeric && !is_input) {
+    ++numeric;
+    by_statistics += comparison.distance && comparison.distance->kind == DistanceKind::kStatistics ? 1 : 0;
+  }
+  weights_seen |= stage == Stage::kWeights;
+  batches_seen |= stage == Stage::kBatch;
+  const bool unproven = comparison.agreement == Agreement::kWithinTolerance && comparison.without_hash;
+  weights_unproven |= stage == Stage::kWeights && unproven;
+  weights_differ |= stage == Stage::kWeights && !same && !unproven;
+  batches_differ |= stage == Stage::kBatch && !same;
+  if (!comparison.distance || !(comparison.distance->value > 0) || std::isinf(comparison.distance->value))
+    return;
+  AddDistance(comparison.distance->value);
+}
+
+// Products instead of logarithms, as long as they neither overflow nor underflow.
+void Tally::AddDistance(double distance) {
+  constexpr double kSmallest = 1e-100, kLargest = 1e100;
+  ++distances;
+  distance_max = std::max(distance_max, distance);
+  if (!(distance > kSmallest && distance < kLargest)) {
+    distance_log_sum += std::log(distance);
+    return;
+  }
+  distance_product *= distance;
+  if (distance_product > kSmallest && distance_product < kLargest) return;
+  distance_log_sum += std::log(distance_product);
+  distance_product = 1;
+}
+
+double Tally::DistanceLogSum() const { return distance_log_sum + std::log(distance_product); }
+
+void Tally::Add(const Tally& other) {
+  records += other.records;
+  identical += other.identical;
+  within_tolerance += other.within_tolerance;
+  diverged += other.diverged;
+  incomparable += other.incomparable;
+  without_hash += other.without_hash;
+  numeric += other.numeric;
+  by_statistics += other.by_statistics;
+  weights_unproven |= other.weights_unproven;
+  weights_seen |= other.weights_seen;
+  weights_differ |= other.weights_differ;
+  batches_seen |= other.batches_seen;
+  batches_differ |= other.batches_differ;
+  sketches_differ |= other.sketches_differ;
+  definitions_differ |= other.definitions_differ;
+  distances += other.distances;
+  distance_log_sum += other.DistanceLogSum();
+  distance_max = std::max(distance_max, other.distance_max);
+}
+
+}  // namespace statcollect::query

@@ -1,0 +1,38 @@
+// How the numbers of a block's columns are stored: what its writer and its reader agree on.
+#ifndef STATCOLLECT_SERVER_STORE_CODEC_STORED_NUMBERS_H_
+#define STATCOLLECT_SERVER_STORE_CODEC_STORED_NUMBERS_H_
+
+#include <array>
+#include <cstdint>
+
+#include "server/store/codec/block_columns.h"
+
+namespace statcollect {
+
+using BlockNumbers = std::array<std::uint64_t, kBlockRecordsMax>;
+
+// How a column's stored numbers say its values.
+enum StoredMode : std::uint8_t {
+  kPlain = 0,
+  kNeighbour = 1,    // zigzag difference to the record before, 0 before the first
+  kKeyFrame = 2,     // zigzag difference to the key frame's record
+  kExclusiveOr = 3,  // with the key frame's record
+  kPredicted = 4,    // zigzag difference to what is predicted from the columns before it
+  kStoredModes
+};
+
+// Integers that may be predicted by their neighbour.
+constexpr bool RunsAlong(Column column) { return column <= kOrder || column == kNumel || column == kSamples; }
+constexpr bool IsReal(Column column) { return column >= kMean && column <= kMax; }
+constexpr std::uint64_t LimitOf(Column column) {
+  return column <= kOrder || column == kSamples ? 0xffffffffu : ~std::uint64_t{0};
+}
+
+constexpr std::uint64_t ZigZag(std::uint64_t difference) {
+  return (difference << 1) ^ (~(difference >> 63) + 1);
+}
+constexpr std::uint64_t UnZigZag(std::uint64_t code) { return (code >> 1) ^ (~(code & 1) + 1); }
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_CODEC_STORED_NUMBERS_H_
