@@ -14,10 +14,10 @@ using cause::Found;
 
 // Most specific first: it decides between causes of equal confidence.
 constexpr std::array kFinders = {
-    cause::FindEvaluationMode, cause::FindModuleSetting,    cause::FindModuleReplaced,
-    cause::FindModelStructure, cause::FindOptimizerSetting, cause::FindZeroGrad,
-    cause::FindNotUpdated,     cause::FindResume,           cause::FindGradientScale,
-    cause::FindOtherTensor,    cause::FindDropout,
+    cause::FindEvaluationMode, cause::FindModuleSetting, cause::FindModuleReplaced,
+    cause::FindModelStructure, cause::FindUntrained,     cause::FindOptimizerSetting,
+    cause::FindZeroGrad,       cause::FindNotUpdated,    cause::FindResume,
+    cause::FindGradientScale,  cause::FindOtherTensor,   cause::FindDropout,
 };
 
 // These say how a tensor differs rather than why: a likely reason is worth more than a certain description.

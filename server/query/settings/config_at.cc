@@ -8,8 +8,8 @@ namespace {
 
 constexpr std::uint64_t kCheckedEvery = 1024;  // steps; before that, after 1, 2, 4, 8, ... of them
 
-// The agent looks at the settings now and then: the first step in which one that was found changed at `found`,
-// when all steps before that one had ended, may have been another.
+}  // namespace
+
 std::uint64_t ChangedNotBefore(std::uint64_t found, std::uint64_t first_step) {
   if (found <= first_step) return first_step;
   const std::uint64_t ended = found - first_step;
@@ -19,16 +19,14 @@ std::uint64_t ChangedNotBefore(std::uint64_t found, std::uint64_t first_step) {
   return first_step + std::max(power, regular);
 }
 
-}  // namespace
-
 void TakeBackLaterChanges(std::uint64_t step, std::uint64_t first_step,
-                          const std::vector<EventRecord>& events,
-                          std::map<std::string, std::string>& config) {
+                          const std::vector<EventRecord>& events, std::map<std::string, std::string>& config,
+                          bool found) {
   for (auto event = events.rbegin(); event != events.rend(); ++event) {
     if (event->kind != "setting_changed") continue;
     const auto key = event->fields.find("key"), from = event->fields.find("from");
     if (key == event->fields.end() || from == event->fields.end()) continue;
-    if (step >= ChangedNotBefore(event->step, first_step)) continue;
+    if (step >= (found ? event->step : ChangedNotBefore(event->step, first_step))) continue;
     if (from->second == "not set") {
       config.erase(key->second);
     } else {

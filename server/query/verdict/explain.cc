@@ -24,7 +24,8 @@ constexpr double kSparseParameters = 3;   // flipped elements reach an output mo
 constexpr double kLargeGradient = 0.05;   // from here on updates have little in common
 constexpr double kCancelled = 0.3;        // a sum this small against its terms is judged against them
 constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
-constexpr double kMasked = 0.02;  // share of zeros that tells of a mask
+constexpr double kNoiseElements = 64;  // unit roundoffs: an element's gradient against those of the others
+constexpr double kMasked = 0.02;       // share of zeros that tells of a mask
 constexpr double kFlippedElements = 0.002, kFlips = 2;
 constexpr double kFragileSpread = 0.75;
 
@@ -46,6 +47,14 @@ double SpreadOf(const TensorPair& pair) {
 double Quantised(double difference, double unit) {
   if (!(difference > 0) || difference >= unit) return difference;
   return std::max(difference, std::min(std::sqrt(unit * difference), unit));
+}
+
+// Of a second moment: some gradients are zero but for rounding, where others are not. So is the key's part of
+// a bias that query, key and value share.
+bool HasNoiseElements(const Observation& second) {
+  const TensorStats& stats = *second.stats;
+  const double noise = kNoiseElements * UnitRoundoff(DType::kF32);
+  return second.layout->shape.size() == 1 && stats.min > 0 && stats.min < noise * noise * stats.mean;
 }
 
 template <typename Map, typename Key>
@@ -108,6 +117,8 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
     if (def.key.kind == Kind::kOptimizerState && def.key.output_path.starts_with("exp_avg")) {
       normalised_.insert(def.key.name);
       if (def.key.output_path != "exp_avg") second_.insert(def.key.name);
+      if (def.key.output_path == "exp_avg_sq" && HasNoiseElements(pair.a) && HasNoiseElements(pair.b))
+        partly_noise_.insert(noise_driven_.try_emplace(def.key.name, false).first->first);
     }
   }
   // Modules of a watch with a name stand below that name.
@@ -350,6 +361,7 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   known.l2 = norm;
   known.noise_driven =
       to.cancelled && pair.distance > kNoiseDrivenDistance && to.observed < kNoiseDriven * pair.distance;
+  if (known.noise_driven) noise_driven_[key.name] = true;
   return Quantised(level, to.unit);
 }
 
@@ -391,7 +403,9 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   const auto found = gradients_.find(name);
   const double gradient = found == gradients_.end() ? 0 : found->second.distance;
   const bool normalised = normalised_.contains(name);
-  if (normalised && found != gradients_.end() && found->second.noise_driven) fragile_.insert(ParentOf(name));
+  const bool partly_noise = partly_noise_.contains(name);
+  if (normalised && (partly_noise || (found != gradients_.end() && found->second.noise_driven)))
+    fragile_.insert(ParentOf(name));
   const auto known = parameters_.find(name);
   const std::size_t sums = pair.a.sketch.size();
   const bool sketched = known != parameters_.end() && sums > 0 && pair.b.sketch.size() == sums &&
@@ -418,6 +432,7 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
     to.observed = std::min(std::sqrt(between) / update, 2.0);
     const double resolution = (2 * kSketchResolution + Unit(pair)) * norm / update;
     double flipped = normalised ? std::min(kNormalisedUpdate * std::sqrt(gradient), kMostFlipped) : 0;
+    if (partly_noise) flipped = kMostFlipped;
     if (normalised && !second_.contains(name))
       flipped = std::max(flipped, 2 * std::sqrt(kSignFlips / Numel(pair)));
     level = std::hypot(std::max(kLinearUpdate * gradient, flipped), resolution);

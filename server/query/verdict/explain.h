@@ -52,6 +52,8 @@ class Explainer {
   // `pairs`: all of the step, in A's order of execution. The result has an entry for each, in that order, and
   // points into `pairs`. The names in them must outlive the explainer.
   std::vector<Explained> Step(std::span<const TensorPair> pairs);
+  // Parameters whose gradient was zero but for rounding in some step so far; false: in some elements only.
+  const std::unordered_map<std::string_view, bool>& noise_driven() const { return noise_driven_; }
 
  private:
   struct Parameter {
@@ -115,6 +117,8 @@ class Explainer {
   std::unordered_set<std::string_view> fragile_;                                       // modules
   std::unordered_set<std::string_view> normalised_;  // parameters whose update is divided by its own size
   std::unordered_set<std::string_view> second_;      // those of them that have a second moment
+  std::unordered_map<std::string_view, bool> noise_driven_;  // parameters
+  std::unordered_set<std::string_view> partly_noise_;        // biases that are noise-driven in some elements
   // Of the step.
   std::string_view root_;  // the outermost module's name
   double batch_ = 0;

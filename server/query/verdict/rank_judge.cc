@@ -12,6 +12,9 @@
 #include "server/query/compare/distance.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/step_order.h"
+#include "server/query/settings/config_at.h"
+#include "server/query/settings/optimizer_keys.h"
+#include "server/query/settings/scheduled.h"
 #include "server/query/verdict/because.h"
 #include "server/query/verdict/setting_jumps.h"
 
@@ -20,17 +23,39 @@ namespace {
 
 constexpr std::size_t kStepsBefore = 2;  // read so that what they leave behind is known
 constexpr double kSettingAccuracy = 1e-12;
+constexpr double kStandsOut = 0.7;     // log(observed / expected)
 constexpr double kRoundedWeights = 4;  // unit roundoffs
 constexpr double kLarger = 4;          // of two gradients the one that made the other differ
 
-// Scalars that the agent records of an optimizer: "lr/group0", "gen/lr/1/group0", "weight_decay/group0".
-bool IsSetting(std::string_view name) {
-  if (name.find("/group") == std::string_view::npos) return false;
-  for (const std::string_view setting : {std::string_view("lr/"), std::string_view("weight_decay/")}) {
-    const std::size_t at = name.find(setting);
-    if (at != std::string_view::npos && (at == 0 || name[at - 1] == '/')) return true;
+using Values = std::map<std::uint64_t, double>;  // of a scalar, by step
+
+// Learning rates and weight decays of one rank, each of the attempt that holds the first compared step from
+// its own on. A weight decay that was recorded before the first compared step still holds.
+Result<std::map<std::string, Values>> ReadSettings(RunView& view, std::uint32_t rank, const DiffPlan& plan,
+                                                   bool of_a) {
+  const auto attempt_of = [&](const auto& step) { return of_a ? step->second.first : step->second.second; };
+  std::set<std::size_t> attempts;
+  for (auto step = plan.steps.begin(); step != plan.steps.end(); ++step) attempts.insert(attempt_of(step));
+  std::map<std::string, Values> settings;
+  for (const std::size_t attempt : attempts) {
+    if (!view.ranks(attempt).contains(rank)) continue;
+    auto scalars = view.Scalars(attempt, rank, {.first = 0, .last = plan.steps.rbegin()->first});
+    if (!scalars.ok()) return scalars.status();
+    for (const ScalarRecord& scalar : *scalars) {
+      const auto step = plan.steps.lower_bound(scalar.step);
+      if (step != plan.steps.end() && attempt_of(step) == attempt && ScalarSettingOf(scalar.name))
+        settings[scalar.name][scalar.step] = scalar.value;
+    }
   }
-  return false;
+  return settings;
+}
+
+// Of a step: a weight decay holds until the next one, a learning rate is recorded in each update.
+std::optional<double> InForce(const Values& values, std::uint64_t step, bool holds) {
+  auto next = values.upper_bound(step);
+  if (next == values.begin()) return std::nullopt;
+  --next;
+  return holds || next->first == step ? std::optional(next->second) : std::nullopt;
 }
 
 double DistanceOf(const Comparison& comparison) {
@@ -192,25 +217,27 @@ void RankJudge::AddLosses(StepPairs& to) const {
 }
 
 Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() const {
-  std::map<std::pair<std::string, std::uint64_t>, double> of_a;
-  const auto [attempt_a, attempt_b] = plan_.steps.rbegin()->second;
-  const StepBounds all{.first = plan_.steps.begin()->first, .last = plan_.steps.rbegin()->first};
-  auto a = context_.a.Scalars(attempt_a, ranks_.a, all);
+  const auto a = ReadSettings(context_.a, ranks_.a, plan_, /*of_a=*/true);
   if (!a.ok()) return a.status();
-  auto b = context_.b.Scalars(attempt_b, ranks_.b, all);
+  const auto b = ReadSettings(context_.b, ranks_.b, plan_, /*of_a=*/false);
   if (!b.ok()) return b.status();
-  for (const ScalarRecord& scalar : *a) {
-    if (IsSetting(scalar.name)) of_a[{scalar.name, scalar.step}] = scalar.value;
-  }
   std::optional<OtherSetting> first;
-  for (const ScalarRecord& scalar : *b) {
-    if (!IsSetting(scalar.name) || !plan_.steps.contains(scalar.step) ||
-        (first && first->step <= scalar.step))
-      continue;
-    const auto other = of_a.find({scalar.name, scalar.step});
-    if (other == of_a.end() || RelativeDifference(other->second, scalar.value) <= kSettingAccuracy) continue;
-    first = {
-        .step = scalar.step, .name = scalar.name, .change = RelativeDifference(other->second, scalar.value)};
+  const auto compare = [&](const std::string& name, const Values& of_a, const Values& of_b,
+                           std::uint64_t recorded) {
+    const bool holds = ScalarSettingOf(name) != "lr";
+    const std::uint64_t step = holds ? plan_.steps.lower_bound(recorded)->first : recorded;
+    if (!plan_.steps.contains(step) || (first && first->step <= step)) return;
+    const auto value_a = InForce(of_a, step, holds), value_b = InForce(of_b, step, holds);
+    if (!value_a || !value_b) return;
+    const double change = RelativeDifference(*value_a, *value_b);
+    if (change > kSettingAccuracy) first = {.step = step, .name = name, .change = change};
+  };
+  for (const auto& [name, of_b] : *b) {
+    const auto of_a = a->find(name);
+    if (of_a == a->end()) continue;
+    for (const Values* values : {&of_a->second, &of_b}) {
+      for (const auto& [step, value] : *values) compare(name, of_a->second, of_b, step);
+    }
   }
   return first;
 }
@@ -238,28 +265,80 @@ std::optional<Jump> RankJudge::UpdateWith(const OtherSetting& setting,
   return MakeSettingJump(explained, *chosen);
 }
 
-Result<OtherSettings> RankJudge::SettingsAt(std::uint64_t step) const {
-  Config configs[2];
-  std::set<std::string> changed;
-  const auto [attempt_a, attempt_b] = plan_.steps.at(step);
+Result<RankJudge::RecordedSettings> RankJudge::ReadSettings(
+    const std::pair<std::size_t, std::size_t>& attempts) const {
+  RecordedSettings recorded{.attempts = attempts};
+  std::set<std::string> changed[2];
   for (const bool of_a : {true, false}) {
+    const std::size_t side = of_a ? 0 : 1;
     RunView& view = of_a ? context_.a : context_.b;
     const std::uint32_t rank = of_a ? ranks_.a : ranks_.b;
-    const std::size_t attempt = of_a ? attempt_a : attempt_b;
+    const std::size_t attempt = of_a ? attempts.first : attempts.second;
     const auto& ranks = view.ranks(attempt);
     const auto meta = ranks.find(rank);
     if (meta == ranks.end()) continue;
-    configs[of_a ? 0 : 1] = meta->second.info.config;
+    recorded.configs[side] = meta->second.info.config;
+    recorded.first_step[side] = meta->second.first_step.value_or(0);
     auto events = view.Events(attempt, rank);
     if (!events.ok()) return events.status();
-    for (const EventRecord& event : *events) {
+    for (EventRecord& event : *events) {
       const auto key = event.fields.find("key");
-      if (event.kind == "setting_changed" && key != event.fields.end()) changed.insert(key->second);
+      if (event.kind != "setting_changed" || key == event.fields.end()) continue;
+      changed[side].insert(key->second);
+      recorded.events[side].push_back(std::move(event));
     }
   }
-  for (Config& config : configs)
-    std::erase_if(config, [&](const auto& entry) { return changed.contains(entry.first); });
+  // Both may have changed it alike, and were looked at in other steps.
+  const auto both = [&](const std::string& key) {
+    return changed[0].contains(key) && changed[1].contains(key);
+  };
+  for (const std::size_t side : {0, 1}) {
+    std::erase_if(recorded.configs[side], [&](const auto& entry) { return both(entry.first); });
+    std::erase_if(recorded.events[side],
+                  [&](const EventRecord& event) { return both(event.fields.at("key")); });
+  }
+  AlignScheduled({.view = context_.a, .attempt = attempts.first, .rank = ranks_.a},
+                 {.view = context_.b, .attempt = attempts.second, .rank = ranks_.b}, recorded.configs[0],
+                 recorded.configs[1]);
+  return recorded;
+}
+
+OtherSettings RankJudge::SettingsAt(const RecordedSettings& recorded, std::uint64_t step, bool found) {
+  Config configs[2] = {recorded.configs[0], recorded.configs[1]};
+  for (const std::size_t side : {0, 1})
+    TakeBackLaterChanges(step, recorded.first_step[side], recorded.events[side], configs[side], found);
   return OtherSettings(configs[0], configs[1]);
+}
+
+void RankJudge::AddChanges(const RecordedSettings& recorded, std::set<std::uint64_t>& steps) {
+  constexpr std::uint64_t kJudged = 16;  // of one change
+  constexpr std::size_t kChanges = 4;
+  const std::uint64_t first = *steps.begin();
+  for (const std::size_t side : {0, 1}) {
+    for (std::size_t i = 0; i < std::min(recorded.events[side].size(), kChanges); ++i) {
+      const std::uint64_t found = recorded.events[side][i].step;
+      const std::uint64_t earliest = std::max(first, ChangedNotBefore(found, recorded.first_step[side]));
+      for (std::uint64_t step = earliest; step <= found && step < earliest + kJudged; ++step)
+        steps.insert(step);
+      if (found >= first) steps.insert(found);
+    }
+  }
+}
+
+// In a step in which a setting may still have had its old value, it explains only what stands out.
+std::vector<Jump> RankJudge::JumpsOfSettings(const RecordedSettings& recorded, std::uint64_t step,
+                                             const std::vector<Explained>& explained) const {
+  const bool first_step = IsFirstOfRuns(step);
+  std::vector<Jump> jumps =
+      FindSettingJumps(SettingsAt(recorded, step, /*found=*/true), explained, quiet_, first_step);
+  if (!recorded.any_events()) return jumps;
+  for (const Jump& maybe :
+       FindSettingJumps(SettingsAt(recorded, step, /*found=*/false), explained, quiet_, first_step)) {
+    const bool known =
+        std::any_of(jumps.begin(), jumps.end(), [&](const Jump& jump) { return jump.index == maybe.index; });
+    if (!known && (maybe.ratio > kStandsOut || IsQuietBefore(explained, maybe.index))) jumps.push_back(maybe);
+  }
+  return jumps;
 }
 
 // Also where only later steps are compared.
@@ -279,29 +358,29 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
   if (!setting.ok()) return setting.status();
   std::set<std::uint64_t> wanted = steps;
   if (*setting && (*setting)->step >= *steps.begin()) wanted.insert((*setting)->step);
+  auto settings = ReadSettings(plan_.steps.at(*steps.begin()));
+  if (!settings.ok()) return settings.status();
+  AddChanges(*settings, wanted);
   const auto before = std::distance(plan_.steps.begin(), plan_.steps.find(*steps.begin()));
   Explainer explainer;
   JumpFinder finder(static_cast<std::uint64_t>(before));
   StepPairs now;
-  std::optional<std::pair<std::pair<std::size_t, std::size_t>, OtherSettings>> settings;  // of two attempts
   for (const auto& [step, judged] : WithThoseBefore(wanted, last_step)) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
     STATCOLLECT_RETURN_IF_ERROR(Read(step, now));
     const std::vector<Explained> explained = explainer.Step(now.pairs);
+    for (const auto& [name, whole] : explainer.noise_driven()) noise_driven_[std::string(name)] |= whole;
     std::vector<Jump> jumps = finder.Find(explained);
     if (judged && *setting && (*setting)->step == step) {
       if (const auto jump = UpdateWith(**setting, explained)) jumps.push_back(*jump);
     }
     if (judged) {
       const auto attempts = plan_.steps.at(step);
-      if (!settings || settings->first != attempts) {
-        auto known = SettingsAt(step);
-        if (!known.ok()) return known.status();
-        settings.emplace(attempts, *std::move(known));
+      if (settings->attempts != attempts) {
+        settings = ReadSettings(attempts);
+        if (!settings.ok()) return settings.status();
       }
-      for (const Jump& jump : FindSettingJumps(settings->second, explained, quiet_, IsFirstOfRuns(step))) {
-        jumps.push_back(jump);
-      }
+      for (const Jump& jump : JumpsOfSettings(*settings, step, explained)) jumps.push_back(jump);
     }
     // Where a setting explains a jump, it is what the root is about.
     std::stable_sort(jumps.begin(), jumps.end(), [](const Jump& x, const Jump& y) {

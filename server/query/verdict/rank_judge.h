@@ -56,6 +56,8 @@ class RankJudge {
                                           const std::stop_token& stop);
   // Once judged; absent: none differs by more than rounding, or none was recorded.
   const std::optional<DifferBefore>& differ_before() const { return differ_before_; }
+  // Once judged: parameters whose gradient is zero but for rounding; false: in some elements only.
+  const std::map<std::string, bool>& noise_driven() const { return noise_driven_; }
 
  private:
   struct StepPairs {
@@ -80,8 +82,21 @@ class RankJudge {
                                  std::uint32_t segment);
   // The first that differs.
   Result<std::optional<OtherSetting>> FirstOtherSetting() const;
-  // What the configurations tell in a step, without what an event says was changed while a run ran.
-  Result<OtherSettings> SettingsAt(std::uint64_t step) const;
+  // Of one attempt of each run.
+  struct RecordedSettings {
+    std::pair<std::size_t, std::size_t> attempts;
+    Config configs[2];                   // as stored: the newest values
+    std::vector<EventRecord> events[2];  // settings that only this run changed
+    std::uint64_t first_step[2] = {0, 0};
+    bool any_events() const { return !events[0].empty() || !events[1].empty(); }
+  };
+  Result<RecordedSettings> ReadSettings(const std::pair<std::size_t, std::size_t>& attempts) const;
+  // Those that differ in a step. `found`: without those that may have been changed later.
+  static OtherSettings SettingsAt(const RecordedSettings& recorded, std::uint64_t step, bool found);
+  // Steps in which a setting may have been changed, as far as they can be judged.
+  static void AddChanges(const RecordedSettings& recorded, std::set<std::uint64_t>& steps);
+  std::vector<Jump> JumpsOfSettings(const RecordedSettings& recorded, std::uint64_t step,
+                                    const std::vector<Explained>& explained) const;
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
   // Weights after a step that was not asked for.
@@ -103,6 +118,7 @@ class RankJudge {
   std::uint64_t records_before_ = 0;  // of the steps before
   bool quiet_ = true;                 // none of them differed
   std::optional<DifferBefore> differ_before_;
+  std::map<std::string, bool> noise_driven_;
 };
 
 }  // namespace statcollect::query

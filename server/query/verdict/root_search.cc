@@ -17,6 +17,7 @@ struct Rank {
   Status status;
   std::optional<JudgedRoot> found;
   std::optional<DifferBefore> differ_before;
+  std::map<std::string, bool> noise_driven;
 };
 
 }  // namespace
@@ -30,6 +31,7 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
     auto found = judge.Judge(rank.steps, question.last_step, stop);
     rank.status = found.status();
     rank.differ_before = judge.differ_before();
+    rank.noise_driven = judge.noise_driven();
     if (found.ok()) rank.found = *std::move(found);
   });
   const Rank* first = nullptr;
@@ -39,6 +41,7 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
   RootAnswer answer;
   for (const Rank& rank : ranks) {
     STATCOLLECT_RETURN_IF_ERROR(rank.status);
+    for (const auto& [name, whole] : rank.noise_driven) answer.noise_driven[name] |= whole;
     const auto& before = rank.differ_before;
     if (before && (!answer.differ_before || answer.differ_before->distance < before->distance))
       answer.differ_before = before;

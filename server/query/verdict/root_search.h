@@ -3,8 +3,10 @@
 #define STATCOLLECT_SERVER_QUERY_VERDICT_ROOT_SEARCH_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <stop_token>
+#include <string>
 
 #include "common/status.h"
 #include "server/query/compare/diff_plan.h"
@@ -27,6 +29,7 @@ struct RootAnswer {
   std::optional<Root> root;
   std::optional<Caveat> caveat;               // of the root
   std::optional<DifferBefore> differ_before;  // of the rank in which the weights differ most
+  std::map<std::string, bool> noise_driven;   // as RankJudge says
 };
 
 // No root: rounding explains every difference that was judged. `alternatives` and `cause` are the caller's to

@@ -1,9 +1,12 @@
 #include "server/query/verdict/verdict.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <tuple>
 #include <utility>
 
+#include "common/names.h"
 #include "server/query/cause/cause.h"
 
 namespace statcollect::query {
@@ -121,6 +124,37 @@ void NoteCaveats(const RootAnswer& answer, DiffReport& report) {
   if (!report.root && report.first) report.root = RootOf(*report.first, Confidence::kPossible, text);
 }
 
+// Gradients that are zero but for rounding, and what Adam makes of them, are neither the first divergence nor
+// an origin, as long as there is another one. Precondition: there is a root.
+void PassOverNoise(const std::map<std::string, bool>& noise_driven, DiffReport& report) {
+  const auto is_noise = [&](const Divergence& row) {
+    const auto found = noise_driven.find(row.activation);
+    if (found == noise_driven.end() || row.reason != Reason::kNumeric) return false;
+    return row.stage == Stage::kOptimizer || (row.kind == Kind::kWeightGrad && found->second);
+  };
+  const auto other = std::find_if_not(report.diverged.begin(), report.diverged.end(), is_noise);
+  if (noise_driven.empty() || !report.first || other == report.diverged.end()) return;
+  if (is_noise(report.root->at)) return;
+  if (std::none_of(report.diverged.begin(), report.diverged.end(), is_noise)) return;
+  for (Divergence& row : report.diverged) row.origin = row.origin && !is_noise(row);
+  std::erase_if(report.origins, is_noise);
+  if (is_noise(*report.first)) {
+    other->origin = true;
+    report.first = *other;
+    if (report.origins.empty()) report.origins.push_back(*other);
+  }
+  constexpr std::size_t kNamed = 3;
+  std::string names;
+  std::size_t named = 0;
+  for (const auto& [name, whole] : noise_driven) {
+    if (++named <= kNamed) names += (names.empty() ? "" : ", ") + Printable(name);
+  }
+  if (noise_driven.size() > kNamed) names += " and " + std::to_string(noise_driven.size() - kNamed) + " more";
+  report.notes.push_back(
+      "gradients that are zero but for rounding, as a whole or in part, and their updates are noise and no origin: " +
+      names);
+}
+
 }  // namespace
 
 Status JudgeReport(const RootQuestion& question, const DiffRequest& request, const Tally& tally,
@@ -136,6 +170,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     answer = *std::move(found);
     report.root = answer.root;
   }
+  if (report.root) PassOverNoise(answer.noise_driven, report);
   PreferHardRow(answer, report);
   NoteCaveats(answer, report);
   if (unknown != nullptr) {

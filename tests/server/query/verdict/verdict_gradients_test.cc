@@ -62,6 +62,40 @@ TEST_F(VerdictGradientsTest, WhatAdamMakesOfNoiseIsNoise) {
   EXPECT_TRUE(report.first) << "the weight exceeds its tolerance";
 }
 
+TEST_F(VerdictGradientsTest, NoiseIsNeitherTheFirstDivergenceNorAnOrigin) {
+  GradientOfSize(1e-11);
+  const DiffReport report =
+      DiffWith(Sum(Sum(Rounding(), OfBias(Kind::kWeightGrad, 1)), BugAt("blocks.2.ln", 1e-2, /*from=*/1)));
+  ASSERT_EQ(Say(report), "1 forward blocks.2.ln");
+  ASSERT_TRUE(report.first);
+  EXPECT_EQ(report.first->activation, "blocks.2.ln") << "the gradient exceeds its tolerance at step 0";
+  EXPECT_EQ(report.root->above_tolerance, 1u);
+  for (const Divergence& origin : report.origins) EXPECT_NE(origin.activation, kBias);
+  for (const Divergence& row : report.diverged) EXPECT_FALSE(row.activation == kBias && row.origin);
+  EXPECT_THAT(report.notes, Contains(HasSubstr(std::string("are noise and no origin: ") + kBias)));
+}
+
+TEST_F(VerdictGradientsTest, WhatAdamMakesOfTheNoisePartOfAFusedBiasIsNoise) {
+  options_.adam = true;
+  const auto second_moment = [](double of_keys) {
+    return [=](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+      if (key != Key(kBias, Kind::kOptimizerState, "exp_avg_sq")) return tensor;
+      const std::size_t third = tensor.values.size() / 3;
+      for (std::size_t i = 0; i < tensor.values.size(); ++i)
+        tensor.values[i] =
+            (i >= third && i < 2 * third ? of_keys : 1e-6) * (1 + 1e-3 * static_cast<double>(i));
+      return tensor;
+    };
+  };
+  // Half of its size: the key's third has another sign here and there.
+  const Level level = Sum(Rounding(), OfBias(Kind::kWeight, 0.5));
+  base_ = second_moment(1e-20);
+  ExpectExplained(DiffWith(level));
+  store_ = std::make_unique<FakeStore>();
+  base_ = second_moment(1e-8);
+  EXPECT_EQ(Say(DiffWith(level)), std::string("0 optimizer ") + kBias) << "small, and no noise";
+}
+
 TEST_F(VerdictGradientsTest, AnUpdateThatNoGradientExplainsIsARoot) {
   options_.adam = true;
   GradientOfSize(1e-2);

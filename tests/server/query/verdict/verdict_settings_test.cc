@@ -103,11 +103,28 @@ TEST_F(VerdictSettingsTest, AMomentumOfRunningStatisticsIsTheBuffer) {
   EXPECT_EQ(CauseOf(report), "module_setting: momentum is 0.1 in a and 0.10001 in b (blocks.1.ln)");
 }
 
-TEST_F(VerdictSettingsTest, ASettingThatChangedWhileARunRanIsNotLookedAt) {
+TEST_F(VerdictSettingsTest, ASettingThatOneRunChangedWhileItRanIsTheRootFromThenOn) {
+  options_.steps = 9;
   also_ = [&](RunWriter& run, bool is_b) {
     if (is_b)
-      run.Event(0, 2, "setting_changed", "",
+      run.Event(0, 6, "setting_changed", "",
                 {{"key", ln_.begin()->first}, {"from", "1e-05"}, {"to", other_ln_.begin()->second}});
+  };
+  const DiffReport report = DiffOf(ln_, other_ln_, RoundingEverywhere());
+  ASSERT_EQ(Say(report), "6 forward blocks.2.ln") << "found when step 5 had ended, however little it changes";
+  EXPECT_EQ(
+      CauseOf(report),
+      "module_setting: eps is 1e-05 in a and 1.1e-05 in b (blocks.2.ln); it changed while b ran, as seen at "
+      "step 6");
+  const DiffReport seen =
+      DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 3e-7, /*from=*/5)));
+  EXPECT_EQ(Say(seen), "5 forward blocks.2.ln") << "where it stands out";
+}
+
+TEST_F(VerdictSettingsTest, ASettingThatBothRunsChangedIsNotLookedAt) {
+  also_ = [&](RunWriter& run, bool is_b) {
+    run.Event(0, 2, "setting_changed", "",
+              {{"key", ln_.begin()->first}, {"from", "0"}, {"to", (is_b ? other_ln_ : ln_).begin()->second}});
   };
   ExpectExplained(DiffOf(ln_, other_ln_, RoundingEverywhere()));
 }
@@ -166,6 +183,39 @@ TEST_F(VerdictSettingsTest, AMomentumIsNotTheRootInTheFirstStep) {
   report = DiffOf(a, b, RoundingEverywhere(), later);
   ASSERT_TRUE(report.root) << "the first compared step is not the first of the run";
   EXPECT_EQ(report.root->at.step, 2u);
+}
+
+TEST_F(VerdictSettingsTest, BetasThatAScheduleMovedUntilAResumeAreRounding) {
+  const auto launch = [&](const char* name, std::uint64_t first, std::uint64_t end, const char* betas) {
+    RunWriter run(*store_, name);
+    run.NarrowSketches();
+    run.Config(0, {{"optimizer.group0.betas", betas}});
+    for (std::uint64_t step = first; step < end; ++step) {
+      for (const TensorKey& key :
+           {Key("fc"), Key("fc", Kind::kGradOutput), Key("fc.weight", Kind::kWeightGrad),
+            Key("fc.weight", Kind::kOptimizerState, "exp_avg")}) {
+        const Tensor tensor = Noise(SeedOf(key, step));
+        run.Observe(0, step, key, *name == 'b' ? Differing(tensor, kRounding, step + 1) : tensor);
+      }
+    }
+    run.Commit();
+  };
+  launch("a", 0, 6, "(0.95, 0.99)");
+  launch("b", 0, 3, "(0.95, 0.99)");
+  launch("b", 3, 6, "(0.9, 0.99)");
+  ExpectExplained(Ask());
+  store_ = std::make_unique<FakeStore>();
+  launch("a", 0, 6, "(0.95, 0.99)");
+  launch("b", 0, 3, "(0.9, 0.99)");
+  launch("b", 3, 6, "(0.9, 0.99)");
+  EXPECT_EQ(Say(Ask()), "0 optimizer fc.weight") << "they differed when both began";
+}
+
+TEST_F(VerdictSettingsTest, NesterovIsTheRootInTheFirstStep) {
+  const DiffReport report = DiffOf({{"optimizer.group0.nesterov", "false"}},
+                                   {{"optimizer.group0.nesterov", "true"}}, RoundingEverywhere());
+  EXPECT_EQ(Say(report), "0 optimizer embed.weight");
+  EXPECT_THAT(CauseOf(report), HasSubstr("nesterov: nesterov of group 0 is false in a and true in b"));
 }
 
 TEST_F(VerdictSettingsTest, AFusedOptimizerIsRounding) {
