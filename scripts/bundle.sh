@@ -41,7 +41,7 @@ version=$(sed -n 's/^project(statcollect VERSION \([0-9.]*\).*/\1/p' CMakeLists.
 name="statcollect-$version-linux-$(uname -m)"
 output="${output:-build/bundle/$name}"
 if [ -e "$output" ]; then
-  [ -f "$output/MANIFEST" ] || fail "make '$output': it exists and is no bundle; name another folder"
+  [ -f "$output/MANIFEST" ] || fail "make '$output': it exists and is not a bundle; choose a different folder"
   rm -rf "$output"
 fi
 mkdir -p "$output"
