@@ -235,6 +235,16 @@ Result<OtherSettings> RankJudge::SettingsAt(std::uint64_t step) const {
   return OtherSettings(configs[0], configs[1]);
 }
 
+OtherConvolutions RankJudge::OtherConvolutionsAt(std::uint64_t step) const {
+  const auto [attempt_a, attempt_b] = plan_.steps.at(step);
+  const auto config = [](const RunView& view, std::uint32_t rank, std::size_t attempt) {
+    const auto meta = view.ranks(attempt).find(rank);
+    return meta == view.ranks(attempt).end() ? Config() : Config(meta->second.info.config);
+  };
+  return ConvolutionsThatMayDiffer(config(context_.a, ranks_.a, attempt_a),
+                                   config(context_.b, ranks_.b, attempt_b));
+}
+
 // Also where only later steps are compared.
 bool RankJudge::IsFirstOfRuns(std::uint64_t step) const {
   const auto [attempt_a, attempt_b] = plan_.steps.at(step);
@@ -253,7 +263,7 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
   std::set<std::uint64_t> wanted = steps;
   if (*setting && (*setting)->step >= *steps.begin()) wanted.insert((*setting)->step);
   const auto before = std::distance(plan_.steps.begin(), plan_.steps.find(*steps.begin()));
-  Explainer explainer;
+  Explainer explainer(OtherConvolutionsAt(*steps.begin()));
   JumpFinder finder(static_cast<std::uint64_t>(before));
   StepPairs now;
   std::optional<std::pair<std::pair<std::size_t, std::size_t>, OtherSettings>> settings;  // of two attempts

@@ -64,6 +64,7 @@ class RankJudge {
   Result<std::optional<OtherSetting>> FirstOtherSetting() const;
   // What the configurations tell in a step, without what an event says was changed while a run ran.
   Result<OtherSettings> SettingsAt(std::uint64_t step) const;
+  OtherConvolutions OtherConvolutionsAt(std::uint64_t step) const;
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
   JudgedRoot MakeRoot(std::uint64_t step, const std::vector<Explained>& explained,
