@@ -23,7 +23,8 @@ constexpr std::array kFinders = {
 // These say how a tensor differs rather than why: a likely reason is worth more than a certain description.
 constexpr std::array kDescriptions = {
     cause::FindTensorRelation, cause::FindCast,           cause::FindTieBroken,
-    cause::FindRandomState,    cause::FindEvaluationOnly, cause::FindConfiguration,
+    cause::FindRandomState,    cause::FindEvaluationOnly, cause::FindConvolutionLibrary,
+    cause::FindConfiguration,
 };
 
 // These read more of the store, and only for the roots that they can explain.

@@ -45,7 +45,8 @@ Found FindCast(const Evidence& evidence);  // cast
 Found FindDropout(const Evidence& evidence);      // dropout
 Found FindRandomState(const Evidence& evidence);  // random_state
 // configuration.cc
-Found FindConfiguration(const Evidence& evidence);  // configuration
+Found FindConvolutionLibrary(const Evidence& evidence);  // convolution_library
+Found FindConfiguration(const Evidence& evidence);       // configuration
 
 }  // namespace statcollect::query::cause
 

@@ -341,6 +341,16 @@ std::vector<Jump> RankJudge::JumpsOfSettings(const RecordedSettings& recorded, s
   return jumps;
 }
 
+OtherConvolutions RankJudge::OtherConvolutionsAt(std::uint64_t step) const {
+  const auto [attempt_a, attempt_b] = plan_.steps.at(step);
+  const auto config = [](const RunView& view, std::uint32_t rank, std::size_t attempt) {
+    const auto meta = view.ranks(attempt).find(rank);
+    return meta == view.ranks(attempt).end() ? Config() : Config(meta->second.info.config);
+  };
+  return ConvolutionsThatMayDiffer(config(context_.a, ranks_.a, attempt_a),
+                                   config(context_.b, ranks_.b, attempt_b));
+}
+
 // Also where only later steps are compared.
 bool RankJudge::IsFirstOfRuns(std::uint64_t step) const {
   const auto [attempt_a, attempt_b] = plan_.steps.at(step);
@@ -362,7 +372,7 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
   if (!settings.ok()) return settings.status();
   AddChanges(*settings, wanted);
   const auto before = std::distance(plan_.steps.begin(), plan_.steps.find(*steps.begin()));
-  Explainer explainer;
+  Explainer explainer(OtherConvolutionsAt(*steps.begin()));
   JumpFinder finder(static_cast<std::uint64_t>(before));
   StepPairs now;
   for (const auto& [step, judged] : WithThoseBefore(wanted, last_step)) {

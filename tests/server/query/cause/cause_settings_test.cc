@@ -566,6 +566,25 @@ TEST_F(CauseSettingsTest, OnlyEvaluationDiffersIfTrainingHasTheSameBits) {
   EXPECT_EQ(Say(Root(3, eval)), "nothing");
 }
 
+TEST_F(CauseSettingsTest, AnotherLibraryForConvolutionsIsNamedAtAConvolution) {
+  const auto key = Key("stem");
+  const auto say = [&](const std::string& class_name, double distance, const std::string& of_b = "false") {
+    Reset();
+    Put(0, key, Noise(1), Noise(2));
+    Configure({{"torch.mkldnn.enabled", "true"}}, {{"torch.mkldnn.enabled", of_b}});
+    Divergence root = Root(0, key);
+    root.class_name = class_name;
+    root.distance = distance;
+    return Say(root);
+  };
+  EXPECT_EQ(say("Conv2d", 1e-5),
+            "convolution_library: torch.mkldnn.enabled is true in base and false in ort: convolutions may be "
+            "computed by another algorithm, which rounds more coarsely");
+  EXPECT_EQ(say("Linear", 1e-5), "nothing");
+  EXPECT_EQ(say("Conv2d", 1e-2), "nothing") << "no algorithm is that coarse";
+  EXPECT_EQ(say("Conv2d", 1e-5, "true"), "nothing");
+}
+
 TEST_F(CauseSettingsTest, TheOnlyOtherSettingOfTheStageIsPossible) {
   const auto key = Key("tok.weight", Kind::kWeightGrad);
   Put(0, key, Noise(1), Noise(2));
