@@ -38,8 +38,7 @@ Status CheckNotForkedAfterStart() {
   if (first_start == statcollect::ForkGeneration()) return Status::Ok();
   return Status(
       Code::kFailedPrecondition,
-      "start the agent: this process was forked from one that had an agent; expected a process of its own; "
-      "start "
+      "start the agent: this process was forked from one that had an agent; expected a new process; start "
       "the child with exec (in Python: multiprocessing's 'spawn'), or start the agent only after forking");
 }
 

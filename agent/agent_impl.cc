@@ -278,9 +278,10 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
     std::size_t strided = 0;
     parts_->cuda.FillList(list, device, stream, &strided);
     for (; strided > 0; --strided) {
-      note(Status(Code::kUnimplemented,
-                  "observe a list of CUDA tensors: one has more dimensions than the kernels walk; observe it "
-                  "contiguous"));
+      note(Status(
+          Code::kUnimplemented,
+          "observe a list of CUDA tensors: one has more dimensions than the kernels support; observe a "
+          "contiguous copy"));
     }
   }
   return first;
@@ -367,9 +368,9 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
   if (lost > 0 && !IsFatal(close_status_.code())) {
     const std::string text =
         "close: " + std::to_string(lost) + " records could not be made durable in " +
-        std::to_string(timeout.count()) + " ms and are counted as dropped; see whether the collector at " +
+        std::to_string(timeout.count()) + " ms and are counted as dropped; check that the collector at " +
         options_.collector +
-        " is reachable, give close more time (close(timeout=...)), or name a local folder for such records "
+        " is reachable, give close more time (close(timeout=...)), or set a local folder for such records "
         "(STATAGENT_SPILL_DIR)";
     parts_->log.LogLoss(text);
     close_status_ = Status(Code::kDeadlineExceeded,

@@ -187,7 +187,7 @@ Status CheckSpill(const statagent::Options& options, SpillOptions* spill) {
   if (options.spill_limit.empty()) return Status::Ok();
   const auto bytes = ParseByteSize(options.spill_limit);
   if (!bytes || *bytes < kSpillBytesMin)
-    return Invalid("spill_limit", options.spill_limit, "a size from 64MiB on, such as 512MiB or 20GiB");
+    return Invalid("spill_limit", options.spill_limit, "a size of at least 64MiB, such as 512MiB or 20GiB");
   spill->bytes_max = *bytes;
   return Status::Ok();
 }

@@ -1,4 +1,4 @@
-"""A real statcollectord on a free port with a folder of its own, for as long as a block runs."""
+"""A real statcollectord on a free port with its own folder, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Collector:
-    """Started on entry, stopped and its data removed on exit. `address` is what agents connect to."""
+    """Starts on entry; stops and removes its data on exit. Agents connect to `address`."""
 
     address: str
 
     def __init__(self, parent: Path | None = None, data_dir: Path | None = None) -> None:
-        """`data_dir`: one that is there already, and stays; otherwise one in a new folder in `parent`."""
+        """`data_dir`: an existing folder, which is kept; by default, a new folder in `parent`."""
         self._parent = parent
         self._data_dir = data_dir
 
@@ -44,7 +44,7 @@ class Collector:
         if found is None:
             said = (self._folder / "errors.txt").read_text(encoding="utf-8")
             self._stop()
-            raise RuntimeError(f"start {binary}: found no line saying that it is ready, but: {ready}{said}")
+            raise RuntimeError(f"start {binary}: expected a line with its address; found: {ready}{said}")
         self.address = found.group(1)
         return self
 
@@ -66,6 +66,6 @@ class Collector:
         return self._process.pid
 
     def cpu_seconds(self) -> float:
-        """Processor time that the collector has used so far."""
+        """Processor time that the collector has used so far, in seconds."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS

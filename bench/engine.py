@@ -1,4 +1,4 @@
-"""Throughput of the CPU engine beside a plain read-and-sum of the same bytes (targets P1, P2): runs statagent_bench.
+"""Throughput of the CPU engine compared with a plain read-and-sum of the same bytes (targets P1, P2): runs statagent_bench.
 
 python bench/engine.py                                  # a tensor of 1 GiB; writes results/<date>-engine.json
 python bench/engine.py --mebibytes 64 --rounds 2 --output /tmp/engine.json"""
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
-import report
+import result_files
 
 
 def main() -> int:
@@ -42,7 +42,9 @@ def main() -> int:
         if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
             return 1
         rows = json.loads(rows_file.read_text(encoding="utf-8"))["rows"]
-    path = report.write("engine", {"mebibytes": arguments.mebibytes, "rounds": arguments.rounds}, facts, rows, arguments.output)
+    path = result_files.write(
+        "engine", {"mebibytes": arguments.mebibytes, "rounds": arguments.rounds}, facts, rows, arguments.output
+    )
     print(render({"rows": rows}))
     print(f"written to {path}", file=sys.stderr)
     return 0
@@ -50,7 +52,7 @@ def main() -> int:
 
 def render(result: dict[str, Any]) -> str:
     """The table in README.md."""
-    return report.table(
+    return result_files.table(
         ["dtype, threads", "read-and-sum, GB/s", "engine, GB/s", "ratio", "elements/s"],
         [
             [f"{row['dtype']}, {row['threads']}", f"{row['read_sum_gb_per_s']:.2f}", f"{row['engine_gb_per_s']:.2f}",

@@ -1,4 +1,4 @@
-"""What scripts/gpu_check.sh does; see there. Needs nothing but Python 3.9 and, for the parts that train, torch."""
+"""The checks of scripts/gpu_check.sh. Needs Python 3.9 and, for the parts that train, torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUNDLED = (ROOT / "MANIFEST").is_file()
 BUILD = ROOT if BUNDLED else Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release")).resolve()
 PACKAGE = ROOT / "python" if BUNDLED else ROOT / "agent" / "python"
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
-# Quick under a sanitizer, and between them every part of the kernels.
+# Quick under a sanitizer; together they cover every part of the kernels.
 SANITIZED_TESTS = "GpuEngineTest.AgreesForAnyStridesAndAlignment:GpuEngineTest.KeepsStreamsApart:GpuEngineTest.CopiesSamples:"
 SANITIZED_TESTS += "GpuEngineTest.RecordsTheReplaysOfAGraph"
 NO_GPU = 3
@@ -29,7 +29,7 @@ NO_GPU = 3
 
 @dataclass
 class Check:
-    """One line of the table. `ok` is None if the check was left out; `note` says why."""
+    """One line of the table. `ok` is None if the check was left out; then `note` has the reason."""
 
     name: str
     ok: bool | None
@@ -43,7 +43,7 @@ class Check:
 
 
 def run(command: list[str], timeout: float, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command to its end; one that outlives the timeout counts as failed."""
+    """Runs a command. One that exceeds the timeout, in seconds, counts as failed."""
     try:
         return subprocess.run(
             command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=timeout, check=False
@@ -58,18 +58,18 @@ def last_line(text: str) -> str:
 
 
 def engine(filter_: str = "*") -> Check:
-    """The GoogleTest program: the device against the host's emulation bit by bit, and the CPU engine."""
+    """The GoogleTest program: compares the device with the host's emulation bit by bit, and with the CPU engine."""
     begin = time.monotonic()
     program = BUILD / "tests" / "gpu_test"
     if not program.is_file():
-        return Check("engine on the device", False, 0, f"{program} is not there: build with STATCOLLECT_CUDA=ON")
+        return Check("engine on the device", False, 0, f"{program} is missing; build with STATCOLLECT_CUDA=ON")
     done = run([str(program), f"--gtest_filter={filter_}"], 900)
     passed, skipped = (re.search(rf"\[  {word} +\] (\d+) test", done.stdout) for word in ("PASSED", "SKIPPED"))
     failed = sorted(set(re.findall(r"\[  FAILED  \] (\w+\.\w+)", done.stdout)))
     note = f"{passed.group(1) if passed else 0} tests passed" + (f", {skipped.group(1)} skipped" if skipped else "")
     if failed:
         note = f"failed: {', '.join(failed)}"[:200]
-    # There is a GPU here: if every test was skipped, the engine cannot use it.
+    # This machine has a GPU: if every test was skipped, the engine cannot use it.
     ok = done.returncode == 0 and passed is not None and int(passed.group(1)) > 0
     return Check("engine on the device", ok, time.monotonic() - begin, note)
 
@@ -80,7 +80,7 @@ def sanitizers() -> list[Check]:
     for kind in SANITIZERS:
         begin = time.monotonic()
         if tool is None:
-            checks.append(Check(f"compute-sanitizer {kind}", None, 0, "not installed here"))
+            checks.append(Check(f"compute-sanitizer {kind}", None, 0, "not installed"))
             continue
         command = [tool, "--tool", kind, "--error-exitcode", "9", str(BUILD / "tests" / "gpu_test")]
         done = run([*command, f"--gtest_filter={SANITIZED_TESTS}"], 1200)
@@ -89,7 +89,7 @@ def sanitizers() -> list[Check]:
 
 
 def package() -> Check:
-    """The Python package's tests on the GPU, and the training; they are written for unittest."""
+    """The Python package's tests on the GPU, including training. They use unittest."""
     begin = time.monotonic()
     modules = sorted(f"gpu.{path.stem}" for path in (ROOT / "tests" / "gpu").glob("test_*.py"))
     command = [sys.executable, "-m", "unittest", *modules]
@@ -111,11 +111,11 @@ def package() -> Check:
 
 
 def speed(quick: bool) -> list[Check]:
-    """P3, P4, P5 of the engine alone."""
+    """Targets P3, P4 and P5: the engine alone."""
     begin = time.monotonic()
     program = BUILD / "bin" / "statagent_gpu_bench"
     if not program.is_file():
-        return [Check("speed of the engine (P3-P5)", None, 0, f"{program.name} is not there")]
+        return [Check("speed of the engine (P3-P5)", None, 0, f"{program.name} is missing")]
     done = run([str(program), "--rounds", "5" if quick else "15"], 600)
     seconds = time.monotonic() - begin
     if done.returncode != 0:
@@ -138,12 +138,12 @@ def speed(quick: bool) -> list[Check]:
 
 
 def training_overhead(quick: bool, folder: Path) -> Check:
-    """P6, by bench/overhead.py on the GPU."""
+    """Target P6: bench/overhead.py on the GPU."""
     begin = time.monotonic()
     name = "P6 training step (bench/overhead.py)"
     script = ROOT / "bench" / "overhead.py"
     if quick or not script.is_file():
-        return Check(name, None, 0, "left out with --quick" if quick else f"{script} is not there")
+        return Check(name, None, 0, "left out with --quick" if quick else f"{script} is missing")
     output = folder / "overhead-gpu.json"
     paths = {"PYTHONPATH": str(PACKAGE), "STATCOLLECT_BUILD_DIR": str(BUILD)}
     done = run([sys.executable, str(script), "--device", "cuda", "--autocast", "--output", str(output)], 1800, **paths)
@@ -154,7 +154,7 @@ def training_overhead(quick: bool, folder: Path) -> Check:
 
 
 def gpu_name() -> str | None:
-    """As the driver calls the first device; None if there is no driver or device."""
+    """The driver's name of the first device; None if there is no driver or device."""
     tool = shutil.which("nvidia-smi")
     if tool is not None:
         done = run([tool, "--query-gpu=name", "--format=csv,noheader"], 60)
@@ -192,19 +192,19 @@ def print_table(checks: list[Check]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--quick", action="store_true", help="correctness and a minute of measurements")
+    parser.add_argument("--output", type=Path, help="result file (default: bench/results/gpu-<name>-<date>.json)")
     arguments = parser.parse_args()
     name = gpu_name()
     if name is None:
-        print("gpu_check: check the CUDA engine: found no GPU (no nvidia-smi, and torch sees none); nothing was checked on one",
+        print("gpu_check: check the CUDA engine: found no GPU (no nvidia-smi, and torch sees none); expected one; nothing was checked on a GPU",
               file=sys.stderr)  # fmt: skip
         return NO_GPU
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     output = arguments.output or ROOT / "bench" / "results" / f"gpu-{slug}-{today}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
-    print(f"gpu_check: {name}, driver {driver_version()}; programs of {BUILD}", flush=True)
+    print(f"gpu_check: {name}, driver {driver_version()}; programs in {BUILD}", flush=True)
 
     checks: list[Check] = []
     steps = [

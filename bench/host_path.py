@@ -1,5 +1,5 @@
-"""Host time of observing, in microseconds, in C++ and in Python: one tensor, one hooked module, one module outside the steps that are
-recorded. A real collector stores everything meanwhile.
+"""Host time of observing in C++ and Python, in microseconds: of one tensor, one hooked module, and one module outside of the recorded steps.
+A real collector stores the records.
 
     python bench/host_path.py                      # about half a minute; writes results/<date>-host-path.json
     python bench/host_path.py --rounds 5 --output /tmp/host-path.json
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
-import report
+import result_files
 from collector import Collector
 
 sys.path.insert(0, str(machine.REPOSITORY / "agent" / "python"))
@@ -53,11 +53,11 @@ def main() -> int:
         lost = {name: n for name, n in statagent.counters().items() if name.startswith("dropped_") and n}
     if lost:
         print(
-            f"host_path: found lost records {lost}; expected none; the figures hold lost records, which cost less",
+            f"host_path: found lost records {lost}; expected none, because lost records cost less; run it on an idle machine",
             file=sys.stderr,
         )
         return 1
-    path = report.write("host_path", {"rounds": arguments.rounds, "calls": CALLS}, facts, rows, arguments.output)
+    path = result_files.write("host_path", {"rounds": arguments.rounds, "calls": CALLS}, facts, rows, arguments.output)
     print(render({"rows": rows}))
     print(f"written to {path}", file=sys.stderr)
     return 0
@@ -65,7 +65,7 @@ def main() -> int:
 
 def render(result: dict[str, Any]) -> str:
     """The table in README.md."""
-    return report.table(
+    return result_files.table(
         ["microseconds a call", "median", "10 %", "90 %", "without the reduction"],
         [
             [row["name"], *(f"{row[key]:.2f}" for key in ("median", "low", "high")),
@@ -85,17 +85,17 @@ def _row(name: str, microseconds: list[float], reduction: float | None = None) -
 
 
 def _timed(loop: Callable[[], None]) -> float:
-    """Microseconds a call of a loop over CALLS calls."""
+    """Microseconds per call of a loop over CALLS calls."""
     started = time.perf_counter_ns()
     loop()
     return (time.perf_counter_ns() - started) / CALLS / 1000
 
 
 def _native(address: str, rounds: int) -> list[dict[str, Any]]:
-    """What statagent_host_bench measures, if it is built."""
+    """The rows of statagent_host_bench, if it is built."""
     binary = machine.BUILD / "bin" / "statagent_host_bench"
     if not binary.is_file():
-        print(f"host_path: {binary} is not built; no rows of C++", file=sys.stderr)
+        print(f"host_path: {binary} is missing, so there are no rows for C++; build it (scripts/build.sh)", file=sys.stderr)
         return []
     done = subprocess.run([str(binary), address, str(rounds)], capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
@@ -149,8 +149,9 @@ def _observations(torch: Any, agent: Any, rounds: int) -> list[dict[str, Any]]:
 
 
 def _compute_calls(tensor: Any) -> Callable[[], float]:
-    """Microseconds of the reduction alone: the C call, less a C call that does nothing."""
-    from statagent import _library, _tensors
+    """Microseconds of the reduction alone: the C call minus an empty C call."""
+    from statagent._native import library as _library
+    from statagent._native import tensors as _tensors
 
     library = _library.load()
     structure = _tensors.borrow(tensor)[0]
@@ -179,7 +180,7 @@ def _end_step(agent: Any) -> None:
 
 
 def _modules(torch: Any, agent: Any, rounds: int) -> list[dict[str, Any]]:
-    """The same chain of modules three times: never watched, watched, watched in other steps."""
+    """Three equal chains of modules: not watched, watched, and watched in other steps."""
     import statagent
 
     class Scale(torch.nn.Module):  # type: ignore[misc]
@@ -213,7 +214,7 @@ def _modules(torch: Any, agent: Any, rounds: int) -> list[dict[str, Any]]:
 
 
 def _pass(torch: Any, model: Any) -> tuple[float, float]:
-    """Microseconds a module of one forward and one backward pass."""
+    """Microseconds per module of one forward and one backward pass."""
     x = torch.ones(1, requires_grad=True)
     y: list[Any] = []
     forward = _timed(lambda: y.append(model(x)))

@@ -1,10 +1,10 @@
-"""Ingest, store and queries beside their limits (targets P7 to P12): runs statcollect-bench against a real collector.
+"""Ingest, store and queries compared with their limits (targets P7 to P12): runs statcollect-bench against a real collector.
 
 python bench/ingest.py                                  # ten minutes and 10 GB of disk; writes results/<date>-ingest.json
-python bench/ingest.py --only ingest,limits             # some of the measurements; the others are kept from the newest results
+python bench/ingest.py --only ingest,limits             # some of the measurements; keeps the others of the newest results
 python bench/ingest.py --quick --output /tmp/ingest.json
 
-scripts/bench_rivals.sh adds ClickHouse and VictoriaMetrics with the same records to the newest results."""
+scripts/bench_rivals.sh adds ClickHouse and VictoriaMetrics to the newest results, measured with the same records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
-import report
+import result_files
 
 SECTIONS = ("limits", "ingest", "grow", "queries", "crowd")
 MEBIBYTE = 2**20
@@ -28,7 +28,7 @@ MEBIBYTE = 2**20
 
 @dataclass
 class Sizes:
-    """How much of everything; records are statistics records."""
+    """Sizes of the measurements; records are statistics records."""
 
     records: int  # of one measurement of ingest and of each limit
     grow: list[int]  # records added in each stage
@@ -36,7 +36,7 @@ class Sizes:
     crowd_seconds: float
     crowd_query_steps: int
     repeats: tuple[float, ...]  # of the runs that are queried
-    paces: tuple[int, ...]  # of the crowd, records a second; 0: as many as are taken
+    paces: tuple[int, ...]  # of the crowd, in records per second; 0: as many as possible
 
 
 FULL = Sizes(8_000_000, [2_000_000, 8_000_000, 40_000_000], 1000, 15, 100, (0.0, 0.5), (0, 300_000))
@@ -44,7 +44,7 @@ QUICK = Sizes(200_000, [50_000, 100_000], 5, 0.5, 2, (0.5,), (300_000,))
 
 
 class Bench:
-    """Calls statcollect-bench, each time with a data folder of its own that is removed afterwards."""
+    """Calls statcollect-bench, each time with its own data folder, which is removed afterwards."""
 
     def __init__(self, parent: Path | None) -> None:
         self.bench = machine.BUILD / "bin" / "statcollect-bench"
@@ -61,7 +61,7 @@ class Bench:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def call(self, command: str, *arguments: object) -> dict[str, Any]:
-        """The JSON that a subcommand prints; its table goes to our standard error."""
+        """The JSON that a subcommand prints. Its table goes to standard error."""
         words = [str(self.bench), command, *map(str, arguments)]
         print("==", command, *arguments, file=sys.stderr, flush=True)
         done = subprocess.run(words, stdout=subprocess.PIPE, check=False)
@@ -71,7 +71,7 @@ class Bench:
         return found
 
     def spawned(self, command: str, *arguments: object, keep: bool = False) -> dict[str, Any]:
-        """A subcommand with a daemon of its own; `keep`: the data folder stays for the next call."""
+        """Runs a subcommand with its own daemon. `keep`: the data folder stays for the next call."""
         data = self.folder / "data"
         try:
             return self.call(command, "--spawn", self.daemon, "--data-dir", data, *arguments)
@@ -112,7 +112,7 @@ class Bench:
 
     def crowd(self, sizes: Sizes) -> list[dict[str, Any]]:
         sizing = ("--seconds", sizes.crowd_seconds, "--query-steps", sizes.crowd_query_steps)
-        # Smaller batches at a pace: as agents make them.
+        # At a given pace, batches are as small as those of agents.
         return [
             self.spawned("crowd", *sizing, "--records-per-second", pace, "--batch-records", 1000 if pace else 4096)
             for pace in sizes.paces
@@ -121,12 +121,12 @@ class Bench:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="seconds each, to see that everything runs")
+    parser.add_argument("--quick", action="store_true", help="a few seconds each, to check that everything runs")
     parser.add_argument(
-        "--only", default=",".join(SECTIONS), help=f"measurements to make, of {','.join(SECTIONS)} (default: all)"
+        "--only", default=",".join(SECTIONS), help=f"measurements to make, some of {','.join(SECTIONS)} (default: all)"
     )
     parser.add_argument(
-        "--dir", type=Path, help="where the data folders go: the disk that is measured (default: the temporary folder)"
+        "--dir", type=Path, help="parent of the data folders, on the disk to measure (default: the temporary folder)"
     )
     parser.add_argument("--output", type=Path, help="result file (default: bench/results/<date>-ingest.json)")
     arguments = parser.parse_args()
@@ -144,18 +144,18 @@ def main() -> int:
     except (FileNotFoundError, RuntimeError) as failure:
         print(f"ingest: {failure}", file=sys.stderr)
         return 2 if isinstance(failure, FileNotFoundError) else 1
-    path = report.write("ingest", {"quick": arguments.quick}, facts, rows, arguments.output)
+    path = result_files.write("ingest", {"quick": arguments.quick}, facts, rows, arguments.output)
     print(render({"rows": rows}))
     print(f"written to {path}", file=sys.stderr)
     return 0
 
 
 def _rows_before(output: Path | None) -> list[dict[str, Any]]:
-    """Of the file that is written to, or of the newest results."""
+    """The rows of the output file, or of the newest results."""
     if output:
         found = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else None
     else:
-        found = report.newest("ingest")
+        found = result_files.newest("ingest")
     return list(found["rows"]) if found else []
 
 
@@ -186,13 +186,13 @@ def _ingest(rows: list[dict[str, Any]]) -> str:
             f"{row['ack_ms']['p50']:.0f} / {row['ack_ms']['p99']:.0f}",
             f"{row['streams']['first_done_seconds']:.2f} / {row['streams']['last_done_seconds']:.2f}", str(row["commits"]),
         ])  # fmt: skip
-    return report.table(header, cells)
+    return result_files.table(header, cells)
 
 
 def _grow(rows: list[dict[str, Any]]) -> str:
     header = ["collector, 8 streams, no sketch: M records stored before", "M records added", "M records/s", "daemon, CPU ns/record",
               "bytes/record"]  # fmt: skip
-    return report.table(header, [
+    return result_files.table(header, [
         [f"{row['stored_before'] / 1e6:.2f}", _millions(row["stat_records"]), _millions(row["records_per_second"]),
          f"{row['daemon_stopped']['cpu_ns_per_record']:.0f}", f"{row['stored_reopened']['bytes_per_record']:.1f}"]
         for row in rows
@@ -201,7 +201,7 @@ def _grow(rows: list[dict[str, Any]]) -> str:
 
 def _limits(rows: list[dict[str, Any]]) -> str:
     header = ["limit", "M records/s", "M records/s, all in tables", "MB/s", "CPU ns/record"]
-    return report.table(header, [
+    return result_files.table(header, [
         [row["name"], _millions(row["records_per_second"]), _millions(row["settled_records_per_second"]),
          f"{row['megabytes_per_second']:.0f}", f"{row['cpu_ns_per_record']:.0f}"]
         for row in rows
@@ -219,7 +219,7 @@ def _queries(rows: list[dict[str, Any]]) -> str:
         for row in result["rows"]:
             cells.append([f"{what}: {row['name']}", f"{1e3 * row['cold_seconds']:.0f}", f"{1e3 * row['warm_seconds']:.0f}",
                           str(row["records"])])  # fmt: skip
-    return report.table(["question", "first call, ms", "warm, ms (or bytes)", "records"], cells)
+    return result_files.table(["question", "first call, ms", "warm, ms (or bytes)", "records"], cells)
 
 
 def _crowd(rows: list[dict[str, Any]]) -> str:
@@ -237,7 +237,7 @@ def _crowd(rows: list[dict[str, Any]]) -> str:
                 f"{row['streams']['fewest_records']} / {row['streams']['most_records']}", f"{row['longest_stall_seconds']:.2f}",
                 f"{row['rss_peak_in_phase_bytes'] / MEBIBYTE:.0f}", str(row["queries"]["answered"]),
             ])  # fmt: skip
-    return report.table(header, cells)
+    return result_files.table(header, cells)
 
 
 def _rivals(rows: list[dict[str, Any]]) -> str:
@@ -246,7 +246,7 @@ def _rivals(rows: list[dict[str, Any]]) -> str:
     def number(value: float | None, digits: int) -> str:
         return "-" if value is None else f"{value:.{digits}f}"
 
-    return report.table(header, [
+    return result_files.table(header, [
         [row["name"], _millions(row["records_per_second"]), f"{row['bytes_per_record']:.1f}",
          number(row.get("diff_identical_seconds"), 2), number(row.get("diff_differing_seconds"), 2), str(row["records"])]
         for row in rows

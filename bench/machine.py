@@ -1,4 +1,4 @@
-"""What a result says about the machine that it was measured on. No names, no addresses."""
+"""Facts about the machine for the result files, without names or addresses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cores() -> int:
 
 
 def facts() -> dict[str, Any]:
-    """Processor, cores, memory, versions, and how busy the machine was before the measurement."""
+    """Processor, cores, memory, versions, and the load of the machine before the measurement."""
     found: dict[str, Any] = {
         "cpu": _cpu_model(),
         "cores": cores(),
@@ -51,7 +51,7 @@ def _cpu_model() -> str:
 
 
 def commit() -> str:
-    """Commit that was measured, with "+" if files under version control differ from it; "" outside a repository."""
+    """The measured commit, with "+" if tracked files have changes; "" outside of a repository."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(REPOSITORY), *arguments], capture_output=True, text=True, check=False)
@@ -62,5 +62,5 @@ def commit() -> str:
 
 
 def today() -> str:
-    """The date in UTC, as results are named."""
+    """The date in UTC, which is part of the result files' names."""
     return datetime.datetime.now(datetime.timezone.utc).date().isoformat()

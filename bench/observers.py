@@ -1,7 +1,7 @@
-"""What the overhead bench attaches to a model: the agent, and the tools that it is compared with.
+"""Observers of a model for the overhead benchmark: the agent, and the tools that it is compared with.
 
-An observer is made once for a model. `attach` and `detach` put its hooks on and take them off; the time they take is not measured.
-`before_step` and `after_step` are part of the step that is measured: what the tool's documentation tells its users to call there."""
+An observer is created once for a model. `attach` and `detach` add and remove its hooks; their time is not measured. `before_step` and
+`after_step` are part of the measured step, and call what the tool's documentation asks for."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Observer(Protocol):
     def after_step(self) -> None: ...
     def detach(self) -> None: ...
     def close(self) -> dict[str, Any]:
-        """Ends; returns what the result should say."""
+        """Ends the observer; returns facts for the result."""
         ...
 
 
 class _Hooks:
-    """All module hooks of a model, to take off and put back whatever tool made them."""
+    """All module hooks of a model, to remove and restore them for any tool."""
 
     _TABLES = (
         "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
@@ -47,7 +47,7 @@ class _Hooks:
 
 
 class Nothing:
-    """No observer: what the method itself adds, which is what smaller differences drown in."""
+    """No observer. Measures what the method itself adds; smaller differences are not significant."""
 
     def attach(self) -> None:
         pass
@@ -59,7 +59,7 @@ class Nothing:
 
 
 class Statagent:
-    """The agent, every step, with arguments of `watch` (SETUPS)."""
+    """The agent in every step, with arguments of `watch` from SETUPS."""
 
     _BARE = {"memory": False, "density": False, "fingerprints": False}
     _ALL_KINDS = ("output", "input", "grad_output", "grad_input", "weight", "weight_grad", "optimizer_state")
@@ -87,12 +87,12 @@ class Statagent:
         pass
 
     def after_step(self) -> None:
-        if not self._with_optimizer:  # else it ends the step
+        if not self._with_optimizer:  # otherwise the optimizer ends the step
             self._agent.step()
 
     def time_calls(self, steps: Callable[[], Any]) -> float:
-        """Milliseconds of this thread inside the library's observe calls while `steps` runs."""
-        observe, inside = self._agent._observe, [0.0]
+        """Milliseconds of this thread in the library's observe calls while `steps` runs."""
+        observe, inside = self._agent.native_observe, [0.0]
 
         def timed(*arguments: Any) -> int:
             started = time.thread_time()
@@ -100,9 +100,9 @@ class Statagent:
             inside[0] += time.thread_time() - started
             return code
 
-        self._agent._observe = timed
+        self._agent.native_observe = timed
         steps()
-        self._agent._observe = observe
+        self._agent.native_observe = observe
         return 1000 * inside[0]
 
     def detach(self) -> None:
@@ -116,7 +116,7 @@ class Statagent:
 
 
 class OnnxRuntime:
-    """ONNX Runtime's StatisticsSubscriber, as its documentation subscribes it."""
+    """ONNX Runtime's StatisticsSubscriber, subscribed as in its documentation."""
 
     def __init__(self, model: torch.nn.Module, folder: Path) -> None:
         import onnxruntime
@@ -184,8 +184,8 @@ class MsProbe:
 
 
 class TorchCalls:
-    """The torch calls that ONNX Runtime's subscriber makes for every tensor, and its one text file a tensor, without the rest of it:
-    for machines where it cannot be installed."""
+    """The torch calls that ONNX Runtime's subscriber makes for every tensor, and its text file per tensor: a substitute for machines where it
+    cannot be installed."""
 
     def __init__(self, model: torch.nn.Module, folder: Path) -> None:
         self._folder, self._step = folder / "torch_calls", 0
@@ -231,15 +231,15 @@ class TorchCalls:
 
 
 def _expect_files(folder: Path, pattern: str) -> int:
-    """How many files the tool wrote: a tool that recorded nothing must not look fast."""
+    """The number of files that the tool wrote. Raises RuntimeError if there are none: a tool that records nothing must not look fast."""
     found = sum(1 for _ in folder.rglob(pattern))
     if not found:
-        raise RuntimeError(f"look for what was recorded: found no {pattern} below {folder}; expected some")
+        raise RuntimeError(f"count the recorded files: found no {pattern} below {folder}; expected some")
     return found
 
 
 def make(name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, collector: str, folder: Path) -> Observer:
-    """One of: nothing, those of Statagent.SETUPS, ort, msprobe, torch_calls."""
+    """Creates an observer by name: nothing, one of Statagent.SETUPS, ort, msprobe or torch_calls."""
     if name in Statagent.SETUPS:
         return Statagent(model, optimizer, collector, f"overhead-{folder.name}", name)
     if name == "ort":

@@ -1,14 +1,14 @@
-"""What observing costs a training step: the demo's model with every module output and its gradient observed in every step, beside
-the same step without, alternating in one process; and the same for other tools that record such statistics.
+"""The cost of observing a training step. The demo's model runs with every module output and its gradient observed in each step, alternating
+in one process with the same step without an observer. Other tools that record such statistics are measured in the same way.
 
     python bench/overhead.py                                   # a quarter of an hour; writes results/<date>-overhead.json
     python bench/overhead.py --sizes tiny,small --rivals none  # the agent only
     python bench/overhead.py --seconds 120 --rounds 100        # narrower intervals
     python bench/overhead.py --device cuda --autocast          # on a GPU; writes results/<date>-overhead-gpu.json
-    python bench/overhead.py --quick --output /tmp/quick.json  # seconds; shows that everything works, its figures mean nothing
+    python bench/overhead.py --quick --output /tmp/quick.json  # seconds; only a check, its figures are meaningless
 
-Each rival gets a Python environment of its own below .cache/bench, made once with pip; it uses this environment's PyTorch. Where ONNX
-Runtime's cannot be installed, a row repeats the torch calls that it makes for every tensor."""
+Each rival has its own Python environment below .cache/bench, created once with pip, and uses this environment's PyTorch. If ONNX Runtime
+cannot be installed, a row repeats the torch calls that it makes for every tensor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
-import report
+import result_files
 from collector import Collector
 
 # layers, width, heads, context, batch; measured steps in a block.
@@ -52,7 +52,7 @@ OWN = {
     "statagent_all": "statagent: everything that is on by default, with the optimizer",
     "statagent_everything": "statagent: every kind, memory of each module",
 }
-# glibc gives large blocks back to the kernel in one process and keeps them in the next, which moves a step by a third. It keeps them.
+# glibc returns large blocks to the kernel in some processes and keeps them in others, which changes a step by a third. Here it keeps them.
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 RESAMPLES = 2000
 INSTALL_SECONDS = 900
@@ -66,14 +66,16 @@ def parse_arguments() -> argparse.Namespace:
         "--sizes", help=f"some of {', '.join(SIZES)} (default: {DEFAULT_SIZES['cpu']}; cuda: {DEFAULT_SIZES['cuda']})"
     )
     parser.add_argument("--rivals", default="ort,msprobe", help=f"some of {', '.join(RIVALS)}, or none (default: ort,msprobe)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (default 1, as the demo)")
-    parser.add_argument("--seconds", type=float, default=45, help="for each size and observer, about (default 45)")
-    parser.add_argument("--rounds", type=int, default=40, help="for each size and observer, at most (default 40)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (default 1, as in the demo)")
+    parser.add_argument(
+        "--seconds", type=float, default=45, help="approximate time for each size and observer, in seconds (default 45)"
+    )
+    parser.add_argument("--rounds", type=int, default=40, help="maximum number of rounds for each size and observer (default 40)")
     parser.add_argument(
         "--cache", type=Path, default=machine.REPOSITORY / ".cache" / "bench", help="where the rivals are installed"
     )
     parser.add_argument("--output", type=Path, help="result file (default: bench/results/<date>-overhead.json)")
-    parser.add_argument("--quick", action="store_true", help="a few steps of a model of no size, without rivals that need pip")
+    parser.add_argument("--quick", action="store_true", help="a few steps of a tiny model, without rivals that need pip")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.sizes, arguments.rivals, arguments.rounds, arguments.seconds = "quick", "torch_calls", 2, 5.0
@@ -82,7 +84,7 @@ def parse_arguments() -> argparse.Namespace:
     for what, found, expected in (("--sizes", arguments.sizes, SIZES), ("--rivals", arguments.rivals, RIVALS)):
         unknown = [name for name in found if name not in expected]
         if unknown:
-            parser.error(f"{what} holds '{unknown[0]}'; expected some of {', '.join(expected)}")
+            parser.error(f"{what}: found '{unknown[0]}'; expected some of {', '.join(expected)}")
     if arguments.rounds < 2 or arguments.threads < 1 or arguments.seconds <= 0:
         parser.error("expected --rounds of 2 or more, --threads of 1 or more, --seconds above 0")
     return arguments
@@ -92,7 +94,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def install(name: str, cache: Path) -> Path:
-    """The Python of the rival's environment, made if it is not there. RuntimeError if pip or the import fails."""
+    """The Python of the rival's environment, which is created if necessary. Raises RuntimeError if pip fails."""
     folder, package = cache / name, RIVALS[name][1]
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
@@ -114,14 +116,14 @@ def install(name: str, cache: Path) -> Path:
 
 def last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "no output"
 
 
 # --- one observer on one size -----------------------------------------------------------------------------------------------
 
 
 def measure(observer: str, size: str, python: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Runs a worker beside a collector of its own; a row of the result. RuntimeError if the worker fails."""
+    """Runs a worker with its own collector; returns a row of the result. Raises RuntimeError if the worker fails."""
     (layers, width, heads, context, batch), steps = SIZES[size]
     with tempfile.TemporaryDirectory(prefix="statcollect-overhead-") as folder, Collector() as collector:
         work = {"observer": observer, "layers": layers, "width": width, "heads": heads, "context": context, "batch": batch,
@@ -141,7 +143,7 @@ def measure(observer: str, size: str, python: Path, arguments: argparse.Namespac
 
 
 def summarise(observer: str, size: str, found: dict[str, Any], collector_cpu: float) -> dict[str, Any]:
-    """Medians over rounds, and how sure they are: rounds are drawn again with replacement."""
+    """Medians over rounds, with bootstrap intervals."""
     rounds = found["rounds"]
     row: dict[str, Any] = {
         "size": size,
@@ -173,7 +175,7 @@ def summarise(observer: str, size: str, found: dict[str, Any], collector_cpu: fl
 
 
 def interval(values: list[float], seed: int = 1) -> tuple[float, float]:
-    """Bootstrap interval of the median, 95 %."""
+    """The 95 % bootstrap interval of the median."""
     draw = random.Random(seed)
     medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return medians[round(0.025 * (RESAMPLES - 1))], medians[round(0.975 * (RESAMPLES - 1))]
@@ -204,14 +206,14 @@ def main() -> int:
                   "sizes": {size: dict(zip(("layers", "width", "heads", "context", "batch"), SIZES[size][0])) for size in arguments.sizes},
                   "not_run": failures, "load_after": round(os.getloadavg()[0], 2)}  # fmt: skip
     what = "overhead" if arguments.device == "cpu" else "overhead_gpu"
-    path = report.write(what, parameters, facts, rows, arguments.output)
+    path = result_files.write(what, parameters, facts, rows, arguments.output)
     print(render({"rows": rows, "parameters": parameters}))
     print(f"written to {path}", file=sys.stderr)
     return 0
 
 
 def environments(rivals: list[str], cache: Path) -> tuple[dict[str, Path], dict[str, str]]:
-    """Observer -> Python that runs it, and why some do not run. ONNX Runtime's stand-in takes its place if it fails."""
+    """Observer -> Python that runs it, and the reasons why some do not run. If ONNX Runtime fails, its substitute runs."""
     pythons = {name: Path(sys.executable) for name in OWN}
     why: dict[str, str] = {}
     for name in rivals:
@@ -225,7 +227,7 @@ def environments(rivals: list[str], cache: Path) -> tuple[dict[str, Path], dict[
 
 
 def compare(rows: list[dict[str, Any]]) -> None:
-    """Adds how many times the agent's added time each rival adds, on the same size."""
+    """Adds to each rival's row its added time as a multiple of the agent's, for the same size."""
     for what in ("step", "thread"):
         agents = {row["size"]: row[what]["added_ms"] for row in rows if row["observer"] == "statagent"}
         for row in rows:
@@ -249,7 +251,7 @@ def render(result: dict[str, Any]) -> str:
             f"{row['calls_ms']:.2f}" if row.get("calls_ms") else "-",
             f"{row['engine_ms']:.2f}" if agent and row["engine_ms"] else "-",
         ])  # fmt: skip
-    text = report.table(
+    text = result_files.table(
         ["size: observer", "step, ms", "added, ms", "added (95 % interval)", "thread, ms", "thread (95 % interval)",
          "times statagent (thread)", "tensors / bytes", "in the library, ms", "reduction alone, ms"],
         lines,
@@ -262,7 +264,7 @@ _started = time.monotonic()
 
 
 def progress(text: str) -> None:
-    """What is being done, on a terminal only; "" clears the line."""
+    """Shows the current work on a terminal; "" clears the line."""
     if sys.stderr.isatty():
         print(f"\r\033[K{f'{time.monotonic() - _started:4.0f} s  {text}' if text else ''}", end="", file=sys.stderr, flush=True)
 

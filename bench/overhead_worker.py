@@ -1,7 +1,7 @@
 """One observer on one model, alternating with the bare model in one process. Started by overhead.py; prints one line of JSON.
 
-A round is a block of steps without the observer and one with it, in turns first; the first step of a block is not counted (caches,
-first use of hooks). Before the block without it begins, everything recorded so far is durable, so that no work leaks into it."""
+A round is a block of steps without the observer and a block with it, in alternating order. The first step of a block is not counted (caches,
+first use of hooks). All records are durable before a block without the observer begins, so that their processing is not measured there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from model import Config, Gpt  # noqa: E402
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker is asked to do."""
+    """The settings of a worker."""
 
     observer: str
     layers: int
@@ -42,7 +42,7 @@ class Work:
     threads: int
     rounds: int
     block_steps: int  # measured ones
-    seconds: float  # no round is begun after so long
+    seconds: float  # no round begins after this time
     collector: str
     folder: str
 
@@ -59,7 +59,7 @@ class Trainer:
         self._step = 0
 
     def step(self, observer: observers.Observer) -> tuple[float, float]:
-        """Milliseconds of one training step, and processor time of this thread in it; reading the batch is not part of it."""
+        """Wall time of one training step and processor time of this thread in it, both in milliseconds. Excludes reading the batch."""
         work = self._work
         tokens, targets = (part.to(work.device) for part in self._corpus.batch(self._step, 0, work.batch, work.context, seed=1))
         self._step += 1
@@ -81,7 +81,8 @@ class Trainer:
 
 
 def block(trainer: Trainer, observer: observers.Observer, steps: int) -> dict[str, float]:
-    """A block of steps: median and mean milliseconds of a step; median processor time of the training thread, mean of the process."""
+    """A block of steps: median and mean wall time of a step, median processor time of the training thread, mean of the process; all in
+    milliseconds."""
     trainer.step(observer)
     before = time.process_time()
     times = [trainer.step(observer) for _ in range(steps)]
@@ -115,7 +116,7 @@ def alternate(trainer: Trainer, observer: observers.Observer, work: Work) -> lis
 
 
 def calls(trainer: Trainer, observer: observers.Statagent) -> float:
-    """Milliseconds a step inside the library's observe calls, in its place between the model's own work."""
+    """Milliseconds per step in the library's observe calls, measured during training."""
     observer.attach()
     trainer.step(observer)
     times = [observer.time_calls(lambda: trainer.step(observer)) for _ in range(9)]
@@ -124,8 +125,8 @@ def calls(trainer: Trainer, observer: observers.Statagent) -> float:
 
 
 def reduction(trainer: Trainer) -> dict[str, Any]:
-    """What there is to observe in one step, and how long the engine takes for exactly these tensors, one after another, when nothing
-    else happens: outputs and gradients are kept from one step, and go through the C interface five times."""
+    """The tensors of one step, and the engine's time for them alone: outputs and gradients of one step are kept, and go through the C interface
+    five times, one after another."""
     kept: list[torch.Tensor] = []
 
     def seen(_module: Any, _arguments: Any, output: torch.Tensor) -> None:
@@ -141,9 +142,10 @@ def reduction(trainer: Trainer) -> dict[str, Any]:
 
     size = {"tensors": len(kept), "bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept)}
     if any(not tensor.is_cpu for tensor in kept):
-        return {**size, "engine_ms": None}  # the engine for them works asynchronously; scripts/gpu_check.sh measures it
+        return {**size, "engine_ms": None}  # their engine is asynchronous; scripts/gpu_check.sh measures it
 
-    from statagent import _library, _tensors
+    from statagent._native import library as _library
+    from statagent._native import tensors as _tensors
 
     library, found, sums = _library.load(), _library.Statistics(), (ctypes.c_double * 16)()
     structures = [_tensors.borrow(tensor) for tensor in kept]

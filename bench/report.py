@@ -1,63 +1,32 @@
-"""Result files, and the tables in README.md that are made from them.
+"""Fills the tables in README.md from the newest result file of each kind.
 
-    python bench/report.py            # every table again, each from the newest results of its kind
-    python bench/report.py --check    # changes nothing; exit code 1 if a table is not what the results say
-
-The newest result of a kind is the one whose file name comes last."""
+python bench/report.py            # writes every table
+python bench/report.py --check    # changes nothing; exit code 1 if a table differs from the results"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import machine
+import agent_memory
+import engine
+import host_path
+import ingest
+import overhead
+from result_files import caption, newest
 
-FOLDER = Path(__file__).resolve().parent
-RESULTS = FOLDER / "results"
-README = FOLDER / "README.md"
-
-
-def write(
-    what: str, parameters: dict[str, Any], facts: dict[str, Any], rows: list[dict[str, Any]], to: Path | None = None
-) -> Path:
-    """Writes results/<date>-<what>.json, or the file `to`; returns its path."""
-    path = to or RESULTS / f"{machine.today()}-{what.replace('_', '-')}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    result = {
-        "what": what,
-        "date": machine.today(),
-        "commit": machine.commit(),
-        "machine": facts,
-        "parameters": parameters,
-        "rows": rows,
-    }
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return path
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; all columns but the first are numbers."""
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def caption(result: dict[str, Any]) -> str:
-    """Where and when a result was measured, in one line."""
-    found = result["machine"]
-    parts = [result["date"], f"commit {result['commit']}" if result.get("commit") else "", str(found.get("cpu", "")),
-             f"{found['cores']} cores" if "cores" in found else "", f"PyTorch {found['torch']}" if found.get("torch") else "",
-             f"load before {found['load_before']}" if "load_before" in found else ""]  # fmt: skip
-    return "_" + ", ".join(part for part in parts if part) + "_"
-
-
-def newest(what: str) -> dict[str, Any] | None:
-    """The newest result file of a kind."""
-    files = sorted(RESULTS.glob(f"*-{what.replace('_', '-')}.json"))
-    return json.loads(files[-1].read_text(encoding="utf-8")) if files else None
+README = Path(__file__).resolve().parent / "README.md"
+RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "engine": engine.render,
+    "host_path": host_path.render,
+    "agent_memory": agent_memory.render,
+    "overhead": overhead.render,
+    "overhead_gpu": overhead.render,
+    "ingest": ingest.render,
+}
 
 
 def fill(text: str, tables: dict[str, str]) -> str:
@@ -72,28 +41,11 @@ def fill(text: str, tables: dict[str, str]) -> str:
     return text
 
 
-def _renderers() -> dict[str, Callable[[dict[str, Any]], str]]:
-    import agent_memory
-    import engine
-    import host_path
-    import ingest
-    import overhead
-
-    return {
-        "engine": engine.render,
-        "host_path": host_path.render,
-        "agent_memory": agent_memory.render,
-        "overhead": overhead.render,
-        "overhead_gpu": overhead.render,
-        "ingest": ingest.render,
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; say whether the tables are up to date")
+    parser.add_argument("--check", action="store_true", help="change nothing; report whether the tables are up to date")
     arguments = parser.parse_args()
-    found = {what: (newest(what), render) for what, render in _renderers().items()}
+    found = {what: (newest(what), render) for what, render in RENDERERS.items()}
     tables = {
         what: f"{caption(result)}\n\n{render(result)}" if result else "_not measured_" for what, (result, render) in found.items()
     }

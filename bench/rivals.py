@@ -1,12 +1,12 @@
-"""ClickHouse and VictoriaMetrics with the collector's records, beside the collector in the same run (targets P7 to P9).
+"""ClickHouse and VictoriaMetrics with the same records as the collector, measured in the same run (targets P7 to P9).
 
 scripts/bench_rivals.sh                      # installs them from apt, then calls this
 python bench/rivals.py --steps 1000          # 8 ranks x 1,000 activations, three runs; adds its rows to the newest ingest results
 
-ClickHouse: two streams of RowBinary over HTTP in the order of the primary key, MergeTree, LZ4 as it comes; the diff is a join of two runs
-that compares 12 columns. VictoriaMetrics: two streams of Influx lines in the order of time, 14 fields (a hash is two), flushed. Both
-write without fsync; the time until sync(2) of their file system has returned is counted. What is started here is stopped by its pid, and
-its folder removed."""
+ClickHouse: two streams of RowBinary over HTTP in the order of the primary key, MergeTree, default LZ4; the diff is a join of two runs that
+compares 12 columns. VictoriaMetrics: two streams of Influx lines in the order of time, 14 fields (a hash takes two), flushed. Both write
+without fsync; the time of sync(2) on their file system is included. Servers that are started here are stopped by pid, and their folders are
+removed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from typing import Any
 
 import ingest
 import machine
-import report
+import result_files
 
 RANKS, ACTIVATIONS = 8, 1000
-# "nan" alone would be the number of that name in a query.
+# In a query, "nan" alone would be a number.
 STATISTICS = tuple(
     f"x_{name}" for name in ["nan", "pos_inf", "neg_inf", "zero", "neg", "pos", "min", "max", "mean", "std", "l1", "l2"]
 )
@@ -44,7 +44,7 @@ START_SECONDS = 60.0
 
 
 class Server:
-    """A program with a folder of its own, from entry to exit."""
+    """A server with its own folder, from entry to exit."""
 
     def __init__(self, command: Callable[[Path], list[str]], parent: Path | None, url: str) -> None:
         self._command, self._parent, self._url = command, parent, url
@@ -55,7 +55,7 @@ class Server:
         if answers(self._url):
             shutil.rmtree(self.folder)
             raise RuntimeError(
-                f"start {command[0]}: something answers at {self._url} already; stop it, so that its figures are not ours"
+                f"start {command[0]}: found another server at {self._url}; expected none; stop it, so that it is not measured instead"
             )
         with (self.folder / "output.txt").open("w", encoding="utf-8") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=self.folder)
@@ -64,7 +64,7 @@ class Server:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 said = (self.folder / "output.txt").read_text(encoding="utf-8")[-2000:]
                 self._stop()
-                raise RuntimeError(f"start {command[0]}: nothing answers at {self._url}; it said: {said}")
+                raise RuntimeError(f"start {command[0]}: no answer at {self._url}; expected the server; its output: {said}")
             time.sleep(0.1)
         return self
 
@@ -81,7 +81,7 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def sync(self) -> None:
-        """Until everything that the kernel holds for the folder's file system is on disk."""
+        """Waits until all data of the folder's file system is on disk."""
         subprocess.run(["sync", "-f", str(self.folder)], check=True)
 
     def stored_bytes(self) -> int:
@@ -118,7 +118,7 @@ def load(url: str, arguments: list[object], steps: int) -> None:
         dump = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE)
         post = subprocess.Popen(["curl", "-sS", "--fail-with-body", "-T", "-", "-X", "POST", url], stdin=dump.stdout)
         assert dump.stdout is not None
-        dump.stdout.close()  # curl's alone, so that dump ends when curl does
+        dump.stdout.close()  # only curl keeps it open, so that dump ends when curl does
         pairs.append((dump, post))
     codes = [process.wait() for pair in pairs for process in pair]
     if any(codes):
@@ -153,7 +153,7 @@ class ClickHouse:
         load(f"{self.URL}?query=insert+into+{table}+format+RowBinary", ["--format", "rowbinary", *arguments], steps)
 
     def settled_bytes_per_record(self, table: str) -> float:
-        """Once no merge runs any more."""
+        """Waits for running merges first."""
         while int(self.ask("select count() from system.merges")) > 0:
             time.sleep(0.2)
         rows, stored = self.ask(
@@ -232,7 +232,7 @@ class VictoriaMetrics:
                 series = json.loads(response.read())["data"]["result"]
             found = int(series[0]["value"][1]) if series else 0
             if found != records:
-                raise RuntimeError(f"VictoriaMetrics: {found} records are there; expected {records}")
+                raise RuntimeError(f"VictoriaMetrics: {found} records; expected {records}")
             row = {
                 "name": "VictoriaMetrics, 12 statistics and hash", "records": records, "seconds": seconds,
                 "records_per_second": records / seconds, "bytes_per_record": server.stored_bytes() / records,
@@ -290,12 +290,12 @@ def main() -> int:
 
 
 def _add(rows: list[dict[str, Any]], chosen: list[str], facts: dict[str, Any], output: Path | None) -> Path:
-    """Into the file, or the newest results; in place of what it said of them before."""
-    files = sorted(report.RESULTS.glob("*-ingest.json"))
+    """Adds the rows to the file, or to the newest results, and replaces earlier rows of the same sources; returns the path."""
+    files = sorted(result_files.RESULTS.glob("*-ingest.json"))
     path = output or (files[-1] if files else None)
     before = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else None
     if before is None:
-        return report.write("ingest", {}, facts, rows, path)
+        return result_files.write("ingest", {}, facts, rows, path)
     kept = [row for row in before["rows"] if row["section"] != "rivals" or row["source"] not in chosen]
     assert path is not None
     path.write_text(json.dumps({**before, "rows": kept + rows}, indent=1) + "\n", encoding="utf-8")

@@ -17,15 +17,15 @@ while [ $# -gt 0 ]; do
       cat <<'EOF'
 Usage: scripts/bench.sh [--quick] [--busy] [engine] [host_path] [agent_memory] [overhead] [ingest]
 
-  --quick       seconds each, to see that everything runs; results go to a temporary folder, bench/ stays as it is
-  --busy        measure although the load average of the last minute is above 0.5
-  engine        CPU engine beside a plain read-and-sum (P1, P2)
+  --quick       a few seconds each, to check that everything runs; results go to a temporary folder, and bench/ is not changed
+  --busy        measure even if the load average of the last minute is above 0.5
+  engine        CPU engine, compared with a plain read-and-sum (P1, P2)
   host_path     host time of one observation (P5)
-  agent_memory  what the agent adds to a process (P12)
-  overhead      training step with and without the agent, and with other tools (P6)
+  agent_memory  memory that the agent adds to a process (P12)
+  overhead      a training step with and without the agent, and with other tools (P6)
   ingest        collector under load, its limits, queries (P7 to P12)
 
-Without names: all. Needs a build (scripts/build.sh) and .venv; STATCOLLECT_BUILD_DIR names another build folder.
+Without names, all are run. Needs a build (scripts/build.sh) and .venv; STATCOLLECT_BUILD_DIR selects another build folder.
 Results are only written on a quiet machine: with a load average above 0.5 it waits up to five minutes before each benchmark, then stops.
 
 Examples:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ClickHouse and VictoriaMetrics, from apt, with the records of statcollect-bench, beside the collector in the same run.
+# Measures ClickHouse and VictoriaMetrics (from apt) and the collector in one run, with the same records of statcollect-bench.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/lib/quiet.sh
@@ -15,19 +15,20 @@ for argument in "$@"; do
       cat <<'HELP'
 Usage: scripts/bench_rivals.sh [--no-install] [--busy] [--steps N] [--vm-steps N] [--only LIST] [--dir FOLDER] [--output FILE]
 
-  --no-install   the packages are there already
-  --busy         measure although the load average of the last minute is above 0.5
+  --no-install   do not install packages: they are installed already
+  --busy         measure even if the load average of the last minute is above 0.5
   --steps N      steps of each of three runs of 8 ranks and 1,000 activations (default 1000: 24 million records, 10 GB of disk)
   --vm-steps N   the same for VictoriaMetrics (default: a tenth)
   --only LIST    some of statcollect,clickhouse,victoria (default: all, in this order)
-  --dir FOLDER   where the data goes: the disk that is measured (default: the temporary folder)
+  --dir FOLDER   parent of the data folders, on the disk to measure (default: the temporary folder)
   --output FILE  result file to add to (default: the newest bench/results/*-ingest.json)
 
 Example: scripts/bench_rivals.sh --steps 100
 
 Installs clickhouse-server, clickhouse-client, victoria-metrics and curl from the distribution (as root), if they are missing. Starts
-each on the loopback with a folder of its own, loads, measures, stops it by its pid and removes the folder. Adds its rows to the results,
-writes the tables of bench/README.md unless --output is given. Exit code 1: a measurement failed; 3: a package cannot be installed.
+each server on the loopback interface with its own folder, loads data, measures, stops the server by pid and removes the folder. Adds rows
+to the results, and writes the tables of bench/README.md unless --output is given.
+Exit codes: 1 a measurement failed; 3 a package cannot be installed.
 Needs a build (scripts/build.sh) and .venv.
 HELP
       exit 0

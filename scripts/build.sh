@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Configures and builds one preset. Usage: scripts/build.sh [PRESET] [--targets "NAME ..."] [extra cmake -D flags]
-# Without --targets: everything that is configured. CMake remembers -D flags, so pass what a later call should change back.
+# Without --targets it builds everything. CMake remembers -D flags: to undo one, pass it again with the old value.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset="${1:-release}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts together what runs on a machine without our system packages: programs, libraries found by $ORIGIN, the Python package, headers,
-# benchmarks and examples. The same folder is the release. Needs a built tree.
+# Makes a folder that runs on a machine without the system packages of a build: programs, libraries found by $ORIGIN, the Python package,
+# headers, benchmarks and examples. The release is this folder. Needs a built tree.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,10 +12,10 @@ usage() {
 Usage: scripts/bundle.sh [--preset NAME] [--output DIR] [--archive]
 
   --preset NAME   take build/NAME (default: release)
-  --output DIR    make DIR (replaced if it is a bundle; default: build/bundle/statcollect-VERSION-linux-ARCHITECTURE)
+  --output DIR    write to DIR (replaced if it is a bundle; default: build/bundle/statcollect-VERSION-linux-ARCHITECTURE)
   --archive       also write DIR.tar.gz
 
-Prints the folder's path. Of the system it needs the C library (the version it needs is in MANIFEST) and, for GPUs, the driver.
+Prints the folder's path. The folder only needs the system's C library (MANIFEST has the minimum version) and, for GPUs, the driver.
 
 Examples:
   scripts/build.sh && scripts/bundle.sh --archive
@@ -41,7 +41,7 @@ version=$(sed -n 's/^project(statcollect VERSION \([0-9.]*\).*/\1/p' CMakeLists.
 name="statcollect-$version-linux-$(uname -m)"
 output="${output:-build/bundle/$name}"
 if [ -e "$output" ]; then
-  [ -f "$output/MANIFEST" ] || fail "make '$output': it exists and is no bundle; name another folder"
+  [ -f "$output/MANIFEST" ] || fail "make '$output': it exists and is not a bundle; choose a different folder"
   rm -rf "$output"
 fi
 mkdir -p "$output"

@@ -12,14 +12,14 @@ usage() {
   cat <<'EOF'
 Usage: scripts/demo.sh [--bug NAME] [--bug-step N] [--steps N] [--no-agent] [--keep DIR]
 
-Installs what is missing, builds, starts statcollectord, trains a small transformer on two ranks (torchrun, CPU) as run `base`,
-again with one subtle mistake as run `ort`, and once more unchanged as run `base2`; then asks where they part ways.
+Installs missing packages, builds, and starts statcollectord. Trains a small transformer on two ranks (torchrun, CPU) as run `base`, again
+with one subtle mistake as run `ort`, and once more unchanged as run `base2`. Then asks where the runs diverge.
 
   --bug NAME     the mistake (default ln_eps); examples/gpt_torch/train.py --help lists them
-  --bug-step N   the step from which it acts (default 3)
-  --steps N      training steps a run (default 30)
-  --no-agent     only train, once, without the agent and without a collector
-  --keep DIR     keep the collector's data and the logs there (default: a temporary folder, removed at the end)
+  --bug-step N   the first step with the mistake (default 3)
+  --steps N      training steps of each run (default 30)
+  --no-agent     only train once, without the agent and the collector
+  --keep DIR     keep the collector's data and the logs in DIR (default: a temporary folder, removed at the end)
 
 Examples:
   scripts/demo.sh

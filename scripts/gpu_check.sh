@@ -12,10 +12,10 @@ usage() {
 Usage: scripts/gpu_check.sh [--quick] [--python PROGRAM] [--output FILE]
 
   --quick            correctness and a minute of measurements
-  --python PROGRAM   a Python with torch (default: .venv/bin/python if it is there, else python3)
-  --output FILE      where the result goes (default: bench/results/gpu-<name>-<date>.json)
+  --python PROGRAM   a Python with torch (default: .venv/bin/python if it exists, else python3)
+  --output FILE      result file (default: bench/results/gpu-<name>-<date>.json)
 
-Exit codes: 0 every check passed; 1 one failed; 3 there is no GPU, so nothing was checked on one.
+Exit codes: 0 every check passed; 1 one failed; 3 no GPU was found, so nothing was checked on a GPU.
 
 Examples:
   scripts/build.sh cuda && STATCOLLECT_BUILD_DIR=build/cuda scripts/gpu_check.sh

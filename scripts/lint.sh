@@ -11,9 +11,9 @@ while [ $# -gt 0 ]; do
       cat <<'EOF'
 Usage: scripts/lint.sh [--fix]
 
-Exit code 1 if anything is wrong; each check says what. Needs what scripts/setup.sh --for test installs.
+Exit code 1 if a check finds a problem; each check prints what it found. Needs the packages of scripts/setup.sh --for test.
 
-  --fix   write what clang-format and ruff can mend by themselves
+  --fix   let clang-format and ruff fix what they can
 EOF
       exit 0
       ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what statcollect needs to build, run and be tested: system packages from apt, Python packages into .venv. Idempotent.
+# Installs the packages to build, run and test statcollect: system packages from apt, Python packages into .venv. Idempotent.
 # Usage: scripts/setup.sh [--for demo|cuda|test] [--check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,14 +10,14 @@ usage() {
   cat <<'EOF'
 Usage: scripts/setup.sh [--for demo|cuda|test] [--check]
 
-  --for demo   only what building and the demo need
-  --for cuda   that, and what compiles the CUDA engine: nvcc and the runtime from NVIDIA's pip packages (300 MB)
-  --for test   all of that, and what the tests need (default)
-  --check      change nothing; say what is missing; exit 1 if anything is
+  --for demo   only packages for the build and the demo
+  --for cuda   also the compiler and runtime of the CUDA engine, from NVIDIA's pip packages (300 MB)
+  --for test   also packages for the tests (default)
+  --check      change nothing; list what is missing, and exit with 1 if anything is
 
 System packages come from apt (root or sudo), Python packages go into .venv. If the system's python3 already imports torch,
 .venv uses that one. Otherwise torch 2.15.0 is installed, the CPU build ("torch==2.15.0+cpu") if the package index has one, else
-the default build. STATCOLLECT_TORCH names another ("torch==2.13.0").
+the default build. STATCOLLECT_TORCH selects another version ("torch==2.13.0").
 EOF
 }
 while [ $# -gt 0 ]; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, checks form, builds, and runs every test. Usage: scripts/test.sh [--preset PRESET] [--unit] [--sanitizers]
+# Installs missing packages, checks the formatting, builds, and runs every test. Usage: scripts/test.sh [--preset PRESET] [--unit] [--sanitizers]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the README's first command in a bare system: nothing installed but what debootstrap's smallest variant has.
+# Runs the README's first command in a bare system, which has only the packages of debootstrap's smallest variant.
 # Usage: scripts/try_fresh.sh [demo|test] [options]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,13 +14,13 @@ usage() {
 Usage: scripts/try_fresh.sh [demo|test] [--suite NAME] [--mirror URL] [--no-caches] [--keep]
 
 Makes a bare Debian in a temporary folder with debootstrap, clones this repository's HEAD into it, enters it by
-chroot and runs scripts/demo.sh (default) or scripts/test.sh there. Needs root. Everything is removed at the end, also when
-it is interrupted. Exit code: that of the command.
+chroot and runs scripts/demo.sh (default) or scripts/test.sh there. Needs root. Everything is removed at the end, even after an
+interruption. The exit code is that of the command.
 
-  --suite NAME   release of Debian to try: bookworm, trixie, ... (default: this machine's)
-  --mirror URL   where its packages are (default: where this machine's apt gets them)
+  --suite NAME   release of Debian: bookworm, trixie, ... (default: this machine's)
+  --mirror URL   mirror of its packages (default: that of this machine's apt)
   --no-caches    download every package again; otherwise apt's and pip's downloads are shared with this machine
-  --keep         keep the folder, and say where it is
+  --keep         keep the folder, and print its path
 
 Examples:
   scripts/try_fresh.sh

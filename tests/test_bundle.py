@@ -85,5 +85,5 @@ def test_refuses_to_replace_what_is_no_bundle(tmp_path: Path) -> None:
         [ROOT / "scripts" / "bundle.sh", "--output", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode != 0
-    assert "it exists and is no bundle" in done.stderr
+    assert "it exists and is not a bundle" in done.stderr
     assert (tmp_path / "precious").read_text() == "kept"

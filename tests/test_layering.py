@@ -264,3 +264,182 @@ def test_the_python_package_installs_all_of_its_folders() -> None:
     listed = re.findall(r'"(statagent[\w.]*)"', re.search(r"^packages = \[(.*?)\]", text, re.M | re.S)[1])  # type: ignore[index]
     folders = {file.parent.relative_to(ROOT / "agent/python") for file in (ROOT / "agent/python/statagent").rglob("__init__.py")}
     assert sorted(listed) == sorted(".".join(folder.parts) for folder in folders)
+
+
+# --- the Python package: no import circles, no private names of other modules ----------------------------------------------
+
+PACKAGE = ROOT / "agent/python"
+# What a module may import of the package, by folder; a module may always import its own folder. The longest prefix wins.
+PYTHON_BASE = {"statagent.errors", "statagent.flatten"}
+PYTHON_TABLE: dict[str, set[str]] = {
+    "statagent.errors": set(),
+    "statagent.flatten": set(),
+    "statagent._native": {"statagent.errors"},
+    "statagent._torch": {"statagent.errors"},
+    "statagent._runtime": PYTHON_BASE | {"statagent._native", "statagent._torch"},
+    "statagent._settings": {"statagent.errors", "statagent._torch", "statagent._runtime"},
+    "statagent._compile": {"statagent._torch", "statagent._runtime"},
+    "statagent._watch": PYTHON_BASE
+    | {"statagent._native", "statagent._torch", "statagent._runtime", "statagent._settings", "statagent._compile"},
+    "statagent.compute": {"statagent.errors", "statagent._native"},
+}
+# Attributes of torch's modules that have the same names as private attributes of this package.
+TORCH_ATTRIBUTES = {"_modules", "_parameters", "_version"}
+
+
+def python_modules(folder: Path) -> dict[str, ast.Module]:
+    """Name -> syntax tree of each module below a folder of sys.path."""
+    found = {}
+    for file in sorted(folder.rglob("*.py")):
+        parts = file.relative_to(folder).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(file.read_text(encoding="utf-8"))
+    return found
+
+
+def is_package(name: str, modules: dict[str, ast.Module]) -> bool:
+    return any(other.startswith(name + ".") for other in modules)
+
+
+def imports_of(name: str, modules: dict[str, ast.Module]) -> list[tuple[str, str, int]]:
+    """(module, name taken from it or "", line) of every import of one of the modules, wherever in the file it stands."""
+    found = []
+    for node in ast.walk(modules[name]):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, "", node.lineno) for alias in node.names if alias.name in modules]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = name.split(".") if is_package(name, modules) else name.split(".")[:-1]
+                parts = parts[: len(parts) - node.level + 1]
+                base = ".".join([*parts, node.module] if node.module else parts)
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                if whole in modules:
+                    found.append((whole, "", node.lineno))
+                elif base in modules:
+                    found.append((base, alias.name, node.lineno))
+    return found
+
+
+def import_circle(modules: dict[str, ast.Module]) -> list[str]:
+    """Modules of which each imports the next and the last the first; [] if there are none."""
+    graph = {name: sorted({target for target, _, _ in imports_of(name, modules)} - {name}) for name in modules}
+    done: set[str] = set()
+
+    def visit(name: str, above: list[str]) -> list[str]:
+        if name in above:
+            return above[above.index(name) :]
+        if name in done:
+            return []
+        for target in graph[name]:
+            circle = visit(target, [*above, name])
+            if circle:
+                return circle
+        done.add(name)
+        return []
+
+    return next((circle for name in graph if (circle := visit(name, []))), [])
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def is_own(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def private_names(tree: ast.Module) -> set[str]:
+    """Private names that a module makes itself: functions, classes, variables, attributes of self, fields."""
+    names = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_own(node.value):
+            names.add(node.attr)
+    return {name for name in names if is_private(name)}
+
+
+def private_accesses(modules: dict[str, ast.Module]) -> list[str]:
+    """Places where a module takes a private name of another one: imported, or read as an attribute that only others define."""
+    own = {name: private_names(tree) for name, tree in modules.items()}
+    of_others = set().union(*own.values()) - TORCH_ATTRIBUTES
+    found = []
+    for name, tree in modules.items():
+        for target, taken, line in imports_of(name, modules):
+            # A package's __init__ may show names of its own folder under the names that users know.
+            if is_private(taken) and not (is_package(name, modules) and target.startswith(name + ".")):
+                found.append(f"{name}:{line} imports {taken} of {target}")
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or node.attr not in of_others or node.attr in own[name]:
+                continue
+            if not is_own(node.value):
+                found.append(f"{name}:{node.lineno} uses {ast.unparse(node)}")
+    return found
+
+
+def test_the_python_package_has_no_import_circles() -> None:
+    modules = python_modules(PACKAGE)
+    assert len(modules) > 40, "found too few modules to mean anything"
+    assert import_circle(modules) == []
+
+
+def test_the_benchmarks_have_no_import_circles() -> None:
+    assert import_circle(python_modules(ROOT / "bench")) == []
+
+
+def test_python_modules_take_no_private_names_of_each_other() -> None:
+    modules = {**python_modules(PACKAGE), **python_modules(ROOT / "bench")}
+    assert private_accesses(modules) == []
+
+
+def test_every_import_of_the_python_package_follows_the_table() -> None:
+    modules = python_modules(PACKAGE)
+    found = []
+    for name in modules:
+        part = next((p for p in PYTHON_TABLE if name == p or name.startswith(p + ".")), None)
+        if part is None:
+            continue  # what users import stands above the rest
+        for target, _, line in imports_of(name, modules):
+            below = next((p for p in PYTHON_TABLE if target == p or target.startswith(p + ".")), target)
+            if below != part and below not in PYTHON_TABLE[part]:
+                found.append(f"{name}:{line} imports {target}: {part} may not use {below}")
+    assert found == []
+
+
+def parsed(**texts: str) -> dict[str, ast.Module]:
+    return {name.replace("__", "."): ast.parse(text) for name, text in texts.items()}
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        parsed(p="", p__a="from . import b", p__b="from .a import x"),
+        parsed(p="from .a import x", p__a="from . import b", p__b="def f():\n    from p import x"),
+        parsed(p="", p__a="import p.b", p__b="from . import c", p__c="from .a import x"),
+        parsed(p="", p__q="", p__q__a="from ..b import x", p__b="from .q import a"),
+    ],
+)
+def test_an_import_circle_is_seen(modules: dict[str, ast.Module]) -> None:
+    assert import_circle(modules)
+
+
+def test_imports_in_one_direction_are_no_circle() -> None:
+    assert not import_circle(parsed(p="from .a import x", p__a="from . import b\nfrom .b import y", p__b="import torch"))
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("from .a import _f", True),
+        ("from . import a\na._f()", True),
+        ("def g(x): return x._field", True),
+        ("def g(x): return x.field._field", True),
+        ("class B:\n    def g(self): return self._field", False),
+        ("class B:\n    def __init__(self): self._field = 1\ndef g(x: B): return x._field", False),
+        ("def g(tensor): return tensor._of_torch", False),
+    ],
+)
+def test_a_private_name_of_another_module_is_seen(text: str, seen: bool) -> None:
+    other = "class A:\n    def __init__(self): self._field = 1\ndef _f(): pass"
+    assert bool(private_accesses(parsed(p="", p__a=other, p__b=text))) == seen

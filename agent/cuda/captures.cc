@@ -132,7 +132,7 @@ Result<std::size_t> CudaCaptures::FindRoomLocked(std::size_t bytes) const {
     begin = std::max(begin, (to + kAlignment - 1) / kAlignment * kAlignment);
   }
   if (begin + bytes <= kPinnedBytes) return begin;
-  return Status(Code::kResourceExhausted, "too many values are on their way from the device already");
+  return Status(Code::kResourceExhausted, "too many values are already in flight from the device");
 }
 
 std::size_t CudaCaptures::Poll() noexcept {

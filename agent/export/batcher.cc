@@ -299,7 +299,7 @@ void Batcher::RefuseCaptures() {
     ledger_->Drop(kDropCaptureRefused);
     if (!next.last) continue;
     recorder_->pending_captures().Miss(
-        next.target, "the collector is of a release that knows no captures; upgrade statcollectord");
+        next.target, "the collector's release does not support captures; upgrade statcollectord");
   }
 }
 

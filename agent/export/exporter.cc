@@ -88,7 +88,7 @@ bool Exporter::HasRoom() {
   if (!std::exchange(full_told_, true)) {
     Tell("spill_full", "spill file " + file_->path() + " is full (" +
                            std::to_string(file_->bytes_max() >> 20) +
-                           " MiB); further records are dropped and counted until the collector takes some");
+                           " MiB); further records are dropped and counted until the collector accepts some");
   }
   return false;
 }
@@ -308,7 +308,7 @@ std::vector<EncodedBatch> Exporter::RepairLocked(const DefinitionCounts& definit
       batch.events.push_back({.kind = "records_dropped",
                               .step = last_step_,
                               .unix_nanos = SystemClock().UnixNanos(),
-                              .text = count + " records were lost on their way: " + std::string(cause),
+                              .text = count + " records were lost in transit: " + std::string(cause),
                               .fields = {{"cause", std::string(cause)}, {"count", count}}});
     } else {
       batch.events.push_back({.kind = "definitions_repeated", .step = last_step_, .text = "after a loss"});

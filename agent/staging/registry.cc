@@ -91,10 +91,11 @@ Result<std::uint32_t> Registry::Intern(const IdentityView& identity) {
   if (const auto found = handles_.find(KeyOf(identity)); found != handles_.end()) return found->second;
   STATCOLLECT_RETURN_IF_ERROR(Validate(identity));
   if (activations_.size() >= kActivationsMax) {
-    return Status(Code::kResourceExhausted,
-                  "observe '" + Printable(identity.name) + "': " + std::to_string(kActivationsMax) +
-                      " different activations were observed already; no more are taken; "
-                      "use names that repeat from step to step");
+    return Status(
+        Code::kResourceExhausted,
+        "observe '" + Printable(identity.name) + "': " + std::to_string(kActivationsMax) +
+            " different activations were already observed; no more are accepted; use names that repeat from "
+            "step to step");
   }
   Activation activation;
   activation.def.key = {.name = std::string(identity.name),

@@ -1,4 +1,4 @@
-"""Text for the example: bytes of the text files found below a folder, in a fixed order, so that two runs read the same."""
+"""Text for the example: the bytes of the text files below a folder, in a fixed order, so that two runs read the same text."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Corpus:
         if len(text) < 10_000:
             raise ValueError(
                 f"read a corpus below {root}: found {len(text)} bytes in {self.files} files ({', '.join(sorted(SUFFIXES))}); "
-                "expected at least 10,000 bytes; name a folder with more text with --corpus"
+                "expected at least 10,000 bytes; choose a folder with more text (--corpus)"
             )
         self.tokens = torch.frombuffer(text, dtype=torch.uint8)
         self.sha256 = hashlib.sha256(text).hexdigest()
 
     def batch(self, step: int, rank: int, size: int, context: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets of one step: two int64 tensors [size, context]; a function of the arguments only."""
+        """Inputs and targets of one step, two int64 tensors [size, context]. Depends on the arguments only."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step * 1_009 + rank)
         starts = torch.randint(len(self.tokens) - context - 1, (size,), generator=generator)
         rows = torch.stack([self.tokens[s : s + context + 1] for s in starts.tolist()]).long()

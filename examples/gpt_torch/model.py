@@ -1,4 +1,4 @@
-"""A decoder-only transformer of a few layers, written out plainly, with the mistakes that the demo can plant in it."""
+"""A small decoder-only transformer, and the mistakes that the demo can plant in it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-# --- mistakes: each takes the model and a layer number and changes what the model computes from then on
+# --- mistakes: functions of the model and a layer number that change what the model computes
 
 
 def _block(model: Gpt, layer: int) -> Block:
@@ -143,8 +143,8 @@ def _causal_mask(model: Gpt, layer: int) -> None:
 
 
 def _dropped_bias(model: Gpt, layer: int) -> None:
-    # As after a conversion that forgot it: nothing to see while the bias is still zero. Times zero, so that every parameter has a
-    # gradient, which DistributedDataParallel insists on.
+    # As after a conversion that lost the bias: without effect while the bias is zero. Multiplying by zero gives every parameter a gradient,
+    # which DistributedDataParallel requires.
     fc1 = _block(model, layer).mlp.fc1
     fc1.forward = lambda x: functional.linear(x, fc1.weight, fc1.bias * 0)  # type: ignore[method-assign, assignment]
 

@@ -36,21 +36,20 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--context", type=int, default=64, help="tokens a sequence (default 64)")
-    parser.add_argument("--batch", type=int, default=16, help="sequences a rank and step (default 16)")
+    parser.add_argument("--context", type=int, default=64, help="tokens per sequence (default 64)")
+    parser.add_argument("--batch", type=int, default=16, help="sequences per rank and step (default 16)")
     parser.add_argument(
         "--global-batch",
         type=int,
-        help="sequences a step, shared out among the ranks, instead of --batch: "
-        "what any number of ranks trains on is the same then",
+        help="sequences per step, divided among the ranks, instead of --batch: then any number of ranks trains on the same data",
     )
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--device", default="cpu", help="where the model trains: cpu (default), cuda, cuda:1, ...")
+    parser.add_argument("--device", default="cpu", help="device to train on: cpu (default), cuda, cuda:1, ...")
     parser.add_argument("--corpus", type=Path, default=REPOSITORY, help="folder with text (default: this repository)")
-    parser.add_argument("--bug", choices=list(BUGS), default="none", help="plant a mistake, see below")
-    parser.add_argument("--bug-layer", type=int, default=1, help="in which layer (default 1)")
-    parser.add_argument("--bug-step", type=int, default=0, help="from which step on (default 0)")
+    parser.add_argument("--bug", choices=list(BUGS), default="none", help="mistake to plant, see below")
+    parser.add_argument("--bug-layer", type=int, default=1, help="layer of the mistake (default 1)")
+    parser.add_argument("--bug-step", type=int, default=0, help="first step with the mistake (default 0)")
     parser.add_argument("--no-agent", action="store_true", help="train without statcollect")
     parser.add_argument("--record-steps", help='steps to record, such as "0-9,every=2" (default: all)')
     parser.add_argument("--no-deterministic", action="store_true", help="let torch choose kernels freely")
@@ -64,7 +63,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def plant(arguments: argparse.Namespace, model: Gpt, optimizer: torch.optim.Optimizer) -> None:
-    """Makes the mistake that --bug names."""
+    """Plants the mistake that --bug names."""
     if arguments.bug == "lr":
         for group in optimizer.param_groups:
             group["lr"] *= 1.01
@@ -75,12 +74,42 @@ def plant(arguments: argparse.Namespace, model: Gpt, optimizer: torch.optim.Opti
 
 
 def report(step: int, steps: int, loss: float, started: float) -> None:
-    """One line on a terminal, rewritten; a line every few steps elsewhere."""
+    """Updates one line on a terminal; elsewhere prints a line every few steps."""
     text = f"step {step + 1:4d}/{steps}  loss {loss:.4f}  {(time.monotonic() - started) / (step + 1) * 1000:6.1f} ms/step"
     if sys.stdout.isatty():
         print(f"\r{text}", end="\n" if step + 1 == steps else "", flush=True)
     elif step == 0 or step + 1 == steps or (step + 1) % 10 == 0:
         print(text, flush=True)
+
+
+def build(arguments: argparse.Namespace, world: int) -> tuple[Gpt, torch.nn.Module, torch.optim.Optimizer]:
+    """The model; the module to train, which is a wrapper if there are several ranks; the optimizer."""
+    sizes = Config(Corpus.vocabulary, arguments.layers, arguments.width, arguments.heads, arguments.context)
+    model = Gpt(sizes).to(arguments.device)
+    trained: torch.nn.Module = model
+    if world > 1:
+        distributed.init_process_group("gloo")
+        trained = DistributedDataParallel(model)
+    return model, trained, torch.optim.AdamW(model.parameters(), lr=arguments.lr, weight_decay=0.01)
+
+
+def recipe(arguments: argparse.Namespace, corpus: Corpus) -> dict[str, object]:
+    """The settings that the run is stored with."""
+    sizes = Config(Corpus.vocabulary, arguments.layers, arguments.width, arguments.heads, arguments.context)
+    return {"model": vars(sizes), "lr": arguments.lr, "batch": arguments.global_batch or arguments.batch, "seed": arguments.seed,
+            "corpus_sha256": corpus.sha256}  # fmt: skip
+
+
+def make_batch(
+    arguments: argparse.Namespace, corpus: Corpus, step: int, rank: int, world: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's inputs and targets of a step: int64 [sequences, context], on the device of the model."""
+    if arguments.global_batch is None:
+        batch = corpus.batch(step, rank, arguments.batch, arguments.context, arguments.seed)
+    else:
+        everyone = corpus.batch(step, 0, arguments.global_batch, arguments.context, arguments.seed)
+        batch = (everyone[0].chunk(world)[rank], everyone[1].chunk(world)[rank])
+    return batch[0].to(arguments.device), batch[1].to(arguments.device)
 
 
 def main() -> None:
@@ -96,13 +125,7 @@ def main() -> None:
         corpus = Corpus(arguments.corpus)
     except ValueError as error:
         sys.exit(f"train.py: {error}")
-    config = Config(Corpus.vocabulary, arguments.layers, arguments.width, arguments.heads, arguments.context)
-    model = Gpt(config).to(arguments.device)
-    trained: torch.nn.Module = model
-    if world > 1:
-        distributed.init_process_group("gloo")
-        trained = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr, weight_decay=0.01)
+    model, trained, optimizer = build(arguments, world)
     if rank == 0:
         parameters = sum(p.numel() for p in model.parameters())
         print(f"{world} rank(s), {parameters:,} parameters, {len(corpus.tokens):,} bytes of text in {corpus.files} files "
@@ -112,21 +135,14 @@ def main() -> None:
     if agent:
         import statagent
 
-        recipe = {"model": vars(config), "lr": arguments.lr, "batch": arguments.global_batch or arguments.batch, "seed": arguments.seed,
-                  "corpus_sha256": corpus.sha256}  # fmt: skip
-        statagent.init(run=arguments.run_name, config=recipe, steps=arguments.record_steps)
+        statagent.init(run=arguments.run_name, config=recipe(arguments, corpus), steps=arguments.record_steps)
         statagent.watch(trained, optimizer=optimizer)
 
     started = time.monotonic()
     for step in range(arguments.steps):
         if step == arguments.bug_step:
             plant(arguments, model, optimizer)
-        if arguments.global_batch is None:
-            batch = corpus.batch(step, rank, arguments.batch, arguments.context, arguments.seed)
-        else:
-            everyone = corpus.batch(step, 0, arguments.global_batch, arguments.context, arguments.seed)
-            batch = (everyone[0].chunk(world)[rank], everyone[1].chunk(world)[rank])
-        tokens, targets = (part.to(arguments.device) for part in batch)
+        tokens, targets = make_batch(arguments, corpus, step, rank, world)
         if agent:
             statagent.log_batch(tokens=tokens, targets=targets)
         # Skipping the all-reduce is itself one of the mistakes.

@@ -1,6 +1,5 @@
-// POSTs JSON to an address that somebody else runs, with a time limit, a bounded queue and retries, so that
-// nothing in the collector ever waits for it. http or https; the server's certificate and name are always
-// checked.
+// POSTs JSON to a webhook, with a time limit, a bounded queue and retries, so that nothing in the collector
+// ever waits for it. http or https; the server's certificate and host name are always checked.
 #ifndef STATCOLLECT_SERVER_CONTROL_WEBHOOK_H_
 #define STATCOLLECT_SERVER_CONTROL_WEBHOOK_H_
 
@@ -24,9 +23,9 @@ Result<WebhookTarget> ParseWebhook(const std::string& url);
 
 struct WebhookOptions {
   std::string ca_file;                       // certificate authorities, PEM; empty: the system's
-  std::size_t queue_max = 256;               // messages that wait; a further one is dropped
-  std::chrono::milliseconds timeout{5'000};  // of an attempt
-  // Before the second attempt, the third, ...; after the last the message is dropped.
+  std::size_t queue_max = 256;               // messages that may wait; further ones are dropped
+  std::chrono::milliseconds timeout{5'000};  // per attempt
+  // Pauses before the second attempt, the third, ...; after the last attempt the message is dropped.
   std::vector<std::chrono::milliseconds> pauses = {
       std::chrono::milliseconds(1'000), std::chrono::milliseconds(5'000), std::chrono::milliseconds(25'000)};
   std::function<void(const std::string& line)> log = [](const std::string&) {};  // from the webhook's thread
@@ -38,9 +37,9 @@ struct WebhookCounters {
   std::uint64_t dropped = 0;  // messages
 };
 
-// Sends one message at a time, in the order of Post, from a thread of its own. Redirects are not followed,
-// and the proxies of the environment are not used. The destructor stops at once; what still waits is dropped.
-// Threads: Post and counters from any.
+// Sends one message at a time, in the order of Post, from its own thread. Redirects are not followed, and the
+// environment's proxies are not used. The destructor stops at once and drops waiting messages. Threads: Post
+// and counters from any.
 class Webhook {
  public:
   explicit Webhook(WebhookTarget target, WebhookOptions options = {});

@@ -33,7 +33,7 @@ std::string Who(const SessionInfo& info) {
 Status Fenced(const SessionInfo& by) {
   return Status(Code::kAborted, "rank " + std::to_string(by.rank) + " of run '" + by.run +
                                     "': fenced by a newer session (" + Who(by) +
-                                    "); this one writes no more; give each launch a run name of its own");
+                                    "); this one can no longer write; give each launch its own run name");
 }
 
 Status NewerAttempt(const SessionInfo& info, const AttemptMeta& newest) {
@@ -120,7 +120,7 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
       return Status(Code::kOutOfRange,
                     attempted + ": all of them have passed (rank " + std::to_string(rank) + " is at step " +
                         std::to_string(*meta.last_step) +
-                        "), and no later one would be recorded; expected steps to come, such as " +
+                        "), and no later one would be recorded; expected future steps, such as " +
                         std::to_string(*meta.last_step + 10) + "-");
     }
     if (!told.empty()) steps_[newest] = steps;
@@ -128,9 +128,7 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
   if (told.empty()) {
     return Status(
         Code::kFailedPrecondition,
-        attempted +
-            ": none of its ranks is connected; expected a run in training; statctl runs shows which "
-            "are");
+        attempted + ": none of its ranks is connected; expected a run in training; statctl runs shows them");
   }
   for (const auto& stream : told) stream->RecordSteps(steps);
   return static_cast<std::uint32_t>(told.size());
@@ -256,7 +254,7 @@ Status SessionRegistry::CheckUnchanged(const std::vector<AttemptMeta>& attempts,
     for (const auto& [rank, meta] : *ranks) newest = std::max(newest, meta.last_write_unix_nanos);
     if (newest <= last_write_unix_nanos) continue;
     return {Code::kFailedPrecondition,
-            "delete run '" + attempt.run + "': it was written meanwhile; nothing was removed"};
+            "delete run '" + attempt.run + "': it was written to meanwhile; nothing was removed"};
   }
   return Status::Ok();
 }

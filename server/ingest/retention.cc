@@ -41,7 +41,7 @@ void Retention::Tick() {
   const auto census = store_.Census();
   const auto usage = store_.Usage();
   if (!census.ok() || !usage.ok()) {
-    return Note("cannot look at the store: " + (census.ok() ? usage.status() : census.status()).message());
+    return Note("cannot read the store: " + (census.ok() ? usage.status() : census.status()).message());
   }
   Runs runs = ByRun(*census);
   WatchClock(runs);
@@ -132,7 +132,7 @@ void Retention::RemoveForSpace(Runs* runs, const StoreUsage& usage) {
   if (last_space_removal_ && now_ - *last_space_removal_ >= kSettle) last_space_removal_.reset();
   if (!possible) {
     Note("the store is larger than " + Mebibytes(limit) +
-         ", and every run is kept, being written, or unfinished and young");
+         ", and every run is exempt, being written, or unfinished and recent");
   }
 }
 

@@ -119,7 +119,7 @@ TEST(CApi, RefusesTensorsThatMakeNoSense) {
   EXPECT_EQ(code_of([](auto& v) { v.shape = nullptr; }), kInvalidArgument);
   EXPECT_EQ(code_of([](auto& v) { v.ndim = 1000; }), kInvalidArgument);
   EXPECT_EQ(code_of([](auto& v) { v.device = 7; }), kInvalidArgument);
-  EXPECT_NE(code_of([](auto& v) { v.device = 1; }), 0) << "memory of the host";
+  EXPECT_NE(code_of([](auto& v) { v.device = 1; }), 0) << "host memory";
   EXPECT_THAT(statagent_last_error(), HasSubstr("CUDA tensor"));
   tensor.shape = {2, -3};
   EXPECT_EQ(code_of([](auto&) {}), kInvalidArgument);

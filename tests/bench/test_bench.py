@@ -21,6 +21,7 @@ collector: Any = importlib.import_module("collector")
 machine: Any = importlib.import_module("machine")
 overhead: Any = importlib.import_module("overhead")
 report: Any = importlib.import_module("report")
+result_files: Any = importlib.import_module("result_files")
 
 
 def run(script: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -197,7 +198,7 @@ def test_rivals_take_the_place_of_their_earlier_figures_only(tmp_path: Path) -> 
     rivals: Any = importlib.import_module("rivals")
     path = tmp_path / "ingest.json"
     row = {"section": "rivals", "records": 10, "records_per_second": 1e6, "bytes_per_record": 50.0}
-    report.write(
+    result_files.write(
         "ingest", {}, {"cpu": "x", "cores": 2}, [{"section": "limits"}, {**row, "source": "victoria", "name": "V"}], path
     )
     added = [{**row, "source": "clickhouse", "name": "C", "diff_identical_seconds": 1.5}]

@@ -533,7 +533,7 @@ TEST_F(Exponents, WhatIsNotThereIsSaidWithWhatToDo) {
   EXPECT_THAT(Run({"exponents", "base2"}).out, HasSubstr("STATAGENT_EXPONENTS"));
   const Finished other = Run({"exponents", "base", "blocks.0.ln1"});
   EXPECT_EQ(other.code, 2);
-  EXPECT_THAT(other.err, HasSubstr("recorded are those of: blocks.1.ln2"));
+  EXPECT_THAT(other.err, HasSubstr("the run has those of: blocks.1.ln2"));
   const Finished wrong = Run({"exponents", "base", "--dtype", "f32"});
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("expected f16, bf16, e4m3 or e5m2"));

@@ -18,11 +18,12 @@ DRIVER = """
 import importlib, json, os, sys
 sys.path.insert(0, sys.argv[1])
 example = importlib.import_module(sys.argv[2])
+from statagent._runtime.current import set_current_agent
 from torch import distributed
 if "RANK" in os.environ:
     distributed.init_process_group("gloo")
 for job in json.loads(sys.argv[3]):
-    sys.modules["statagent.agent"]._current = None  # as in a process of its own
+    set_current_agent(None)  # as in a process of its own
     example.main(job)
     if distributed.is_initialized():
         distributed.barrier()

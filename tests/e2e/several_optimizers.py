@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 import statagent
+from statagent._runtime.current import set_current_agent
 from statagent.watch import Kind
 
 STEPS = 3
@@ -160,10 +160,9 @@ CASES: dict[str, Callable[[str], None]] = {
 
 
 def main() -> None:
-    agents: Any = sys.modules["statagent.agent"]
     for job in sys.argv[1:]:
         case, _, fault = job.partition(":")
-        agents._current = None  # as in a process of its own
+        set_current_agent(None)  # as in a process of its own
         torch.manual_seed(1)
         statagent.init(run=job.replace(":", "-"), required=True)
         CASES[case](fault)

@@ -88,7 +88,7 @@ def test_only_what_was_asked_for_is_there(recorded: tuple[Collector, dict[int, i
     assert {(row["activation"], row["kind"]) for row in rows if row["kind"] != "weight_grad"} >= {("strong", "output")}
     assert not [row for row in rows if row["activation"] == "weak"]
     wrong = collector.statctl("exponents", "shrinking", "weak")
-    assert wrong.code == 2 and "closest" not in wrong.err and "recorded are those of" in wrong.err
+    assert wrong.code == 2 and "closest" not in wrong.err and "the run has those of" in wrong.err
     wrong = collector.statctl("exponents", "shrinking", "--dtype", "f32")
     assert wrong.code == 2 and "expected f16, bf16, e4m3 or e5m2" in wrong.err
     collector.python(SCRIPT.replace("RUN", "'plain'").replace("EXPONENTS", "None"))

@@ -268,7 +268,7 @@ def test_what_cannot_be_recorded_is_an_event_of_the_run(shared_collector: Collec
     assert len(events) == len(reasons) == 5, events
     for name, reason in {
         "odd.sparse": "torch.sparse_coo", "odd.quantised": "torch.qint8", "odd.meta": "on the meta device",
-        "odd.nothing": "found None", "odd.generator": "which looking inside would use up",
+        "odd.nothing": "found None", "odd.generator": "which iteration would use up",
     }.items():  # fmt: skip
         assert reason in reasons[name], reasons
     assert {(event["step"], event["fields"]["kind"]) for event in events} == {(0, "output")}

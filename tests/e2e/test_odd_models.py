@@ -21,7 +21,7 @@ ODD: dict[str, tuple[list[str], str]] = {
     "nested_strided": (["first", "last", "Calls"], "found a nested torch tensor"),
     "nested_jagged": (["first", "last", "Calls"], "found a nested torch tensor"),
     "none": (["first", "last", "Calls"], "found None; expected a tensor"),
-    "generator": (["first", "last", "Calls"], "found a generator, which looking inside would use up"),
+    "generator": (["first", "last", "Calls"], "found a generator, which iteration would use up"),
     "quantised": (["first", "last", "Calls"], "torch.qint8"),
     "meta": (["first", "last", "Calls"], "on the meta device"),
     "sparse": (["first", "last", "Calls"], "torch.sparse_coo"),
@@ -97,7 +97,7 @@ def test_model_moved_after_watch_is_recorded_in_its_new_type(trained: Trained) -
 def test_second_watch_is_refused_and_the_first_goes_on(trained: Trained) -> None:
     (message,) = trained.lines["watched_twice"]["said"]
     assert message.startswith(
-        "watch: 'Sequential' (grad_output) is watched already; expected each once; remove() the other watch"
+        "watch: 'Sequential' (grad_output) is already watched; expected each name once; remove() the other watch"
     )
     assert {row["call"] for row in trained.rows("watched_twice")} == {"0"}, "nothing twice"
 

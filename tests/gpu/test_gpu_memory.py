@@ -13,10 +13,10 @@ from torch import nn
 
 from . import places
 
-from statagent._deferred import Deferred  # isort: skip  # found through places
-from statagent._density import DensityObserver  # isort: skip
-from statagent._modules import Named  # isort: skip
-from statagent._memory import MemoryObserver  # isort: skip
+from statagent._runtime.deferred import Deferred  # isort: skip  # found through places
+from statagent._watch.density import DensityObserver  # isort: skip
+from statagent._torch.modules import Named  # isort: skip
+from statagent._watch.memory import MemoryObserver  # isort: skip
 
 assert places.PACKAGE.is_dir()
 

@@ -15,7 +15,7 @@ import torch
 from . import places
 
 import statagent  # isort: skip  # found through places
-from statagent._deferred import Deferred  # isort: skip
+from statagent._runtime.deferred import Deferred  # isort: skip
 
 assert places.PACKAGE.is_dir()
 

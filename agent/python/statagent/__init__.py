@@ -8,7 +8,7 @@
 ...     loss = compute_loss(model, batch)
 ...     loss.backward()
 ...     statagent.log_scalar("loss", loss)
-...     optimizer.step()                               # ends the step, too
+...     optimizer.step()                               # also ends the step
 """
 
 from .agent import Agent, close, counters, flush, init, inspect, log_batch, log_scalar, rank, step

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from . import _library
-from ._tensors import borrow, dtype_name, give_back
+from ._native import library as _library
+from ._native.tensors import borrow, dtype_name, give_back
 from .errors import InvalidArgumentError
 
 _COUNTS = ("nan", "pos_inf", "neg_inf", "zero", "neg", "pos")
@@ -17,11 +17,20 @@ _LOWEST_EXPONENT, _HIGHEST_EXPONENT = -1074, 1023  # of float64, which holds eve
 
 
 def compute(tensor: Any, sketch: int = 16, samples: int = 0, exponents: bool = False) -> dict[str, Any]:
-    """Statistics of a torch tensor, a NumPy array or anything with DLPack or __array_interface__, on the CPU or a CUDA device.
+    """Statistics of one tensor, without a collector.
 
-    Keys: numel, shape, dtype ("f32"), nan, pos_inf, neg_inf, zero, neg, pos; min, max, mean, std, l1, l2 over the finite
-    elements (None if there are none); hash; sketch (a list of `sketch` sums: 0, 16, 32, 64); samples (the first `samples`). With `exponents`, a pass of its own over the data, also exponents: how many of the finite
-    elements that are not 0 have the binary exponent floor(log2(|x|)), as {exponent: count}, ascending.
+    tensor: a torch tensor, a NumPy array, or anything with DLPack or __array_interface__; on the CPU or a CUDA device; of any shape and
+    strides, and of any real, complex or boolean dtype that the statistics support. On a CUDA device the call waits for the result.
+    sketch: number of signed sums: 0, 16, 32 or 64. samples: how many of the first elements to return, at most 1024.
+
+    exponents: True adds a histogram of binary exponents.
+
+    Returns a dictionary with the keys numel, shape, dtype ("f32"); nan, pos_inf, neg_inf, zero, neg, pos (numbers of elements); min, max,
+    mean, std, l1, l2 of the finite elements, None if there are none; hash; sketch and samples (lists). With `exponents`, also exponents:
+    {exponent: count} of floor(log2(|x|)) over the finite elements that are not 0, ascending.
+
+    Raises InvalidArgumentError for a wrong argument, TensorTypeError for a tensor that is not supported, LibraryNotFoundError.
+    Cost: one pass over the data, a second one for exponents.
 
     >>> import numpy
     >>> compute(numpy.arange(4.0))["mean"]

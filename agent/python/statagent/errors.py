@@ -1,18 +1,18 @@
-"""Errors of the package. Each message says what was attempted, what was found, what was expected and what to do next."""
+"""Errors of the package. Each message says what was attempted, what was found, what was expected, and what to do next."""
 
 from __future__ import annotations
 
 
 class StatagentError(Exception):
-    """Base class of everything that this package raises on purpose."""
+    """Base class of the package's errors."""
 
 
 class InvalidArgumentError(StatagentError, ValueError):
-    """An argument, an environment variable or a file that cannot be used as it is."""
+    """An argument, environment variable or file cannot be used."""
 
 
 class TensorTypeError(StatagentError, TypeError):
-    """A tensor or array that has no statistics here: its type, element type, layout or device."""
+    """A tensor or array is not supported because of its type, element type, layout or device."""
 
 
 class RunExistsError(StatagentError):
@@ -20,15 +20,15 @@ class RunExistsError(StatagentError):
 
 
 class CollectorUnavailableError(StatagentError):
-    """No collector answered in time, and required=True."""
+    """No collector answered in time, although required=True."""
 
 
 class FlushTimeoutError(StatagentError, TimeoutError):
-    """Something was still pending when the time was over."""
+    """Records were still pending at the end of the timeout."""
 
 
 class LibraryNotFoundError(StatagentError, ImportError):
-    """libstatagent.so is nowhere, or cannot be loaded."""
+    """libstatagent.so was not found, or cannot be loaded."""
 
 
 # gRPC status codes, as the C interface returns them.
@@ -42,5 +42,5 @@ _BY_CODE: dict[int, type[StatagentError]] = {
 
 def from_code(code: int, message: str) -> StatagentError:
     """The error of a failed call of the library."""
-    text = message or f"the library failed with code {code} and said nothing more"
+    text = message or f"the library failed with code {code} and gave no message"
     return _BY_CODE.get(code, StatagentError)(text)

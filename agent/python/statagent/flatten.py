@@ -1,4 +1,4 @@
-"""The one way in which tensors inside nested values get their output paths."""
+"""Output paths of tensors in nested values."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ def _is_torch_tensor(value: Any) -> bool:
 
 
 def flatten(value: Any, is_tensor: Callable[[Any], bool] = _is_torch_tensor) -> list[tuple[str, Any]]:
-    """All tensors in `value` with their paths: a bare tensor is "0"; sequences in order "0", "1"; mappings by key in insertion
-    order; dataclasses and Hugging Face ModelOutput by field; nested as "past_key_values.3.1". Everything else is ignored.
-    Deeper than DEPTH_MAX, after VISITED_MAX values, and inside itself nothing is looked at."""
+    """All tensors in `value` as (path, tensor), in order.
+
+    The path of a bare tensor is "0". Items of sequences are numbered from "0"; mappings go by key, dataclasses and ModelOutputs of
+    Hugging Face by field. Nested paths are joined with dots: "past_key_values.3.1". Other values are ignored, and so is what lies deeper
+    than DEPTH_MAX levels, beyond VISITED_MAX values, or in a container inside of itself. `is_tensor` decides what counts as a tensor
+    (default: torch tensors). Never raises for containers of the standard library. Cost: proportional to the number of values."""
     if is_tensor(value):
         return [("0", value)]
     walk = _Walk(is_tensor)
@@ -44,7 +47,7 @@ class _Walk:
             return
         if depth >= DEPTH_MAX or id(value) in self._open:
             return
-        children = _children(value)
+        children = children_of(value)
         if children is None:
             return
         self._open.add(id(value))
@@ -56,8 +59,8 @@ class _Walk:
         self._open.discard(id(value))
 
 
-def _children(value: Any) -> Iterable[tuple[Any, Any]] | None:
-    """Keys and values of a container, None for everything else. A ModelOutput is a mapping of its fields that are set."""
+def children_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Keys and values of a container; None for other values. A ModelOutput is a mapping of those of its fields that are set."""
     if isinstance(value, (tuple, list, collections.deque)):
         return enumerate(value)
     if isinstance(value, Mapping):

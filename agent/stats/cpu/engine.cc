@@ -269,7 +269,7 @@ Status Validate(const CpuTensor& tensor) {
   if (!tensor.strides.empty() && tensor.strides.size() != tensor.shape.size()) {
     return Refuse(std::to_string(tensor.strides.size()) + " strides for " +
                       std::to_string(tensor.shape.size()) + " dimensions",
-                  "one stride a dimension, or none for a contiguous tensor");
+                  "one stride per dimension, or none for a contiguous tensor");
   }
   if (elements == 0) return Status::Ok();
   STATCOLLECT_RETURN_IF_ERROR(CheckStrides(tensor));
@@ -278,7 +278,7 @@ Status Validate(const CpuTensor& tensor) {
   const std::size_t alignment = ComponentBytes(tensor.dtype);
   if (reinterpret_cast<std::uintptr_t>(tensor.data) % alignment != 0) {
     return Refuse("data of dtype " + std::string(Name(tensor.dtype)) +
-                      " lie at an address not divisible by " + std::to_string(alignment),
+                      " are at an address not divisible by " + std::to_string(alignment),
                   "aligned elements");
   }
   return Status::Ok();

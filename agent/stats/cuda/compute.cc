@@ -58,10 +58,9 @@ Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Outp
     if (result->done) break;
     if (now >= deadline) {
       engine->Abandon(false, done);
-      return {Code::kDeadlineExceeded, "statistics of a CUDA tensor: not there after " +
-                                           std::to_string(timeout.count()) +
-                                           " ms; expected the stream to reach it; see "
-                                           "what the device is doing"};
+      return {Code::kDeadlineExceeded,
+              "statistics of a CUDA tensor: not ready after " + std::to_string(timeout.count()) +
+                  " ms; expected the stream to reach it; check what the device is doing"};
     }
     if (round > 100) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }

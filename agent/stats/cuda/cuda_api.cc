@@ -70,7 +70,7 @@ class RuntimeApi final : public CudaApi {
       int driver = 0;
       (void)cudaDriverGetVersion(&driver);
       const std::string found =
-          driver == 0 ? "no driver was found" : "the driver serves CUDA " + Version(driver);
+          driver == 0 ? "no driver was found" : "the driver supports CUDA " + Version(driver);
       return {Code::kUnimplemented, "statistics of a CUDA tensor: " + found + " (" + cudaGetErrorName(error) +
                                         "); expected a driver for CUDA " +
                                         Version(CUDART_VERSION / 1000 * 1000) +
@@ -177,14 +177,14 @@ class RuntimeApi final : public CudaApi {
     }
     if (found.type == cudaMemoryTypeUnregistered) {
       return {Code::kInvalidArgument,
-              "statistics of a CUDA tensor: its data are ordinary memory of the host; expected memory of "
-              "CUDA device " +
-                  std::to_string(device) + "; give the tensor's own device"};
+              "statistics of a CUDA tensor: its data are in ordinary host memory; expected memory of CUDA "
+              "device " +
+                  std::to_string(device) + "; pass the tensor's own device"};
     }
     if (found.type == cudaMemoryTypeDevice && found.device != device) {
       return {Code::kInvalidArgument, "statistics of a CUDA tensor: its data are on device " +
                                           std::to_string(found.device) + "; expected device " +
-                                          std::to_string(device) + "; give the tensor's own device"};
+                                          std::to_string(device) + "; pass the tensor's own device"};
     }
     return Status::Ok();
   }

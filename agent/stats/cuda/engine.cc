@@ -415,7 +415,7 @@ void CudaEngine::Abandon(bool for_good, const std::function<void(void*, const St
     }
     for (Lane& lane : pool->lanes) {
       for (; !lane.empty(); ++lane.head) {
-        done(lane.At(lane.head).cookie, Status(Code::kAborted, "statistics of a CUDA tensor: given up"));
+        done(lane.At(lane.head).cookie, Status(Code::kAborted, "statistics of a CUDA tensor: cancelled"));
       }
     }
   }

@@ -16,7 +16,7 @@ constexpr std::size_t kRowsBatch = 16;  // read between two locks
 
 Status TooManyGraphs(const std::string& what) {
   return {Code::kResourceExhausted,
-          "observe a CUDA tensor in a graph: more than " + what + " in living graphs"};
+          "observe a CUDA tensor in a graph: more than " + what + " in live graphs"};
 }
 
 // A row as it was when it held what row `number` is to hold.

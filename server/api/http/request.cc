@@ -30,7 +30,7 @@ constexpr int kDepthMax = 16;
 Status Wrong(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
 Status WrongValue(const FieldDescriptor& field, const std::string& text, const std::string& expected) {
-  return Wrong("parameter '" + field.name() + "': '" + Printable(text) + "' is no " + expected);
+  return Wrong("parameter '" + field.name() + "': found '" + Printable(text) + "'; expected " + expected);
 }
 
 int HexDigit(char c) {
@@ -98,28 +98,28 @@ class Setter {
   Status Set(const std::string& text) {
     switch (field_.cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT32:
-        return Take(Whole<std::int32_t>(text), text, "whole number", &Reflection::SetInt32,
+        return Take(Whole<std::int32_t>(text), text, "a whole number", &Reflection::SetInt32,
                     &Reflection::AddInt32);
       case FieldDescriptor::CPPTYPE_INT64:
-        return Take(Whole<std::int64_t>(text), text, "whole number", &Reflection::SetInt64,
+        return Take(Whole<std::int64_t>(text), text, "a whole number", &Reflection::SetInt64,
                     &Reflection::AddInt64);
       case FieldDescriptor::CPPTYPE_UINT32:
-        return Take(Whole<std::uint32_t>(text), text, "whole number of 0..4294967295", &Reflection::SetUInt32,
-                    &Reflection::AddUInt32);
+        return Take(Whole<std::uint32_t>(text), text, "a whole number in 0..4294967295",
+                    &Reflection::SetUInt32, &Reflection::AddUInt32);
       case FieldDescriptor::CPPTYPE_UINT64:
-        return Take(Whole<std::uint64_t>(text), text, "whole number from 0", &Reflection::SetUInt64,
+        return Take(Whole<std::uint64_t>(text), text, "a whole number from 0", &Reflection::SetUInt64,
                     &Reflection::AddUInt64);
       case FieldDescriptor::CPPTYPE_DOUBLE:
-        return Take(ParseNumber<double>(text), text, "number", &Reflection::SetDouble,
+        return Take(ParseNumber<double>(text), text, "a number", &Reflection::SetDouble,
                     &Reflection::AddDouble);
       case FieldDescriptor::CPPTYPE_FLOAT:
-        return Take(ParseNumber<double>(text), text, "number", &Reflection::SetFloat, &Reflection::AddFloat);
+        return Take(ParseNumber<double>(text), text, "a number", &Reflection::SetFloat,
+                    &Reflection::AddFloat);
       case FieldDescriptor::CPPTYPE_BOOL:
-        return Take(Flag(text), text, "flag; expected true or false", &Reflection::SetBool,
-                    &Reflection::AddBool);
+        return Take(Flag(text), text, "true or false", &Reflection::SetBool, &Reflection::AddBool);
       case FieldDescriptor::CPPTYPE_ENUM:
-        return Take(EnumOf(field_, text), text, "value; expected " + EnumTexts(field_),
-                    &Reflection::SetEnumValue, &Reflection::AddEnumValue);
+        return Take(EnumOf(field_, text), text, EnumTexts(field_), &Reflection::SetEnumValue,
+                    &Reflection::AddEnumValue);
       case FieldDescriptor::CPPTYPE_STRING:
         return SetText(text);
       default:

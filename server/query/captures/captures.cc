@@ -53,8 +53,7 @@ Status AddRows(Store& store, RunView& view, std::size_t attempt, std::uint32_t r
     if (capture.activation >= (*catalogue)->activations.size() ||
         capture.layout >= (*catalogue)->layouts.size()) {
       return {Code::kDataLoss, "list captures of rank " + std::to_string(rank) + ", step " +
-                                   std::to_string(capture.step) +
-                                   ": found one of a tensor that is not defined"};
+                                   std::to_string(capture.step) + ": found one of an undefined tensor"};
     }
     if (rows->size() >= kRowsMax) return TooManyRows("captures");
     CaptureRow row{.run = view.run(),
@@ -156,7 +155,7 @@ Result<CaptureRequestRank> StateOf(Store& store, const CaptureRequest& request, 
     state.why += " (" + Reached(rank, last_step) + ")";
   } else if (any) {
     state.state = "receiving";
-    state.why = "the values are on their way";
+    state.why = "the values are arriving";
   } else if (ended) {
     state.state = "overdue";
     state.why = "step " + std::to_string(step) + " has passed (" + Reached(rank, last_step) +
@@ -253,9 +252,9 @@ Status ReadCapture(Store& store, const ReadCaptureRequest& request,
                                  "); captured are: " + (listed.empty() ? "none" : PlacesOf(listed))};
   }
   if (found.size() > 1) {
-    return {Code::kInvalidArgument,
-            attempted + ": several match; expected one; name its kind or its place in the output: " +
-                PlacesOf(found)};
+    return {
+        Code::kInvalidArgument,
+        attempted + ": several match; expected one; give its kind or its output path: " + PlacesOf(found)};
   }
   const CaptureRow& row = found.front();
   if (!row.complete()) {
@@ -312,7 +311,8 @@ Status CheckCanBeCaptured(Store& store, const std::string& run, const CaptureSpe
   for (const std::string& kind : kinds) {
     if (seen.size() < 1000) seen += (seen.empty() ? "" : ", ") + kind;
   }
-  return {Code::kNotFound, attempted + ": the name was seen, but not like that; it was seen as " + seen};
+  return {Code::kNotFound,
+          attempted + ": the name was seen, but not with this kind or path; it was seen as " + seen};
 }
 
 }  // namespace statcollect::query

@@ -217,7 +217,7 @@ Result<std::vector<ExponentRow>> Lister::Run(const std::stop_token& stop) {
   if (rows_.empty() && worst_.empty() && !request_.activation.empty() &&
       !names_.contains(request_.activation)) {
     return Status(Code::kNotFound, "exponents of '" + Printable(request_.activation) + "' in run '" +
-                                       request_.run + "': none were recorded; recorded are those of: " +
+                                       request_.run + "': none were recorded; the run has those of: " +
                                        Suggest(request_.activation, {names_.begin(), names_.end()}) +
                                        "; STATAGENT_EXPONENTS says which are");
   }

@@ -14,16 +14,17 @@ using cause::Found;
 
 // Most specific first: it decides between causes of equal confidence.
 constexpr std::array kFinders = {
-    cause::FindEvaluationMode, cause::FindModuleSetting,    cause::FindModuleReplaced,
-    cause::FindModelStructure, cause::FindOptimizerSetting, cause::FindZeroGrad,
-    cause::FindNotUpdated,     cause::FindResume,           cause::FindGradientScale,
-    cause::FindOtherTensor,    cause::FindDropout,
+    cause::FindEvaluationMode, cause::FindModuleSetting, cause::FindModuleReplaced,
+    cause::FindModelStructure, cause::FindUntrained,     cause::FindOptimizerSetting,
+    cause::FindZeroGrad,       cause::FindNotUpdated,    cause::FindResume,
+    cause::FindGradientScale,  cause::FindOtherTensor,   cause::FindDropout,
 };
 
 // These say how a tensor differs rather than why: a likely reason is worth more than a certain description.
 constexpr std::array kDescriptions = {
     cause::FindTensorRelation, cause::FindCast,           cause::FindTieBroken,
-    cause::FindRandomState,    cause::FindEvaluationOnly, cause::FindConfiguration,
+    cause::FindRandomState,    cause::FindEvaluationOnly, cause::FindConvolutionLibrary,
+    cause::FindConfiguration,
 };
 
 // These read more of the store, and only for the roots that they can explain.

@@ -1,4 +1,4 @@
-// Why two runs differ at the root of a diff, as far as the stored records tell. The rules: docs/verdict.md.
+// Why two runs differ at the root of a diff, as far as the stored records tell. The rules: docs/causes.md.
 #ifndef STATCOLLECT_SERVER_QUERY_CAUSE_CAUSE_H_
 #define STATCOLLECT_SERVER_QUERY_CAUSE_CAUSE_H_
 

@@ -1,4 +1,5 @@
-// The last resort: the only setting that differs among those that concern the root's stage.
+// What only the configuration tells: another library for convolutions; or, the last resort, the only setting
+// that differs among those that concern the root's stage.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -43,7 +44,38 @@ bool IsOfAgent(std::string_view key) {
                      [&](std::string_view section) { return key.starts_with(section); });
 }
 
+// Another algorithm rounds otherwise, and computes nothing else.
+constexpr double kLargestRounding = 1e-3;
+
+bool IsOfConvolution(const Evidence& evidence) {
+  if (evidence.root.class_name.find("Conv") != std::string::npos) return true;
+  return evidence.root.kind == Kind::kWeightGrad && evidence.HasRootPair() &&
+         evidence.a.root->layout->shape.size() >= 4;
+}
+
 }  // namespace
+
+Found FindConvolutionLibrary(const Evidence& evidence) {
+  constexpr std::string_view kKeys[] = {"torch.mkldnn.enabled", "torch.cudnn.benchmark",
+                                        "torch.cudnn.deterministic", "cudnn.version"};
+  const Stage stage = evidence.root.stage;
+  const bool computed = stage == Stage::kForward || stage == Stage::kBackward || stage == Stage::kGrad;
+  const double distance = evidence.root.distance.value_or(0);
+  if (!computed || !(distance > 0) || distance > kLargestRounding || !IsOfConvolution(evidence))
+    return std::nullopt;
+  for (const ConfigDifference& difference : CompareConfig(evidence.a.config, evidence.b.config)) {
+    if (std::find(std::begin(kKeys), std::end(kKeys), difference.key) == std::end(kKeys)) continue;
+    const std::string a = difference.a.value_or("not set"), b = difference.b.value_or("not set");
+    return Cause{.rule = "convolution_library",
+                 .text = difference.key + " is " + InBoth(evidence, a, b) +
+                         ": convolutions may be computed by another algorithm, which rounds more coarsely",
+                 .confidence = Confidence::kLikely,
+                 .key = difference.key,
+                 .a = a,
+                 .b = b};
+  }
+  return std::nullopt;
+}
 
 Found FindConfiguration(const Evidence& evidence) {
   std::vector<ConfigDifference> concerning;

@@ -4,6 +4,7 @@
 
 #include "common/names.h"
 #include "server/query/settings/config_at.h"
+#include "server/query/settings/scheduled.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -89,6 +90,15 @@ void FindLaunches(const CauseQuestion& question, Evidence& evidence) {
   evidence.b.launched_here = *first_b == step && *first_a < step;
 }
 
+void CompareLaunches(Evidence& evidence) {
+  Side &a = evidence.a, &b = evidence.b;
+  const Launch of_a{.view = *a.view, .attempt = a.attempt, .rank = a.rank};
+  const Launch of_b{.view = *b.view, .attempt = b.attempt, .rank = b.rank};
+  evidence.launched_together = BeginTogether(of_a, of_b);
+  AlignScheduled(of_a, of_b, a.config, b.config);
+  evidence.first_update = FirstStep(a) == evidence.root.step && FirstStep(b) == evidence.root.step;
+}
+
 Result<std::vector<Pair>> MatchPairs(const CauseQuestion& question, std::uint64_t step, const StepData& of_a,
                                      const StepData& of_b) {
   const auto [attempt_a, attempt_b] = question.steps.at(step);
@@ -170,6 +180,7 @@ Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& st
   if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
   STATCOLLECT_RETURN_IF_ERROR(FillSide(question, /*of_a=*/false, evidence.b));
   FindLaunches(question, evidence);
+  CompareLaunches(evidence);
   auto at = MatchPairs(question, question.root.step, evidence.a.at, evidence.b.at);
   if (!at.ok()) return at.status();
   evidence.at = *std::move(at);

@@ -52,6 +52,8 @@ struct Evidence {
   Side a, b;
   std::vector<Pair> at, before;              // in A's order of execution
   std::optional<std::uint64_t> step_before;  // the compared step before the root's
+  bool launched_together = false;            // the launches that the root's step belongs to begin at one step
+  bool first_update = false;                 // the root's step is the first of both runs
 
   bool HasRootPair() const { return a.root != nullptr && b.root != nullptr; }
   std::vector<Pair> PairsOf(Kind kind) const;  // of the root's step, in training

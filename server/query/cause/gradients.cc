@@ -155,38 +155,56 @@ Meant AsClipping(const Evidence& evidence, double factor) {
   return meaning;
 }
 
+// Where the runs have other numbers of them, it is not known which one divides.
+Meant AsCountRatio(const Evidence& evidence, double factor, const char* what, const char* key,
+                   std::uint32_t a, std::uint32_t b) {
+  const double ratio = a > 0 ? static_cast<double>(b) / a : 1;
+  if (a == b || b == 0 || (!Near(factor, ratio, kMatches) && !Near(1 / factor, ratio, kMatches)))
+    return std::nullopt;
+  const std::string text_a = std::to_string(a), text_b = std::to_string(b);
+  return Meaning{.rule = "gradient_scale",
+                 .text = std::string("the number of ") + what + " is " + InBoth(evidence, text_a, text_b) +
+                         ", in the same ratio",
+                 .key = key,
+                 .a = text_a,
+                 .b = text_b};
+}
+
 Meant AsCount(const Evidence& evidence, double factor) {
   const bool grad = evidence.root.stage == Stage::kGrad;
-  const std::uint32_t micro_batches = std::max(evidence.a.micro_batches, evidence.b.micro_batches);
-  const std::uint32_t world = std::max(evidence.a.world_size, evidence.b.world_size);
+  const std::uint32_t world_a = evidence.a.world_size, world_b = evidence.b.world_size;
+  const std::uint32_t micro_a = evidence.a.micro_batches, micro_b = evidence.b.micro_batches;
   const auto is = [&](std::uint32_t count) {
     return count > 1 && (Near(factor, count, kMatches) || Near(1 / factor, count, kMatches));
   };
   const Side &larger = factor > 1 ? evidence.b : evidence.a, &smaller = factor > 1 ? evidence.a : evidence.b;
   // Activations' gradients are not summed over ranks.
-  if (grad && is(world))
+  if (grad && world_a == world_b && is(world_a))
     return Meaning{.rule = "gradient_scale",
-                   .text = "there are " + std::to_string(world) + " ranks: " + larger.name() +
+                   .text = "there are " + std::to_string(world_a) + " ranks: " + larger.name() +
                            " sums gradients over them where " + smaller.name() + " averages",
                    .key = "world_size",
-                   .a = std::to_string(evidence.a.world_size),
-                   .b = std::to_string(evidence.b.world_size)};
-  if (is(micro_batches))
+                   .a = std::to_string(world_a),
+                   .b = std::to_string(world_b)};
+  if (micro_a == micro_b && is(micro_a))
     return Meaning{.rule = "gradient_scale",
-                   .text = "there are " + std::to_string(micro_batches) +
-                           " micro-batches: " + smaller.name() + " divides the loss by their number, " +
-                           larger.name() + " does not",
+                   .text = "there are " + std::to_string(micro_a) + " micro-batches: " + smaller.name() +
+                           " divides the loss by their number, " + larger.name() + " does not",
                    .key = "micro_batches",
-                   .a = std::to_string(evidence.a.micro_batches),
-                   .b = std::to_string(evidence.b.micro_batches)};
-  return std::nullopt;
+                   .a = std::to_string(micro_a),
+                   .b = std::to_string(micro_b)};
+  if (auto ranks = grad ? AsCountRatio(evidence, factor, "ranks", "world_size", world_a, world_b) : Meant())
+    return ranks;
+  return AsCountRatio(evidence, factor, "micro-batches", "micro_batches", micro_a, micro_b);
 }
 
 // A setting whose values have the same ratio.
 Meant AsSetting(const Evidence& evidence, double factor) {
   for (const ConfigDifference& setting : CompareConfig(evidence.a.config, evidence.b.config)) {
-    if (!setting.a || !setting.b || setting.key.starts_with("env.") || setting.key.starts_with("random."))
-      continue;
+    const auto is_of = [&](std::string_view section) { return setting.key.starts_with(section); };
+    if (!setting.a || !setting.b) continue;
+    // No gradient depends on what the optimizer makes of it, or on the machine.
+    if (is_of("env.") || is_of("random.") || is_of("optimizer.") || is_of("hardware.")) continue;
     const auto a = ParseDouble(*setting.a), b = ParseDouble(*setting.b);
     if (!a || !b || *a == 0 || *b == 0) continue;
     if (!Near(factor, *b / *a, kMatches) && !Near(factor, *a / *b, kMatches)) continue;

@@ -90,7 +90,7 @@ Found FirstOf(const Evidence& evidence, const std::string& module, Confidence co
   for (const ChangedSetting& changed : ChangedSettings(evidence.a.config, evidence.b.config, module)) {
     // A parameter that is not trained changes gradients only.
     const Stage stage = evidence.root.stage;
-    if (changed.setting == "requires_grad" && (stage == Stage::kForward || stage == Stage::kLoss)) continue;
+    if (changed.setting == kRequiresGrad && (stage == Stage::kForward || stage == Stage::kLoss)) continue;
     return MakeCause(evidence, changed, RanBefore(evidence, changed) ? Confidence::kPossible : confidence);
   }
   return std::nullopt;
@@ -138,6 +138,9 @@ Found FindModuleSetting(const Evidence& evidence) {
   const Divergence& root = evidence.root;
   const bool computed = root.stage == Stage::kForward || root.stage == Stage::kBackward ||
                         root.stage == Stage::kGrad || root.kind == Kind::kBuffer;
+  // An optimizer does not move a parameter that is not trained.
+  if (root.stage == Stage::kOptimizer && IsOfParameter(root.kind))
+    return FirstOf(evidence, root.activation, Confidence::kCertain);
   const bool of_other_form = root.reason == Reason::kShape || root.reason == Reason::kDType ||
                              root.reason == Reason::kMissingInA || root.reason == Reason::kMissingInB;
   if (!computed && !(root.stage == Stage::kWeights && of_other_form)) return std::nullopt;

@@ -1,6 +1,5 @@
 // Settings of parameter groups, in the root's step or, where updates were not recorded, before it.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -12,20 +11,10 @@
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
 #include "server/query/settings/config_diff.h"
-#include "server/query/settings/other_settings.h"
+#include "server/query/settings/optimizer_keys.h"
 
 namespace statcollect::query::cause {
 namespace {
-
-// State that the learning rate and the small number in the denominator do not enter.
-constexpr std::array<std::string_view, 10> kGradientState = {
-    "exp_avg",  "exp_avg_sq", "max_exp_avg_sq", "exp_inf",  "momentum_buffer", "square_avg",
-    "grad_avg", "sum",        "step",           "acc_delta"};
-
-template <std::size_t N>
-bool Has(const std::array<std::string_view, N>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 struct Different {
   Group group;
@@ -74,10 +63,14 @@ std::set<std::string> ScalarsOf(const Evidence& evidence, std::string_view setti
   return names;
 }
 
-// Both runs have the scalar and it differs in the step.
+// Both runs have the scalar and it differs in the step. A weight decay holds until the next one; a learning
+// rate that is not there belongs to an update that was not made.
 std::optional<Different> CompareScalar(const Evidence& evidence, const std::string& name,
                                        const std::string& setting, std::uint64_t step) {
-  const auto a = evidence.a.LatestScalar(name, step), b = evidence.b.LatestScalar(name, step);
+  const auto in_force = [&](const Side& side) {
+    return setting == "lr" ? side.ScalarAt(name, step) : side.LatestScalar(name, step);
+  };
+  const auto a = in_force(evidence.a), b = in_force(evidence.b);
   if (!a || !b || *a == *b || (std::isnan(*a) && std::isnan(*b))) return std::nullopt;
   const auto [text_a, text_b] = NumberTexts(*a, *b);
   return Different{.group = *ParseOptimizerScalar(name, setting),
@@ -95,7 +88,8 @@ std::optional<Different> CompareScalar(const Evidence& evidence, const std::stri
 std::vector<Different> DifferencesIn(const Evidence& evidence, std::uint64_t step) {
   std::vector<Different> found;
   std::set<std::pair<Group, std::string>> told;
-  for (const char* setting : {"lr", "weight_decay"}) {
+  for (const std::string_view name_of_setting : kScalarSettings) {
+    const std::string setting(name_of_setting);
     for (const std::string& name : ScalarsOf(evidence, setting)) {
       if (evidence.a.LatestScalar(name, step) && evidence.b.LatestScalar(name, step))
         told.insert({*ParseOptimizerScalar(name, setting), setting});
@@ -111,6 +105,8 @@ std::vector<Different> DifferencesIn(const Evidence& evidence, std::uint64_t ste
   for (const ConfigDifference& difference : config) {
     const auto key = ParseOptimizerKey(difference.key);
     if (!key || IsWithoutEffect(key->second) || told.contains(*key)) continue;
+    if (evidence.first_update && !ActsInFirstUpdate(difference.key, evidence.a.config, evidence.b.config))
+      continue;
     // Where one run has more groups, their number says more than the settings of those that are new.
     if (!key->first.group.empty() && (!difference.a || !difference.b) && groups_differ) continue;
     found.push_back({.group = key->first,
@@ -123,12 +119,17 @@ std::vector<Different> DifferencesIn(const Evidence& evidence, std::uint64_t ste
   return found;
 }
 
-bool Concerns(const Different& one, const Divergence& root) {
-  if (!one.group.model.empty() && one.group.model[0] >= 'a' && one.group.model[0] <= 'z' &&
-      !root.activation.starts_with(one.group.model + "."))
-    return false;  // a model that was given a name, and the tensor is not one of it
-  if (root.kind != Kind::kOptimizerState || !Has(kGradientState, root.output_path)) return true;
-  return one.setting != "lr" && one.setting != "eps";
+// Tensors of a model that was given a name begin with it; those of one that goes by its class do not.
+bool IsNamed(const Evidence& evidence, const std::string& model) {
+  if (model.empty() || model[0] < 'A' || model[0] > 'Z') return !model.empty();
+  return std::any_of(evidence.at.begin(), evidence.at.end(),
+                     [&](const Pair& pair) { return pair.key().name.starts_with(model + "."); });
+}
+
+bool Concerns(const Evidence& evidence, const Different& one) {
+  const Divergence& root = evidence.root;
+  if (IsNamed(evidence, one.group.model) && !root.activation.starts_with(one.group.model + ".")) return false;
+  return root.kind != Kind::kOptimizerState || EntersState(one.setting, root.output_path);
 }
 
 // The groups of the optimizer that are known to have the setting at all.
@@ -182,8 +183,8 @@ std::optional<double> UpdateFactor(const Evidence& evidence) {
 // Nothing: another group's.
 std::optional<Confidence> ConfidenceOf(const Evidence& evidence, const Different& one,
                                        std::size_t different) {
-  if (!one.scalar && one.setting == "lr")
-    return Confidence::kLikely;  // a scheduler may have changed it since
+  // A program may have changed it since.
+  if (!one.scalar && (one.setting == "lr" || !evidence.launched_together)) return Confidence::kLikely;
   if (one.group.group.empty() || one.group.group == "*") return Confidence::kLikely;
   if (different >= GroupsKnown(evidence, one)) return Confidence::kCertain;
   const auto factor = UpdateFactor(evidence);
@@ -206,7 +207,7 @@ Cause MakeCause(const Evidence& evidence, const Different& one, Confidence confi
 
 Found AtRoot(const Evidence& evidence) {
   auto differences = DifferencesIn(evidence, evidence.root.step);
-  std::erase_if(differences, [&](const Different& one) { return !Concerns(one, evidence.root); });
+  std::erase_if(differences, [&](const Different& one) { return !Concerns(evidence, one); });
   Found best;
   for (const Different& one : differences) {
     const auto of_setting = static_cast<std::size_t>(
@@ -230,15 +231,13 @@ Found Before(const Evidence& evidence) {
   // Weights that were recorded and agree rule out every update up to theirs.
   const std::uint64_t first = HasWeights(evidence.before) ? *evidence.step_before + 1 : 0;
   std::optional<Different> earliest;
-  for (const char* setting : {"lr", "weight_decay"}) {
-    for (const std::string& name : ScalarsOf(evidence, setting)) {
-      for (const ScalarRecord& scalar : evidence.b.scalars) {
-        if (scalar.name != name || scalar.step < first || scalar.step >= step) continue;
-        auto one = CompareScalar(evidence, name, setting, scalar.step);
-        if (!one || !Concerns(*one, evidence.root)) continue;
-        if (!earliest || one->step < earliest->step) earliest = std::move(one);
-        break;
-      }
+  for (const Side* side : {&evidence.a, &evidence.b}) {
+    for (const ScalarRecord& scalar : side->scalars) {
+      if (scalar.step < first || scalar.step >= step || (earliest && scalar.step >= earliest->step)) continue;
+      const auto setting = ScalarSettingOf(scalar.name);
+      if (!setting) continue;
+      auto one = CompareScalar(evidence, scalar.name, std::string(*setting), scalar.step);
+      if (one && Concerns(evidence, *one)) earliest = std::move(one);
     }
   }
   if (!earliest) return std::nullopt;

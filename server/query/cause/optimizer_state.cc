@@ -56,14 +56,14 @@ struct Fresh {
   bool Mostly() const { return states > 0 && 3 * fresh >= 2 * states; }
 };
 
-Fresh CountFreshState(const Side& side) {
+Fresh CountFreshState(const StepData& step) {
   constexpr double kMultiple = 1e-3;
   Fresh count;
-  for (const Observation& seen : side.at.observations) {
+  for (const Observation& seen : step.observations) {
     const TensorKey& key = seen.def->key;
     const bool linear = key.output_path == "exp_avg" || key.output_path == "momentum_buffer";
     if (key.kind != Kind::kOptimizerState || !linear || seen.stats->numel < 16) continue;
-    const Observation* gradient = Find(side.at, Kind::kWeightGrad, key.name, Mode::kTrain);
+    const Observation* gradient = Find(step, Kind::kWeightGrad, key.name, Mode::kTrain);
     if (gradient == nullptr) continue;
     const auto fit = FitFactor(*gradient, seen);
     if (!fit) continue;
@@ -78,10 +78,15 @@ std::string Launched(const Side& side, const Evidence& evidence) {
   return side.name() + " was launched again " + evidence.AtStep();
 }
 
+// Not where it is a multiple in every step, as without momentum.
+bool BeginsAtZero(const Side& side) {
+  return CountFreshState(side.at).Mostly() && (side.launched_here || !CountFreshState(side.before).Mostly());
+}
+
 Found FindFreshState(const Evidence& evidence) {
   const bool first = !evidence.step_before && !evidence.a.launched_here && !evidence.b.launched_here;
   if (first) return std::nullopt;
-  const bool fresh_a = CountFreshState(evidence.a).Mostly(), fresh_b = CountFreshState(evidence.b).Mostly();
+  const bool fresh_a = BeginsAtZero(evidence.a), fresh_b = BeginsAtZero(evidence.b);
   if (fresh_a == fresh_b) return std::nullopt;
   const Side &lost = fresh_a ? evidence.a : evidence.b, &kept = fresh_a ? evidence.b : evidence.a;
   Cause cause{.rule = lost.launched_here ? "resume" : "optimizer_state", .confidence = Confidence::kCertain};

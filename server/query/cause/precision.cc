@@ -24,6 +24,8 @@ constexpr std::array<Format, 3> kFormats = {Format{"bfloat16", 8, 0x1p-9, true},
                                             Format{"float16", 11, 0x1p-12, true},
                                             Format{"TF32", 11, 0x1p-12, false}};
 
+constexpr double kRoundingsMax = 16;
+
 // Whether the number has so many significant bits at most.
 bool HasBits(double value, int bits) {
   int exponent = 0;
@@ -103,7 +105,13 @@ Found AsGrid(const Evidence& evidence, const ConfigDifference* setting) {
     const bool in_b = OnGrid(b, format.bits) && OffGrid(a, format.bits);
     const bool in_a = OnGrid(a, format.bits) && OffGrid(b, format.bits);
     if (!in_a && !in_b) continue;
-    Cause cause{.rule = "cast", .confidence = Confidence::kLikely, .key = evidence.root.activation};
+    // A cast somewhere before adds up to a few times its rounding; what is further away differs for another
+    // reason, which took the values off the grid.
+    const bool near = a.stats->numel != b.stats->numel || !HaveSketches(a, b) ||
+                      Measure(a, b, /*interval=*/false).value <= kRoundingsMax * format.rounding;
+    Cause cause{.rule = "cast",
+                .confidence = near ? Confidence::kLikely : Confidence::kPossible,
+                .key = evidence.root.activation};
     cause.text = Narrowed(evidence, in_b ? evidence.b : evidence.a) + " has values of " +
                  std::string(format.name) + " precision, in " + (in_b ? evidence.a : evidence.b).name() +
                  " of " + std::string(Name(a.layout->dtype));

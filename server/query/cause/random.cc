@@ -143,9 +143,10 @@ Found FindRandomState(const Evidence& evidence) {
   if (root.stage != Stage::kWeights && root.stage != Stage::kBatch && root.stage != Stage::kForward)
     return std::nullopt;
   if (root.reason != Reason::kNumeric && root.reason != Reason::kBitwise) return std::nullopt;
+  // One weight that differs was not drawn from another state.
+  if (root.stage == Stage::kWeights && !MostWeightsDiffer(evidence)) return std::nullopt;
   const auto seed = FindSeed(evidence);
-  if (seed &&
-      (root.stage == Stage::kBatch || (root.stage == Stage::kWeights && MostWeightsDiffer(evidence)))) {
+  if (seed && root.stage != Stage::kForward) {
     return Cause{.rule = "random_state",
                  .text = "the seed is " + InBoth(evidence, *seed->a, *seed->b) + " (" + seed->key + ")",
                  .confidence = Confidence::kLikely,

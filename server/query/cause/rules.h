@@ -1,4 +1,4 @@
-// The rules, a group a file. Each says nothing where it does not hold; docs/verdict.md says when it does and
+// The rules, a group a file. Each says nothing where it does not hold; docs/causes.md says when it does and
 // with which confidence.
 #ifndef STATCOLLECT_SERVER_QUERY_CAUSE_RULES_H_
 #define STATCOLLECT_SERVER_QUERY_CAUSE_RULES_H_
@@ -21,6 +21,8 @@ Found FindModelStructure(const Evidence& evidence);  // model_structure
 Found FindEvaluationOnly(const Evidence& evidence);  // evaluation_only
 // module_setting.cc
 Found FindModuleSetting(const Evidence& evidence);  // module_setting
+// untrained.cc
+Found FindUntrained(const Evidence& evidence);  // requires_grad, not_in_optimizer, no_gradient
 // optimizer_setting.cc
 Found FindOptimizerSetting(const Evidence& evidence);  // learning_rate, weight_decay, betas, ...
 // optimizer_state.cc
@@ -43,7 +45,8 @@ Found FindCast(const Evidence& evidence);  // cast
 Found FindDropout(const Evidence& evidence);      // dropout
 Found FindRandomState(const Evidence& evidence);  // random_state
 // configuration.cc
-Found FindConfiguration(const Evidence& evidence);  // configuration
+Found FindConvolutionLibrary(const Evidence& evidence);  // convolution_library
+Found FindConfiguration(const Evidence& evidence);       // configuration
 
 }  // namespace statcollect::query::cause
 

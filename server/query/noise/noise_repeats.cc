@@ -45,7 +45,7 @@ Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(Store& store, RunView& a,
     if (run == a.run()) {
       return Status(
           Code::kInvalidArgument,
-          "noise of run '" + run + "': a run does not repeat itself; name runs of the same training");
+          "noise of run '" + run + "': a run is not its own repeat; expected runs of the same training");
     }
     auto view = RunView::Open(store, run);
     if (!view.ok()) return view.status();

@@ -1,4 +1,4 @@
-// Ranks that were fed the same data.
+// Finds ranks that got the same data.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_BATCHES_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_BATCHES_H_
 
@@ -16,12 +16,12 @@ class BatchCheck {
   BatchCheck(const KeyTable& keys, FindingList& findings) : keys_(keys), findings_(findings) {}
 
   void Check(const GroupStep& at);
-  // Whether any two ranks were fed the same data so far.
+  // Whether any two ranks have got the same data so far.
   bool HasFound() const { return !same_.empty(); }
   void Conclude();
 
  private:
-  // Everything a rank was fed in a micro-batch, as one number.
+  // All inputs of a rank in a micro-batch, as one number.
   struct Fed {
     std::uint64_t sum = 0;
     bool varied = false;

@@ -1,4 +1,4 @@
-// What the checks of a run have found so far, and the notes of the report.
+// Collects the findings of all checks of a run, and the notes of the report.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_FINDING_LIST_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_FINDING_LIST_H_
 
@@ -18,26 +18,27 @@
 
 namespace statcollect::query {
 
-// Findings of one reason about the same ranks become one, which names the first place and counts the others.
-// Not thread-safe.
+// Findings with the same reason and ranks become one, which names the first place and counts the others. Not
+// thread-safe.
 class FindingList {
  public:
   explicit FindingList(const KeyTable& keys) : keys_(keys) {}
 
-  // A finding about this tensor in this step, for the caller to complete.
+  // A finding about this tensor in this step, to be completed by the caller.
   RankFinding About(std::uint32_t id, RankReason reason, std::uint64_t step) const;
-  // Adds to the finding of this reason and ranks, or makes it. `cell`: where it is in its step. `of`: findings
-  // with another one stay apart. The reference is valid until the next call.
+  // Adds to the finding with this reason and these ranks, or creates it. `cell`: its position in the step.
+  // `of`: findings with different values stay separate. The reference is valid until the next call.
   RankFinding& Add(RankFinding finding, const TensorCell& cell, const std::string& of = {});
-  // Removes what says that replicas differ in weights, gradients or optimizer state.
+  // Removes findings about replicas that differ in weights, gradients or optimizer state.
   void RemoveReplicaDifferences();
 
-  // Notes beyond the first 50 are left out.
+  // Keeps the first 50 notes.
   void Note(const std::string& note);
-  // The first one of a topic.
+  // Keeps the first note of a topic.
   void NoteOnce(const std::string& topic, const std::string& note);
 
-  // Once, in the end: by step, then in the order of the step, at most `top`, each with its sentence.
+  // Call once, at the end: returns at most `top` findings, each with its sentence, by step, then in the order
+  // of the step.
   std::vector<RankFinding> TakeFindings(std::size_t top);
   std::vector<std::string> TakeNotes() { return std::move(notes_); }
 

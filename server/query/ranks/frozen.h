@@ -1,4 +1,5 @@
-// Weights of each rank over the steps: which never change although they have a gradient.
+// Follows each rank's weights over the steps, and finds those that never change although they have a
+// gradient.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_FROZEN_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_FROZEN_H_
 
@@ -16,11 +17,11 @@ class FrozenCheck {
  public:
   FrozenCheck(const KeyTable& keys, FindingList& findings) : keys_(keys), findings_(findings) {}
 
-  // Steps of each rank in ascending order.
+  // Call it with each rank's steps in ascending order.
   void Follow(const GroupStep& at);
-  // Whether the rank's weight had these contents in the step before, as far as it was followed.
+  // Whether the rank's weight had this content in the previous step, as far as it was followed.
   bool Had(std::uint32_t rank, std::uint32_t slot, std::uint64_t hash) const;
-  // `steps`: of the report.
+  // `steps`: those of the report.
   void Conclude(const std::optional<StepRange>& steps);
 
  private:
@@ -28,9 +29,9 @@ class FrozenCheck {
   struct WeightHistory {
     std::uint64_t hash = 0;
     bool seen = false, changed = false;
-    std::uint32_t still = 0;  // steps in which it stayed although its gradient was not zero
+    std::uint32_t still = 0;  // steps in which it did not change although its gradient was not zero
     std::uint64_t first_still = 0;
-    double gradient = 0;  // rms in the first of them
+    double gradient = 0;  // rms of the gradient in the first of them
   };
 
   void FollowRank(std::uint64_t step, const std::vector<TensorCell>& cells,

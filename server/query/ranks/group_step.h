@@ -1,4 +1,4 @@
-// One step of a group of replicas, put together rank by rank.
+// One step of a group of replicas, collected rank by rank.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_GROUP_STEP_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_GROUP_STEP_H_
 
@@ -20,22 +20,22 @@ struct GroupStep {
   std::uint64_t step = 0;
   std::size_t attempt = 0, group = 0;
   const Ranks* ranks = nullptr;
-  std::vector<bool> recorded;                    // by rank's index
-  std::optional<RankStep> reference;             // of the first that recorded something
-  std::vector<std::vector<TensorCell>> cells;    // by rank's index, by key
+  std::vector<bool> recorded;                    // by index of the rank
+  std::optional<RankStep> reference;             // of the first rank that recorded something
+  std::vector<std::vector<TensorCell>> cells;    // by index of the rank, then key
   std::map<std::uint32_t, Comparison> measured;  // by key: a rank that differs from the reference
 };
 
-// Measures distances while two ranks' records are at hand, and keeps only the reference rank's. Not
+// Measures distances while the records of two ranks are in memory, and keeps only the reference rank's. Not
 // thread-safe.
 class GroupCollector {
  public:
-  // Borrows all of them.
+  // Borrows all arguments.
   GroupCollector(const RanksRequest& request, const std::vector<Ranks>& groups, KeyTable& keys)
       : request_(request), groups_(groups), keys_(keys) {}
 
-  // The ranks of a group in their order. Returns the group's step with its last rank, otherwise null; it is
-  // valid until the next call.
+  // Takes the ranks of a group in order. With the last rank it returns the group's step, valid until the next
+  // call; otherwise null.
   const GroupStep* Add(RankStep& read);
 
  private:

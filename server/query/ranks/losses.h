@@ -1,4 +1,4 @@
-// Losses that were equal on all ranks, as reduced ones are, until a step in which they differ.
+// Checks losses that were equal on all ranks, as reduced ones are, until a step in which they differ.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_LOSSES_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_LOSSES_H_
 
@@ -19,12 +19,12 @@ namespace statcollect::query {
 
 class LossCheck {
  public:
-  // Borrows all of them. `ranks`: those the request is about. `batches` must have checked a step before it is
+  // Borrows all arguments. `ranks`: the requested ones. `batches` must have checked a step before it is
   // checked here.
   LossCheck(RunView& view, const Ranks& ranks, const BatchCheck& batches, FindingList& findings)
       : view_(view), ranks_(ranks), batches_(batches), findings_(findings) {}
 
-  // Steps in ascending order.
+  // Call it with steps in ascending order.
   Status Check(const GroupStep& at);
 
  private:
@@ -32,7 +32,7 @@ class LossCheck {
   using RankValues = std::vector<std::pair<std::uint32_t, double>>;
   struct History {
     std::uint64_t agreeing = 0;
-    bool done = false;  // it differs by nature, or has been reported
+    bool done = false;  // it differs from the start, or has been reported
   };
 
   Status ReadScalars(const GroupStep& at);
@@ -45,7 +45,7 @@ class LossCheck {
   const BatchCheck& batches_;
   FindingList& findings_;
   std::map<std::pair<std::size_t, std::string>, History> losses_;  // by group
-  std::map<std::uint32_t, std::vector<ScalarRecord>> scalars_;     // of the span, by rank
+  std::map<std::uint32_t, std::vector<ScalarRecord>> scalars_;     // of the current span of steps, by rank
   std::uint64_t span_ = ~std::uint64_t{0};
   std::size_t span_attempt_ = 0;
 };

@@ -1,4 +1,4 @@
-// Ranks, steps and weights that some ranks lack and others have.
+// Finds ranks, steps and weights that only some ranks have.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_MISSING_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_MISSING_H_
 
@@ -19,19 +19,19 @@ class MissingCheck {
  public:
   using IsStreamOpen = std::function<bool(AttemptId, std::uint32_t)>;
 
-  // Borrows all of them; `is_open` may be empty.
+  // Borrows all arguments; `is_open` may be empty.
   MissingCheck(RunView& view, const IsStreamOpen& is_open, const ReplicaLayout& layout, const KeyTable& keys,
                FindingList& findings)
       : view_(view), is_open_(is_open), layout_(layout), keys_(keys), findings_(findings) {}
 
-  // Ranks of the newest attempt's world that the run does not have. `step`: that the finding names.
+  // Reports ranks of the newest launch that the run does not have. `step`: named in the finding.
   void CheckRanks(std::uint64_t step);
   void Check(const GroupStep& at);
-  // `steps`: that were checked, each with the index of its attempt.
+  // `steps`: the checked ones, each with the index of its attempt.
   void Conclude(const std::map<std::uint64_t, std::size_t>& steps);
 
  private:
-  // Steps that a rank did not record and others of its group did.
+  // Steps that a rank lacks and others of its group have.
   struct MissingSteps {
     std::uint64_t count = 0, first = 0, last = 0;
   };
@@ -48,7 +48,7 @@ class MissingCheck {
   const KeyTable& keys_;
   FindingList& findings_;
   std::map<std::uint32_t, MissingSteps> missing_;    // by rank
-  std::map<std::uint32_t, std::uint64_t> recorded_;  // steps, by rank
+  std::map<std::uint32_t, std::uint64_t> recorded_;  // number of steps, by rank
 };
 
 }  // namespace statcollect::query

@@ -1,4 +1,4 @@
-// Batches, activations and their gradients that are NaN or infinite on some ranks only.
+// Finds batches, activations and their gradients that are NaN or infinite on only some ranks.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_NONFINITE_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_NONFINITE_H_
 

@@ -1,4 +1,4 @@
-// Activations whose norm on one rank is unlike that of its peers, step after step.
+// Finds activations whose norm on one rank is far from that of its peers, step after step.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_OUTLIERS_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_OUTLIERS_H_
 
@@ -18,16 +18,16 @@ class OutlierCheck {
   OutlierCheck(const KeyTable& keys, FindingList& findings) : keys_(keys), findings_(findings) {}
 
   void Check(const GroupStep& at);
-  // Only what lasts is a finding.
+  // Reports only outliers that last.
   void Conclude(const std::vector<Ranks>& groups);
 
  private:
   struct History {
     std::uint64_t first_step = 0, hits = 0, first_checked = 0;
     double value = 0, median = 0;
-    TensorCell cell;  // in the first of them
+    TensorCell cell;  // of the first of these steps
   };
-  // A tensor's norms over the ranks, as logarithms.
+  // The logarithms of a tensor's norms on all ranks.
   struct Norms {
     std::uint32_t id = 0;
     double median = 0, spread = 0;

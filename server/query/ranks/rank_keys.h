@@ -1,4 +1,4 @@
-// The tensors of all ranks and attempts of a check, numbered, and which weight belongs to which gradient.
+// Numbers the tensors of all ranks and attempts of a check, and maps gradients to their weights.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_RANK_KEYS_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_RANK_KEYS_H_
 
@@ -14,7 +14,7 @@
 
 namespace statcollect::query {
 
-// What the check makes of a kind. Replicas must agree on those up to kGradient.
+// The role of a kind in the check. Replicas must agree on roles up to kGradient.
 enum class TensorRole : std::uint8_t { kWeight, kState, kGradient, kBatch, kActivation };
 
 TensorRole RoleOf(const TensorKey& key);
@@ -25,15 +25,16 @@ struct KeyInfo {
   TensorKey key;
   std::string class_name;
   TensorRole role = TensorRole::kActivation;
-  std::uint32_t slot = 0;  // the same tensor after an update: key without call, `init` as `train`
-  std::int64_t weight = -1, gradient = -1;  // key of the same name after the update; gradient before it
-  bool agreed = false;                      // all replicas were equal bit for bit in an earlier step
+  std::uint32_t slot = 0;  // of the same tensor after an update: key without call, with `init` as `train`
+  // key of the same name after the update; of its gradient before it
+  std::int64_t weight = -1, gradient = -1;
+  bool agreed = false;  // all replicas were equal bit for bit in an earlier step
 };
 
 // Not thread-safe.
 class KeyTable {
  public:
-  // The number of a rank's tensor; numbers it, its slot and its counterpart if they are new.
+  // The number of a rank's tensor; assigns numbers to it, its slot and its counterpart if they are new.
   std::uint32_t IdOf(std::size_t attempt, std::uint32_t rank, const TensorDef& def);
   // Null if no rank has it.
   const KeyInfo* Find(const TensorKey& key) const;
@@ -50,7 +51,7 @@ class KeyTable {
   std::map<std::pair<std::size_t, std::uint32_t>, std::vector<std::int64_t>> id_of_def_;  // attempt, rank
 };
 
-// Whether replicas must agree on the tensor: it is neither sharded nor an expert of its rank.
+// Whether replicas must agree on the tensor: it is neither sharded nor an expert.
 bool IsCompared(const KeyInfo& info, const ReplicaLayout& layout);
 
 }  // namespace statcollect::query

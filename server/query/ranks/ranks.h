@@ -1,4 +1,4 @@
-// The cross-rank check inside one run: what must be equal on all replicas, and what is unlike its peers.
+// The cross-rank check of one run: what must be equal on all replicas, and what differs from its peers.
 // docs/ranks.md has the rules and their limits.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_RANKS_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_RANKS_H_
@@ -47,36 +47,37 @@ std::string_view Name(RankReason reason);  // "weights_differ"
 
 inline constexpr std::uint32_t kFindingsDefault = 100;
 // A norm is an outlier if its logarithm is further from the median over the ranks than kOutlierSpreads robust
-// standard deviations, and at least by kOutlierRatio. Needs kOutlierRanksMin ranks.
+// standard deviations, and by at least kOutlierRatio. Needs kOutlierRanksMin ranks.
 inline constexpr double kOutlierSpreads = 10, kOutlierRatio = 2;
 inline constexpr std::size_t kOutlierRanksMin = 4;
 
 struct RanksRequest {
   std::string run;
-  std::string steps;                 // as StepSet::Parse
+  std::string steps;                 // as for StepSet::Parse
   std::vector<std::uint32_t> ranks;  // empty: all
   std::vector<Kind> kinds;           // empty: all, and the losses; otherwise only these
-  std::optional<double> tolerance;   // relative L2; absent: bit for bit where ranks have been, else by dtype
-  std::uint32_t top = 0;             // findings; 0: kFindingsDefault
+  // relative L2; absent: bit for bit if ranks have agreed so before, otherwise by dtype
+  std::optional<double> tolerance;
+  std::uint32_t top = 0;  // maximum number of findings; 0: kFindingsDefault
 };
 
 struct RankFinding {
   std::uint64_t step = 0;  // the first one
   std::uint32_t micro_batch = 0;
   Stage stage = Stage::kUnspecified;
-  Kind kind = Kind::kUnspecified;  // unspecified: no tensor
+  Kind kind = Kind::kUnspecified;  // unspecified: not about a tensor
   std::string activation, output_path;
   std::uint32_t call = 0;
   std::string class_name, mode;
   RankReason reason = RankReason::kUnspecified;
-  Ranks ranks;            // it is about these
-  Ranks others;           // what they were compared with; empty: nothing, or all of `ranks` among themselves
+  Ranks ranks;            // the affected ranks
+  Ranks others;           // the ranks they were compared with; empty: none, or `ranks` among themselves
   bool outvoted = false;  // more than half of the replicas agree against `ranks`
   std::optional<double> distance, tolerance;
   DistanceKind distance_kind = DistanceKind::kUnspecified;
   std::optional<double> value, expected;  // rms, loss or norm of the gradient; median or the others'
-  std::uint64_t activations = 1;          // distinct tensors of which the same is true
-  std::uint64_t steps = 1;                // in which it is true of any of them
+  std::uint64_t activations = 1;          // number of distinct tensors affected
+  std::uint64_t steps = 1;                // number of steps affected
   std::uint64_t last_step = 0;
   bool propagated = false;  // an earlier finding about these ranks explains it
   std::string text;         // one sentence
@@ -86,18 +87,18 @@ struct RanksReport {
   std::string run;
   RanksVerdict verdict = RanksVerdict::kUnspecified;
   std::vector<RankFinding> findings;  // by step, then in the order of the step
-  Compared compared;                  // tensors of a rank, against its replicas
+  Compared compared;                  // tensors of a rank, each against its replicas
   std::vector<Ranks> groups;          // replicas of each other
   Ranks ranks;
   std::optional<StepRange> steps;
-  std::string message;  // why incomparable
+  std::string message;  // if incomparable: why
   std::vector<std::string> notes;
 };
 
-// Stop requests are honoured, and progress is reported, once a step and rank. Memory: about 32 bytes
-// for each tensor of one step of one group of replicas, 48 for each weight of each rank, and 16 steps of a
-// rank in full: they are read on several threads, ahead of the checks, which one thread does in order. The
-// answer does not depend on how many there are.
+// Stop requests are checked, and progress is reported, once per step and rank. Memory: about 32 bytes per
+// tensor of one step of one group of replicas, 48 per weight of each rank, and 16 steps of a rank in full,
+// which several threads read ahead of the checks; the checks run in order on one thread. The answer does not
+// depend on the number of threads.
 Result<RanksReport> CheckRanks(RunView& view, const RanksRequest& request,
                                const std::function<bool(AttemptId, std::uint32_t)>& is_stream_open,
                                const std::function<void(const Progress&)>& progress,

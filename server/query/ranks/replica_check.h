@@ -1,4 +1,4 @@
-// Whether replicas agree on weights, gradients and optimizer state.
+// Checks whether replicas agree on weights, gradients and optimizer state.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_REPLICA_CHECK_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_REPLICA_CHECK_H_
 
@@ -17,25 +17,25 @@ namespace statcollect::query {
 
 class ReplicaCheck {
  public:
-  // Borrows all of them. `weights` must not have followed a step before that step has been checked here.
+  // Borrows all arguments. `weights` must not have followed a step before that step has been checked here.
   ReplicaCheck(const RanksRequest& request, const ReplicaLayout& layout, const FrozenCheck& weights,
                KeyTable& keys, FindingList& findings)
       : request_(request), layout_(layout), weights_(weights), keys_(keys), findings_(findings) {}
 
   void Check(const GroupStep& at);
-  // Once, in the end. If nothing was ever equal on two ranks they are not replicas that parted: withdraws its
+  // Call once, at the end. If nothing was ever equal on two ranks, they are not replicas: withdraws its
   // findings and returns what to do instead; otherwise empty.
   std::string Conclude(std::uint32_t world_size);
 
-  const Compared& compared() const { return compared_; }  // tensors of a rank, against its replicas
+  const Compared& compared() const { return compared_; }  // tensors of a rank, each against its replicas
 
  private:
-  // Who differs from whom in a tensor.
+  // The ranks that differ in a tensor, and from which.
   struct OddRanks {
     Ranks ranks, others;
     bool outvoted = false;
   };
-  // What all ranks of a group say about a tensor.
+  // The values of a tensor on all ranks of a group.
   struct Consensus {
     const TensorCell* first = nullptr;
     std::uint64_t present = 0;  // ranks that have it
@@ -58,7 +58,7 @@ class ReplicaCheck {
   KeyTable& keys_;
   FindingList& findings_;
   Compared compared_;
-  std::map<std::size_t, OddRanks> known_odd_;  // by group, as of its first difference that tells
+  std::map<std::size_t, OddRanks> known_odd_;  // by group, as of its first conclusive difference
   std::uint64_t equal_varied_ = 0, differences_ = 0;
 };
 

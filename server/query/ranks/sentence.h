@@ -1,4 +1,4 @@
-// Findings of the rank check in words.
+// The sentences of findings.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_SENTENCE_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_SENTENCE_H_
 
@@ -8,10 +8,10 @@
 
 namespace statcollect::query {
 
-// "rank 3", "ranks 0, 2..4": `noun` with an s where there are several.
+// "rank 3", "ranks 0, 2..4": adds an s to `noun` for several ranks.
 std::string RanksNamed(const char* noun, const Ranks& ranks);
 
-// One sentence; of missing ranks and steps, the text that the finding already has.
+// One sentence; for missing ranks and steps, the text that the finding already has.
 std::string Sentence(const RankFinding& finding);
 
 }  // namespace statcollect::query

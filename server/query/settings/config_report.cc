@@ -207,11 +207,10 @@ Result<ConfigReport> ReportConfig(const RunView& a, const RunView* b, bool all) 
   if (b == nullptr) {
     of_a = Settings(a);
   } else {
-    auto configs = ReadConfigs(a, *b);
-    if (!configs.ok()) return configs.status();
-    of_a = std::move(configs->a);
-    of_b = std::move(configs->b);
-    report.notes = std::move(configs->notes);
+    RecordedConfigs configs = ReadConfigs(a, *b);
+    of_a = std::move(configs.a);
+    of_b = std::move(configs.b);
+    report.notes = std::move(configs.notes);
     AddFacts(a, of_a);
     AddFacts(*b, of_b);
     if (IsImport(a) || IsImport(*b)) {

@@ -122,8 +122,8 @@ std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b, co
   const auto of_a = SettingsOf(a, module), of_b = SettingsOf(b, module);
   std::vector<ChangedSetting> changed;
   // A parameter has one setting, and only where it is not trained.
-  constexpr const char* kTrained = "requires_grad";
-  const bool of_parameter = of_a.contains(kTrained) || of_b.contains(kTrained);
+  const std::string trained(kRequiresGrad);
+  const bool of_parameter = of_a.contains(trained) || of_b.contains(trained);
   if ((of_a.empty() || of_b.empty()) && !of_parameter) return changed;
   const std::string absent(of_parameter ? "true" : kNotSet);
   std::set<std::string> names;

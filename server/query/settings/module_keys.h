@@ -14,6 +14,8 @@ namespace statcollect::query {
 
 using Config = std::map<std::string, std::string>;
 inline constexpr std::string_view kNotSet = "not set";
+inline constexpr std::string_view kRequiresGrad =
+    "requires_grad";  // of parameters, where some are not trained
 
 struct ChangedSetting {
   std::string module, setting, key, a, b;

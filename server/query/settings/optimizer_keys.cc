@@ -8,6 +8,21 @@
 namespace statcollect::query {
 namespace {
 
+// Of each group. What a scheduler keeps there acts through the learning rate and the momentum of each step.
+constexpr std::array<std::string_view, 11> kWithoutEffect = {
+    "tensors",        "elements", "initial_lr", "foreach",       "fused",       "capturable",
+    "differentiable", "max_lr",   "min_lr",     "base_momentum", "max_momentum"};
+
+// State that the learning rate and the small number in the denominator do not enter.
+constexpr std::array<std::string_view, 10> kGradientState = {
+    "exp_avg",  "exp_avg_sq", "max_exp_avg_sq", "exp_inf",  "momentum_buffer", "square_avg",
+    "grad_avg", "sum",        "step",           "acc_delta"};
+
+template <std::size_t N>
+bool Has(const std::array<std::string_view, N>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 bool IsGroup(std::string_view part) {
   constexpr std::string_view kGroup = "group";
   return part.starts_with(kGroup) &&
@@ -22,7 +37,23 @@ Group MakeGroup(const std::vector<std::string_view>& before, std::string_view gr
   return made;
 }
 
+// Whether the group of the setting uses Nesterov's momentum.
+bool UsesNesterov(std::string_view key, const std::map<std::string, std::string>& config) {
+  const auto found = config.find(std::string(key.substr(0, key.rfind('.') + 1)) + "nesterov");
+  return found != config.end() && found->second.starts_with("true");
+}
+
 }  // namespace
+
+bool IsScalarSetting(std::string_view setting) { return Has(kScalarSettings, setting); }
+
+std::optional<std::string_view> ScalarSettingOf(std::string_view scalar) {
+  if (scalar.find("/group") == std::string_view::npos) return std::nullopt;
+  for (const std::string_view setting : kScalarSettings) {
+    if (ParseOptimizerScalar(scalar, setting)) return setting;
+  }
+  return std::nullopt;
+}
 
 std::optional<Group> ParseOptimizerScalar(std::string_view name, std::string_view setting) {
   std::string dotted(name);
@@ -47,6 +78,19 @@ std::optional<std::pair<Group, std::string>> ParseOptimizerKey(std::string_view 
   const std::string_view group = has_group ? parts.back() : std::string_view("group");
   if (has_group) parts.pop_back();
   return std::pair(MakeGroup(parts, group), setting);
+}
+
+bool IsWithoutEffect(std::string_view setting) { return Has(kWithoutEffect, setting); }
+
+bool ActsInFirstUpdate(std::string_view key, const std::map<std::string, std::string>& a,
+                       const std::map<std::string, std::string>& b) {
+  const std::string_view setting = key.substr(key.rfind('.') + 1);
+  if (setting == "momentum") return UsesNesterov(key, a) || UsesNesterov(key, b);
+  return setting != "dampening" && setting != "amsgrad";
+}
+
+bool EntersState(std::string_view setting, std::string_view state) {
+  return (setting != "lr" && setting != "eps") || !Has(kGradientState, state);
 }
 
 }  // namespace statcollect::query

@@ -8,10 +8,9 @@
 namespace statcollect::query {
 namespace {
 
-// What a scheduler keeps there acts through the learning rate and the momentum of each step.
-constexpr std::array<std::string_view, 11> kWithoutEffect = {
-    "tensors",        "elements", "initial_lr", "foreach",       "fused",       "capturable",
-    "differentiable", "max_lr",   "min_lr",     "base_momentum", "max_momentum"};
+// Of the optimizers of torch: they say what is computed, not how.
+constexpr std::array<std::string_view, 5> kSwitches = {"nesterov", "amsgrad", "maximize", "centered",
+                                                       "decoupled_weight_decay"};
 
 // "0.1", "(0.9, 0.999)".
 bool IsOfNumbers(std::string_view value) {
@@ -20,10 +19,6 @@ bool IsOfNumbers(std::string_view value) {
 }
 
 }  // namespace
-
-bool IsWithoutEffect(std::string_view optimizer_setting) {
-  return std::find(kWithoutEffect.begin(), kWithoutEffect.end(), optimizer_setting) != kWithoutEffect.end();
-}
 
 OtherSettings::OtherSettings(const Config& a, const Config& b) {
   for (const ConfigDifference& difference : CompareConfig(a, b)) {
@@ -35,9 +30,12 @@ OtherSettings::OtherSettings(const Config& a, const Config& b) {
     }
     const auto key = ParseOptimizerKey(difference.key);
     if (!key || key->first.group.empty() || IsWithoutEffect(key->second)) continue;
-    if (key->second == "lr" || key->second == "weight_decay") continue;
-    if (IsOfNumbers(*difference.a) && IsOfNumbers(*difference.b))
-      of_optimizers_.push_back({.group = key->first, .setting = key->second});
+    if (IsScalarSetting(key->second)) continue;
+    const bool is_switch = std::find(kSwitches.begin(), kSwitches.end(), key->second) != kSwitches.end();
+    if (!is_switch && !(IsOfNumbers(*difference.a) && IsOfNumbers(*difference.b))) continue;
+    of_optimizers_.push_back({.group = key->first,
+                              .setting = key->second,
+                              .in_first_update = ActsInFirstUpdate(difference.key, a, b)});
   }
 }
 

@@ -26,6 +26,7 @@ class OtherSettings {
   struct OfOptimizer {
     Group group;
     std::string setting;
+    bool in_first_update = true;  // whether it can have an effect in a run's first update
   };
   const std::vector<OfOptimizer>& of_optimizers() const { return of_optimizers_; }
 
@@ -36,9 +37,6 @@ class OtherSettings {
   std::unordered_map<std::string, Both> of_modules_;  // only differing ones, by LookupNames
   std::vector<OfOptimizer> of_optimizers_;
 };
-
-// Settings that say how an optimizer computes, not what: "foreach", "fused"...
-bool IsWithoutEffect(std::string_view optimizer_setting);
 
 }  // namespace statcollect::query
 

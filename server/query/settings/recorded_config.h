@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "common/status.h"
 #include "server/query/run_view.h"
 
 namespace statcollect::query {
@@ -16,11 +15,10 @@ struct RecordedConfigs {
   std::vector<std::string> notes;  // what was left out, one sentence each
 };
 
-// From the newest attempt's lowest rank, with two exceptions. (1) A schedule changes learning rate, momentum
-// and betas with the steps: they come from the newest attempts of both runs that begin at the same step, and
-// are left out if there are none. (2) If one run recorded nothing (an import has only import.* settings),
-// nothing is compared. Cost: a scan of the steps if a run has several attempts.
-Result<RecordedConfigs> ReadConfigs(const RunView& a, const RunView& b);
+// Of the newest attempt's lowest rank, with two exceptions. What a schedule moves is that of launches at the
+// same step (scheduled.h). Where one run recorded nothing (an import of another tool's dump has only its own
+// import.* settings), nothing is compared.
+RecordedConfigs ReadConfigs(const RunView& a, const RunView& b);
 
 // Whether the configuration only says where an import came from.
 bool HasNoConfig(const std::map<std::string, std::string>& config);

@@ -1,4 +1,4 @@
-// What makes a jump believable, in words.
+// The reasons for a jump, in words.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_BECAUSE_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_BECAUSE_H_
 

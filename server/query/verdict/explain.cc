@@ -14,7 +14,7 @@ namespace {
 constexpr double kSketchResolution = 4e-8;  // sums are kept in f32: relative to the tensor's norm
 constexpr std::size_t kSiblings = 3;        // most recent ones that a module's input may come from
 constexpr std::size_t kGradientsBefore = 4;
-constexpr double kSumRoundoffs = 4;       // unit roundoffs of a sum over a batch
+constexpr double kLossRoundoffs = 4;      // unit roundoffs of a sum over a batch
 constexpr double kSquareGrowth = 2;       // a square's relative difference
 constexpr double kLinearUpdate = 3;       // update against gradient, relative
 constexpr double kNormalisedUpdate = 12;  // against the gradient's square root: signs of small elements flip
@@ -28,6 +28,9 @@ constexpr double kNoiseElements = 64;  // unit roundoffs: an element's gradient 
 constexpr double kMasked = 0.02;       // share of zeros that tells of a mask
 constexpr double kFlippedElements = 0.002, kFlips = 2;
 constexpr double kFragileSpread = 0.75;
+constexpr double kUncertain = 0.3;  // spread from about 100 elements down
+// What is expected comes from a sketch of the same size, and an update's norm does, too.
+constexpr double kSketchesOfState = 2, kSketchesOfUpdate = 3;
 
 double Norm(const TensorPair& pair) { return std::max(pair.a.stats->l2, pair.b.stats->l2); }
 double Numel(const TensorPair& pair) { return std::max<double>(1, static_cast<double>(pair.a.stats->numel)); }
@@ -35,11 +38,11 @@ double Unit(const TensorPair& pair) {
   return std::max(UnitRoundoff(pair.a.layout->dtype), UnitRoundoff(pair.b.layout->dtype));
 }
 
-// Of log(estimate), with k sums over groups of 16 elements.
-double SpreadOf(const TensorPair& pair) {
+// Of log(estimate), with k sums over groups of 16 elements. `sketches`: how many of a few groups it depends on.
+double SpreadOf(const TensorPair& pair, double sketches = 1) {
   const double groups = std::ceil(Numel(pair) / 16);
   const double sums = std::max<double>(1, static_cast<double>(pair.a.sketch.size()));
-  return std::sqrt(0.5 * (1 / sums + 1 / groups));
+  return std::sqrt(0.5 * (1 / sums + sketches / groups));
 }
 
 // A value is rounded to another neighbour in a share of its elements that grows with the difference before
@@ -66,24 +69,6 @@ double ValueOr0(const Map& map, const Key& key) {
 double Capped(double distance) { return std::min(distance, 1.0); }
 
 }  // namespace
-
-double UnitRoundoff(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kC128:
-      return 0x1p-53;
-    case DType::kF16:
-      return 0x1p-11;
-    case DType::kBf16:
-      return 0x1p-8;
-    case DType::kF8E4M3:
-      return 0x1p-4;
-    case DType::kF8E5M2:
-      return 0x1p-3;
-    default:
-      return 0x1p-24;
-  }
-}
 
 std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
   BeginStep(pairs);
@@ -112,6 +97,7 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
   for (const TensorPair& pair : pairs) {
     if (pair.loss != nullptr) continue;
     const TensorDef& def = *pair.a.def;
+    kernels_.Note(def, *pair.a.layout);
     if (def.depth == 1 && root_.empty()) root_ = def.key.name;
     // Adam divides by the second moment; Lion, which has the first alone, takes the sign.
     if (def.key.kind == Kind::kOptimizerState && def.key.output_path.starts_with("exp_avg")) {
@@ -135,13 +121,13 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
     to.unit = UnitRoundoff(DType::kF32);
     const double level = std::max({batch_, last_forward_, OfParameters(updated_)});
     to.fresh = level == 0;
-    to.expected = std::hypot(level, kSumRoundoffs * to.unit);
+    to.expected = std::hypot(level, kLossRoundoffs * to.unit);
     return;
   }
   to.stage = StageOf(pair.a.def->key);
   to.spread = SpreadOf(pair);
-  to.unit = Unit(pair);
-  double level = 0, roundoffs = 1;
+  to.unit = to.rounding = Unit(pair);
+  double level = 0;
   switch (to.stage) {
     case Stage::kWeights:
       NoteParameter(pair);
@@ -157,13 +143,15 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
       break;
     case Stage::kGrad:
       level = ExplainGradient(pair, to);
-      roundoffs = kSumRoundoffs;
       break;
     default:
-      level = pair.a.def->key.kind == Kind::kOptimizerState ? ExplainState(pair) : ExplainUpdate(pair, to);
+      const bool state = pair.a.def->key.kind == Kind::kOptimizerState;
+      level = state ? ExplainState(pair) : ExplainUpdate(pair, to);
+      to.spread = SpreadOf(pair, state ? kSketchesOfState : kSketchesOfUpdate);
   }
-  to.fresh = to.fresh || level < 2 * roundoffs * to.unit;
-  to.expected = std::hypot(level, roundoffs * to.unit);
+  to.fresh = to.fresh || level < 2 * to.rounding;
+  to.expected = std::hypot(level, to.rounding);
+  if (to.stage == Stage::kGrad && to.spread > kUncertain && pair.distance > 0) NoteUncertainGradient(to);
 }
 
 // --- forward
@@ -186,6 +174,7 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
     before.distance = distance;
     return Quantised(known, inputs.unit);
   }
+  to.rounding = kernels_.OfOutput(key.name, to.unit);
   double& of_inputs = inputs_level_[key.name];
   of_inputs = std::max(of_inputs, level);
   double& output = outputs_[key.name];
@@ -219,6 +208,9 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
   std::string_view outermost;
   for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {
     add(ParentOf(at), at, kSiblings);
+    // Embeddings of positions and the like, which the module around adds before its first parts run.
+    const auto siblings = pass.scopes.find(ParentOf(at));
+    if (siblings == pass.scopes.end() || siblings->second.size() <= kSiblings) level.Add(OfAll(ParentOf(at)));
     outermost = at;
   }
   for (const Child& model : models_) {
@@ -255,6 +247,19 @@ void Explainer::NoteOutput(Pass& pass, std::string_view module, const Child& out
   }
 }
 
+// The largest difference of what ran beside the module: where one's output is multiplied by the other's, as
+// in a gate, the gradient of one is computed from the other.
+double Explainer::OfSiblings(const Pass& pass, std::string_view module) {
+  const std::string_view parent = ParentOf(module);
+  const auto found = pass.scopes.find(parent);
+  if (parent.empty() || found == pass.scopes.end()) return 0;
+  double largest = 0;
+  for (const Child& child : found->second) {
+    if (!child.fragile) largest = std::max(largest, child.own ? child.distance : child.most);
+  }
+  return largest;
+}
+
 // --- parameters as inputs
 
 double Explainer::OfParameters(double distance) const {
@@ -279,6 +284,15 @@ double Explainer::OfOwnParameters(std::string_view module, const TensorPair& pai
   return OfParameters(level);
 }
 
+// Of a module's own parameters, not of those inside of it.
+double Explainer::OfAll(std::string_view module) const {
+  const auto names = parameters_of_.find(module);
+  if (names == parameters_of_.end()) return 0;
+  double level = 0;
+  for (const std::string_view name : names->second) level = std::max(level, parameters_.at(name).distance);
+  return level;
+}
+
 // Of a module's parameters but its biases: no gradient of an activation is computed from those.
 double Explainer::OfMatrices(std::string_view module) const {
   const auto names = parameters_of_.find(module);
@@ -298,11 +312,15 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   Level level;
   level.unit = to.unit;
   level.Add(std::max({batch_, ValueOr0(outputs_, key.name), ValueOr0(inputs_level_, key.name)}));
+  level.Add(OfSiblings(passes_[{key.micro_batch, key.mode}], key.name));
   double matrices = OfMatrices(key.name);
+  bool behind_kink = false;
   for (std::size_t i = 0; i < std::min(before.size(), kGradientsBefore); ++i) {
     const Child& gradient = before[before.size() - 1 - i];
     level.Add(gradient);
     matrices = std::max(matrices, OfMatrices(gradient.module));
+    to.rounding = std::max(to.rounding, kernels_.OfInputGradient(gradient.module, to.unit));
+    behind_kink = behind_kink || (i == 0 && gradient.kink && gradient.numel == pair.a.stats->numel);
   }
   if (before.empty()) level.Add(last_forward_);
   // A model's gradient may come from another one, which counts its own micro-batches.
@@ -311,7 +329,11 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
       level.Add(all_backward_[all_backward_.size() - 1 - i]);
   }
   const double distance = Capped(pair.distance);
-  before.push_back({.module = key.name, .distance = distance, .unit = to.unit});
+  before.push_back({.module = key.name,
+                    .distance = distance,
+                    .unit = to.unit,
+                    .kink = HasKink(pair.a.def->class_name),
+                    .numel = pair.a.stats->numel});
   all_backward_.push_back(before.back());
   largest_backward_ = std::max(largest_backward_, distance);
   coarsest_backward_ = std::max(coarsest_backward_, to.unit);
@@ -319,17 +341,19 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   known.distance = std::max(known.distance, distance);
   known.l2 = std::hypot(known.l2, Norm(pair));
   known.l1 += std::max(pair.a.stats->l1, pair.b.stats->l1);
-  return std::hypot(Quantised(std::hypot(level.distance, OfParameters(matrices)), level.unit), OfMask(pair));
+  known.numel += Numel(pair);
+  return std::hypot(Quantised(std::hypot(level.distance, OfParameters(matrices)), level.unit),
+                    OfMask(pair, behind_kink));
 }
 
 // Behind a ReLU, a maximum or a mask, an element whose input rounds to the other side of zero is there or
-// not.
-double Explainer::OfMask(const TensorPair& pair) const {
+// not. Behind a LeakyReLU it is there with another slope, and no zeros tell of it.
+double Explainer::OfMask(const TensorPair& pair, bool behind_kink) const {
   const TensorStats& stats = *pair.a.stats;
   const std::string_view name = pair.a.def->key.name;
   const double forward = std::max(ValueOr0(outputs_, name), ValueOr0(inputs_level_, name));
   const double flipped = Numel(pair) * Capped(forward), norm = Norm(pair);
-  const bool masked = static_cast<double>(stats.zero) > kMasked * Numel(pair);
+  const bool masked = behind_kink || static_cast<double>(stats.zero) > kMasked * Numel(pair);
   if (!masked || !(flipped > kFlippedElements) || !(norm > 0)) return 0;
   const double largest = std::max(std::abs(stats.min), std::abs(stats.max));
   return kFlips * largest / norm * std::sqrt(std::max(1.0, flipped));
@@ -346,6 +370,8 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   double level = std::max(largest_backward_, batch_);
   to.unit = std::max(to.unit, coarsest_backward_);
   const double norm = Norm(pair);
+  const double terms_summed = gradient == grad_outputs_.end() ? 1 : gradient->second.numel;
+  to.rounding = kernels_.OfParameterGradient(module, *pair.a.layout, to.unit, terms_summed);
   if (gradient != grad_outputs_.end()) {
     const Gradient& terms = gradient->second;
     level = std::max(terms.distance, ValueOr0(inputs_level_, module));
@@ -359,10 +385,19 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   ParameterGradient& known = gradients_[key.name];
   known.distance = std::max(known.distance, Capped(pair.distance));
   known.l2 = norm;
+  to.inherited = level;
   known.noise_driven =
       to.cancelled && pair.distance > kNoiseDrivenDistance && to.observed < kNoiseDriven * pair.distance;
   if (known.noise_driven) noise_driven_[key.name] = true;
   return Quantised(level, to.unit);
+}
+
+// The sketch of a few elements may show far less than the difference is: of what is computed from the
+// gradient at least as much is expected as of the gradient itself.
+void Explainer::NoteUncertainGradient(const Explained& one) {
+  const double scale = one.observed > 0 ? one.pair->distance / one.observed : 1;
+  double& known = gradients_[one.pair->a.def->key.name].distance;
+  known = std::max(known, Capped(one.expected * scale));
 }
 
 // A running mean of gradients may cancel, too: then its terms' absolute differences count.

@@ -16,6 +16,7 @@
 
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
+#include "server/query/verdict/kernels.h"
 
 namespace statcollect::query {
 
@@ -31,24 +32,25 @@ struct TensorPair {
 struct Explained {
   const TensorPair* pair = nullptr;
   Stage stage = Stage::kUnspecified;
-  double observed = 0;  // of what is judged: a weight's update, a sum's result against the size of its terms
-  double expected = 0;  // what differences of its inputs and rounding lead to; > 0
-  double spread = 0;    // standard deviation of log(observed) that the sketch alone has
-  double unit = 0;      // unit roundoff of what it was computed in
+  double observed = 0;   // of what is judged: a weight's update, a sum's result against the size of its terms
+  double expected = 0;   // what differences of its inputs and rounding lead to; > 0
+  double spread = 0;     // standard deviation of log(observed) that the sketch alone has
+  double unit = 0;       // unit roundoff of what it was computed in
+  double rounding = 0;   // of its own computation, relative; at least `unit`
+  double inherited = 0;  // of a parameter's gradient: what its terms and the module's input differ by
   bool cancelled = false;  // a sum far smaller than its terms, judged against those
   bool fresh = false;      // nothing that it was computed from differs
   bool fragile =
       false;  // its module's bias is noise-driven: one output may differ much where the next does not
 };
 
-// The unit roundoff of a dtype; that of f32 for integers.
-double UnitRoundoff(DType dtype);
-
 // Explains the tensors of one rank, step by step. It carries from step to step what the weights and the
 // optimizer's state were, so steps must ascend; where one was left out, what concerns parameters is explained
 // more loosely. Not thread-safe. Cost: about 0.5 us a tensor; memory: names and two sketches a parameter.
 class Explainer {
  public:
+  explicit Explainer(OtherConvolutions other = OtherConvolutions::kNone) : kernels_(other) {}
+
   // `pairs`: all of the step, in A's order of execution. The result has an entry for each, in that order, and
   // points into `pairs`. The names in them must outlive the explainer.
   std::vector<Explained> Step(std::span<const TensorPair> pairs);
@@ -66,7 +68,7 @@ class Explainer {
     double distance = 0, l2 = 0;
   };
   struct Gradient {  // of a module's outputs
-    double distance = 0, l2 = 0, l1 = 0;
+    double distance = 0, l2 = 0, l1 = 0, numel = 0;
   };
   struct ParameterGradient {
     double distance = 0, l2 = 0;
@@ -79,7 +81,9 @@ class Explainer {
     bool fragile = false;
     double most =
         0;  // of what ran inside of it, without fragile ones; a list of modules has no output itself
-    bool own = false;  // its own output
+    bool own = false;   // its own output
+    bool kink = false;  // HasKink() of its class
+    std::uint64_t numel = 0;
   };
   // What differences of inputs lead to, and the coarsest roundoff among them.
   struct Level {
@@ -102,15 +106,19 @@ class Explainer {
   double ExplainState(const TensorPair& pair);
   double ExplainUpdate(const TensorPair& pair, Explained& to);
   Level OfInputs(const Pass& pass, std::string_view module) const;
+  static double OfSiblings(const Pass& pass, std::string_view module);
   double OfOwnParameters(std::string_view module, const TensorPair& pair) const;
   double OfMatrices(std::string_view module) const;
+  double OfAll(std::string_view module) const;
   double OfParameters(double distance) const;
-  double OfMask(const TensorPair& pair) const;
+  double OfMask(const TensorPair& pair, bool behind_kink) const;
   void NoteOutput(Pass& pass, std::string_view module, const Child& output);
   void NoteModel(const Child& output);
   void NoteParameter(const TensorPair& pair);
+  void NoteUncertainGradient(const Explained& one);
 
   // Carried from step to step.
+  Kernels kernels_;
   std::unordered_map<std::string_view, Parameter> parameters_;
   std::unordered_map<std::string_view, std::vector<std::string_view>> parameters_of_;  // by module
   std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path

@@ -16,6 +16,7 @@ constexpr double kSameFactor = 0.2;  // spread of the factors' logarithms, relat
 constexpr double kEqual = -20;       // log(observed / expected) of equal bits
 constexpr double kOutlier = 2.1, kDeviations = 3 * 1.48, kOutlierQuantile = 0.9;
 constexpr double kOutlierRoundoffs = 8, kCoarse = 1e-4, kOutlierCoarse = 0.25;
+constexpr double kOutlierInherited = 4;  // times what it is computed from: as much is no surprise
 
 double MedianOf(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -38,6 +39,19 @@ struct Factors {
   double noise = 0;  // of a norm, where the difference has no direction
 };
 
+// How many elements carry the norm, at least: of a loss's gradient often few.
+double CarriersOf(const Explained& one) {
+  const TensorStats& stats = *one.pair->a.stats;
+  const double largest = std::max(std::abs(stats.min), std::abs(stats.max));
+  const double numel = static_cast<double>(stats.numel);
+  return largest > 0 ? std::clamp(stats.l2 * stats.l2 / (largest * largest), 1.0, numel) : numel;
+}
+
+// Of a norm that is carried by so many elements, each with a difference of its own.
+double NormNoise(const Explained& one, double elements) {
+  return std::min(one.expected, 3 * one.pair->distance) / std::sqrt(elements);
+}
+
 std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
   Factors factors;
   std::vector<double> noise;
@@ -50,8 +64,7 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
     if (!(one.pair->distance > 0) || !(one.pair->distance < kLargeDistance) || !(a > 0) || !(b > 0)) continue;
     factors.logs.push_back(std::log(b / a));
     factors.indexes.push_back(i);
-    noise.push_back(std::min(one.expected, 3 * one.pair->distance) /
-                    std::sqrt(static_cast<double>(one.pair->a.stats->numel)));
+    noise.push_back(NormNoise(one, static_cast<double>(one.pair->a.stats->numel)));
   }
   const std::size_t count = factors.logs.size();
   if (count < kGradientsNeeded || static_cast<double>(count) < kShareThatDiffers * static_cast<double>(all))
@@ -59,6 +72,11 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
   factors.median = MedianOf(factors.logs);
   factors.deviation = Deviation(factors.logs, factors.median);
   factors.noise = kScaleNoise * MedianOf(std::move(noise)) + kNormAccuracy;
+  if (stage == Stage::kBackward) {
+    // All inherit the factor of the first, which is that of the loss.
+    const Explained& first = step[factors.indexes[0]];
+    factors.noise = std::max(factors.noise, kScaleNoise * NormNoise(first, CarriersOf(first)));
+  }
   return factors;
 }
 
@@ -96,7 +114,8 @@ void AddOutliers(std::span<const Explained> step, const std::vector<std::size_t>
     const Explained& one = step[members[m]];
     const double own = UnitRoundoff(one.pair->a.layout->dtype);
     const double least =
-        std::max(kOutlierRoundoffs * own, one.unit > kCoarse ? kOutlierCoarse * one.unit : 0);
+        std::max({kOutlierRoundoffs * own, one.unit > kCoarse ? kOutlierCoarse * one.unit : 0,
+                  kOutlierInherited * one.inherited});
     const double excess = ratios[m] - others - kOutlier;
     if (!(excess > 0) || one.observed <= least) continue;
     jumps.push_back({.index = members[m],

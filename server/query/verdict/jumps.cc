@@ -41,6 +41,7 @@ std::vector<double> Without(const std::vector<double>& sorted, double entry) {
 
 bool IsInput(Stage stage) { return stage == Stage::kWeights || stage == Stage::kBatch; }
 bool Differs(const Explained& one) { return one.pair->distance > 0; }
+std::string_view LastPart(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 bool IsTensor(const Explained& one) { return one.pair->loss == nullptr; }
 
 }  // namespace
@@ -107,7 +108,21 @@ std::optional<Jump> JumpFinder::JudgeFirst(const Explained& one, const Groups& g
       .kind = JumpKind::kUnchanged, .ratio = RatioOf(one), .excess = excess, .sisters = same, .past = past};
 }
 
-std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups) {
+// A difference of the weights is the same for all samples, so a sum over a batch adds it up where the values
+// themselves average out: up to sqrt(n) times more differs than in the terms. It does so in many gradients.
+JumpFinder::Gradients JumpFinder::GroupGradients(std::span<const Explained> step) {
+  Gradients gradients;
+  for (const Explained& one : step) {
+    if (one.stage != Stage::kGrad || one.fresh || one.cancelled || !Differs(one)) continue;
+    if (const double ratio = RatioOf(one); std::isfinite(ratio))
+      gradients[LastPart(one.pair->a.def->key.name)].push_back(ratio);
+  }
+  for (auto& [name, ratios] : gradients) std::sort(ratios.begin(), ratios.end());
+  return gradients;
+}
+
+std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups,
+                                      const Gradients& gradients) {
   const double ratio = RatioOf(one);
   if (!Differs(one) || !(ratio > kNothing)) return std::nullopt;
   Jump jump{.ratio = ratio};
@@ -130,6 +145,12 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
       jump.usual = std::max(jump.usual, std::min(highest, one.fresh ? kFreshExplains : kPastExplains));
     }
     if (jump.sisters + jump.past >= kSupport) threshold = kSupported;
+    const auto alike = gradients.find(LastPart(key.name));
+    if (one.stage == Stage::kGrad && !one.fresh && !one.cancelled && alike != gradients.end()) {
+      const std::vector<double> others = Without(alike->second, ratio);
+      if (others.size() >= kSupport)
+        jump.usual = std::max(jump.usual, std::min(Quantile(others, kSistersQuantile), kSistersExplain));
+    }
   }
   if (one.fresh) threshold = std::max(threshold, kFresh);
   threshold += kSpreadWeight * std::max(0.0, one.spread - kUsualSpread);
@@ -153,6 +174,7 @@ void JumpFinder::Remember(std::span<const Explained> step) {
 
 std::vector<Jump> JumpFinder::Find(std::span<const Explained> step) {
   const Groups groups = GroupSisters(step);
+  const Gradients gradients = GroupGradients(step);
   std::vector<Jump> jumps;
   const auto first = std::find_if(step.begin(), step.end(), Differs);
   for (std::size_t i = 0; i < step.size(); ++i) {
@@ -164,7 +186,7 @@ std::vector<Jump> JumpFinder::Find(std::span<const Explained> step) {
       if (!rounded) jump = Jump{.kind = JumpKind::kInput, .ratio = RatioOf(one), .excess = kInputExcess};
     } else {
       if (!any_difference_ && &one == &*first) jump = JudgeFirst(one, groups);
-      if (!jump) jump = Judge(one, groups);
+      if (!jump) jump = Judge(one, groups, gradients);
     }
     if (!jump) continue;
     jump->index = i;

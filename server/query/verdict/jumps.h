@@ -60,11 +60,14 @@ class JumpFinder {
     std::vector<const Layout*> identical;  // of those with equal bits
   };
   using Groups = std::map<Sisterhood, Group>;
+  // Ratios of parameters' gradients that inherited a difference, sorted; "weight" with "weight".
+  using Gradients = std::map<std::string_view, std::vector<double>>;
 
   Groups GroupSisters(std::span<const Explained> step);
+  static Gradients GroupGradients(std::span<const Explained> step);
   Sisterhood SistersOf(const TensorDef& def);
   std::string_view Pattern(std::string_view name);
-  std::optional<Jump> Judge(const Explained& one, const Groups& groups);
+  std::optional<Jump> Judge(const Explained& one, const Groups& groups, const Gradients& gradients);
   std::optional<Jump> JudgeFirst(const Explained& one, const Groups& groups);
   void Remember(std::span<const Explained> step);
 

@@ -13,6 +13,8 @@
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/settings/config_at.h"
+#include "server/query/settings/optimizer_keys.h"
+#include "server/query/settings/scheduled.h"
 #include "server/query/verdict/because.h"
 #include "server/query/verdict/setting_jumps.h"
 
@@ -25,14 +27,35 @@ constexpr double kStandsOut = 0.7;     // log(observed / expected)
 constexpr double kRoundedWeights = 4;  // unit roundoffs
 constexpr double kLarger = 4;          // of two gradients the one that made the other differ
 
-// Scalars that the agent records of an optimizer: "lr/group0", "gen/lr/1/group0", "weight_decay/group0".
-bool IsSetting(std::string_view name) {
-  if (name.find("/group") == std::string_view::npos) return false;
-  for (const std::string_view setting : {std::string_view("lr/"), std::string_view("weight_decay/")}) {
-    const std::size_t at = name.find(setting);
-    if (at != std::string_view::npos && (at == 0 || name[at - 1] == '/')) return true;
+using Values = std::map<std::uint64_t, double>;  // of a scalar, by step
+
+// Learning rates and weight decays of one rank, each of the attempt that holds the first compared step from
+// its own on. A weight decay that was recorded before the first compared step still holds.
+Result<std::map<std::string, Values>> ReadSettings(RunView& view, std::uint32_t rank, const DiffPlan& plan,
+                                                   bool of_a) {
+  const auto attempt_of = [&](const auto& step) { return of_a ? step->second.first : step->second.second; };
+  std::set<std::size_t> attempts;
+  for (auto step = plan.steps.begin(); step != plan.steps.end(); ++step) attempts.insert(attempt_of(step));
+  std::map<std::string, Values> settings;
+  for (const std::size_t attempt : attempts) {
+    if (!view.ranks(attempt).contains(rank)) continue;
+    auto scalars = view.Scalars(attempt, rank, {.first = 0, .last = plan.steps.rbegin()->first});
+    if (!scalars.ok()) return scalars.status();
+    for (const ScalarRecord& scalar : *scalars) {
+      const auto step = plan.steps.lower_bound(scalar.step);
+      if (step != plan.steps.end() && attempt_of(step) == attempt && ScalarSettingOf(scalar.name))
+        settings[scalar.name][scalar.step] = scalar.value;
+    }
   }
-  return false;
+  return settings;
+}
+
+// Of a step: a weight decay holds until the next one, a learning rate is recorded in each update.
+std::optional<double> InForce(const Values& values, std::uint64_t step, bool holds) {
+  auto next = values.upper_bound(step);
+  if (next == values.begin()) return std::nullopt;
+  --next;
+  return holds || next->first == step ? std::optional(next->second) : std::nullopt;
 }
 
 double DistanceOf(const Comparison& comparison) {
@@ -194,25 +217,27 @@ void RankJudge::AddLosses(StepPairs& to) const {
 }
 
 Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() const {
-  std::map<std::pair<std::string, std::uint64_t>, double> of_a;
-  const auto [attempt_a, attempt_b] = plan_.steps.rbegin()->second;
-  const StepBounds all{.first = plan_.steps.begin()->first, .last = plan_.steps.rbegin()->first};
-  auto a = context_.a.Scalars(attempt_a, ranks_.a, all);
+  const auto a = ReadSettings(context_.a, ranks_.a, plan_, /*of_a=*/true);
   if (!a.ok()) return a.status();
-  auto b = context_.b.Scalars(attempt_b, ranks_.b, all);
+  const auto b = ReadSettings(context_.b, ranks_.b, plan_, /*of_a=*/false);
   if (!b.ok()) return b.status();
-  for (const ScalarRecord& scalar : *a) {
-    if (IsSetting(scalar.name)) of_a[{scalar.name, scalar.step}] = scalar.value;
-  }
   std::optional<OtherSetting> first;
-  for (const ScalarRecord& scalar : *b) {
-    if (!IsSetting(scalar.name) || !plan_.steps.contains(scalar.step) ||
-        (first && first->step <= scalar.step))
-      continue;
-    const auto other = of_a.find({scalar.name, scalar.step});
-    if (other == of_a.end() || RelativeDifference(other->second, scalar.value) <= kSettingAccuracy) continue;
-    first = {
-        .step = scalar.step, .name = scalar.name, .change = RelativeDifference(other->second, scalar.value)};
+  const auto compare = [&](const std::string& name, const Values& of_a, const Values& of_b,
+                           std::uint64_t recorded) {
+    const bool holds = ScalarSettingOf(name) != "lr";
+    const std::uint64_t step = holds ? plan_.steps.lower_bound(recorded)->first : recorded;
+    if (!plan_.steps.contains(step) || (first && first->step <= step)) return;
+    const auto value_a = InForce(of_a, step, holds), value_b = InForce(of_b, step, holds);
+    if (!value_a || !value_b) return;
+    const double change = RelativeDifference(*value_a, *value_b);
+    if (change > kSettingAccuracy) first = {.step = step, .name = name, .change = change};
+  };
+  for (const auto& [name, of_b] : *b) {
+    const auto of_a = a->find(name);
+    if (of_a == a->end()) continue;
+    for (const Values* values : {&of_a->second, &of_b}) {
+      for (const auto& [step, value] : *values) compare(name, of_a->second, of_b, step);
+    }
   }
   return first;
 }
@@ -272,6 +297,9 @@ Result<RankJudge::RecordedSettings> RankJudge::ReadSettings(
     std::erase_if(recorded.events[side],
                   [&](const EventRecord& event) { return both(event.fields.at("key")); });
   }
+  AlignScheduled({.view = context_.a, .attempt = attempts.first, .rank = ranks_.a},
+                 {.view = context_.b, .attempt = attempts.second, .rank = ranks_.b}, recorded.configs[0],
+                 recorded.configs[1]);
   return recorded;
 }
 
@@ -313,6 +341,16 @@ std::vector<Jump> RankJudge::JumpsOfSettings(const RecordedSettings& recorded, s
   return jumps;
 }
 
+OtherConvolutions RankJudge::OtherConvolutionsAt(std::uint64_t step) const {
+  const auto [attempt_a, attempt_b] = plan_.steps.at(step);
+  const auto config = [](const RunView& view, std::uint32_t rank, std::size_t attempt) {
+    const auto meta = view.ranks(attempt).find(rank);
+    return meta == view.ranks(attempt).end() ? Config() : Config(meta->second.info.config);
+  };
+  return ConvolutionsThatMayDiffer(config(context_.a, ranks_.a, attempt_a),
+                                   config(context_.b, ranks_.b, attempt_b));
+}
+
 // Also where only later steps are compared.
 bool RankJudge::IsFirstOfRuns(std::uint64_t step) const {
   const auto [attempt_a, attempt_b] = plan_.steps.at(step);
@@ -334,7 +372,7 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
   if (!settings.ok()) return settings.status();
   AddChanges(*settings, wanted);
   const auto before = std::distance(plan_.steps.begin(), plan_.steps.find(*steps.begin()));
-  Explainer explainer;
+  Explainer explainer(OtherConvolutionsAt(*steps.begin()));
   JumpFinder finder(static_cast<std::uint64_t>(before));
   StepPairs now;
   for (const auto& [step, judged] : WithThoseBefore(wanted, last_step)) {

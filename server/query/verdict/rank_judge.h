@@ -97,6 +97,7 @@ class RankJudge {
   static void AddChanges(const RecordedSettings& recorded, std::set<std::uint64_t>& steps);
   std::vector<Jump> JumpsOfSettings(const RecordedSettings& recorded, std::uint64_t step,
                                     const std::vector<Explained>& explained) const;
+  OtherConvolutions OtherConvolutionsAt(std::uint64_t step) const;
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
   // Weights after a step that was not asked for.

@@ -155,13 +155,13 @@ class ModuleSettings {
   std::unordered_map<std::string_view, Scopes> scopes_;
 };
 
-bool IsMomentum(std::string_view setting) { return setting == "momentum" || setting == "dampening"; }
-
 // Of the model that the group is named after, else of any.
 std::optional<Jump> OfOptimizer(const OtherSettings::OfOptimizer& other, std::span<const Explained> step) {
   const std::string prefix = other.group.model + ".";
-  const auto is_result = [](const Explained& one) {
-    return one.stage == Stage::kOptimizer && one.pair->loss == nullptr;
+  const auto is_result = [&](const Explained& one) {
+    if (one.stage != Stage::kOptimizer || one.pair->loss != nullptr) return false;
+    const TensorKey& key = one.pair->a.def->key;
+    return key.kind != Kind::kOptimizerState || EntersState(other.setting, key.output_path);
   };
   const auto in_model = [&](const Explained& one) { return one.pair->a.def->key.name.starts_with(prefix); };
   // A class stands in front of no parameter.
@@ -192,7 +192,7 @@ std::vector<Jump> FindSettingJumps(const OtherSettings& settings, std::span<cons
   std::vector<Jump> jumps;
   if (settings.any_of_modules()) jumps = ModuleSettings(settings, step, quiet).Find();
   for (const OtherSettings::OfOptimizer& other : settings.of_optimizers()) {
-    if (first_step && IsMomentum(other.setting)) continue;
+    if (first_step && !other.in_first_update) continue;
     if (const auto jump = OfOptimizer(other, step)) jumps.push_back(*jump);
   }
   return jumps;

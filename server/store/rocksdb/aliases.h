@@ -1,4 +1,4 @@
-// Blocks of equal content: one is stored, the others are aliases of it, in any run.
+// Stores blocks of equal content once; the others, in any run, are aliases.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_ALIASES_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_ALIASES_H_
 
@@ -20,8 +20,8 @@
 
 namespace statcollect {
 
-// Invariant: the catalogue names every attempt (user) that has aliases of blocks of another one (owner), so
-// that whoever removes the owner finds them.
+// Invariant: the catalogue names every attempt (user) with aliases of blocks of a different one (owner), so
+// that they are found when the owner is removed.
 //
 // Threads: any may call FindTwin. Put is called by one thread at a time, with the lock of HoldTargets held
 // until the batch is written. RetireTargets and TakeOver are called by one thread at a time, which removes
@@ -31,22 +31,21 @@ class Aliases {
   // Borrows both.
   Aliases(RecoverableDatabase& database, LiveAttempts& live) : database_(database), live_(live) {}
 
-  // A block of equal content that a new one may be an alias of, as of now.
+  // An existing block of equal content that a new one may alias.
   std::optional<StatKey> FindTwin(const BlockDigest& digest);
 
-  // While it is held no attempt ceases to be a target of aliases.
+  // While the lock is held, no attempt ceases to be a target of aliases.
   std::shared_lock<std::shared_mutex> HoldTargets() { return std::shared_lock(targets_mutex_); }
-  // Adds a block of `user` to the batch: as an alias where it has a twin that still exists, else as it is.
+  // Adds a block of `user` to the batch: as an alias if it has a twin that still exists, otherwise in full.
   void Put(const Database& database, rocksdb::WriteBatch& batch, const EncodedStatBlock& block,
            AttemptId user);
 
-  // From its return on, no block becomes an alias of one of these attempts. Waits for HoldTargets.
+  // After it returns, no block becomes an alias of these attempts. Waits for HoldTargets.
   void RetireTargets(std::span<const AttemptId> ids);
-  // Blocks of attempts that stay and are aliases of blocks of attempts that go get their content themselves,
-  // durably.
+  // Blocks of remaining attempts that are aliases of blocks of removed ones get their own content, durably.
   Status TakeOver(const Database& database, std::span<const AttemptId> going);
 
-  // The database has been opened again: of what was noted, nothing is known to be written.
+  // The database has been opened again: nothing noted before is known to be written.
   void Forget();
 
  private:
@@ -55,7 +54,8 @@ class Aliases {
 
   RecoverableDatabase& database_;
   LiveAttempts& live_;
-  // Shared: a batch that may have aliases is being written; unique: attempts cease to be targets.
+  // Held shared while a batch that may have aliases is written, and exclusively while attempts cease to be
+  // targets.
   std::shared_mutex targets_mutex_;
   Mutex noted_mutex_;
   // Owner and user of aliases known to be in the catalogue.

@@ -1,4 +1,4 @@
-// Writes of records: the committer's batches, the ranks' states, the collector's own events.
+// Writes records: the committer's batches, the ranks' states, the collector's own events.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_APPEND_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_APPEND_H_
 
@@ -20,13 +20,13 @@
 
 namespace statcollect {
 
-// The methods are those of Store, and have its contracts.
+// The methods are those of Store, with the same contracts.
 //
-// Threads: any. Append is called by one committer at a time; whoever calls PutEvents holds the store's
-// catalogue mutex, so that the attempt stays.
+// Threads: any. Only one committer at a time calls Append; callers of PutEvents hold the store's catalogue
+// mutex, so that the attempt stays.
 class Appender {
  public:
-  // Borrows the database, the aliases and the attempts. `fsync`: an append is synced.
+  // Borrows the database, the aliases and the attempts. `fsync`: appends are synced.
   Appender(RecoverableDatabase& database, Aliases& aliases, LiveAttempts& live, bool fsync)
       : database_(database), aliases_(aliases), live_(live), fsync_(fsync) {}
 
@@ -35,7 +35,7 @@ class Appender {
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta);
   Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events);
 
-  // The database has been opened again: of what was noted, nothing is known to be written.
+  // The database has been opened again: nothing noted before is known to be written.
   void Forget();
 
  private:
@@ -48,7 +48,7 @@ class Appender {
   const bool fsync_;
   std::atomic<std::size_t> key_frame_bytes_{0};  // shared by the streams' encoders
   Mutex with_info_mutex_;
-  // Ranks known to have what their hello said.
+  // Ranks whose hello is known to be stored.
   std::set<std::pair<AttemptId, std::uint32_t>> with_info_ STATCOLLECT_GUARDED_BY(with_info_mutex_);
 };
 

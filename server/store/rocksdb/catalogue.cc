@@ -25,7 +25,8 @@ Result<AttemptId> NextAttemptId(const Database& database) {
   AttemptId id = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
   if (error != std::errc() || end != text.data() + text.size() || id == 0) {
-    return Status(Code::kDataLoss, "read the next attempt's number: it is no number; restore a checkpoint");
+    return Status(Code::kDataLoss,
+                  "read the next attempt's number: it is not a number; restore a checkpoint");
   }
   return id;
 }

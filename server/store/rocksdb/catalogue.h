@@ -1,4 +1,4 @@
-// Runs, attempts, ranks, definitions and documents, in the catalogue's family.
+// Runs, attempts, ranks, definitions and documents, in the catalogue family.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_CATALOGUE_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_CATALOGUE_H_
 
@@ -16,10 +16,10 @@
 
 namespace statcollect {
 
-// The methods are those of Store, and have its contracts.
+// The methods are those of Store, with the same contracts.
 //
-// Threads: any may read. Whoever writes (CreateAttempt, KeepRun, PutDocument) holds the store's catalogue
-// mutex, so that a run that was found is still there when it is written. What is written is synced.
+// Threads: any may read. Writers (CreateAttempt, KeepRun, PutDocument) hold the store's catalogue mutex, so
+// that a run that was found still exists when it is written. Writes are synced.
 class Catalogue {
  public:
   // Borrows both.
@@ -37,8 +37,7 @@ class Catalogue {
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank);
   Result<std::vector<AttemptTally>> Census();
 
-  // Sets `live` to the attempts that the database has: after a write that failed they may not be those that
-  // were wanted.
+  // Sets `live` to the attempts in the database; after a failed write they may differ from the expected ones.
   static Status LoadAttempts(const Database& database, LiveAttempts& live);
 
  private:

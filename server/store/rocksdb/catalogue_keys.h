@@ -1,4 +1,4 @@
-// Keys and key ranges of the catalogue's family; server/store/key.h describes them.
+// Keys and key ranges of the catalogue family; server/store/key.h describes them.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_CATALOGUE_KEYS_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_CATALOGUE_KEYS_H_
 
@@ -13,7 +13,7 @@
 
 namespace statcollect {
 
-inline constexpr std::size_t kRankInKey = 5;  // where keys of ranks have the rank
+inline constexpr std::size_t kRankInKey = 5;  // offset of the rank in keys of ranks
 
 inline KeyRange AllAttempts() { return KeyRange("r", "s"); }
 

@@ -1,4 +1,4 @@
-// What is stored of each attempt, and how much space it takes.
+// The stored records of each attempt, and their size.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_CENSUS_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_CENSUS_H_
 
@@ -13,10 +13,10 @@
 
 namespace statcollect {
 
-// As Store::Census. Thread-safe.
+// Like Store::Census. Thread-safe.
 Result<std::vector<AttemptTally>> TakeCensus(const Database& database);
 
-// About how many bytes each attempt takes in a family, in tables and, if asked for, in memory. Thread-safe.
+// Approximate size of each attempt in a family, in tables and optionally in memory. Thread-safe.
 Result<std::vector<std::uint64_t>> SizesOf(const Database& database, Family family,
                                            std::span<const AttemptId> attempts, bool memtables);
 

@@ -1,5 +1,4 @@
-// What RocksDB has to do with checkpoints: making one of a store, and how much space a store takes.
-// RestoreCheckpoint is in rocksdb_store.h.
+// The RocksDB part of checkpoints, and the disk usage of a store. RestoreCheckpoint is in rocksdb_store.h.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_CHECKPOINT_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_CHECKPOINT_H_
 
@@ -12,11 +11,11 @@
 
 namespace statcollect {
 
-// As Store::Usage, of the store in this directory. `database`: null if it could not be opened again.
+// Like Store::Usage, for the store in this directory. `database`: null if it could not be opened again.
 // Thread-safe.
 Result<StoreUsage> MeasureUsage(const std::string& data_dir, const Database* database);
 
-// As Store::Checkpoint, of the store in `data_dir`. One at a time.
+// Like Store::Checkpoint, for the store in `data_dir`. One call at a time.
 Result<CheckpointReport> MakeCheckpoint(RecoverableDatabase& store, const std::string& data_dir,
                                         const std::string& directory);
 

@@ -1,4 +1,4 @@
-// Removes attempts with everything that belongs to them.
+// Removes attempts with all their data.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_DROP_ATTEMPTS_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_DROP_ATTEMPTS_H_
 
@@ -12,8 +12,8 @@
 
 namespace statcollect {
 
-// Durable when it returns; unknown ids are ignored. Called with the store's catalogue mutex held. If it
-// fails before anything was removed, the attempts stay as they were. Their files are left to Reclaimer.
+// Durable when it returns; unknown ids are ignored. Called with the store's catalogue mutex held. If it fails
+// before anything was removed, the attempts are unchanged. Reclaimer frees their files.
 Status RemoveAttempts(RecoverableDatabase& store, Aliases& aliases, LiveAttempts& live,
                       std::span<const AttemptId> ids);
 

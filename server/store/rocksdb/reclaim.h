@@ -1,4 +1,4 @@
-// Gives back the space of attempts that were removed.
+// Frees the space of removed attempts.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_RECLAIM_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_RECLAIM_H_
 
@@ -14,25 +14,25 @@
 
 namespace statcollect {
 
-// Only about space and speed: ids of removed attempts are never asked for again.
+// Affects only space and speed: ids of removed attempts are never read again.
 //
-// Threads: StartAfter, Pause and Resume are called with the store's catalogue mutex held. The merges run in a
-// thread of its own, which ends when there is nothing left to do and uses no lock but that of Pin.
+// Threads: StartAfter, Pause and Resume are called with the store's catalogue mutex held. Merges run in a
+// separate thread, which ends when nothing is left to do and takes no lock except that of Pin.
 class Reclaimer {
  public:
-  // Borrows the database. `directory`: the store's, whose free space counts.
+  // Borrows the database. `directory`: the store's, for its free space.
   Reclaimer(RecoverableDatabase& database, std::string directory)
       : database_(database), directory_(std::move(directory)) {}
-  ~Reclaimer();  // cuts a merge under way short
+  ~Reclaimer();  // stops a running merge early
   Reclaimer(const Reclaimer&) = delete;
   Reclaimer& operator=(const Reclaimer&) = delete;
 
-  // These attempts have been removed: gives back whole files at once, and starts the merges.
+  // These attempts have been removed: frees whole files at once, and starts the merges.
   void StartAfter(std::span<const AttemptId> removed);
-  // Waits until the merges have ended. One under way is waited for: cancelled in the middle, it could meet
-  // the same assertions of RocksDB as one that fails.
+  // Waits until the merges have ended. A running one is not cancelled, because it could trigger the same
+  // assertions in RocksDB as one that fails.
   void Pause();
-  // Starts again what Pause ended.
+  // Continues what Pause ended.
   void Resume();
 
  private:
@@ -43,7 +43,7 @@ class Reclaimer {
 
   RecoverableDatabase& database_;
   const std::string directory_;
-  std::atomic<std::size_t> removed_{0};  // attempts since the catalogue was merged
+  std::atomic<std::size_t> removed_{0};  // attempts removed since the catalogue was merged
   std::atomic<bool> running_{false};
   std::atomic<bool> wanted_{false};
   std::thread thread_;  // guarded by the store's catalogue mutex

@@ -1,4 +1,4 @@
-// Reads of records that are more than a range of values.
+// Reads of records that are not just a range of values.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_RECORDS_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_RECORDS_H_
 
@@ -12,10 +12,10 @@
 
 namespace statcollect {
 
-// In keys of events: agents number their records from 1, the collector its own from here.
+// In keys of events: agents number their records from 1, the collector from here.
 inline constexpr std::uint64_t kCollectorsOwn = std::uint64_t{1} << 63;
 
-// As the methods of Store. Thread-safe.
+// Like the methods of Store. Thread-safe.
 Result<std::vector<std::uint64_t>> ReadStatSteps(const Database& database, AttemptId attempt,
                                                  std::uint32_t rank, StepBounds bounds);
 Result<std::vector<EventRecord>> ReadEvents(const Database& database, AttemptId attempt, std::uint32_t rank);

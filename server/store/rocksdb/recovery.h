@@ -1,4 +1,4 @@
-// The store's RocksDB: opened, written to, and opened again once a full disk has space.
+// The store's RocksDB: opened, written to, and opened again when a full disk has space.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_RECOVERY_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_RECOVERY_H_
 
@@ -20,40 +20,40 @@
 
 namespace statcollect {
 
-// Every use of RocksDB goes through Pin, so that Recover knows when nobody uses it.
+// Every use of RocksDB goes through Pin, so that Recover knows when it is unused.
 //
 // Threads: any. mutex_ guards the pointer and is held while RocksDB is opened again, so Pin waits for that;
-// `on_opened` runs under it and must not call back. mutex_ is taken after every other lock of the store but
-// those that `on_opened` takes.
+// `on_opened` runs under it and must not call back. mutex_ is taken after every other lock of the store
+// except those that `on_opened` takes.
 class RecoverableDatabase {
  public:
-  // Gets each database that was opened for writing before any other thread sees it. An error: the store
-  // takes no writes.
+  // Called with each database that was opened for writing, before any other thread sees it. If it fails, the
+  // store accepts no writes.
   using OnOpened = std::function<Status(const Database&)>;
 
-  // The caller holds the directory's lock for as long as this lives.
+  // The caller holds the directory's lock while this object lives.
   RecoverableDatabase(const std::string& directory, const RocksDbStoreOptions& options,
                       std::shared_ptr<LiveAttempts> live, OnOpened on_opened);
 
-  // Once, before anything else.
+  // Call once, before anything else.
   Status Open();
 
-  // Keeps RocksDB open until the pointer is gone; null: it could not be opened again. Never held while
+  // Keeps RocksDB open while the pointer exists; null: it could not be opened again. Do not hold it while
   // waiting for something that needs Recover.
   std::shared_ptr<Database> Pin();
-  // What to return where Pin returned null.
+  // The status to return if Pin returned null.
   static Status Closed();
 
-  // A failed write may have reached the disk in part: nothing is written after it, until the store is opened
-  // again. `frees_space`: is left to RocksDB, which refuses it if more than a compaction has failed for want
-  // of space.
+  // After a failed write, part of which may have reached the disk, nothing is written until the store is
+  // opened again. `frees_space`: tries the write anyway; RocksDB refuses it if more than a compaction has
+  // failed for lack of space.
   Status Write(const std::string& attempted, const Database& database, rocksdb::WriteBatch& batch, bool sync,
                bool frees_space = false);
 
-  // Whether writes are taken.
+  // Whether writes are accepted.
   Status health() const { return health_->status(); }
-  // Opens RocksDB again, unless somebody uses it: then it returns `failure`, which health() was, and asks
-  // scans that have lasted for long to end.
+  // Opens RocksDB again unless it is in use. If it is, returns `failure`, which health() was, and asks
+  // long-running scans to end.
   Status Recover(const Status& failure);
 
  private:
@@ -66,7 +66,7 @@ class RecoverableDatabase {
   const std::shared_ptr<WriteHealth> health_ = std::make_shared<WriteHealth>();
   Mutex mutex_;
   std::shared_ptr<Database> database_ STATCOLLECT_GUARDED_BY(mutex_);
-  // Since when Recover has found scans under way.
+  // When Recover first found running scans.
   std::optional<std::chrono::steady_clock::time_point> waiting_since_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 

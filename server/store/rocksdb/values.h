@@ -1,4 +1,4 @@
-// Ranges of values that the catalogue's codec can decode.
+// Reads ranges of values that the catalogue's codec can decode.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_VALUES_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_VALUES_H_
 
@@ -15,7 +15,7 @@
 
 namespace statcollect {
 
-// Calls visit(key, value) for each value of the range, in key order. `what` names the values in errors.
+// Calls visit(key, value) for each value in the range, in key order. `what` names the values in errors.
 template <typename T, typename Visit>
 Status ForEachValue(const Database& database, const std::string& what, Family family, const KeyRange& range,
                     const Visit& visit) {

@@ -15,11 +15,11 @@ if "STATCOLLECT_BUILD_DIR" in os.environ and "STATAGENT_LIBRARY" not in os.envir
     os.environ["STATAGENT_LIBRARY"] = str(Path(os.environ["STATCOLLECT_BUILD_DIR"]) / "lib" / "libstatagent.so")
 
 import statagent  # noqa: E402
-from statagent import _library, _log  # noqa: E402
+from statagent._native import library as _library  # noqa: E402
+from statagent._runtime import current  # noqa: E402
+from statagent._runtime import log as _log  # noqa: E402
 
 from .support import Recording  # noqa: E402
-
-agent_module = sys.modules["statagent.agent"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,7 +43,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _log.forget()
     yield
     statagent.close(timeout=0)
-    agent_module._current = None  # type: ignore[attr-defined]
+    current.set_current_agent(None)
 
 
 @pytest.fixture

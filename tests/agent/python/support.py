@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from statagent import _library
+from statagent._native import library as _library
 
 ROOT = Path(__file__).resolve().parents[3]
 _KIND_NAMES = {number: name for name, number in _library.KINDS.items()}

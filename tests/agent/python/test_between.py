@@ -10,7 +10,7 @@ from torch import nn
 
 import statagent
 from statagent import Agent, compute
-from statagent._between import KnownTensors
+from statagent._runtime.known_tensors import KnownTensors
 
 from .models import Calls, Net, data, seeded
 from .support import Recording

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 import statagent
-from statagent import _checklist, _environment
-from statagent._checklist import CHANGES_MAX, model_checklist, optimizer_checklist, pattern_of
+from statagent._settings import checklist as _checklist
+from statagent._settings import environment as _environment
+from statagent._settings.checklist import CHANGES_MAX, model_checklist, optimizer_checklist, pattern_of
 
 from .models import Net, data, seeded
 from .support import Recording, python

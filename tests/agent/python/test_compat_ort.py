@@ -637,7 +637,7 @@ def test_a_run_with_data_is_refused_or_replaced(recording: Recording, monkeypatc
         policies.append(if_exists)
         if if_exists != "replace":
             raise statagent.RunExistsError("the name is taken by a run of yesterday")
-        return statagent.Agent(None, 0)
+        return statagent.Agent(None)
 
     monkeypatch.setattr(agent_module, "init", init)
     with pytest.raises(
@@ -679,7 +679,7 @@ def test_nothing_is_recorded_after_close(subscribe: Subscribe, recording: Record
 def test_the_last_step_is_ended_at_exit() -> None:
     script = """
 import torch, statagent
-from statagent import _library
+from statagent._native import library as _library
 from statagent.compat.ort import *
 real = _library.load()
 class Spy:
@@ -717,7 +717,7 @@ def test_scripted_modules_are_left_out(subscribe: Subscribe, recording: Recordin
     train(model)
     # What runs inside TorchScript calls no hooks, but it is numbered.
     assert recording.names("output") == ["Linear_2_0th_output", "Sequential_0_0th_output"]
-    assert "'RecursiveScriptModule_1' takes no hooks" in capfd.readouterr().err
+    assert "'RecursiveScriptModule_1' does not accept hooks" in capfd.readouterr().err
 
 
 def test_a_replica_raises_nothing(subscribe: Subscribe, agent: statagent.Agent, recording: Recording) -> None:

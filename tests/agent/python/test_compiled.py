@@ -433,7 +433,7 @@ def test_an_error_inside_of_an_operator_is_counted_not_raised(
     def explode(*_: Any) -> int:
         raise MemoryError("no memory left")
 
-    monkeypatch.setattr(agent, "_observe", explode)
+    monkeypatch.setattr(agent, "native_observe", explode)
     compiled = wrapped(model, "aot_eager")
     for _ in range(2):
         compiled(batch(0, 0)).sum().backward()

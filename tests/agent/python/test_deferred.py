@@ -12,7 +12,7 @@ import torch
 
 import statagent
 from statagent import Agent
-from statagent._deferred import Deferred, on_gpu
+from statagent._runtime.deferred import Deferred, on_gpu
 
 from .support import Recording
 
@@ -154,7 +154,7 @@ def test_what_never_arrived_is_told_as_lost() -> None:
     line = Line()
     line.add("loss", 2.0)
     line.queue.drop()
-    assert len(line.queue) == 0 and "had not arrived" in line.lost[0]
+    assert len(line.queue) == 0 and "was not complete" in line.lost[0]
 
 
 def test_one_call_of_a_step_looks_at_few() -> None:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, os.environ["TESTS"])
 from python.models import Net, data, seeded
 from python.support import Recording
-from statagent import _library
+from statagent._native import library as _library
 recording = Recording(_library.load())
 _library.load = lambda: recording
 torch.distributed.init_process_group("gloo", init_method="file://" + os.environ["MEETING"], rank=int(os.environ["RANK"]),

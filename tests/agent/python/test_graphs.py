@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 
 import statagent
+from statagent._native import session
 
 from .support import Recording
-
-agent_module = sys.modules["statagent.agent"]
 
 
 @pytest.fixture
@@ -52,7 +49,7 @@ def test_the_streams_of_replays_are_named_before_a_step_ends_and_before_a_flush(
     agent: statagent.Agent, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[int, int, int]] = []  # step, device, stream
-    monkeypatch.setattr(agent_module, "cuda_stream", lambda _, device: 1000 + device)
+    monkeypatch.setattr(session, "cuda_stream", lambda _, device: 1000 + device)
     monkeypatch.setattr(recording, "statagent_replays_in", lambda _, *to: told.append((agent.current_step(), *to)), raising=False)
     statagent.step()
     assert told == [], "no graph lives"
@@ -65,7 +62,8 @@ def test_the_streams_of_replays_are_named_before_a_step_ends_and_before_a_flush(
 
 
 def test_the_library_knows_no_graphs_without_a_gpu(agent: statagent.Agent, recording: Recording) -> None:
-    assert recording.real.statagent_replay_devices(agent._pointer) == 0
-    recording.real.statagent_replays_in(agent._pointer, 0, None)
+    assert agent.session is not None
+    assert recording.real.statagent_replay_devices(agent.session.pointer) == 0
+    recording.real.statagent_replays_in(agent.session.pointer, 0, None)
     statagent.step()
     assert agent.current_step() == 1

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 import statagent
-from statagent import CollectorUnavailableError, InvalidArgumentError, LibraryNotFoundError, StatagentError, _library, _variables
+from statagent import CollectorUnavailableError, InvalidArgumentError, LibraryNotFoundError, StatagentError
+from statagent._native import library as _library
+from statagent._runtime import variables as _variables
 
 from .models import Net, data
 from .support import ROOT, Recording, python
@@ -84,7 +86,7 @@ def test_second_init_is_refused_until_closed() -> None:
     statagent.init(run="test", **NOWHERE)
     with pytest.raises(
         StatagentError,
-        match=r"init\(run='next'\).*already, for run 'test'; expected none.*close it first with statagent\.close\(\)",
+        match=r"init\(run='next'\).*already has an agent, for run 'test'; expected none.*close it first with statagent\.close\(\)",
     ):
         statagent.init(run="next", **NOWHERE)
     statagent.close(timeout=0)
@@ -206,7 +208,7 @@ def test_commit_and_changes_of_the_script_are_recorded(tmp_path: Path) -> None:
 
     script = tmp_path / "train.py"
     script.write_text(
-        "import statagent._environment as e; f = e.git_state(); print(*map(f.get, ('git.commit', 'git.dirty', 'git.diff')))"
+        "import statagent._settings.environment as e; f = e.git_state(); print(*map(f.get, ('git.commit', 'git.dirty', 'git.diff')))"
     )
 
     def git(*arguments: str) -> str:
@@ -271,7 +273,9 @@ def copied_package(tree: Path) -> Path:
 
 
 def found_in(tree: Path) -> str:
-    script = "import os, sys; os.environ.pop('STATAGENT_LIBRARY', None); from statagent import _library; print(_library.find())"
+    script = (
+        "import os, sys; os.environ.pop('STATAGENT_LIBRARY', None); from statagent._native import library; print(library.find())"
+    )
     return python(f"import sys; sys.path.insert(0, {str(tree / 'agent' / 'python')!r})\n{script}", code=None).stdout.strip()
 
 

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 import statagent
-from statagent import Agent, _library, _optimizers
-from statagent._tensors import Place
+from statagent import Agent
+from statagent._native import library as _library
+from statagent._native.tensors import Place
+from statagent._watch import optimizers as _optimizers
 
 from .models import data
 from .support import Recording
@@ -72,7 +74,8 @@ def test_nothing_is_held_after_the_call(agent: Agent) -> None:
 def test_an_empty_list_and_null_pointers(agent: Agent) -> None:
     agent.observe_list([])
     library, refused = _library.load(), ctypes.c_uint64(7)
-    assert library.statagent_observe_list(agent._pointer, 0, None, None, None, refused) == 0
+    assert agent.session is not None
+    assert library.statagent_observe_list(agent.session.pointer, 0, None, None, None, refused) == 0
     assert refused.value == 0
-    assert library.statagent_observe_list(agent._pointer, 2, None, None, None, refused) == 3
+    assert library.statagent_observe_list(agent.session.pointer, 2, None, None, None, refused) == 3
     assert refused.value == 2

@@ -13,7 +13,7 @@ from torch import nn
 
 import statagent
 from statagent import Agent
-from statagent._memory import MemoryObserver, check_memory
+from statagent._watch.memory import MemoryObserver, check_memory
 
 from .models import data
 from .support import Recording

@@ -84,7 +84,7 @@ def test_only_recorded_training_steps_have_one_and_it_can_be_left_out(agent: Age
 def test_fingerprints_are_the_same_in_another_process_and_numpy_is_not_imported() -> None:
     script = """
 import random, sys, torch
-from statagent._random_state import _cpu, _numpy, _python
+from statagent._watch.random_states import _cpu, _numpy, _python
 torch.manual_seed(5); random.seed(5)
 found = [_cpu(), _python()]
 if "numpy.random" not in sys.modules:

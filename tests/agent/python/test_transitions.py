@@ -13,7 +13,7 @@ from torch import nn
 
 import statagent
 from statagent import Agent
-from statagent._transitions import EVENTS_MAX, Transitions
+from statagent._watch.transitions import EVENTS_MAX, Transitions
 
 from .models import Net, data, seeded
 
@@ -139,7 +139,7 @@ def test_events_are_bounded_and_say_so(takes: Any, told: list[dict[str, str]]) -
         (lambda m: delattr(m.blocks[1], "ln"), ("modules", "blocks.1.ln", "LayerNorm", "absent")),
         (
             lambda m: setattr(m, "head", nn.Linear(8, 3)),
-            ("modules", "modules", "a module", "another of the same name and class"),
+            ("modules", "modules", "a module", "a different one of the same name and class"),
         ),
         (lambda m: m.head.weight.requires_grad_(False), ("requires_grad", "head.weight", "True", "False")),
         (lambda m: m.blocks.requires_grad_(False), ("requires_grad", "blocks.0.ln.weight and 7 more", "True", "False")),

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import statagent
 from statagent import Agent, InvalidArgumentError, compute
-from statagent._autograd import hook_result
+from statagent._torch.autograd import hook_result
 from statagent.watch import KINDS
 
 from .models import Calls, Nested, Net, data, seeded
@@ -498,7 +498,7 @@ def test_error_inside_a_hook_is_counted_not_raised(
     def explode(*_: Any) -> int:
         raise MemoryError("no memory left")
 
-    monkeypatch.setattr(agent, "_observe", explode)
+    monkeypatch.setattr(agent, "native_observe", explode)
     train(net, steps=2, optimizer=optimizer)
     counts = statagent.counters()
     assert counts["dropped_refused"] > 40
@@ -547,7 +547,7 @@ def test_wrong_arguments_are_named_with_what_exists(agent: Agent, net: Net, argu
 
 def test_watching_twice_is_refused(agent: Agent, net: Net) -> None:
     statagent.watch(net)
-    with pytest.raises(InvalidArgumentError, match="watched already"):
+    with pytest.raises(InvalidArgumentError, match="already watched"):
         statagent.watch(net)
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 import statagent
 from statagent import Agent
-from statagent._refusals import EVENTS_MAX, EVENTS_OF_REASON_MAX
+from statagent._runtime.refusals import EVENTS_MAX, EVENTS_OF_REASON_MAX
 from statagent.watch import KINDS
 
 from .models import Calls, data, seeded
@@ -115,7 +115,7 @@ ODD_OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], Any], str, int]] = {
     "text": (lambda x: "text", "found a str without tensors", 0),
     "number": (lambda x: 1.5, "found a float without tensors", 0),
     "empty_list": (lambda x: [], "found a list without tensors", 0),
-    "generator": (lambda x: (y for y in [x]), "found a generator, which looking inside would use up", 0),
+    "generator": (lambda x: (y for y in [x]), "found a generator, which iteration would use up", 0),
     "object": (lambda x: type("Result", (), {"hidden": x})(), "found a Result without tensors", 0),
     "quantised": (quantised, "torch.qint8", 1),
     "meta": (lambda x: torch.empty(3, device="meta"), "on the meta device", 1),
@@ -212,7 +212,7 @@ def test_number_of_events_is_bounded(agent: Agent, recording: Recording) -> None
     model(data())
     events = [text for _, kind, text, _ in recording.events if kind == "not_recorded"]
     assert len(events) == EVENTS_OF_REASON_MAX
-    assert events[-1].endswith("(further ones are counted, not told)")
+    assert events[-1].endswith("(further ones are counted, not reported)")
     for i in range(40):
         agent.refuse(f"some reason {'x' * i}", "name")
     assert len([1 for _, kind, *_ in recording.events if kind == "not_recorded"]) == EVENTS_MAX
@@ -328,7 +328,7 @@ def test_parameter_assigned_anew_is_told_and_followed_once_the_optimizer_has_it(
     same(lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)), step)
     found = told(recording)
     assert [(name, kind) for name, kind, _ in found] == [("0.weight", "weight")]
-    assert "updates the old one, which the model does not use any more" in found[0][2]
+    assert "still updates the old one, which the model no longer uses" in found[0][2]
     assert "0.weight" not in recording.names("weight", 1)
     assert recording.one("0.weight", "weight", step=2).l2 > 7  # 8 before the update, less than 2 at watch()
     assert recording.one("0.weight", "weight_grad", step=2).l2 > 0
@@ -428,7 +428,7 @@ def test_scripted_root_is_refused_with_a_way_out(agent: Agent) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scripted = torch.jit.script(nn.Linear(8, 8))
-    with pytest.raises(statagent.InvalidArgumentError, match=r"takes no hooks.*watch the module that was scripted"):
+    with pytest.raises(statagent.InvalidArgumentError, match=r"does not accept hooks.*watch the module that was scripted"):
         statagent.watch(scripted)
 
 

@@ -1,6 +1,6 @@
 """A benchmark of verdicts: what `statctl diff` says of runs that only round differently, and of planted bugs on top of them.
 
-Ten small model families, changes that only round differently (`legal`), and bugs of swept size (`bugs`), each alone and on top of each legal change."""
+Small model families, changes that only round differently (`legal`), and bugs of swept size (`bugs`), each alone and on top of each legal change."""
 
 import sys
 from pathlib import Path

@@ -18,7 +18,7 @@ LATE_SIZES_BFLOAT16 = (1e-2, 1e-1)
 @dataclass(frozen=True)
 class Subset:
     """What is recorded of a family: so many bugs (0: all), each at these sizes (none: all), on so many legal changes, and so many of these
-    for longer, with so many bugs that begin late in them."""
+    for longer, with so many bugs that begin late in them. `clean`: no bugs, but two legal changes at once."""
 
     bugs: int
     on_legal: int
@@ -27,6 +27,7 @@ class Subset:
     sizes: tuple[float, ...] = ()
     sizes_bfloat16: tuple[float, ...] = ()
     factors: tuple[float, ...] = ()
+    clean: bool = False
 
 
 SUBSETS = {
@@ -34,6 +35,7 @@ SUBSETS = {
     "small": Subset(6, 2, 0, 0, (1e-6, 1e-5, 1e-4, 1e-2), (1e-3, 1e-2, 3e-2, 1e-1), (1e-1, 1.0, 10.0, 100.0)),
     "medium": Subset(0, 2, 4, 3, (3e-7, 1e-6, 3e-6, 1e-5, 1e-4, 1e-2), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), (1e-1, 1.0, 10.0, 100.0)),
     "full": Subset(0, 3, 100, 100),
+    "clean": Subset(0, 0, 0, 0, clean=True),
 }
 
 
@@ -99,13 +101,14 @@ def plan(name: str, subset: str, optional: bool = False) -> list[Pair]:
     known = [*legal.of_family(module.FAMILY), *(legal.of_family(module.FAMILY, optional=True) if optional else [])]
     changes = [each.name for each in known if not each.optional and not each.idle]
     found = [replace(_pair(name, ""), run_b=f"{run_name(name)}-again"), *(_pair(name, each.name) for each in known)]
-    for index, bug in enumerate(module.BUGS[: chosen.bugs or None]):
+    for index, bug in enumerate([] if chosen.clean else module.BUGS[: chosen.bugs or None]):
         for turn, size in enumerate(chosen_sizes(bug, module.FAMILY, chosen)):
             stride = len(changes) // chosen.on_legal
             on_top = dict.fromkeys(changes[(index + turn + i * stride) % len(changes)] for i in range(chosen.on_legal))
             found += [_pair(name, change, bug, size) for change in ("", *on_top)]
-    if chosen.long:
+    if chosen.long or chosen.clean:
         found += [_pair(name, f"{one}+{other}") for one, other in zip(changes, changes[len(changes) // 2 :])]
+    if chosen.long:
         found += plan_long(name, changes, chosen)
     return found + [between(one, other, found[0]) for one, other in zip(changes, changes[1:])]
 

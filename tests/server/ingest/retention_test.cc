@@ -113,7 +113,7 @@ TEST_F(RetentionTest, WaitsForAnHourOfSilenceOfAnUnfinishedRun) {
   Make({.disk_bytes_max = kGiB}).Tick();
   TickAfter(minutes(59));
   EXPECT_THAT(Runs(), ElementsAre("interrupted")) << "its agent may come back";
-  EXPECT_THAT(retention_->status().note, HasSubstr("unfinished and young"));
+  EXPECT_THAT(retention_->status().note, HasSubstr("unfinished and recent"));
   TickAfter(minutes(2));
   EXPECT_THAT(Runs(), IsEmpty());
   EXPECT_THAT(retention_->status().note, "");

@@ -1,1 +1,1 @@
-"""Packages that take the place of other tools' hooks: a script changes its import line and nothing else."""
+"""Drop-in replacements of other tools' hooks: a script only changes its import line."""

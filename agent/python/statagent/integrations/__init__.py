@@ -1,1 +1,1 @@
-"""Callbacks for training frameworks, a module each: transformers, lightning, jax. Each needs its framework and says so if it is missing."""
+"""Callbacks for training frameworks: transformers, lightning and jax. Each module raises ImportError if its framework is missing."""

@@ -1,4 +1,4 @@
-"""What the frameworks' callbacks share: the agent of a training that may be resumed."""
+"""Shared by the frameworks' callbacks: the agent of a training that may be resumed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import agent as _agent
-from ..agent import Agent
+from .._runtime.agent import Agent
+from .._runtime.current import running_agent
 
-_TIMINGS = ("_runtime", "_per_second", "total_flos")  # of the machine, not of the training
+_TIMINGS = ("_runtime", "_per_second", "total_flos")  # depend on the machine, not on the training
 
 
 def missing(module: str, package: str, error: ImportError) -> ImportError:
@@ -18,10 +19,10 @@ def missing(module: str, package: str, error: ImportError) -> ImportError:
 
 
 def start(options: Mapping[str, Any], step: int) -> Agent:
-    """The running agent, or one made with `init`'s arguments `options`. A training that goes on at `step` is appended to its run, unless
-    `options` say otherwise. Raises what `init` raises."""
-    agent = _agent.current()
-    if agent is None or agent.closed:
+    """The running agent, or one that is started with `options`, the arguments of `init`. A training that resumes at `step` is appended to its
+    run unless `options` specify something else. Raises the errors of `init`."""
+    agent = running_agent()
+    if agent is None:
         agent = _agent.init(**{**({"if_exists": "append"} if step > 0 else {}), **options})
     if step > agent.current_step():
         agent.set_step(step)
@@ -29,7 +30,7 @@ def start(options: Mapping[str, Any], step: int) -> Agent:
 
 
 def log_numbers(agent: Agent, numbers: Mapping[str, Any]) -> None:
-    """Numbers that a framework knows once a step is over, in that step. Timings are left out: they differ between equal runs."""
+    """Logs numbers that a framework reports after a step, in that step. Timings are left out, because they differ between equal runs."""
     step = max(agent.current_step() - 1, 0)
     for name, value in numbers.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool) and not name.endswith(_TIMINGS):

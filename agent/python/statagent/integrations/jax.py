@@ -1,10 +1,10 @@
-"""JAX: values inside of `jit`, with their gradients, and trees of parameters.
+"""JAX: values inside of `jit` and their gradients, and trees of parameters.
 
 >>> h = statagent.integrations.jax.inspect("hidden", h)      # inside of a jitted function
 >>> statagent.integrations.jax.observe_tree("params", params)
 >>> statagent.integrations.jax.step()
 
-Arrays outside of `jit` go to statagent.inspect, log_scalar and log_batch as they are, through DLPack.
+Arrays outside of `jit` can be passed to statagent.inspect, log_scalar and log_batch directly, through DLPack.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import functools
 from typing import Any
 
 from .. import agent as _agent
+from .._runtime.current import current_agent, running_agent
 from ._training import missing
 
 try:
@@ -23,21 +24,20 @@ except ImportError as error:
 
 
 def observe(name: str, value: Any, kind: str = "inspect") -> Any:
-    """Records an array inside of a jitted function, in each of its calls; returns it. Called again in one step it gets call index 1, and so
-    on, in order of execution. Works outside of `jit`, too. Needs jax.effects_barrier() before the step ends, which `step` here does.
+    """Records an array of any shape inside of a jitted function, in each of its calls, and returns it. Also works outside of `jit`.
 
-    Whether there is an agent is asked while JAX traces: call `init` before. The value goes to the host, which costs a copy on a GPU.
-    XLA does not fuse operations across it, with or without an agent, so that both compute the same bits."""
+    Further calls in a step get call indexes 1, 2, ... in order of execution. Needs jax.effects_barrier() before the step ends; `step` of this
+    module calls it. Call `init` before JAX traces the function, because the agent is looked up then. Cost: the value is copied to the host.
+    XLA does not fuse operations across it, with or without an agent, so that both compute the same bits. Never raises for a value."""
     value = jax.lax.optimization_barrier(value)
-    agent = _agent.current()
-    if agent is not None and not agent.closed:
+    if running_agent() is not None:
         jax.debug.callback(functools.partial(_record, name, kind), value, ordered=True)
     return value
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def inspect(name: str, value: Any) -> Any:
-    """As `observe`, and the gradient of a loss with respect to the value, if one is computed (kind inspect_grad)."""
+    """As `observe`; also records the gradient with respect to the value, if it is computed (kind inspect_grad)."""
     return observe(name, value)
 
 
@@ -53,10 +53,11 @@ inspect.defvjp(_forward, _backward)
 
 
 def observe_tree(prefix: str, tree: Any, kind: str = "weight") -> None:
-    """Records all arrays of a tree, such as parameters after the update or their gradients (kind="weight_grad"), outside of `jit`:
-    {"dense": {"w": ...}} as "params.dense.w" with prefix "params"."""
-    agent = _agent.current()
-    if agent is None or agent.closed or not agent.wanted:
+    """Records all arrays of a tree outside of `jit`, such as parameters after the update, or gradients with kind="weight_grad".
+
+    With prefix "params", {"dense": {"w": ...}} is recorded as "params.dense.w"."""
+    agent = running_agent()
+    if agent is None or not agent.wanted:
         return
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         name = ".".join([prefix, *map(_key, path)] if prefix else map(_key, path))
@@ -64,7 +65,7 @@ def observe_tree(prefix: str, tree: Any, kind: str = "weight") -> None:
 
 
 def step() -> None:
-    """Waits until JAX has made the calls of this step's observations, and ends the step. Waits for nothing without any."""
+    """Waits until JAX has executed this step's observations, and ends the step."""
     jax.effects_barrier()
     _agent.step()
 
@@ -77,6 +78,6 @@ def _key(entry: Any) -> str:
 
 
 def _record(name: str, kind: str, value: Any) -> None:
-    agent = _agent.current()
+    agent = current_agent()
     if agent is not None:
         agent.observe(name, numpy.asarray(value), kind)

@@ -1,4 +1,4 @@
-"""Lightning: a callback for `Trainer`, of the package `lightning` or of `pytorch_lightning`.
+"""Lightning: a callback for `Trainer` of the package `lightning` or `pytorch_lightning`.
 
 >>> trainer = Trainer(callbacks=[StatagentCallback(run="base")])
 """
@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ..agent import Agent, disabled
+from .._runtime.agent import Agent
+from .._runtime.process import disabled
 from ..watch import Watch, watch
 from ._training import log_numbers, missing, start
 
@@ -18,7 +19,7 @@ FLUSH_SECONDS = 10.0
 
 
 def _callback_class() -> Any:
-    """The base class of the package that the program uses. Both packages check callbacks against their own."""
+    """The base class of the package that the program uses. Each package accepts only callbacks of its own class."""
     if sys.modules.get("pytorch_lightning") is not None and sys.modules.get("lightning.pytorch") is None:
         from pytorch_lightning import Callback
 
@@ -34,22 +35,22 @@ def _callback_class() -> Any:
 
 
 class StatagentCallback(_callback_class()):  # type: ignore[misc]
-    """Watches the LightningModule and all optimizers of a `Trainer` from its `fit()` on.
+    """Watches the LightningModule and all optimizers of a `Trainer`, from the beginning of `fit()`.
 
-    watch: arguments of `statagent.watch` besides model and optimizer. batches: fingerprints of what `training_step` is given. init: arguments of
-    `statagent.init`, used if no agent is running then; rank and world size are the Trainer's. A training that resumes from a checkpoint
-    is appended to its run and goes on at the checkpoint's step.
+    watch: further arguments of `statagent.watch`. batches: record fingerprints of the arguments of `training_step`. init: arguments of
+    `statagent.init`, used if no agent is running; rank and world size are the Trainer's. A training that resumes from a checkpoint is
+    appended to its run and continues at the checkpoint's step.
 
-    A step is an update of the optimizer, or of all of them; accumulate_grad_batches makes micro-batches of it; validation is not
-    recorded unless `watch` says eval=True. The loss of each micro-batch is the scalar `loss`; what the module logs with on_step=True goes by its
-    name. Raises from `fit()`'s beginning what `init` and `watch` raise, and nothing later."""
+    A step is an update of the optimizer, or of all of them. With accumulate_grad_batches it has several micro-batches. Validation is not
+    recorded unless `watch` has eval=True. The loss of each micro-batch is the scalar `loss`; values that the module logs with on_step=True keep
+    their names. `fit()` raises the errors of `init` and `watch` when it begins; nothing is raised later."""
 
     def __init__(self, watch: Mapping[str, Any] | None = None, batches: bool = True, **init: Any) -> None:
         super().__init__()
         self._watch_options, self._batches, self._init = dict(watch or {}), batches, init
         self._agent: Agent | None = None
         self._watch: Watch | None = None
-        self._step = 0  # of the batch that is being trained on
+        self._step = 0  # of the current batch
         self._trained: set[str] = set()  # metrics logged while training; the Trainer keeps them with those of the validation
         self._validated: set[str] = set()
 
@@ -67,13 +68,13 @@ class StatagentCallback(_callback_class()):  # type: ignore[misc]
         self._step = self._agent.current_step()
         if self._batches and self._agent.wanted:
             self._agent.log_batch(**(batch if _named(batch) else {"batch": batch}))
-        self._watch.begin_pass(pl_module)  # training_step need not call the module itself
+        self._watch.begin_pass(pl_module)  # training_step may call parts of the module only
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         if self._agent is None or self._watch is None:
             return
         self._watch.end_pass()
-        # Lightning has divided it.
+        # Lightning has divided the loss.
         parts = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
         self._agent.log_scalar("loss", loss.detach() * parts if parts != 1 else loss)
 
@@ -115,7 +116,7 @@ class StatagentCallback(_callback_class()):  # type: ignore[misc]
 
 
 def _launch(trainer: Any) -> dict[str, str]:
-    """What the ranks that Lightning starts by itself have in common: it says so in no variable, but they meet at a free port."""
+    """An identifier that is common to the ranks that Lightning starts itself: the port where they meet. No variable contains one."""
     environment: Any = getattr(trainer.strategy, "cluster_environment", None)
     given = "STATAGENT_LAUNCH" in os.environ
     if given or type(environment).__name__ != "LightningEnvironment" or trainer.world_size == 1:
@@ -128,7 +129,7 @@ def _named(batch: Any) -> bool:
 
 
 def _on_cpu(value: Any) -> Any:
-    """A number, of tensors in the CPU's memory; what is on a GPU is not waited for."""
+    """The number in a tensor of one element on the CPU; other values unchanged. Does not wait for a GPU."""
     if getattr(value, "is_cpu", False) and value.numel() == 1:
         return float(value.detach())
     return value

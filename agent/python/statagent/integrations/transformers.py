@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..agent import Agent, disabled
+from .._runtime.agent import Agent
+from .._runtime.process import disabled
 from ..watch import Watch, watch
 from ._training import log_numbers, missing, start
 
@@ -22,14 +23,14 @@ _NAMES = {"grad_norm": "grad_norm_before_clipping"}
 
 
 class StatagentCallback(TrainerCallback):
-    """Watches the model and the optimizer of a `Trainer` from its `train()` on.
+    """Watches the model and the optimizer of a `Trainer`, from the beginning of `train()`.
 
-    watch: arguments of `statagent.watch` besides model and optimizer. init: arguments of `statagent.init`, used if no agent is running then;
-    a training that resumes from a checkpoint is appended to its run and goes on at the checkpoint's step.
+    watch: further arguments of `statagent.watch`. init: arguments of `statagent.init`, used if no agent is running. A training that resumes
+    from a checkpoint is appended to its run and continues at the checkpoint's step.
 
-    A step is an update of the optimizer; gradient accumulation makes micro-batches of it, evaluation is not recorded unless `watch` says
-    eval=True. What the Trainer logs (loss, learning_rate, eval_loss, ...; grad_norm as grad_norm_before_clipping) becomes scalars of the
-    last step before; its timings do not. Raises from `train()`'s beginning what `init` and `watch` raise, and nothing later."""
+    A step is an update of the optimizer. With gradient accumulation it has several micro-batches. Evaluation is not recorded unless `watch` has
+    eval=True. Values that the Trainer logs (loss, learning_rate, eval_loss, ...; grad_norm as grad_norm_before_clipping) become scalars of the
+    last step, except timings. `train()` raises the errors of `init` and `watch` when it begins; nothing is raised later."""
 
     def __init__(self, watch: Mapping[str, Any] | None = None, **init: Any) -> None:
         self._watch_options, self._init = dict(watch or {}), init
@@ -45,7 +46,7 @@ class StatagentCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         if self._agent is not None and logs:
-            # Every call says the epoch; once a step is enough. The watch has a grad_norm of its own, after clipping.
+            # Every call contains the epoch; once a step is enough. The watch logs its own grad_norm, after clipping.
             kept = {_NAMES.get(name, name): value for name, value in logs.items() if name != "epoch" or "loss" in logs}
             log_numbers(self._agent, kept)
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from verdict_bench.bugs import Bug, late
 
-NAMES = ("cnn", "seq2seq", "lstm", "moe", "gan", "vit", "unet", "gpt", "llama", "recommender")
+NAMES = ("cnn", "seq2seq", "lstm", "moe", "gan", "vit", "unet", "gpt", "llama", "recommender", "vgg")
 FITTED = NAMES[0::2]
 REPORTED = NAMES[1::2]
 LONG = 48  # steps of a run that shows how rounding grows

@@ -62,7 +62,7 @@ TEST(HttpRequest, SaysWhatIsWrongAndWhatThereIs) {
   EXPECT_THAT(Refusal("ranks=0,,1"), HasSubstr("''"));
   EXPECT_THAT(Refusal("ranks=99999999999"), HasSubstr("parameter 'ranks'"));
   EXPECT_THAT(Refusal("top=1e3"), HasSubstr("whole number"));
-  EXPECT_THAT(Refusal("tolerance=much"), HasSubstr("'much' is no number"));
+  EXPECT_THAT(Refusal("tolerance=much"), HasSubstr("found 'much'; expected a number"));
   EXPECT_THAT(Refusal("all=maybe"), HasSubstr("true or false"));
   EXPECT_THAT(Refusal("run_a=a&run_a=b"), HasSubstr("twice"));
   EXPECT_THAT(Refusal("run_a=%4"), HasSubstr("percent-encoding"));

@@ -206,7 +206,7 @@ TEST_F(ExponentsTest, AnActivationWithoutAnySuggestsThoseThatHaveSome) {
   EXPECT_TRUE(List({.activation = "fc", .kinds = {Kind::kBatch}}).empty());
   const auto none = QueryEngine(store_).ListExponents({.run = "base", .activation = "fd"});
   EXPECT_EQ(none.status().code(), Code::kNotFound);
-  EXPECT_THAT(none.status().message(), HasSubstr("recorded are those of: fc"));
+  EXPECT_THAT(none.status().message(), HasSubstr("the run has those of: fc"));
   EXPECT_EQ(QueryEngine(store_).ListExponents({.run = "basf"}).status().code(), Code::kNotFound);
   EXPECT_EQ(QueryEngine(store_).ListExponents({.run = "base", .steps = "x"}).status().code(),
             Code::kInvalidArgument);

@@ -177,6 +177,31 @@ TEST_F(CauseGradientsTest, TwoRanksSumInsteadOfAveraging) {
   EXPECT_EQ(cause->key, "world_size");
 }
 
+TEST_F(CauseGradientsTest, MicroBatchesThatOnlyOneRunHasAreNotSaidToBeDivided) {
+  const auto write = [&](double factor) {
+    Reset();
+    for (int i = 0; i < kWeights; ++i) {
+      const Tensor gradient = Gradient(i, 3);
+      Put(3, Key(WeightName(i), Kind::kWeightGrad), gradient, Times(gradient, factor));
+      for (std::uint32_t micro_batch = 0; micro_batch < 4; ++micro_batch)
+        b_->Observe(0, 3, Key(WeightName(i), Kind::kGradOutput, "", micro_batch), gradient);
+    }
+  };
+  write(4);
+  EXPECT_THAT(Say(GradientRoot(3)),
+              HasSubstr("; the number of micro-batches is 1 in base and 4 in ort, in the same ratio"));
+  write(3);
+  EXPECT_EQ(Say(GradientRoot(3)),
+            "gradient_scale: all 6 gradients of weights in ort are 3 times those in base at step 3");
+}
+
+TEST_F(CauseGradientsTest, ALearningRateWithTheSameRatioScalesNoGradients) {
+  Gradients(3, Scaled(1.5));
+  Configure({{"optimizer.group0.lr", "0.2"}}, {{"optimizer.group0.lr", "0.3"}});
+  EXPECT_EQ(Say(GradientRoot(3)),
+            "gradient_scale: all 6 gradients of weights in ort are 1.5 times those in base at step 3");
+}
+
 TEST_F(CauseGradientsTest, TheNumberOfMicroBatchesExplainsGradientsOfOutputs) {
   for (std::uint32_t micro_batch = 0; micro_batch < 4; ++micro_batch) {
     for (int i = 0; i < kWeights; ++i) {
@@ -354,6 +379,27 @@ TEST_F(CauseResumeTest, StateThatGoesOnIsNotLost) {
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->confidence, Confidence::kLikely) << cause->text;
   EXPECT_THAT(cause->text, HasSubstr("gradients agree and updates do not"));
+}
+
+TEST_F(CauseGradientsTest, StateThatIsAMultipleInEveryStepDoesNotBeginAtZero) {
+  const auto write = [&](double old_share) {
+    Reset();
+    for (std::uint64_t step : {2u, 3u}) {
+      for (int i = 0; i < kWeights; ++i) {
+        const Tensor fresh = Times(Gradient(i, step), 0.1);
+        const Tensor kept = Sum(fresh, Times(Gradient(i, step - 1), 0.09));
+        Both(step, Key(WeightName(i), Kind::kWeightGrad), Gradient(i, step));
+        Put(step, Key(WeightName(i), Kind::kWeight), Noise(1 + step), Noise(2 + step));
+        Put(step, Key(WeightName(i), Kind::kOptimizerState, "exp_avg"), kept,
+            step == 3 ? fresh : Sum(fresh, Times(Gradient(i, step - 1), old_share)));
+      }
+    }
+  };
+  write(0.09);
+  EXPECT_THAT(Say(Root(3, Key(WeightName(0), Kind::kWeight))),
+              HasSubstr("optimizer_state: the optimizer's state of ort begins at zero at step 3"));
+  write(0);  // without momentum
+  EXPECT_EQ(Say(Root(3, Key(WeightName(0), Kind::kWeight))), "nothing");
 }
 
 TEST_F(CauseResumeTest, ALaunchThatBothRunsMadeSaysNothing) {

@@ -190,6 +190,23 @@ TEST_F(CauseTensorsTest, ValuesOnACoarserGridWereRounded) {
   EXPECT_EQ(SayOf(RoundedTo(Noise(1), 8), RoundedTo(Noise(2), 8)), "nothing") << "both lie on it";
 }
 
+TEST_F(CauseTensorsTest, AGridThatAChangeOfAnotherSizeLeftIsNoLikelyCast) {
+  const auto write = [&](double noise) {
+    Reset();
+    const Tensor coarse = RoundedTo(Noise(1), 8);
+    Put(3, kOutput, coarse, Sum(coarse, Noise(2, 256, noise)));
+  };
+  write(0.001);
+  auto cause = Ask(Root(3, kOutput));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->confidence, Confidence::kLikely);
+  write(0.1);
+  cause = Ask(Root(3, kOutput));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "cast");
+  EXPECT_EQ(cause->confidence, Confidence::kPossible);
+}
+
 TEST_F(CauseTensorsTest, ErrorsOfTheSizeOfAFormatAreLikelyWithASettingAndPossibleWithout) {
   const auto write = [&](int bits) {
     Reset();
@@ -310,6 +327,22 @@ TEST_F(CauseDropoutTest, AStateThatDiffersBeforeTheRootIsPossible) {
   Scalars(3, "rng/cpu", 1, 1);
   Scalars(4, "rng/cpu", 2, 3);
   EXPECT_EQ(Say(Root(3, key)), "nothing");
+}
+
+TEST_F(CauseDropoutTest, OneWeightThatDiffersWasNotDrawnFromAnotherState) {
+  const auto weight = [](int i) {
+    return Key("w" + std::to_string(i), Kind::kWeight, "", 0, 0, Mode::kInit);
+  };
+  const auto write = [&](int different) {
+    Reset();
+    for (int i = 0; i < 5; ++i) Put(0, weight(i), Noise(i), Noise(i < different ? i + 90 : i));
+    Scalars(0, "rng/numpy", 1, 2);
+  };
+  write(1);
+  EXPECT_EQ(Say(Root(0, weight(0))), "nothing");
+  write(5);
+  EXPECT_EQ(Say(Root(0, weight(0))),
+            "random_state: the state of the random numbers differs from step 0 on (rng/numpy)");
 }
 
 TEST_F(CauseDropoutTest, AnotherSeedExplainsWeightsThatNearlyAllDiffer) {

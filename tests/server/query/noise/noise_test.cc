@@ -120,7 +120,7 @@ TEST_F(NoiseTest, RepeatsMustBeOtherRunsWithStepsInCommon) {
     return engine.SaveNoise({.run = "base", .repeats = std::move(repeats)}).status();
   };
   EXPECT_THAT(refusal({}).message(), HasSubstr("found no repeats"));
-  EXPECT_THAT(refusal({"base"}).message(), HasSubstr("does not repeat itself"));
+  EXPECT_THAT(refusal({"base"}).message(), HasSubstr("is not its own repeat"));
   EXPECT_THAT(refusal({"late"}).message(), HasSubstr("no step in common"));
   EXPECT_EQ(refusal({"base2", "nowhere"}).code(), Code::kNotFound);
   EXPECT_EQ(engine.GetNoise("base").status().code(), Code::kNotFound);

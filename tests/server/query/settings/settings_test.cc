@@ -137,18 +137,20 @@ TEST(OtherSettings, OfOptimizersThatDoNotChangeWhatIsComputedAreLeftOut) {
   EXPECT_THAT(Optimizers(a, b), ElementsAre("//0/eps"));
 }
 
-TEST(OtherSettings, OfOptimizersAreNumbersOfGroups) {
+TEST(OtherSettings, OfOptimizersAreNumbersAndSwitchesOfGroups) {
   EXPECT_THAT(Optimizers({{"optimizer.class", "Adam"},
                           {"optimizer.groups", "1"},
                           {"optimizer.parameters", "10"},
                           {"optimizer.group0.fused", "None"},
+                          {"optimizer.group0.normalise", "false"},
                           {"optimizer.group0.amsgrad", "false"}},
                          {{"optimizer.class", "SGD"},
                           {"optimizer.groups", "2"},
                           {"optimizer.parameters", "20"},
                           {"optimizer.group0.fused", "true"},
+                          {"optimizer.group0.normalise", "true"},
                           {"optimizer.group0.amsgrad", "true"}}),
-              IsEmpty());
+              ElementsAre("//0/amsgrad"));
 }
 
 TEST(OtherSettings, OfTheUserSayNothing) {

@@ -270,5 +270,28 @@ TEST_F(SettingJumpsTest, OfAMomentumIsNotInTheFirstStep) {
   EXPECT_THAT(Find(/*quiet=*/false, /*first_step=*/true), ElementsAre("fc.weight"));
 }
 
+TEST_F(SettingJumpsTest, OfANesterovMomentumIsInTheFirstStepToo) {
+  Differ("optimizer.group0.momentum", "0.9", "0.8");
+  Differ("optimizer.group0.nesterov", "true", "true");
+  Update("fc.weight");
+  EXPECT_THAT(Find(/*quiet=*/false, /*first_step=*/true), ElementsAre("fc.weight"));
+}
+
+TEST_F(SettingJumpsTest, OfNesterovItselfIsInTheFirstStep) {
+  Differ("optimizer.group0.nesterov", "false", "true");
+  Update("fc.weight");
+  EXPECT_THAT(Find(/*quiet=*/false, /*first_step=*/true), ElementsAre("fc.weight"));
+}
+
+TEST_F(SettingJumpsTest, OfAnEpsIsNotInStateThatDoesNotDependOnIt) {
+  Differ("optimizer.group0.eps");
+  Update("fc.weight", 1);
+  Update("fc.weight", 9, "exp_avg");
+  Update("fc.weight", 9, "exp_avg_sq");
+  EXPECT_THAT(Find(), ElementsAre("fc.weight"));
+  Differ("optimizer.group0.betas", "(0.9, 0.99)", "(0.8, 0.99)");
+  EXPECT_THAT(Find(), ElementsAre("fc.weight/exp_avg", "fc.weight"));
+}
+
 }  // namespace
 }  // namespace statcollect::query

@@ -136,6 +136,30 @@ TEST_F(VerdictRootTest, AHardlyOtherLearningRate) {
   ExpectLearningRateAt4(DiffWith(Sum(RoundingEverywhere(), OfUpdates(1e-6, 4))));
 }
 
+TEST_F(VerdictRootTest, AWeightDecayThatOneRunChangedIsFound) {
+  options_.steps = 6;
+  before_ = [](RunWriter& run, bool is_b) {
+    run.Scalar(0, 0, "weight_decay/group0", 0.1);
+    if (is_b) run.Scalar(0, 4, "weight_decay/group0", 0.2);
+  };
+  const DiffReport report = DiffWith(Sum(RoundingEverywhere(), OfUpdates(1e-6, 4)));
+  EXPECT_EQ(Say(report), "4 optimizer embed.weight");
+  ASSERT_TRUE(report.root->cause);
+  EXPECT_EQ(report.root->cause->rule, "weight_decay");
+}
+
+TEST_F(VerdictRootTest, ALearningRateBeforeALaterLaunchIsFound) {
+  options_.steps = 6;
+  Record("lr/group0", 0.1, 0.1001, 4);
+  Write(Sum(RoundingEverywhere(), OfUpdates(1e-3, 4)));
+  for (const char* run : {"a", "b"}) {
+    RunWriter later(*store_, run);
+    later.NarrowSketches();
+    later.Observe(0, 6, Key("embed"), Noise(5)).Scalar(0, 6, "lr/group0", 0.1).Commit();
+  }
+  ExpectLearningRateAt4(Ask());
+}
+
 TEST_F(VerdictRootTest, AnEqualLearningRateIsNoRoot) {
   options_.steps = 6;
   Record("lr/group0", 0.1, 0.1, 4);

@@ -185,6 +185,39 @@ TEST_F(VerdictSettingsTest, AMomentumIsNotTheRootInTheFirstStep) {
   EXPECT_EQ(report.root->at.step, 2u);
 }
 
+TEST_F(VerdictSettingsTest, BetasThatAScheduleMovedUntilAResumeAreRounding) {
+  const auto launch = [&](const char* name, std::uint64_t first, std::uint64_t end, const char* betas) {
+    RunWriter run(*store_, name);
+    run.NarrowSketches();
+    run.Config(0, {{"optimizer.group0.betas", betas}});
+    for (std::uint64_t step = first; step < end; ++step) {
+      for (const TensorKey& key :
+           {Key("fc"), Key("fc", Kind::kGradOutput), Key("fc.weight", Kind::kWeightGrad),
+            Key("fc.weight", Kind::kOptimizerState, "exp_avg")}) {
+        const Tensor tensor = Noise(SeedOf(key, step));
+        run.Observe(0, step, key, *name == 'b' ? Differing(tensor, kRounding, step + 1) : tensor);
+      }
+    }
+    run.Commit();
+  };
+  launch("a", 0, 6, "(0.95, 0.99)");
+  launch("b", 0, 3, "(0.95, 0.99)");
+  launch("b", 3, 6, "(0.9, 0.99)");
+  ExpectExplained(Ask());
+  store_ = std::make_unique<FakeStore>();
+  launch("a", 0, 6, "(0.95, 0.99)");
+  launch("b", 0, 3, "(0.9, 0.99)");
+  launch("b", 3, 6, "(0.9, 0.99)");
+  EXPECT_EQ(Say(Ask()), "0 optimizer fc.weight") << "they differed when both began";
+}
+
+TEST_F(VerdictSettingsTest, NesterovIsTheRootInTheFirstStep) {
+  const DiffReport report = DiffOf({{"optimizer.group0.nesterov", "false"}},
+                                   {{"optimizer.group0.nesterov", "true"}}, RoundingEverywhere());
+  EXPECT_EQ(Say(report), "0 optimizer embed.weight");
+  EXPECT_THAT(CauseOf(report), HasSubstr("nesterov: nesterov of group 0 is false in a and true in b"));
+}
+
 TEST_F(VerdictSettingsTest, AFusedOptimizerIsRounding) {
   ExpectExplained(DiffOf({{"optimizer.group0.fused", "None"}, {"optimizer.group0.initial_lr", "0.1"}},
                          {{"optimizer.group0.fused", "true"}, {"optimizer.group0.initial_lr", "0.2"}},

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from ... import _tracing
-from ... import agent as _agent
-from ..._log import warn_once
-from ..._modules import INERT_COPY, name_modules
+from ..._compile import tracing
+from ..._runtime.log import warn_once
+from ..._torch.modules import INERT_COPY, name_modules
 from ._recorder import Recorder, aside
-from ._statistics import StatisticsSubscriber
+from ._statistics import StatisticsSubscriber, recorder_of
 from ._structure import tensors_of, with_tensors
 from ._subscriber import RuntimeStates, SubscriberBase
 
-T = TypeVar("T")
 S = TypeVar("S", bound=SubscriberBase)
 
 
 class SubscriberManager:
-    """Subscribers and the hooks that call them. Scripts use one instance, GlobalSubscriberManager."""
+    """Subscribers of a model, and the hooks that call them. Scripts use the instance GlobalSubscriberManager."""
 
     def __init__(self) -> None:
         self._run_ctx = RuntimeStates()
@@ -28,8 +26,9 @@ class SubscriberManager:
         self._post_forward_hooks: list[Any] = []
 
     def subscribe(self, module: Any, subscribers: Iterable[SubscriberBase]) -> None:
-        """Calls the subscribers around every module of the model from now on, in the order given. What was subscribed here before
-        ends. ValueError for anything else than a module and subscribers, RuntimeError without a subscriber."""
+        """Calls the subscribers around every module of the model from now on, in the given order. Earlier subscriptions of this manager end.
+
+        Raises ValueError if the arguments are not a module and subscribers, RuntimeError if there is no subscriber."""
         import torch
 
         if not isinstance(module, torch.nn.Module):
@@ -41,19 +40,22 @@ class SubscriberManager:
         if not chosen:
             raise RuntimeError("No subscribers are registered.")
         if sum(isinstance(subscriber, StatisticsSubscriber) for subscriber in chosen) > 1:
-            raise ValueError("subscribe: found several StatisticsSubscribers; expected at most one: a process records one run")
+            raise ValueError(
+                "subscribe: found several StatisticsSubscribers; expected at most one, because a process records one run"
+            )
         self._unsubscribe()
-        _tracing.prepare()
+        tracing.prepare()
         self._run_ctx, self._subscribers = RuntimeStates(), chosen
         root = _without_ortmodule(module)
         self._attach(root)
-        _tracing.compiled.forget_graphs(name_modules(root))
+        tracing.compiled.forget_graphs(name_modules(root))
         for subscriber in chosen:
-            if isinstance(subscriber, StatisticsSubscriber):
-                subscriber._start()
+            recorder = recorder_of(subscriber)
+            if recorder is not None:
+                recorder.start()
 
     def get_subscriber(self, subscriber_type: type[S]) -> S:
-        """The first of that type; RuntimeError if there is none."""
+        """The first subscriber of that type. Raises RuntimeError if there is none."""
         for subscriber in self._subscribers:
             if isinstance(subscriber, subscriber_type):
                 return subscriber
@@ -68,17 +70,19 @@ class SubscriberManager:
         self._pre_forward_hooks.clear()
         self._post_forward_hooks.clear()
         for subscriber in self._subscribers:
-            if isinstance(subscriber, StatisticsSubscriber):
-                subscriber._stop()
+            recorder = recorder_of(subscriber)
+            if recorder is not None:
+                recorder.stop()
 
-    def _recorder(self) -> Recorder | None:
+    def find_recorder(self) -> Recorder | None:
+        """The recorder of the StatisticsSubscriber that is subscribed, if any."""
         for subscriber in self._subscribers:
             if isinstance(subscriber, StatisticsSubscriber):
-                return subscriber._recorder
+                return recorder_of(subscriber)
         return None
 
     def _attach(self, root: Any) -> None:
-        calls = _Calls(self._run_ctx, self._subscribers, self._recorder())
+        calls = _Calls(self._run_ctx, self._subscribers, self.find_recorder())
         self._pre_forward_hooks.append(root.register_forward_pre_hook(_Hook(calls.begin), prepend=True))
         self._visit(root, calls, 1, "")
         self._post_forward_hooks.append(root.register_forward_hook(_Hook(calls.end)))
@@ -87,7 +91,7 @@ class SubscriberManager:
     def _visit(self, module: Any, calls: _Calls, depth: int, parent: str) -> None:
         states = self._run_ctx.global_states
         index = len(states.module_index_to_depth)
-        states.module_index_to_depth[index], states._parents[index] = depth, parent
+        states.module_index_to_depth[index], states.module_index_to_parent[index] = depth, parent
         states.module_to_module_index[module] = index
         inside = f"{type(module).__name__}_{index}" if _runs(module) else parent
         for child in module.children():
@@ -100,11 +104,11 @@ class SubscriberManager:
                 self._post_forward_hooks.append(module.register_forward_hook(_Hook(calls.after)))
         except (RuntimeError, TypeError) as error:  # of TorchScript
             name = f"{type(module).__name__}_{index}"
-            warn_once(f"hook {name}", f"subscribe: '{name}' takes no hooks, so nobody is called for it: {error}")
+            warn_once(f"hook {name}", f"subscribe: '{name}' does not accept hooks, so subscribers are not called for it: {error}")
 
 
 class _Calls:
-    """What the hooks of one subscription do. Only subscribers that override a method are called for it."""
+    """The hooks of one subscription. A subscriber is only called for methods that it overrides."""
 
     def __init__(self, context: RuntimeStates, subscribers: list[SubscriberBase], recorder: Recorder | None) -> None:
         import torch
@@ -116,7 +120,7 @@ class _Calls:
             for method in ("pre_forward_module", "pre_forward_tensor", "post_forward_module", "post_forward_tensor",
                            "post_forward_outmost_module")
         )  # fmt: skip
-        # The recorder if nothing but it wants to see outputs.
+        # The recorder, if it is the only one that reads outputs.
         alone = not self._post_module and [type(subscriber) for subscriber in self._post_tensor] == [StatisticsSubscriber]
         self._alone = recorder if alone else None
 
@@ -169,7 +173,7 @@ class _Calls:
         return None if found is output else found
 
     def _each(self, apply: Callable[[RuntimeStates, Any, int, Any], Any], module: Any, value: Any) -> Any:
-        """The value after the method was applied to each tensor in it; the value itself if none was replaced."""
+        """The value with the method applied to each tensor in it; the value itself if none was replaced."""
         tensors = self._tensors(value)
         new = [apply(self._context, module, index, tensor) for index, tensor in enumerate(tensors)]
         if all(one is other for one, other in zip(new, tensors)):
@@ -183,23 +187,23 @@ class _Calls:
         return isinstance(value, self._tensor_type)
 
 
-def _break_graph() -> None:
-    """Read by torch.compile: the graph ends here, and the caller runs as it is."""
+def break_graph() -> None:
+    """Traced by torch.compile: ends the graph here, so that the caller runs in Python."""
     import torch
 
-    _tracing.compiled._site()  # keeps our functions out of graphs of their own
+    tracing.compiled.new_site()  # keeps the package's functions out of graphs of their own
     torch._dynamo.graph_break()
 
 
 class _Hook:
-    """A hook that stays behind when its module is copied or pickled: copies have no subscribers."""
+    """A hook that does nothing in copies and pickles of its module."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     def __call__(self, *args: Any) -> Any:
-        if _tracing.tracing():
-            _break_graph()
+        if tracing.active():
+            break_graph()
         return self._function(*args)
 
     def __reduce__(self) -> Any:
@@ -214,7 +218,7 @@ def _overrides(subscriber: SubscriberBase, method: str) -> bool:
 
 
 def _runs(module: Any) -> bool:
-    """False for containers without a forward pass of their own, such as ModuleList."""
+    """Whether a module has a forward pass: False for containers such as ModuleList."""
     import torch
 
     return not isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict))
@@ -227,41 +231,3 @@ def _without_ortmodule(module: Any) -> Any:
 
 
 GlobalSubscriberManager = SubscriberManager()
-
-
-def inspect_activation(activation_name: str, tensor: T) -> T:
-    """Records a named intermediate tensor and its gradient, in the steps of the StatisticsSubscriber that is subscribed with
-    GlobalSubscriberManager; returns the same object. RuntimeError if there is none."""
-    if _tracing.tracing():
-        _break_graph()
-    if _agent.disabled():
-        return tensor
-    recorder = GlobalSubscriberManager._recorder()
-    if recorder is None:
-        raise RuntimeError(
-            "StatisticsSubscriber is not registered, cannot inspect activation "
-            f"'{activation_name}'; call GlobalSubscriberManager.subscribe(model, [StatisticsSubscriber(...)]) first"
-        )
-    if not recorder.idle():
-        recorder.see(activation_name, tensor)
-    return tensor
-
-
-class _InspectActivation:
-    """The older spelling of inspect_activation."""
-
-    @staticmethod
-    def apply(activation_name: str, module_idx: int | None, run_ctx: RuntimeStates, input_tensor: T) -> T:
-        """With a module's index the tensor counts as an output at that module's depth."""
-        if _tracing.tracing():
-            _break_graph()
-        recorder = GlobalSubscriberManager._recorder()
-        if recorder is None or recorder.idle():
-            return input_tensor
-        if module_idx is None:
-            recorder.see(activation_name, input_tensor)
-        else:
-            states = run_ctx.global_states
-            depth = states.module_index_to_depth[module_idx]
-            recorder.see(activation_name, input_tensor, class_name="", parent=states._parents[module_idx], depth=depth)
-        return input_tensor

@@ -1,4 +1,4 @@
-"""What a StatisticsSubscriber records: which step it is, and tensors under ONNX Runtime's names."""
+"""Steps and tensors of a StatisticsSubscriber, under ONNX Runtime's names."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ import sys
 import weakref
 from typing import Any
 
-from ... import _tracing
-from ..._autograd import GradientHook, hook_result, in_backward
-from ..._tensors import Place, plain_tensor_types
-from ...agent import Agent
+from ..._compile import tracing
+from ..._native.tensors import Place, plain_tensor_types
+from ..._runtime.agent import Agent
+from ..._torch.autograd import GradientHook, hook_result, in_backward
 from ...errors import TensorTypeError
 
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 def aside() -> bool:
-    """Whether what runs is no training: a checkpoint computes again, or torch.jit.trace or an export looks at the model."""
+    """Whether the current pass is not training: a checkpoint's recomputation, torch.jit.trace or an export."""
     return in_backward() or _examined()
 
 
 def _examined() -> bool:
-    return _torch()._C._get_tracing_state() is not None or _tracing.exporting()
+    return _torch()._C._get_tracing_state() is not None or tracing.exporting()
 
 
 class Recorder:
     """Steps and tensors of one StatisticsSubscriber. Its methods never raise.
 
-    Steps: with a watched optimizer they are the agent's, and the forward passes in one are its micro-batches. Else this ends
-    them: a root forward pass begins the next step if one is over in this step (docs/decisions/0017)."""
+    With a watched optimizer, its updates end the steps, and the forward passes in a step are micro-batches. Without one, this class ends the
+    steps: a forward pass of the root begins the next step if there has already been one in this step (docs/decisions/0017)."""
 
     def __init__(self, agent: Agent, first: int, end: int) -> None:
         self.agent = agent
         self.plain_types: Any = plain_tensor_types()
         self.recording = False  # read for every tensor
         self.micro_batch = 0
-        self.epoch = 0  # grows with each micro-batch and step: call indices begin anew
+        self.epoch = 0  # grows when call indexes start from 0 again: with each micro-batch and step
         self.step_epoch = 0
         self._first, self._end = first, end
-        self._passes = 0  # of the root, over, in this step
+        self._passes = 0  # completed passes of the root in this step
         self._in_pass = False
         self._left_out = False  # an evaluation between the steps of a watched optimizer
         self._backward_seen = False
@@ -60,7 +60,7 @@ class Recorder:
         self._drop_leaf_hooks()
 
     def end_last_step(self) -> None:
-        """At the end of the program."""
+        """Called at the end of the program."""
         if self._passes and not self.agent.optimizers:
             self.agent.end_step()
 
@@ -76,7 +76,7 @@ class Recorder:
         self._drop_leaf_hooks()
 
     def begin_pass(self, root: Any) -> int | None:
-        """The root's forward pass begins. Returns the step that it belongs to; None if nobody counts steps any more."""
+        """The root's forward pass begins. Returns its step; None if the agent is closed."""
         agent = self.agent
         if agent.closed:
             return None
@@ -94,26 +94,26 @@ class Recorder:
         return agent.current_step()
 
     def end_pass(self, output: list[Any]) -> None:
-        """The root's forward pass is over, with these tensors as output."""
+        """The root's forward pass has ended, with these tensors as output."""
         if aside() or self._left_out:
             return
         self._passes += 1
         try:
             for tensor in output:
                 if tensor.requires_grad:
-                    self.hook_gradient(tensor, GradientHook(self._note_backward))
+                    self.hook_gradient(tensor, GradientHook(self.note_backward))
         except Exception as error:
             self.agent.refuse(str(error))
 
     def leave(self) -> None:
-        """The root's forward pass is over or failed."""
+        """The root's forward pass has ended or failed."""
         self._in_pass = self._left_out = False
 
     def counts_passes(self) -> bool:
         """Whether each root forward pass is a step."""
         return not self.agent.optimizers
 
-    def _note_backward(self, _: Any) -> None:
+    def note_backward(self, _: Any) -> None:
         self._backward_seen = True
 
     # --- tensors -----------------------------------------------------------------------------------------------------------
@@ -123,12 +123,12 @@ class Recorder:
         return not (self.recording or self._backward_seen)
 
     def see(self, name: str, tensor: Any, **module: Any) -> None:
-        """One tensor, now. `module`: class_name, parent and depth if it is a module's output, else it is an inspected one."""
+        """Records a tensor. `module`: class_name, parent and depth if it is a module's output; nothing if it is an inspected tensor."""
         try:
             if not isinstance(tensor, self.plain_types[0]):
                 raise TensorTypeError(f"found a {type(tensor).__name__}; expected a torch tensor")
             if self._backward_seen and not self._in_pass and not self.agent.optimizers and not aside():
-                self.agent.end_step()  # what comes after a backward pass belongs to the next forward pass
+                self.agent.end_step()  # a tensor after a backward pass belongs to the next forward pass
             if not self.recording or self._left_out or _examined():
                 return
             key = (name, bool(module))
@@ -138,10 +138,10 @@ class Recorder:
             self.agent.refuse(str(error), str(name), "output" if module else "inspect")
 
     def hook_gradient(self, tensor: Any, hook: Any) -> None:
-        """The hook is called before those that the tensor has: they belong to modules inside, whose gradients come later."""
+        """Calls the hook before the tensor's earlier hooks. Those belong to inner modules, whose gradients come later."""
         if type(tensor) is not self.plain_types[0] or tensor.grad_fn is None:
             removable = tensor.register_hook(hook)
-            if tensor.is_leaf:  # its hooks live as long as itself, not as long as a graph
+            if tensor.is_leaf:  # its hooks live as long as the leaf, not as long as a graph
                 self._leaf_hooks.append(removable)
             return
         hook_result(tensor, hook)
@@ -158,7 +158,7 @@ class Recorder:
 
 
 class Probe:
-    """One place where tensors come along: the k-th output of a module, or a name given to inspect_activation."""
+    """Records the tensors of one place: the k-th output of a module, or a name that inspect_activation is given."""
 
     def __init__(self, recorder: Recorder, name: str, module: dict[str, Any]) -> None:
         self._recorder, self._agent, self._name, self._module = recorder, recorder.agent, name, module
@@ -167,7 +167,7 @@ class Probe:
         self._handles: dict[tuple[int, int, int], int] = {}
         self._epoch = -1
         self._calls = self._late_gradients = 0
-        # Calls made without gradients: reentrant checkpoints compute them again, last first.
+        # Calls without gradients: reentrant checkpoints recompute them, the last one first.
         self._unhooked: list[tuple[int, int]] = []
 
     def see(self, tensor: Any) -> None:
@@ -185,12 +185,12 @@ class Probe:
 
     def see_gradient(self, gradient: Any, step_epoch: int, micro_batch: int, call: int) -> None:
         recorder = self._recorder
-        recorder._note_backward(gradient)
+        recorder.note_backward(gradient)
         if not recorder.recording or gradient is None:
             return
         try:
             self._begin_epoch()
-            if step_epoch != recorder.step_epoch:  # of a forward pass before this step's: behind those of this step
+            if step_epoch != recorder.step_epoch:  # of a forward pass before this step: after those of this step
                 micro_batch, call = recorder.micro_batch, self._calls + self._late_gradients
                 self._late_gradients += 1
             self._record(1, gradient, micro_batch, call)
@@ -203,8 +203,8 @@ class Probe:
             self._unhooked.clear()
 
     def _see_again(self, tensor: Any) -> None:
-        """A checkpoint computes the tensor again. If gradients flow through the new one (reentrant checkpoints), they are those of
-        the call that had none."""
+        """A checkpoint recomputes the tensor. If gradients flow through the new tensor (reentrant checkpoints), they belong to the last call
+        without gradients."""
         if self._unhooked and _torch().is_grad_enabled() and tensor.requires_grad:
             self._recorder.hook_gradient(tensor, _Gradient(self, *self._unhooked.pop()))
 
@@ -221,7 +221,7 @@ class Probe:
 
 
 class _Gradient:
-    """Tensor hook that records one gradient. A second backward pass through the graph is not another observation."""
+    """Tensor hook that records the first gradient. Further backward passes through the same graph are ignored."""
 
     __slots__ = ("_call", "_fired", "_micro_batch", "_probe", "_step_epoch")
 

@@ -1,4 +1,4 @@
-"""From `output_dir` to a run: its name, and the agent that records it."""
+"""The run that `output_dir` names, and the agent that records it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import warnings
 from typing import Any
 
 from ... import agent as _agent
-from ..._log import warn, warn_once
-from ...agent import Agent
+from ..._runtime.agent import Agent
+from ..._runtime.current import running_agent
+from ..._runtime.log import warn, warn_once
+from ..._runtime.process import EXIT_SECONDS
 from ...errors import RunExistsError
 
 NAME_MAX = 128
-SAMPLES = 128  # first elements, as the reference writes them into each file
-CLOSE_SECONDS = _agent.EXIT_SECONDS
+SAMPLES = 128  # first elements of each tensor, as many as ONNX Runtime writes
+CLOSE_SECONDS = EXIT_SECONDS
 
-_own: Agent | None = None  # made here, not by the script
+_own: Agent | None = None  # started here, not by the script
 
 
 class OutputExistsError(RunExistsError, FileExistsError):
@@ -25,8 +27,8 @@ class OutputExistsError(RunExistsError, FileExistsError):
 
 
 def run_name(output_dir: Any) -> str:
-    """STATAGENT_RUN if it is set, else the folder's own name ("pt_out" of "dumps/pt_out"). What cannot stand in a run's name becomes
-    "_"; a name that does not begin with a letter or digit gets "run" in front; a long one is cut and ends in a hash."""
+    """STATAGENT_RUN if it is set, else the last part of the folder's path ("pt_out" of "dumps/pt_out"). Characters that a run's name cannot
+    contain become "_". A name that does not begin with a letter or digit is prefixed with "run". A long one is cut and ends in a hash."""
     named = os.environ.get("STATAGENT_RUN", "")
     if named:
         return named
@@ -40,11 +42,12 @@ def run_name(output_dir: Any) -> str:
 
 
 def agent_for(output_dir: Any, override: bool) -> Agent:
-    """The agent that the script has started, else one of our own for the run of output_dir; the one that an earlier call made is
-    closed then. OutputExistsError if the run has data and must not be replaced; what statagent.init raises."""
+    """The agent that the script has started. Otherwise starts one for the run of output_dir, after closing the one of an earlier call.
+
+    Raises OutputExistsError if the run has data and `override` is False, and the errors of statagent.init."""
     global _own
-    current = _agent.current()
-    if current is not None and not current.closed:
+    current = running_agent()
+    if current is not None:
         if current is not _own:
             return current
         warn(

@@ -1,4 +1,4 @@
-"""Tensors in nested values, counted as ONNX Runtime's hooks count them: sequences in order, mappings by sorted key."""
+"""Tensors in nested values, in the order of ONNX Runtime's hooks: sequences in order, mappings by sorted key."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ DEPTH_MAX = 16
 
 
 def tensors_of(value: Any, is_tensor: Callable[[Any], bool]) -> list[Any]:
-    """All tensors in the value. What is no container is ignored; so is what lies deeper than DEPTH_MAX, and a container inside
-    itself."""
+    """All tensors in the value. Other values are ignored, and so is what lies deeper than DEPTH_MAX levels or in a
+    container inside of itself."""
     found: list[Any] = []
 
     def visit(part: Any, around: tuple[int, ...]) -> None:
@@ -28,8 +28,8 @@ def tensors_of(value: Any, is_tensor: Callable[[Any], bool]) -> list[Any]:
 
 
 def with_tensors(value: Any, tensors: list[Any], is_tensor: Callable[[Any], bool]) -> Any:
-    """The value with these tensors at the places of those that `tensors_of` finds. Containers in which nothing changes stay the
-    same objects; the others are copies of the same type and order."""
+    """The value with these tensors in place of those that `tensors_of` finds. Containers without changes stay the same objects; the others
+    become copies of the same type and order."""
     left = iter(tensors)
 
     def visit(part: Any, around: tuple[int, ...]) -> Any:
@@ -60,7 +60,7 @@ def _children(value: Any) -> Iterable[tuple[Any, Any]]:
 def _sorted(keys: Mapping[Any, Any]) -> list[Any]:
     try:
         return sorted(keys)
-    except TypeError:  # of several types: there is no other order that all could agree on
+    except TypeError:  # keys of several types cannot be compared
         return sorted(keys, key=lambda key: (type(key).__name__, str(key)))
 
 

@@ -1,4 +1,4 @@
-"""What users derive their own subscribers from, and the context that their methods are given."""
+"""The base class of subscribers, and the context that is passed to their methods."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 
 
 class GlobalStates:
-    """execution_step: forward passes of the root so far. The module's index is its place in the tree, depth first, the root 0;
-    its depth is 1 at the root. Modules are not kept alive."""
+    """State of one subscription. execution_step: completed forward passes of the root. A module's index is its position in a depth-first
+    walk of the tree, from 0 for the root; its depth is 1 at the root. Modules are not kept alive."""
 
     def __init__(self) -> None:
         self.execution_step = 0
         self.module_index_to_depth: dict[int, int] = {}
         self.module_to_module_index: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._parents: dict[int, str] = {}  # index -> "Block_4", the module around it
+        self.module_index_to_parent: dict[int, str] = {}  # index -> "Block_4", the module around it
 
 
 class RuntimeStates:
-    """Of one subscription."""
+    """The context of one subscription."""
 
     def __init__(self) -> None:
         self.global_states = GlobalStates()
 
 
 class SubscriberBase:
-    """Actions around the forward pass of every module, in steps start_step to end_step, the latter excluded.
+    """Actions around the forward pass of every module, in steps start_step to end_step, excluding the latter.
 
-    The manager calls each X, which calls X_impl in those steps: override X_impl. What it returns takes the place of what it was
-    given; returning the same objects changes nothing. Exceptions go through to the training script. Called in the order
-    pre_forward_module, pre_forward_tensor (each tensor of the arguments, then of the keyword arguments), the module's forward,
-    post_forward_module, post_forward_tensor (each tensor of the output); post_forward_outmost_module after all that, for the root."""
+    The manager calls each method X, which calls X_impl in those steps: override X_impl. Its result replaces its argument; returning the
+    same objects changes nothing. Exceptions reach the training script. The order is pre_forward_module, pre_forward_tensor (each
+    tensor of the arguments, then of the keyword arguments), the module's forward, post_forward_module, post_forward_tensor (each tensor of
+    the output), and at the end post_forward_outmost_module for the root."""
 
     def __init__(self, start_step: int | None = None, end_step: int | None = None) -> None:
         self._start_step = 0 if start_step is None else start_step
@@ -43,7 +43,7 @@ class SubscriberBase:
         return self.pre_forward_module_apply_impl(run_rtx, module, args, kwargs)
 
     def pre_forward_module_apply_impl(self, run_rtx: RuntimeStates, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Before the module runs. Returns the arguments that it is to be given."""
+        """Called before the module runs. Returns the arguments to pass to it."""
         return args, kwargs
 
     def pre_forward_tensor_apply(self, run_rtx: RuntimeStates, module: Any, tensor_index: int, tensor: Any) -> Any:
@@ -52,7 +52,7 @@ class SubscriberBase:
         return self.pre_forward_tensor_apply_impl(run_rtx, module, tensor_index, tensor)
 
     def pre_forward_tensor_apply_impl(self, run_rtx: RuntimeStates, module: Any, tensor_index: int, tensor: Any) -> Any:
-        """Each tensor of the arguments; the index counts from 0, and anew for the keyword arguments."""
+        """Called for each tensor of the arguments. Indexes count from 0, separately for the keyword arguments."""
         return tensor
 
     def post_forward_module_apply(self, run_rtx: RuntimeStates, module: Any, args: Any, output: Any) -> tuple[Any, Any]:
@@ -61,7 +61,7 @@ class SubscriberBase:
         return self.post_forward_module_apply_impl(run_rtx, module, args, output)
 
     def post_forward_module_apply_impl(self, run_rtx: RuntimeStates, module: Any, args: Any, output: Any) -> tuple[Any, Any]:
-        """After the module ran. Returns (args, output); the output is what the module's caller gets."""
+        """Called after the module has run. Returns (args, output); the module's caller gets this output."""
         return args, output
 
     def post_forward_tensor_apply(self, run_rtx: RuntimeStates, module: Any, tensor_index: int, tensor: Any) -> Any:
@@ -70,7 +70,7 @@ class SubscriberBase:
         return self.post_forward_tensor_apply_impl(run_rtx, module, tensor_index, tensor)
 
     def post_forward_tensor_apply_impl(self, run_rtx: RuntimeStates, module: Any, tensor_index: int, tensor: Any) -> Any:
-        """Each tensor of the output, from 0; mappings by sorted key."""
+        """Called for each tensor of the output. Indexes count from 0; mappings are in the order of their sorted keys."""
         return tensor
 
     def post_forward_outmost_module_apply(self, run_rtx: RuntimeStates, module: Any, args: Any, output: Any) -> tuple[Any, Any]:
@@ -81,7 +81,7 @@ class SubscriberBase:
     def post_forward_outmost_module_apply_impl(
         self, run_rtx: RuntimeStates, module: Any, args: Any, output: Any
     ) -> tuple[Any, Any]:
-        """After the root ran, before the step counts up. Returns (args, output)."""
+        """Called after the root has run, before execution_step is incremented. Returns (args, output)."""
         return args, output
 
     def _need_skip_step(self, current_step: int) -> bool:

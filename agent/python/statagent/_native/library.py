@@ -1,0 +1,248 @@
+"""Finds libstatagent.so and declares its C interface (agent/include/statagent/statagent.h) to ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any
+
+from ..errors import LibraryNotFoundError, from_code
+
+LIBRARY_NAME = "libstatagent.so"
+
+# DType, Kind and Mode in statagent/types.h: numbers of the wire format.
+DTYPES = {
+    "f64": 1, "f32": 2, "f16": 3, "bf16": 4, "f8e4m3": 5, "f8e5m2": 6, "i8": 7, "i16": 8, "i32": 9, "i64": 10,
+    "u8": 11, "u16": 12, "u32": 13, "u64": 14, "bool": 15, "c64": 16, "c128": 17,
+}  # fmt: skip
+KINDS = {
+    "output": 1, "input": 2, "grad_output": 3, "grad_input": 4, "weight": 5, "weight_grad": 6, "optimizer_state": 7,
+    "inspect": 8, "inspect_grad": 9, "batch": 10, "buffer": 11,
+}  # fmt: skip
+MODES = {"train": 1, "eval": 2, "init": 3}
+# MemoryPhase, MemoryQuantity (bits, lowest first) and DensityType.
+PHASES = {
+    "pre_forward": 1, "post_forward": 2, "pre_backward": 3, "post_backward": 4, "pre_optimizer": 5, "post_optimizer": 6,
+}  # fmt: skip
+QUANTITIES = (
+    "allocated", "max_allocated", "reserved", "max_reserved", "inactive", "max_inactive", "parameter", "gradient", "buffer",
+    "optimizer_state", "device_free", "device_total", "host_rss", "host_max_rss", "host_free", "host_total", "step_max_allocated",
+    "allocated_delta", "peak_delta",
+)  # fmt: skip
+DENSITIES = {"embed": 1, "label": 2}
+
+
+class _Structure(ctypes.Structure):
+    """A structure whose first field is its own size."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(type(self)), **fields)
+
+
+class Options(_Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("run", c_char_p),
+        ("collector", c_char_p),
+        ("if_exists", c_char_p),
+        ("config_keys", POINTER(c_char_p)),
+        ("config_values", POINTER(c_char_p)),
+        ("config_count", c_uint64),
+        ("required", c_int32),
+        ("rank", c_int64),
+        ("local_rank", c_int64),
+        ("world_size", c_int64),
+        ("launch", c_char_p),
+        ("steps", c_char_p),
+        ("sketch", c_int64),
+        ("samples", c_int64),
+        ("buffer_records_max", c_int64),
+        ("connect_timeout_ms", c_int64),
+        ("threads", c_int64),
+        ("spill_dir", c_char_p),
+        ("spill_limit", c_char_p),
+        ("captures", c_char_p),
+        ("exponents", c_char_p),
+    ]
+
+
+class Identity(_Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("name", c_char_p),
+        ("output_path", c_char_p),
+        ("parent", c_char_p),
+        ("class_name", c_char_p),
+        ("kind", c_uint32),
+        ("mode", c_uint32),
+        ("micro_batch", c_uint32),
+        ("call", c_uint32),
+        ("depth", c_int32),
+    ]
+
+
+class Tensor(_Structure):
+    stream: int | None = None  # CUDA stream that computes the tensor; not a field of the C structure
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("dtype", c_uint32),
+        ("data", c_void_p),
+        ("shape", c_void_p),  # int64_t[ndim]
+        ("strides", c_void_p),  # int64_t[ndim] or null
+        ("ndim", c_uint32),
+        ("device", c_int32),
+        ("device_index", c_int32),
+    ]
+
+
+class Statistics(_Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("has_finite", c_uint32),
+        *[(name, c_uint64) for name in ("numel", "nan", "pos_inf", "neg_inf", "zero", "neg", "pos")],
+        *[(name, c_double) for name in ("min", "max", "mean", "std", "l1", "l2")],
+        ("hash", c_uint64),
+        ("sketch_count", c_uint32),
+        ("sample_count", c_uint32),
+    ]
+
+
+class Memory(_Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("phase", c_uint32),
+        ("micro_batch", c_uint32),
+        ("present", c_uint32),
+        ("device", c_char_p),
+        ("module", c_char_p),
+        ("bytes", POINTER(c_int64)),
+    ]
+
+
+class Density(_Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("type", c_uint32),
+        ("micro_batch", c_uint32),
+        ("samples", c_uint32),
+        ("input", c_char_p),
+        ("pad_index", c_int64),
+        ("valid", c_uint64),
+        ("total", c_uint64),
+        ("valid_per_sample", POINTER(c_uint64)),
+    ]
+
+
+class Counts(_Structure):
+    _fields_ = [("struct_size", c_uint32), *[(name, c_uint64) for name in ("produced", "acked", "pending", "dropped", "spilled")]]
+
+
+VisitDropped = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_uint64)
+
+# Function: result, arguments. An agent and a set of steps are opaque pointers.
+_STRINGS = POINTER(c_char_p)
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "statagent_last_error": (c_char_p, []),
+    "statagent_version": (c_char_p, []),
+    "statagent_start": (c_int, [POINTER(Options), POINTER(c_void_p)]),
+    "statagent_close": (c_int, [c_void_p, c_int64]),
+    "statagent_close_failed": (c_int, [c_void_p, c_int64]),
+    "statagent_free": (None, [c_void_p]),
+    "statagent_intern": (c_int, [c_void_p, POINTER(Identity), POINTER(c_uint32)]),
+    "statagent_observe": (c_int, [c_void_p, c_uint32, POINTER(Tensor), c_void_p]),
+    "statagent_observe_list": (
+        c_int,
+        [c_void_p, c_uint64, POINTER(c_uint32), POINTER(c_void_p), c_void_p, POINTER(c_uint64)],
+    ),
+    "statagent_log_scalar": (c_int, [c_void_p, c_char_p, c_double, c_uint32]),
+    "statagent_log_event": (c_int, [c_void_p, c_char_p, c_char_p, _STRINGS, _STRINGS, c_uint64]),
+    "statagent_log_scalar_at": (c_int, [c_void_p, c_char_p, c_double, c_uint32, c_uint64]),
+    "statagent_log_event_at": (c_int, [c_void_p, c_uint64, c_char_p, c_char_p, _STRINGS, _STRINGS, c_uint64]),
+    "statagent_add_config": (c_int, [c_void_p, _STRINGS, _STRINGS, c_uint64]),
+    "statagent_log_memory": (c_int, [c_void_p, POINTER(Memory)]),
+    "statagent_log_density": (c_int, [c_void_p, POINTER(Density), c_uint64]),
+    "statagent_end_step": (None, [c_void_p]),
+    "statagent_set_step": (c_int, [c_void_p, c_uint64]),
+    "statagent_replays_in": (None, [c_void_p, c_int32, c_void_p]),
+    "statagent_replay_devices": (c_uint64, [c_void_p]),
+    "statagent_step": (c_uint64, [c_void_p]),
+    "statagent_step_wanted": (c_int, [c_void_p]),
+    "statagent_rank": (c_uint32, [c_void_p]),
+    "statagent_world_size": (c_uint32, [c_void_p]),
+    "statagent_flush": (c_int, [c_void_p, c_int64]),
+    "statagent_counters": (c_int, [c_void_p, POINTER(Counts)]),
+    "statagent_dropped": (c_int, [c_void_p, VisitDropped, c_void_p]),
+    "statagent_compute": (
+        c_int,
+        [POINTER(Tensor), c_uint32, c_uint32, POINTER(Statistics), POINTER(c_double), POINTER(c_double)],
+    ),
+    "statagent_compute_on": (
+        c_int,
+        [POINTER(Tensor), c_uint32, c_uint32, c_void_p, POINTER(Statistics), POINTER(c_double), POINTER(c_double)],
+    ),
+    "statagent_exponents_on": (c_int, [POINTER(Tensor), c_int32, c_uint32, c_void_p, POINTER(c_uint64)]),
+    "statagent_steps_parse": (c_int, [c_char_p, POINTER(c_void_p)]),
+    "statagent_steps_contains": (c_int, [c_void_p, c_uint64]),
+    "statagent_steps_free": (None, [c_void_p]),
+}
+
+
+def candidates() -> list[Path]:
+    """Where the library may be, best first: STATAGENT_LIBRARY alone if it is set; beside the package; in the release; in the
+    source tree's build folders, `release` first, then the most recent build."""
+    named = os.environ.get("STATAGENT_LIBRARY")
+    if named:
+        return [Path(named)]
+    package = Path(__file__).resolve().parents[1]
+    # The last place is that of a release: python/statagent beside lib/.
+    places = [package / "lib" / LIBRARY_NAME, package / LIBRARY_NAME, package.parents[1] / "lib" / LIBRARY_NAME]
+    root = package.parents[2] if len(package.parents) > 2 else package
+    if (root / "agent" / "include" / "statagent" / "statagent.h").is_file():
+        release = root / "build" / "release" / "lib" / LIBRARY_NAME
+        built = [path for path in root.glob(f"build/*/lib/{LIBRARY_NAME}") if path != release]
+        places += [release, *sorted(built, key=lambda path: path.stat().st_mtime, reverse=True)]
+    return places
+
+
+def find() -> Path:
+    """The first candidate that exists. Raises LibraryNotFoundError, which lists the places."""
+    places = candidates()
+    for path in places:
+        if path.is_file():
+            return path
+    raise LibraryNotFoundError(
+        f"load {LIBRARY_NAME}: not found in: {', '.join(map(str, places))}; expected the agent's shared library; "
+        "build it (scripts/build.sh), or set STATAGENT_LIBRARY to its path"
+    )
+
+
+@functools.cache
+def load() -> Any:
+    """The library with the types of its functions. Loaded once. Raises LibraryNotFoundError."""
+    path = find()
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise LibraryNotFoundError(
+            f"load {path}: {error}; expected the agent's shared library of this version of the package; "
+            "rebuild it (scripts/build.sh), or set STATAGENT_LIBRARY to a matching one"
+        ) from error
+    return library
+
+
+def last_error() -> str:
+    """The message of this thread's last failed call."""
+    message = load().statagent_last_error()
+    return message.decode("utf-8", "replace") if message else ""
+
+
+def check(code: int) -> None:
+    """Raises the error of a failed call. Code 0 is success."""
+    if code:
+        raise from_code(code, last_error())

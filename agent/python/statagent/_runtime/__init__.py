@@ -1,0 +1,1 @@
+"""The agent of a process: what it records, counts and reports."""

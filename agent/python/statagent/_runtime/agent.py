@@ -1,0 +1,563 @@
+"""The agent: what hooks and users hand over, on its way to the library. Nothing here raises into a training step."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from .._native.arguments import milliseconds, whole_number
+from .._native.library import last_error
+from .._native.session import Session
+from .._native.tensors import Place, borrow, give_back
+from .._torch.autograd import GradientHook, in_backward
+from ..errors import InvalidArgumentError
+from ..flatten import flatten
+from . import failures, process
+from .deferred import Deferred, on_gpu
+from .known_tensors import KnownTensors
+from .log import warn, warn_once
+from .refusals import Refusals
+
+T = TypeVar("T")
+
+
+class Agent:
+    """Statistics of this process's tensors on their way to the collector. Made by `init`.
+
+    Only `set_step`, `flush` and `close` raise, and only for wrong arguments. Whatever goes wrong in a training step is counted as
+    `dropped_refused`, reported on standard error at most once a minute, and sent as an event `not_recorded`, once for each name and
+    reason. Methods may be called from any thread."""
+
+    def __init__(self, session: Session | None) -> None:
+        """`session`: None for an agent that records nothing (STATAGENT_DISABLE)."""
+        self.session = session
+        # The library's most frequent function, called without a layer between. Public: benchmarks wrap it to measure it.
+        self.native_observe: Any = None if session is None else session.library.statagent_observe
+        self._pointer = 0 if session is None else session.pointer
+        self.run = ""  # the run's name
+        self._lock = threading.Lock()
+        self._refusals = Refusals(_weakly(self.log_event))
+        self._closed = session is None
+        self._failed = False  # the process ends with an uncaught exception
+        self.closing = False  # close() has been called
+        # Whether tensors of the current step are recorded: read by every hook, changes only with the step.
+        self.wanted = False
+        self._handles: dict[tuple[Any, ...], int] = {}
+        self._identities: dict[int, tuple[str, str]] = {}  # handle -> name and kind, for messages
+        self._calls: dict[tuple[Any, ...], int] = {}  # next call index in this step
+        self._step_listeners: list[Callable[[], None]] = []
+        self._ending_listeners: list[Callable[[], None]] = []
+        self._flush_listeners: list[Callable[[], None]] = []
+        self._batch_listeners: list[Callable[[str, Any], None]] = []
+        self.batch_logged = (-1, -1)  # step and micro-batch of the last log_batch
+        self._leaf_hooks: list[Any] = []
+        # Scalars of this step by name and micro-batch; those of a step that an optimizer has just ended. See _late_step.
+        self._scalars: set[tuple[str, str]] = set()
+        self._ended_scalars: set[tuple[str, str]] | None = None
+        self._ended_micro_batch = 0
+        # Set by the watches: the micro-batch, whether a backward pass has ended it, whether an unrecorded pass is running.
+        self.micro_batch = 0
+        self.backward_seen = False
+        self.muted = False
+        self.optimizers: dict[int, int] = {}  # watched optimizers by id, with their updates in this step
+        self.optimizer_hooks: dict[int, list[Any]] = {}  # OptimizerHooks of each watched optimizer, by its id
+        self.optimizer_numbers: dict[int, int] = {}  # numbers of the optimizers of watches without a name, by id
+        self.known = KnownTensors()  # inputs between modules; filled by the watches that record them
+        self.random_states_of = -1  # the step whose random states were logged last
+        self.updates_replayed = False  # a watched optimizer's update is part of a CUDA graph
+        self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
+        self.watches: list[Any] = []  # removed by close
+        self.settings: dict[str, str] = {}  # the run's configuration as sent
+        self.recordings: dict[str, dict[str, str]] = {}  # name of each watch -> what it records, as settings
+        self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
+        self.deferred = Deferred(_weakly(self.refuse))  # values that are being copied from a GPU
+        if session is not None:
+            self._step_changed()
+
+    # --- tensors -----------------------------------------------------------------------------------------------------------
+
+    def intern(
+        self, name: str, kind: str, path: str = "", micro_batch: int = 0, call: int = 0, mode: str = "train",
+        parent: str = "", class_name: str = "", depth: int = -1,
+    ) -> int:  # fmt: skip
+        """The library's number for an identity. Raises StatagentError."""
+        key = (name, kind, path, micro_batch, call, mode)
+        handle = self._handles.get(key)
+        if handle is None:
+            assert self.session is not None
+            handle = self.session.intern(name, kind, path, micro_batch, call, mode, parent, class_name, depth)
+            self._handles[key] = handle
+        return handle
+
+    def observe_handle(self, handle: int, tensor: Any) -> None:
+        """Records the tensor's statistics under an interned identity. Never raises."""
+        try:
+            borrowed = borrow(tensor)
+            code = self.native_observe(self._pointer, handle, borrowed[0], borrowed[0].stream)
+            give_back(borrowed)
+            if code:
+                self._refuse_handle(handle, last_error())
+        except Exception as error:
+            self._refuse_handle(handle, str(error))
+
+    def observe_at(self, place: Place, handle: int, tensor: Any) -> None:
+        """As observe_handle, for tensors that have the same layout in every step: the place keeps what depends on the layout. Never
+        raises. Precondition: type(tensor) is one of plain_tensor_types()."""
+        try:
+            structure = place.borrow(tensor)
+            if structure is not None:
+                code = self.native_observe(self._pointer, handle, structure, structure.stream)
+                place.give_back(structure)
+            else:
+                borrowed = borrow(tensor)
+                code = self.native_observe(self._pointer, handle, borrowed[0], borrowed[0].stream)
+                place.learn(tensor, borrowed)
+            if code:
+                self._refuse_handle(handle, last_error())
+        except Exception as error:
+            self._refuse_handle(handle, str(error))
+
+    def observe_list(self, items: Sequence[tuple[int, Place, Any]]) -> None:
+        """As observe_at for each (handle, place, tensor), with one call of the library for each CUDA stream: small tensors on a GPU
+        then share kernel launches. Precondition: that of observe_at, and each place occurs once. Never raises."""
+        by_stream: dict[int | None, list[tuple[int, Place, Any]]] = {}  # the tensor is replaced by what was borrowed
+        for handle, place, tensor in items:
+            try:
+                structure, borrowed = place.borrow(tensor), None
+                if structure is None:
+                    borrowed = borrow(tensor)
+                    structure = borrowed[0]
+                by_stream.setdefault(structure.stream, []).append((handle, place, (structure, borrowed, tensor)))
+            except Exception as error:
+                self._refuse_handle(handle, str(error))
+        for stream, borrowed_items in by_stream.items():
+            try:
+                self._observe_borrowed(stream, borrowed_items)
+            except Exception as error:
+                self.refuse(str(error))
+
+    def _observe_borrowed(self, stream: int | None, items: list[tuple[int, Place, Any]]) -> None:
+        assert self.session is not None
+        handles, structures = [handle for handle, _, _ in items], [found[0] for _, _, found in items]
+        code, refused = self.session.observe_list(handles, structures, stream)
+        message = last_error() if code else ""
+        for _, place, (structure, borrowed, tensor) in items:
+            if borrowed is None:
+                place.give_back(structure)
+            else:
+                place.learn(tensor, borrowed)
+        if code:
+            self.refuse(message)
+            for _ in range(refused - 1):
+                self._count_refused(message)
+
+    def observe(self, name: str, tensor: Any, kind: str = "inspect", path: str = "", micro_batch: int | None = None) -> None:
+        """Records one tensor under a name. Its call index counts from 0 in each micro-batch. Never raises."""
+        if self._closed:
+            return
+        self.begin_step()
+        if not self.wanted:
+            return
+        try:
+            at = self.micro_batch if micro_batch is None else micro_batch
+            handle = self.intern(name, kind, path, at, self.next_call(name, kind, path, at))
+        except Exception as error:
+            self.refuse(str(error), str(name), kind)
+            return
+        self.observe_handle(handle, tensor)
+
+    def next_call(self, *key: Any) -> int:
+        """The next call index of an identity in this step, from 0."""
+        call = self._calls.get(key, 0)
+        self._calls[key] = call + 1
+        return call
+
+    def inspect(self, name: str, tensor: T) -> T:
+        """Records a named intermediate tensor and its gradient; returns the tensor itself. Never raises."""
+        if self._closed or self.muted:
+            return tensor
+        self.begin_step()
+        if not self.wanted:
+            return tensor
+        try:
+            if in_backward():  # an activation checkpoint computes the tensor a second time
+                return tensor
+            if getattr(tensor, "requires_grad", False):
+                self._inspect_with_gradient(name, tensor)
+            else:
+                self.observe(name, tensor)
+        except Exception as error:
+            self.refuse(str(error), str(name), "inspect")
+        return tensor
+
+    def _inspect_with_gradient(self, name: str, tensor: Any) -> None:
+        at = self.micro_batch
+        call = self.next_call(name, "inspect", "", at)
+        self.observe_handle(self.intern(name, "inspect", "", at, call), tensor)
+        handle = self.intern(name, "inspect_grad", "", at, call)
+        removable = tensor.register_hook(GradientHook(lambda gradient: self._gradient(handle, gradient)))
+        if tensor.is_leaf:  # its hooks live as long as the leaf, not as long as a graph
+            self._leaf_hooks.append(removable)
+
+    def _gradient(self, handle: int, gradient: Any) -> None:
+        if not self._closed:
+            self.observe_handle(handle, gradient)
+
+    def log_batch(self, **tensors: Any) -> None:
+        """Records fingerprints of a batch's inputs: tensors, arrays, or nested values that contain some. Never raises."""
+        if self._closed:
+            return
+        self.begin_step()
+        if not self.wanted:
+            return
+        # It is logged before the forward pass, so it belongs to the micro-batch that begins.
+        at = self.micro_batch + 1 if self.backward_seen else self.micro_batch
+        self.batch_logged = (self.current_step(), at)
+        for name, value in tensors.items():
+            try:
+                if value is not None:
+                    self._log_input(name, value, at)
+            except Exception as error:
+                self.refuse(str(error), name, "batch")
+
+    def _log_input(self, name: str, value: Any, micro_batch: int) -> None:
+        found = flatten(value, _is_array)
+        bare = len(found) == 1 and found[0][1] is value
+        if not found:
+            raise InvalidArgumentError(
+                f"log batch '{name}': found a {type(value).__name__} without tensors; expected tensors or arrays"
+            )
+        for path, tensor in found:
+            for listener in self._batch_listeners:
+                listener(name if bare else f"{name}.{path}", tensor)
+            self.observe(name, tensor, "batch", "" if bare else path, micro_batch)
+
+    # --- other records -----------------------------------------------------------------------------------------------------
+
+    def log_scalar(self, name: str, value: Any, micro_batch: int | None = None) -> None:
+        """Records a number, or a tensor with one element. A tensor on a GPU is logged once its value has been copied; nothing waits for it.
+
+        After the update of a watched optimizer a scalar belongs to the step that the update ended, until the next step begins. Never
+        raises."""
+        if self._closed:
+            return
+        at = self._ended_micro_batch if self._ended_scalars is not None else self.micro_batch
+        late = self._late_step(f"{name}", at if micro_batch is None else micro_batch)
+        if late is None:
+            at = self.micro_batch
+        self.log_number(name, value, at if micro_batch is None else micro_batch, late)
+
+    def _late_step(self, name: str, micro_batch: Any) -> int | None:
+        """The step that a watched optimizer has just ended, if a scalar still belongs to it; None if the current step has begun. A step begins
+        with a training pass, log_batch, inspect or an update. Where no pass is seen, it begins with a scalar that the ended step already has."""
+        key = (name, f"{micro_batch}")
+        ended = self._ended_scalars
+        if ended is not None and key not in ended:
+            ended.add(key)
+            return self.current_step() - 1
+        self.begin_step()
+        self._scalars.add(key)
+        return None
+
+    @property
+    def between_steps(self) -> bool:
+        """Whether a watched optimizer has ended a step, and nothing of the next one has happened."""
+        return self._ended_scalars is not None
+
+    def begin_step(self) -> None:
+        """Something of the current step has happened: scalars belong to it from now on. Cheap."""
+        self._ended_scalars = None
+
+    def log_number(self, name: str, value: Any, micro_batch: int, step: int | None = None) -> None:
+        """As log_scalar, for a step that may be over; None: the current one. Never raises."""
+        if self._closed:
+            return
+        try:
+            if not 0 <= micro_batch < 2**32:
+                raise InvalidArgumentError(f"log scalar '{name}': micro_batch is {micro_batch}; expected 0..{2**32 - 1}")
+            if on_gpu(value) and value.numel() == 1:
+                at = self.current_step() if step is None else step
+                self.deferred.add(
+                    f"log scalar '{name}'", value, lambda there: self.log_scalar_at(name, _number(name, there), micro_batch, at)
+                )
+                return
+            number = _number(name, value)
+            if step is not None:
+                self.log_scalar_at(name, number, micro_batch, step)
+                return
+            assert self.session is not None
+            self.session.log_scalar(name, number, micro_batch)
+        except Exception as error:
+            self.refuse(str(error), str(name), "scalar")
+
+    def log_scalar_at(self, name: str, value: float, micro_batch: int, step: int) -> None:
+        """A scalar that becomes known late, of a step that may be over. Never raises."""
+        self._report(lambda session: session.log_scalar_at(name, value, micro_batch, step))
+
+    def log_event(self, kind: str, text: str, fields: Mapping[str, str] | None = None, step: int | None = None) -> None:
+        """Something that happened in a step (None: the current one): one sentence, and fields for programs. Never raises."""
+
+        def log(session: Session) -> None:
+            at = self.current_step() if step is None else step
+            session.log_event(kind, text, {str(name): str(value) for name, value in (fields or {}).items()}, at)
+
+        self._report(log)
+
+    def note_exception(self, text: str, fields: Mapping[str, str], ends_process: bool) -> None:
+        """Records an uncaught exception. One that ends the process leaves the run interrupted. Never raises."""
+        self._failed = self._failed or ends_process
+        self.log_event(failures.KIND, text, fields)
+
+    def add_config(self, settings: Mapping[str, str]) -> None:
+        """Flattened configuration that was not known at `init`. A later value of a key replaces an earlier one. Never raises."""
+        self._report(lambda session: session.add_config(settings))
+
+    def log_memory(self, phase: str, quantities: Mapping[str, int], device: str, module: str = "") -> None:
+        """Memory at this moment, in bytes; names of phases and quantities: PHASES and QUANTITIES of the library. Never raises."""
+        self._report(lambda session: session.log_memory(phase, quantities, device, module, self.micro_batch))
+
+    def log_density(
+        self, name: str, kind: str, pad_index: int, valid: int, total: int, per_sample: Sequence[int], micro_batch: int, step: int
+    ) -> None:
+        """How many of an input's elements are not padding, in a step that may be over; kind: "embed" or "label". Never raises."""
+        self._report(lambda session: session.log_density(name, kind, pad_index, valid, total, per_sample, micro_batch, step))
+
+    def _report(self, call: Callable[[Session], None]) -> None:
+        """Calls the library unless the agent is closed. What the library refuses is counted."""
+        if self._closed or self.session is None:
+            return
+        try:
+            call(self.session)
+        except Exception as error:
+            self._count_refused(str(error))
+
+    # --- steps -------------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Ends the current step. With a watched optimizer this does nothing, because the update ends the step, unless the update is part
+        of a CUDA graph: replays call no hooks, so call this after each replay. Never raises."""
+        if self._closed:
+            return
+        if self.optimizers and not self.updates_replayed:
+            warn_once("step", "step(): a watched optimizer ends the step already; this call is ignored")
+            return
+        self.end_step()
+
+    def end_step(self, by_optimizer: bool = False) -> None:
+        """Ends the current step. `by_optimizer`: an update ended it, so that scalars logged next still belong to it. Never raises."""
+        if self._closed:
+            return
+        assert self.session is not None
+        try:
+            self.deferred.collect()
+            for listener in list(self._ending_listeners):
+                listener()
+            self.session.name_replay_streams()
+            self.session.end_step()
+            ended = self._scalars, self.micro_batch
+            self._step_changed()
+            if by_optimizer:
+                self._ended_scalars, self._ended_micro_batch = ended
+        except Exception as error:
+            self.refuse(str(error))
+
+    def set_step(self, step: int) -> None:
+        """Jumps forward to a step: call it after `init` when resuming from a checkpoint. Raises InvalidArgumentError for a step before
+        the current one."""
+        number = whole_number("set_step: step", step)
+        if self._closed:
+            return
+        assert self.session is not None
+        self.session.name_replay_streams()
+        self.session.set_step(number)
+        self._step_changed()
+
+    def _step_changed(self) -> None:
+        assert self.session is not None
+        self.wanted = self.session.step_wanted()
+        self._calls.clear()
+        self.known.clear()
+        self._scalars, self._ended_scalars = set(), None
+        self._remove_leaf_hooks()
+        self.micro_batch = 0
+        self.backward_seen = self.muted = False
+        for key in self.optimizers:
+            self.optimizers[key] = 0
+        for listener in list(self._step_listeners):
+            listener()
+
+    def _remove_leaf_hooks(self) -> None:
+        for removable in self._leaf_hooks:
+            removable.remove()
+        self._leaf_hooks.clear()
+
+    def current_step(self) -> int:
+        return self.session.step() if self.session is not None else 0
+
+    # --- listeners; none of them may raise -----------------------------------------------------------------------------------
+
+    def add_step_listener(self, listener: Callable[[], None]) -> None:
+        """Called when the step has changed, and when the agent has closed."""
+        self._step_listeners.append(listener)
+
+    def remove_step_listener(self, listener: Callable[[], None]) -> None:
+        _discard(self._step_listeners, listener)
+
+    def add_ending_listener(self, listener: Callable[[], None]) -> None:
+        """Called before each end of a step."""
+        self._ending_listeners.append(listener)
+
+    def remove_ending_listener(self, listener: Callable[[], None]) -> None:
+        _discard(self._ending_listeners, listener)
+
+    def add_batch_listener(self, listener: Callable[[str, Any], None]) -> None:
+        """Called with the name and value of each tensor that log_batch is given."""
+        self._batch_listeners.append(listener)
+
+    def remove_batch_listener(self, listener: Callable[[str, Any], None]) -> None:
+        _discard(self._batch_listeners, listener)
+
+    def add_flush_listener(self, listener: Callable[[], None]) -> None:
+        """Called at the beginning of each flush and of close, to record what was postponed."""
+        self._flush_listeners.append(listener)
+
+    def remove_flush_listener(self, listener: Callable[[], None]) -> None:
+        _discard(self._flush_listeners, listener)
+
+    # --- flush, close, counters --------------------------------------------------------------------------------------------
+
+    def _about_to_flush(self, timeout_ms: int) -> int:
+        """Records what was postponed; returns how many of the milliseconds that took."""
+        started = time.monotonic()
+        for listener in list(self._flush_listeners):
+            try:
+                listener()
+            except Exception as error:
+                self.refuse(str(error))
+        self.deferred.drain(timeout_ms / 1000)
+        return min(timeout_ms, round((time.monotonic() - started) * 1000))
+
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Waits at most `timeout` seconds until everything so far is durable in the collector; False if something is still pending.
+        Raises InvalidArgumentError for a timeout that is not a number from 0."""
+        remaining_ms = milliseconds("flush: timeout", timeout)
+        if self._closed:
+            return True
+        assert self.session is not None
+        remaining_ms -= self._about_to_flush(remaining_ms)
+        self.session.name_replay_streams()
+        return self.session.flush(remaining_ms)
+
+    def close(self, timeout: float = process.EXIT_SECONDS) -> bool:
+        """Flushes for at most `timeout` seconds, removes all watches, and ends; whether everything was delivered. What is still pending then
+        stays in the spill file, or counts as dropped if there is none. Hooks in compiled graphs are removed by the next `init`. Later
+        calls do nothing. Raises InvalidArgumentError for a timeout that is not a number from 0."""
+        remaining_ms = milliseconds("close: timeout", timeout)
+        if not self._closed:
+            assert self.session is not None
+            self.closing = True
+            remaining_ms -= self._about_to_flush(remaining_ms)
+            self.deferred.drop()
+            self.session.name_replay_streams()
+        with self._lock:
+            if self._closed:
+                return True
+            self._closed = True
+            self.wanted = False
+        assert self.session is not None
+        for listener in list(self._step_listeners):
+            listener()
+        delivered = self.session.close(remaining_ms, self._failed)
+        in_graphs = [watch for watch in self.watches if watch.in_graph]
+        process.keep_until_next_init(in_graphs)
+        for watch in [watch for watch in self.watches if watch not in in_graphs]:
+            watch.remove()
+        self._remove_leaf_hooks()
+        return delivered
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def counters(self) -> dict[str, int]:
+        """Records so far: {"produced", "acked", "pending", "dropped_<cause>"...}. At every moment, also after `close`, produced ==
+        acked + pending + all dropped. "spilled", if present, is how many of the pending ones are in the spill file."""
+        counts = {"produced": 0, "acked": 0, "pending": 0}
+        if self.session is None:
+            return counts
+        found, refused = self.session.counters(), self._refusals.count
+        counts.update(produced=found.produced + refused, acked=found.acked, pending=found.pending)
+        counts.update((f"dropped_{cause}", count) for cause, count in found.dropped.items())
+        if found.spilled:
+            counts["spilled"] = found.spilled
+        if refused:
+            counts["dropped_refused"] = counts.get("dropped_refused", 0) + refused
+        return counts
+
+    def rank(self) -> int:
+        """This process's global rank."""
+        return self.session.rank() if self.session is not None else process.environment_rank()
+
+    def world_size(self) -> int:
+        return self.session.world_size() if self.session is not None else 1
+
+    # --- refusals ----------------------------------------------------------------------------------------------------------
+
+    def refuse(self, message: str, name: str = "", kind: str = "") -> None:
+        """Counts a record that could not be made, and reports the reason, also as an event. Never raises."""
+        self._count_refused(message)
+        self.report_not_recorded(name, kind, message or "unknown reason")
+
+    def _count_refused(self, message: str) -> None:
+        total = self._refusals.add()
+        warn("refused", f"not recorded: {message or 'unknown reason'} ({total} refused so far; training goes on)")
+
+    def report_not_recorded(self, name: str, kind: str, reason: str) -> None:
+        """Sends an event `not_recorded`, once for each name and reason and a limited number of times; counts nothing. Never raises."""
+        self._refusals.report(name, kind, reason)
+
+    def _refuse_handle(self, handle: int, message: str) -> None:
+        if len(self._identities) != len(self._handles):
+            self._identities = {number: (key[0], key[1]) for key, number in list(self._handles.items())}
+        self.refuse(message, *self._identities.get(handle, ("", "")))
+
+
+def _discard(listeners: list[Any], listener: Any) -> None:
+    if listener in listeners:
+        listeners.remove(listener)
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """The bound method, without keeping its object alive: an unused agent is freed at once, with its buffers."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        found = reference()
+        if found is not None:
+            found(*args)
+
+    return call
+
+
+def _number(name: str, value: Any) -> float:
+    size = getattr(value, "numel", None)
+    if size is None and hasattr(value, "shape"):
+        size = math.prod(value.shape)
+    if callable(size):
+        size = size()
+    if size is not None and size != 1:
+        raise InvalidArgumentError(f"log scalar '{name}': found a tensor of {size} elements; expected one")
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach()
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgumentError(f"log scalar '{name}': found {type(value).__name__} ({error}); expected a number") from error
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__")

@@ -1,0 +1,38 @@
+"""Rate-limited lines on standard error: at most one line a minute for each topic."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+INTERVAL_SECONDS = 60.0
+
+_lock = threading.Lock()
+_last: dict[str, float] = {}
+
+
+def warn(topic: str, text: str, interval: float = INTERVAL_SECONDS) -> None:
+    """Writes "statagent: TEXT", unless a line of this topic was written within the interval, in seconds. Never raises."""
+    try:
+        now = time.monotonic()
+        with _lock:
+            last = _last.get(topic)
+            if last is not None and now - last < interval:
+                return
+            _last[topic] = now
+        sys.stderr.write(f"statagent: {text}\n")
+    except Exception:
+        # A closed or absent stderr must not stop the training.
+        return
+
+
+def warn_once(topic: str, text: str) -> None:
+    """As warn, once a process for each topic."""
+    warn(topic, text, float("inf"))
+
+
+def forget() -> None:
+    """Forgets what was written, as in a new process."""
+    with _lock:
+        _last.clear()

@@ -1,0 +1,38 @@
+"""What is true of the process as a whole, with or without an agent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+EXIT_SECONDS = 2.0  # how long `close` waits by default, and at exit
+_TRUE = ("1", "true", "yes", "on", "True", "TRUE")
+_RANK_VARIABLES = ("STATAGENT_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+_kept_watches: list[Any] = []
+
+
+def disabled() -> bool:
+    """Whether STATAGENT_DISABLE makes everything a no-op."""
+    return os.environ.get("STATAGENT_DISABLE", "") in _TRUE
+
+
+def environment_rank() -> int:
+    """The global rank as the launcher's variables give it, else 0."""
+    for variable in _RANK_VARIABLES:
+        text = os.environ.get(variable, "")
+        if text.isdecimal():
+            return int(text)
+    return 0
+
+
+def keep_until_next_init(watches: Iterable[Any]) -> None:
+    """Watches of a closed agent whose hooks are part of compiled graphs: without the hooks, the graphs would be compiled again."""
+    _kept_watches.extend(watches)
+
+
+def remove_kept_watches() -> None:
+    for watch in _kept_watches:
+        watch.remove()
+    _kept_watches.clear()

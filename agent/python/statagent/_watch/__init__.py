@@ -1,0 +1,1 @@
+"""What `statagent.watch` attaches to a model and its optimizers."""

@@ -1,0 +1,97 @@
+"""The arguments of `watch`: their types, and checks that raise InvalidArgumentError."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
+
+from .._torch.modules import unwrap
+from ..errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import torch
+
+    class _WrapsOptimizer(Protocol):
+        """An optimizer of Lightning or Accelerate, which contains the real one."""
+
+        @property
+        def optimizer(self) -> torch.optim.Optimizer: ...
+
+    # What torch.compile returns is annotated as a function.
+    Model = Union[torch.nn.Module, Callable[..., Any]]
+    OptimizerLike = Union[torch.optim.Optimizer, _WrapsOptimizer]
+
+Kind = Literal["output", "input", "grad_output", "grad_input", "weight", "weight_grad", "optimizer_state", "buffer"]
+MemoryChoice = Literal["phases", "modules", "peaks"]
+
+FORWARD_KINDS: tuple[Kind, ...] = ("output", "input", "grad_output", "grad_input")
+_OPTIMIZER_KINDS: tuple[Kind, ...] = ("weight_grad", "optimizer_state")
+KINDS: tuple[Kind, ...] = (*FORWARD_KINDS, "weight", *_OPTIMIZER_KINDS, "buffer")
+_DEFAULT_KINDS = frozenset(("output", "grad_output", "weight", "buffer"))
+NAME_BYTES_MAX = 256  # of the prefix; a whole name may have 1,024
+_WRAPPED_MAX = 4  # optimizers inside of each other
+
+
+def check_model(model: Any) -> None:
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgumentError(f"watch: found a {type(model).__name__} as model; expected a torch.nn.Module")
+    if isinstance(unwrap(model), torch.jit.ScriptModule):
+        raise InvalidArgumentError(
+            f"watch: found a {type(model).__name__} as model, which does not accept hooks; expected a module that is not TorchScript; watch "
+            "the module that was scripted or traced, or a module around it"
+        )
+
+
+def check_name(name: Any) -> None:
+    """Otherwise the library would refuse each record of the model."""
+    good = isinstance(name, str) and name.isprintable() and len(name.encode("utf-8", "replace")) <= NAME_BYTES_MAX
+    if not good:
+        shown = f"{name!r:.100}"
+        raise InvalidArgumentError(
+            f"watch: name is {shown}; expected at most {NAME_BYTES_MAX} bytes of printable text, as 'teacher'"
+        )
+
+
+def check_optimizers(optimizer: Any) -> list[Any]:
+    """The optimizers that `watch` is given, each once and without wrappers."""
+    if optimizer is None:
+        return []
+    given = [_unwrap_optimizer(each) for each in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
+    found = list({id(each): each for each in given}.values())
+    for each in found:
+        if not hasattr(each, "register_step_post_hook") or not hasattr(each, "param_groups"):
+            raise InvalidArgumentError(
+                f"watch: found a {type(each).__name__} as optimizer; expected a torch.optim.Optimizer, or a list"
+            )
+    return found
+
+
+def _unwrap_optimizer(optimizer: Any) -> Any:
+    """The optimizer inside of Accelerate's and Lightning's: its hooks run only when it really makes an update."""
+    real = sys.modules["torch"].optim.Optimizer
+    for _ in range(_WRAPPED_MAX):
+        inner = getattr(optimizer, "optimizer", None)
+        if not isinstance(inner, real) or inner is optimizer:
+            break
+        optimizer = inner
+    return optimizer
+
+
+def check_kinds(kinds: Iterable[str] | None, optimizer: bool) -> frozenset[str]:
+    """The kinds to record. `optimizer`: whether there is one."""
+    if kinds is None:
+        return _DEFAULT_KINDS.union(_OPTIMIZER_KINDS if optimizer else ())
+    if not isinstance(kinds, Iterable):
+        raise InvalidArgumentError(f"watch: kinds is {kinds!r}; expected some of: {', '.join(KINDS)}")
+    chosen = frozenset([kinds] if isinstance(kinds, str) else kinds)
+    for kind in sorted(map(str, chosen)):
+        if kind not in KINDS:
+            raise InvalidArgumentError(f"watch: found '{kind}' in kinds; expected some of: {', '.join(KINDS)}")
+        if kind in _OPTIMIZER_KINDS and not optimizer:
+            raise InvalidArgumentError(f"watch: kind '{kind}' needs the optimizer; found none; give optimizer=")
+    if not chosen:
+        raise InvalidArgumentError(f"watch: kinds is empty; expected some of: {', '.join(KINDS)}")
+    return chosen

@@ -1,0 +1,246 @@
+"""Hooks on an optimizer: gradients before its update, weights and state after it, then the end of the step."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from .._native.tensors import Place, capturing, plain_tensor_types
+from .._runtime.agent import Agent
+from .._runtime.log import warn_once
+from .._torch.modules import Named
+from ..flatten import flatten
+
+RUN_THE_WATCHED = (
+    "expected a forward pass of it before each update; a copy that was made after watch(), or loaded from a file, is a different model: "
+    "watch the one that is trained"
+)
+
+
+def goes_in_list(tensor: Any) -> bool:
+    """Whether a tensor is observed together with others, because it is on a GPU, where each call costs a kernel launch."""
+    return bool(tensor.is_cuda)
+
+
+class OptimizerHooks:
+    """One watched optimizer. Updates within a step have call indexes 0, 1, ...
+
+    `wanted`: whether this step is recorded. `parameters_wanted`: whether parameters, gradients and state are recorded in it. `trained`: whether
+    the model has been run in it."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        optimizer: Any,
+        parameters: list[Named],
+        kinds: frozenset[str],
+        wanted: Callable[[], bool],
+        trained: Callable[[], bool],
+        parameters_wanted: Callable[[], bool],
+    ) -> None:
+        self._agent, self._optimizer, self._kinds, self._wanted, self.trained = agent, optimizer, kinds, wanted, trained
+        self._parameters_wanted = parameters_wanted
+        self._updating: FrameType | None = None  # the caller of the hooks while an update runs
+        self._model_parameters = parameters
+        self._updated: list[int] = []  # ids of what the optimizer updates
+        self._parameters: list[Named] = []  # those of the model's parameters that it updates, as they are now
+        self._follow_parameters()
+        self._removables = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        ]
+        self._plain = plain_tensor_types()
+        self._places: dict[tuple[int, str, str], Place] = {}  # by parameter, kind and path
+        self._list: list[tuple[int, Place, Any]] = []  # handles, places and tensors for one call of the library
+        self.on_phase: Callable[[str], None] | None = None  # called with "pre_optimizer", "post_optimizer"; must not raise
+        self.before_update: list[Callable[[Any], None]] = []  # called with the optimizer before each update; must not raise
+        self.updates_wanted: Callable[[], bool] | None = None  # whether this step's updates themselves are recorded
+        self._before_update: list[tuple[Named, Any]] = []  # copies of the weights, while such an update runs
+        agent.optimizers.setdefault(id(optimizer), 0)
+        agent.optimizer_hooks.setdefault(id(optimizer), []).append(self)
+
+    def _follow_parameters(self) -> None:
+        """Follows parameters that were replaced in a module since `watch`, and groups that were added to the optimizer or changed."""
+        updated = [id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]]
+        assigned = [index for index, named in enumerate(self._model_parameters) if named.current() is not named.value]
+        if not assigned and updated == self._updated:
+            return
+        self._updated, own = updated, set(updated)
+        if assigned:
+            self._model_parameters = list(self._model_parameters)
+        for index in assigned:
+            before = self._model_parameters[index]
+            self._model_parameters[index] = dataclasses.replace(before, value=before.current())
+            if id(before.value) in own and id(before.current()) not in own:
+                self._agent.report_not_recorded(
+                    before.name, "weight",
+                    "the parameter was replaced after watch(), and the optimizer still updates the old one, which the model no longer uses; "
+                    "expected it to update the new one; add that to the optimizer (add_param_group)",
+                )  # fmt: skip
+        # A parameter that the optimizer no longer updates is still recorded, so that a diff shows that it stopped changing.
+        own.update(id(named.value) for named in self._parameters if named.value is named.current())
+        self._parameters = [named for named in self._model_parameters if id(named.value) in own]
+
+    def remove(self) -> None:
+        for removable in self._removables:
+            removable.remove()
+        others = self._agent.optimizer_hooks.get(id(self._optimizer), [])
+        if self in others:
+            others.remove(self)
+        if not others:
+            self._agent.optimizer_hooks.pop(id(self._optimizer), None)
+            self._agent.optimizers.pop(id(self._optimizer), None)
+
+    def _within_update(self) -> bool:
+        """Whether a hook was called inside another update of the same optimizer. torch wraps the step() of each class, so the hooks run twice
+        if a class's step() calls that of its base: that is one update. A failed update is no longer on the stack."""
+        if self._updating is None:
+            return False
+        frame = sys._getframe(2).f_back  # above the hook's caller
+        while frame is not None and frame is not self._updating:
+            frame = frame.f_back
+        return frame is not None
+
+    def _before(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hook before step(). With a closure, which computes the gradients, the update begins after the closure's first call (Lightning always
+        has one). Returns new arguments for step(), or None. torch passes the optimizer itself as the first argument."""
+        if self._within_update():
+            return None
+        self._updating = sys._getframe(1)
+        self._agent.begin_step()
+        first = 1 if args and args[0] is optimizer else 0
+        if len(args) > first and callable(args[first]):
+            return (*args[:first], _ThenOnce(args[first], self._begin_update), *args[first + 1 :]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": _ThenOnce(kwargs["closure"], self._begin_update)}
+        self._begin_update()
+        return None
+
+    def _begin_update(self) -> None:
+        if self.on_phase is not None:
+            self.on_phase("pre_optimizer")
+        for attend in self.before_update:
+            attend(self._optimizer)
+        updates_wanted = self.updates_wanted is not None and self.updates_wanted()
+        if not (updates_wanted or self._parameters_wanted()):
+            return
+        try:
+            self._follow_parameters()
+            if updates_wanted:
+                self._before_update = [(named, named.value.detach().clone()) for named in self._parameters]
+        except Exception as error:
+            self._before_update = []
+            self._agent.refuse(str(error))
+        if not self._parameters_wanted():
+            return
+        if "weight_grad" not in self._kinds:
+            return
+        for named in self._parameters:
+            if named.value.grad is not None:
+                self._record(named, "weight_grad", "", named.value.grad)
+        self._observe_list()
+
+    def _after(self, *_: Any) -> None:
+        if self._within_update():
+            return
+        self._updating = None
+        self._record_updates()
+        if self._parameters_wanted():
+            for named in self._parameters:
+                if "weight" in self._kinds:
+                    self._record(named, "weight", "", named.value)
+                if "optimizer_state" in self._kinds:
+                    self._record_state(named)
+            self._observe_list()
+        if self.on_phase is not None:
+            self.on_phase("post_optimizer")
+        self._end_step()
+
+    def _record_updates(self) -> None:
+        """Records the change of each weight as kind optimizer_state, path "update", in float32 or wider, so that it is exact."""
+        import torch
+
+        before, self._before_update = self._before_update, []
+        while before:  # frees each copy after its use
+            named, weight = before.pop(0)
+            try:
+                with torch.no_grad():
+                    dtype = torch.promote_types(weight.dtype, torch.float32)
+                    update = named.value.detach().to(dtype) - weight.to(dtype)
+                self._record(named, "optimizer_state", "update", update)
+            except Exception as error:
+                self._agent.refuse(str(error), named.name, "optimizer_state")
+
+    def _record_state(self, named: Named) -> None:
+        try:
+            state = self._optimizer.state.get(named.value, {})
+            plain = type(state) is dict and all(type(key) is str and type(value) in self._plain for key, value in state.items())
+            for path, tensor in state.items() if plain else flatten(state):
+                if tensor.dim() > 0:  # counters of updates are 0-d
+                    self._record(named, "optimizer_state", path, tensor)
+        except Exception as error:
+            self._agent.refuse(str(error), named.name, "optimizer_state")
+
+    def _record(self, named: Named, kind: str, path: str, tensor: Any) -> None:
+        agent = self._agent
+        try:
+            call = agent.optimizers.get(id(self._optimizer), 0)
+            handle = agent.intern(named.name, kind, path, 0, call, "train", named.parent, named.class_name, named.depth)
+        except Exception as error:
+            agent.refuse(str(error), named.name, kind)
+            return
+        if type(tensor) not in self._plain:
+            agent.observe_handle(handle, tensor)
+            return
+        key = (id(named), kind, path)
+        place = self._places.get(key) or self._places.setdefault(key, Place())
+        if goes_in_list(tensor):
+            self._list.append((handle, place, tensor))
+        else:
+            agent.observe_at(place, handle, tensor)
+
+    def _observe_list(self) -> None:
+        """Sends the collected tensors to the library, and releases them."""
+        if self._list:
+            items, self._list = self._list, []
+            self._agent.observe_list(items)
+
+    def _end_step(self) -> None:
+        """Ends the step if every watched optimizer has made its update, unless the update is being captured into a CUDA graph. If several
+        watches have this optimizer, the hooks of the last one end the step, because torch calls hooks in the order of registration."""
+        hooks = self._agent.optimizer_hooks.get(id(self._optimizer), [self])
+        if hooks[-1] is not self:
+            return
+        if capturing():
+            self._agent.updates_replayed = True
+            return
+        updates = self._agent.optimizers
+        if id(self._optimizer) in updates:
+            updates[id(self._optimizer)] += 1
+        if all(updates.values()):
+            if self._wanted() and not any(each.trained() for each in hooks):
+                reason = (
+                    f"optimizer.step() ended step {self._agent.current_step()}, in which the watched model was not run; {RUN_THE_WATCHED}; "
+                    "if step() is called twice in a row, the second update counts as a step of its own"
+                )
+                warn_once("untrained step", reason)
+                self._agent.report_not_recorded("", "output", reason)
+            self._agent.end_step(by_optimizer=True)
+
+
+class _ThenOnce:
+    """A closure that calls `then` after its first call."""
+
+    def __init__(self, closure: Callable[[], Any], then: Callable[[], None]) -> None:
+        self._closure, self._then = closure, then
+        self._done = False
+
+    def __call__(self) -> Any:
+        result = self._closure()
+        if not self._done:
+            self._done = True
+            self._then()
+        return result

@@ -1,0 +1,214 @@
+"""The passes of a watched model: which one runs, whether it is recorded, and to which micro-batch it belongs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .._runtime.agent import Agent
+from .._torch.autograd import GradientHook, in_backward
+from ..flatten import flatten
+from .buffers import BufferObserver
+from .memory import MemoryObserver, queue_after_backward
+from .optimizers import RUN_THE_WATCHED
+from .random_states import RandomStates
+from .steps import Steps
+
+# What a module's hook does. DECIDE: no pass of the root is running, so the module's own mode decides.
+SKIP, TRAIN, EVAL, DECIDE = 0, 1, 2, 3
+
+
+class Passes:
+    """State of one watched model, read by its hooks. Threads: those that run the model, one at a time."""
+
+    def __init__(self, agent: Agent, root: Any) -> None:
+        self.agent, self._root = agent, root
+        self.tensor_type: Any = _torch().Tensor
+        self.state = SKIP  # of the pass that runs
+        self.resting = SKIP  # the state while the root is not running: SKIP or DECIDE
+        self.micro_batch = 0
+        self.epoch = 0  # grows when call indexes start from 0 again: with each micro-batch and step
+        self.step_epoch = 0  # grows with each step
+        self.in_graph = False  # hooks are part of a compiled graph that has run
+        # Observers that follow the passes, if any.
+        self.buffers: BufferObserver | None = None
+        self.memory: MemoryObserver | None = None
+        self.random_states: RandomStates | None = None
+        self._evaluations = False
+        self._steps: Steps | None = None
+        self._parameter_steps: Steps | None = None
+        self._backward_seen = False
+        self._pass_seen = False
+        self._ever_run = False
+        self._trained_last = False  # whether the last pass of the root was recorded as training
+        self._backward_began = False  # since then
+        self._leaf_hooks: list[Any] = []
+
+    def begin(self, evaluations: bool, steps: Steps, parameter_steps: Steps) -> None:
+        """Records passes from now on. `evaluations`: also those in evaluation mode or without gradients."""
+        self._evaluations, self._steps, self._parameter_steps = evaluations, steps, parameter_steps
+        self.agent.add_step_listener(self._step_changed)
+        self.agent.add_flush_listener(self._report_if_never_run)
+        self._step_changed()
+
+    def end(self) -> None:
+        self.state = self.resting = SKIP
+        self._remove_leaf_hooks()
+        self.agent.remove_step_listener(self._step_changed)
+        self.agent.remove_flush_listener(self._report_if_never_run)
+
+    # --- questions ---------------------------------------------------------------------------------------------------------
+
+    def wanted(self) -> bool:
+        """Whether this step is recorded."""
+        return self.resting != SKIP
+
+    def parameters_wanted(self) -> bool:
+        """Whether weights, their gradients and the optimizer's state are recorded in this step."""
+        return self.wanted() and self._parameter_steps is not None and self.agent.current_step() in self._parameter_steps
+
+    def trained(self) -> bool:
+        """Whether the model has been run in this step, as far as the hooks can see."""
+        return self._pass_seen or self._backward_seen
+
+    def training(self) -> bool:
+        """Whether the root's current or last pass is recorded as training."""
+        return self.resting != SKIP and self._trained_last
+
+    def trains(self, module: Any) -> bool:
+        """Whether the pass of a module is recorded as training."""
+        if self.state == DECIDE:
+            return self.decide(module, _torch().is_grad_enabled()) == TRAIN
+        return self.state == TRAIN
+
+    def decide(self, module: Any, grad_enabled: bool) -> int:
+        """The state of a pass of this module."""
+        self._ever_run = True  # also where a part of the model runs without the whole
+        if module.training and grad_enabled:
+            state = TRAIN
+        else:
+            state = EVAL if self._evaluations else SKIP
+        if state != SKIP:
+            self.agent.begin_step()
+        return state
+
+    # --- forward -----------------------------------------------------------------------------------------------------------
+
+    def enter(self, root: Any, *_: Any) -> None:
+        """The root's forward pass begins."""
+        self._begin_pass(root, _torch().is_grad_enabled(), in_graph=False)
+
+    def enter_compiled(self, grad_enabled: bool) -> None:
+        """As `enter`, in a compiled graph, whose grad mode is that of the time when the graph was traced."""
+        self.in_graph = True
+        self._begin_pass(self._root, grad_enabled, in_graph=True)
+
+    def _begin_pass(self, root: Any, grad_enabled: bool, in_graph: bool) -> None:
+        self._pass_seen = True
+        self.note_pass(root, grad_enabled)
+        if self.resting == SKIP or self.state != DECIDE or in_backward():
+            return
+        agent = self.agent
+        self.state = self.decide(root, grad_enabled)
+        agent.muted = self.state == SKIP
+        self._trained_last, self._backward_began = self.state == TRAIN, False
+        if self.state != TRAIN:
+            return
+        if self.buffers is not None:
+            self.buffers.before_pass(in_graph)
+        if self._backward_seen:
+            self._backward_seen = False
+            self.micro_batch += 1
+            self.epoch += 1
+        agent.backward_seen = False
+        agent.micro_batch = self.micro_batch
+        if self.random_states is not None:
+            self.random_states.log()
+        self._phase("pre_forward")
+
+    def note_pass(self, module: Any, grad_enabled: bool) -> None:
+        """A pass of the model, or a part of it, begins. A training pass begins the step, even if it is not recorded."""
+        if self.agent.between_steps and grad_enabled and module.training and not in_backward():
+            self.agent.begin_step()
+
+    def leave(self, root: Any, _: Any, output: Any) -> None:
+        """The root's forward pass has ended or failed."""
+        state = self.state
+        self.leave_compiled()
+        if state != TRAIN:
+            return
+        try:
+            for _path, tensor in flatten(output):
+                if tensor.requires_grad:
+                    self.hook_gradient(tensor, GradientHook(self.note_backward))
+        except Exception as error:
+            self.agent.refuse(str(error), type(root).__name__, "output")
+
+    def leave_compiled(self) -> None:
+        """As `leave`, in a compiled graph, which hooks its outputs itself."""
+        state, self.state = self.state, self.resting
+        self.agent.muted = False
+        if state == TRAIN:
+            self._phase("post_forward")
+
+    # --- backward ----------------------------------------------------------------------------------------------------------
+
+    def hook_gradient(self, tensor: Any, hook: Callable[[Any], None]) -> None:
+        """Calls the hook with the tensor's gradient, once it is known."""
+        removable = tensor.register_hook(hook)
+        if tensor.is_leaf:  # its hooks live as long as the leaf, not as long as a graph
+            self._leaf_hooks.append(removable)
+
+    def note_gradient(self) -> None:
+        """A gradient has been computed: the micro-batch's backward pass has begun."""
+        self._backward_seen = self.agent.backward_seen = True
+
+    def note_backward(self, _: Any = None) -> None:
+        """The backward pass has reached an output of the root."""
+        if self.memory is not None and not self._backward_began and self.resting != SKIP:
+            self._backward_began = True
+            self._phase("pre_backward")
+            queue_after_backward(self._backward_ends)
+        self.note_gradient()
+
+    def _backward_ends(self) -> None:
+        if self.resting != SKIP:
+            self._phase("post_backward")
+
+    # --- phases and steps --------------------------------------------------------------------------------------------------
+
+    def phase_of_optimizer(self, name: str) -> None:
+        """An update begins or ends: "pre_optimizer", "post_optimizer"."""
+        if self.wanted():
+            self._phase(name)
+
+    def _phase(self, name: str) -> None:
+        if self.memory is not None:
+            self.memory.phase(name)
+
+    def _step_changed(self) -> None:
+        agent = self.agent
+        wanted = agent.wanted and self._steps is not None and agent.current_step() in self._steps
+        self.state = self.resting = DECIDE if wanted else SKIP
+        self.micro_batch = 0
+        self.epoch += 1
+        self.step_epoch += 1
+        self._ever_run = self._ever_run or self._pass_seen
+        self._backward_seen = self._pass_seen = False
+        self._remove_leaf_hooks()
+
+    def _remove_leaf_hooks(self) -> None:
+        for removable in self._leaf_hooks:
+            removable.remove()
+        self._leaf_hooks.clear()
+
+    def _report_if_never_run(self) -> None:
+        """At close: explains the missing records to those who trained a copy of the model, or one loaded from a file."""
+        if self.agent.closing and not self._ever_run and not self._pass_seen:
+            reason = f"the watched {type(self._root).__name__} was never run; {RUN_THE_WATCHED}"
+            self.agent.report_not_recorded("", "output", reason)
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
