@@ -21,6 +21,8 @@ std::string_view ParentOf(std::string_view name) {
   return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
 }
 
+std::string_view LastPart(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
 bool IsNumber(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }

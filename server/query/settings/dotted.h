@@ -12,6 +12,8 @@ namespace statcollect::query {
 std::vector<std::string_view> Components(std::string_view name);
 // "blocks.1" of "blocks.1.ln2"; empty for a name without a dot.
 std::string_view ParentOf(std::string_view name);
+// "weight" of "a.b.weight".
+std::string_view LastPart(std::string_view name);
 
 bool IsNumber(std::string_view text);                      // digits only
 std::optional<double> ParseDouble(std::string_view text);  // the whole text

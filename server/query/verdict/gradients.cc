@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "server/query/settings/dotted.h"
 #include "server/query/verdict/jumps.h"
 
 namespace statcollect::query {
@@ -126,8 +127,6 @@ void AddOutliers(std::span<const Explained> step, const std::vector<std::size_t>
                      .sisters = members.size() - 1});
   }
 }
-
-std::string_view LastPart(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
 }  // namespace
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "server/query/settings/dotted.h"
+
 namespace statcollect::query {
 namespace {
 
@@ -41,7 +43,6 @@ std::vector<double> Without(const std::vector<double>& sorted, double entry) {
 
 bool IsInput(Stage stage) { return stage == Stage::kWeights || stage == Stage::kBatch; }
 bool Differs(const Explained& one) { return one.pair->distance > 0; }
-std::string_view LastPart(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 bool IsTensor(const Explained& one) { return one.pair->loss == nullptr; }
 
 }  // namespace

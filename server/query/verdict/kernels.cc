@@ -25,7 +25,7 @@ constexpr double kSumRoundoffs = 4;  // of a sum over a batch, however short
 
 bool Contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
-double Elements(const Layout& layout) {
+double ElementsOf(const Layout& layout) {
   return std::accumulate(
       layout.shape.begin(), layout.shape.end(), 1.0,
       [](double product, std::int64_t size) { return product * static_cast<double>(size); });
@@ -99,7 +99,7 @@ void Kernels::Note(const TensorDef& def, const Layout& layout) {
   const bool matrix = shape.size() >= 2 && shape[0] > 0 && shape[1] > 0;
   if (!matrix || (kind != Kind::kWeight && kind != Kind::kWeightGrad)) return;
   Module& module = modules_[ParentOf(def.key.name)];
-  const double elements = Elements(layout);
+  const double elements = ElementsOf(layout);
   module.by_first = std::max(module.by_first, elements / static_cast<double>(shape[0]));
   module.by_second = std::max(module.by_second, elements / static_cast<double>(shape[1]));
   const std::size_t dims = shape.size();

@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr double kUnitF32 = 0x1p-24, kUnitBf16 = 0x1p-8;
+constexpr double kRoundoffF32 = 0x1p-24, kUnitBf16 = 0x1p-8;
 
 // Kernels that know one module with one matrix.
 Kernels With(const std::string& class_name, std::vector<std::int64_t> shape,
@@ -35,29 +35,29 @@ Kernels With(const std::string& class_name, std::vector<std::int64_t> shape,
 
 TEST(Kernels, AModuleWithoutMatricesRoundsOnce) {
   const Kernels kernels = With("LayerNorm", {64});
-  EXPECT_EQ(kernels.OfOutput("m", kUnitF32), kUnitF32);
+  EXPECT_EQ(kernels.OfOutput("m", kRoundoffF32), kRoundoffF32);
   EXPECT_EQ(kernels.OfOutput("other", kUnitBf16), kUnitBf16);
 }
 
 TEST(Kernels, RoundsMoreTheLongerTheSum) {
   const Kernels kernels = With("Conv2d", {32, 128, 3, 3});
-  EXPECT_NEAR(kernels.OfOutput("m", kUnitF32) / kUnitF32, 0.08 * std::sqrt(128 * 9), 1e-6);
-  EXPECT_NEAR(kernels.OfInputGradient("m", kUnitF32) / kUnitF32, 0.08 * std::sqrt(32 * 9), 1e-6);
+  EXPECT_NEAR(kernels.OfOutput("m", kRoundoffF32) / kRoundoffF32, 0.08 * std::sqrt(128 * 9), 1e-6);
+  EXPECT_NEAR(kernels.OfInputGradient("m", kRoundoffF32) / kRoundoffF32, 0.08 * std::sqrt(32 * 9), 1e-6);
 }
 
 TEST(Kernels, TransposedConvolutionsHaveInputsFirst) {
   const Kernels kernels = With("ConvTranspose2d", {128, 32, 3, 3});
-  EXPECT_NEAR(kernels.OfOutput("m", kUnitF32) / kUnitF32, 0.08 * std::sqrt(128 * 9), 1e-6);
+  EXPECT_NEAR(kernels.OfOutput("m", kRoundoffF32) / kRoundoffF32, 0.08 * std::sqrt(128 * 9), 1e-6);
 }
 
 TEST(Kernels, RowsOfEmbeddingsAreNotSummed) {
-  EXPECT_EQ(With("Embedding", {4, 4096}).OfOutput("m", kUnitF32), kUnitF32);
+  EXPECT_EQ(With("Embedding", {4, 4096}).OfOutput("m", kRoundoffF32), kRoundoffF32);
 }
 
 TEST(Kernels, CoarseValuesAreSummedInF32) {
   const Kernels kernels = With("Linear", {16, 65536});
   EXPECT_EQ(kernels.OfOutput("m", kUnitBf16), kUnitBf16);
-  EXPECT_GT(kernels.OfOutput("m", kUnitF32), 20 * kUnitF32);
+  EXPECT_GT(kernels.OfOutput("m", kRoundoffF32), 20 * kRoundoffF32);
 }
 
 TEST(Kernels, GradientsOfParametersAreSumsOverTheBatch) {
@@ -65,8 +65,9 @@ TEST(Kernels, GradientsOfParametersAreSumsOverTheBatch) {
   const Layout weight{.dtype = DType::kF32, .shape = {64, 64, 3, 3}},
       bias{.dtype = DType::kF32, .shape = {64}};
   for (const Layout& layout : {weight, bias}) {
-    EXPECT_EQ(kernels.OfParameterGradient("m", layout, kUnitF32, 64.0 * 100), 4 * kUnitF32) << "a short one";
-    EXPECT_NEAR(kernels.OfParameterGradient("m", layout, kUnitF32, 64.0 * 1e6) / kUnitF32, 80, 1e-3);
+    EXPECT_EQ(kernels.OfParameterGradient("m", layout, kRoundoffF32, 64.0 * 100), 4 * kRoundoffF32)
+        << "a short one";
+    EXPECT_NEAR(kernels.OfParameterGradient("m", layout, kRoundoffF32, 64.0 * 1e6) / kRoundoffF32, 80, 1e-3);
   }
 }
 
@@ -74,7 +75,7 @@ TEST(Kernels, GradientsOfParametersAreSumsOverTheBatch) {
 
 TEST(Kernels, OnlyOtherAlgorithmsRoundCoarsely) {
   const auto output = [](OtherConvolutions other) {
-    return With("Conv2d", {64, 64, 3, 3}, other).OfOutput("m", kUnitF32) / kUnitF32;
+    return With("Conv2d", {64, 64, 3, 3}, other).OfOutput("m", kRoundoffF32) / kRoundoffF32;
   };
   EXPECT_LT(output(OtherConvolutions::kNone), 2);
   EXPECT_EQ(output(OtherConvolutions::kForward), 18);
@@ -86,14 +87,14 @@ TEST(Kernels, NnpackComputesNoGradients) {
   for (const auto other : {OtherConvolutions::kForward, OtherConvolutions::kAll}) {
     const Kernels kernels = With("Conv2d", {64, 64, 3, 3}, other);
     const bool all = other == OtherConvolutions::kAll;
-    EXPECT_EQ(kernels.OfInputGradient("m", kUnitF32) > 10 * kUnitF32, all);
-    EXPECT_EQ(kernels.OfParameterGradient("m", weight, kUnitF32, 64) > 10 * kUnitF32, all);
+    EXPECT_EQ(kernels.OfInputGradient("m", kRoundoffF32) > 10 * kRoundoffF32, all);
+    EXPECT_EQ(kernels.OfParameterGradient("m", weight, kRoundoffF32, 64) > 10 * kRoundoffF32, all);
   }
 }
 
 TEST(Kernels, OnlyWindowsHaveSuchAnAlgorithm) {
   for (const auto& shape : std::vector<std::vector<std::int64_t>>{{64, 64, 1, 1}, {64, 64}, {64, 64, 3}})
-    EXPECT_LT(With("Conv2d", shape, OtherConvolutions::kAll).OfOutput("m", kUnitF32), 2 * kUnitF32);
+    EXPECT_LT(With("Conv2d", shape, OtherConvolutions::kAll).OfOutput("m", kRoundoffF32), 2 * kRoundoffF32);
 }
 
 TEST(ConvolutionsThatMayDiffer, ByTheRecordedSwitches) {
@@ -133,15 +134,15 @@ class VerdictKernelsTest : public VerdictTest {
 };
 
 TEST_F(VerdictKernelsTest, AnotherAlgorithmExplainsAConvolution) {
-  ExpectExplained(ConvolutionDiffersBy(60 * kUnitF32, "false"));
+  ExpectExplained(ConvolutionDiffersBy(60 * kRoundoffF32, "false"));
 }
 
 TEST_F(VerdictKernelsTest, NothingElseDoes) {
-  EXPECT_EQ(Say(ConvolutionDiffersBy(60 * kUnitF32, "true")), "0 forward blocks.0.fc");
+  EXPECT_EQ(Say(ConvolutionDiffersBy(60 * kRoundoffF32, "true")), "0 forward blocks.0.fc");
 }
 
 TEST_F(VerdictKernelsTest, AnotherAlgorithmExplainsNoMoreThanThat) {
-  EXPECT_EQ(Say(ConvolutionDiffersBy(600 * kUnitF32, "false")), "0 forward blocks.0.fc");
+  EXPECT_EQ(Say(ConvolutionDiffersBy(600 * kRoundoffF32, "false")), "0 forward blocks.0.fc");
 }
 
 // --- derivatives that leap
