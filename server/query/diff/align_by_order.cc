@@ -8,7 +8,7 @@
 namespace statcollect::query {
 namespace {
 
-constexpr int kStepsTried = 8;
+constexpr int kAlignStepsTried = 8;
 
 // Whether the alignment knows every activation of the steps: a run may have defined more since.
 bool Covers(const Alignment& alignment, const StepData& a, const StepData& b) {
@@ -24,7 +24,8 @@ Status AlignRank(const DiffContext& context, const DiffPlan& plan, std::size_t p
                  const std::stop_token& stop) {
   const RankPair ranks = plan.ranks[place];
   int tried = 0;
-  for (auto step = plan.steps.begin(); step != plan.steps.end() && tried < kStepsTried; ++step, ++tried) {
+  for (auto step = plan.steps.begin(); step != plan.steps.end() && tried < kAlignStepsTried;
+       ++step, ++tried) {
     if (stop.stop_requested()) return {Code::kCancelled, "diff: cancelled"};
     const auto [attempt_a, attempt_b] = step->second;
     auto catalogue_a = context.a.Catalogue(attempt_a, ranks.a),

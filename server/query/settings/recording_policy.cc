@@ -12,7 +12,7 @@
 namespace statcollect::query {
 namespace {
 
-constexpr std::string_view kSection = "recording.";
+constexpr std::string_view kRecordingSection = "recording.";
 constexpr char kUnnamed = '+';  // in front of the number of a further watch without a name
 
 std::vector<std::string> SplitList(const std::string& text) {
@@ -141,10 +141,10 @@ struct RecordingPolicy::Watch {
 };
 
 RecordingPolicy::RecordingPolicy(const Config& config) {
-  for (auto at = config.lower_bound(std::string(kSection));
-       at != config.end() && at->first.starts_with(kSection); ++at) {
+  for (auto at = config.lower_bound(std::string(kRecordingSection));
+       at != config.end() && at->first.starts_with(kRecordingSection); ++at) {
     if (at->second.empty()) continue;  // withdrawn by a later watch
-    const std::string rest = at->first.substr(kSection.size());
+    const std::string rest = at->first.substr(kRecordingSection.size());
     const std::size_t dot = rest.rfind('.');
     auto& watch = watches_[dot == std::string::npos ? std::string() : rest.substr(0, dot)];
     if (!watch) watch = std::make_unique<Watch>();

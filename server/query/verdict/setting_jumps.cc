@@ -15,8 +15,8 @@ namespace statcollect::query {
 namespace {
 
 constexpr double kSettingExcess = 5;
-constexpr double kStandsOut = 0.5;    // log(observed / expected), inside a module that contains others
-constexpr double kAboutAsMuch = 0.5;  // of the logarithm of the one that stands out most
+constexpr double kInnerStandsOut = 0.5;  // log(observed / expected), inside a module that contains others
+constexpr double kAboutAsMuch = 0.5;     // of the logarithm of the one that stands out most
 
 bool HasDistance(const Explained& one) { return one.pair->distance > 0; }
 
@@ -26,7 +26,7 @@ std::optional<std::size_t> MostOf(std::span<const Explained> step,
   std::optional<std::size_t> most;
   for (const std::size_t i : candidates) {
     const double ratio = RatioOf(step[i]);
-    if (ratio > kStandsOut && (!most || ratio > RatioOf(step[*most]))) most = i;
+    if (ratio > kInnerStandsOut && (!most || ratio > RatioOf(step[*most]))) most = i;
   }
   return most;
 }
@@ -36,7 +36,7 @@ std::optional<std::size_t> FirstOf(std::span<const Explained> step,
                                    const std::vector<std::size_t>& candidates) {
   const auto most = MostOf(step, candidates);
   if (!most) return std::nullopt;
-  const double enough = std::max(kStandsOut, kAboutAsMuch * RatioOf(step[*most]));
+  const double enough = std::max(kInnerStandsOut, kAboutAsMuch * RatioOf(step[*most]));
   return *std::find_if(candidates.begin(), candidates.end(),
                        [&](std::size_t i) { return RatioOf(step[i]) >= enough; });
 }
