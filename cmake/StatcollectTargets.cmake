@@ -22,21 +22,54 @@ if(STATCOLLECT_SANITIZE)
 endif()
 
 # Compiles a target's sources several at a time (unity build): most of a file's time goes to its headers. A source with compile options
-# of its own stays alone. The preset dev compiles each file by itself, so that each names the headers it needs.
+# of its own stays alone, and so do generated ones. The preset dev compiles each file by itself, so that each names the headers it needs.
+# CMake's own UNITY_BUILD writes absolute paths into its units, which ccache cannot share between clones.
 option(STATCOLLECT_UNITY "Compile several sources at a time" ON)
-set(STATCOLLECT_UNITY_BATCH 8 CACHE STRING "Number of sources compiled at a time; 0: all of a target")
+set(STATCOLLECT_UNITY_BATCH 8 CACHE STRING "Number of sources compiled at a time")
 function(statcollect_unity target)
+  get_target_property(sources ${target} SOURCES)
+  set_target_properties(${target} PROPERTIES STATCOLLECT_SOURCES "${sources}")  # without the units
   if(STATCOLLECT_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${STATCOLLECT_UNITY_BATCH})
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       # GCC takes the sources of a unit for headers, in which no type may use an anonymous namespace.
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
     endif()
+    # At the folder's end, when all sources have their properties.
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL statcollect_write_units ${target})")
   endif()
 endfunction()
 
+# Keeps sources out of units: their helpers have the names of another's.
 function(statcollect_compile_alone)
-  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  set_source_files_properties(${ARGN} PROPERTIES STATCOLLECT_ALONE ON)
+endfunction()
+
+function(statcollect_write_units target)
+  get_target_property(sources ${target} STATCOLLECT_SOURCES)
+  set(includes)
+  foreach(source ${sources})
+    get_filename_component(path ${source} ABSOLUTE)
+    file(RELATIVE_PATH relative ${PROJECT_SOURCE_DIR} ${path})
+    file(RELATIVE_PATH in_build ${PROJECT_BINARY_DIR} ${path})
+    get_source_file_property(options ${source} COMPILE_OPTIONS)
+    get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
+    get_source_file_property(alone ${source} STATCOLLECT_ALONE)
+    if(path MATCHES "\\.cc$" AND in_build MATCHES "^\\.\\./" AND NOT options AND NOT definitions AND NOT alone)
+      list(APPEND includes ${relative})
+      set_source_files_properties(${source} PROPERTIES HEADER_FILE_ONLY ON)
+    endif()
+  endforeach()
+  set(number 0)
+  while(includes)
+    list(SUBLIST includes 0 ${STATCOLLECT_UNITY_BATCH} unit)
+    list(REMOVE_ITEM includes ${unit})
+    list(TRANSFORM unit REPLACE "(.+)" "#include \"\\1\"\n")
+    list(JOIN unit "" content)
+    set(file ${PROJECT_BINARY_DIR}/units/${target}_${number}.cc)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${content}" @ONLY)  # written only if it has changed
+    target_sources(${target} PRIVATE ${file})
+    math(EXPR number "${number} + 1")
+  endwhile()
 endfunction()
 
 # statcollect_library(NAME sources... [DEPS libraries...]): static, position-independent, hidden symbols. Includes are written from

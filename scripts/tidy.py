@@ -38,9 +38,9 @@ class Unit:
 
     def sources(self) -> list[Path]:
         """The project's files that it is made of: itself, or those of a unity build."""
-        if ROOT in self.file.parents and "CMakeFiles" not in self.file.parts:
+        if self.file.parent.name != "units":
             return [self.file]
-        return [Path(name) for name in INCLUDE.findall(self.file.read_text(encoding="utf-8"))]
+        return [ROOT / name for name in INCLUDE.findall(self.file.read_text(encoding="utf-8"))]
 
 
 def units(build: Path) -> list[Unit]:
@@ -50,7 +50,7 @@ def units(build: Path) -> list[Unit]:
         arguments = [a for a in shlex.split(entry["command"]) if not UNKNOWN.fullmatch(a)]
         unit = Unit(Path(entry["file"]), Path(entry["directory"]), tuple(arguments))
         target = Path(arguments[arguments.index("-o") + 1]).parts[0]
-        if target not in PRODUCT or unit.file.suffix not in (".cc", ".cxx"):
+        if target not in PRODUCT or unit.file.suffix != ".cc":
             continue
         if all(ROOT in s.parents and s.relative_to(ROOT).parts[0] in PRODUCT for s in unit.sources()):
             found.append(unit)
