@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <fstream>
+#include <tuple>
 
 #include "client/commands/commands.h"
 #include "client/commands/selection.h"
+#include "client/render/divergence_text.h"
 #include "client/render/flatten.h"
 #include "client/render/progress_bar.h"
 #include "common/names.h"
@@ -63,9 +66,28 @@ Result<v1::DiffReport> Ask(Session& session, const v1::DiffRequest& request) {
       request, [&](const v1::Progress& progress) { bar.Draw(progress.done(), progress.total()); });
 }
 
+// What diverged, and the root: in front if it is not among them. Its confidence is the last column.
+Table Rows(const v1::DiffReport& report) {
+  Flattener flattener(*v1::Divergence::descriptor(), kIdentityColumns, {"root"});
+  const v1::Divergence root = RowOf(report.root());
+  const auto identity = [](const v1::Divergence& row) {
+    return std::tuple(row.step(), row.micro_batch(), row.rank(), row.stage(), row.kind(), row.activation(),
+                      row.output_path(), row.call(), row.mode());
+  };
+  const auto is_root = [&](const v1::Divergence& row) {
+    return report.has_root() && identity(row) == identity(root);
+  };
+  const auto& rows = report.diverged();
+  if (report.has_root() && std::none_of(rows.begin(), rows.end(), is_root))
+    flattener.Add(root, {report.root().confidence()});
+  for (const v1::Divergence& row : rows)
+    flattener.Add(row, {is_root(row) ? report.root().confidence() : std::string()});
+  return std::move(flattener).Take();
+}
+
 void Print(Session& session, const v1::DiffReport& report) {
   session.Print(
-      report, [&] { return FlattenRecords(report.diverged(), kIdentityColumns); },
+      report, [&] { return Rows(report); },
       [&] { return session.options().quiet ? RenderVerdict(report) : RenderDiff(report); });
 }
 

@@ -28,9 +28,17 @@ std::string EqualText(const v1::DiffReport& report) {
                            FormatCount(records - unproven));
 }
 
+bool IsOnlyPossible(const v1::DiffReport& report) {
+  return report.has_root() && report.root().confidence() == "possible";
+}
+
 // Of the root, else of the first divergence.
 std::string RootHeadline(const v1::DiffReport& report) {
   v1::Divergence row = Focus(report);
+  if (IsOnlyPossible(report)) {
+    row.set_origin(report.root().has_agreeing());
+    return "(possible) " + Headline(row, report);
+  }
   const bool after_rounding = report.has_root() && report.root().has_times_expected() &&
                               !report.root().has_agreeing() && row.origin();
   if (after_rounding) row.set_origin(false);

@@ -215,7 +215,10 @@ std::string NextStep(const v1::DiffReport& report) {
              "anything else" +
              after;
     case v1::STAGE_LOSS:
-      return fmt::format("look at how {} is computed: every activation before it agrees", PlaceText(first));
+      return fmt::format(
+          "look at how {} is computed: every activation before it agrees. Other targets look the same unless "
+          "both runs record them, with statagent.log_batch(labels=...)",
+          PlaceText(first));
     case v1::STAGE_BACKWARD:
       return BackwardAdvice(first);
     case v1::STAGE_GRAD:

@@ -66,22 +66,25 @@ std::vector<std::string> OrderedPaths(const Descriptor& type, const std::vector<
   return ordered;
 }
 
-std::vector<Column> Columns(const std::vector<std::string>& paths) {
+std::vector<Column> Columns(const std::vector<std::string>& paths, const std::vector<std::string>& last) {
   std::vector<Column> columns;
   for (const std::string& path : paths) columns.push_back({.title = Title(path)});
+  for (const std::string& title : last) columns.push_back({.title = title});
   return columns;
 }
 
 }  // namespace
 
-Flattener::Flattener(const Descriptor& type, const std::vector<std::string>& first)
-    : names_(OrderedPaths(type, first)), table_(Columns(names_)) {}
+Flattener::Flattener(const Descriptor& type, const std::vector<std::string>& first,
+                     const std::vector<std::string>& last)
+    : names_(OrderedPaths(type, first)), table_(Columns(names_, last)) {}
 
-void Flattener::Add(const google::protobuf::Message& record) {
+void Flattener::Add(const google::protobuf::Message& record, const std::vector<std::string>& last) {
   const Json json = ToJson(record);
   std::vector<std::string> cells;
   cells.reserve(names_.size());
   for (const std::string& name : names_) cells.push_back(Cell(Find(json, name)));
+  cells.insert(cells.end(), last.begin(), last.end());
   table_.AddRow(std::move(cells));
 }
 

@@ -20,8 +20,10 @@ Table FlattenRecords(const Records& records, const std::vector<std::string>& fir
 // The same for records of one type that arrive one by one.
 class Flattener {
  public:
-  Flattener(const google::protobuf::Descriptor& type, const std::vector<std::string>& first);
-  void Add(const google::protobuf::Message& record);
+  // `last`: columns that no field stands for.
+  Flattener(const google::protobuf::Descriptor& type, const std::vector<std::string>& first,
+            const std::vector<std::string>& last = {});
+  void Add(const google::protobuf::Message& record, const std::vector<std::string>& last = {});
   Table Take() && { return std::move(table_); }
 
  private:

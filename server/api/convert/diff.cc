@@ -103,8 +103,14 @@ void Fill(const query::Growth& from, v1::Growth& to) {
 }  // namespace
 
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_a()));
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_b()));
+  for (const auto& [field, run] : {std::pair("run_a", &request.run_a()), {"run_b", &request.run_b()}}) {
+    if (run->empty()) {
+      return Invalid(
+          std::string("diff: ") + field +
+          " is missing; expected the names of two runs, run_a and run_b; runs lists those there are");
+    }
+    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(*run));
+  }
   STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
   auto ranks = RanksFromWire(request.ranks());
   if (!ranks.ok()) return ranks.status();

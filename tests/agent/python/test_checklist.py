@@ -353,7 +353,7 @@ def test_looking_draws_no_random_numbers() -> None:
 
 def test_nothing_is_imported_to_know_its_version() -> None:
     script = (
-        "import sys, statagent._environment as e; f = e.process_checklist(); "
+        "import sys, statagent._settings.environment as e; f = e.process_checklist(); "
         "print(sorted(m for m in ('torch', 'numpy', 'transformers', 'jax', 'lightning') if m in sys.modules), f['torch.version'])"
     )
     assert python(script).stdout.split() == ["[]", torch.__version__]

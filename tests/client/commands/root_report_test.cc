@@ -101,6 +101,19 @@ TEST_F(RootReport, SaysTheCause) {
   EXPECT_THAT(Text(), HasSubstr("Cause (likely): eps is 1e-05"));
 }
 
+TEST_F(RootReport, WhatIsOnlyPossibleIsSaidInTheHeadline) {
+  v1::Root& root = AddRoot();
+  const auto headline = [&] { return RenderVerdict(report_).ToText({}); };
+  EXPECT_THAT(headline(), HasSubstr("DIVERGED at step 2"));
+  root.set_confidence("possible");
+  EXPECT_THAT(headline(), AllOf(HasSubstr("DIVERGED (possible) at step 2"), Not(HasSubstr("origin"))));
+  root.set_agreeing(7);
+  EXPECT_THAT(headline(), HasSubstr("origin: everything observed before it agrees"));
+  report_.clear_first();
+  report_.set_verdict(v1::VERDICT_WITHIN_TOLERANCE);
+  EXPECT_THAT(headline(), HasSubstr("they begin (possible) at step 2"));
+}
+
 TEST_F(RootReport, CountsWhatAgrees) {
   v1::Root& root = AddRoot();
   EXPECT_THAT(Text(), Not(HasSubstr("were compared before it")));
