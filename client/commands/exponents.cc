@@ -96,9 +96,9 @@ Table FormatTable(const v1::ExponentRow& row) {
   return table;
 }
 
-using Rows = std::vector<const v1::ExponentRow*>;  // of one tensor and rank, by step
+using ExponentRows = std::vector<const v1::ExponentRow*>;  // of one tensor and rank, by step
 
-Table StepTable(const Rows& rows) {
+Table StepTable(const ExponentRows& rows) {
   std::vector<Column> columns = {{"step", Align::kRight}, {"not 0", Align::kRight}};
   for (const v1::FormatLoss& loss : rows.front()->formats())
     columns.push_back({"lost in " + loss.dtype(), Align::kRight});
@@ -114,7 +114,7 @@ Table StepTable(const Rows& rows) {
 }
 
 // The tensor's newest histogram, and how it came to that.
-void AddTensor(const Rows& rows, Page* page) {
+void AddTensor(const ExponentRows& rows, Page* page) {
   const v1::ExponentRow& row = *rows.back();
   page->AddHeading(fmt::format("{} ({}), rank {}, step {}: {}", Printable(NameText(row)), KindText(row),
                                row.rank(), row.step(), row.dtype() + " " + ShapeText(row.shape())));
@@ -137,7 +137,7 @@ Page TensorPage(const v1::ListExponentsResponse& response) {
   const auto place = [](const v1::ExponentRow& r) {
     return std::tuple(r.kind(), r.output_path(), r.micro_batch(), r.call(), r.mode(), r.rank());
   };
-  std::vector<Rows> tensors;
+  std::vector<ExponentRows> tensors;
   for (const v1::ExponentRow& row : response.records()) {
     if (tensors.empty() || place(*tensors.back().back()) != place(row)) tensors.emplace_back();
     tensors.back().push_back(&row);

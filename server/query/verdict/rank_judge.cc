@@ -31,8 +31,8 @@ using Values = std::map<std::uint64_t, double>;  // of a scalar, by step
 
 // Learning rates and weight decays of one rank, each of the attempt that holds the first compared step from
 // its own on. A weight decay that was recorded before the first compared step still holds.
-Result<std::map<std::string, Values>> ReadSettings(RunView& view, std::uint32_t rank, const DiffPlan& plan,
-                                                   bool of_a) {
+Result<std::map<std::string, Values>> ReadSettingValues(RunView& view, std::uint32_t rank,
+                                                        const DiffPlan& plan, bool of_a) {
   const auto attempt_of = [&](const auto& step) { return of_a ? step->second.first : step->second.second; };
   std::set<std::size_t> attempts;
   for (auto step = plan.steps.begin(); step != plan.steps.end(); ++step) attempts.insert(attempt_of(step));
@@ -217,9 +217,9 @@ void RankJudge::AddLosses(StepPairs& to) const {
 }
 
 Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() const {
-  const auto a = ReadSettings(context_.a, ranks_.a, plan_, /*of_a=*/true);
+  const auto a = ReadSettingValues(context_.a, ranks_.a, plan_, /*of_a=*/true);
   if (!a.ok()) return a.status();
-  const auto b = ReadSettings(context_.b, ranks_.b, plan_, /*of_a=*/false);
+  const auto b = ReadSettingValues(context_.b, ranks_.b, plan_, /*of_a=*/false);
   if (!b.ok()) return b.status();
   std::optional<OtherSetting> first;
   const auto compare = [&](const std::string& name, const Values& of_a, const Values& of_b,

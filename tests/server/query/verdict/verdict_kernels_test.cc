@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr double kRoundoffF32 = 0x1p-24, kUnitBf16 = 0x1p-8;
+constexpr double kRoundoffF32 = 0x1p-24, kRoundoffBf16 = 0x1p-8;
 
 // Kernels that know one module with one matrix.
 Kernels With(const std::string& class_name, std::vector<std::int64_t> shape,
@@ -36,7 +36,7 @@ Kernels With(const std::string& class_name, std::vector<std::int64_t> shape,
 TEST(Kernels, AModuleWithoutMatricesRoundsOnce) {
   const Kernels kernels = With("LayerNorm", {64});
   EXPECT_EQ(kernels.OfOutput("m", kRoundoffF32), kRoundoffF32);
-  EXPECT_EQ(kernels.OfOutput("other", kUnitBf16), kUnitBf16);
+  EXPECT_EQ(kernels.OfOutput("other", kRoundoffBf16), kRoundoffBf16);
 }
 
 TEST(Kernels, RoundsMoreTheLongerTheSum) {
@@ -56,7 +56,7 @@ TEST(Kernels, RowsOfEmbeddingsAreNotSummed) {
 
 TEST(Kernels, CoarseValuesAreSummedInF32) {
   const Kernels kernels = With("Linear", {16, 65536});
-  EXPECT_EQ(kernels.OfOutput("m", kUnitBf16), kUnitBf16);
+  EXPECT_EQ(kernels.OfOutput("m", kRoundoffBf16), kRoundoffBf16);
   EXPECT_GT(kernels.OfOutput("m", kRoundoffF32), 20 * kRoundoffF32);
 }
 
