@@ -63,5 +63,13 @@ BUGS = [
     bugs.gradient("conv2.bias", step=2),
     bugs.loss_factor("head", step=2),
     bugs.batch_value("images", step=2),
+    bugs.beta(0),
+    bugs.epsilon(),
+    bugs.weight_decay(),
+    bugs.label_smoothing("head"),
+    bugs.sign_flip("norm.weight", step=2),
+    bugs.zero_grad(step=3),
+    bugs.batch_order(step=3),
+    bugs.permuted("act", step=2, dim=1),
     bugs.cast("conv3", step=0),
 ]
