@@ -717,7 +717,10 @@ def init(
             raise InvalidArgumentError(f"init: required is {required!r}; expected True or False")
         options.required = -1 if required is None else int(bool(required))
         users = {**_configuration.environment_configuration(), **_configuration.flatten_configuration(config)}
-        merged = {**_environment.process_checklist(max(0, _configuration.SETTINGS_MAX - len(users))), **users}
+        recorded = steps or os.environ.get("STATAGENT_STEPS", "")
+        asked = {"recording.agent_steps": recorded} if recorded else {}
+        room = max(0, _configuration.SETTINGS_MAX - len(users) - len(asked))
+        merged = {**_environment.process_checklist(room), **asked, **users}
         options.config_keys, options.config_values = _strings(merged), _strings(merged.values())
         options.config_count = len(merged)
         library = _library.load()
