@@ -98,7 +98,7 @@ def init(
         texts["captures"] = join_requests("captures", captures, "blocks.1.ln2@3")
         texts["exponents"] = join_requests("exponents", exponents, "*@0-,every=100")
         options = make_options(texts, numbers, connect_timeout, required)
-        of_user, settings = _settings(config)
+        of_user, settings = _settings(config, steps)
         add_settings(options, settings)
         agent = Agent(session.start(library.load(), options))
         agent.settings, agent.user_settings = settings, frozenset(of_user)
@@ -123,11 +123,13 @@ def _check_none_is_running(run: str | None) -> None:
         )
 
 
-def _settings(config: Mapping[str, Any] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """The user's settings, and all settings of the process, of which the user's override the checklist's."""
+def _settings(config: Mapping[str, Any] | None, steps: str | None) -> tuple[dict[str, str], dict[str, str]]:
+    """The user's settings, and all settings of the process, of which the user's override the checklist's. `steps`: of init."""
     of_user = {**configuration.environment_configuration(), **configuration.flatten_configuration(config)}
-    room = max(0, configuration.SETTINGS_MAX - len(of_user))
-    return of_user, {**environment.process_checklist(room), **of_user}
+    recorded = steps or os.environ.get("STATAGENT_STEPS", "")
+    asked = {"recording.agent_steps": recorded} if recorded else {}
+    room = max(0, configuration.SETTINGS_MAX - len(of_user) - len(asked))
+    return of_user, {**environment.process_checklist(room), **asked, **of_user}
 
 
 def _expect_agent(function: str) -> Agent | None:

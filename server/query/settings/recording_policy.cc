@@ -13,6 +13,7 @@ namespace statcollect::query {
 namespace {
 
 constexpr std::string_view kRecordingPrefix = "recording.";
+constexpr char kAgentSteps[] = "recording.agent_steps";  // of init(): of all tensors
 constexpr char kUnnamed = '+';  // in front of the number of a further watch without a name
 
 std::vector<std::string> SplitList(const std::string& text) {
@@ -141,9 +142,15 @@ struct RecordingPolicy::Watch {
 };
 
 RecordingPolicy::RecordingPolicy(const Config& config) {
+  if (const auto steps = config.find(kAgentSteps); steps != config.end()) {
+    if (auto parsed = StepSet::Parse(steps->second); parsed.ok()) {
+      agent_steps_ = *std::move(parsed);
+      agent_steps_text_ = "steps=" + steps->second;
+    }
+  }
   for (auto at = config.lower_bound(std::string(kRecordingPrefix));
        at != config.end() && at->first.starts_with(kRecordingPrefix); ++at) {
-    if (at->second.empty()) continue;  // withdrawn by a later watch
+    if (at->second.empty() || at->first == kAgentSteps) continue;  // empty: withdrawn by a later watch
     const std::string rest = at->first.substr(kRecordingPrefix.size());
     const std::size_t dot = rest.rfind('.');
     auto& watch = watches_[dot == std::string::npos ? std::string() : rest.substr(0, dot)];
@@ -171,6 +178,8 @@ std::vector<const RecordingPolicy::Watch*> RecordingPolicy::WatchesOf(const std:
 
 std::optional<RecordingPolicy::Reason> RecordingPolicy::WhyNot(const TensorDef& def,
                                                                std::uint64_t step) const {
+  if (agent_steps_ && !agent_steps_->Contains(step))
+    return Reason{.text = agent_steps_text_, .of_the_step = true};
   if (!IsOfWatch(def.key.kind)) return std::nullopt;
   for (const Watch* watch : WatchesOf(def.key.name)) {
     if (auto why = watch->WhyNot(def, step)) return why;

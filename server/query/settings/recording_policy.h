@@ -38,6 +38,8 @@ class RecordingPolicy {
   struct Watch;
   std::vector<const Watch*> WatchesOf(const std::string& name) const;
 
+  std::optional<StepSet> agent_steps_;
+  std::string agent_steps_text_;
   std::map<std::string, std::unique_ptr<Watch>> watches_;  // by what stands in their keys
 };
 

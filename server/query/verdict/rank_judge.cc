@@ -539,6 +539,7 @@ JudgedRoot RankJudge::MakeRoot(std::uint64_t step, const std::vector<Explained>&
     found.caveat = caveat;
     root.confidence = std::max(root.confidence, caveat->most);
     root.because.push_back(caveat->text);
+    root.at.origin = quiet;
   }
   std::vector<const Jump*> others;
   for (const Jump& other : jumps) {  // in the order of their indices

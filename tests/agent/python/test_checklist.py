@@ -383,7 +383,9 @@ def asked(recording: Recording) -> dict[str, str]:
 
 def test_what_a_watch_was_asked_to_record_is_recorded(recording: Recording) -> None:
     model = Net()
-    statagent.init("r", **NOWHERE)
+    statagent.init("r", steps="0-9", **NOWHERE)
+    assert asked(recording) == {"recording.agent_steps": "0-9"}
+    del recording.config["recording.agent_steps"]
     first = statagent.watch(model, kinds="output")
     plain = {"recording.kinds": "output", "recording.eval": "false", "recording.between": "false", "recording.optimizer": "false"}
     assert asked(recording) == plain

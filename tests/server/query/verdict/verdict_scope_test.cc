@@ -190,6 +190,17 @@ TEST_F(VerdictScopeTest, ParametersOfOtherStepsAreNotMissing) {
   EXPECT_EQ(Say(missing), "2 optimizer head.weight") << "in a step in which it would have been recorded";
 }
 
+TEST_F(VerdictScopeTest, NothingIsMissingInStepsThatTheAgentWasNotAskedFor) {
+  Configure({}, {{"recording.agent_steps", "1-"}});
+  const DiffReport report = DiffWith(Nothing(), [](std::uint64_t step, const TensorKey& key, Tensor tensor) {
+    const bool left_out = step == 0 && !IsInitial(key);
+    return left_out ? std::nullopt : std::optional(std::move(tensor));
+  });
+  EXPECT_EQ(Say(report), "none");
+  EXPECT_THAT(report.diverged, IsEmpty());
+  EXPECT_THAT(report.notes, Contains(HasSubstr("b was recorded with steps=1-")));
+}
+
 TEST_F(VerdictScopeTest, ARootBehindWhatWasLeftOutIsNotCertain) {
   Configure({{"recording.include", "blocks.*"}}, {{"recording.include", "blocks.*"}});
   base_ = {};
