@@ -1,9 +1,9 @@
 #include "server/query/verdict/because.h"
 
 #include <cmath>
-#include <cstdio>
 
 #include "server/query/cause/text.h"
+#include "server/query/number_text.h"
 
 namespace statcollect::query {
 namespace {
@@ -11,19 +11,7 @@ namespace {
 constexpr double kCertain = 1, kLikely = 0.5;  // excess over the threshold, a logarithm
 constexpr double kSettingSeen = 0.7;           // log(observed / expected)
 
-// "1.3e-06" as "1.3e-6", "12", "0.5".
-std::string Short(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2g", value);
-  std::string number = text;
-  const std::size_t exponent = number.find('e');
-  if (exponent == std::string::npos) return number;
-  std::string digits = number.substr(exponent + 2);
-  digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));
-  return number.substr(0, exponent + 1) + (number[exponent + 1] == '-' ? "-" : "") + digits;
-}
-
-std::string Times(double logarithm) { return Short(std::exp(logarithm)) + " times"; }
+std::string Times(double logarithm) { return ShortNumber(std::exp(logarithm)) + " times"; }
 
 std::string Count(std::size_t count, const char* one, const char* many) {
   return count == 1 ? std::string("one ") + one : std::to_string(count) + " " + many;
@@ -37,8 +25,8 @@ const char* WhatIsJudged(const Explained& one) {
 }
 
 std::string Measured(const Explained& one) {
-  return WhatIsJudged(one) + Short(one.observed) + ", " + Times(RatioOf(one)) +
-         " what its inputs and rounding explain (" + Short(one.expected) + ")";
+  return WhatIsJudged(one) + ShortNumber(one.observed) + ", " + Times(RatioOf(one)) +
+         " what its inputs and rounding explain (" + ShortNumber(one.expected) + ")";
 }
 
 void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>& reasons) {
@@ -100,7 +88,7 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
             "it gave equal bits in the steps before, so it is not a kernel that rounds differently");
       break;
     case JumpKind::kOutlier:
-      reasons.push_back("it differs by " + Short(one.observed) + ", " + Times(jump.ratio - jump.usual) +
+      reasons.push_back("it differs by " + ShortNumber(one.observed) + ", " + Times(jump.ratio - jump.usual) +
                         " as much as other gradients of the step");
       break;
     case JumpKind::kExcess:

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/settings/dotted.h"
 
@@ -57,24 +58,6 @@ double ValueOr0(const Map& map, const Key& key) {
 double Capped(double distance) { return std::min(distance, 1.0); }
 
 }  // namespace
-
-double UnitRoundoff(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kC128:
-      return 0x1p-53;
-    case DType::kF16:
-      return 0x1p-11;
-    case DType::kBf16:
-      return 0x1p-8;
-    case DType::kF8E4M3:
-      return 0x1p-4;
-    case DType::kF8E5M2:
-      return 0x1p-3;
-    default:
-      return 0x1p-24;
-  }
-}
 
 std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
   BeginStep(pairs);

@@ -41,9 +41,6 @@ struct Explained {
       false;  // its module's bias is noise-driven: one output may differ much where the next does not
 };
 
-// The unit roundoff of a dtype; that of f32 for integers.
-double UnitRoundoff(DType dtype);
-
 // Explains the tensors of one rank, step by step. It carries from step to step what the weights and the
 // optimizer's state were, so steps must ascend; where one was left out, what concerns parameters is explained
 // more loosely. Not thread-safe. Cost: about 0.5 us a tensor; memory: names and two sketches a parameter.

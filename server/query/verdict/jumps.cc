@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "server/query/compare/roundoff.h"
+
 namespace statcollect::query {
 namespace {
 

@@ -86,6 +86,28 @@ void ShareEvidence(std::vector<Jump>& jumps) {
   }
 }
 
+// In order of execution; where a setting explains a jump, it is what the root is about.
+void Arrange(std::vector<Jump>& jumps) {
+  const auto place = [](const Jump& jump) { return std::tuple(jump.index, jump.kind != JumpKind::kSetting); };
+  std::stable_sort(jumps.begin(), jumps.end(),
+                   [&](const Jump& x, const Jump& y) { return place(x) < place(y); });
+  ShareEvidence(jumps);
+}
+
+// The first one. Among gradients the largest, because clipping lets one that is wrong change all of them a
+// little.
+std::size_t Choose(const std::vector<Explained>& explained, const std::vector<Jump>& jumps) {
+  std::size_t chosen = 0;
+  const auto observed = [&](const Jump& jump) { return explained[jump.index].observed; };
+  const auto is_gradient = [&](const Jump& jump) { return explained[jump.index].stage == Stage::kGrad; };
+  if (!is_gradient(jumps[0]) || jumps[0].kind == JumpKind::kScale) return chosen;
+  for (std::size_t i = 1; i < jumps.size(); ++i) {
+    const bool larger = is_gradient(jumps[i]) && observed(jumps[i]) > observed(jumps[chosen]);
+    if (larger && observed(jumps[i]) >= kLarger * observed(jumps[0])) chosen = i;
+  }
+  return chosen;
+}
+
 }  // namespace
 
 RankJudge::Steps RankJudge::WithThoseBefore(const std::set<std::uint64_t>& steps,
@@ -272,6 +294,23 @@ bool RankJudge::IsFirstOfRuns(std::uint64_t step) const {
   return is_first(context_.a, ranks_.a, attempt_a) && is_first(context_.b, ranks_.b, attempt_b);
 }
 
+// Those of recorded settings that differ.
+Status RankJudge::AddSettingJumps(std::uint64_t step, const std::optional<OtherSetting>& scalar,
+                                  const std::vector<Explained>& explained, std::vector<Jump>& jumps) {
+  if (scalar && scalar->step == step) {
+    if (const auto jump = UpdateWith(*scalar, explained)) jumps.push_back(*jump);
+  }
+  const auto attempts = plan_.steps.at(step);
+  if (!settings_ || settings_->first != attempts) {
+    auto known = SettingsAt(step);
+    if (!known.ok()) return known.status();
+    settings_.emplace(attempts, *std::move(known));
+  }
+  for (const Jump& jump : FindSettingJumps(settings_->second, explained, quiet_, IsFirstOfRuns(step)))
+    jumps.push_back(jump);
+  return Status::Ok();
+}
+
 Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>& steps,
                                                    std::optional<std::uint64_t> last_step,
                                                    const std::stop_token& stop) {
@@ -283,44 +322,15 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
   Explainer explainer;
   JumpFinder finder(static_cast<std::uint64_t>(before));
   StepPairs now;
-  std::optional<std::pair<std::pair<std::size_t, std::size_t>, OtherSettings>> settings;  // of two attempts
   for (const auto& [step, judged] : WithThoseBefore(wanted, last_step)) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
     STATCOLLECT_RETURN_IF_ERROR(Read(step, now));
     const std::vector<Explained> explained = explainer.Step(now.pairs);
     std::vector<Jump> jumps = finder.Find(explained);
-    if (judged && *setting && (*setting)->step == step) {
-      if (const auto jump = UpdateWith(**setting, explained)) jumps.push_back(*jump);
-    }
     if (judged) {
-      const auto attempts = plan_.steps.at(step);
-      if (!settings || settings->first != attempts) {
-        auto known = SettingsAt(step);
-        if (!known.ok()) return known.status();
-        settings.emplace(attempts, *std::move(known));
-      }
-      for (const Jump& jump : FindSettingJumps(settings->second, explained, quiet_, IsFirstOfRuns(step))) {
-        jumps.push_back(jump);
-      }
-    }
-    // Where a setting explains a jump, it is what the root is about.
-    std::stable_sort(jumps.begin(), jumps.end(), [](const Jump& x, const Jump& y) {
-      return std::tuple(x.index, x.kind != JumpKind::kSetting) <
-             std::tuple(y.index, y.kind != JumpKind::kSetting);
-    });
-    ShareEvidence(jumps);
-    if (judged && !jumps.empty()) {
-      // Clipping lets one wrong gradient change all of them a little.
-      std::size_t chosen = 0;
-      const auto observed = [&](const Jump& jump) { return explained[jump.index].observed; };
-      const auto is_gradient = [&](const Jump& jump) { return explained[jump.index].stage == Stage::kGrad; };
-      if (is_gradient(jumps[0]) && jumps[0].kind != JumpKind::kScale) {
-        for (std::size_t i = 1; i < jumps.size(); ++i) {
-          const bool larger = is_gradient(jumps[i]) && observed(jumps[i]) > observed(jumps[chosen]);
-          if (larger && observed(jumps[i]) >= kLarger * observed(jumps[0])) chosen = i;
-        }
-      }
-      return std::optional(MakeRoot(step, explained, jumps, chosen));
+      STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, *setting, explained, jumps));
+      Arrange(jumps);
+      if (!jumps.empty()) return std::optional(MakeRoot(step, explained, jumps, Choose(explained, jumps)));
     }
     records_before_ += now.pairs.size();
     quiet_ = quiet_ && std::none_of(now.pairs.begin(), now.pairs.end(),

@@ -9,6 +9,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/status.h"
@@ -64,6 +65,8 @@ class RankJudge {
   Result<std::optional<OtherSetting>> FirstOtherSetting() const;
   // What the configurations tell in a step, without what an event says was changed while a run ran.
   Result<OtherSettings> SettingsAt(std::uint64_t step) const;
+  Status AddSettingJumps(std::uint64_t step, const std::optional<OtherSetting>& scalar,
+                         const std::vector<Explained>& explained, std::vector<Jump>& jumps);
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
   JudgedRoot MakeRoot(std::uint64_t step, const std::vector<Explained>& explained,
@@ -76,6 +79,7 @@ class RankJudge {
   const RankPair ranks_;
   std::uint64_t records_before_ = 0;  // of the steps before
   bool quiet_ = true;                 // none of them differed
+  std::optional<std::pair<std::pair<std::size_t, std::size_t>, OtherSettings>> settings_;  // of two attempts
 };
 
 }  // namespace statcollect::query

@@ -2,6 +2,7 @@
 #include <deque>
 #include <limits>
 
+#include "server/query/compare/roundoff.h"
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/jumps.h"
 #include "tests/server/query/verdict/verdict_fixture.h"
