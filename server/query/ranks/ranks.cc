@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <set>
 #include <tuple>
@@ -14,6 +13,7 @@
 #include "server/query/compare/distance.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/step_order.h"
+#include "server/query/number_text.h"
 #include "server/query/parallel.h"
 #include "server/query/settings/config_report.h"
 
@@ -79,12 +79,6 @@ std::uint64_t IdentityOf(const Observation& o) {
   add(Statistic::kInf, s.pos_inf);
   add(Statistic::kZero, s.zero);
   return identity;
-}
-
-std::string Short(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2g", value);
-  return text.data();
 }
 
 std::string Of(const char* noun, const Ranks& ranks) {
@@ -1151,7 +1145,7 @@ std::string Sentence(const RankFinding& f) {
   const std::string kind(Name(f.kind));
   const bool one = f.ranks.size() == 1;
   const std::string who = (one ? "Rank " : "Ranks ") + RanksText(f.ranks);
-  const std::string far = f.distance ? " (distance " + Short(*f.distance) + ")" : "";
+  const std::string far = f.distance ? " (distance " + ShortNumber(*f.distance) + ")" : "";
   const std::string against = f.others.empty() ? "" : Of(" rank", f.others);
   switch (f.reason) {
     case RankReason::kWeightsDiffer:
@@ -1184,21 +1178,22 @@ std::string Sentence(const RankFinding& f) {
       return TensorOf(f) +
              (f.activations > 1 ? " and " + std::to_string(f.activations - 1) + " more weights" : "") +
              " never changed on " + Of("rank", f.ranks) + " although the gradient is not zero (rms " +
-             Short(f.value.value_or(0)) +
+             ShortNumber(f.value.value_or(0)) +
              "): not in the optimizer, a learning rate of 0, or an update below the "
              "dtype's resolution?";
     case RankReason::kLossDiffers:
       return Printable(f.activation) + " was equal on all ranks until step " + std::to_string(f.step) + ": " +
-             Short(f.value.value_or(0)) + " on " + Of("rank", f.ranks) + ", " +
-             Short(f.expected.value_or(0)) + (f.others.empty() ? " on another." : " on" + against + ".");
+             ShortNumber(f.value.value_or(0)) + " on " + Of("rank", f.ranks) + ", " +
+             ShortNumber(f.expected.value_or(0)) +
+             (f.others.empty() ? " on another." : " on" + against + ".");
     case RankReason::kNonfinite:
       return (f.stage == Stage::kLoss ? Printable(f.activation) : kind + " " + TensorOf(f)) + " of " +
              Of("rank", f.ranks) + " has NaN or infinities," + against +
              (f.others.size() == 1 ? " has" : " have") + " none.";
     case RankReason::kOutlier:
       return who + " is unlike the others: rms of " + kind + " " + TensorOf(f) + " is " +
-             Short(f.value.value_or(0)) + ", the median over the ranks " + Short(f.expected.value_or(0)) +
-             ".";
+             ShortNumber(f.value.value_or(0)) + ", the median over the ranks " +
+             ShortNumber(f.expected.value_or(0)) + ".";
     case RankReason::kMissingActivation:
       return who + (one ? " does" : " do") + " not have " + kind + " " + TensorOf(f) + "," + against +
              (f.others.size() == 1 ? " does." : " do.");
