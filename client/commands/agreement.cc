@@ -37,35 +37,56 @@ std::string ShortPlace(const v1::Divergence& row) {
 
 }  // namespace
 
-// Every step counts, not the newest alone.
+bool Agreement::AskBoth(const v1::GetRunResponse& run) {
+  v1::GetRunRequest request;
+  request.set_run(against_);
+  const auto other = collector_.GetRun(request);
+  if (!other.ok()) {
+    trouble_ = Printable(other.status().message(), 300);
+    return false;
+  }
+  other_state_ = other->summary().state();
+  attempts_ = run.summary().attempts() + other->summary().attempts();
+  own_ = CompleteStep(run);
+  wanted_ = CompleteStep(*other);
+  if (own_ && wanted_) wanted_ = std::min(*wanted_, *own_);
+  return own_ && wanted_;
+}
+
 void Agreement::Update(const v1::GetRunResponse& run) {
-  const auto step = CompleteStep(run);
-  const bool over = run.summary().state() == "finished";
-  const std::uint32_t attempts = run.summary().attempts();
-  const bool known = step_ && attempts == attempts_ && verdict_ != v1::VERDICT_INCOMPARABLE;
-  if (!step || (known && step == step_)) return;
   trouble_.clear();
-  if (known && !over && cost_ > patience_ && *step_ < *step) {
+  if (!AskBoth(run)) return;
+  const bool over = run.summary().state() == "finished";
+  const bool known = step_ && asked_attempts_ == attempts_ && verdict_ != v1::VERDICT_INCOMPARABLE;
+  if (known && wanted_ == step_ && (all_asked_ || !over)) return;
+  Compare(over, known);
+}
+
+// Every step counts, not the newest alone.
+void Agreement::Compare(bool over, bool known) {
+  if (known && !over && cost_ > patience_ && *step_ < *wanted_) {
     const auto news = verdict_ == v1::VERDICT_DIVERGED ? Result<v1::DiffReport>(v1::DiffReport())
-                                                       : AskSteps(*step_ + 1, *step);
+                                                       : AskSteps(*step_ + 1, *wanted_);
     if (!news.ok()) {
       trouble_ = Printable(news.status().message(), 300);
       return;
     }
     if (news->verdict() <= verdict_) {
-      step_ = step;
+      step_ = wanted_;
+      all_asked_ = false;
       return;
     }
   }
   const auto begin = steady_clock::now();
-  const auto report = AskSteps(0, *step);
+  const auto report = AskSteps(0, *wanted_);
   cost_ = steady_clock::now() - begin;
   if (!report.ok()) {
     trouble_ = Printable(report.status().message(), 300);
     return;
   }
-  step_ = step;
-  attempts_ = attempts;
+  step_ = wanted_;
+  all_asked_ = true;
+  asked_attempts_ = attempts_;
   Note(*report);
 }
 
@@ -89,6 +110,15 @@ void Agreement::Note(const v1::DiffReport& report) {
   where_ = root_ || first_ ? ShortPlace(Focus(report)) : std::string();
 }
 
+// Of the run's steps, those that the other one has not left behind.
+std::string Agreement::NotComparedText() const {
+  if (!own_ || !step_ || *own_ <= *step_) return {};
+  const std::string steps =
+      *own_ == *step_ + 1 ? fmt::format("step {}", *own_) : fmt::format("steps {}..{}", *step_ + 1, *own_);
+  return other_state_ == "running" ? fmt::format("; {} not compared yet: {} is behind", steps, against_)
+                                   : fmt::format("; {} not compared: {} ended before", steps, against_);
+}
+
 std::string Agreement::Text() const {
   if (!trouble_.empty()) return "not compared with " + against_ + ": " + trouble_;
   if (!step_) return "no complete step to compare with " + against_ + " yet";
@@ -101,7 +131,7 @@ std::string Agreement::Text() const {
   } else if (first_) {
     text += "; first divergence so far: " + where_;
   }
-  return text;
+  return text + NotComparedText();
 }
 
 nlohmann::ordered_json Agreement::Json() const {
@@ -110,6 +140,7 @@ nlohmann::ordered_json Agreement::Json() const {
       {"verdict", step_ ? EnumText(*v1::Verdict_descriptor(), verdict_) : std::string()},
       {"trouble", trouble_}};
   if (step_) json["step"] = *step_;
+  if (step_ && own_ && *own_ > *step_) json["not_compared"] = fmt::format("{}-{}", *step_ + 1, *own_);
   if (first_) json["first_diverged"] = first_->step();
   json["where"] = where_;
   if (!explained_.empty()) json["explained"] = explained_;

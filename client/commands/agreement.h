@@ -1,5 +1,6 @@
-// Compares a running run with a finished one at each look: what `statctl diff` says about the steps that
-// every rank has completed.
+// How a run that is under way compares with another one, look by look: what `statctl diff` says of the steps
+// that every rank of both runs has left behind. It never waits for the other run: steps that it lacks are named
+// as not compared.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_AGREEMENT_H_
 #define STATCOLLECT_CLIENT_COMMANDS_AGREEMENT_H_
 
@@ -31,17 +32,23 @@ class Agreement {
   bool diverged() const { return verdict_ == v1::VERDICT_DIVERGED; }
 
  private:
+  bool AskBoth(const v1::GetRunResponse& run);  // false: nothing can be compared
+  void Compare(bool over, bool known);
+  std::string NotComparedText() const;
   Result<v1::DiffReport> AskSteps(std::uint64_t first, std::uint64_t last);
   void Note(const v1::DiffReport& report);
 
   Collector& collector_;
   const std::string run_, against_;
   const std::chrono::milliseconds patience_;
-  std::optional<std::uint64_t> step_;  // last compared
+  std::optional<std::uint64_t> step_;          // compared last
+  std::optional<std::uint64_t> wanted_, own_;  // that both runs have left behind; that the run has
+  std::string other_state_;                    // "running", "finished", "interrupted"
+  bool all_asked_ = false;                     // the last question was about all steps
   v1::Verdict verdict_ = v1::VERDICT_UNSPECIFIED;
-  std::uint32_t attempts_ = 0;                  // of the run, at the last comparison
-  std::chrono::steady_clock::duration cost_{};  // of the last query about all steps
-  std::optional<v1::Divergence> first_;         // the first above its tolerance
+  std::uint32_t attempts_ = 0, asked_attempts_ = 0;  // of both runs, now and when they were compared
+  std::chrono::steady_clock::duration cost_{};       // of the last question about all steps
+  std::optional<v1::Divergence> first_;              // above its tolerance
   std::optional<v1::Root> root_;
   std::string where_;  // place of the root, otherwise of the first divergence
   std::string explained_;

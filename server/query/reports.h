@@ -185,7 +185,7 @@ struct Divergence {
 enum class Confidence : std::uint8_t { kCertain = 0, kLikely = 1, kPossible = 2 };
 std::string_view Name(Confidence confidence);
 
-// Why the runs differ at the root, as far as the stored records show (docs/verdict.md).
+// Why the runs differ at the root, as far as the stored records show (docs/causes.md).
 struct Cause {
   std::string rule;  // "learning_rate", "module_setting", ...
   std::string text;  // one sentence, with both values and the step

@@ -46,6 +46,30 @@ TEST_F(Statctl, WatchAgainstJudgesEveryStepAndNotTheNewestAlone) {
               HasSubstr("steps 0..5 against base: identical"));
 }
 
+TEST_F(Statctl, WatchNamesTheStepsThatTheOtherRunLacks) {
+  const auto write = [&](const std::string& run, std::uint64_t steps, bool ended) {
+    RunWriter writer(server_.store, run);
+    for (std::uint64_t step = 0; step < steps; ++step)
+      writer.Observe(0, step, Key("fc"), {.values = {1, 2, 3}});
+    if (!ended) writer.Unfinished(0);
+    writer.Commit();
+  };
+  write("long", 9, true);
+  write("short", 6, true);
+  write("shorter", 3, false);
+  EXPECT_THAT(Run({"watch", "long", "--against", "short", "--once"}).out,
+              HasSubstr("steps 0..5 against short: identical; steps 6..8 not compared: short ended before"));
+  const Json look = RunJson({"watch", "long", "--against", "short", "--once"});
+  EXPECT_EQ(look["against"]["step"], 5);
+  EXPECT_EQ(look["against"]["not_compared"], "6-8");
+  EXPECT_THAT(Run({"watch", "long", "--against", "shorter", "--once"}).out, HasSubstr("..8 not compared"));
+  EXPECT_THAT(Run({"watch", "short", "--against", "long", "--once"}).out, Not(HasSubstr("not compared")));
+  EXPECT_FALSE(
+      RunJson({"watch", "short", "--against", "long", "--once"})["against"].contains("not_compared"));
+  EXPECT_THAT(Run({"watch", "long", "--against", "nobody", "--once"}).out,
+              HasSubstr("not compared with nobody: "));
+}
+
 TEST_F(Statctl, ConfigOfOneRunSaysNothingAboutASecondOne) {
   const auto lines = Lines(Run({"config", "base", "--format", "csv"}).out);
   ASSERT_EQ(lines.size(), 4u);

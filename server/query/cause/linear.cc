@@ -104,27 +104,6 @@ std::optional<Fit> FitFactor(const Observation& x, const Observation& y) {
   return fit;
 }
 
-double Roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kC128:
-      return std::ldexp(1.0, -53);
-    case DType::kF32:
-    case DType::kC64:
-      return std::ldexp(1.0, -24);
-    case DType::kF16:
-      return std::ldexp(1.0, -11);
-    case DType::kBf16:
-      return std::ldexp(1.0, -8);
-    case DType::kF8E4M3:
-      return std::ldexp(1.0, -4);
-    case DType::kF8E5M2:
-      return std::ldexp(1.0, -3);
-    default:
-      return 0;
-  }
-}
-
 bool Near(double x, double y, double relative) {
   return std::abs(x - y) <= relative * std::max(std::abs(x), std::abs(y));
 }

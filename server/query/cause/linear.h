@@ -33,9 +33,6 @@ double Norm(const Sketch& x);
 // <x, y> / <x, x>; nothing if x is 0.
 std::optional<double> FactorBetween(const Sketch& x, const Sketch& y);
 
-// Half of the distance between neighbouring values near 1; 0 for integers.
-double Roundoff(DType dtype);
-
 // |x - y| <= relative * max(|x|, |y|)
 bool Near(double x, double y, double relative);
 

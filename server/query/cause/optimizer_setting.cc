@@ -195,8 +195,9 @@ std::optional<Confidence> ConfidenceOf(const Evidence& evidence, const Different
 
 Cause MakeCause(const Evidence& evidence, const Different& one, Confidence confidence) {
   Cause cause{.rule = RuleOf(one.setting), .confidence = confidence, .key = one.key, .a = one.a, .b = one.b};
-  cause.text = SubjectOf(one) + (one.setting == "betas" ? " are " : " is ") + InBoth(evidence, one.a, one.b) +
-               " " + Evidence::AtStep(one.step);
+  const auto [text_a, text_b] = ValueTexts(one.a, one.b);
+  cause.text = SubjectOf(one) + (one.setting == "betas" ? " are " : " is ") +
+               InBoth(evidence, text_a, text_b) + " " + Evidence::AtStep(one.step);
   if (!one.scalar) cause.text += " (" + Printable(one.key) + ")";
   for (const Side* side : {&evidence.a, &evidence.b}) {
     if (side->launched_here && one.step == evidence.root.step)

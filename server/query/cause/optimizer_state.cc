@@ -6,6 +6,7 @@
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
+#include "server/query/compare/roundoff.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -68,7 +69,7 @@ Fresh CountFreshState(const StepData& step) {
     const auto fit = FitFactor(*gradient, seen);
     if (!fit) continue;
     ++count.states;
-    const double rounding = std::max(kMultiple, 8 * Roundoff(seen.layout->dtype));
+    const double rounding = std::max(kMultiple, 8 * UnitRoundoff(seen.layout->dtype));
     if (fit->residual < rounding && fit->factor > 0) ++count.fresh;
   }
   return count;

@@ -9,6 +9,7 @@
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
 #include "server/query/compare/distance.h"
+#include "server/query/compare/roundoff.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -16,8 +17,6 @@ namespace {
 constexpr std::uint64_t kElementsMin = 4;  // fewer are like one another by chance
 constexpr double kSameMoments = 1e-6;      // of sums in another order
 constexpr double kOtherOrder = 1e-3;       // an order moves values; a smaller distance is something else
-
-bool IsFloat(DType dtype) { return Roundoff(dtype) > 0; }
 
 Cause About(const Evidence& evidence, std::string rule, const std::string& what, Confidence confidence) {
   return {.rule = std::move(rule),
@@ -33,7 +32,7 @@ Found AsFactor(const Evidence& evidence, const Observation& a, const Observation
   if (a.stats->numel < kElementsMin || !IsFloat(a.layout->dtype)) return std::nullopt;
   const auto fit = FitFactor(a, b);
   if (!fit || !fit->Explains()) return std::nullopt;
-  const double slack = std::max(8 * Roundoff(b.layout->dtype), 1e-6);
+  const double slack = std::max(8 * UnitRoundoff(b.layout->dtype), 1e-6);
   const double change = std::abs(fit->factor - 1);
   const bool certain = fit->from_sketch && fit->residual * 100 <= change;
   const Confidence confidence = certain                        ? Confidence::kCertain
@@ -101,7 +100,7 @@ Found AsShift(const Evidence& evidence, const Observation& a, const Observation&
   if (!known || x.numel < kElementsMin || !(x.min < x.max)) return std::nullopt;
   const double shift = y.mean - x.mean;
   const double largest = std::max({std::abs(x.min), std::abs(x.max), std::abs(y.min), std::abs(y.max)});
-  const double rounding = std::max(4 * Roundoff(b.layout->dtype), 1e-7) * largest;
+  const double rounding = std::max(4 * UnitRoundoff(b.layout->dtype), 1e-7) * largest;
   const bool all = std::abs(y.min - x.min - shift) <= rounding &&
                    std::abs(y.max - x.max - shift) <= rounding && std::abs(y.std - x.std) <= rounding;
   if (!all || std::abs(shift) < 50 * rounding) return std::nullopt;
@@ -183,7 +182,7 @@ Found FindTieBroken(const Evidence& evidence) {
     if (pair.a->stats->numel != pair.b->stats->numel || pair.b->layout->dtype != pair.a->layout->dtype)
       return std::nullopt;
     const double apart = pair.SameBits() ? 0 : Measure(*pair.a, *pair.b, /*interval=*/false).value;
-    const double rounding = 200 * Roundoff(pair.a->layout->dtype);
+    const double rounding = 200 * UnitRoundoff(pair.a->layout->dtype);
     if (!(apart <= rounding)) return std::nullopt;
     Cause cause = About(evidence, "tie_broken", "", apart > 0 ? Confidence::kLikely : Confidence::kPossible);
     cause.text = TensorText(evidence.root) + " differs " + evidence.AtStep() + " while " +

@@ -43,6 +43,14 @@ bool Matches(std::string_view pattern, std::string_view module) {
   return HasClass(parts) && MatchesParts(parts, 1, name);
 }
 
+// A model that was given a name has it in its patterns, and not in the places that a value lists.
+std::string PlaceOf(std::string_view pattern, std::string_view listed) {
+  const auto parts = Components(pattern), name = Components(listed);
+  const bool named =
+      !MatchesParts(parts, 0, name) && !HasClass(parts) && parts.size() > 1 && MatchesParts(parts, 1, name);
+  return (named ? std::string(parts[0]) + "." : std::string()) + std::string(listed);
+}
+
 // One value of a summary and the modules that have it; empty: as many as `rest` says, not named.
 struct Listed {
   std::string_view value;
@@ -70,8 +78,9 @@ std::optional<std::vector<Listed>> ParseSummary(std::string_view summary, std::s
     } else if (open != std::string_view::npos && part.ends_with(')')) {
       Listed entry{.value = part.substr(0, open),
                    .modules = SplitList(part.substr(open + 2, part.size() - open - 3), ", ")};
-      const bool places = std::all_of(entry.modules.begin(), entry.modules.end(),
-                                      [&](std::string_view name) { return Matches(pattern, name); });
+      const bool places = std::all_of(entry.modules.begin(), entry.modules.end(), [&](std::string_view name) {
+        return Matches(pattern, PlaceOf(pattern, name));
+      });
       listed.push_back(places ? entry : Listed{.value = part, .modules = {}});
     } else {
       listed.push_back({.value = part, .modules = {}});
@@ -90,7 +99,9 @@ std::optional<std::string_view> ValueFor(std::string_view summary, std::string_v
     if (entry.modules.empty()) {
       if (other != nullptr) return std::nullopt;  // either of two
       other = &entry;
-    } else if (std::find(entry.modules.begin(), entry.modules.end(), module) != entry.modules.end()) {
+    } else if (std::any_of(entry.modules.begin(), entry.modules.end(), [&](std::string_view listed_name) {
+                 return PlaceOf(pattern, listed_name) == module;
+               })) {
       return entry.value;
     }
   }
@@ -196,7 +207,9 @@ std::set<std::string> NamedModules(const Config& a, const Config& b, std::string
       if (!value) continue;
       const auto listed = ParseSummary(*value, key->pattern);
       if (!listed) continue;
-      for (const Listed& entry : *listed) modules.insert(entry.modules.begin(), entry.modules.end());
+      for (const Listed& entry : *listed) {
+        for (const std::string_view place : entry.modules) modules.insert(PlaceOf(key->pattern, place));
+      }
     }
   }
   return modules;

@@ -1,27 +1,15 @@
 #include "server/query/verdict/because.h"
 
 #include <cmath>
-#include <cstdio>
 
 #include "server/query/cause/text.h"
+#include "server/query/number_text.h"
 
 namespace statcollect::query {
 namespace {
 
 constexpr double kCertain = 1, kLikely = 0.5;  // excess over the threshold, a logarithm
 constexpr double kSettingSeen = 0.7;           // log(observed / expected)
-
-// "1.3e-06" as "1.3e-6", "12", "0.5".
-std::string ShortNumber(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2g", value);
-  std::string number = text;
-  const std::size_t exponent = number.find('e');
-  if (exponent == std::string::npos) return number;
-  std::string digits = number.substr(exponent + 2);
-  digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));
-  return number.substr(0, exponent + 1) + (number[exponent + 1] == '-' ? "-" : "") + digits;
-}
 
 std::string Times(double logarithm) { return ShortNumber(std::exp(logarithm)) + " times"; }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/settings/dotted.h"
 

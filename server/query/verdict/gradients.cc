@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "server/query/compare/roundoff.h"
 #include "server/query/settings/dotted.h"
 #include "server/query/verdict/jumps.h"
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "server/query/compare/roundoff.h"
 #include "server/query/settings/dotted.h"
 
 namespace statcollect::query {

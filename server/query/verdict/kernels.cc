@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "server/query/compare/roundoff.h"
 #include "server/query/settings/dotted.h"
 
 namespace statcollect::query {
@@ -32,24 +33,6 @@ double ElementsOf(const Layout& layout) {
 }
 
 }  // namespace
-
-double UnitRoundoff(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kC128:
-      return 0x1p-53;
-    case DType::kF16:
-      return 0x1p-11;
-    case DType::kBf16:
-      return 0x1p-8;
-    case DType::kF8E4M3:
-      return 0x1p-4;
-    case DType::kF8E5M2:
-      return 0x1p-3;
-    default:
-      return 0x1p-24;
-  }
-}
 
 OtherConvolutions ConvolutionsThatMayDiffer(const Config& a, const Config& b) {
   const auto value = [](const Config& config, std::string_view key) {

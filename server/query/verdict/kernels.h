@@ -11,9 +11,6 @@
 
 namespace statcollect::query {
 
-// The unit roundoff of a dtype; that of f32 for integers.
-double UnitRoundoff(DType dtype);
-
 // Which passes of a convolution two runs may compute by different algorithms.
 enum class OtherConvolutions : std::uint8_t { kNone, kForward, kAll };
 

@@ -12,6 +12,7 @@
 #include "server/query/compare/distance.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/step_order.h"
+#include "server/query/number_text.h"
 #include "server/query/settings/config_at.h"
 #include "server/query/settings/optimizer_keys.h"
 #include "server/query/settings/scheduled.h"
@@ -82,12 +83,6 @@ bool LeavesWeights(const std::vector<TensorPair>& pairs) {
   return !trained && HasWeights(pairs, Stage::kWeights);
 }
 
-std::string Short(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2g", value);
-  return text;
-}
-
 // Then a loss that differs was logged after an update, by an evaluation say.
 bool OnlyUpdatesDiffer(const std::vector<TensorPair>& pairs) {
   const auto differs_in = [&](auto... stages) {
@@ -113,6 +108,28 @@ void ShareEvidence(std::vector<Jump>& jumps) {
     setting.past = excess.past;
     setting.stands_out = true;
   }
+}
+
+// In order of execution; where a setting explains a jump, it is what the root is about.
+void Arrange(std::vector<Jump>& jumps) {
+  const auto place = [](const Jump& jump) { return std::tuple(jump.index, jump.kind != JumpKind::kSetting); };
+  std::stable_sort(jumps.begin(), jumps.end(),
+                   [&](const Jump& x, const Jump& y) { return place(x) < place(y); });
+  ShareEvidence(jumps);
+}
+
+// The first one. Among gradients the largest, because clipping lets one that is wrong change all of them a
+// little.
+std::size_t Choose(const std::vector<Explained>& explained, const std::vector<Jump>& jumps) {
+  std::size_t chosen = 0;
+  const auto observed = [&](const Jump& jump) { return explained[jump.index].observed; };
+  const auto is_gradient = [&](const Jump& jump) { return explained[jump.index].stage == Stage::kGrad; };
+  if (!is_gradient(jumps[0]) || jumps[0].kind == JumpKind::kScale) return chosen;
+  for (std::size_t i = 1; i < jumps.size(); ++i) {
+    const bool larger = is_gradient(jumps[i]) && observed(jumps[i]) > observed(jumps[chosen]);
+    if (larger && observed(jumps[i]) >= kLarger * observed(jumps[0])) chosen = i;
+  }
+  return chosen;
 }
 
 }  // namespace
@@ -361,6 +378,23 @@ bool RankJudge::IsFirstOfRuns(std::uint64_t step) const {
   return is_first(context_.a, ranks_.a, attempt_a) && is_first(context_.b, ranks_.b, attempt_b);
 }
 
+// Those of recorded settings that differ.
+Status RankJudge::AddSettingJumps(std::uint64_t step, const std::optional<OtherSetting>& scalar,
+                                  RecordedSettings& recorded, const std::vector<Explained>& explained,
+                                  std::vector<Jump>& jumps) {
+  if (scalar && scalar->step == step) {
+    if (const auto jump = UpdateWith(*scalar, explained)) jumps.push_back(*jump);
+  }
+  const auto attempts = plan_.steps.at(step);
+  if (recorded.attempts != attempts) {
+    auto read = ReadSettings(attempts);
+    if (!read.ok()) return read.status();
+    recorded = *std::move(read);
+  }
+  for (const Jump& jump : JumpsOfSettings(recorded, step, explained)) jumps.push_back(jump);
+  return Status::Ok();
+}
+
 Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>& steps,
                                                    std::optional<std::uint64_t> last_step,
                                                    const std::stop_token& stop) {
@@ -381,37 +415,15 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
     const std::vector<Explained> explained = explainer.Step(now.pairs);
     for (const auto& [name, whole] : explainer.noise_driven()) noise_driven_[std::string(name)] |= whole;
     std::vector<Jump> jumps = finder.Find(explained);
-    if (judged && *setting && (*setting)->step == step) {
-      if (const auto jump = UpdateWith(**setting, explained)) jumps.push_back(*jump);
-    }
     if (judged) {
-      const auto attempts = plan_.steps.at(step);
-      if (settings->attempts != attempts) {
-        settings = ReadSettings(attempts);
-        if (!settings.ok()) return settings.status();
+      STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, *setting, *settings, explained, jumps));
+      Arrange(jumps);
+      if (!jumps.empty()) {
+        const std::size_t chosen = Choose(explained, jumps);
+        auto caveat = CaveatOf(step, now, explained, jumps[chosen]);
+        if (!caveat.ok()) return caveat.status();
+        return std::optional(MakeRoot(step, explained, jumps, chosen, *caveat));
       }
-      for (const Jump& jump : JumpsOfSettings(*settings, step, explained)) jumps.push_back(jump);
-    }
-    // Where a setting explains a jump, it is what the root is about.
-    std::stable_sort(jumps.begin(), jumps.end(), [](const Jump& x, const Jump& y) {
-      return std::tuple(x.index, x.kind != JumpKind::kSetting) <
-             std::tuple(y.index, y.kind != JumpKind::kSetting);
-    });
-    ShareEvidence(jumps);
-    if (judged && !jumps.empty()) {
-      // Clipping lets one wrong gradient change all of them a little.
-      std::size_t chosen = 0;
-      const auto observed = [&](const Jump& jump) { return explained[jump.index].observed; };
-      const auto is_gradient = [&](const Jump& jump) { return explained[jump.index].stage == Stage::kGrad; };
-      if (is_gradient(jumps[0]) && jumps[0].kind != JumpKind::kScale) {
-        for (std::size_t i = 1; i < jumps.size(); ++i) {
-          const bool larger = is_gradient(jumps[i]) && observed(jumps[i]) > observed(jumps[chosen]);
-          if (larger && observed(jumps[i]) >= kLarger * observed(jumps[0])) chosen = i;
-        }
-      }
-      auto caveat = CaveatOf(step, now, explained, jumps[chosen]);
-      if (!caveat.ok()) return caveat.status();
-      return std::optional(MakeRoot(step, explained, jumps, chosen, *caveat));
     }
     if (plan_.steps.contains(step)) {
       records_before_ += now.pairs.size();
@@ -426,7 +438,8 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
 
 std::string DifferBefore::Text() const {
   return "the weights differ already after step " + std::to_string(step) + ", which was not asked for (" +
-         Printable(name) + " by " + Short(distance) + "): where that began lies before the compared steps";
+         Printable(name) + " by " + ShortNumber(distance) +
+         "): where that began lies before the compared steps";
 }
 
 void RankJudge::NoteBefore(std::uint64_t step, const StepPairs& now) {

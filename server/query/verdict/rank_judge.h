@@ -9,6 +9,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/status.h"
@@ -98,6 +99,10 @@ class RankJudge {
   std::vector<Jump> JumpsOfSettings(const RecordedSettings& recorded, std::uint64_t step,
                                     const std::vector<Explained>& explained) const;
   OtherConvolutions OtherConvolutionsAt(std::uint64_t step) const;
+  // Adds what settings explain in a step: a scalar setting, and recorded ones.
+  Status AddSettingJumps(std::uint64_t step, const std::optional<OtherSetting>& scalar,
+                         RecordedSettings& recorded, const std::vector<Explained>& explained,
+                         std::vector<Jump>& jumps);
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
   // Weights after a step that was not asked for.

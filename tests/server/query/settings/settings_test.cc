@@ -41,6 +41,14 @@ TEST(OtherSettings, OfExceptionsAreThoseOfTheListedModules) {
   EXPECT_THAT(others.OfModule("blocks.0.ln"), ElementsAre("eps"));
 }
 
+TEST(OtherSettings, OfANamedModelListPlacesWithoutItsName) {
+  const OtherSettings settings({{"module.dis.blocks.*.ln.eps", "1e-05"}},
+                               {{"module.dis.blocks.*.ln.eps", "1e-05 x 3; 0.001 (blocks.1.ln)"}});
+  EXPECT_THAT(settings.OfModule("dis.blocks.1.ln"), ElementsAre("eps"));
+  EXPECT_THAT(settings.OfModule("dis.blocks.0.ln"), IsEmpty());
+  EXPECT_THAT(settings.OfModule("blocks.1.ln"), IsEmpty());
+}
+
 TEST(OtherSettings, ThatAreNotShownSayNothing) {
   const OtherSettings settings({{"module.blocks.*.drop.p", "0.1"}},
                                {{"module.blocks.*.drop.p", "0.1 x 4; 0.2 x 4; 7 more values, hash 1f"}});

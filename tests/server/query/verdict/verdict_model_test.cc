@@ -1,6 +1,7 @@
 // The model by hand: what is expected of one tensor, and which of several stand out.
 #include <limits>
 
+#include "server/query/compare/roundoff.h"
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/jumps.h"
 #include "tests/server/query/verdict/step_of_pairs.h"
