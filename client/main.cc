@@ -578,7 +578,8 @@ class Parser {
         ->check(Between(0.1, 86'400))
         ->capture_default_str();
     watch->add_flag("--once", w.once, "Print once, then exit");
-    watch->add_option("--against", w.against, "Compare every step that both runs have completed, as diff does");
+    watch->add_option("--against", w.against,
+                      "Compare every step that both runs have completed, as diff does");
     CLI::App* keep =
         Add("keep", "Exempts a run from retention",
             "  statctl keep base\n  statctl keep base --off     # retention may remove it again\n",
