@@ -40,7 +40,7 @@ apt_packages=(
 pip_packages=(numpy)
 if [ "$purpose" = test ]; then
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl)
-  pip_packages+=(pytest grpcio protobuf ruff mypy pyarrow tensorboard)
+  pip_packages+=(pytest grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
 fi
 
@@ -60,6 +60,7 @@ for package in "${pip_packages[@]}"; do
   case "$package" in
     grpcio) module=grpc ;;
     protobuf) module=google.protobuf ;;
+    clang-tidy) module=clang_tidy ;;
     *) module="$package" ;;
   esac
   has_module "$module" || missing_pip+=("$package")

@@ -85,6 +85,8 @@ if [ "$sanitizers" = 1 ]; then
 fi
 step "build $preset"
 scripts/build.sh "$preset" -DSTATCOLLECT_BUILD_TESTS=ON -DSTATCOLLECT_BUILD_BENCH=ON -DSTATCOLLECT_WARNINGS_AS_ERRORS=ON
+step "clang-tidy"
+.venv/bin/python scripts/tidy.py "build/$preset"
 step "unit tests (ctest)"
 ctest --preset "$preset" | tee "$work/ctest.log"
 if [ "$unit_only" = 0 ]; then

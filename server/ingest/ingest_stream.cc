@@ -329,11 +329,11 @@ void IngestStream::WriteLocked() {
   }
 }
 
-// Nothing is touched after the lock is released, which the analysis cannot see.
+// Releases a lock that it was given, which the analysis cannot see.
 void IngestStream::Advance(MutexLock& lock) STATCOLLECT_NO_THREAD_SAFETY_ANALYSIS {
   WriteLocked();
   const bool settled = end_at_once_ || (in_flight_ == 0 && !ack_due_ && !welcome_due_);
-  if (!end_ || finished_ || writing_ || !settled) return;
+  if (!end_ || finished_ || writing_ || !settled) return lock.unlock();
   finished_ = true;
   const Status status = *end_;
   const std::optional<AttemptMeta> attempt = attempt_;

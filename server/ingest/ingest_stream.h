@@ -96,7 +96,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
 
   void End(const Status& status, How how);
   // Sends what is due and ends the stream if it is time. Releases the lock.
-  // Writes what is due, or ends the stream once all is settled. Releases the lock in that case.
+  // Writes what is due, or ends the stream once all is settled. Releases the lock.
   void Advance(MutexLock& lock) STATCOLLECT_REQUIRES(mutex_);
   void EndLocked(const Status& status, How how) STATCOLLECT_REQUIRES(mutex_);
   void WriteLocked() STATCOLLECT_REQUIRES(mutex_);

@@ -40,7 +40,7 @@ TEST_F(Statctl, WatchAgainstJudgesEveryStepAndNotTheNewestAlone) {
   EXPECT_EQ(look["against"]["first_diverged"], 0);
   EXPECT_EQ(look["against"]["root"]["activation"], "fc");
   EXPECT_THAT(Run({"watch", "second", "--against", "first", "--once"}).out,
-              HasSubstr("steps 0..5 against first: diverged; root so far (certain): step 0, rank 0, "
+              HasSubstr("steps 0..5 against first: diverged; root so far (possible): step 0, rank 0, "
                         "forward, fc (Module): numeric"));
   EXPECT_THAT(Run({"watch", "base2", "--against", "base", "--once"}).out,
               HasSubstr("steps 0..5 against base: identical"));

@@ -155,7 +155,7 @@ TEST_F(SessionRegistryTest, RefusesATakenNameWithWhatIsThereAndTheWaysOn) {
   const Status one = Open(Hello(0, 9, "M")).status();
   EXPECT_EQ(one.code(), Code::kAlreadyExists);
   for (const char* part : {"'base'", "1970-01-01 00:16:40 UTC", "1 rank,", "20 steps", "40 records",
-                           "another name", "if_exists=\"replace\"", "if_exists=\"append\""}) {
+                           "a different name", "if_exists=\"replace\"", "if_exists=\"append\""}) {
     EXPECT_THAT(one.message(), HasSubstr(part));
   }
   Put(*Open(Hello(1, 2, "L")), 2, true);

@@ -145,9 +145,9 @@ TEST_F(Checkpoint, RefusesOtherPlacesAndLeavesNothingBehind) {
   EXPECT_THAT(ErrorOf("backup"), HasSubstr("relative"));
   EXPECT_THAT(ErrorOf("../backup"), HasSubstr("relative"));
   EXPECT_THAT(ErrorOf("/"), HasSubstr("root"));
-  EXPECT_THAT(ErrorOf(root_ / "file"), HasSubstr("no folder"));
+  EXPECT_THAT(ErrorOf(root_ / "file"), HasSubstr("not a folder"));
   EXPECT_THAT(ErrorOf(root_ / "full"), HasSubstr("not empty"));
-  EXPECT_THAT(ErrorOf(root_ / "link"), HasSubstr("no folder"));
+  EXPECT_THAT(ErrorOf(root_ / "link"), HasSubstr("not a folder"));
   EXPECT_THAT(ErrorOf(root_ / "absent" / "backup"), HasSubstr("absent"));
   EXPECT_THAT(ErrorOf(data_ / "backup"), HasSubstr("in the collector's data"));
   EXPECT_THAT(ErrorOf(root_ / "full" / ".." / "data"), HasSubstr("in the collector's data"));
