@@ -142,7 +142,8 @@ TEST_F(BadInputTest, PathsInOrderFileAreRefused) {
   Write("step_0/order.txt", "Linear_1_0th_output_forward\n../../etc/passwd_forward\n");
   EXPECT_THAT(
       Read(),
-      HasSubstr("error: DUMP/step_0/order.txt:2: found '../../etc/passwd_forward'; expected the name of a file in this folder"));
+      HasSubstr(
+          "error: DUMP/step_0/order.txt:2: found '../../etc/passwd_forward'; expected the name of a file in this folder"));
 }
 
 TEST_F(BadInputTest, PipeDoesNotMakeTheImportWait) {
