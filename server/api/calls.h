@@ -195,7 +195,8 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
 
   Status SendWhenFree(Message message, const std::stop_token& stop) {
     MutexLock lock(mutex_);
-    const bool free = free_.wait_for(lock, stop, patience_, [this] { return !writing_; });
+    const bool free =
+        free_.wait_for(lock, stop, patience_, [this]() STATCOLLECT_REQUIRES(mutex_) { return !writing_; });
     if (stop.stop_requested() || lost_) return {Code::kCancelled, "query: cancelled"};
     if (!free) {
       lock.unlock();

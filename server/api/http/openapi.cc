@@ -182,7 +182,7 @@ class Describer {
   // The name of the type's schema, which is made if it is not there. Requests and answers differ: an answer
   // has every field, a request those that are required and any of the others.
   std::string Name(const Descriptor& type, bool request) {
-    const std::string name = type.name();
+    const std::string& name = type.name();
     if (!made_.insert(name).second) return name;
     OrderedJson properties = OrderedJson::object(), required = OrderedJson::array();
     for (int i = 0; i < type.field_count(); ++i) {
