@@ -61,8 +61,8 @@ TEST_F(TopTest, LeavesOutIntegersUnlessTheirKindIsNamed) {
   run.Commit();
   const auto names = [&](const std::vector<Kind>& kinds) {
     std::vector<std::string> found;
-    for (const TopRow& row : engine_.GetTop({.run = "gpt", .kinds = kinds})->rows)
-      found.push_back(row.point.activation);
+    const auto top = engine_.GetTop({.run = "gpt", .kinds = kinds});
+    for (const TopRow& row : top->rows) found.push_back(row.point.activation);
     return found;
   };
   EXPECT_THAT(names({}), ElementsAre("images", "head"));
