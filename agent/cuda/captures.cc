@@ -68,22 +68,36 @@ CudaCaptures::~CudaCaptures() {
 
 Status CudaCaptures::Copy(CapturedTensor* captured, const stats::CpuTensor& tensor, int device,
                           void* stream) {
-  Flight flight{.captured = captured,
-                .device = device,
-                .dtype = tensor.dtype,
-                .shape = {tensor.shape.begin(), tensor.shape.end()},
-                .strides = StridesOf(tensor)};
+  Flight plan{.captured = captured,
+              .device = device,
+              .dtype = tensor.dtype,
+              .shape = {tensor.shape.begin(), tensor.shape.end()},
+              .strides = StridesOf(tensor)};
   Status copied;
+  std::list<Flight>::iterator flight;
   {
     MutexLock lock(mutex_);
-    copied = CopyLocked(flight, tensor, stream);
-    if (copied.ok()) flights_.push_back(std::move(flight));
+    copied = PlanLocked(plan, tensor, stream);
+    if (copied.ok()) flight = flights_.insert(flights_.end(), plan);
   }
-  if (!copied.ok()) queue_->GiveUp(captured, CauseOf(copied));
-  return copied;
+  if (!copied.ok()) {
+    queue_->GiveUp(captured, CauseOf(copied));
+    return copied;
+  }
+  // Blocks while the stream's queue is full. Only this thread takes the flight away until it has an event.
+  const auto* from = static_cast<const unsigned char*>(tensor.data) - plan.first;
+  const auto event = api_->CopyToHostInStream(device, pinned_ + plan.begin, from, plan.bytes, stream);
+  MutexLock lock(mutex_);
+  if (event.ok()) {
+    flight->event = *event;
+    return Status::Ok();
+  }
+  flights_.erase(flight);
+  if (!abandoned_) queue_->GiveUp(captured, CauseOf(event.status()));
+  return event.status();
 }
 
-Status CudaCaptures::CopyLocked(Flight& flight, const stats::CpuTensor& tensor, void* stream) {
+Status CudaCaptures::PlanLocked(Flight& flight, const stats::CpuTensor& tensor, void* stream) {
   if (abandoned_) return {Code::kAborted, "the agent is closing"};
   if (api_ == nullptr) return {Code::kUnimplemented, "the agent was built without CUDA"};
   if (api_->IsCapturing(flight.device, stream))
@@ -95,7 +109,7 @@ Status CudaCaptures::CopyLocked(Flight& flight, const stats::CpuTensor& tensor, 
     const auto rows = static_cast<std::int64_t>((elements + row - 1) / row);
     const Extent extent = ExtentOf(flight.shape, flight.strides, rows);
     flight.bytes = static_cast<std::size_t>(extent.high - extent.low + 1) * element_bytes;
-    // Of a part of a contiguous row nothing beyond it is read.
+    // For a part of a contiguous row, read only that part.
     if (rows == 1 && IsContiguousRow(flight.shape, flight.strides)) flight.bytes = elements * element_bytes;
     flight.first = static_cast<std::size_t>(-extent.low) * element_bytes;
     if (flight.bytes > kPinnedBytes) {
@@ -113,11 +127,6 @@ Status CudaCaptures::CopyLocked(Flight& flight, const stats::CpuTensor& tensor, 
   const auto begin = FindRoomLocked(flight.bytes);
   if (!begin.ok()) return begin.status();
   flight.begin = *begin;
-  const auto* from = static_cast<const unsigned char*>(tensor.data) - flight.first;
-  const auto event =
-      api_->CopyToHostInStream(flight.device, pinned_ + flight.begin, from, flight.bytes, stream);
-  if (!event.ok()) return event.status();
-  flight.event = *event;
   return Status::Ok();
 }
 
@@ -141,6 +150,10 @@ std::size_t CudaCaptures::Poll() noexcept {
   {
     MutexLock lock(mutex_);
     for (auto flight = flights_.begin(); flight != flights_.end();) {
+      if (flight->event == nullptr) {
+        ++flight;
+        continue;
+      }
       const auto done = api_->IsDone(flight->device, flight->event);
       if (done.ok()) {
         if (*done) landed.push_back(&*flight);

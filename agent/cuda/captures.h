@@ -1,9 +1,9 @@
-// Raw values of tensors in the memory of CUDA devices: copies them, in the tensor's stream, to pinned memory,
-// and from there, once they have arrived, to the capture queue. Nothing here waits for a device; the tensor
-// may be freed in stream order right after Copy.
+// Captures raw values of tensors in CUDA memory: copies them, in the tensor's stream, to pinned memory, and
+// from there, once they have arrived, to the capture queue. Nothing here waits for a device; the tensor may
+// be freed in stream order right after Copy.
 //
-// The pinned memory, kPinnedBytes of it, is allocated with the first copy, in the thread that asks for it,
-// and kept until the end: allocating it takes milliseconds and may hold up work of other streams once.
+// The pinned memory (kPinnedBytes) is allocated by the first Copy, in the caller's thread, and kept until the
+// end. The allocation takes milliseconds and may delay work of other streams, once.
 #ifndef STATCOLLECT_AGENT_CUDA_CAPTURES_H_
 #define STATCOLLECT_AGENT_CUDA_CAPTURES_H_
 
@@ -29,24 +29,24 @@ class CudaCaptures final {
  public:
   static constexpr std::size_t kPinnedBytes = std::size_t{64} << 20;
 
-  // Told of a tensor that was given up after Copy had returned OK. From the batcher's thread.
+  // Called when a tensor is given up after Copy returned OK. From the batcher's thread.
   using OnLost = std::function<void(const CaptureTarget& target, const std::string& why)>;
 
   // `api` may be null: then every copy is refused. `queue` outlives it.
   CudaCaptures(std::unique_ptr<stats::cuda::CudaApi> api, CaptureQueue* queue, OnLost on_lost)
       : api_(std::move(api)), queue_(queue), on_lost_(std::move(on_lost)) {}
-  // Memory that a device may still write is not given back.
+  // Memory that a device may still write to is leaked, not freed.
   ~CudaCaptures();
   CudaCaptures(const CudaCaptures&) = delete;
   CudaCaptures& operator=(const CudaCaptures&) = delete;
 
-  // Begins to fill the reserved tensor with its first elements, or gives it up and says why. Precondition:
-  // stats::Validate(tensor) is OK and its memory the device's (CudaEngine::Check).
+  // Starts to copy the first elements into the reserved tensor, or gives it up and says why. Precondition:
+  // stats::Validate(tensor) is OK and its memory is the device's (CudaEngine::Check).
   Status Copy(CapturedTensor* captured, const stats::CpuTensor& tensor, int device, void* stream);
 
   // Hands over what has arrived; returns how many copies are still on their way. Never waits.
   std::size_t Poll() noexcept;
-  // Nothing more will be polled: gives up what is on its way.
+  // Gives up all copies that are still on their way. Poll is not called afterwards.
   void Abandon();
 
  private:
@@ -54,14 +54,15 @@ class CudaCaptures final {
   struct Flight {
     CapturedTensor* captured = nullptr;
     int device = 0;
-    void* event = nullptr;
+    void* event = nullptr;             // null: being enqueued, without the mutex
     std::size_t begin = 0, bytes = 0;  // in pinned_
     std::size_t first = 0;             // byte of these where the tensor's first element lies
     DType dtype = DType::kUnspecified;
     std::vector<std::int64_t> shape, strides;
   };
 
-  Status CopyLocked(Flight& flight, const stats::CpuTensor& tensor, void* stream)
+  // Everything but the copy itself.
+  Status PlanLocked(Flight& flight, const stats::CpuTensor& tensor, void* stream)
       STATCOLLECT_REQUIRES(mutex_);
   void HandOver(const Flight* flight);  // of Poll, without the mutex
   // Where `bytes` bytes of pinned memory are free; kResourceExhausted.

@@ -1,13 +1,14 @@
-// Slots that a GPU fills, and records of CUDA graphs' replays: between recorder and CUDA engine.
+// Slots that a GPU fills, and records of replayed CUDA graphs: between the recorder and the CUDA engine.
 //
-// Replays are invisible to the host until their results come through the engine's log. So the end of a step
-// leaves a gate in the order of records (staging_ring.h), and a mark in the stream of replays: when the
-// device has passed the mark, what the log held before it is the step's, and the gate opens.
+// The host does not see replays until their results arrive through the engine's log. Therefore the end of a
+// step puts a gate into the order of records (staging_ring.h) and a mark into the stream of replays.
+// Everything in the log before the mark belongs to the step; when the device has passed the mark, the gate
+// opens.
 //
-//   replay's result: landed (here, by step) -> sent at its gate, or lost if the gate was passed before
+//   replay's result: landed (here, by step) -> sent at its gate, or lost if the gate was already passed
 //
-// Invariants: (1) Every gate opens: its marks are reached, or the device has failed, or rows of the log are
-// lost. (2) A record is given to the batcher only at a gate of its step.
+// Invariants: (1) Every gate opens: its marks are reached, the device fails, or rows of the log are lost. (2)
+// A record is given to the batcher only at a gate of its step.
 #ifndef STATCOLLECT_AGENT_CUDA_SLOTS_H_
 #define STATCOLLECT_AGENT_CUDA_SLOTS_H_
 
@@ -42,13 +43,13 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
 
   // Whether the tensor can be observed. Precondition: Validate(tensor) was OK.
   Status Check(const stats::CpuTensor& tensor, int device) { return engine_.Check(tensor, device); }
-  // Enqueues the computation of what goes into the slot; counts a loss and gives the slot up if that is not
-  // possible. Precondition: Check(tensor, device) was OK, IsCapturing(device, stream) is false.
-  // kUnimplemented: its strides.
+  // Enqueues the computation for the slot. If that fails, counts the loss and gives the slot up.
+  // Precondition: Check(tensor, device) was OK and IsCapturing(device, stream) is false. kUnimplemented: the
+  // tensor's strides.
   Status Fill(Slot* slot, const stats::CpuTensor& tensor, int device, void* stream);
 
-  // The same for several tensors, with as few launches as possible. *unimplemented: how many were given up
-  // for their strides.
+  // As Fill for several tensors, with as few launches as possible. *unimplemented: how many were given up
+  // because of their strides.
   struct Item {
     Slot* slot = nullptr;
     stats::CpuTensor tensor;
@@ -57,27 +58,27 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
 
   // Whether the stream is being captured into a graph. Precondition: Check was OK for a tensor of the device.
   bool IsCapturing(int device, void* stream) { return engine_.IsCapturing(device, stream); }
-  // The tensor will be recorded at each replay; a loss now is counted once. `step`, `wanted`: the current
-  // one. kUnimplemented: its strides.
+  // Records the tensor at each replay from now on; a failure counts as one loss. `step`: the current one;
+  // `wanted`: whether it is recorded. kUnimplemented: the tensor's strides.
   Status AddToGraph(const GraphTensor& graph_tensor, const stats::CpuTensor& tensor, int device, void* stream,
                     std::uint64_t step, bool wanted);
-  // Devices whose replays record something, now.
+  // The devices whose replays currently record something.
   std::vector<int> ReplayDevices() { return engine_.ReplayDevices(); }
-  // Marks go into this stream from now on; before: the device's default stream.
+  // Puts marks into this stream from now on; by default they go into the device's default stream.
   void ReplaysIn(int device, void* stream);
-  // What these devices replay from now on belongs to `step`, and is recorded if `wanted`. The gate (may be
-  // null: what has not been sent by then is lost) opens when they have come here; `passed`: the steps below
-  // end with it. Returns the mark's number.
+  // What these devices replay from now on belongs to `step` and is recorded if `wanted`. `gate` opens when
+  // the devices have passed the mark; if it is null, results of earlier steps that are not sent yet are lost.
+  // Returns the mark's number.
   std::uint64_t Mark(Slot* gate, std::span<const int> devices, std::uint64_t step, bool wanted);
-  // Until the devices have passed the mark; false: the deadline came first.
+  // Waits until the devices have passed the mark; false if the deadline comes first.
   bool WaitMarked(std::uint64_t mark, std::chrono::steady_clock::time_point deadline);
 
   std::size_t Poll() noexcept override;
   const ObservedTensor* FrontReplayed(const ReplayGate& gate) noexcept override;
   void PopReplayed() noexcept override;
   void PassGate(const ReplayGate& gate) noexcept override;
-  // Nothing more will be polled: every slot still to come is handed over unfilled, for the ring to count.
-  // Graphs that live on record nothing.
+  // Hands over every outstanding slot unfilled, for the ring to count. Poll is not called afterwards, and
+  // graphs that are still alive record nothing.
   void Abandon();
 
  private:
@@ -106,7 +107,7 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
     std::set<int> devices;  // that have not passed it
   };
 
-  void DropLate();  // what has landed and has no gate
+  void DropLate();  // drops what has landed and has no gate
   // Counts the loss of a slot that is not going to be computed.
   void GiveUp(Slot* slot, const Status& why);
   // `device` has passed all marks up to this one.
@@ -123,11 +124,11 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   const Clock* const clock_;
   stats::cuda::CudaEngine engine_;
 
-  // The batcher's.
+  // Used only by the batcher's thread.
   std::map<std::uint64_t, std::deque<Replay>> landed_;  // by step
   std::size_t landed_count_ = 0;
-  std::uint64_t floor_ = 0;                 // replays of steps below come too late
-  std::atomic<std::uint64_t> gateless_{0};  // steps below have ended without a gate; changed under mutex_
+  std::uint64_t floor_ = 0;                 // replays of lower steps are too late
+  std::atomic<std::uint64_t> gateless_{0};  // lower steps ended without a gate; changed under mutex_
 
   Mutex mutex_;  // guards what follows
   ConditionVariable marks_changed_;

@@ -1,42 +1,6 @@
 // The arithmetic of the statistics, once, for host and device: what a component is worth, what it adds to
-// hash, sketch and moments, and how partial results combine. Header-only; no containers, no allocation, no
-// libm beyond sqrt.
-//
-// These definitions are stored on disk through their results: they must not change within kDefinition.
-//
-// COMPONENTS. Elements in logical row-major order; a complex element is two components (real, imaginary).
-// Component i has the global index `first + i`, where `first` is the shard's offset in the whole tensor, a
-// multiple of 16. Sixteen consecutive components form group g = index / 16, sixteen groups form block b =
-// index / 256.
-//
-// MIX. Finaliser of splitmix64 (Steele, Lea, Flood 2014) of a counter:
-//   z ^= z >> 30; z *= 0xbf58476d1ce4e5b9; z ^= z >> 27; z *= 0x94d049bb133111eb; z ^= z >> 31.
-//
-// SKETCH of k sums, k in {0, 16, 32, 64}. Two groups share a mix: w(g) is the lower (g even) or upper (g odd)
-// half of mix((g / 2 + 1) * 0x9e3779b97f4a7c15). Component i % 16 of the group has the sign of that bit of
-// w(g) (set: minus); the group's signed values go to the sum number (w(g) >> 16) & (k - 1). Components that
-// are not finite contribute 0. Linear, hence additive over shards.
-//
-// HASH. The raw bits of a block's 256 components, packed little-endian, are P = 32 * component_bytes pairs of
-// 32-bit words (a_p, b_p), a_p first. Groups that the tensor has not got are left out; its last group, if it
-// is not full, is padded with zero words. A bool counts as byte 0 or 1. With fixed 64-bit keys K_p,
-//   x_p = uint32(a_p + K_p),   y_p = uint32(b_p + (K_p >> 32)),
-// a block's hash is the sum over its pairs of
-//   x_p * y_p + x_p + 2^32 * y_p                                           modulo 2^64,
-// and the hash of the tensor is the sum of M(b) times the hash of block b, modulo 2^64, with an odd M(b) of
-// its own for each block; of an empty tensor, 0. Linear, hence additive over shards that begin at multiples
-// of
-// 16. Products of keyed pairs are NH of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway 1999). The added pair
-// makes any change confined to one word certain to change the hash, where NH alone misses it if the partner
-// is 0: let the word's keyed value change by d, 0 < |d| < 2^32. If it is x_p, the block's hash changes by d *
-// (y_p
-// + 1), and 0 < |d| * (y_p + 1) < 2^64. If it is y_p, by d * (x_p + 2^32), which is no multiple of 2^64: it
-// is below 2^65 in size, so it would have to be 2^64 itself, whose only divisor in [2^32, 2^33) is 2^32, and
-// then |d| = 2^32. (The keyed words are added, not the words: the sum a_p + K_p wraps, and only then is d the
-// same in both terms.) An odd M(b) is invertible, so what changes a block's hash changes the tensor's. Two
-// blocks that exchange the words at one place keep the hash only if (M(b) - M(c)) * (change of one block's
-// hash) is 0 modulo 2^64: for a word that differs in its sign bit alone, the worst case, with probability
-// about 2^-28.
+// moments, and how partial results combine. Header-only; no containers, no allocation, no libm beyond sqrt.
+// Hash and sketch are defined in fingerprint.h.
 //
 // MOMENTS. Each engine documents its order of summation (cpu/kernels.h, cuda/engine.cuh); it depends on
 // nothing but dtype and number of components, so that each repeats its own bits on every machine of its kind
@@ -54,6 +18,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "agent/stats/fingerprint.h"
+
 #if defined(__CUDACC__)
 #define STATCOLLECT_HD __host__ __device__ __forceinline__
 #else
@@ -63,67 +29,8 @@
 
 namespace statcollect::stats {
 
-inline constexpr int kDefinition = 2;  // of hash and sketch; results of different definitions do not compare
-inline constexpr int kLanes = 16;      // components of a group
-inline constexpr int kHashComponents = 256;  // components of a block of the hash
 inline constexpr std::uint64_t kChunkComponents = 16384;
-inline constexpr int kSketchSums = 64;              // at most
-inline constexpr int kHashPairs = kHashComponents;  // of a block of 8-byte components
-
-// --- mix, sketch, hash
-
-// U: std::uint64_t (or a vector of it).
-template <typename U>
-STATCOLLECT_HD constexpr U SplitMixFinaliser(U z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
-inline constexpr std::uint64_t kGoldenGamma = 0x9e3779b97f4a7c15u;
-
-// What groups 2 * pair (lower half) and 2 * pair + 1 (upper half) take their signs and sums from.
-STATCOLLECT_HD constexpr std::uint64_t GroupPairMix(std::uint64_t pair) {
-  return SplitMixFinaliser((pair + 1) * kGoldenGamma);
-}
-
-// w(g): bits 0..15 are the signs, the bits above choose the sum.
-STATCOLLECT_HD constexpr std::uint32_t GroupBits(std::uint64_t group) {
-  return static_cast<std::uint32_t>(GroupPairMix(group / 2) >> (32 * (group & 1)));
-}
-
-STATCOLLECT_HD constexpr std::uint32_t SketchSum(std::uint32_t group_bits, std::uint32_t width) {
-  return (group_bits >> 16) & (width - 1);
-}
-
-// K_p: output p of the splitmix64 stream seeded with "STATHASH". The lower half is added to a_p, the upper to
-// b_p. For device code, where it folds to a constant or is computed once a thread.
-STATCOLLECT_HD constexpr std::uint64_t HashKey(int pair) {
-  return SplitMixFinaliser(std::uint64_t{0x5354415448415348u} +
-                           static_cast<std::uint64_t>(pair + 1) * kGoldenGamma);
-}
-
-struct HashKeys {
-  alignas(64) std::uint64_t pairs[kHashPairs];
-};
-
-constexpr HashKeys MakeHashKeys() {
-  HashKeys keys{};
-  for (int pair = 0; pair < kHashPairs; ++pair) keys.pairs[pair] = HashKey(pair);
-  return keys;
-}
-
-inline constexpr HashKeys kHashKeys = MakeHashKeys();  // for host code that loads several at once
-
-// M(b): output b of the splitmix64 stream seeded with "STATBLOC", made odd.
-STATCOLLECT_HD constexpr std::uint64_t BlockFactor(std::uint64_t block) {
-  return SplitMixFinaliser(std::uint64_t{0x53544154424c4f43u} + (block + 1) * kGoldenGamma) | 1;
-}
-
-// What x_p and y_p add to the block's hash.
-STATCOLLECT_HD constexpr std::uint64_t PairHash(std::uint32_t x, std::uint32_t y) {
-  return static_cast<std::uint64_t>(x) * y + x + (static_cast<std::uint64_t>(y) << 32);
-}
+inline constexpr int kSketchSums = 64;  // at most
 
 // --- values of the narrow float types, exactly. U: 32-bit unsigned (or a vector of them), F: float (or as
 // wide a vector).

@@ -9,9 +9,7 @@
 //   min .. l2               over the finite components; no value if there are none. std is that of the
 //                           population: sqrt(sum((x - mean)^2) / n). Chunks are combined as in Chan, Golub,
 //                           LeVeque (1983).
-//   hash                    see accumulate.h: sum modulo 2^64 over groups of 16 components
-//   sketch                  see accumulate.h: k signed sums over groups of 16 components (a count-sketch of
-//                           the groups, Charikar, Chen, Farach-Colton 2002, with a sign for each element)
+//   hash, sketch            see fingerprint.h: sums over components, which add up over shards
 //
 // Determinism: components are split into chunks of a fixed size, each chunk is reduced in a fixed order, and
 // chunks are combined in index order (cpu/kernels.h, cpu/engine.h). Results therefore do not depend on
@@ -40,14 +38,30 @@ struct CpuTensor {
 // data not aligned to the element.
 Status Validate(const CpuTensor& tensor);
 
+// Where a shard lies in a logical tensor, whose statistics are what those of its shards add up to: counts, min,
+// max and hash exactly, sketch and moments to rounding (merge.h). With boxes, or with ranges of the flattened
+// tensor, or (without both) the whole. Several boxes are equal but in one dimension, along which they follow each
+// other in the shard: context parallelism's zigzag. Borrowed.
+struct Placement {
+  std::span<const std::int64_t> global_shape;
+  std::span<const std::int64_t> boxes;   // for each box: its offset, then its size, in each dimension
+  std::span<const std::int64_t> ranges;  // for each range: start, stop; they follow each other in the shard
+};
+
+// Also checks that the shard's shape and the placement fit each other, and that nothing overlaps. Cost: n log n
+// of boxes or ranges.
+Status Validate(const CpuTensor& tensor, const Placement& placement);
+
 class CpuWorkers;
 
 // Computes everything in one pass, without allocation. `sketch` has k = 0, 16, 32 or 64 entries and is
 // overwritten; `samples` receives the first min(samples.size(), components) components, and *samples_written
 // their number. `workers` (may be null) share the work on tensors of several stripes (cpu/engine.h).
-// Precondition: Validate(tensor) is OK.
+// `placement` (null: the tensor is the whole) decides where hash and sketch take the components. Precondition:
+// Validate(tensor) or Validate(tensor, *placement) is OK.
 TensorStats ComputeCpu(const CpuTensor& tensor, std::span<double> sketch, std::span<double> samples,
-                       std::uint32_t* samples_written, CpuWorkers* workers = nullptr) noexcept;
+                       std::uint32_t* samples_written, CpuWorkers* workers = nullptr,
+                       const Placement* placement = nullptr) noexcept;
 
 // Copies the first `elements` elements bit by bit, in row-major order. Precondition: Validate(tensor) is OK,
 // and it has at least that many.

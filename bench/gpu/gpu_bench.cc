@@ -1,5 +1,6 @@
 // The CUDA engine beside the device's own limits, in one run (P3, P4, P5): a copy from device memory to
-// device memory, a launch of an empty kernel. Prints JSON; exits with 3 where there is no device.
+// device memory, a kernel that only reads, a launch of an empty kernel; over random numbers. Prints JSON; exits with 3 where there is
+// no device.
 #include <cuda_runtime_api.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +13,7 @@
 
 #include "agent/stats/cuda/engine.h"
 #include "bench/gpu/empty_kernel.h"
+#include "bench/gpu/memory_kernels.h"
 #include "common/names.h"
 
 namespace {
@@ -54,37 +56,75 @@ double DeviceMilliseconds(int rounds, const F& enqueue) {
   return Median(times);
 }
 
+NumberFormat FormatOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return {11, 52};
+    case DType::kF32:
+      return {8, 23};
+    case DType::kBf16:
+      return {8, 7};
+    case DType::kF16:
+      return {5, 10};
+    case DType::kF8E4M3:
+      return {4, 3};
+    default:
+      return {};
+  }
+}
+
 class Bench {
  public:
-  explicit Bench(std::size_t bytes_max)
-      : engine_({.sketch = 16, .samples = 0, .records = 2048, .lanes = 1},
+  Bench(std::size_t bytes_max, int processors)
+      : bytes_max_(bytes_max),
+        processors_(processors),
+        engine_({.sketch = 16, .samples = 0, .records = 2048, .records_max = 2048, .lanes = 1},
                 statcollect::stats::cuda::MakeCudaApi()) {
     const statcollect::Status opened = engine_.Open(0);
     Require(opened.ok(), opened.message());
     Require(cudaMalloc(&memory_, bytes_max) == cudaSuccess && cudaMalloc(&other_, bytes_max) == cudaSuccess,
             "allocate on the device");
-    // Small finite numbers of every dtype.
-    Require(cudaMemset(memory_, 0x3c, bytes_max) == cudaSuccess, "fill the device's memory");
     sketch_.resize(16);
   }
 
+  // What is measured from now on is random numbers of this dtype.
+  void Fill(DType dtype) {
+    FillRandom(memory_, bytes_max_, FormatOf(dtype));
+    Require(cudaDeviceSynchronize() == cudaSuccess, "fill the device's memory");
+  }
+
   nlohmann::json Throughput(DType dtype, std::size_t bytes, int rounds) {
-    constexpr int kTimes = 5;
-    const double copy = DeviceMilliseconds(rounds, [&] {
-      for (int i = 0; i < kTimes; ++i) {
-        Require(cudaMemcpyAsync(other_, memory_, bytes, cudaMemcpyDeviceToDevice) == cudaSuccess, "copy");
-      }
-    });
+    const int times = bytes >= (std::size_t{64} << 20) ? 5 : 40;
+    // Small tensors lie one behind the other through all of the memory, so that they do not come from the cache.
+    const std::size_t places = bytes_max_ / bytes;
+    std::size_t next = 0;
+    const auto each = [&](const auto& what) {
+      return [&, what] {
+        for (int i = 0; i < times; ++i) what(next++ % places * bytes);
+      };
+    };
+    const auto at = [](void* memory, std::size_t offset) { return static_cast<char*>(memory) + offset; };
+    const double copy =
+        DeviceMilliseconds(rounds, each([&](std::size_t offset) {
+                             Require(cudaMemcpyAsync(at(other_, offset), at(memory_, offset), bytes,
+                                                     cudaMemcpyDeviceToDevice) == cudaSuccess,
+                                     "copy");
+                           }));
+    const double read = DeviceMilliseconds(
+        rounds, each([&](std::size_t offset) { ReadOnly(at(memory_, offset), bytes, processors_); }));
+    Require(cudaGetLastError() == cudaSuccess, "read the device's memory");
     Enqueue(dtype, bytes, 1);
-    const double ours = DeviceMilliseconds(rounds, [&] { Enqueue(dtype, bytes, kTimes); });
+    const double ours = DeviceMilliseconds(rounds, [&] {
+      each([&](std::size_t offset) { Enqueue(dtype, bytes, 1, false, offset); })();
+      (void)engine_.Poll(Clock::now(), [](void*, const statcollect::Status&) {});
+    });
     Drain();
-    const double gigabytes = static_cast<double>(bytes) * kTimes / 1e9;
-    const double rate = gigabytes / (ours / 1e3), copy_rate = 2 * gigabytes / (copy / 1e3);
-    return {{"dtype", Name(dtype)},
-            {"mebibytes", bytes >> 20},
-            {"gb_per_s", rate},
-            {"copy_gb_per_s", copy_rate},
-            {"of_copy", rate / copy_rate}};
+    const double gigabytes = static_cast<double>(bytes) * times / 1e9;
+    const double rate = gigabytes / (ours / 1e3), copy_rate = 2 * gigabytes / (copy / 1e3),
+                 read_rate = gigabytes / (read / 1e3);
+    return {{"dtype", Name(dtype)},       {"mebibytes", bytes >> 20},    {"gb_per_s", rate},
+            {"copy_gb_per_s", copy_rate}, {"of_copy", rate / copy_rate}, {"read_gb_per_s", read_rate},
+            {"of_read", rate / read_rate}};
   }
 
   nlohmann::json Small(DType dtype, std::size_t bytes, int rounds) {
@@ -154,11 +194,12 @@ class Bench {
   }
 
  private:
-  void Enqueue(DType dtype, std::size_t bytes, int times, bool drain = true) {
+  void Enqueue(DType dtype, std::size_t bytes, int times, bool drain = true, std::size_t offset = 0) {
     const std::int64_t shape[] = {static_cast<std::int64_t>(bytes / statcollect::DTypeBytes(dtype))};
     for (int i = 0; i < times; ++i) {
       const statcollect::Status status =
-          engine_.Enqueue({memory_, dtype, shape, {}}, 0, nullptr, {&stats_, sketch_, {}, nullptr}, nullptr);
+          engine_.Enqueue({static_cast<const char*>(memory_) + offset, dtype, shape, {}}, 0, nullptr,
+                          {&stats_, sketch_, {}, nullptr}, nullptr);
       Require(status.ok(), status.message());
       if (drain && i % 256 == 255) (void)engine_.Poll(Clock::now(), [](void*, const statcollect::Status&) {});
     }
@@ -171,6 +212,8 @@ class Bench {
     }
   }
 
+  const std::size_t bytes_max_;
+  const int processors_;
   CudaEngine engine_;
   void* memory_ = nullptr;
   void* other_ = nullptr;
@@ -182,7 +225,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   CLI::App app{"CUDA engine beside a device-to-device copy and an empty launch; JSON on standard output"};
-  std::vector<std::size_t> mebibytes = {256, 1024};
+  std::vector<std::size_t> mebibytes = {1, 6, 25, 64, 256, 1024};
   int rounds = 15;
   app.add_option("--mebibytes", mebibytes, "sizes of the large tensors")->delimiter(',');
   app.add_option("--rounds", rounds, "measurements of each figure, of which the median is taken");
@@ -195,20 +238,21 @@ int main(int argc, char** argv) {
   }
   cudaDeviceProp properties{};
   Require(cudaGetDeviceProperties(&properties, 0) == cudaSuccess, "read the device's properties");
-  Bench bench(*std::max_element(mebibytes.begin(), mebibytes.end()) << 20);
+  const std::size_t largest =
+      std::max<std::size_t>(*std::max_element(mebibytes.begin(), mebibytes.end()), 256);
+  Bench bench(largest << 20, properties.multiProcessorCount);
   nlohmann::json result = {{"gpu", properties.name}, {"rounds", rounds}};
   for (const DType dtype :
        {DType::kF32, DType::kBf16, DType::kF16, DType::kF8E4M3, DType::kF64, DType::kI64}) {
+    bench.Fill(dtype);
     for (const std::size_t size : mebibytes)
       result["p3"].push_back(bench.Throughput(dtype, size << 20, rounds));
   }
-  for (const std::size_t kibibytes : {4, 16, 64, 256, 1024}) {
-    for (const DType dtype : {DType::kF32, DType::kBf16}) {
+  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+    bench.Fill(dtype);
+    for (const std::size_t kibibytes : {4, 16, 64, 256, 1024})
       result["p4"].push_back(bench.Small(dtype, kibibytes << 10, rounds));
-    }
-  }
-  for (const std::size_t kibibytes : {4, 64, 256}) {
-    for (const DType dtype : {DType::kF32, DType::kBf16})
+    for (const std::size_t kibibytes : {4, 64, 256})
       result["p4_lists"].push_back(bench.List(dtype, kibibytes << 10, 1000, rounds));
   }
   result["p5"] = bench.HostTime(rounds);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "agent/stats/float_environment.h"
@@ -12,9 +14,9 @@
 
 namespace statcollect::stats {
 
-// What is stored under HashKind::kContent compares with what has always been stored there.
+// What is stored under HashKind::kContent3 compares with what has always been stored there.
 static_assert(
-    kDefinition == 2,
+    kDefinition == 3,
     "a new definition of hash and sketch needs a HashKind of its own (common/types.h), which the agent "
     "writes into its layouts");
 namespace {
@@ -88,16 +90,16 @@ class BlockReader {
         component_bytes_(ComponentBytes(dtype)),
         components_per_element_(IsComplex(dtype) ? 2 : 1) {}
 
-  // Calls add(block, components, global number of its first group) over [begin, begin + count).
+  // Calls add(block, components, how many were before it) over [begin, begin + count).
   template <typename Add>
-  void ForEachBlock(std::uint64_t begin, std::uint64_t count, std::uint64_t first_group,
-                    const Add& add) noexcept {
+  void ForEachBlock(std::uint64_t begin, std::uint64_t count, const Add& add) noexcept {
     if (!walk_.contiguous()) walk_.Seek(begin / components_per_element_);
     for (std::uint64_t done = 0; done < count; done += kBlockComponents) {
       const std::uint64_t components = std::min<std::uint64_t>(kBlockComponents, count - done);
-      add(Block(begin + done, components), components, first_group + done / kLanes);
+      add(Block(begin + done, components), components, done);
     }
   }
+  std::size_t component_bytes() const { return component_bytes_; }
 
  private:
   const void* Block(std::uint64_t begin, std::uint64_t components) noexcept {
@@ -114,30 +116,86 @@ class BlockReader {
   alignas(64) unsigned char buffer_[kBlockComponents * kComponentBytesMax];
 };
 
+// Adds hash and sketch of components anywhere in the tensor, in runs of consecutive ones. Whole groups are
+// read where they lie; what a run has of others is collected in a buffer, whose other components are 0.
+class FingerprintGatherer {
+ public:
+  FingerprintGatherer(BlockFunction add, std::size_t component_bytes, ChunkState& chunk) noexcept
+      : add_(add), bytes_(component_bytes), chunk_(chunk) {
+    std::fill_n(buffer_, kBlockComponents * bytes_, static_cast<unsigned char>(0));
+  }
+
+  // `count` components that lie at `from`, the first being number `at` of the tensor.
+  void Add(const unsigned char* from, std::uint64_t at, std::uint64_t count) noexcept {
+    while (count > 0) {
+      const std::uint64_t room = std::min(count, kBlockComponents - at % kBlockComponents);
+      std::uint64_t taken = room;
+      if (at % kLanes == 0 && room >= kDirect) {
+        Flush();
+        taken = room / kLanes * kLanes;
+        add_(from, taken, at / kLanes, chunk_);
+      } else {
+        if (room >= kDirect) taken = kLanes - at % kLanes;
+        Collect(from, at, taken);
+      }
+      from += taken * bytes_;
+      at += taken;
+      count -= taken;
+    }
+  }
+
+  void Flush() noexcept {
+    if (begin_ == end_) return;
+    unsigned char* from = buffer_ + begin_ % kBlockGroups * kLanes * bytes_;
+    const std::size_t components = (end_ - begin_) * kLanes;
+    add_(from, components, begin_, chunk_);
+    std::fill_n(from, components * bytes_, static_cast<unsigned char>(0));
+    begin_ = end_ = 0;
+  }
+
+ private:
+  static constexpr std::uint64_t kDirect = 64;  // components for which it pays to read them where they lie
+  static constexpr std::uint64_t kGap = 4;      // groups without components that are computed all the same
+
+  // Within one block.
+  void Collect(const unsigned char* from, std::uint64_t at, std::uint64_t count) noexcept {
+    const std::uint64_t first = at / kLanes, last = (at + count - 1) / kLanes;
+    if (first < begin_ || first > end_ + kGap || first / kBlockGroups != begin_ / kBlockGroups) Flush();
+    if (begin_ == end_) begin_ = first;
+    end_ = std::max(begin_ == end_ ? first + 1 : end_, last + 1);
+    std::memcpy(buffer_ + at % kBlockComponents * bytes_, from, count * bytes_);
+  }
+
+  const BlockFunction add_;
+  const std::size_t bytes_;
+  ChunkState& chunk_;
+  std::uint64_t begin_ = 0, end_ = 0;  // groups in the buffer, of one block
+  alignas(64) unsigned char buffer_[kBlockComponents * kComponentBytesMax];
+};
+
 // Reduces one chunk. `range` has at most kChunkComponents components.
 class ChunkReducer {
  public:
-  ChunkReducer(BlockReader& reader, DType dtype, const Range& range, const CpuKernels& kernels,
-               ChunkState& chunk) noexcept
-      : reader_(reader), range_(range), kernels_(kernels), dtype_(dtype), chunk_(chunk) {}
+  ChunkReducer(BlockReader& reader, DType dtype, const Range& range, std::uint32_t sketch_width,
+               const CpuKernels& kernels, ChunkState& chunk) noexcept
+      : reader_(reader),
+        range_(range),
+        kernels_(kernels),
+        of_(kernels.of[static_cast<int>(dtype)]),
+        dtype_(dtype),
+        sketch_width_(sketch_width),
+        parts_(IsComplex(dtype) ? 2 : 1),
+        in_place_(InPlace()),
+        chunk_(chunk) {}
 
   void Reduce() noexcept {
-    const DTypeKernels& of = kernels_.of[static_cast<int>(dtype_)];
-    if (of.exact == nullptr) {
-      ReduceFloat64(of.add);
-      return;
-    }
-    for (std::uint32_t sum = 0; sum < chunk_.sketch_width; ++sum) {
-      std::fill_n(chunk_.narrow_sketch[sum], kLanes, 0.0f);
-    }
-    Run(of.add);
-    if (FloatsSuffice()) {
-      narrow_ = true;
-      ShiftIfNeeded(of.shifted);
-      return;
-    }
-    ForgetSums();
-    ReduceFloat64(of.exact);
+    chunk_.hashed = in_place_;
+    chunk_.sketch_width = in_place_ ? sketch_width_ : 0;
+    ReduceMoments();
+    if (in_place_) return;
+    chunk_.sketch_width = sketch_width_;
+    ClearSketch();
+    AddFingerprint();
   }
 
   Partial Result() noexcept {
@@ -154,22 +212,69 @@ class ChunkReducer {
     partial.max = chunk_.max;
     partial.moments =
         CombineLanes(chunk_.lanes, chunk_.finite(), chunk_.level, chunk_.shift * ScaleOf(chunk_.level));
-    if (narrow_) {
-      kernels_.finish_narrow_sketch(chunk_, partial.sketch);
-      return partial;
-    }
-    for (std::uint32_t sum = 0; sum < chunk_.sketch_width; ++sum) {
-      for (const double lane : chunk_.sketch[sum]) partial.sketch[sum] += lane;
+    for (std::uint32_t bank = 0; bank < banks(); ++bank) {
+      const double* halves = chunk_.sketch + bank * kSketchBankEntries;
+      for (int i = 0; i < kLanes; ++i) partial.sketch[bank * kLanes + i] = halves[i] + halves[kLanes + i];
     }
     return partial;
   }
 
  private:
+  void ReduceMoments() noexcept {
+    if (of_.exact == nullptr) {
+      ReduceFloat64(of_.add);
+      return;
+    }
+    narrow_ = true;
+    ClearSketch();
+    Run(of_.add);
+    if (FloatsSuffice()) {
+      ShiftIfNeeded(of_.shifted);
+      return;
+    }
+    ForgetSums();
+    ReduceFloat64(of_.exact);
+  }
+
   void Run(BlockFunction add) noexcept {
-    reader_.ForEachBlock(range_.begin, range_.count, (range_.first + range_.begin) / kLanes,
-                         [&](const void* block, std::size_t components, std::uint64_t group) {
-                           add(block, components, group, chunk_);
+    const std::uint64_t first = IndexOf(range_.begin).first;
+    reader_.ForEachBlock(range_.begin, range_.count,
+                         [&](const void* block, std::size_t components, std::uint64_t done) {
+                           add(block, components, (first + done) / kLanes, chunk_);
                          });
+  }
+
+  // Of a chunk whose blocks are not those of the tensor.
+  void AddFingerprint() noexcept {
+    const BlockFunction add = narrow_ ? of_.narrow_fingerprint : of_.exact_fingerprint;
+    FingerprintGatherer gatherer(add, reader_.component_bytes(), chunk_);
+    const std::size_t bytes = reader_.component_bytes();
+    ElementRun run;  // in components
+    reader_.ForEachBlock(range_.begin, range_.count,
+                         [&](const void* block, std::size_t components, std::uint64_t done) {
+                           const auto* from = static_cast<const unsigned char*>(block);
+                           for (std::uint64_t at = 0, count; at < components; at += count) {
+                             if (run.count == 0) run = IndexOf(range_.begin + done + at);
+                             count = std::min<std::uint64_t>(run.count, components - at);
+                             gatherer.Add(from + at * bytes, run.first, count);
+                             run.first += count;
+                             run.count -= count;
+                           }
+                         });
+    gatherer.Flush();
+  }
+
+  // Index in the logical tensor of the shard's component, and how many follow it there as they do here.
+  ElementRun IndexOf(std::uint64_t component) const noexcept {
+    if (range_.runs == nullptr) return {range_.first + component, range_.begin + range_.count - component};
+    const ElementRun run = range_.runs->At(component / parts_);
+    return {run.first * parts_, run.count * parts_};
+  }
+
+  // Whether the chunk's blocks are blocks of the logical tensor.
+  bool InPlace() const noexcept {
+    const ElementRun run = IndexOf(range_.begin);
+    return run.first % kBlockComponents == 0 && run.count >= range_.count;
   }
 
   // Whether what was summed in float32 is finite, and no square was lost below float32's range.
@@ -208,6 +313,7 @@ class ChunkReducer {
   }
 
   void ReduceFloat64(BlockFunction add) noexcept {
+    narrow_ = false;
     ForgetLanes();
     Run(add);
     if ((dtype_ != DType::kF64 && dtype_ != DType::kC128) || chunk_.finite() == 0) return;
@@ -219,17 +325,23 @@ class ChunkReducer {
 
   void ForgetLanes() noexcept {
     chunk_.lanes = {};
-    for (std::uint32_t sum = 0; sum < chunk_.sketch_width; ++sum) {
-      std::fill_n(chunk_.sketch[sum], kLanes, 0.0);
-    }
+    ClearSketch();
   }
+
+  std::uint32_t banks() const { return chunk_.sketch_width / kLanes; }
+
+  void ClearSketch() noexcept { std::fill_n(chunk_.sketch, banks() * kSketchBankEntries, 0.0); }
 
   BlockReader& reader_;
   const Range range_;
   const CpuKernels& kernels_;
+  const DTypeKernels& of_;
   const DType dtype_;
+  const std::uint32_t sketch_width_;
+  const std::uint64_t parts_;  // components of an element
+  const bool in_place_;
   ChunkState& chunk_;
-  bool narrow_ = false;  // the sketch is in narrow_sketch
+  bool narrow_ = false;  // summed in float32
 };
 
 constexpr std::size_t kStripesAtOnce = 64;
@@ -242,9 +354,9 @@ Partial ReduceStripe(const TensorWalk& walk, DType dtype, const Range& range, st
   Partial stripe;
   for (std::uint64_t done = 0; done < range.count; done += kChunkComponents) {
     ChunkState chunk;
-    chunk.sketch_width = sketch_width;
     const std::uint64_t count = std::min(kChunkComponents, range.count - done);
-    ChunkReducer reducer(reader, dtype, {range.begin + done, count, range.first}, kernels, chunk);
+    ChunkReducer reducer(reader, dtype, {range.begin + done, count, range.first, range.runs}, sketch_width,
+                         kernels, chunk);
     reducer.Reduce();
     Partial next = reducer.Result();
     Append(stripe, next, sketch_width);
@@ -292,7 +404,8 @@ void Accumulate(const CpuTensor& tensor, const Range& range, std::uint32_t sketc
                 const CpuKernels& kernels, Partial& partial, CpuWorkers* workers) noexcept {
   const TensorWalk walk(tensor);
   const auto stripe_at = [&](std::uint64_t done) {
-    return Range{range.begin + done, std::min(kStripeComponents, range.count - done), range.first};
+    return Range{range.begin + done, std::min(kStripeComponents, range.count - done), range.first,
+                 range.runs};
   };
   // One stripe needs no helper, nor 40 KiB of room for many.
   if (workers == nullptr || workers->threads() < 2 || range.count <= kStripeComponents) {
@@ -343,11 +456,14 @@ TensorStats Finished(const Partial& partial, std::uint64_t numel, std::span<doub
 }
 
 TensorStats ComputeCpu(const CpuTensor& tensor, std::span<double> sketch, std::span<double> samples,
-                       std::uint32_t* samples_written, CpuWorkers* workers) noexcept {
+                       std::uint32_t* samples_written, CpuWorkers* workers,
+                       const Placement* placement) noexcept {
   Partial partial;
+  std::optional<PlacementRuns> runs;
+  if (placement != nullptr) runs.emplace(tensor, *placement);
   const std::uint64_t components = ComponentCount(tensor);
-  Accumulate(tensor, {0, components, 0}, static_cast<std::uint32_t>(sketch.size()), BestKernels(), partial,
-             workers);
+  Accumulate(tensor, {0, components, 0, runs ? &*runs : nullptr}, static_cast<std::uint32_t>(sketch.size()),
+             BestKernels(), partial, workers);
   *samples_written = CopySamples(tensor, samples);
   return Finished(partial, IsComplex(tensor.dtype) ? components / 2 : components, sketch);
 }

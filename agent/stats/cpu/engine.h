@@ -9,6 +9,7 @@
 #include "agent/stats/accumulate.h"
 #include "agent/stats/cpu/kernels.h"
 #include "agent/stats/cpu/workers.h"
+#include "agent/stats/placement.h"
 #include "agent/stats/stats.h"
 
 namespace statcollect::stats {
@@ -16,21 +17,24 @@ namespace statcollect::stats {
 // Elements of a tensor, complex ones twice.
 std::uint64_t ComponentCount(const CpuTensor& tensor) noexcept;
 
-// Components [begin, begin + count) of a tensor whose component 0 has the global index `first`.
+// Components [begin, begin + count) of a tensor whose component 0 has the global index `first`; with `runs`,
+// those say what index each component has.
 struct Range {
   std::uint64_t begin = 0;
   std::uint64_t count = 0;
   std::uint64_t first = 0;
+  const PlacementRuns* runs = nullptr;
 };
 
 // Chunks are appended to a stripe of kStripeComponents, stripes to the tensor, both in index order.
 inline constexpr std::uint64_t kStripeComponents = 16 * kChunkComponents;
 
 // Appends the range to `partial`, whose sketch has `sketch_width` sums (0, 16, 32, 64). Preconditions:
-// Validate(tensor) is OK; the range lies in the tensor; begin and first are multiples of 16 (of
-// kStripeComponents, if the moments must equal those of one call over everything bit by bit). `workers`, if
-// not null, share the work of several stripes; they change no bit. Any floating-point environment; it is as
-// before on return. Cost: one read, no allocation.
+// Validate(tensor) is OK; the range lies in the tensor, in whole elements; begin is a multiple of
+// kStripeComponents if the moments must equal those of one call over everything bit by bit. `workers`, if not
+// null, share the work of several stripes; they change no bit. Any floating-point environment; it is as before
+// on return. Cost: one read of each chunk that lies in blocks of the tensor, from its first component on; of
+// others a second pass in the second-level cache. No allocation.
 void Accumulate(const CpuTensor& tensor, const Range& range, std::uint32_t sketch_width,
                 const CpuKernels& kernels, Partial& partial, CpuWorkers* workers = nullptr) noexcept;
 

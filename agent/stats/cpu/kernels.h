@@ -11,19 +11,22 @@
 
 namespace statcollect::stats {
 
-// A chunk is walked in blocks, which stay in the second-level cache if they have to be gathered.
-inline constexpr std::size_t kBlockComponents = 2048;
-static_assert(kChunkComponents % kBlockComponents == 0 && kBlockComponents % kLanes == 0);
+// A chunk is walked in blocks of the sketch, which stay in the first-level cache for several passes.
+inline constexpr std::size_t kBlockComponents = kSketchBlockComponents;
+inline constexpr int kBlockGroups = kSketchRows * kSketchFolds;
+static_assert(kChunkComponents % kBlockComponents == 0 && kBlockComponents == kBlockGroups * kLanes);
 
-// ORDER OF SUMMATION. Chunks of kChunkComponents components, counted from the shard's start; component i of
-// a chunk belongs to lane i % 16. Lanes are combined in the order 0 .. 15, chunks in index order.
+// ORDER OF SUMMATION. Chunks of kChunkComponents components, counted from the shard's start, and blocks of
+// kBlockComponents; component i of a chunk belongs to lane i % 16, group g = i / 16 of a block to its fold
+// g % 16 and row g / 16, as in the sketch (fingerprint.h; but counted from the shard's start). Lanes are
+// combined in the order 0 .. 15, chunks in index order.
 //
-// float32 path (f16 bf16 f8 f32 i8 i16 u8 u16 bool): a chunk is cut into spans of kSpanComponents, a
-// shorter last one once more at its last multiple of kChains * 16. In a span,
-// each lane has kChains sums in float32, group g in chain g % kChains, in order; chains are added as (0 + 1)
-// + (2 + 3) and the result, rounded at most 10 times, is added to the lane's float64 total. sum(x), sum(|x|),
-// and sum(x^2) by fused multiply-add. Sketch sums are kept in float32 for each lane of the chunk, then added
-// in float64, lane i with lane i + 8, then i + 4, i + 2, i + 1.
+// float32 path (f16 bf16 f8 f32 i8 i16 u8 u16 bool): in each lane, the 8 rows of a fold are added in order, in
+// float32; then the folds of a block in pairs: (0 + 1), (2 + 3), ..., those in pairs, until one is left, in
+// float32. It has been rounded at most 11 times, and is added to the lane's float64 total. sum(x), sum(|x|),
+// and sum(x^2) by fused multiply-add. The sketch's sums of a block are kept in float32, each as two halves (before
+// and after the rotation wraps, kSketchBankEntries), which are added to halves in float64, and those to each
+// other at the chunk's end.
 //   If sum(x^2) > kCondition * sum((x - mean)^2), the deviations are summed again about s = float32(mean).
 //   If a component is not finite, a sum is not, or all magnitudes are below kNarrowMagnitudeMin, the chunk is
 //   summed again on the float64 path.
@@ -31,12 +34,14 @@ static_assert(kChunkComponents % kBlockComponents == 0 && kBlockComponents % kLa
 // float64 path (f64 i32 i64 u32 u64): with s the chunk's first finite component and over finite components
 // only, each lane sums x - s, (x - s)^2, |x| and x^2 in index order, products rounded before they are added.
 // As s is one of the values, the cancellation in sum((x-s)^2) - sum(x-s)^2/n costs at most a factor n <=
-// 16384 of float64's precision. Sketch sums are kept for each lane and added in the order 0 .. 15.
-inline constexpr std::size_t kSpanComponents = 512;
-inline constexpr int kChains = 4;
+// 16384 of float64's precision. Sketch sums as above, all in float64.
 inline constexpr double kCondition = 5;
 inline constexpr double kNarrowMagnitudeMin = 0x1p-40;
-static_assert(kBlockComponents % kSpanComponents == 0 && kSpanComponents % (kChains * kLanes) == 0);
+
+// Room of a bank's 16 sums: a fold that is rotated by r is added at [r, r + 16), and entry i + 16 belongs to
+// sum i.
+inline constexpr int kSketchBankEntries = 2 * kLanes;
+inline constexpr int kSketchEntries = kSketchSums / kLanes * kSketchBankEntries;
 
 // Accumulators of one chunk.
 struct ChunkState {
@@ -48,17 +53,17 @@ struct ChunkState {
   int level = 0;
   std::uint64_t hash = 0;
   ChunkLanes lanes;
+  // Of the sketch; 0: none. For `add` and `exact` only if blocks of the shard are blocks of the tensor.
   std::uint32_t sketch_width = 0;
-  // First sketch_width rows used, one of the two.
-  alignas(64) float narrow_sketch[kSketchSums][kLanes];
-  alignas(64) double sketch[kSketchSums][kLanes];
+  bool hashed = true;                         // whether `add` computes the hash
+  alignas(64) double sketch[kSketchEntries];  // banks of sketch_width used
 
   std::uint64_t finite() const { return components - nan - pos_inf - neg_inf; }
 };
 
-// `components` consecutive components at `data`, at most kBlockComponents; a multiple of kLanes unless they
-// end the shard. `first_group`: global number of the first group.
-using BlockFunction = void (*)(const void* data, std::size_t components, std::uint64_t first_group,
+// `components` consecutive components at `data`, at most kBlockComponents; as many unless they end the shard.
+// `group`: number in the tensor of their first group; a multiple of kBlockGroups for hash and sketch.
+using BlockFunction = void (*)(const void* data, std::size_t components, std::uint64_t group,
                                ChunkState& state);
 
 struct DTypeKernels {
@@ -66,14 +71,15 @@ struct DTypeKernels {
   // Null on the float64 path.
   BlockFunction exact;    // everything but the hash, on the float64 path
   BlockFunction shifted;  // sum(x - s) and sum((x - s)^2) only, s = state.shift
+  // Hash and sketch of any groups of one block of the tensor: on the float32 path (null for other dtypes); on
+  // the float64 path, at state.level.
+  BlockFunction narrow_fingerprint, exact_fingerprint;
 };
 
 struct CpuKernels {
   DTypeKernels of[kDTypeCount];
   // Moments and sketch again, at state.level; for float64 components only. The rest of the state stays.
   BlockFunction scaled;
-  // Adds up the lanes of the narrow sketch: sketch_width results in `sums`.
-  void (*finish_narrow_sketch)(ChunkState& state, double* sums);
 };
 
 enum class InstructionSet { kBaseline, kAvx2, kAvx512 };

@@ -8,23 +8,18 @@
 //   Clean      a vector as it is hashed and read
 //   Value      component j of a vector
 //   Range      smallest and largest value seen, NaN once one was seen
-//   Signs      how many zeros and how many negative values were seen
+//   Signs      whether there was a zero, and how many sign bits were set
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_COMPONENTS_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_COMPONENTS_H_
 
+#include <cmath>
 #include <cstdint>
 
 #include "agent/stats/accumulate.h"
-#include "agent/stats/cuda/warp.h"
+#include "agent/stats/cuda/layout.h"
 #include "common/types.h"
 
 namespace statcollect::stats::cuda {
-
-inline constexpr int kVectorBytes = 16;
-
-struct alignas(kVectorBytes) Vector {
-  std::uint32_t words[4];
-};
 
 // NaN if either is.
 STATCOLLECT_WARP float MinWithNan(float a, float b) {
@@ -66,49 +61,62 @@ struct PlainRange {
   STATCOLLECT_WARP float Max() const { return max; }
 };
 
-// Counts the value. The device's compiler would rather compute both outcomes and choose, which takes one
-// instruction more.
-STATCOLLECT_WARP void CountSign(float value, std::uint32_t& zeros, std::uint32_t& negatives) {
-#if defined(__CUDA_ARCH__)
-  asm("{.reg .pred p;\n setp.eq.f32 p, %1, 0f00000000;\n @p add.u32 %0, %0, 1;}" : "+r"(zeros) : "f"(value));
-  asm("{.reg .pred p;\n setp.lt.f32 p, %1, 0f00000000;\n @p add.u32 %0, %0, 1;}"
-      : "+r"(negatives)
-      : "f"(value));
-#else
-  zeros += value == 0;
-  negatives += value < 0;
-#endif
-}
-
+// For components that are taken one by one: the smallest magnitude, and how many sign bits are set.
 template <typename Component>
 struct PlainSigns {
-  std::uint32_t zeros = 0, negatives = 0;
+  float smallest = kFloatInfinity;
+  std::uint32_t negatives = 0;
 
   STATCOLLECT_WARP void Add(const Vector& vector) {
     STATCOLLECT_UNROLL
     for (int j = 0; j < kVectorBytes / Component::kBytes; ++j) {
-      CountSign(Component::Value(vector, j), zeros, negatives);
+      const float value = Component::Value(vector, j);
+      smallest = fminf(smallest, fabsf(value));
+      negatives += BitsAs<std::uint32_t>(value) >> 31;
     }
   }
-  STATCOLLECT_WARP std::uint32_t Zeros() const { return zeros; }
+  STATCOLLECT_WARP bool AnyZero() const { return smallest == 0; }
   STATCOLLECT_WARP std::uint32_t Negatives() const { return negatives; }
 };
 
-// Counts set halves of masks (each half all ones or zero), two at a time, by subtracting whole words: a set
-// lower half subtracts 2^16 - 1, which adds 1 below and takes 1 from above; a set upper half adds 1 above.
-struct HalfCounter {
-  std::uint32_t sum = 0;
-  STATCOLLECT_WARP void Add(std::uint32_t mask) { sum -= mask; }
-  STATCOLLECT_WARP std::uint32_t Count() const {
-    const std::uint32_t lower = sum & 0xffff;
-    return lower + (((sum >> 16) + lower) & 0xffff);
-  }
-};
+// Bytes 1 and 3 of both words, each as its sign bit repeated.
+STATCOLLECT_WARP std::uint32_t SignsOfHalves(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t result;
+  asm("prmt.b32 %0, %1, %2, 0xfdb9;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+#else
+  const std::uint32_t bits = ((a >> 15) & 1) | ((a >> 31) << 8) | ((b << 1) & 0x10000) | ((b >> 31) << 24);
+  return bits * 0xff;
+#endif
+}
 
-// All ones in each half whose top bit is set.
-STATCOLLECT_WARP std::uint32_t HalvesOfTopBits(std::uint32_t word) {
-  const std::uint32_t bits = (word >> 15) & 0x00010001u;
-  return (bits << 16) - bits;  // the upper half's 2^32 falls off
+// `count` plus the number of bytes that are -1, of bytes that are -1 or 0.
+STATCOLLECT_WARP std::uint32_t AddBytes(std::uint32_t bytes, std::uint32_t count) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t result;
+  asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(bytes), "r"(0xffffffffu), "r"(count));
+  return result;
+#else
+  return count + static_cast<std::uint32_t>(__builtin_popcount(bytes & 0x01010101u));
+#endif
+}
+
+// Smaller ones of the halves of `smallest` and of the magnitudes of `word`, both read as float16: of other types it
+// tells only whether one is 0. What is NaN as float16 is left out.
+STATCOLLECT_WARP std::uint32_t SmallestHalves(std::uint32_t smallest, std::uint32_t word) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t result;
+  asm("{.reg .b32 magnitudes;\n abs.f16x2 magnitudes, %2;\n min.f16x2 %0, %1, magnitudes;}"
+      : "=r"(result)
+      : "r"(smallest), "r"(word));
+  return result;
+#else
+  const std::uint32_t lower = word & 0x7fffu, upper = word & 0x7fff0000u;
+  const std::uint32_t so_far = smallest & 0xffffu;
+  return (lower < so_far ? lower : so_far) |
+         (upper < (smallest & 0xffff0000u) ? upper : smallest & 0xffff0000u);
+#endif
 }
 
 // Two 16-bit floats in a word. `Kind` has the format's names for PTX.
@@ -129,17 +137,18 @@ struct PackedRange {
 
 template <typename Component>
 struct PackedSigns {
-  HalfCounter zeros, negatives;
+  std::uint32_t smallest = 0x7c007c00u;  // infinities
+  std::uint32_t negatives = 0;
 
   STATCOLLECT_WARP void Add(const Vector& vector) {
     STATCOLLECT_UNROLL
-    for (const std::uint32_t word : vector.words) {
-      zeros.Add(Component::ZeroMask(word));
-      negatives.Add(Component::NegativeMask(word));
+    for (int i = 0; i < 4; i += 2) {
+      smallest = SmallestHalves(SmallestHalves(smallest, vector.words[i]), vector.words[i + 1]);
+      negatives = AddBytes(SignsOfHalves(vector.words[i], vector.words[i + 1]), negatives);
     }
   }
-  STATCOLLECT_WARP std::uint32_t Zeros() const { return zeros.Count(); }
-  STATCOLLECT_WARP std::uint32_t Negatives() const { return negatives.Count(); }
+  STATCOLLECT_WARP bool AnyZero() const { return (smallest & 0xffffu) == 0 || smallest >> 16 == 0; }
+  STATCOLLECT_WARP std::uint32_t Negatives() const { return negatives; }
 };
 
 // --- one type a dtype
@@ -167,13 +176,7 @@ struct Half : Clear {
     const std::uint32_t word = vector.words[j / 2];
     return j % 2 == 0 ? Component::Lower(word) : Component::Upper(word);
   }
-  // The portable forms, and what the host checks the device's instructions against.
-  STATCOLLECT_WARP static std::uint32_t ZeroMask(std::uint32_t word) {
-    return ~HalvesOfTopBits((word & 0x7fff7fffu) + 0x7fff7fffu);
-  }
-  STATCOLLECT_WARP static std::uint32_t NegativeMask(std::uint32_t word) {
-    return HalvesOfTopBits(word & ((word & 0x7fff7fffu) + 0x7fff7fffu));
-  }
+  // What the device has instructions for.
   template <typename Choose>
   STATCOLLECT_WARP static std::uint32_t ChooseHalves(std::uint32_t a, std::uint32_t b,
                                                      const Choose& takes_b) {
@@ -201,18 +204,6 @@ struct Bf16 : Half<Bf16> {
     asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
     return result;
   }
-#if __CUDA_ARCH__ >= 900
-  STATCOLLECT_WARP static std::uint32_t ZeroMask(std::uint32_t word) {
-    std::uint32_t result;
-    asm("set.eq.u32.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(word), "r"(0u));
-    return result;
-  }
-  STATCOLLECT_WARP static std::uint32_t NegativeMask(std::uint32_t word) {
-    std::uint32_t result;
-    asm("set.lt.u32.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(word), "r"(0u));
-    return result;
-  }
-#endif
 #else
   STATCOLLECT_WARP static std::uint32_t Min2(std::uint32_t a, std::uint32_t b) {
     return ChooseHalves(a, b, [](float x, float y) { return y < x; });
@@ -248,16 +239,6 @@ struct F16 : Half<F16> {
   STATCOLLECT_WARP static std::uint32_t Max2(std::uint32_t a, std::uint32_t b) {
     std::uint32_t result;
     asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-    return result;
-  }
-  STATCOLLECT_WARP static std::uint32_t ZeroMask(std::uint32_t word) {
-    std::uint32_t result;
-    asm("set.eq.u32.f16x2 %0, %1, %2;" : "=r"(result) : "r"(word), "r"(0u));
-    return result;
-  }
-  STATCOLLECT_WARP static std::uint32_t NegativeMask(std::uint32_t word) {
-    std::uint32_t result;
-    asm("set.lt.u32.f16x2 %0, %1, %2;" : "=r"(result) : "r"(word), "r"(0u));
     return result;
   }
 #else

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "agent/stats/cuda/engine.h"
+#include "agent/stats/exponent_of.h"
 
 #include "common/thread_annotations.h"
 
@@ -19,6 +20,7 @@ Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Outp
                                                     .exponent_lowest = kExponentMin,
                                                     .exponents = kExponentCount,
                                                     .records = 16,
+                                                    .records_max = 16,
                                                     .lanes = 1},
                                                    MakeCudaApi());
   static Mutex one_at_a_time;

@@ -4,15 +4,17 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
+#include <atomic>
+#include <cstdint>
+#include <memory>
 #include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "agent/stats/cuda/cuda_process.h"
 #include "agent/stats/cuda/kernels.h"
 #include "common/names.h"
-#include "common/thread_annotations.h"
 
 namespace statcollect::stats::cuda {
 namespace {
@@ -23,29 +25,6 @@ Status Failure(const std::string& attempted, cudaError_t error) {
   return {Code::kInternal,
           attempted + ": CUDA says " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")"};
 }
-
-// The device is the calling thread's current one meanwhile.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device) {
-    error_ = cudaGetDevice(&before_);
-    if (error_ == cudaSuccess && before_ != device) {
-      error_ = cudaSetDevice(device);
-      changed_ = error_ == cudaSuccess;
-    }
-  }
-  ~CurrentDevice() {
-    if (changed_) (void)cudaSetDevice(before_);
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-  cudaError_t error() const { return error_; }
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
-  cudaError_t error_;
-};
 
 // Calls that a capture elsewhere in the process would otherwise forbid or be broken by.
 class OutsideCaptures {
@@ -62,101 +41,65 @@ class OutsideCaptures {
 class RuntimeApi final : public CudaApi {
  public:
   Status Open(int device) override {
+    if (Process::Get().StateOf(device) != nullptr) return Status::Ok();
     const OutsideCaptures outside;
-    int count = 0;
-    const cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess) {
-      (void)cudaGetLastError();
-      int driver = 0;
-      (void)cudaDriverGetVersion(&driver);
-      const std::string found =
-          driver == 0 ? "no driver was found" : "the driver supports CUDA " + Version(driver);
-      return {Code::kUnimplemented, "statistics of a CUDA tensor: " + found + " (" + cudaGetErrorName(error) +
-                                        "); expected a driver for CUDA " +
-                                        Version(CUDART_VERSION / 1000 * 1000) +
-                                        " or newer, and a device; copy the tensor to the CPU first"};
-    }
-    if (device < 0 || device >= count) {
-      return {Code::kInvalidArgument, "statistics of a CUDA tensor: its device is " + std::to_string(device) +
-                                          "; expected 0.." + std::to_string(count - 1)};
-    }
-    const CurrentDevice current(device);
-    if (current.error() != cudaSuccess)
-      return Failure("open CUDA device " + std::to_string(device), current.error());
-    int major = 0, minor = 0, processors = 0;
-    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    (void)cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    if (major * 10 + minor < kCapabilityMin) {
-      return {Code::kUnimplemented, "statistics of a CUDA tensor: device " + std::to_string(device) +
-                                        " has compute capability " + std::to_string(major) + "." +
-                                        std::to_string(minor) +
-                                        "; expected 8.0 or newer; copy the tensor to the CPU first"};
-    }
-    // Kernels are loaded here, as loading may wait for the device.
-    std::vector<const void*> kernels = {MarkKernel(), LatchKernel()};
-    for (int dtype = 1; dtype < kDTypeCount; ++dtype) {
-      std::uint32_t vector_components = 0;
-      kernels.push_back(KernelOf(static_cast<DType>(dtype)));
-      kernels.push_back(ExponentKernelOf(static_cast<DType>(dtype), &vector_components));
-    }
-    for (const void* kernel : kernels) {
-      cudaFuncAttributes attributes{};
-      const cudaError_t loaded = cudaFuncGetAttributes(&attributes, kernel);
+    STATCOLLECT_RETURN_IF_ERROR(CheckDevice(device));
+    return Process::Get().OpenOnce(device, [&](const Driver& driver, DeviceState& state) -> Status {
+      const std::string attempted = "open CUDA device " + std::to_string(device);
+      int number = 0;
+      int failed = driver.get_device(&number, device);
+      if (failed == 0) failed = driver.retain_primary(&state.context, number);
+      if (failed != 0) return Failure(attempted, static_cast<cudaError_t>(failed));
+      const CurrentDevice current(device, state.context);
+      if (current.error() != cudaSuccess) return Failure(attempted, current.error());
+      (void)cudaDeviceGetAttribute(&state.processors, cudaDevAttrMultiProcessorCount, device);
+      const cudaError_t loaded = LoadKernels(state);
       if (loaded != cudaSuccess) {
         (void)cudaGetLastError();
         return Failure("load the kernels on CUDA device " + std::to_string(device), loaded);
       }
-    }
-    cudaStream_t probe = nullptr;
-    const cudaError_t created = cudaStreamCreateWithFlags(&probe, cudaStreamNonBlocking);
-    if (created != cudaSuccess) return Failure("open CUDA device " + std::to_string(device), created);
-    MutexLock lock(mutex_);
-    State& state = devices_[device];
-    state.processors = processors;
-    state.probe = probe;
-    return Status::Ok();
+      const cudaError_t created = cudaStreamCreateWithFlags(&state.probe, cudaStreamNonBlocking);
+      return created == cudaSuccess ? Status::Ok() : Failure(attempted, created);
+    });
   }
 
   Result<void*> AllocateOnDevice(int device, std::size_t bytes) override {
     const OutsideCaptures outside;
     const CurrentDevice current(device);
-    void* memory = nullptr;
+    void* memory = Process::Get().TakeKept(device, bytes);
     cudaError_t error = current.error();
-    if (error == cudaSuccess) error = cudaMalloc(&memory, bytes);
+    if (error == cudaSuccess && memory == nullptr) {
+      error = cudaMalloc(&memory, bytes);
+      if (error == cudaSuccess) Process::Get().Took(device, memory, bytes);
+    }
     if (error == cudaSuccess) error = cudaMemsetAsync(memory, 0, bytes, Probe(device));
     if (error == cudaSuccess) error = cudaStreamSynchronize(Probe(device));
     if (error == cudaSuccess) return memory;
+    Process::Get().Keep(memory);
     (void)cudaGetLastError();
     return Failure("allocate " + std::to_string(bytes) + " bytes on CUDA device " + std::to_string(device),
                    error);
   }
 
   Result<void*> AllocateOnHost(int device, std::size_t bytes) override {
+    if (void* const kept = Process::Get().TakeKept(Process::kHost, bytes)) return kept;
     const OutsideCaptures outside;
     const CurrentDevice current(device);
     void* memory = nullptr;
     cudaError_t error = current.error();
     if (error == cudaSuccess)
       error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
-    if (error == cudaSuccess) return memory;
+    if (error == cudaSuccess) {
+      Process::Get().Took(Process::kHost, memory, bytes);
+      return memory;
+    }
     (void)cudaGetLastError();
     return Failure("allocate " + std::to_string(bytes) + " bytes of pinned memory", error);
   }
 
-  void FreeOnDevice(int device, void* memory) noexcept override {
-    const OutsideCaptures outside;
-    const CurrentDevice current(device);
-    (void)cudaFree(memory);
-    (void)cudaGetLastError();
-  }
+  void FreeOnDevice(int, void* memory) noexcept override { Process::Get().Keep(memory); }
 
-  void FreeOnHost(int device, void* memory) noexcept override {
-    const OutsideCaptures outside;
-    const CurrentDevice current(device);
-    (void)cudaFreeHost(memory);
-    (void)cudaGetLastError();
-  }
+  void FreeOnHost(int, void* memory) noexcept override { Process::Get().Keep(memory); }
 
   Status CopyToDevice(int device, void* to, const void* from, std::size_t bytes) override {
     const OutsideCaptures outside;
@@ -169,8 +112,13 @@ class RuntimeApi final : public CudaApi {
   }
 
   Status CheckMemory(int device, const void* data) noexcept override {
+    DeviceState* const state = Process::Get().StateOf(device);
+    if (state != nullptr && state->known.Has(data)) return Status::Ok();
+    const OutsideCaptures outside;
+    const CurrentDevice current(device);
     cudaPointerAttributes found{};
-    const cudaError_t error = cudaPointerGetAttributes(&found, data);
+    cudaError_t error = current.error();
+    if (error == cudaSuccess) error = cudaPointerGetAttributes(&found, data);
     if (error != cudaSuccess) {
       (void)cudaGetLastError();
       return Failure("look at the memory of a CUDA tensor", error);
@@ -186,18 +134,19 @@ class RuntimeApi final : public CudaApi {
                                           std::to_string(found.device) + "; expected device " +
                                           std::to_string(device) + "; pass the tensor's own device"};
     }
+    if (state != nullptr && found.type == cudaMemoryTypeDevice) state->known.Add(data);
     return Status::Ok();
   }
 
   bool IsCapturing(int device, void* stream) noexcept override {
     const CurrentDevice current(device);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) != cudaSuccess) {
-      // The legacy stream says so while another stream is captured: nothing may be enqueued in it either.
-      (void)cudaGetLastError();
-      return true;
-    }
-    return status != cudaStreamCaptureStatusNone;
+    const cudaError_t error = cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status);
+    if (error == cudaSuccess) return status != cudaStreamCaptureStatusNone;
+    (void)cudaGetLastError();
+    // The legacy stream says so while another stream is captured: nothing may be enqueued in it either. A device that has
+    // failed is found when something is enqueued.
+    return error == cudaErrorStreamCaptureImplicit;
   }
 
   Result<std::uint64_t> CaptureOf(int device, void* stream) noexcept override {
@@ -273,16 +222,12 @@ class RuntimeApi final : public CudaApi {
     if (current.error() != cudaSuccess) return Failure("compute statistics", current.error());
     const void* kernel = KernelOf(dtype);
     const std::size_t shared = BlockBytes(launch.width);
-    int blocks = 0;
-    cudaError_t error = ResidentBlocks(device, dtype, kernel, launch.width, &blocks);
-    if (error == cudaSuccess) {
-      const std::uint32_t wanted = (launch.units + kBlockWarps - 1) / kBlockWarps;
-      const std::uint32_t grid = std::min<std::uint32_t>(wanted, static_cast<std::uint32_t>(blocks));
-      Launch parameters = launch;
-      void* arguments[] = {&parameters};
-      error = cudaLaunchKernel(kernel, dim3(grid), dim3(kBlockThreads), arguments, shared,
-                               static_cast<cudaStream_t>(stream));
-    }
+    const int blocks = Process::Get().StateOf(device)->blocks[BlocksIndex(dtype, launch.width)];
+    const std::uint32_t grid = GridBlocks(launch.units, static_cast<std::uint32_t>(blocks));
+    Launch parameters = launch;
+    void* arguments[] = {&parameters};
+    const cudaError_t error = cudaLaunchKernel(kernel, dim3(grid), dim3(kBlockThreads), arguments, shared,
+                                               static_cast<cudaStream_t>(stream));
     if (error == cudaSuccess) return Status::Ok();
     (void)cudaGetLastError();
     return Failure("compute statistics on CUDA device " + std::to_string(device), error);
@@ -295,10 +240,9 @@ class RuntimeApi final : public CudaApi {
     if (error == cudaSuccess) {
       std::uint32_t vector_components = 1;
       const void* kernel = ExponentKernelOf(dtype, &vector_components);
-      const std::uint64_t wanted =
-          DivideUp(launch.task.components, std::uint64_t{vector_components} * kExponentBlockThreads);
-      const auto most = static_cast<std::uint64_t>(Processors(device)) * kExponentBlocksPerProcessor;
-      const auto grid = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(wanted, 1, most));
+      const std::uint32_t grid =
+          ExponentBlocks(launch.task.components, vector_components,
+                         static_cast<std::uint32_t>(Process::Get().StateOf(device)->processors));
       ExponentLaunch parameters = launch;
       void* arguments[] = {&parameters};
       error = cudaLaunchKernel(kernel, dim3(grid), dim3(kExponentBlockThreads), arguments,
@@ -334,12 +278,6 @@ class RuntimeApi final : public CudaApi {
   }
 
  private:
-  struct State {
-    int processors = 0;
-    cudaStream_t probe = nullptr;  // for set-up, and to ask for errors; waits for no other stream
-    std::array<int, kDTypeCount * 3> blocks{};  // resident at once, by dtype and width; 0: not asked yet
-  };
-
   struct Capture {
     Status status;
     std::uint64_t id = 0;
@@ -389,38 +327,82 @@ class RuntimeApi final : public CudaApi {
     return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
   }
 
-  cudaStream_t Probe(int device) {
-    MutexLock lock(mutex_);
-    return devices_[device].probe;
+  static cudaStream_t Probe(int device) {
+    const DeviceState* const state = Process::Get().StateOf(device);
+    return state == nullptr ? nullptr : state->probe;
   }
 
-  int Processors(int device) {
-    MutexLock lock(mutex_);
-    return std::max(devices_[device].processors, 1);
-  }
-
-  cudaError_t ResidentBlocks(int device, DType dtype, const void* kernel, std::uint32_t width, int* blocks) {
-    MutexLock lock(mutex_);
-    State& state = devices_[device];
-    int& known = state.blocks[static_cast<std::size_t>(dtype) * 3 + (width >= 64 ? 2 : width >= 32 ? 1 : 0)];
-    if (known == 0) {
-      const auto shared = static_cast<int>(BlockBytes(width));
-      cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-      int each = 0;
-      if (error == cudaSuccess) {
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kBlockThreads,
-                                                              static_cast<std::size_t>(shared));
-      }
-      if (error != cudaSuccess) return error;
-      if (each == 0) return cudaErrorLaunchOutOfResources;
-      known = each * state.processors;
+  // Whether the device is there and new enough for the kernels. Makes no context.
+  static Status CheckDevice(int device) {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) {
+      (void)cudaGetLastError();
+      return WithoutDriver(error);
     }
-    *blocks = known;
+    count = std::min(count, Process::kDevicesMax);
+    if (device < 0 || device >= count) {
+      return {Code::kInvalidArgument, "statistics of a CUDA tensor: its device is " + std::to_string(device) +
+                                          "; expected 0.." + std::to_string(count - 1)};
+    }
+    int major = 0, minor = 0;
+    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    if (major * 10 + minor >= kCapabilityMin) return Status::Ok();
+    return {Code::kUnimplemented, "statistics of a CUDA tensor: device " + std::to_string(device) +
+                                      " has compute capability " + std::to_string(major) + "." +
+                                      std::to_string(minor) +
+                                      "; expected 8.0 or newer; copy the tensor to the CPU first"};
+  }
+
+  static Status WithoutDriver(cudaError_t error) {
+    int driver = 0;
+    (void)cudaDriverGetVersion(&driver);
+    const std::string found =
+        driver == 0 ? "no driver was found" : "the driver supports CUDA " + Version(driver);
+    // Drivers run programs of their own and of later minor versions; these are the first of each major one.
+    constexpr bool kCuda12 = CUDART_VERSION < 13000;
+    std::string next = "; update the driver";
+    if (!kCuda12) next += ", or use a build with CUDA 12.8, for which 525 is enough";
+    return {Code::kUnimplemented, "statistics of a CUDA tensor: " + found + " (" + cudaGetErrorName(error) +
+                                      "); expected a GPU and, as this build has the runtime of CUDA " +
+                                      Version(CUDART_VERSION) + ", driver " + (kCuda12 ? "525" : "580") +
+                                      " or newer" + next + ", or copy the tensor to the CPU first"};
+  }
+
+  // Loading may wait for the device, so all kernels are loaded now. The limit of shared memory belongs to the kernel in the whole
+  // process, so it is set once, to what the widest sketch needs: a limit for each width would take another agent's away.
+  static cudaError_t LoadKernels(DeviceState& state) {
+    std::vector<const void*> kernels = {MarkKernel(), LatchKernel()};
+    for (int dtype = 1; dtype < kDTypeCount; ++dtype) {
+      std::uint32_t vector_components = 0;
+      kernels.push_back(ExponentKernelOf(static_cast<DType>(dtype), &vector_components));
+    }
+    cudaFuncAttributes attributes{};
+    for (const void* kernel : kernels) {
+      const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+      if (error != cudaSuccess) return error;
+    }
+    for (int dtype = 1; dtype < kDTypeCount; ++dtype) {
+      const void* const kernel = KernelOf(static_cast<DType>(dtype));
+      cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+      if (error == cudaSuccess) {
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(BlockBytes(kSketchSums)));
+      }
+      for (const std::uint32_t width : {16u, 32u, 64u}) {
+        int each = 0;
+        if (error == cudaSuccess) {
+          error =
+              cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kBlockThreads, BlockBytes(width));
+        }
+        if (error != cudaSuccess) return error;
+        if (each == 0) return cudaErrorLaunchOutOfResources;
+        state.blocks[BlocksIndex(static_cast<DType>(dtype), width)] = each * state.processors;
+      }
+    }
     return cudaSuccess;
   }
-
-  Mutex mutex_;
-  std::map<int, State> devices_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -5,7 +5,8 @@
 // A device's pool is allocated when it is first used: `records` pinned records, into which results are
 // written, and `lanes`, each with the scratch that the kernels of one stream share (they run one after the
 // other). A stream gets a lane with its first tensor and loses it to another one once all its results are
-// there.
+// there. CUDA keeps what a destroyed stream has until its work is done, so a stream that gets the handle of one before finds the
+// lane's scratch unused. Records, and places for lists, grow on demand.
 //
 //   record: free -> in flight (one ticket) -> ready (the device wrote the ticket, last) -> free
 //
@@ -14,10 +15,13 @@
 // that the device was told by MarkReplays. What a graph needs belongs to it, as long as it lives: scratch for
 // each captured stream, and a latch. Tensors are memory of the graph's, in its own order.
 //
+// An error of a launch or a mark loses what it was for, and no more, unless the device has failed for good (CudaApi::Health): many
+// errors do not stick, such as that of a stream which another thread has just begun to capture.
+//
 // Invariants: (1) A lane's flights are launched in order, and become ready in the order of their launches.
 // (2) A lane's scratch is used by one stream at a time. (3) Every flight ends in exactly one call of `done`.
-// Threads: Enqueue and Compute from any; Poll from one at a time. One mutex is held for a launch, never while
-// computing or waiting.
+// Threads: Enqueue and Compute from any; Poll from one at a time. No mutex is held while CUDA enqueues, which blocks as long as
+// the stream's queue is full; other threads with tensors of that stream wait for their turn.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_ENGINE_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_ENGINE_H_
 
@@ -39,12 +43,13 @@
 namespace statcollect::stats::cuda {
 
 struct EngineOptions {
-  std::uint32_t sketch = 16;         // sums: 0, 16, 32, 64
-  std::uint32_t samples = 0;         // at most kSamplesMax
-  std::int32_t exponent_lowest = 0;  // of the histograms, if somebody asks for one
-  std::uint32_t exponents = 0;       // bins of each; 0: nobody will
-  std::uint32_t records = 4096;      // in flight; rows of the log of replays
-  std::uint32_t lanes = 4;           // about 4 MiB each of the device's memory, 10 MiB if sketch is 64
+  std::uint32_t sketch = 16;          // sums: 0, 16, 32, 64
+  std::uint32_t samples = 0;          // at most kSamplesMax
+  std::int32_t exponent_lowest = 0;   // of the histograms, if somebody asks for one
+  std::uint32_t exponents = 0;        // bins of each; 0: nobody will
+  std::uint32_t records = 8192;       // in flight at first; rows of the log of replays
+  std::uint32_t records_max = 65536;  // in flight
+  std::uint32_t lanes = 4;            // about 4 MiB each of the device's memory, 10 MiB if sketch is 64
 };
 
 // Where a result goes; must stay valid until `done`. The sketch has at most EngineOptions::sketch sums (16,
@@ -80,9 +85,10 @@ class CudaEngine {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   static constexpr std::chrono::milliseconds kHealthInterval{100};
-  static constexpr std::size_t kListTasks = 512;  // of a launch
-  static constexpr std::size_t kLists = 8;  // launches of lists in flight, a device; others go one by one
-  static constexpr std::size_t kReplayLanes = 256;           // captured streams of living graphs, a device
+  static constexpr std::size_t kListTasks = 512;    // of a launch
+  static constexpr std::size_t kLists = 16;         // launches of lists in flight, a device, at first
+  static constexpr std::size_t kListsMax = 128;     // others go one by one
+  static constexpr std::size_t kReplayLanes = 256;  // captured streams of living graphs, a device
   static constexpr std::size_t kGraphTensorsMax = 1u << 16;  // tensors in living graphs, a device
   // How long a graph's things are kept after it has gone, for its last rows to be read.
   static constexpr std::chrono::milliseconds kGrave{1000};
@@ -103,8 +109,8 @@ class CudaEngine {
 
   // Computes the tensor in the stream: its result comes from Poll, under `cookie`. Precondition:
   // Check(tensor, device) was OK and IsCapturing(device, stream) is false. Errors (there will be no `done`):
-  // kResourceExhausted, no free record or lane; kInternal, the device has failed; kUnimplemented, strides;
-  // kAborted, given up for good.
+  // kResourceExhausted, no free record or lane; kInternal, CUDA refuses or the device has failed;
+  // kUnimplemented, strides; kAborted, given up for good.
   Status Enqueue(const CpuTensor& tensor, int device, void* stream, const Output& output, void* cookie);
 
   // One tensor of a list.
@@ -136,7 +142,7 @@ class CudaEngine {
   // will be no such mark.
   bool MarkReplays(int device, void* stream, const ReplayControl& now, std::uint64_t number);
 
-  // Calls done(cookie, OK or kInternal if the device has failed) for each result that is there, and tells
+  // Calls done(cookie, OK, or kInternal if it or the device has failed) for each result that is there, and tells
   // `listener` what replays have left. Returns how many are still in flight, at least 1 while a graph lives.
   std::size_t Poll(TimePoint now, const std::function<void(void* cookie, const Status&)>& done,
                    ReplayListener* listener = nullptr);
@@ -149,35 +155,66 @@ class CudaEngine {
   struct Graphs;
   struct Lane;
   struct List;
+  struct ListPlan;
+  struct Place;
   struct Pool;
   struct ReplayLane;
 
+  // Of functions with a pool the mutex is the caller's, unless they say otherwise.
   Status Fill(Pool& pool);
   void Free(Pool& pool);
   void FreeGraphs(int device, const Graphs& graphs);
   Lane* LaneFor(Pool& pool, void* stream);
   // Why nothing can be enqueued in the stream now, if so.
   Status CheckOpen(const Pool& pool) const;
+  // Makes the stream's lane this thread's, until EndLaunch. There is at least one free record then, `wanted` if there may be so
+  // many. Releases the mutex while it waits or allocates.
+  Status BeginLaunch(Pool& pool, void* stream, std::size_t wanted, Lane** lane);
+  // `enqueued`: whether the kernel that writes the flights' records was. Otherwise the records are free again, and `status` is
+  // returned.
+  Status EndLaunch(Pool& pool, Lane& lane, std::span<const Flight> flights, bool enqueued,
+                   const Status& status);
+  void GiveBack(Pool& pool, const Flight& flight) const;
+  // Whether there may be more now. Without the mutex while it allocates.
+  bool GrowRecords(Pool& pool, std::size_t wanted);
+  bool GrowLists(Pool& pool);
+  struct Wanted {
+    bool on_device = false;
+    std::size_t bytes = 0;  // 0: none
+    void** memory = nullptr;
+  };
+  Status Allocate(Pool& pool, std::span<const Wanted> wanted);
+  Status AddRecords(Pool& pool, std::uint32_t count);
+  Status AddLists(Pool& pool, std::size_t count);
+  List* FreeList(Pool& pool, void* stream);
   // Gives the task a record and a ticket, and its samples a place. Precondition: there is a free record.
-  void TakeRecord(Pool& pool, const Output& output, Task* task, std::uint32_t* record) const;
-  // Enqueues a second kernel that counts the tensor's exponents, if that was asked for.
+  Flight TakeRecord(Pool& pool, DType dtype, const Output& output, void* cookie, Task* task) const;
+  // Enqueues a second kernel that counts the tensor's exponents, if that was asked for. Without the mutex, as the next ones.
   Status CountExponents(const Pool& pool, const Lane& lane, DType dtype, const Task& task,
-                        std::uint32_t record, const Output& output, void* stream) const;
-  std::uint64_t* ExponentRow(const Pool& pool, std::uint32_t record) const;
-  // Launches as many of the items, of one dtype, as fit into one launch; returns how many, 0 if the first one
-  // has to go alone.
-  std::size_t TryList(std::span<const Item* const> items, int device, void* stream);
-  bool IsReady(const Pool& pool, const Flight& flight) const;
-  bool IsBusy(const Pool& pool, Lane& lane) const;
-  void Land(const Pool& pool, const Flight& flight) const;
+                        const Flight& flight, void* stream) const;
+  static void Require(const Status& part, Flight* flight, Status* status);
+  // After an error of CUDA's: whether it sticks.
+  Status HealthAfter(const Status& status, int device) const;
+  static ListPlan PlanList(std::span<const Item* const> items);
+  // Launches as many of the items, of one dtype, as fit into one launch, or calls `refused` for them; returns how many, 0 if the
+  // first one has to go alone.
+  std::size_t TryList(std::span<const Item* const> items, int device, void* stream,
+                      const std::function<void(void*, const Status&)>& refused);
+  Status LaunchList(const Pool& pool, const Lane& lane, const List& list, const ListPlan& plan,
+                    std::span<Flight> flights, void* stream, bool* copied, bool* enqueued) const;
+  bool IsReady(const Flight& flight) const;
+  bool IsBusy(Lane& lane) const;
+  void Land(const Flight& flight) const;
   std::size_t PollPool(Pool& pool, TimePoint now, const std::function<void(void*, const Status&)>& done);
 
   Pool& PoolOf(int device);
-  Result<void*> Allocate(int device, bool on_device, std::size_t bytes);
   Status OpenGraphs(Pool& pool);
   Result<ReplayLane*> ReplayLaneFor(Pool& pool, void* stream, std::uint64_t capture);
   // Memory of the lane for the launch's scratch and samples.
   Status GiveScratch(Pool& pool, ReplayLane& lane, std::uint32_t width, Task* task);
+  struct Rows;
+  // Copies rows of the log until `rows` is full or there are no more; true: there may be more.
+  bool ReadRows(Pool& pool, Rows* rows) const;
   void PollReplays(Pool& pool, ReplayListener* listener);
   void BuryGraphs(Pool& pool, TimePoint now, ReplayListener* listener);
 

@@ -2,9 +2,11 @@
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_ENGINE_PARTS_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_ENGINE_PARTS_H_
 
-#include <array>
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,8 +19,6 @@
 
 namespace statcollect::stats::cuda {
 
-inline constexpr std::uint32_t kNoList = ~0u;
-
 // CUDA's handle of "this thread's default stream" means another stream in each thread.
 inline void* LaneKey(void* stream) {
   thread_local char own;
@@ -29,14 +29,22 @@ inline std::uint64_t Numel(DType dtype, const Task& task) {
   return IsComplex(dtype) ? task.components / 2 : task.components;
 }
 
+// Where a result goes: pinned memory.
+struct CudaEngine::Place {
+  Record* record = nullptr;
+  double* samples = nullptr;
+  std::uint64_t* exponents = nullptr;  // a row
+};
+
 struct CudaEngine::Flight {
-  std::uint32_t list = kNoList;  // whose tasks the kernel reads
-  std::uint32_t record = 0;
+  List* list = nullptr;  // whose tasks the kernel reads
+  Place place;
   std::uint64_t ticket = 0;
   std::uint64_t numel = 0;
   std::uint32_t samples = 0;
   Output output;
   void* cookie = nullptr;
+  bool broken = false;  // CUDA refused a part of it, so that the rest is worth nothing
 };
 
 struct CudaEngine::Lane {
@@ -46,9 +54,18 @@ struct CudaEngine::Lane {
   std::vector<Flight> ring;            // flights [head, tail), at their number modulo the size
   std::uint64_t head = 0, tail = 0;
   std::uint64_t last_launch = 0;  // number of the first flight of the last launch
+  bool launching = false;         // a thread is, without the pool's mutex
 
   bool empty() const { return head == tail; }
   Flight& At(std::uint64_t number) { return ring[number % ring.size()]; }
+  void Add(const Flight& flight) {
+    if (tail - head == ring.size()) {
+      std::vector<Flight> larger(std::max<std::size_t>(2 * ring.size(), 64));
+      for (std::uint64_t number = head; number < tail; ++number) larger[number % larger.size()] = At(number);
+      ring = std::move(larger);
+    }
+    At(tail++) = flight;
+  }
 };
 
 // Tasks of one launch. They are written on the host and copied in the stream; free when all flights have
@@ -57,6 +74,7 @@ struct CudaEngine::List {
   Task* host = nullptr;
   Task* device = nullptr;
   std::size_t in_flight = 0;
+  void* bound = nullptr;  // to this stream, where a copy without a launch may still be on its way
 };
 
 // One stream's launches in one graph: they run one after the other and share scratch.
@@ -90,21 +108,19 @@ struct CudaEngine::Graphs {
 };
 
 struct CudaEngine::Pool {
-  std::array<List, kLists> lists;
-  Task* host_tasks = nullptr;
-  Task* device_tasks = nullptr;
   Mutex mutex;
+  ConditionVariable changed;  // a launch has ended, or the pool has grown
   int device = 0;
   Status status;   // of opening it
   Status failure;  // what has stopped the device for good
   bool stopped = false;
-  unsigned char* keys = nullptr;
-  unsigned char* scratch = nullptr;
-  Record* records = nullptr;
-  double* samples = nullptr;
-  std::uint64_t* exponent_scratch = nullptr;
-  std::uint64_t* exponent_rows = nullptr;  // one a record
-  std::vector<std::uint32_t> free;
+  bool growing = false;  // a thread allocates, without the mutex
+  KernelTables* tables = nullptr;
+  std::vector<std::pair<bool, void*>> memory;  // all of it; true: the device's
+  std::uint32_t records = 0, records_max = 0;  // there are, and there may be
+  std::vector<Place> free;
+  std::deque<List> lists;  // never moved
+  std::size_t lists_max = 0;
   std::vector<Lane> lanes;
   std::uint64_t next_ticket = 1;
   TimePoint asked;  // about its health

@@ -9,21 +9,19 @@
 
 #include <cstdint>
 
+#include "agent/stats/cuda/device.h"
 #include "agent/stats/cuda/launch.h"
+#include "agent/stats/cuda/narrow.h"
 #include "agent/stats/cuda/reduce.h"
+#include "agent/stats/cuda/replay.h"
+#include "agent/stats/cuda/wide.h"
 
 namespace statcollect::stats::cuda {
 
-__device__ __forceinline__ void StageVector(Vector* to, const unsigned char* from, int bytes) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
-               : "memory");
-}
-
 template <typename C>
-__device__ __noinline__ void GatherPiece(const Task& task, std::uint64_t piece, Vector* staged) {
+STATCOLLECT_CALL void GatherPiece(const Task& task, std::uint64_t piece, Vector* staged) {
   STATCOLLECT_UNROLL_BY(1)
-  for (int v = static_cast<int>(threadIdx.x % kWarpLanes); v < kPieceVectors; v += kWarpLanes) {
+  for (int v = Lane(); v < kPieceVectors; v += kWarpLanes) {
     GatherVector<C>(task, piece, v, staged + v);
   }
 }
@@ -31,14 +29,14 @@ __device__ __noinline__ void GatherPiece(const Task& task, std::uint64_t piece, 
 // Starts to copy a piece; what the tensor has not got becomes 0. Each lane stages the vectors that it will
 // read.
 template <typename C>
-__device__ __noinline__ void StagePiece(const Task& task, std::uint64_t piece, Vector* staged) {
-  const int lane = static_cast<int>(threadIdx.x % kWarpLanes);
+STATCOLLECT_CALL void StagePiece(const Task& task, std::uint64_t piece, Vector* staged) {
+  const int lane = Lane();
   if (LiesInVectors(task)) {
     const unsigned char* from = PieceBytes<C>(task, piece) + lane * kVectorBytes;
     if ((piece + 1) * kPieceComponents<C> <= task.components) {
       STATCOLLECT_UNROLL
       for (int row = 0; row < kRows; ++row) {
-        StageVector(staged + row * kWarpLanes + lane, from + row * kWarpLanes * kVectorBytes, kVectorBytes);
+        CopyAsync(staged + row * kWarpLanes + lane, from + row * kWarpLanes * kVectorBytes, kVectorBytes);
       }
     } else {
       STATCOLLECT_UNROLL
@@ -46,21 +44,21 @@ __device__ __noinline__ void StagePiece(const Task& task, std::uint64_t piece, V
         const int v = row * kWarpLanes + lane;
         const int bytes = BytesIn<C>(task, piece, v);
         // An address must be valid even if nothing is read from it.
-        StageVector(staged + v, bytes > 0 ? from + row * kWarpLanes * kVectorBytes : task.data, bytes);
+        CopyAsync(staged + v, bytes > 0 ? from + row * kWarpLanes * kVectorBytes : task.data, bytes);
       }
     }
   } else {
     GatherPiece<C>(task, piece, staged);
   }
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  CommitCopies();
 }
 
-__device__ __forceinline__ void AwaitStaged() {
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+STATCOLLECT_WARP void AwaitStaged() {
+  AwaitCopies();
   __syncwarp();
 }
 
-__device__ __forceinline__ const Task& TaskOf(const Launch& launch, std::uint32_t unit) {
+STATCOLLECT_WARP const Task& TaskOf(const Launch& launch, std::uint32_t unit) {
   if (launch.tasks == nullptr) return launch.only;
   std::uint32_t low = 0, high = launch.task_count - 1;
   while (low < high) {
@@ -74,32 +72,36 @@ __device__ __forceinline__ const Task& TaskOf(const Launch& launch, std::uint32_
   return launch.tasks[low];
 }
 
-static __device__ __noinline__ void Publish(const Task& task, UnitSums unit, std::uint32_t width) {
-  PublishResult<DeviceWarp>(task, unit, width);
+static STATCOLLECT_CALL void Publish(const Task& task, UnitSums unit, std::uint32_t width) {
+  PublishResult(task, unit, width);
 }
 
 // Hands a finished unit over; whoever brings a node's last child goes on with the node.
-static __device__ __noinline__ void FinishUnit(const Task& task, std::uint32_t node, UnitSums unit,
-                                               std::uint32_t width) {
+static STATCOLLECT_CALL void FinishUnit(const Task& task, std::uint32_t node, UnitSums unit,
+                                        std::uint32_t width) {
   const std::uint32_t lane = threadIdx.x % kWarpLanes;
   std::uint32_t nodes = task.units, first = 0;  // of the node's level
   while (nodes > 1) {
     const std::size_t at = first + node;
     for (std::uint32_t i = lane; i < width; i += kWarpLanes) task.scratch.sums[at * width + i] = unit.sums[i];
     if (lane == 0) task.scratch.totals[at] = *unit.totals;
-    __threadfence();
     __syncwarp();
     const std::uint32_t parent = node / kNodeChildren, oldest = parent * kNodeChildren;
     const std::uint32_t children = nodes - oldest < kNodeChildren ? nodes - oldest : kNodeChildren;
-    std::uint32_t* ticket = task.scratch.tickets + (first + nodes + parent - task.units);
     std::uint32_t arrived = 0;
-    if (lane == 0) arrived = atomicAdd(ticket, 1u) + 1;
-    arrived = __shfl_sync(DeviceWarp::kAll, arrived, 0);
+    if (lane == 0) {
+      // One lane's fences count for the warp, as barriers stand between them and what the others write and read.
+      std::uint32_t* ticket = task.scratch.tickets + (first + nodes + parent - task.units);
+      __threadfence();
+      arrived = atomicAdd(ticket, 1u) + 1;
+      __threadfence();
+      if (arrived == children) *ticket = 0;  // for the next launch
+    }
+    arrived = FromLane(arrived, 0);
+    __syncwarp();
     if (arrived != children) return;
-    __threadfence();
-    if (lane == 0) *ticket = 0;  // for the next launch
-    CombineNodes<DeviceWarp>(task.scratch.totals + first + oldest,
-                             task.scratch.sums + std::size_t{first + oldest} * width, children, width, unit);
+    CombineNodes(task.scratch.totals + first + oldest,
+                 task.scratch.sums + std::size_t{first + oldest} * width, children, width, unit);
     node = parent;
     first += nodes;
     nodes = (nodes + kNodeChildren - 1) / kNodeChildren;
@@ -109,7 +111,7 @@ static __device__ __noinline__ void FinishUnit(const Task& task, std::uint32_t n
 
 // The tensor's first components, as float64, from its first piece.
 template <typename C>
-__device__ __noinline__ void CopySamples(const Task& task, const Vector* staged) {
+STATCOLLECT_CALL void CopySamples(const Task& task, const Vector* staged) {
   constexpr std::uint32_t n = kVectorComponents<C>;
   for (std::uint32_t v = threadIdx.x % kWarpLanes; v * n < task.sample_count; v += kWarpLanes) {
     const Vector vector = C::Clean(staged[v]);
@@ -121,22 +123,27 @@ __device__ __noinline__ void CopySamples(const Task& task, const Vector* staged)
   }
 }
 
-static __device__ __noinline__ void FlushHeld(SketchSlots sketch, UnitSums unit) {
-  FlushSlots<DeviceWarp>(sketch.slots, sketch.width, unit.sums);
+static STATCOLLECT_CALL void FlushHeld(SketchSlots sketch, UnitSums unit) {
+  FlushSlots(sketch.slots, sketch.width, unit.sums);
 }
+
+// What the lanes have kept of the unit's pieces in range.
+static STATCOLLECT_CALL void AppendLanes(NarrowSums sums, UnitSums unit) { FinishNarrow(sums, unit); }
 
 // The pieces that are not the rule: a tensor's last, or out of range.
 template <typename C>
-__device__ __noinline__ void AppendUnusual(Piece piece, const std::uint64_t* all_keys, SketchSlots sketch,
-                                           UnitSums unit) {
-  const DeviceLanes<LaneKeys<C>> keys = {KeysOf<C>(static_cast<int>(threadIdx.x % kWarpLanes), all_keys)};
+STATCOLLECT_CALL void AppendUnusual(Piece piece, const KernelTables& tables, const float* signs,
+                                    SketchSlots sketch, UnitSums unit) {
+  const LaneKeys keys = KeysOf(tables);
   if constexpr (!C::kWide) {
+    NarrowSums sums;
     if (piece.components < kPieceComponents<C> &&
-        AppendNarrow<C, true, DeviceWarp>(piece, keys, sketch, 0, unit, [] {})) {
-      return FlushHeld(sketch, unit);
+        AddNarrow<C, true>(piece, keys, signs, sketch, 0, &sums, [] {})) {
+      FlushHeld(sketch, unit);
+      return AppendLanes(sums, unit);
     }
   }
-  if constexpr (!C::kAlwaysInRange) AppendWide<C, DeviceWarp>(piece, keys, sketch, unit);
+  if constexpr (!C::kAlwaysInRange) AppendWide<C>(piece, keys, signs, sketch, unit);
 }
 
 // The pieces that a warp works on, in order.
@@ -145,7 +152,7 @@ struct Place {
   std::uint32_t unit;        // in the launch
   std::uint64_t piece, end;  // the unit's next piece, and behind its last
 
-  __device__ __forceinline__ static Place AtUnit(const Launch& launch, std::uint32_t unit) {
+  STATCOLLECT_WARP static Place AtUnit(const Launch& launch, std::uint32_t unit) {
     Place place;
     place.unit = unit;
     place.task = &TaskOf(launch, unit);
@@ -159,13 +166,16 @@ struct Place {
 template <typename C>
 __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     ReduceTensors(const __grid_constant__ Launch launch) {
-  extern __shared__ __align__(16) unsigned char shared[];
   const std::uint32_t warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
-  const WarpMemory own(shared + warp * WarpBytes(launch.width), launch.width);
-  const DeviceLanes<LaneKeys<C>> keys = {KeysOf<C>(static_cast<int>(lane), launch.keys)};
+  if (!IsWanted(launch.only)) return;
+  auto* const signs = reinterpret_cast<float*>(BlockMemory());
+  WriteSigns(*launch.tables, signs);
+  __syncthreads();
+  const WarpMemory own(BlockMemory() + kSignBytes + warp * WarpBytes(launch.width), launch.width);
+  const LaneKeys keys = KeysOf(*launch.tables);
   const std::uint32_t warps = gridDim.x * kBlockWarps;
   const std::uint32_t first_unit = blockIdx.x * kBlockWarps + warp;
-  if (first_unit >= launch.units || !IsWanted(launch.only)) return;
+  if (first_unit >= launch.units) return;
 
   Place now = Place::AtUnit(launch, first_unit);
   if (now.piece < now.end) StagePiece<C>(*now.task, now.piece, own.staged);
@@ -177,6 +187,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     const Place next_unit = last ? now : Place::AtUnit(launch, now.unit + warps);
     bool staged_ahead = false;
     std::uint32_t held = 0;
+    NarrowSums sums;
     while (now.piece < now.end) {
       AwaitStaged();
       const Piece piece = PieceOf<C>(*now.task, now.piece, own.staged);
@@ -192,7 +203,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
       bool done = false;
       if constexpr (!C::kWide) {
         if (piece.components == kPieceComponents<C>) {
-          done = AppendNarrow<C, false, DeviceWarp>(piece, keys, own.sketch, held, own.unit, stage_next);
+          done = AddNarrow<C, false>(piece, keys, signs, own.sketch, held, &sums, stage_next);
           held += done ? 1 : 0;
         }
       }
@@ -201,13 +212,14 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
         held = 0;
       }
       if (!done) {
-        AppendUnusual<C>(piece, launch.keys, own.sketch, own.unit);
+        AppendUnusual<C>(piece, *launch.tables, signs, own.sketch, own.unit);
         stage_next();
       }
     }
     if (!staged_ahead && !last && next_unit.piece < next_unit.end) {  // after an empty tensor
       StagePiece<C>(*next_unit.task, next_unit.piece, own.staged);
     }
+    if constexpr (!C::kWide) AppendLanes(sums, own.unit);
     FinishUnit(*now.task, now.unit - now.task->first_unit, own.unit, launch.width);
     __syncwarp();
     if (last) return;

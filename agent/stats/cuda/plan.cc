@@ -5,7 +5,7 @@
 
 #include "agent/stats/cpu/engine.h"
 #include "agent/stats/cuda/components.h"
-#include "agent/stats/cuda/piece.h"
+#include "agent/stats/cuda/layout.h"
 #include "common/names.h"
 
 namespace statcollect::stats::cuda {

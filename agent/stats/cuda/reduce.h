@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "agent/stats/cuda/piece.h"
-#include "agent/stats/cuda/replay.h"
 #include "agent/stats/cuda/task.h"
 
 namespace statcollect::stats::cuda {
@@ -148,108 +147,64 @@ STATCOLLECT_WARP Totals LoadTotals(const Totals* from) {
 
 // Combines up to 32 neighbours in index order, after Chan, Golub, LeVeque (1983): means relative to the first
 // one's origin, deviations relative to the common mean; sums as butterflies. Overwrites `unit`.
-template <typename Warp>
+STATCOLLECT_WARP void CombineMoments(Moments own, std::int32_t level, int first_lane, Moments& out) {
+  out.count = SumOverLanes(own.count);
+  if (out.count == 0) return;
+  const bool some = own.count != 0;
+  if (some) RaiseLevel(own, level);
+  out.level = level;
+  out.magnitudes = SumOverLanes(own.magnitudes);
+  out.origin = FromLane(own.origin, first_lane);
+  const double distance = (own.origin - out.origin) + own.offset;
+  const auto count = static_cast<double>(own.count);
+  out.offset = SumOverLanes(some ? count * distance : 0.0) / static_cast<double>(out.count);
+  const double deviation = distance - out.offset;
+  out.squared_deviations =
+      SumOverLanes(some ? own.squared_deviations + count * (deviation * deviation) : 0.0);
+}
+
 STATCOLLECT_WARP void CombineNodes(const Totals* totals, const double* sums, std::uint32_t count,
                                    std::uint32_t width, const UnitSums& unit) {
-  typename Warp::template Lanes<Totals> own;
-  typename Warp::template Lanes<std::int32_t> level, first;
-  Warp::ForEach([&](int lane) {
-    own[lane] = Totals();
-    if (static_cast<std::uint32_t>(lane) < count) own[lane] = LoadTotals(totals + lane);
-    const bool some = own[lane].moments.count != 0;
-    level[lane] = some ? own[lane].moments.level : -1;
-    first[lane] = some ? lane : kWarpLanes - 1;
-  });
-  const std::int32_t common_level = Warp::Max(level), first_lane = Warp::Min(first);
-
-  const auto total = [&](std::uint64_t Totals::*member) {
-    typename Warp::template Lanes<std::uint64_t> values;
-    Warp::ForEach([&](int lane) { values[lane] = own[lane].*member; });
-    SumOverLanes<Warp, std::uint64_t>(values);
-    return Warp::Any(values);
-  };
+  const auto lane = static_cast<std::uint32_t>(Lane());
+  Totals own;
+  if (lane < count) own = LoadTotals(totals + lane);
+  const bool some = own.moments.count != 0;
+  const std::int32_t level = __reduce_max_sync(kAllLanes, some ? own.moments.level : -1);
+  const int first_lane = __reduce_min_sync(kAllLanes, some ? Lane() : kWarpLanes - 1);
   Totals out;
-  out.components = total(&Totals::components);
-  out.nan = total(&Totals::nan);
-  out.pos_inf = total(&Totals::pos_inf);
-  out.neg_inf = total(&Totals::neg_inf);
-  out.zero = total(&Totals::zero);
-  out.neg = total(&Totals::neg);
-  out.hash = total(&Totals::hash);
-
-  typename Warp::template Lanes<std::uint64_t> finite;
-  typename Warp::template Lanes<double> min, minus_max, origin, magnitudes;
-  typename Warp::template Lanes<int> source;
-  Warp::ForEach([&](int lane) {
-    Totals& mine = own[lane];
-    const bool some = mine.moments.count != 0;
-    if (some) RaiseLevel(mine.moments, common_level);
-    finite[lane] = mine.moments.count;
-    min[lane] = some ? mine.min : __builtin_huge_val();
-    minus_max[lane] = some ? -mine.max : __builtin_huge_val();
-    origin[lane] = mine.moments.origin;
-    magnitudes[lane] = mine.moments.magnitudes;
-    source[lane] = first_lane;
-  });
-  SumOverLanes<Warp, std::uint64_t>(finite);
-  out.moments.count = Warp::Any(finite);
+  out.components = SumOverLanes(own.components);
+  out.nan = SumOverLanes(own.nan);
+  out.pos_inf = SumOverLanes(own.pos_inf);
+  out.neg_inf = SumOverLanes(own.neg_inf);
+  out.zero = SumOverLanes(own.zero);
+  out.neg = SumOverLanes(own.neg);
+  out.hash = SumOverLanes(own.hash);
+  CombineMoments(own.moments, level, first_lane, out.moments);
+  const double min = MinOverLanes(some ? own.min : __builtin_huge_val());
+  const double minus_max = MinOverLanes(some ? -own.max : __builtin_huge_val());
   if (out.moments.count != 0) {
-    out.moments.level = common_level;
-    out.min = MinOverLanes<Warp>(min);
-    out.max = -MinOverLanes<Warp>(minus_max);
-    SumOverLanes<Warp, double>(magnitudes);
-    out.moments.magnitudes = Warp::Any(magnitudes);
-    const auto base = Warp::template Gather<double>(origin, source);
-    typename Warp::template Lanes<double> distance, weighted, squares;
-    Warp::ForEach([&](int lane) {
-      const Moments& m = own[lane].moments;
-      distance[lane] = (m.origin - base[lane]) + m.offset;
-      weighted[lane] = m.count == 0 ? 0.0 : static_cast<double>(m.count) * distance[lane];
-    });
-    SumOverLanes<Warp, double>(weighted);
-    const double mean = Warp::Any(weighted) / static_cast<double>(out.moments.count);
-    Warp::ForEach([&](int lane) {
-      const Moments& m = own[lane].moments;
-      const double deviation = distance[lane] - mean;
-      squares[lane] =
-          m.count == 0 ? 0.0 : m.squared_deviations + static_cast<double>(m.count) * (deviation * deviation);
-    });
-    SumOverLanes<Warp, double>(squares);
-    out.moments.origin = Warp::Any(base);
-    out.moments.offset = mean;
-    out.moments.squared_deviations = Warp::Any(squares);
+    out.min = min;
+    out.max = -minus_max;
   }
 
   // A lane adds one sum of a part of the children; parts are added in the end.
   const std::uint32_t at_once = width < kWarpLanes ? width : kWarpLanes;
   const std::uint32_t part = at_once;  // children: 32 / (32 / at_once)
   for (std::uint32_t from = 0; from < width; from += at_once) {
-    typename Warp::template Lanes<double> sum;
-    Warp::ForEach([&](int lane) {
-      const auto l = static_cast<std::uint32_t>(lane);
-      const std::uint32_t begin = l / at_once * part;
-      const std::uint32_t end = begin + part < count ? begin + part : count;
-      double result = 0;
-      for (std::uint32_t child = begin; child < end; ++child) {
-        const double value = LoadFresh(sums + child * width + from + l % at_once);
-        const int child_level = LoadFresh(&totals[child].moments.level);
-        result += child_level == common_level ? value : value * RaisingFactor(child_level, common_level);
-      }
-      sum[lane] = result;
-    });
-    for (std::uint32_t mask = kWarpLanes / 2; mask >= at_once; mask /= 2) {
-      const auto other = Warp::template Exchange<double>(sum, static_cast<int>(mask));
-      Warp::ForEach([&](int lane) { sum[lane] += other[lane]; });
+    const std::uint32_t begin = lane / at_once * part;
+    const std::uint32_t end = begin + part < count ? begin + part : count;
+    double sum = 0;
+    for (std::uint32_t child = begin; child < end; ++child) {
+      const double value = LoadFresh(sums + child * width + from + lane % at_once);
+      const int child_level = LoadFresh(&totals[child].moments.level);
+      sum += child_level == level ? value : value * RaisingFactor(child_level, level);
     }
-    Warp::ForEach([&](int lane) {
-      const auto l = static_cast<std::uint32_t>(lane);
-      if (l < at_once) unit.sums[from + l] = sum[lane];
-    });
+    for (std::uint32_t mask = kWarpLanes / 2; mask >= at_once; mask /= 2)
+      sum += Exchanged(sum, static_cast<int>(mask));
+    if (lane < at_once) unit.sums[from + lane] = sum;
   }
-  Warp::ForEach([&](int lane) {
-    if (lane == 0) *unit.totals = out;
-  });
-  Warp::Sync();
+  if (lane == 0) *unit.totals = out;
+  __syncwarp();
 }
 
 }  // namespace statcollect::stats::cuda

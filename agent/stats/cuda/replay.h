@@ -19,44 +19,13 @@
 
 #include <cstdint>
 
-#include "agent/stats/cuda/piece.h"
+#include "agent/stats/cuda/device.h"
+#include "agent/stats/cuda/layout.h"
 #include "agent/stats/cuda/task.h"
 
 namespace statcollect::stats::cuda {
 
-template <typename T>
-STATCOLLECT_WARP T LoadFresh(const T* from) {
-#if defined(__CUDA_ARCH__)
-  return __ldcg(from);  // another multiprocessor wrote it; its first-level cache is not this one's
-#else
-  return *from;
-#endif
-}
-
-STATCOLLECT_WARP std::uint64_t FetchAndIncrement(std::uint64_t* counter) {
-#if defined(__CUDA_ARCH__)
-  return atomicAdd(reinterpret_cast<unsigned long long*>(counter), 1ull);
-#else
-  return __atomic_fetch_add(counter, 1, __ATOMIC_SEQ_CST);
-#endif
-}
-
-// What this thread wrote before is seen by the host before what it writes after.
-STATCOLLECT_WARP void FenceForHost() {
-#if defined(__CUDA_ARCH__)
-  __threadfence_system();
-#else
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
-}
-
-STATCOLLECT_WARP void WriteReady(Record* record, std::uint64_t value) {
-#if defined(__CUDA_ARCH__)
-  *reinterpret_cast<volatile std::uint64_t*>(&record->ready) = value;
-#else
-  __atomic_store_n(&record->ready, value, __ATOMIC_RELEASE);
-#endif
-}
+STATCOLLECT_WARP void WriteReady(Record* record, std::uint64_t value) { StoreForHost(&record->ready, value); }
 
 // Begins row `number`: nobody reads it until its ready is written. One lane.
 STATCOLLECT_WARP Record* BeginRow(const ReplayLog& log, std::uint64_t number, std::uint64_t launch,
@@ -85,39 +54,32 @@ STATCOLLECT_WARP bool IsWanted(const Task& task) {
 }
 
 // Writes a tensor's result for the host: everything else, then `ready`.
-template <typename Warp>
 STATCOLLECT_WARP void PublishResult(const Task& task, const UnitSums& unit, std::uint32_t width) {
+  const auto lane = static_cast<std::uint32_t>(Lane());
   Record* record = task.record;
   std::uint64_t ready = task.ticket;
   if (task.replay != nullptr) {
     const ReplayLog& log = *task.log;
-    typename Warp::template Lanes<std::uint64_t> number;
-    typename Warp::template Lanes<int> first;
-    Warp::ForEach([&](int lane) {
-      number[lane] = lane == 0 ? FetchAndIncrement(&task.log->taken) : 0;
-      first[lane] = 0;
-      if (lane == 0) (void)BeginRow(log, number[lane], task.ticket, task.replay->step);
-    });
-    Warp::Sync();
-    ready = Warp::Any(Warp::template Gather<std::uint64_t>(number, first)) + 1;
-    const std::uint64_t row = (ready - 1) % log.size;
-    record = log.rows + row;
-    double* const samples = log.samples + row * log.samples_each;
-    Warp::ForEach([&](int lane) {
-      for (auto i = static_cast<std::uint32_t>(lane); i < task.sample_count; i += kWarpLanes)
-        samples[i] = LoadFresh(task.samples + i);  // another warp may have written them
-    });
+    std::uint64_t number = 0;
+    if (lane == 0) {
+      number = FetchAndIncrement(&task.log->taken);
+      (void)BeginRow(log, number, task.ticket, task.replay->step);
+    }
+    number = FromLane(number, 0);
+    __syncwarp();  // nobody writes before the row has begun
+    ready = number + 1;
+    record = log.rows + number % log.size;
+    double* const samples = log.samples + number % log.size * log.samples_each;
+    for (std::uint32_t i = lane; i < task.sample_count; i += kWarpLanes)
+      samples[i] = LoadFresh(task.samples + i);  // another warp may have written them
   }
-  Warp::ForEach([&](int lane) {
-    for (auto i = static_cast<std::uint32_t>(lane); i < width; i += kWarpLanes)
-      record->sums[i] = unit.sums[i];
-    if (lane == 0) record->totals = *unit.totals;
-    FenceForHost();
-  });
-  Warp::Sync();
-  Warp::ForEach([&](int lane) {
-    if (lane == 0) WriteReady(record, ready);
-  });
+  for (std::uint32_t i = lane; i < width; i += kWarpLanes) record->sums[i] = unit.sums[i];
+  if (lane == 0) record->totals = *unit.totals;
+  __syncwarp();
+  if (lane == 0) {
+    FenceForHost();  // of what all lanes wrote
+    WriteReady(record, ready);
+  }
 }
 
 }  // namespace statcollect::stats::cuda

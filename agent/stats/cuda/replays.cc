@@ -19,13 +19,19 @@ Status TooManyGraphs(const std::string& what) {
           "observe a CUDA tensor in a graph: more than " + what + " in live graphs"};
 }
 
-// A row as it was when it held what row `number` is to hold.
-struct Row {
-  Record record;
-  std::vector<double> samples;
-};
-
 }  // namespace
+
+// Rows of the log as they were when they held what they are to hold.
+struct CudaEngine::Rows {
+  struct Row {
+    Record record;
+    std::vector<double> samples;
+    Graphs::Launched of;
+  };
+  std::vector<Row> rows;
+  std::uint64_t missed = 0;  // rows that were overwritten, or of graphs that are gone
+  bool failed = false;       // the device
+};
 
 Status CudaEngine::OpenGraphs(Pool& pool) {
   if (pool.graphs != nullptr) return Status::Ok();
@@ -33,7 +39,8 @@ Status CudaEngine::OpenGraphs(Pool& pool) {
   const auto fill = [&]() -> Status {
     const int device = pool.device;
     const auto allocate = [&](bool on_device, std::size_t bytes, auto** out) -> Status {
-      const auto memory = Allocate(device, on_device, bytes);
+      const auto memory =
+          on_device ? api_->AllocateOnDevice(device, bytes) : api_->AllocateOnHost(device, bytes);
       if (memory.ok()) *out = static_cast<std::remove_reference_t<decltype(*out)>>(*memory);
       return memory.status();
     };
@@ -123,7 +130,7 @@ Status CudaEngine::AddToGraph(const CpuTensor& tensor, int device, void* stream,
   const auto lane = ReplayLaneFor(pool, stream, *capture);
   if (!lane.ok()) return lane.status();
   Launch launch;
-  launch.keys = reinterpret_cast<const std::uint64_t*>(pool.keys);
+  launch.tables = pool.tables;
   launch.units = task.units;
   launch.width = LaunchWidth(sketch);
   task.sample_count =
@@ -152,75 +159,79 @@ std::vector<int> CudaEngine::ReplayDevices() {
 
 bool CudaEngine::MarkReplays(int device, void* stream, const ReplayControl& now, std::uint64_t number) {
   Pool& pool = PoolOf(device);
-  MutexLock lock(pool.mutex);
-  if (!CheckOpen(pool).ok() || !pool.has_graphs()) return false;
+  Mark mark;
+  {
+    MutexLock lock(pool.mutex);
+    if (!CheckOpen(pool).ok() || !pool.has_graphs()) return false;
+    mark = {pool.graphs->control, pool.graphs->log, now, number};  // where they are for good
+  }
   void* const in = api_->IsCapturing(device, stream) ? api_->OwnStream(device) : stream;
-  const Status marked = api_->EnqueueMark(device, {pool.graphs->control, pool.graphs->log, now, number}, in);
-  if (!marked.ok()) pool.failure = marked;
-  return marked.ok();
+  const Status marked = api_->EnqueueMark(device, mark, in);
+  if (marked.ok()) return true;
+  const Status health = api_->Health(device);
+  MutexLock lock(pool.mutex);
+  if (pool.failure.ok()) pool.failure = health;
+  return false;
+}
+
+bool CudaEngine::ReadRows(Pool& pool, Rows* rows) const {
+  MutexLock lock(pool.mutex);
+  if (pool.graphs == nullptr) return false;
+  Graphs& graphs = *pool.graphs;
+  rows->failed = !pool.failure.ok();
+  const std::uint64_t size = options_.records;
+  while (rows->rows.size() < kRowsBatch) {
+    Record& at = graphs.rows[graphs.read % size];
+    const std::uint64_t ready = std::atomic_ref(at.ready).load(std::memory_order_acquire);
+    if (ready <= graphs.read) break;  // not there, or just being written
+    if (ready == graphs.read + 1) {
+      Rows::Row row;
+      std::memcpy(static_cast<void*>(&row.record), &at, sizeof(Record));
+      const auto launch = graphs.launches.find(row.record.launch);
+      const bool known = launch != graphs.launches.end();
+      if (known) row.of = launch->second;
+      if (row.of.samples > 0) {
+        const double* const samples = graphs.samples + graphs.read % size * options_.samples;
+        row.samples.assign(samples, samples + row.of.samples);
+      }
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (std::atomic_ref(at.ready).load(std::memory_order_relaxed) == ready) {
+        ++graphs.read;
+        if (known || row.record.launch == 0) {
+          rows->rows.push_back(std::move(row));
+        } else {
+          ++rows->missed;
+        }
+        continue;
+      }
+    }
+    // A later row stands here, or is about to: the oldest that may still be whole comes next.
+    const std::uint64_t newest = std::max(ready - 1, graphs.read + size);
+    rows->missed += newest - size + 1 - graphs.read;
+    graphs.read = newest - size + 1;
+    break;
+  }
+  return rows->rows.size() == kRowsBatch || rows->missed > 0;
 }
 
 void CudaEngine::PollReplays(Pool& pool, ReplayListener* listener) {
-  std::vector<Row> rows;
-  std::vector<Graphs::Launched> of;
   std::vector<double> sketch;
   bool more = true;
   while (more) {
-    rows.clear();
-    of.clear();
-    std::uint64_t missed = 0;
-    bool failed = false;
-    {
-      MutexLock lock(pool.mutex);
-      if (pool.graphs == nullptr) return;
-      Graphs& graphs = *pool.graphs;
-      failed = !pool.failure.ok();
-      const std::uint64_t size = options_.records;
-      while (rows.size() < kRowsBatch) {
-        Record& at = graphs.rows[graphs.read % size];
-        const std::uint64_t ready = std::atomic_ref(at.ready).load(std::memory_order_acquire);
-        if (ready <= graphs.read) break;  // not there, or just being written
-        if (ready == graphs.read + 1) {
-          Row row;
-          std::memcpy(static_cast<void*>(&row.record), &at, sizeof(Record));
-          const auto launch = graphs.launches.find(row.record.launch);
-          const bool known = launch != graphs.launches.end();
-          if (known && launch->second.samples > 0) {
-            const double* const samples = graphs.samples + graphs.read % size * options_.samples;
-            row.samples.assign(samples, samples + launch->second.samples);
-          }
-          std::atomic_thread_fence(std::memory_order_acquire);
-          if (std::atomic_ref(at.ready).load(std::memory_order_relaxed) == ready) {
-            ++graphs.read;
-            if (!known && row.record.launch != 0) {
-              ++missed;
-              continue;
-            }
-            rows.push_back(std::move(row));
-            of.push_back(known ? launch->second : Graphs::Launched());
-            continue;
-          }
-        }
-        // A later row stands here, or is about to: the oldest that may still be whole comes next.
-        const std::uint64_t newest = std::max(ready - 1, graphs.read + size);
-        missed += newest - size + 1 - graphs.read;
-        graphs.read = newest - size + 1;
-        break;
-      }
-      more = rows.size() == kRowsBatch || missed > 0;
-    }
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const Record& record = rows[i].record;
+    Rows read;
+    more = ReadRows(pool, &read);
+    for (const Rows::Row& row : read.rows) {
+      const Record& record = row.record;
       if (record.launch == 0) {
         listener->Marked(pool.device, record.step);
         continue;
       }
-      sketch.resize(of[i].sketch);
-      const TensorStats stats = FinishRecord(record.totals, record.sums, of[i].numel, sketch);
-      listener->Replayed(of[i].cookie, record.step, stats, sketch, rows[i].samples);
+      sketch.resize(row.of.sketch);
+      const TensorStats stats = FinishRecord(record.totals, record.sums, row.of.numel, sketch);
+      listener->Replayed(row.of.cookie, record.step, stats, sketch, row.samples);
     }
-    if (missed > 0) listener->Missed(pool.device, missed);
-    if (failed && !more) listener->Failed(pool.device);
+    if (read.missed > 0) listener->Missed(pool.device, read.missed);
+    if (read.failed && !more) listener->Failed(pool.device);
   }
 }
 

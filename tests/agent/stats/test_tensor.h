@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <random>
 #include <span>
@@ -158,46 +159,65 @@ inline std::uint64_t ReferenceSplitMix(std::uint64_t z) {
   z ^= z >> 31;
   return z;
 }
-inline std::uint32_t ReferenceGroupBits(std::uint64_t group) {
-  const std::uint64_t mix = ReferenceSplitMix((group / 2 + 1) * 0x9e3779b97f4a7c15ull);
-  return static_cast<std::uint32_t>(group % 2 == 0 ? mix % (1ull << 32) : mix / (1ull << 32));
+inline std::uint64_t ReferenceSplitMixOutput(std::uint64_t seed, std::uint64_t n) {
+  return ReferenceSplitMix(seed + (n + 1) * 0x9e3779b97f4a7c15ull);
 }
 
-inline std::uint64_t ReferenceHash(const ReferenceComponents& components, std::uint64_t first = 0) {
+// `index(i)`: of component i in the logical tensor.
+using ReferenceIndex = std::function<std::uint64_t(std::uint64_t)>;
+
+// Byte by byte: a byte at position p of the packed logical tensor is worth 2^(8 * (p % 4)) of its word.
+inline std::uint64_t ReferenceHash(const ReferenceComponents& components, const ReferenceIndex& index) {
   std::uint64_t hash = 0;
-  const std::size_t group_bytes = 16 * components.component_bytes;
-  for (std::size_t at = 0; at < components.bytes.size(); at += group_bytes) {
-    const std::uint64_t group = first / 16 + at / group_bytes;
-    const std::uint64_t factor =
-        ReferenceSplitMix(0x53544154424c4f43ull + (group / 16 + 1) * 0x9e3779b97f4a7c15ull) | 1;
-    for (std::size_t pair = 0; pair < group_bytes / 8; ++pair) {
-      std::uint64_t words[2] = {0, 0};
-      for (std::size_t b = 0; b < 8; ++b) {
-        const std::size_t from = at + 8 * pair + b;
-        if (from < components.bytes.size()) {
-          words[b / 4] += static_cast<std::uint64_t>(components.bytes[from]) << (8 * (b % 4));
-        }
-      }
-      const std::uint64_t place = group % 16 * group_bytes / 8 + pair;
-      const std::uint64_t key =
-          ReferenceSplitMix(0x5354415448415348ull + (place + 1) * 0x9e3779b97f4a7c15ull);
-      const std::uint64_t x = (words[0] + key) % (1ull << 32), y = (words[1] + (key >> 32)) % (1ull << 32);
-      hash += factor * (x * y + x + y * (1ull << 32));
-    }
+  for (std::size_t at = 0; at < components.bytes.size(); ++at) {
+    const std::uint64_t component = at / components.component_bytes;
+    const std::uint64_t position =
+        index(component) * components.component_bytes + at % components.component_bytes;
+    const std::uint64_t word = position / 4;
+    const std::uint64_t key = ReferenceSplitMixOutput(0x5354415448415348ull, word % 512) % (1ull << 32) | 1;
+    const std::uint64_t factor = ReferenceSplitMixOutput(0x53544154424c4f43ull, word / 512) | 1;
+    hash += factor * key * (static_cast<std::uint64_t>(components.bytes[at]) << (8 * (position % 4)));
   }
   return hash;
 }
+inline std::uint64_t ReferenceHash(const ReferenceComponents& components, std::uint64_t first = 0) {
+  return ReferenceHash(components, [&](std::uint64_t i) { return first + i; });
+}
+
+// Product in the field of eight elements, modulo x^3 + x + 1, by shift and add.
+inline unsigned ReferenceFieldProduct(unsigned a, unsigned b) {
+  unsigned product = 0;
+  for (; b != 0; b /= 2) {
+    if (b % 2 != 0) product ^= a;
+    a *= 2;
+    if (a >= 8) a ^= 11;
+  }
+  return product;
+}
 
 inline std::vector<long double> ReferenceSketch(const ReferenceComponents& components, std::uint32_t width,
-                                                std::uint64_t first = 0) {
+                                                const ReferenceIndex& index) {
   std::vector<long double> sums(width, 0);
-  for (std::size_t i = 0; i < components.values.size(); ++i) {
-    if (!std::isfinite(components.values[i])) continue;
-    const std::uint32_t bits = ReferenceGroupBits((first + i) / 16);
-    const bool minus = ((bits >> (i % 16)) & 1) != 0;
-    sums[(bits >> 16) % width] += minus ? -components.values[i] : components.values[i];
+  for (std::size_t c = 0; c < components.values.size(); ++c) {
+    if (!std::isfinite(components.values[c])) continue;
+    const std::uint64_t i = index(c);
+    const auto lane = static_cast<unsigned>(i % 16);
+    const std::uint64_t group = i / 16, block = group / 128, fold = group % 16;
+    const auto row = static_cast<unsigned>(group / 16 % 8);
+    const std::uint64_t mix = ReferenceSplitMixOutput(0x53544154534b4554ull, 4 * block + fold / 4);
+    const auto bits = static_cast<unsigned>(mix / (1ull << (16 * (fold % 4))) % 65536);
+    const unsigned rotation = bits % 16, bank = bits / 16 % (width / 16), frame = bits / 256 % 8;
+    const unsigned hadamard_row = ReferenceFieldProduct(frame, 1 + lane % 7) ^ (lane / 2 % 8);
+    int minus = bits >= 32768 ? 1 : 0;
+    for (unsigned both = hadamard_row & row; both != 0; both /= 2) minus += static_cast<int>(both % 2);
+    if (row == lane % 8) ++minus;
+    sums[16 * bank + (lane + rotation) % 16] += minus % 2 != 0 ? -components.values[c] : components.values[c];
   }
   return sums;
+}
+inline std::vector<long double> ReferenceSketch(const ReferenceComponents& components, std::uint32_t width,
+                                                std::uint64_t first = 0) {
+  return ReferenceSketch(components, width, [&](std::uint64_t i) { return first + i; });
 }
 
 struct ReferenceStats {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <optional>
 #include <thread>
+#include <type_traits>
 
 #include "tests/agent/stats/test_tensor.h"
 
@@ -63,12 +64,61 @@ double InOrder(const double (&lanes)[16]) {
   return sum;
 }
 
+// What fold `fold` of block `block` of the sketch does with its rows, from the definition in fingerprint.h.
+struct ReferenceFold {
+  unsigned rotation, bank, frame;
+  bool minus;
+
+  ReferenceFold(std::uint64_t block, std::uint64_t fold, std::uint32_t width) {
+    const std::uint64_t mix = ReferenceSplitMixOutput(0x53544154534b4554ull, 4 * block + fold / 4);
+    const auto bits = static_cast<unsigned>(mix / (1ull << (16 * (fold % 4))) % 65536);
+    rotation = bits % 16, bank = bits / 16 % (width / 16), frame = bits / 256 % 8, minus = bits >= 32768;
+  }
+  bool RowMinus(unsigned row, unsigned lane) const {
+    unsigned minus_signs = row == lane % 8 ? 1 : 0;
+    unsigned both = (ReferenceFieldProduct(frame, 1 + lane % 7) ^ (lane / 2 % 8)) & row;
+    for (; both != 0; both /= 2) minus_signs += both % 2;
+    return minus_signs % 2 != 0;
+  }
+};
+
+// Sketch of components [begin, end), which begin with a block: rows of a fold added in order, folds in order,
+// each sum as the half before the rotation wraps and the one after, of type T within a block; what is not
+// finite counts as 0.
+template <typename T>
+std::vector<double> SketchOfChunk(const std::vector<double>& x, std::size_t begin, std::size_t end,
+                                  std::uint32_t width) {
+  std::vector<std::array<double, 2>> totals(width, std::array<double, 2>{});
+  for (std::size_t block = begin; block < end; block += 2048) {
+    std::vector<std::array<T, 2>> halves(width, std::array<T, 2>{});
+    if constexpr (std::is_same_v<T, double>) halves = totals;
+    for (std::size_t fold = 0; fold < 16 && block + 16 * fold < end; ++fold) {
+      const ReferenceFold of(block / 2048, fold, width);
+      for (unsigned lane = 0; lane < 16; ++lane) {
+        T sum = 0;
+        for (unsigned row = 0; row < 8; ++row) {
+          const std::size_t i = block + 256 * row + 16 * fold + lane;
+          const T value = i < end && std::isfinite(x[i]) ? static_cast<T>(x[i]) : T{0};
+          sum += of.RowMinus(row, lane) ? -value : value;
+        }
+        halves[16 * of.bank + (lane + of.rotation) % 16][(lane + of.rotation) / 16] += of.minus ? -sum : sum;
+      }
+    }
+    for (std::uint32_t i = 0; i < width; ++i) {
+      if constexpr (std::is_same_v<T, double>) totals[i] = {};
+      for (int half : {0, 1}) totals[i][half] += static_cast<double>(halves[i][half]);
+    }
+  }
+  std::vector<double> sums;
+  for (const auto& total : totals) sums.push_back(total[0] + total[1]);
+  return sums;
+}
+
 // The float64 path of cpu/kernels.h. No scaling: values must be of ordinary magnitude.
 ScalarSums Float64Chunk(const std::vector<double>& x, std::size_t begin, std::size_t end,
                         std::uint32_t width) {
   ScalarSums chunk;
   double lanes[4][16] = {};
-  std::vector<std::array<double, 16>> sums(width, std::array<double, 16>{});
   std::optional<double> shift;
   for (std::size_t i = begin; i < end; ++i) {
     if (!std::isfinite(x[i])) continue;
@@ -79,14 +129,8 @@ ScalarSums Float64Chunk(const std::vector<double>& x, std::size_t begin, std::si
     lanes[1][i % 16] += shifted * shifted;
     lanes[2][i % 16] += std::fabs(x[i]);
     lanes[3][i % 16] += x[i] * x[i];
-    const std::uint32_t bits = ReferenceGroupBits(i / 16);
-    sums[(bits >> 16) % width][i % 16] += ((bits >> (i % 16)) & 1) != 0 ? -x[i] : x[i];
   }
-  for (const auto& sum : sums) {
-    double total = 0;
-    for (const double lane : sum) total += lane;
-    chunk.sketch.push_back(total);
-  }
+  chunk.sketch = SketchOfChunk<double>(x, begin, end, width);
   if (chunk.count == 0) return chunk;
   chunk.magnitudes = InOrder(lanes[2]);
   chunk.squares = InOrder(lanes[3]);
@@ -94,24 +138,27 @@ ScalarSums Float64Chunk(const std::vector<double>& x, std::size_t begin, std::si
   return chunk;
 }
 
-// Sums over a chunk with spans and chains in float32: f(x) of each value, by lane.
+// Sums over a chunk, the rows of a fold and the folds of a block in float32: f(x) of each value, by lane.
 template <typename Add>
 void Float32Lanes(const std::vector<float>& x, double (&lanes)[16], const Add& add) {
-  for (std::size_t span = 0, end; span < x.size(); span = end) {
-    end = std::min(x.size(), span + 512);
-    if (end - span > 64) end -= (end - span) % 64;
-    float chains[4][16] = {};
-    for (std::size_t i = span; i < end; ++i) {
-      float& sum = chains[(i - span) / 16 % 4][i % 16];
-      sum = add(sum, x[i]);
-    }
-    for (int l = 0; l < 16; ++l) {
-      lanes[l] += static_cast<double>((chains[0][l] + chains[1][l]) + (chains[2][l] + chains[3][l]));
+  for (std::size_t block = 0; block < x.size(); block += 2048) {
+    for (std::size_t lane = 0; lane < 16; ++lane) {
+      std::vector<float> folds(16, 0.0f);
+      for (std::size_t i = block + lane; i < std::min(x.size(), block + 2048); i += 16) {
+        float& sum = folds[i / 16 % 16];
+        sum = add(sum, x[i]);
+      }
+      while (folds.size() > 1) {
+        std::vector<float> pairs;
+        for (std::size_t f = 0; f < folds.size(); f += 2) pairs.push_back(folds[f] + folds[f + 1]);
+        folds = pairs;
+      }
+      lanes[lane] += static_cast<double>(folds[0]);
     }
   }
 }
 
-// The float32 path of cpu/kernels.h; nothing if the chunk is none for it.
+// The float32 path of cpu/kernels.h; empty if it does not apply to the chunk.
 std::optional<ScalarSums> Float32Chunk(const std::vector<double>& values, std::size_t begin, std::size_t end,
                                        std::uint32_t width) {
   std::vector<float> x;
@@ -138,20 +185,7 @@ std::optional<ScalarSums> Float32Chunk(const std::vector<double>& values, std::s
     Float32Lanes(x, shifted_squares, [&](float s, float v) { return std::fmaf(v - shift, v - shift, s); });
     chunk.SetDeviations(shift, InOrder(shifted), InOrder(shifted_squares));
   }
-  std::vector<std::array<float, 16>> rows(width, std::array<float, 16>{});
-  for (std::size_t i = begin; i < end; ++i) {
-    const std::uint32_t bits = ReferenceGroupBits(i / 16);
-    const float v = x[i - begin];
-    rows[(bits >> 16) % width][i % 16] += ((bits >> (i % 16)) & 1) != 0 ? -v : v;
-  }
-  for (const auto& row : rows) {
-    double lanes[16];
-    std::copy(row.begin(), row.end(), lanes);
-    for (int half = 8; half > 0; half /= 2) {
-      for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-    }
-    chunk.sketch.push_back(lanes[0]);
-  }
+  chunk.sketch = SketchOfChunk<float>(values, begin, end, width);
   return chunk;
 }
 
@@ -169,7 +203,7 @@ bool OnTheFloat32Path(DType dtype) {
   }
 }
 
-// No vectors, no blocks: the orders of summation as cpu/kernels.h and cpu/engine.h tell them.
+// No vectors, no blocks: the orders of summation from cpu/kernels.h and cpu/engine.h.
 ScalarResult ReduceScalar(DType dtype, const std::vector<double>& x, std::uint32_t width) {
   ScalarSums all;
   all.sketch.assign(width, 0.0);

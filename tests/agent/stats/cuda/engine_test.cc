@@ -2,83 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <random>
 #include <vector>
 
-#include "agent/stats/cuda/engine.h"
-#include "tests/agent/stats/cuda/fake_cuda.h"
-#include "tests/agent/stats/test_tensor.h"
+#include "tests/agent/stats/cuda/engine_fixture.h"
 
 namespace statcollect::stats::cuda {
 namespace {
-
-using std::chrono::milliseconds;
-
-void* const kStreamA = reinterpret_cast<void*>(0x100);
-void* const kStreamB = reinterpret_cast<void*>(0x200);
-void* const kStreamC = reinterpret_cast<void*>(0x300);
-
-class CudaEngineTest : public ::testing::Test {
- protected:
-  static constexpr std::int32_t kLowest = -20;
-  static constexpr std::uint32_t kBins = 30;  // so that some numbers lie beyond
-
-  struct Answer {
-    TensorStats stats;
-    std::vector<double> sketch = std::vector<double>(16);
-    std::vector<double> samples = std::vector<double>(8);
-    std::uint32_t sample_count = 0;
-    int ended = 0;
-    Status status;
-    std::vector<std::uint64_t> exponents = {};  // as many as asked for
-  };
-
-  void Make(std::uint32_t records = 8, std::uint32_t lanes = 2) {
-    engine_ = std::make_unique<CudaEngine>(EngineOptions{.sketch = 16,
-                                                         .samples = 8,
-                                                         .exponent_lowest = kLowest,
-                                                         .exponents = kBins,
-                                                         .records = records,
-                                                         .lanes = lanes},
-                                           std::make_unique<FakeCudaApi>(device_));
-    ASSERT_TRUE(engine_->Open(0).ok());
-  }
-  Status Enqueue(const TestTensor& tensor, void* stream, Answer& answer) {
-    return engine_->Enqueue(
-        tensor.View(), 0, stream,
-        {&answer.stats, answer.sketch, answer.samples, &answer.sample_count, answer.exponents}, &answer);
-  }
-  // How many were refused; their answers hold why.
-  std::size_t EnqueueList(const std::vector<TestTensor>& tensors, void* stream,
-                          std::vector<Answer>& answers) {
-    std::vector<CudaEngine::Item> items;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      Answer& answer = answers[i];
-      items.push_back({tensors[i].View(),
-                       {&answer.stats, answer.sketch, answer.samples, &answer.sample_count, answer.exponents},
-                       &answer});
-    }
-    std::size_t refused = 0;
-    engine_->EnqueueList(items, 0, stream, [&](void* cookie, const Status& status) {
-      static_cast<Answer*>(cookie)->status = status;
-      ++refused;
-    });
-    return refused;
-  }
-  std::size_t Poll() {
-    now_ += milliseconds(1);
-    return engine_->Poll(now_, End);
-  }
-  static void End(void* cookie, const Status& status) {
-    ++static_cast<Answer*>(cookie)->ended;
-    static_cast<Answer*>(cookie)->status = status;
-  }
-
-  const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
-  std::unique_ptr<CudaEngine> engine_;
-  CudaEngine::TimePoint now_{};
-  std::mt19937_64 random_{1};
-};
 
 TEST_F(CudaEngineTest, GivesEachTensorItsOwnResult) {
   Make(64);
@@ -102,6 +33,33 @@ TEST_F(CudaEngineTest, GivesEachTensorItsOwnResult) {
     const Computed cpu = Compute(tensors[i], 0, 8);
     answers[i].samples.resize(answers[i].sample_count);
     EXPECT_EQ(answers[i].samples, cpu.samples);
+  }
+}
+
+// The host polls between any two steps of the kernels.
+TEST_F(CudaEngineTest, WhatIsReadWhileKernelsRunIsComplete) {
+  Make(64);
+  const TestTensor tensor = RandomNumbers(DType::kF32, {5000}, random_);
+  const Computed cpu = Compute(tensor, 0, 8);
+  const Emulated expected = Emulate(tensor.View(), 16);
+  for (int round = 0; round < 40; ++round) {
+    Answer answer;
+    answer.exponents.resize(kBins);
+    ASSERT_TRUE(Enqueue(tensor, kStreamA, answer).ok());
+    const auto poll = [&] {
+      const bool before = answer.ended != 0;
+      (void)Poll();
+      if (before || answer.ended == 0) return;
+      EXPECT_EQ(answer.stats, expected.stats);
+      EXPECT_EQ(answer.sketch, expected.sketch);
+      EXPECT_EQ(answer.samples, cpu.samples);
+      EXPECT_EQ(answer.exponents, ExponentsOf(tensor, kLowest, kBins));
+    };
+    cuda_shim::Meanwhile(poll);
+    device_->RunAll();
+    cuda_shim::Meanwhile({});
+    poll();
+    EXPECT_EQ(answer.ended, 1);
   }
 }
 
@@ -168,12 +126,12 @@ TEST_F(CudaEngineTest, ListsThatAreTooLongTakeSeveralLaunches) {
 }
 
 TEST_F(CudaEngineTest, ListsBeyondWhatMayBeInFlightGoOneByOneAndThenAreRefused) {
-  Make(12 + CudaEngine::kLists * 2);
+  Make(12 + CudaEngine::kListsMax * 2);
   std::vector<TestTensor> pair;
   for (int i = 0; i < 2; ++i) pair.push_back(RandomNumbers(DType::kF16, {9}, random_));
-  std::vector<std::vector<Answer>> answers(CudaEngine::kLists + 6, std::vector<Answer>(2));
+  std::vector<std::vector<Answer>> answers(CudaEngine::kListsMax + 6, std::vector<Answer>(2));
   for (auto& each : answers) EXPECT_EQ(EnqueueList(pair, kStreamA, each), 0u);
-  EXPECT_EQ(device_->launches, CudaEngine::kLists + 2 * 6);
+  EXPECT_EQ(device_->launches, CudaEngine::kListsMax + 2 * 6);
   std::vector<Answer> last(2);
   EXPECT_EQ(EnqueueList(pair, kStreamA, last), 2u) << "no record left";
   EXPECT_EQ(last[0].status.code(), Code::kResourceExhausted);
@@ -278,12 +236,12 @@ TEST_F(CudaEngineTest, EndsEveryFlightOnceWhenTheDeviceFails) {
   EXPECT_EQ(late.ended, 0);
 }
 
-TEST_F(CudaEngineTest, StopsWhenALaunchFails) {
+TEST_F(CudaEngineTest, StopsWhenALaunchFailsAndTheDeviceHas) {
   Make();
   const TestTensor tensor = RandomNumbers(DType::kF32, {100}, random_);
   Answer before, failed;
   ASSERT_TRUE(Enqueue(tensor, kStreamA, before).ok());
-  device_->launch = Status(Code::kInternal, "an illegal memory access");
+  device_->launch = device_->health = Status(Code::kInternal, "an illegal memory access");
   EXPECT_EQ(Enqueue(tensor, kStreamA, failed).code(), Code::kInternal);
   EXPECT_EQ(Poll(), 0u);
   EXPECT_EQ(before.ended, 1);
@@ -317,13 +275,6 @@ TEST_F(CudaEngineTest, GivesItsMemoryBackUnlessADeviceMayStillWriteIt) {
   engine_.reset();
   EXPECT_FALSE(device_->allocations.empty());
   device_->RunAll();  // writes memory that is still there
-}
-
-// What the CPU counts.
-std::vector<std::uint64_t> ExponentsOf(const TestTensor& tensor, std::int32_t lowest, std::uint32_t bins) {
-  std::vector<std::uint64_t> counts(bins);
-  CountExponents(tensor.View(), lowest, counts);
-  return counts;
 }
 
 TEST_F(CudaEngineTest, CountsExponentsWhereAskedForAsTheCpuDoes) {

@@ -1,9 +1,10 @@
 // A CUDA device made of host code: streams are queues of launches, which run when the test says so, with the
-// engine's own arithmetic. Streams are captured into graphs, which are replayed into streams.
+// shipped kernels (shim/cuda_shim.h). Streams are captured into graphs, which are replayed into streams.
 #ifndef STATCOLLECT_TESTS_AGENT_STATS_CUDA_FAKE_CUDA_H_
 #define STATCOLLECT_TESTS_AGENT_STATS_CUDA_FAKE_CUDA_H_
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdlib>
 #include <deque>
 #include <functional>
@@ -18,6 +19,7 @@
 
 #include "agent/stats/cuda/cuda_api.h"
 #include "tests/agent/stats/cuda/emulation.h"
+#include "tests/agent/stats/cuda/kernels_on_host.h"
 
 namespace statcollect::stats::cuda {
 
@@ -31,7 +33,32 @@ struct FakeDevice {
   }
 
   std::mutex mutex;
-  Status open, launch, health;
+  // What calls return: launch, of everything that is enqueued; launch_only, of statistics; exponents, of their kernel.
+  Status open, launch, launch_only, exponents, health;
+  // The stream's queue is full: whoever enqueues in it waits, as with CUDA, until Unblock.
+  void Block(void* stream) {
+    std::lock_guard lock(mutex);
+    full = stream;
+  }
+  void AwaitBlocked(int threads) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return blocked >= threads; });
+  }
+  void Unblock() {
+    std::lock_guard lock(mutex);
+    full = nullptr;
+    changed.notify_all();
+  }
+  void AwaitRoom(void* stream, std::unique_lock<std::mutex>& lock) {
+    if (full == nullptr || full != stream) return;
+    ++blocked;
+    changed.notify_all();
+    changed.wait(lock, [&] { return full != stream; });
+    --blocked;
+  }
+  std::condition_variable changed;
+  void* full = nullptr;
+  int blocked = 0;  // threads
   // A launch, or a copy, mark or latch that is made when its turn comes.
   struct Entry {
     DType dtype = DType::kUnspecified;
@@ -121,16 +148,16 @@ struct FakeDevice {
   }
 
   static void Run(DType dtype, const Launch& launch) {
-    if (!IsWanted(launch.only)) return;
-    if (launch.tasks == nullptr) return Run(dtype, launch, launch.only);
-    std::uint32_t unit = 0;
-    for (std::uint32_t i = 0; i < launch.task_count; ++i) {
-      if (launch.tasks[i].first_unit != unit) std::abort();
-      unit += launch.tasks[i].units;
+    if (launch.tasks != nullptr) {
+      std::uint32_t unit = 0;
+      for (std::uint32_t i = 0; i < launch.task_count; ++i) {
+        if (launch.tasks[i].first_unit != unit) std::abort();
+        unit += launch.tasks[i].units;
+      }
+      if (unit != launch.units) std::abort();
+      CheckDisjoint(launch);
     }
-    if (unit != launch.units) std::abort();
-    CheckDisjoint(launch);
-    for (std::uint32_t i = launch.task_count; i-- > 0;) Run(dtype, launch, launch.tasks[i]);  // in any order
+    RunKernel(dtype, launch);
   }
 
   // Tensors of one launch are computed at the same time: nothing of their scratch may be shared.
@@ -152,27 +179,6 @@ struct FakeDevice {
       if (begin < end) std::abort();
       end = its_end;
     }
-  }
-
-  static void Run(DType dtype, const Launch& launch, const Task& task) {
-    WithComponent(dtype, [&](auto component) {
-      using C = decltype(component);
-      WarpEmulation<C> warp(launch.width);
-      for (std::uint32_t i = 0; i < task.sample_count; ++i) {
-        const auto v = static_cast<int>(i / kVectorComponents<C>),
-                   j = static_cast<int>(i % kVectorComponents<C>);
-        Vector vector;
-        GatherVector<C>(task, 0, v, &vector);
-        task.samples[i] = static_cast<double>(C::Value(C::Clean(vector), j));
-      }
-      Record result{};
-      for (std::uint32_t unit = task.units; unit-- > 0;) {
-        warp.ReduceUnit(task, unit);
-        warp.Finish(task, unit, &result);
-      }
-      if (result.ready != 1) std::abort();
-      PublishResult<HostWarp>(task, {&result.totals, result.sums}, launch.width);
-    });
   }
 };
 
@@ -203,15 +209,17 @@ class FakeCudaApi final : public CudaApi {
     return Status::Ok();
   }
   Status EnqueueMark(int, const Mark& mark, void* stream) noexcept override {
-    return Note([mark] { WriteMark(mark); }, stream);
+    return Note([mark] { RunKernel(mark); }, stream);
   }
   Status EnqueueLatch(int, ReplayControl* to, const ReplayControl* from, void* stream) noexcept override {
-    return Note([to, from] { *to = *from; }, stream);
+    return Note([to, from] { RunLatch(to, from); }, stream);
   }
   void* OwnStream(int) noexcept override { return &device_->own; }
   Status Enqueue(int, DType dtype, const Launch& launch, void* stream) noexcept override {
-    std::lock_guard lock(device_->mutex);
+    std::unique_lock lock(device_->mutex);
+    device_->AwaitRoom(stream, lock);
     if (!device_->launch.ok()) return device_->launch;
+    if (!device_->launch_only.ok()) return device_->launch_only;
     if (const auto captured = device_->capturing.find(stream); captured != device_->capturing.end()) {
       if (launch.tasks != nullptr) std::abort();  // they would be read at each replay
       captured->second->entries.push_back(
@@ -237,8 +245,9 @@ class FakeCudaApi final : public CudaApi {
   }
   Status EnqueueExponents(int, DType dtype, const ExponentLaunch& launch, void* stream) noexcept override {
     if (device_->capturing.contains(stream)) std::abort();  // its row would be written at each replay
+    if (!device_->exponents.ok()) return device_->exponents;
     ++device_->exponent_launches;
-    return Note([dtype, launch] { EmulateExponents(dtype, launch); }, stream);
+    return Note([dtype, launch] { RunKernel(dtype, launch); }, stream);
   }
   Status CopyInStream(int, void* to, const void* from, std::size_t bytes, void* stream) noexcept override {
     std::lock_guard lock(device_->mutex);
@@ -249,7 +258,8 @@ class FakeCudaApi final : public CudaApi {
   }
   Result<void*> CopyToHostInStream(int, void* to, const void* from, std::size_t bytes,
                                    void* stream) noexcept override {
-    std::lock_guard lock(device_->mutex);
+    std::unique_lock lock(device_->mutex);
+    device_->AwaitRoom(stream, lock);
     if (!device_->launch.ok()) return device_->launch;
     auto done = std::make_shared<bool>(false);
     device_->streams[stream].push_back({.to = to, .from = from, .bytes = bytes, .done = done});
@@ -271,7 +281,8 @@ class FakeCudaApi final : public CudaApi {
 
  private:
   Status Note(std::function<void()> note, void* stream) {
-    std::lock_guard lock(device_->mutex);
+    std::unique_lock lock(device_->mutex);
+    device_->AwaitRoom(stream, lock);
     if (!device_->launch.ok()) return device_->launch;
     const auto captured = device_->capturing.find(stream);
     auto* const into = captured != device_->capturing.end() ? &captured->second->entries : nullptr;
@@ -287,10 +298,12 @@ class FakeCudaApi final : public CudaApi {
   Result<void*> Allocate(std::size_t bytes) {
     void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     std::memset(memory, 0, bytes);
+    std::lock_guard lock(device_->mutex);
     device_->allocations.insert(memory);
     return memory;
   }
   void Free(void* memory) {
+    std::lock_guard lock(device_->mutex);
     device_->allocations.erase(memory);
     std::free(memory);
   }

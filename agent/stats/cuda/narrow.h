@@ -1,0 +1,226 @@
+// The float32 path: pieces of narrow components whose values are in range (piece.h).
+#ifndef STATCOLLECT_AGENT_STATS_CUDA_NARROW_H_
+#define STATCOLLECT_AGENT_STATS_CUDA_NARROW_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "agent/stats/cuda/fingerprint_rows.h"
+#include "agent/stats/cuda/piece.h"
+
+namespace statcollect::stats::cuda {
+
+// --- first pass
+
+// Of a lane's components.
+struct FirstPass {
+  float sum;
+  float min, max;  // NaN if there is one
+};
+
+template <typename C, bool kPartial>
+STATCOLLECT_WARP FirstPass SumAndRange(const Piece& piece) {
+  constexpr int n = kVectorComponents<C>;
+  float sums[2] = {0, 0};
+  typename C::Range range;
+  const int rows = RowsOf<C, kPartial>(piece);
+  STATCOLLECT_UNROLL_BY(1)
+  for (int base = 0; base < rows; base += kRowsAtOnce) {
+    STATCOLLECT_UNROLL
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const int v = (base + i) * kWarpLanes + Lane();
+      const Vector vector = C::Clean(piece.vectors[v]);
+      float values[n];
+      STATCOLLECT_UNROLL
+      for (int j = 0; j < n; ++j) values[j] = C::Value(vector, j);
+      sums[i % 2] += TreeSum<n>(values);
+      const int valid = ValidIn<C, kPartial>(piece, v);
+      if (valid > 0) range.Add(kPartial ? FilledUp<C>(vector, valid) : vector);
+    }
+  }
+  return {sums[0] + sums[1], range.Min(), range.Max()};
+}
+
+// What deviations are taken from: near the mean, and the value itself where all are equal. False: see RANGE in
+// piece.h. Lanes that have no components have min > max.
+template <typename C, bool kPartial>
+STATCOLLECT_WARP bool FindCenter(const Piece& piece, const FirstPass& own, float* center) {
+  constexpr float kLargest = 0x1p60f, kSmallestSpread = 0x1p-56f;
+  const bool empty = kPartial && own.min > own.max;
+  if constexpr (!C::kAlwaysInRange) {
+    if (!__all_sync(kAllLanes, empty || (own.min > -kLargest && own.max < kLargest))) return false;
+  }
+  *center = SumOverLanes(own.sum) / static_cast<float>(kPartial ? piece.components : kPieceComponents<C>);
+  if (__any_sync(kAllLanes, own.max - own.min >= kSmallestSpread)) return true;
+  // The lanes' spreads are tiny, not necessarily the piece's.
+  const float min = FloatOfOrdered(__reduce_min_sync(kAllLanes, OrderedBits(own.min)));
+  const float max = FloatOfOrdered(__reduce_max_sync(kAllLanes, OrderedBits(own.max)));
+  *center = *center < min ? min : *center > max ? max : *center;
+  return C::kAlwaysInRange || min == max || max - min >= kSmallestSpread;
+}
+
+// --- second pass
+
+// What a lane keeps of a piece in range.
+struct NarrowLane {
+  std::uint32_t count = 0, zero = 0, neg = 0;
+  float deviations = 0, squares = 0, magnitudes = 0;
+  std::uint64_t hash = 0;
+};
+
+// Zeros of the lane's components; *negative_zeros of them have their sign bit set.
+template <typename C, bool kPartial>
+STATCOLLECT_CALL std::uint32_t CountZeros(Piece piece, std::uint32_t* negative_zeros) {
+  std::uint32_t zeros = 0, negative = 0;
+  STATCOLLECT_UNROLL_BY(1)
+  for (int row = 0; row < RowsOf<C, kPartial>(piece); ++row) {
+    const int v = row * kWarpLanes + Lane();
+    const Vector vector = C::Clean(piece.vectors[v]);
+    STATCOLLECT_UNROLL
+    for (int j = 0; j < kVectorComponents<C>; ++j) {
+      const float value = C::Value(vector, j);
+      if (value != 0 || j >= ValidIn<C, kPartial>(piece, v)) continue;
+      ++zeros;
+      negative += BitsAs<std::uint32_t>(value) >> 31;
+    }
+  }
+  *negative_zeros = negative;
+  return zeros;
+}
+
+// Over a piece in range; adds to the slots.
+template <typename C, bool kPartial>
+STATCOLLECT_WARP NarrowLane ReduceNarrow(const Piece& piece, float center, const LaneKeys& keys,
+                                         const float* sign_table, const SketchSlots& sketch) {
+  constexpr int n = kVectorComponents<C>, kBlockRows = SketchPlace<C>::kBlockRows;
+  NarrowLane own;
+  float magnitudes[2] = {0, 0}, deviations[2] = {0, 0}, squares[2] = {0, 0};
+  typename C::Signs signs;
+  const PieceMixes<C> mixes(piece.number);
+  const int rows = RowsOf<C, kPartial>(piece);
+  STATCOLLECT_UNROLL_BY(1)
+  for (int first = 0; first < rows; first += kBlockRows) {
+    FoldSums<C, float> folds(mixes, piece.number, first / kBlockRows, sign_table);
+    STATCOLLECT_UNROLL_BY(1)
+    for (int base = 0; base < kBlockRows; base += kHashRows) {
+      if (kPartial && first + base >= rows) break;
+      std::uint64_t block_hash[4] = {};
+      STATCOLLECT_UNROLL
+      for (int i = 0; i < kHashRows; ++i) {
+        const int v = (first + base + i) * kWarpLanes + Lane();
+        const Vector vector = C::Clean(piece.vectors[v]);
+        const int valid = ValidIn<C, kPartial>(piece, v);
+        float values[n], absolute[n], deviation[n], square[2] = {0, 0};
+        STATCOLLECT_UNROLL
+        for (int j = 0; j < n; ++j) {
+          values[j] = C::Value(vector, j);
+          absolute[j] = fabsf(values[j]);
+          deviation[j] = !kPartial || j < valid ? values[j] - center : 0.0f;
+          square[j % 2] = fmaf(deviation[j], deviation[j], square[j % 2]);
+        }
+        magnitudes[i % 2] += TreeSum<n>(absolute);
+        squares[i % 2] += square[0] + square[1];
+        if constexpr (!C::kExactSums) deviations[i % 2] += TreeSum<n>(deviation);
+        signs.Add(vector);
+        if constexpr (kPartial) own.count += static_cast<std::uint32_t>(valid);
+        folds.Add(base + i, values);
+        AddToHash(vector, keys.rows[i], block_hash);
+      }
+      own.hash += mixes.Factor(first + base) * TreeSum<4>(block_hash);
+    }
+    folds.AddTo(sketch.slots, sketch.width, 0, sketch.width);
+  }
+  if constexpr (!kPartial) own.count = kPieceComponents<C> / kWarpLanes;
+  own.magnitudes = magnitudes[0] + magnitudes[1];
+  own.deviations = deviations[0] + deviations[1];
+  own.squares = squares[0] + squares[1];
+  own.neg = signs.Negatives();
+  if (signs.AnyZero()) {
+    std::uint32_t negative_zeros;
+    own.zero = CountZeros<C, kPartial>(piece, &negative_zeros);
+    own.neg -= negative_zeros;
+  }
+  return own;
+}
+
+// --- a unit's pieces in range
+
+// What a lane keeps of them.
+struct NarrowSums {
+  std::uint64_t hash = 0;
+  std::uint32_t pieces = 0;  // whole ones; of one that is not, 1
+  std::uint32_t count = 0, zero = 0, neg = 0;
+  float origin = 0;  // the same in all lanes
+  float min = kFloatInfinity, max = -kFloatInfinity;
+  double deviations = 0, squares = 0, magnitudes = 0;  // deviations from the origin
+
+  template <typename C>
+  STATCOLLECT_WARP void Add(const FirstPass& first, float center, const NarrowLane& lane) {
+    if (pieces == 0) origin = center;
+    ++pieces;
+    count += lane.count;
+    zero += lane.zero;
+    neg += lane.neg;
+    hash += lane.hash;
+    min = fminf(min, first.min);
+    max = fmaxf(max, first.max);
+    magnitudes += static_cast<double>(lane.magnitudes);
+    // From the piece's center to the unit's origin.
+    const auto components = static_cast<double>(lane.count), from = static_cast<double>(center);
+    const double sum = C::kExactSums ? static_cast<double>(first.sum) - components * from
+                                     : static_cast<double>(lane.deviations);
+    const double way = from - static_cast<double>(origin);
+    deviations += sum + components * way;
+    squares += static_cast<double>(lane.squares) + way * (2 * sum + components * way);
+  }
+};
+
+// Appends what the lanes have to the unit.
+STATCOLLECT_WARP void FinishNarrow(const NarrowSums& own, const UnitSums& unit) {
+  if (own.pieces == 0) return;
+  Totals totals;
+  totals.components = __reduce_add_sync(kAllLanes, own.count);
+  totals.zero = __reduce_add_sync(kAllLanes, own.zero);
+  totals.neg = __reduce_add_sync(kAllLanes, own.neg);
+  totals.hash = SumOverLanes(own.hash);
+  const float min = FloatOfOrdered(__reduce_min_sync(kAllLanes, OrderedBits(own.min)));
+  const float max = FloatOfOrdered(__reduce_max_sync(kAllLanes, OrderedBits(own.max)));
+  totals.min = static_cast<double>(min);
+  totals.max = static_cast<double>(max);
+  const double deviations = SumOverLanes(own.deviations), squares = SumOverLanes(own.squares);
+  Moments& moments = totals.moments;
+  moments.count = totals.components;
+  moments.origin = static_cast<double>(own.origin);
+  moments.magnitudes = SumOverLanes(own.magnitudes);
+  if (min != max) {
+    moments.offset = deviations / static_cast<double>(moments.count);
+    const double squared = squares - deviations * moments.offset;
+    moments.squared_deviations = squared > 0 ? squared : 0;
+  }
+  AppendTotals(unit, totals);
+}
+
+// Pieces whose sketch the slots may hold before it goes to the sums.
+inline constexpr std::uint32_t kHeldMax = 8;
+
+// Adds a piece of narrow components, if it is in range; else returns false. `released` is called once the
+// vectors are no longer needed. What it adds to the sketch stays in the slots, beside that of `held` pieces
+// before: the caller counts them and calls FlushSlots after kHeldMax at most, before AppendWide, and at the
+// unit's end.
+template <typename C, bool kPartial, typename Released>
+STATCOLLECT_WARP bool AddNarrow(const Piece& piece, const LaneKeys& keys, const float* signs,
+                                const SketchSlots& sketch, std::uint32_t held, NarrowSums* sums,
+                                const Released& released) {
+  const FirstPass first = SumAndRange<C, kPartial>(piece);
+  float center;
+  if (!FindCenter<C, kPartial>(piece, first, &center)) return false;
+  if (held == 0) ClearSlots(sketch);
+  const NarrowLane lane = ReduceNarrow<C, kPartial>(piece, center, keys, signs, sketch);
+  released();
+  sums->template Add<C>(first, center, lane);
+  return true;
+}
+
+}  // namespace statcollect::stats::cuda
+
+#endif  // STATCOLLECT_AGENT_STATS_CUDA_NARROW_H_
