@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::milliseconds kCloseInDestructor{2000};
 constexpr std::chrono::milliseconds kComputeTimeout = std::chrono::minutes(1);  // for a stream to reach it
 
-// Nothing thrown inside reaches the training code.
+// Turns exceptions into a status, so that none reaches the training code.
 template <typename F>
 auto Guarded(F&& function) noexcept -> decltype(function()) {
   try {
@@ -32,7 +32,7 @@ auto Guarded(F&& function) noexcept -> decltype(function()) {
   }
 }
 
-// gRPC's threads do not survive a fork, and it cannot begin anew in the child.
+// gRPC's threads do not survive a fork, and gRPC cannot be restarted in the child.
 Status CheckNotForkedAfterStart() {
   static const std::uint64_t first_start = statcollect::ForkGeneration();
   if (first_start == statcollect::ForkGeneration()) return Status::Ok();
@@ -91,8 +91,19 @@ Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::
     std::uint32_t written = 0;
     statcollect::TensorStats s;
     if (tensor.device == Device::kCuda) {
+      if (tensor.placement != nullptr) {
+        return Status(
+            Code::kInvalidArgument,
+            "compute: a shard of a logical tensor is on a CUDA device; expected it on the CPU; copy it "
+            "there first");
+      }
       STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::cuda::ComputeCuda(
           *data, tensor.device_index, stream, {&s, out.sketch, out.samples, &written}, kComputeTimeout));
+    } else if (tensor.placement != nullptr) {
+      const Placement& place = *tensor.placement;
+      const statcollect::stats::Placement placement{place.global_shape, place.boxes, place.ranges};
+      STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::Validate(*data, placement));
+      s = statcollect::stats::ComputeCpu(*data, out.sketch, out.samples, &written, nullptr, &placement);
     } else {
       s = statcollect::stats::ComputeCpu(*data, out.sketch, out.samples, &written);
     }
@@ -251,6 +262,12 @@ std::vector<int> Agent::ReplayDevices() const noexcept {
 std::uint64_t Agent::step() const noexcept { return impl_->Inert() ? 0 : impl_->recorder().step(); }
 
 bool Agent::StepWanted() const noexcept { return !impl_->Inert() && impl_->recorder().StepWanted(); }
+
+bool Agent::StepAsked() const noexcept { return !impl_->Inert() && impl_->recorder().StepAsked(); }
+
+std::optional<FullSteps> Agent::NextFullSteps() noexcept {
+  return impl_->Inert() ? std::nullopt : impl_->NextFullSteps();
+}
 
 Status Agent::Flush(std::chrono::milliseconds timeout) noexcept {
   if (impl_->Inert()) return Status::Ok();

@@ -142,6 +142,12 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
 void Agent::Impl::Parts::Apply(const Directive& directive) {
   if (directive.kind == "steps") return ApplySteps(directive);
   if (directive.kind == "capture") return ApplyCapture(directive);
+  if (directive.kind == "full") return ApplyFull(directive);
+}
+
+void Agent::Impl::Parts::ApplyFull(const Directive& directive) {
+  if (!full_steps.Add(directive.arguments))
+    log.Log("the collector announced full statistics in steps that are not valid; ignored");
 }
 
 void Agent::Impl::Parts::ApplyCapture(const Directive& directive) {
@@ -149,8 +155,8 @@ void Agent::Impl::Parts::ApplyCapture(const Directive& directive) {
   const std::string id = request == directive.arguments.end() ? "" : request->second;
   auto spec = CaptureSpec::FromArguments(directive.arguments);
   if (spec.ok()) return recorder.pending_captures().Add(*std::move(spec), id);
-  recorder.pending_captures().Miss(recorder.step(), id, "what the collector asked for",
-                                   "makes no sense to this agent: " + spec.status().message());
+  recorder.pending_captures().Miss(recorder.step(), id, "the collector's request",
+                                   "is invalid: " + spec.status().message());
 }
 
 void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::stats::CpuTensor& data,
@@ -161,8 +167,8 @@ void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::sta
       recorder.captures().Reserve(target, elements, elements * DTypeBytes(tensor.dtype));
   if (captured == nullptr) {
     return recorder.pending_captures().Miss(
-        target, "there is no room: " + std::to_string(CaptureQueue::kBytesMax >> 20) +
-                    " MiB of values may wait to be sent; ask for fewer at a time, or for fewer bytes");
+        target, "at most " + std::to_string(CaptureQueue::kBytesMax >> 20) +
+                    " MiB of values may wait to be sent; capture fewer tensors at a time, or fewer bytes");
   }
   if (tensor.device == Device::kCuda) {
     const Status copied = cuda_captures.Copy(captured, data, tensor.device_index, stream);
@@ -182,7 +188,7 @@ void Agent::Impl::Parts::ApplySteps(const Directive& directive) {
   const std::string text = wanted->second.empty() ? "every step" : "steps " + wanted->second;
   recorder.RecordSteps(*std::move(steps));
   (void)recorder.log().LogEvent("recording_changed",
-                                "the collector asked for " + text + ", from the next step on",
+                                "the collector requested " + text + ", from the next step on",
                                 {{"steps", wanted->second}});
 }
 
@@ -205,11 +211,10 @@ Status Agent::Impl::Start() {
   AddClosedAtExit(this);
   if (welcome.ok()) return welcome;
   if (IsFatal(welcome.code()) || options_.required) return welcome;
-  parts_->log.Log("cannot " + welcome.message() + "; training continues without it; up to " +
-                  std::to_string(options_.buffer_records_max) + " records wait in memory, more " +
+  parts_->log.Log("cannot " + welcome.message() + "; training continues, and the agent keeps trying; up to " +
+                  std::to_string(options_.buffer_records_max) + " records wait in memory, further ones " +
                   (options_.spill.directory.empty() ? "are dropped and counted"
-                                                    : "in a file in " + options_.spill.directory) +
-                  ", and the agent keeps trying");
+                                                    : "in a file in " + options_.spill.directory));
   return Status::Ok();
 }
 
@@ -345,7 +350,7 @@ Status Agent::Impl::Flush(std::chrono::milliseconds timeout) {
   if (const Status failure = parts_->exporter.failure(); !failure.ok()) return failure;
   if (settled) return Status::Ok();
   return Status(Code::kDeadlineExceeded, "flush: " + std::to_string(counters().pending) + " records" +
-                                             (marked ? "" : ", and what CUDA graphs are replaying,") +
+                                             (marked ? "" : " and the results of running CUDA graphs") +
                                              " are still pending after " + std::to_string(timeout.count()) +
                                              " ms; expected 0; check that the collector at " +
                                              options_.collector + " is reachable, or wait longer");
@@ -367,7 +372,7 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
   const std::uint64_t lost = counters().dropped() - before;
   if (lost > 0 && !IsFatal(close_status_.code())) {
     const std::string text =
-        "close: " + std::to_string(lost) + " records could not be made durable in " +
+        "close: " + std::to_string(lost) + " records were not stored within " +
         std::to_string(timeout.count()) + " ms and are counted as dropped; check that the collector at " +
         options_.collector +
         " is reachable, give close more time (close(timeout=...)), or set a local folder for such records "

@@ -14,6 +14,7 @@
 #include "agent/export/exporter.h"
 #include "agent/export/log_limiter.h"
 #include "agent/export/transport.h"
+#include "agent/full_steps_queue.h"
 #include "agent/option_resolver.h"
 #include "agent/process_guard.h"
 #include "agent/staging/recorder.h"
@@ -25,11 +26,11 @@
 
 namespace statagent {
 
-// What an engine computes from, on any device, or what is wrong with the view.
+// The view as the statistics engines take it, on any device; an error says what is wrong with the view.
 Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor);
 
-// Threads: as Agent. In a forked child nothing may be called but IsCopy: the threads are gone and the mutexes
-// may be held.
+// Threads: as Agent. In a forked child only IsCopy may be called: the threads are gone and the mutexes may be
+// held.
 class __attribute__((visibility("hidden"))) Agent::Impl final : public statcollect::ClosedAtExit {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -49,6 +50,7 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   Status ObserveList(std::span<const Item> items, void* stream, std::size_t* refused);
   Result<std::uint32_t> Intern(const Identity& identity);
   void ReplaysIn(int device, void* stream) { parts_->cuda.ReplaysIn(device, stream); }
+  std::optional<FullSteps> NextFullSteps() { return parts_->full_steps.Next(); }
   std::vector<int> ReplayDevices() { return parts_->cuda.ReplayDevices(); }
   void EndStep();
   Status SetStep(std::uint64_t step);
@@ -67,10 +69,11 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   struct Parts {
     Parts(const statcollect::ResolvedOptions& options, const statcollect::Launch& launch,
           std::unique_ptr<statcollect::Transport> own_transport);
-    // What the collector wishes. Kinds that it does not know are let be.
+    // Follows a request of the collector. Unknown kinds are ignored.
     void Apply(const statcollect::Directive& directive);
     void ApplySteps(const statcollect::Directive& directive);
     void ApplyCapture(const statcollect::Directive& directive);
+    void ApplyFull(const statcollect::Directive& directive);
     // Keeps the tensor's raw values.
     void KeepValues(statcollect::CaptureTarget target, const statcollect::stats::CpuTensor& data,
                     const TensorView& tensor, void* stream);
@@ -80,6 +83,7 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
     statcollect::Waker waker;
     statcollect::LogLimiter log;
     statcollect::Recorder recorder;
+    statcollect::FullStepsQueue full_steps;
     statcollect::stats::CpuWorkers workers;
     const std::unique_ptr<statcollect::Transport> transport;
     statcollect::Exporter exporter;
@@ -98,9 +102,9 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   Status ObserveAs(const TensorView& tensor, void* stream, const Id&... id);
   Status AddToGraph(const statcollect::GraphTensor& graph_tensor, const statcollect::stats::CpuTensor& data,
                     const TensorView& tensor, void* stream);
-  // Marks what has been replayed so far, if graphs live; returns the mark's number or 0.
+  // Marks what has been replayed so far, if there are graphs; returns the mark's number, or 0 without graphs.
   std::uint64_t MarkReplays();
-  // The same behind this gate, on these devices.
+  // As above, behind this gate and only on these devices.
   std::uint64_t Mark(statcollect::Slot* gate, const std::vector<int>& devices);
   Status Fill(statcollect::Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
               void* stream);

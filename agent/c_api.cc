@@ -2,6 +2,7 @@
 // of range.
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -63,18 +64,18 @@ int Guarded(F&& function) noexcept {
 // A structure of an older version of this header lacks fields that are read here; one of a newer version has
 // more.
 template <typename T>
-Status CheckSize(const char* function, const T* structure) {
+Status CheckSize(const char* function, const T* structure, std::size_t least = sizeof(T)) {
   if (structure == nullptr) return Null(function, "a structure");
-  if (structure->struct_size >= sizeof(T)) return Status::Ok();
+  if (structure->struct_size >= least) return Status::Ok();
   return Invalid(std::string(function) + ": struct_size is " + std::to_string(structure->struct_size) +
-                 "; expected " + std::to_string(sizeof(T)) + " or more; set it to sizeof the structure");
+                 "; expected " + std::to_string(least) + " or more; set it to sizeof the structure");
 }
 
 std::string_view Text(const char* text) {
   return text == nullptr ? std::string_view() : std::string_view(text);
 }
 
-// Nothing for negative numbers.
+// Empty for negative numbers.
 template <typename T>
 Status ReadNumber(const char* name, std::int64_t value, std::optional<T>* out) {
   if (value < 0) return Status::Ok();
@@ -125,7 +126,7 @@ Status ReadOptions(const statagent_options& from, statagent::Options* to) {
 }
 
 Result<statagent::TensorView> ReadTensor(const char* function, const statagent_tensor* tensor) {
-  STATCOLLECT_RETURN_IF_ERROR(CheckSize(function, tensor));
+  STATCOLLECT_RETURN_IF_ERROR(CheckSize(function, tensor, offsetof(statagent_tensor, placement)));
   if (tensor->ndim > kDimsMax) {
     return Invalid(std::string(function) + ": ndim is " + std::to_string(tensor->ndim) +
                    "; expected at most " + std::to_string(kDimsMax));
@@ -147,6 +148,27 @@ Result<statagent::TensorView> ReadTensor(const char* function, const statagent_t
   view.device = static_cast<statagent::Device>(tensor->device);
   view.device_index = tensor->device_index;
   return view;
+}
+
+// The tensor's placement, if its structure is new enough to have one. Points into the caller's arrays.
+Result<std::optional<statagent::Placement>> ReadPlacement(const char* function,
+                                                          const statagent_tensor* tensor) {
+  if (tensor->struct_size < sizeof(*tensor) || tensor->placement == nullptr) return {std::nullopt};
+  const statagent_placement* from = tensor->placement;
+  STATCOLLECT_RETURN_IF_ERROR(CheckSize(function, from));
+  if (from->ndim > kDimsMax || from->box_count > kEntriesMax || from->range_count > kEntriesMax) {
+    return Invalid(std::string(function) + ": the placement has " + std::to_string(from->ndim) +
+                   " dimensions, " + std::to_string(from->box_count) + " boxes and " +
+                   std::to_string(from->range_count) + " ranges; expected at most " +
+                   std::to_string(kDimsMax) + " dimensions, and " + std::to_string(kEntriesMax) +
+                   " of the others");
+  }
+  if (from->ndim > 0 && from->global_shape == nullptr) return Null(function, "global_shape");
+  if (from->box_count > 0 && from->boxes == nullptr) return Null(function, "boxes");
+  if (from->range_count > 0 && from->ranges == nullptr) return Null(function, "ranges");
+  return {statagent::Placement{.global_shape = {from->global_shape, from->ndim},
+                               .boxes = {from->boxes, 2 * from->ndim * from->box_count},
+                               .ranges = {from->ranges, 2 * from->range_count}}};
 }
 
 // Enumerations out of range keep their value, clamped so that it fits; the agent names what it expected.
@@ -393,6 +415,20 @@ int statagent_step_wanted(const statagent_agent* agent) {
   return agent != nullptr && agent->agent->StepWanted() ? 1 : 0;
 }
 
+int statagent_step_asked(const statagent_agent* agent) {
+  return agent != nullptr && agent->agent->StepAsked() ? 1 : 0;
+}
+
+int statagent_next_full_steps(statagent_agent* agent, uint64_t* first, uint64_t* last, uint64_t* every) {
+  if (agent == nullptr || first == nullptr || last == nullptr || every == nullptr) return 0;
+  const auto next = agent->agent->NextFullSteps();
+  if (!next) return 0;
+  *first = next->first;
+  *last = next->last;
+  *every = next->every;
+  return 1;
+}
+
 uint32_t statagent_rank(const statagent_agent* agent) { return agent == nullptr ? 0 : agent->agent->rank(); }
 
 uint32_t statagent_world_size(const statagent_agent* agent) {
@@ -439,8 +475,11 @@ int statagent_compute_on(const statagent_tensor* tensor, uint32_t sketch, uint32
                          statagent_statistics* statistics, double* sketch_out, double* samples_out) {
   return Guarded([&] {
     STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_compute", statistics));
-    const auto view = ReadTensor("statagent_compute", tensor);
+    auto view = ReadTensor("statagent_compute", tensor);
     if (!view.ok()) return view.status();
+    const auto placement = ReadPlacement("statagent_compute", tensor);
+    if (!placement.ok()) return placement.status();
+    if (*placement) view->placement = &**placement;
     if (sketch > 0 && sketch_out == nullptr) return Null("statagent_compute", "sketch_out");
     if (samples > 0 && samples_out == nullptr) return Null("statagent_compute", "samples_out");
     const auto computed = statagent::Compute(*view, sketch, samples, stream);

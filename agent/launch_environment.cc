@@ -37,7 +37,7 @@ Status Invalid(std::string message) {
   return Status(Code::kInvalidArgument, "find this process's rank: " + std::move(message));
 }
 
-// Nothing if the variable is not set.
+// Empty if the variable is not set.
 Result<std::optional<std::uint32_t>> ReadNumber(const GetEnv& getenv, const std::string& name) {
   const auto text = getenv(name);
   if (!text) return std::optional<std::uint32_t>();

@@ -1,5 +1,5 @@
-// Which rank this process is, of how many, and of which launch: from what the program says, else from the
-// launcher's variables.
+// Detects the rank, the world size and the launch of this process, from the program's options or from the
+// launcher's environment variables.
 #ifndef STATCOLLECT_AGENT_LAUNCH_ENVIRONMENT_H_
 #define STATCOLLECT_AGENT_LAUNCH_ENVIRONMENT_H_
 
@@ -16,7 +16,7 @@ namespace statcollect {
 using GetEnv = std::function<std::optional<std::string>(const std::string& name)>;
 GetEnv ProcessEnvironment();
 
-// What tells two launches apart where the launcher's variables do not. Empty if it cannot be read.
+// Distinguishes two launches when the launcher's variables do not. Empty if it cannot be read.
 using ParentIdentity = std::function<std::string()>;
 // Pid and start time of the parent process.
 std::string ReadParentIdentity();
@@ -29,7 +29,7 @@ struct LaunchOptions {
 struct Launch {
   std::uint32_t rank = 0, local_rank = 0, world_size = 1;
   std::string launcher;  // "torchrun", "openmpi", "pmi", "slurm"; "" if there is none
-  std::string id;        // the same text in every rank of a launch, another in the next; "" if unknown
+  std::string id;        // the same in every rank of a launch, different in the next; "" if unknown
 };
 
 // Explicit options win over RANK/LOCAL_RANK/WORLD_SIZE (torchrun), then OMPI_COMM_WORLD_*, PMI_*, SLURM_*,

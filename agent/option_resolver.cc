@@ -165,7 +165,8 @@ std::uint32_t LeadingNumber(const GetEnv& getenv, const char* name) {
   return leading ? leading->number : 0;
 }
 
-// Modest: as many as OpenMP was given, else this rank's share of the processors.
+// OpenMP's number of threads if it is set, otherwise this rank's share of the processors, within a modest
+// limit.
 std::uint32_t DefaultThreads(const GetEnv& getenv) {
   std::uint32_t threads = LeadingNumber(getenv, "OMP_NUM_THREADS");
   if (threads == 0) {

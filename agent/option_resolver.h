@@ -1,5 +1,4 @@
-// The options as the agent uses them: the program's own, then STATAGENT_<NAME>, then the defaults; everything
-// checked.
+// Resolves and checks the agent's options: the program's value wins, then STATAGENT_<NAME>, then the default.
 #ifndef STATCOLLECT_AGENT_OPTION_RESOLVER_H_
 #define STATCOLLECT_AGENT_OPTION_RESOLVER_H_
 
@@ -22,7 +21,7 @@
 namespace statcollect {
 
 struct ResolvedOptions {
-  bool disabled = false;  // STATAGENT_DISABLE; nothing else holds then
+  bool disabled = false;  // STATAGENT_DISABLE; all other members are then meaningless
   std::string run;
   std::string collector = "127.0.0.1:7433";
   IfExists if_exists = IfExists::kError;
@@ -40,7 +39,7 @@ struct ResolvedOptions {
   SpillOptions spill;
 };
 
-// kInvalidArgument names the option, or the variable, and what was expected.
+// kInvalidArgument names the option or variable and says what was expected.
 Result<ResolvedOptions> ResolveOptions(const statagent::Options& options, const GetEnv& getenv);
 
 }  // namespace statcollect

@@ -1,4 +1,4 @@
-// What an agent must know about the process that it lives in: forks, and the process's exit.
+// Tells the agent about forks and about the exit of its process.
 #ifndef STATCOLLECT_AGENT_PROCESS_GUARD_H_
 #define STATCOLLECT_AGENT_PROCESS_GUARD_H_
 
@@ -6,9 +6,9 @@
 
 namespace statcollect {
 
-// How often this process and its ancestors were forked since the first call in any of them. An agent whose
-// process has another number than it had at its start is a copy in a child: its threads do not exist and its
-// mutexes may be held for ever. Async-signal-safe after the first call.
+// The number of forks between the first call in any ancestor and this process. If the number differs from the
+// one at the agent's start, the agent is a copy in a forked child: its threads do not exist, and its mutexes
+// may be held forever. Async-signal-safe after the first call.
 std::uint64_t ForkGeneration() noexcept;
 
 // Closed when the process exits, unless it is removed before. Not closed in forked children.
@@ -18,7 +18,7 @@ class ClosedAtExit {
   virtual void CloseAtExit() noexcept = 0;
 };
 
-// Call Add when everything that the agent uses has been initialised: handlers run in reverse order.
+// Call Add after everything that the agent uses has been initialised: handlers run in reverse order.
 void AddClosedAtExit(ClosedAtExit* agent);
 void RemoveClosedAtExit(ClosedAtExit* agent);
 

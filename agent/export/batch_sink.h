@@ -13,18 +13,17 @@ namespace statcollect {
 class BatchSink {
  public:
   virtual ~BatchSink() = default;
-  // What the sink has to do from time to time, such as writing to a file. Returns when to call again, at the
-  // latest.
+  // Periodic work of the sink, such as writing to a file. Returns the latest time of the next call.
   virtual std::chrono::steady_clock::time_point Tend() {
     return std::chrono::steady_clock::time_point::max();
   }
-  // Whether the sink takes another batch now. Only Submit takes room away.
+  // Whether the sink accepts a batch now. Only Submit reduces the room.
   virtual bool HasRoom() = 0;
-  // Most encoded bytes of a batch.
+  // The largest encoded batch, in bytes.
   virtual std::size_t BatchBytesMax() = 0;
-  // Numbers the batch and takes it over. `bytes` is at least its encoded size. Precondition: HasRoom().
+  // Numbers the batch and takes ownership. `bytes` is at least its encoded size. Precondition: HasRoom().
   virtual void Submit(RecordBatch batch, std::size_t bytes) = 0;
-  // Whether the collector takes raw values of tensors; nothing: it has not said so yet.
+  // Whether the collector accepts raw values of tensors; empty until it has answered.
   virtual std::optional<bool> TakesCaptures() { return true; }
   // True once nothing will ever be sent again.
   virtual bool Failed() = 0;

@@ -82,7 +82,7 @@ EventRecord CaptureEvent(const CaptureQueue::Next& next, const TensorDef& def, c
   return event;
 }
 
-// Memory for so many tensors at once, instead of growing and copying on the way.
+// Reserves memory for all tensors once, instead of growing and copying.
 void Reserve(std::size_t tensors, StatColumns* columns) {
   columns->activation.reserve(tensors);
   columns->layout.reserve(tensors);
@@ -157,7 +157,7 @@ TimePoint Batcher::Round() {
   // Values wait for a slot that is being filled, or for the collector to say that it takes them.
   if (!Assemble(&builder)) return now + (sink_->TakesCaptures() ? kRetry : kBatchAge);
   oldest_.reset();
-  // What did not fit any more follows at once.
+  // If a step end is left over because the batch was full, the next batch follows immediately.
   last_batch_ = !filling_ && recorder_->side().HasStepEnd() ? std::nullopt : std::optional(now);
   sink_->Submit(std::move(builder.batch), builder.bytes);
   return now;
@@ -216,7 +216,7 @@ bool Batcher::Assemble(Builder* builder) {
 bool Batcher::TakeSide(Builder* builder) {
   if (recorder_->side().front_ticket() > recorder_->ring().head()) return false;  // asked for every record
   const std::size_t room = builder->room() - std::min(builder->room(), kNormBytes);
-  // Nothing waits for values while no collector has said whether it takes them: that may take hours.
+  // Step ends wait for values only after a collector has accepted captures: its first answer may take hours.
   const auto held_step = sink_->TakesCaptures() ? recorder_->captures().OldestStep() : std::nullopt;
   auto entry = recorder_->side().PopIf(recorder_->ring().head(), room, held_step, &builder->full);
   if (!entry) return false;

@@ -1,4 +1,4 @@
-// A batch as it travels and waits: its records encoded once (the message Records), its numbers beside them.
+// A batch as it is queued and sent: its records, encoded once as a Records message, and its sequence numbers.
 #ifndef STATCOLLECT_AGENT_EXPORT_ENCODED_BATCH_H_
 #define STATCOLLECT_AGENT_EXPORT_ENCODED_BATCH_H_
 
@@ -7,13 +7,13 @@
 
 namespace statcollect {
 
-// How many definitions a session has given.
+// How many definitions a session has sent.
 struct DefinitionCounts {
   std::uint32_t activations = 0, layouts = 0;
   bool operator==(const DefinitionCounts&) const = default;
 };
 
-// Where something is in a file, in bytes; nowhere if `end` is 0.
+// A range of bytes in a file; `end` is 0 if it is not in the file.
 struct FileSpan {
   std::uint64_t begin = 0, end = 0;
 };
@@ -21,8 +21,8 @@ struct FileSpan {
 struct EncodedBatch {
   std::uint64_t first_seq = 0;  // given by the send window
   std::uint32_t records = 0;    // > 0
-  DefinitionCounts before;      // that batches before it have given, and it relies on
-  DefinitionCounts after;       // with its own
+  DefinitionCounts before;      // given by earlier batches; this batch relies on them
+  DefinitionCounts after;       // including its own
   std::string bytes;
   FileSpan file = {};  // in the spill file; written under the exporter's mutex
 

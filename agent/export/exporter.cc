@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint32_t kRepeatedMax = 2048;
 // After the spill file could not be written.
 constexpr std::chrono::seconds kFileRetry{5};
-// So much of the file is given back at once.
+// The file's acknowledged beginning is freed in steps of this size.
 constexpr std::uint64_t kFreeBytes = 16u << 20;
 
 std::unique_ptr<SpillFile> MakeFile(const SpillOptions& options, const SessionInfo& session) {
@@ -63,7 +63,7 @@ void Exporter::Start() {
 }
 
 Status Exporter::WaitForWelcome(TimePoint deadline, bool patient) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   changed_.wait_until(mutex_, deadline, [&]() STATCOLLECT_REQUIRES(mutex_) {
     return ever_welcomed_ || !fatal_.ok() || (!patient && last_failure_);
   });
@@ -75,7 +75,7 @@ Status Exporter::WaitForWelcome(TimePoint deadline, bool patient) {
 }
 
 bool Exporter::HasRoom() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!fatal_.ok() || held_) return false;
   if (CanPlaceLocked()) return true;
   if (file_ == nullptr || std::chrono::steady_clock::now() < retry_file_at_) return false;
@@ -94,18 +94,18 @@ bool Exporter::HasRoom() {
 }
 
 std::size_t Exporter::BatchBytesMax() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   return window_.BatchBytesMax();
 }
 
 std::optional<bool> Exporter::TakesCaptures() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   return takes_captures_;
 }
 
 void Exporter::Submit(RecordBatch batch, std::size_t /*bytes*/) {
   EncodedBatch encoded = Encode(batch);
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!fatal_.ok()) {
     ledger_->Drop(kDropRejected, encoded.records);
     return;
@@ -125,7 +125,7 @@ void Exporter::Submit(RecordBatch batch, std::size_t /*bytes*/) {
 void Exporter::PlaceHeld() {
   std::shared_ptr<const EncodedBatch> held;
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     held = held_;
     if (held == nullptr) return;
     if (CanPlaceLocked()) {
@@ -145,7 +145,7 @@ void Exporter::PlaceHeld() {
                "; records that do not fit in memory are dropped and counted; the agent keeps trying");
   } else if (is_new) {
     Tell("records_spilled", "the collector at " + options_.collector +
-                                " is away or slower than the training: records wait in " + file_->path());
+                                " is unreachable or too slow: records wait in " + file_->path());
   }
 }
 
@@ -158,7 +158,7 @@ Status Exporter::AppendToFile(const std::shared_ptr<const EncodedBatch>& last) {
   std::vector<SendWindow::Entry> behind;
   std::uint64_t first_seq = 0;
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (spilled_ == 0) behind = window_.BehindFile();
     first_seq = behind.empty() ? window_.next_seq() : behind.front()->first_seq;
   }
@@ -176,7 +176,7 @@ Status Exporter::AppendToFile(const std::shared_ptr<const EncodedBatch>& last) {
   FileSpan own;
   if (failure.ok() && last != nullptr) failure = file_->Append(*last, &own);
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (std::size_t i = 0; i < spans.size(); ++i) behind[i]->file = spans[i];
     if (failure.ok() && last != nullptr && held_ == last) {  // else: all was dropped meanwhile
       if (spilled_ == 0) file_read_ = own.begin;
@@ -198,7 +198,7 @@ spill::Mark Exporter::MarkLocked() const {
 Exporter::TimePoint Exporter::Tend() {
   if (file_ == nullptr) return TimePoint::max();
   PlaceHeld();
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   const std::uint64_t marks = marks_due_;
   const bool mark_due = marks != marks_done_;
   if (file_->exists() && !keep_) {
@@ -249,7 +249,7 @@ void Exporter::LoseLocked(const spill::FrameHead& frame) {
   for (EncodedBatch& batch : RepairLocked(given, kDropSpillDamaged, lost)) window_.Add(std::move(batch));
   ledger_->Drop(kDropSpillDamaged, lost);  // last, so that what tells of it is pending before
   log_->Log("spill file " + file_->path() + " is damaged: " + std::to_string(lost) +
-            " records are lost and counted (" + std::string(kDropSpillDamaged) + ")");
+            " records are lost and counted as dropped (" + std::string(kDropSpillDamaged) + ")");
 }
 
 std::uint64_t Exporter::DropAllLocked(std::string_view cause, std::uint64_t kept) {
@@ -262,7 +262,7 @@ std::uint64_t Exporter::DropAllLocked(std::string_view cause, std::uint64_t kept
 
 std::uint64_t Exporter::KeepRest() {
   if (file_ == nullptr) return 0;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   const std::shared_ptr<const EncodedBatch> held = held_;
   const bool rest = !window_.empty() || spilled_ > 0 || held;
   if (!rest || (!fatal_.ok() && !keep_) || window_.UnackedBeforeFile() || file_->hidden()) {
@@ -334,12 +334,12 @@ std::vector<EncodedBatch> Exporter::RepairLocked(const DefinitionCounts& definit
 bool Exporter::Failed() { return !failure().ok(); }
 
 Status Exporter::failure() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   return fatal_;
 }
 
 Exporter::Progress Exporter::progress() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   Progress progress = progress_;
   if (file_ != nullptr) progress.spilled = kept_ + spilled_ + window_.UnackedRecords(true);
   return progress;
@@ -365,7 +365,7 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
   MutexLock one_at_a_time(finish_mutex_);
   if (!thread_.joinable()) return result_;
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     say_goodbye_ = goodbye;
     finishing_ = retry_now_ = true;
     backoff_.Reset();
@@ -388,7 +388,7 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
   }
   thread_.join();
   const std::uint64_t kept = KeepRest();
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   const std::uint64_t lost = DropAllLocked(kDropClosed, kept);
   kept_ = kept;
   if (kept > 0) {
@@ -402,7 +402,7 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
   } else if (lost > 0) {
     result_ = Status(Code::kDeadlineExceeded,
                      "close: " + std::to_string(lost) +
-                         " records were sent and not acknowledged in time; they are counted as "
+                         " records were sent but not acknowledged in time and are counted as "
                          "dropped; give close() more time");
   }
   return result_;
@@ -411,7 +411,7 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
 void Exporter::OnWelcome(const Welcome& welcome) {
   SendWindow::Resumed resumed;
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     window_.SetLimits(welcome.limits);
     takes_captures_ = welcome.limits.capture_chunk_bytes_max >= CaptureQueue::kChunkBytes;
     const Result<SendWindow::Resumed> result = window_.Resume(welcome.durable_seq);
@@ -437,15 +437,15 @@ void Exporter::OnWelcome(const Welcome& welcome) {
   if (resumed.lost > 0) {
     log_->LogLoss("the collector at " + options_.collector + " lost " + std::to_string(resumed.lost) +
                   " records that it had acknowledged (a restored checkpoint?); " +
-                  std::to_string(resumed.lost - resumed.gone) + " are sent again, " +
-                  std::to_string(resumed.gone) + " are no longer held and counted as dropped (regressed)");
+                  std::to_string(resumed.lost - resumed.gone) + " are sent again; " +
+                  std::to_string(resumed.gone) + " no longer exist here and count as dropped (regressed)");
   }
   on_room_();
 }
 
 void Exporter::OnAck(std::uint64_t durable_seq) {
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     const Result<std::uint64_t> acked = window_.Ack(durable_seq);
     if (!acked.ok()) {
       protocol_error_ = acked.status();
@@ -459,14 +459,14 @@ void Exporter::OnAck(std::uint64_t durable_seq) {
 }
 
 void Exporter::OnEnd() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   stream_ended_ = true;
   changed_.notify_all();
 }
 
 void Exporter::Run() {
   while (HandleEnd(RunStream())) WaitBackoff();
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   done_ = true;
   changed_.notify_all();
 }
@@ -476,19 +476,19 @@ Status Exporter::RunStream() {
   std::unique_ptr<Stream> stream;
   SessionInfo session = session_;
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (stop_ || (NothingLeftLocked() && !ever_welcomed_)) return Status::Ok();
     stream = transport_->Open(this);
     stream_ = stream.get();
     stream_ended_ = false;
     phase_ = Phase::kConnecting;
     first_unacked = window_.first_unacked_seq();
-    // What had to be replaced is gone; what is there now under the name is another launch's.
+    // The old run was already replaced; a run that has the name now belongs to a different launch.
     if (ever_welcomed_ && session.if_exists == IfExists::kReplace) session.if_exists = IfExists::kError;
   }
   if (stream->SendHello(session, first_unacked)) Pump(stream.get());
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (stop_ || !protocol_error_.ok()) stream->Cancel();
     stream_ = nullptr;
   }
@@ -496,7 +496,7 @@ Status Exporter::RunStream() {
 }
 
 void Exporter::Pump(Stream* stream) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto broken = [this]() STATCOLLECT_REQUIRES(mutex_) {
     return stop_ || stream_ended_ || !protocol_error_.ok();
   };
@@ -535,7 +535,7 @@ bool Exporter::HandleEnd(const Status& end) {
   std::string text;
   bool quiet = false;
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (stop_ || giving_up_ || NothingLeftLocked()) return false;
     quiet = quiet_;
     const bool was_welcomed = phase_ == Phase::kWelcomed;
@@ -558,7 +558,7 @@ void Exporter::Fail(const Status& end) {
   Status fatal;
   bool quiet = false, keep = false;
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     quiet = quiet_;
     fatal_ = protocol_error_.ok() ? end : protocol_error_;
     fatal = fatal_;
@@ -569,14 +569,14 @@ void Exporter::Fail(const Status& end) {
   if (!quiet) {
     const std::string text = "the collector at " + options_.collector +
                              " ended this session: " + fatal.message() +
-                             "; training goes on, nothing more is recorded";
+                             "; training continues, but nothing more is recorded";
     keep ? log_->Log(text) : log_->LogFinal(text);  // the end of a file that is kept is said last
   }
   on_room_();
 }
 
 void Exporter::WaitBackoff() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto until = std::chrono::steady_clock::now() + backoff_.Next();
   changed_.wait_until(mutex_, until, [this]() STATCOLLECT_REQUIRES(mutex_) {
     return stop_ || retry_now_ || NothingLeftLocked();

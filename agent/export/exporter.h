@@ -1,14 +1,15 @@
 // Sends batches to the collector over one resumable stream: says hello, keeps every batch until it is
-// acknowledged as durable, comes back after a failure with growing waits, resends what the collector lacks,
+// acknowledged as durable, reconnects after a failure with growing waits, resends what the collector lacks,
 // and says goodbye.
 //
-// With a spill file a full window is no end: what has no room goes to the file, and from there to the window
-// in the same order. A file begins with everything that the window holds, so that it alone is whole: if the
-// process ends before the collector has all of it, it stays, and `statctl import spill` sends it.
+// With a spill file, batches for which the window has no room go to the file, and from there to the window in
+// the same order. A new file begins with everything that the window holds, so that the file is complete on
+// its own: if the process ends before the collector has all of it, the file stays, and `statctl import spill`
+// sends it.
 //
-// Threads: one of its own drives the stream and reads the file; the transport's thread calls the receiver;
-// the batcher submits, tends and writes the file; any thread may wait or finish (after the batcher has
-// stopped). All shared state is behind one mutex that is never held over a call that may block.
+// Threads: its own thread drives the stream and reads the file; the transport's thread calls the receiver;
+// the batcher submits, tends and writes the file; any thread may wait, or finish after the batcher has
+// stopped. All shared state is guarded by one mutex, which is never held during a call that may block.
 #ifndef STATCOLLECT_AGENT_EXPORT_EXPORTER_H_
 #define STATCOLLECT_AGENT_EXPORT_EXPORTER_H_
 
@@ -41,12 +42,12 @@ struct ExporterOptions {
   BackoffOptions backoff;
   std::uint64_t seed = 0;                            // of the backoff's random part
   std::chrono::milliseconds welcome_timeout{20000};  // for one attempt to connect
-  const Definitions* definitions = nullptr;          // of the batches, to give them again after a loss
+  const Definitions* definitions = nullptr;          // of the batches, to send them again after a loss
   SpillOptions spill = {};
   // From the transport's thread, without locks held; must not block. May be empty.
   std::function<void(const Directive&)> on_directive = {};
-  // What happens to the spill file, as an event of the run. From the thread that submits, without locks held.
-  // May be empty.
+  // Receives events of the spill file, to be recorded in the run. From the thread that submits, without locks
+  // held. May be empty.
   std::function<void(const char* kind, const std::string& text)> on_event = {};
 };
 
@@ -63,15 +64,14 @@ class Exporter final : public BatchSink, private StreamReceiver {
            LogLimiter* log, std::function<void()> on_room);
   ~Exporter() override;
 
-  // kInvalidArgument: files cannot be made where they are wanted.
+  // kInvalidArgument: the spill directory cannot be created or written to.
   Status CheckSpill() const { return file_ ? file_->CheckDirectory() : Status::Ok(); }
   void Start();
-  // Waits for the collector's first answer: OK when it welcomed us; a fatal status as it came; kUnavailable
-  // at the deadline, or, unless `patient`, after the first failed attempt. The exporter goes on trying unless
-  // the status is fatal.
+  // Waits for the collector's first answer. OK: a welcome. kUnavailable: the deadline has passed or, unless
+  // `patient`, the first attempt has failed; the exporter keeps trying. Other codes are fatal.
   Status WaitForWelcome(TimePoint deadline, bool patient);
 
-  // Writes to the spill file what found no place yet, frees it and removes it.
+  // Writes waiting batches to the spill file, frees its acknowledged part, and removes it when all is sent.
   TimePoint Tend() override;
   bool HasRoom() override;
   std::size_t BatchBytesMax() override;
@@ -81,23 +81,22 @@ class Exporter final : public BatchSink, private StreamReceiver {
   Status failure();  // OK, or why it stopped for good
 
   // Waits until everything submitted is durable and the goodbye is answered, at most until the deadline; then
-  // ends the thread. The rest is left in the spill file and stays pending, or, without one, is counted as
-  // dropped; the collector learns how many those are, if it is connected, in a goodbye up to kLastWord after
-  // the deadline (not with TimePoint::min()). kDeadlineExceeded, or the fatal status, if there was a rest.
-  // Nothing is submitted afterwards. Idempotent. `goodbye`: false if the process failed. The collector then
-  // shows the run as interrupted.
+  // ends the thread. Records left over stay pending in the spill file. Without a spill file they are counted
+  // as dropped; a connected collector learns their number from a goodbye sent up to kLastWord after the
+  // deadline (not with TimePoint::min()). Returns kDeadlineExceeded or the fatal status if records were left
+  // over. Nothing may be submitted afterwards. Idempotent. `goodbye`: false if the process failed; the
+  // collector then shows the run as interrupted.
   Status Finish(TimePoint deadline, bool goodbye = true);
   static constexpr std::chrono::milliseconds kLastWord{250};
 
   struct Progress {
     std::uint64_t streams = 0;         // welcomes received
-    std::uint64_t lost_after_ack = 0;  // records that the collector had acknowledged, and did not have
-    std::uint64_t spilled = 0;         // pending records that are in the spill file
+    std::uint64_t lost_after_ack = 0;  // records that the collector acknowledged and later lacked
+    std::uint64_t spilled = 0;         // pending records in the spill file
   };
   Progress progress();
 
  private:
-  using Lock = MutexLock;
   enum class Phase { kConnecting, kWelcomed };
 
   void OnWelcome(const Welcome& welcome) override;
@@ -108,11 +107,11 @@ class Exporter final : public BatchSink, private StreamReceiver {
   void OnEnd() override;
 
   void Run();
-  // One stream from hello to end. Returns the collector's verdict.
+  // Runs one stream from hello to end. Returns the collector's final status.
   Status RunStream();
-  // Writes whatever there is to write until the stream ends.
+  // Sends until the stream ends.
   void Pump(Stream* stream);
-  // What follows from a stream's end: true to try again.
+  // Reacts to the end of a stream; true to try again.
   bool HandleEnd(const Status& end);
   void Fail(const Status& status);
   bool GoodbyeDueLocked() const STATCOLLECT_REQUIRES(mutex_) {
@@ -124,31 +123,31 @@ class Exporter final : public BatchSink, private StreamReceiver {
 
   // --- the spill file
   bool MarkedLocked() const STATCOLLECT_REQUIRES(mutex_) { return marks_done_ == marks_due_; }
-  // What comes now may go to the window without overtaking anything.
+  // Whether a new batch may go to the window without overtaking another.
   bool CanPlaceLocked() const STATCOLLECT_REQUIRES(mutex_) { return spilled_ == 0 && window_.HasRoom(); }
   bool CanLoadLocked() const STATCOLLECT_REQUIRES(mutex_) { return spilled_ > 0 && window_.HasRoom(); }
-  // Takes the next batch out of the file into the window. The mutex is released while it reads.
+  // Moves the next batch from the file to the window. Releases the mutex while reading.
   void LoadLocked() STATCOLLECT_REQUIRES(mutex_);
   void LoseLocked(const spill::FrameHead& frame) STATCOLLECT_REQUIRES(mutex_);
-  // Gives the batch that is held a place in the window or in the file, if one has room.
+  // Moves the held batch to the window or the file, if one has room.
   void PlaceHeld();
-  // Adds to the file what the window holds beyond it, then `last`. If that fails, what was added until then
-  // stays in it.
+  // Appends the window's batches that are not in the file yet, then `last`. After a failure, the file keeps
+  // what was appended before it.
   Status AppendToFile(const std::shared_ptr<const EncodedBatch>& last);
   spill::Mark MarkLocked() const STATCOLLECT_REQUIRES(mutex_);
   void Tell(const char* kind, const std::string& text);
-  // The deadline of Finish has passed: tells a connected collector what it will not get. No spill file.
+  // The deadline of Finish has passed without a spill file: reports the losses to a connected collector.
   void GiveUpLocked() STATCOLLECT_REQUIRES(mutex_);
-  // Counters of the goodbye. Giving up, what was not sent counts as dropped.
+  // Counters of the goodbye. When giving up, unsent records count as dropped.
   AgentCounters LastCountersLocked() const STATCOLLECT_REQUIRES(mutex_);
-  // Forgets everything that was submitted; all but `kept` records, which are in the file, count as dropped.
-  // Returns how many that are.
+  // Forgets everything submitted. All records but the `kept` ones in the file count as dropped; returns the
+  // number dropped.
   std::uint64_t DropAllLocked(std::string_view cause, std::uint64_t kept = 0) STATCOLLECT_REQUIRES(mutex_);
-  // After the end: completes the file. Returns the records left in it for the collector.
+  // After the end: completes the file. Returns the number of records left in it for the collector.
   std::uint64_t KeepRest();
 
   EncodedBatch Encode(const RecordBatch& batch);
-  // Batches that tell of `lost` records (0: none) and give the first `definitions` again.
+  // Batches that report `lost` records (if not 0) and send the first `definitions` again.
   std::vector<EncodedBatch> RepairLocked(const DefinitionCounts& definitions, std::string_view cause,
                                          std::uint64_t lost) STATCOLLECT_REQUIRES(mutex_);
   void WaitBackoff();
@@ -161,12 +160,12 @@ class Exporter final : public BatchSink, private StreamReceiver {
   LogLimiter* const log_;
   const std::function<void()> on_room_;
 
-  const std::unique_ptr<SpillFile> file_;  // nullptr: none is wanted
+  const std::unique_ptr<SpillFile> file_;  // nullptr: spilling is off
 
-  // Of the thread that submits.
+  // Used only by the thread that submits.
   std::vector<Layout> layouts_;
   DefinitionCounts given_;
-  TimePoint retry_file_at_{};       // not before, after a failure
+  TimePoint retry_file_at_{};       // after a failure: not before this
   std::uint64_t freed_before_ = 0;  // offset in the file
   bool full_told_ = false, failure_told_ = false;
 
@@ -177,7 +176,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   Stream* stream_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;  // while one is open
   Phase phase_ STATCOLLECT_GUARDED_BY(mutex_) = Phase::kConnecting;
   bool stream_ended_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-  Status protocol_error_ STATCOLLECT_GUARDED_BY(mutex_);  // what we found wrong with the collector's answers
+  Status protocol_error_ STATCOLLECT_GUARDED_BY(mutex_);  // what is wrong with the collector's answers
   bool ever_welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::optional<Status> last_failure_ STATCOLLECT_GUARDED_BY(mutex_);  // of the last attempt to connect
   Status fatal_ STATCOLLECT_GUARDED_BY(mutex_);
@@ -186,7 +185,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
                   goodbye_sent_ STATCOLLECT_GUARDED_BY(mutex_) = false,
                   retry_now_ STATCOLLECT_GUARDED_BY(mutex_) = false,
                   stop_ STATCOLLECT_GUARDED_BY(mutex_) = false, done_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-  bool quiet_ STATCOLLECT_GUARDED_BY(mutex_) = true;  // until WaitForWelcome has returned: its caller tells
+  bool quiet_ STATCOLLECT_GUARDED_BY(mutex_) = true;  // until WaitForWelcome returns: its caller logs instead
   Status result_ STATCOLLECT_GUARDED_BY(finish_mutex_);  // of Finish
   Progress progress_ STATCOLLECT_GUARDED_BY(mutex_);
   DefinitionCounts added_ STATCOLLECT_GUARDED_BY(mutex_);  // given by the batches that were submitted

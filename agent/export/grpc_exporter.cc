@@ -144,7 +144,7 @@ class GrpcTransport final : public Transport {
 };
 
 #ifdef STATAGENT_OWN_GRPC
-// This copy of gRPC is the library's own: what it has to say is in the statuses already.
+// This copy of gRPC belongs to the library, and its statuses already contain what it would log.
 void SilenceGrpc() {
   static const bool silenced = [] {
     gpr_set_log_function([](gpr_log_func_args*) {});

@@ -1,4 +1,4 @@
-// The exporter's transport over gRPC: one channel and one Ingest.Stream call a stream.
+// The exporter's transport over gRPC: one channel, and one Ingest.Stream call for each stream.
 #ifndef STATCOLLECT_AGENT_EXPORT_GRPC_EXPORTER_H_
 #define STATCOLLECT_AGENT_EXPORT_GRPC_EXPORTER_H_
 

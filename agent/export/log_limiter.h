@@ -1,5 +1,5 @@
-// The agent's lines on standard error: at most one a minute, because it is a guest in the process. What came
-// too soon is counted and said with the next line. Threads: any.
+// Writes the agent's lines to standard error, at most one a minute, because the agent is a guest in the
+// process. Suppressed lines are counted, and the next line says how many there were. Threads: any.
 #ifndef STATCOLLECT_AGENT_EXPORT_LOG_LIMITER_H_
 #define STATCOLLECT_AGENT_EXPORT_LOG_LIMITER_H_
 
@@ -24,11 +24,11 @@ class LogLimiter {
   explicit LogLimiter(const Clock* clock, Sink sink = {});
 
   void Log(std::string_view text);
-  // For what tells of lost records: what comes too soon is said with the next line, or by FlushLosses.
+  // For lost records: a line that comes too soon is appended to the next one, or written by FlushLosses.
   void LogLoss(std::string_view text);
-  // Writes what LogLoss still holds back, even within the minute: the agent ends.
+  // For the end of the agent: writes what LogLoss still holds back, even within the minute.
   void FlushLosses();
-  // For what ends the agent's work: written even within the minute, once.
+  // For fatal errors: written even within the minute, once.
   void LogFinal(std::string_view text);
 
  private:

@@ -1,9 +1,9 @@
-// Numbered batches between the batcher and the collector: unsent, sent and not acknowledged, and the ring of
-// recent ones that were acknowledged, kept in case the collector comes back with less than it promised.
+// Numbered batches between the batcher and the collector: unsent batches, sent batches that are not
+// acknowledged, and a ring of recently acknowledged ones, kept in case the collector comes back without them.
 //
-// Invariants: (1) Sequence numbers are given in Add, from 1, without gaps; Renumber alone changes them. (2)
-// Every number is counted as acknowledged at most once, unless Resume tells that it is so no longer. (3) No
-// batch is forgotten before it was acknowledged. Not thread-safe: guarded by the exporter.
+// Invariants: (1) Add assigns sequence numbers from 1 without gaps; only Renumber changes them. (2) A number
+// is counted as acknowledged at most once, unless Resume takes that back. (3) No batch is forgotten before it
+// is acknowledged. Not thread-safe: guarded by the exporter.
 #ifndef STATCOLLECT_AGENT_EXPORT_SEND_WINDOW_H_
 #define STATCOLLECT_AGENT_EXPORT_SEND_WINDOW_H_
 
@@ -18,7 +18,7 @@
 
 namespace statcollect {
 
-// What the collector takes, from its welcome; the defaults hold until then.
+// The collector's limits, from its welcome; the defaults hold until then.
 struct StreamLimits {
   std::size_t message_bytes_max = 4u << 20;
   std::size_t window_batches_max = 8;
@@ -33,43 +33,44 @@ class SendWindow {
 
   struct Resumed {
     std::uint64_t newly_acked = 0;
-    std::uint64_t lost = 0;  // records that had been acknowledged, and are not stored
-    std::uint64_t gone = 0;  // of these: records that are no longer held; call Renumber next
+    std::uint64_t lost = 0;  // acknowledged records that are not stored
+    std::uint64_t gone = 0;  // of `lost`: records not held here any more; if not 0, call Renumber next
   };
 
   void SetLimits(const StreamLimits& limits) { limits_ = limits; }
-  // Most bytes of the next batch.
+  // The largest allowed size of the next batch, in bytes.
   std::size_t BatchBytesMax() const;
   bool HasRoom() const;
 
-  // Numbers the batch and takes it. Precondition: HasRoom(), or the batch repairs what was lost.
+  // Numbers the batch and adds it. Precondition: HasRoom(), or the batch repairs a loss.
   void Add(EncodedBatch batch);
 
   // The next batch not sent on this stream, nullptr if there is none.
   std::shared_ptr<const EncodedBatch> TakeNext();
   bool HasUnsent() const { return next_unsent_ < unacked_.size(); }
 
-  // The collector has everything up to durable_seq. Returns how many records that newly settles. kDataLoss: a
-  // number that was never given.
+  // The collector has everything up to durable_seq. Returns the number of newly acknowledged records.
+  // kDataLoss: the number was never assigned.
   Result<std::uint64_t> Ack(std::uint64_t durable_seq);
-  // A new stream begins; the collector has everything up to durable_seq. What it lacks becomes unsent again,
-  // and is no longer counted as acknowledged. kDataLoss: it claims a number that was never given.
+  // A new stream begins; the collector has everything up to durable_seq. What it lacks becomes unsent again
+  // and does not count as acknowledged any more. kDataLoss: the number was never assigned.
   Result<Resumed> Resume(std::uint64_t durable_seq);
-  // After a Resume with records gone: what is held is numbered anew from the collector's watermark on, behind
-  // `first`, which is sent before it.
+  // After a Resume with gone records: puts `first` before the batches held and renumbers all of them from the
+  // collector's watermark on.
   void Renumber(std::vector<EncodedBatch> first);
-  // What batches before the first one held have defined; `otherwise` if none is held.
+  // The definitions sent before the first batch held; `otherwise` if none is held.
   DefinitionCounts DefinedBefore(const DefinitionCounts& otherwise) const;
 
-  // --- of the spill file, which holds a run of consecutive batches
+  // --- the spill file, which holds a run of consecutive batches
   using Entry = std::shared_ptr<EncodedBatch>;
-  // What is held, acknowledged or not, behind the last batch that is in the file; everything if none is.
+  // The batches held after the last one in the file, acknowledged or not; all if none is in the file.
   std::vector<Entry> BehindFile() const;
   // The first batch held that is in the file; nullptr if none is.
   const EncodedBatch* FirstInFile() const;
   // Whether a batch in the file is not acknowledged yet.
   bool UnackedInFile() const;
-  // A batch not acknowledged yet goes before the first in the file: the file alone is then no whole.
+  // Whether an unacknowledged batch precedes the first one in the file; the file is then incomplete on its
+  // own.
   bool UnackedBeforeFile() const;
   void ForgetFile();
 
@@ -92,7 +93,7 @@ class SendWindow {
 
   StreamLimits limits_;
   std::uint64_t next_seq_ = 1;
-  std::uint64_t acked_seq_ = 0;  // everything up to it is stored, as far as the collector has told
+  std::uint64_t acked_seq_ = 0;  // the collector has reported everything up to it as stored
   std::deque<Entry> unacked_;    // in order of their numbers
   std::size_t next_unsent_ = 0;  // index in unacked_
   std::size_t unacked_bytes_ = 0;

@@ -1,12 +1,12 @@
-// The file on the training machine's disk where batches wait while the collector is away or too slow
-// (bytes: common/spill_format.h). It is there only while it is needed: made with the first frame, removed
-// once the collector has everything.
+// The file on the training machine's disk where batches wait while the collector is unreachable or too slow
+// (format: common/spill_format.h). It exists only while needed: created with the first frame, removed when
+// the collector has everything.
 //
-// Its name is the rank and the session's random id, in the folder that the user chose; mode 0600; locked
-// (flock) as long as the agent lives, so that `statctl import spill` leaves it alone. Written through the
-// page cache, not synced: it outlives the process, not the machine.
+// Its name consists of the rank and the session's random id, in the folder that the user chose. Mode 0600;
+// locked (flock) while the agent lives, so that `statctl import spill` leaves it alone. Written through the
+// page cache, not synced: it survives the process, not the machine.
 //
-// Threads: Read from one; everything else from one other, which says to the first which offsets are whole.
+// Threads: one thread calls Read; one other calls everything else and publishes the offsets that may be read.
 #ifndef STATCOLLECT_AGENT_EXPORT_SPILL_FILE_H_
 #define STATCOLLECT_AGENT_EXPORT_SPILL_FILE_H_
 
@@ -34,7 +34,7 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  // Makes the folder if it is not there, and tells what keeps files from being made in it.
+  // Creates the folder if it is missing; an error says why files cannot be created in it.
   Status CheckDirectory() const;
 
   bool exists() const { return fd_ >= 0; }
@@ -43,25 +43,25 @@ class SpillFile {
   std::uint64_t bytes() const { return exists() ? end_ - freed_ : 0; }  // on the disk
   bool Fits(std::size_t payload_bytes) const;
 
-  // Makes the file; its first frame will begin with record `seq`.
+  // Creates the file; its first frame will begin with record `seq`.
   Status Create(std::uint64_t seq);
   // Adds the batch at the end and says where it is. After a failure the file is as it was before.
   Status Append(const EncodedBatch& batch, FileSpan* at);
-  // Ends the file with what the agent would have said to the collector.
+  // Ends the file with the goodbye that the agent would have sent to the collector.
   Status AppendGoodbye(std::string_view message);
   Status Write(const spill::Mark& mark);
-  // Gives the disk back what lies before `offset`, where the file system can.
+  // Frees the disk space before `offset`, if the file system supports it.
   void FreeBefore(std::uint64_t offset);
-  // Takes the file's name away; it can still be read here.
+  // Unlinks the file; it can still be read here.
   void Hide();
   bool hidden() const { return hidden_; }
-  // Leaves the file, as it is, to whoever sends it later.
+  // Closes the file and leaves it on the disk, to be sent later.
   void Close();
   // Deletes the file, if there is one.
   void Remove();
 
-  // The batch at the offset, without number. kDataLoss: damaged; `frame->records` then tells how many records
-  // are lost, or 0 if the frame's head cannot be read either, and so nothing after it.
+  // The batch at the offset, without a number. kDataLoss: damaged; `frame->records` is then the number of
+  // lost records, or 0 if the frame's head is damaged too and nothing after it can be read.
   Result<EncodedBatch> Read(std::uint64_t offset, spill::FrameHead* frame) const;
 
  private:
@@ -75,7 +75,7 @@ class SpillFile {
   int fd_ = -1;
   bool hidden_ = false;
   std::uint64_t end_ = 0;
-  std::uint64_t freed_ = 0;  // bytes given back
+  std::uint64_t freed_ = 0;  // bytes freed at the beginning
 };
 
 }  // namespace statcollect

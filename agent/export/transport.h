@@ -1,4 +1,4 @@
-// How the exporter reaches the collector, as an interface: gRPC in the product, a fake in tests.
+// The exporter's connection to the collector, as an interface: gRPC in the product, a fake in tests.
 #ifndef STATCOLLECT_AGENT_EXPORT_TRANSPORT_H_
 #define STATCOLLECT_AGENT_EXPORT_TRANSPORT_H_
 
@@ -19,13 +19,13 @@ struct Welcome {
   StreamLimits limits;
 };
 
-// A wish of the collector's.
+// A request of the collector.
 struct Directive {
   std::string kind;
   std::map<std::string, std::string> arguments;
 };
 
-// Receives what the collector says on one stream, from a thread of the transport's.
+// Receives the collector's messages on one stream, from a thread of the transport.
 class StreamReceiver {
  public:
   virtual ~StreamReceiver() = default;
@@ -47,7 +47,7 @@ class Stream {
   virtual bool SendGoodbye(const AgentCounters& counters) = 0;
   // Breaks the stream: every blocked call returns soon. Never blocks.
   virtual void Cancel() = 0;
-  // Waits for the end and tells the collector's verdict; OnEnd has been called when it returns. Called once.
+  // Waits for the end and returns the collector's final status, after OnEnd. Called once.
   virtual Status Finish() = 0;
 };
 

@@ -19,7 +19,7 @@ std::size_t VarintBytes(std::uint64_t value) {
   return static_cast<std::size_t>(std::bit_width(value | 1) + 6) / 7;
 }
 
-// Of a field of so many bytes; none if they are none.
+// Encoded size of a field with so many bytes; 0 for an empty field, which is left out.
 std::size_t FieldBytes(std::uint32_t field, std::size_t bytes) {
   return bytes == 0 ? 0 : VarintBytes(field << 3) + VarintBytes(bytes) + bytes;
 }
@@ -147,12 +147,13 @@ std::string Definition(const Layout& layout) {
   w.Number(1, layout.id);
   w.Number(2, static_cast<std::uint64_t>(layout.dtype));
   PackedVarints(&w, 3, layout.shape.size(), [&](std::size_t i) { return layout.shape[i]; });
+  w.Number(6, static_cast<std::uint64_t>(layout.hash_kind));
   return w.Take();
 }
 
-// The columns of a batch's statistics as a message within another one. Written in one go, for they are nearly
-// all of what an agent sends: columns of a fixed width go to their place at once, the short others are
-// encoded before, because the message's size goes first.
+// The columns of a batch's statistics as a nested message. They are nearly all of what an agent sends, so
+// they are written in one pass: columns of fixed width are written in place; the others, which are short, are
+// encoded beforehand, because the message begins with its size.
 class StatsMessage {
  public:
   StatsMessage(const StatColumns& columns, std::span<const Layout> known)
@@ -184,7 +185,7 @@ class StatsMessage {
   }
 
  private:
-  // For the small records that follow; more of them make the buffer grow.
+  // Room for the small records that follow; the buffer grows if there are more.
   static constexpr std::size_t kSpareBytes = 1024;
 
   template <typename Get>

@@ -1,11 +1,11 @@
-// Raw values of tensors on their way to the batcher, which takes them chunk by chunk. A chunk is a record: it
-// is in the ledger from Reserve on.
+// Raw values of tensors on their way to the batcher, which takes them chunk by chunk. Each chunk is a record
+// and counts in the ledger from Reserve on.
 //
 //   tensor: reserved -> ready (Commit) -> sent, chunk by chunk; or reserved -> given up
 //
 // Invariants: (1) At most kBytesMax bytes of values are held. (2) A reserved tensor has one writer. (3) The
-// chunks of a tensor leave in order and one after the other. Threads: Reserve, Commit and GiveUp from any;
-// the rest from the batcher; DropAll from whoever closes, once the batcher has stopped.
+// chunks of a tensor leave in order. Threads: any may call Reserve, Commit and GiveUp; only the batcher calls
+// the rest; the closing thread calls DropAll after the batcher has stopped.
 #ifndef STATCOLLECT_AGENT_STAGING_CAPTURE_QUEUE_H_
 #define STATCOLLECT_AGENT_STAGING_CAPTURE_QUEUE_H_
 
@@ -23,20 +23,20 @@
 
 namespace statcollect {
 
-inline constexpr std::string_view kDropCaptureMemory = "capture_memory";  // too many values wait already
+// Causes of loss, beside those of ledger.h.
+inline constexpr std::string_view kDropCaptureMemory = "capture_memory";  // too many values already wait
 inline constexpr std::string_view kDropCaptureStrides =
-    "capture_strides";  // of a GPU's tensor, spread over too much memory
+    "capture_strides";  // of a GPU tensor, spread over too much memory
 inline constexpr std::string_view kDropCaptureRefused =
-    "capture_refused";  // the collector is of a release that knows no captures
+    "capture_refused";  // the collector is too old for captures
 
-// Whose values are wanted, and for whom.
+// The tensor whose values are wanted, and the requests that want them.
 struct CaptureTarget {
   std::uint32_t activation = 0;  // TensorDef::id
   std::uint32_t layout = 0;      // Layout::id
   std::uint64_t step = 0;
   std::uint64_t bytes_max = 0;
-  std::string
-      requests;  // numbers of the collector's requests, separated by commas; empty: the program's own wish
+  std::string requests;  // the collector's request numbers, separated by commas; empty: the program's own
 };
 
 class CapturedTensor {
@@ -61,16 +61,17 @@ class CaptureQueue {
 
   explicit CaptureQueue(Ledger* ledger) : ledger_(ledger) {}
 
-  // Room for `elements` elements in `bytes` bytes. nullptr: there is none, or no memory; the loss is counted.
+  // Reserves room for `elements` elements in `bytes` bytes. nullptr if the queue is full or memory is short;
+  // the loss is then counted.
   CapturedTensor* Reserve(CaptureTarget target, std::uint64_t elements, std::uint64_t bytes);
-  // The values are there.
+  // The values are complete.
   void Commit(CapturedTensor* tensor);
-  // They will never be; the loss is counted for this cause.
+  // The values will never be complete; the loss is counted under this cause.
   void GiveUp(CapturedTensor* tensor, std::string_view cause);
 
-  bool empty() const;     // nothing is held
-  bool HasReady() const;  // there is a chunk to take
-  // The first step with values that have not left; nothing: none.
+  bool empty() const;
+  bool HasReady() const;  // whether Pop has a chunk to return
+  // The first step whose values have not all been taken, if any.
   std::optional<std::uint64_t> OldestStep() const;
 
   struct Next {
@@ -79,11 +80,11 @@ class CaptureQueue {
     std::size_t bytes = 0;  // of the chunk
     bool last = false;      // of the tensor
   };
-  // The chunk that Pop gives. Precondition of both: HasReady().
+  // Describes the chunk that Pop will return. Precondition of both: HasReady().
   Next Peek() const;
   CaptureChunk Pop();
-  // Forgets everything; returns how many chunks that loses. What is reserved is counted when its writer is
-  // done with it.
+  // Forgets everything; returns the number of chunks lost. Reserved tensors are counted later, when their
+  // writers are done with them.
   std::uint64_t DropAll();
 
  private:

@@ -16,7 +16,7 @@ Status Invalid(const std::string& what, std::string_view found, const std::strin
           "exponents: " + what + " is '" + Printable(found) + "'; expected " + expected};
 }
 
-// Whether the name is what the pattern stands for. After a mismatch the last '*' takes one character more.
+// Whether the name matches the pattern. After a mismatch, the last '*' takes one more character.
 bool Fits(std::string_view pattern, std::string_view name) {
   std::size_t p = 0, n = 0, star = std::string_view::npos, taken = 0;
   while (n < name.size()) {

@@ -1,4 +1,4 @@
-// Whose binary exponents are counted, and in which steps: what STATAGENT_EXPONENTS says (docs/exponents.md).
+// Which tensors' binary exponents are counted, and in which steps: STATAGENT_EXPONENTS (docs/exponents.md).
 #ifndef STATCOLLECT_AGENT_STAGING_EXPONENT_SPEC_H_
 #define STATCOLLECT_AGENT_STAGING_EXPONENT_SPEC_H_
 
@@ -20,7 +20,7 @@ struct ExponentSpec {
   std::vector<Kind> kinds;  // empty: every kind
   StepSet steps;
 
-  // Cost: the name's length times the number of its '*', at worst.
+  // Cost: at worst the name's length times the number of '*' in the pattern.
   bool Matches(const TensorKey& key) const;
   // "PATTERN", "PATTERN@STEPS" or "PATTERN@STEPS:kind=weight_grad,kind=grad_output". The last '@' counts;
   // STEPS as StepSet::Parse. kInvalidArgument says what was found and expected.

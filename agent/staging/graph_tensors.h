@@ -1,9 +1,9 @@
-// Tensors that CUDA graphs compute. Adding one to a graph fixes its identity, layout and place in the step's
-// order; each replay of the graph gives a record under that identity.
+// Tensors that CUDA graphs compute. Adding one to a graph fixes its identity, layout and position in the
+// step; each replay of the graph produces a record under that identity.
 //
-// The batcher learns what replays have recorded in a step only after later records have got their slots. A
-// gate, a slot without a tensor, holds their place in the order (staging_ring.h). Threads: any; GateLocked
-// needs the mutex of the StagingState, the others take it.
+// The batcher learns what replays recorded in a step only after later records have been given slots. A gate,
+// a slot without a tensor, keeps their place in the order (staging_ring.h). Threads: any; GateLocked needs
+// the mutex of the StagingState, the others take it.
 #ifndef STATCOLLECT_AGENT_STAGING_GRAPH_TENSORS_H_
 #define STATCOLLECT_AGENT_STAGING_GRAPH_TENSORS_H_
 
@@ -35,9 +35,9 @@ class GraphTensors {
   Status AddToGraph(const IdentityView& identity, bool next_call, DType dtype,
                     std::span<const std::int64_t> shape, GraphTensor* out);
 
-  // Fills in activation, layout, step and order of a replay's record in a step that may be over, under the
-  // tensor's identity with this call index, or with the next free one of `call + stride`, ... False: it was
-  // lost, and counted.
+  // Fills in activation, layout, step and order of a replay's record. The step may be over. The call index is
+  // `call`, or the next free one of `call + stride`, `call + 2 * stride`, ... False if the record was lost
+  // (and counted).
   bool Replay(const GraphTensor& tensor, std::uint32_t call, std::uint32_t stride, std::uint64_t step,
               ObservedTensor* record);
   // n records that Replay has accepted are lost.
@@ -45,10 +45,10 @@ class GraphTensors {
   // n records that Replay was not called for are lost.
   void MissReplayed(std::string_view cause, std::uint64_t n = 1) { state_.ledger->ProduceDropped(cause, n); }
 
-  // The place of what replays have recorded so far in the current step. OpenGate must follow once all of it
-  // is there. nullptr: there is no free slot, or records are refused.
+  // Keeps the place of what replays have recorded so far in the current step. The caller calls OpenGate once
+  // all of it has arrived. nullptr if no slot is free or records are refused.
   Slot* Gate();
-  // The same for the steps before `next`, which is to become the current one.
+  // As Gate, for all steps before `next`, which becomes the current step.
   Slot* GateLocked(std::uint64_t next);
   void OpenGate(Slot* gate);
 

@@ -1,6 +1,6 @@
-// The agent's books: every record is counted when it is handed over and again when it is settled.
-// Invariant in every snapshot: produced == acked + sum of dropped + pending. Each member is counted by
-// itself; none is derived from the others. Threads: any.
+// The agent's bookkeeping: every record is counted when it is handed over and again when it is settled.
+// Invariant of every snapshot: produced == acked + sum of dropped + pending. Each member is counted
+// independently; none is derived from the others. Threads: any.
 #ifndef STATCOLLECT_AGENT_STAGING_LEDGER_H_
 #define STATCOLLECT_AGENT_STAGING_LEDGER_H_
 
@@ -17,13 +17,13 @@ namespace statcollect {
 
 // Causes of loss, as they appear in counters and in records_dropped events.
 inline constexpr std::string_view kDropBufferFull =
-    "buffer_full";  // no free slot: the collector is too slow or away
+    "buffer_full";  // no free slot: the collector is too slow or unreachable
 inline constexpr std::string_view kDropTableFull = "table_full";  // too many different activations or shapes
 inline constexpr std::string_view kDropDeviceError = "device_error";  // the GPU has failed
 inline constexpr std::string_view kDropGraphCapture =
     "graph_capture";  // no room for what a CUDA graph would have recorded
 inline constexpr std::string_view kDropGraphReplay =
-    "graph_replay";  // replays were faster than their results were read, or in no order with the step's end
+    "graph_replay";  // replays outran the reading of their results, or were not ordered with the step's end
 inline constexpr std::string_view kDropRejected = "rejected";  // the collector refused the session
 inline constexpr std::string_view kDropRegressed =
     "regressed";  // acknowledged, lost by the collector, and no longer held
@@ -39,16 +39,15 @@ class Ledger {
   void ProduceDropped(std::string_view cause, std::uint64_t n = 1);
   // n pending records are durable.
   void Ack(std::uint64_t n);
-  // n acknowledged records are not stored after all: `gone` of them are lost for good, the others are pending
-  // again.
+  // n acknowledged records are not stored after all: `gone` of them are lost, the others are pending again.
   void Regress(std::uint64_t n, std::uint64_t gone);
   // n pending records are lost.
   void Drop(std::string_view cause, std::uint64_t n = 1);
 
   AgentCounters Snapshot() const;
 
-  // Waits until every record pending at the call is settled. Records settle in the order in which they were
-  // produced, so this ends although others keep producing. False: the deadline came first.
+  // Waits until every record pending at the call is settled; false if the deadline comes first. Records
+  // settle in the order of production, so this returns even while other threads keep producing.
   bool WaitSettled(std::chrono::steady_clock::time_point deadline) const;
 
  private:

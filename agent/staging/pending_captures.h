@@ -1,5 +1,5 @@
-// Requests for raw values, of the program or of the collector, until their last step has passed. A request
-// that captured nothing leaves an event `capture_missed` that says why.
+// Holds requests for raw values, from the program or the collector, until their last step has passed. A
+// request that captured nothing leaves a `capture_missed` event that says why.
 //
 // Threads: any. Functions named Locked need the mutex of the StagingState, the others take it.
 #ifndef STATCOLLECT_AGENT_STAGING_PENDING_CAPTURES_H_
@@ -22,14 +22,15 @@ class PendingCaptures {
   // `specs`: the program's own. `state` outlives this.
   PendingCaptures(StagingState* state, const std::vector<CaptureSpec>& specs);
 
-  // `request`: the collector's number of it; a number that came before is ignored. What can no longer be
-  // captured is missed at once.
+  // `request`: its number at the collector; a repeated number is ignored. A request whose steps have all
+  // passed is missed immediately.
   void Add(CaptureSpec spec, const std::string& request);
-  // Why nothing was captured although Match asked for it, or for a request that could not be read.
+  // Records why nothing was captured: MatchLocked returned a target that could not be captured, or the
+  // request could not be parsed.
   void Miss(std::uint64_t step, const std::string& requests, const std::string& activation,
             const std::string& why);
   void Miss(const CaptureTarget& target, const std::string& why);
-  // The run ends: what has not been captured will not be.
+  // The run ends: all requests that captured nothing are missed.
   void End();
 
   // Whether a request is for the current step.
@@ -53,7 +54,7 @@ class PendingCaptures {
 
   StagingState& state_;
   std::vector<Pending> pending_;    // whose last step has not passed
-  std::set<std::string> requests_;  // numbers that came
+  std::set<std::string> requests_;  // numbers received so far
   bool active_ = false;
 };
 

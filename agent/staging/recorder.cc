@@ -201,7 +201,10 @@ void Recorder::BeginStepLocked(std::uint64_t step) {
   state_.step = step;
   state_.order = 0;
   state_.micro_batches = 0;
-  if (next_steps_) steps_ = *std::exchange(next_steps_, std::nullopt);
+  if (next_steps_) {
+    steps_ = *std::exchange(next_steps_, std::nullopt);
+    asked_ = true;
+  }
   pending_captures_.BeginStepLocked();
 }
 
@@ -218,6 +221,11 @@ std::uint64_t Recorder::step() const {
 bool Recorder::StepWanted() const {
   MutexLock lock(state_.mutex);
   return steps_.Contains(state_.step) || pending_captures_.active_locked();
+}
+
+bool Recorder::StepAsked() const {
+  MutexLock lock(state_.mutex);
+  return (asked_ && steps_.Contains(state_.step)) || pending_captures_.active_locked();
 }
 
 void Recorder::Refuse(std::string_view cause) {

@@ -1,11 +1,12 @@
-// The training threads' side of the agent: knows the current step, gives each observed tensor its identity,
-// its place in the step's order and a slot. Whoever computes fills the slot between Begin and Commit, at once
-// or later (slot_filler.h). Everything else that is recorded goes through its parts: log(),
-// pending_captures(), graphs().
+// The training threads' side of the agent: knows the current step and gives each observed tensor its
+// identity, its position in the step and a slot. The engine that computes the statistics fills the slot
+// between Begin and Commit, immediately or later (slot_filler.h). All other records go through log(),
+// pending_captures() and graphs().
 //
 // Invariants: (1) An identity is recorded at most once in a step. (2) Steps never decrease; no tensor of a
 // step is reserved after the step's end. (3) Everything handed over is in the ledger, whether it was kept or
-// lost. Threads: any, but for what is marked as the batcher's. One mutex (staging_state.h) orders all of it.
+// lost. Threads: any, except for the batcher's functions, which are marked. One mutex (staging_state.h)
+// orders everything.
 #ifndef STATCOLLECT_AGENT_STAGING_RECORDER_H_
 #define STATCOLLECT_AGENT_STAGING_RECORDER_H_
 
@@ -27,7 +28,7 @@
 
 namespace statcollect {
 
-// Records in a batch, at most; when so many wait, the batcher is woken.
+// Most records in a batch; the batcher is woken when this many wait.
 inline constexpr std::size_t kBatchRecords = 2048;
 
 class Recorder {
@@ -38,23 +39,23 @@ class Recorder {
     std::uint32_t sketch = 16;
     std::uint32_t samples = 0;
     std::vector<CaptureSpec> captures = {};    // whose raw values are kept
-    std::vector<ExponentSpec> exponents = {};  // of what is recorded, whose exponents are counted
+    std::vector<ExponentSpec> exponents = {};  // which recorded tensors' exponents are counted
   };
 
   Recorder(const Options& options, const Clock* clock, Ledger* ledger, Waker* batcher);
 
   Result<std::uint32_t> Intern(const IdentityView& identity);
   // Reserves a slot for a tensor of this dtype and shape under the identity, in the current step. *slot is
-  // nullptr, with status OK, if the step is not wanted or the record was lost (and counted).
-  // kInvalidArgument: unknown handle, or observed before in this step. `capture`, if not null, is set if the
-  // tensor's raw values are wanted; the caller hands them to captures(), or calls pending_captures().Miss.
-  // The slot's `exponents` are there if they are to be counted.
+  // nullptr, with status OK, if the step is not recorded or the record was lost (and counted).
+  // kInvalidArgument: unknown handle, or already observed in this step. `capture`, if not null, is set if the
+  // tensor's raw values are wanted; the caller hands them to captures() or calls pending_captures().Miss.
+  // The slot's `exponents` are allocated if they are to be counted.
   Status Begin(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot,
                std::optional<CaptureTarget>* capture = nullptr);
   // As above; `next_call` counts the call index instead of taking identity.call.
   Status Begin(const IdentityView& identity, bool next_call, DType dtype, std::span<const std::int64_t> shape,
                Slot** slot, std::optional<CaptureTarget>* capture = nullptr);
-  // Hands over the slot, and the exponents that were counted as a record of its own.
+  // Hands over the slot; counted exponents become a record of their own.
   void Commit(Slot* slot);
   // Instead of Commit: the tensor could not be computed, for this cause.
   void GiveUp(Slot* slot, std::string_view cause);
@@ -64,11 +65,13 @@ class Recorder {
   Status SetStep(std::uint64_t step, Slot** gate = nullptr);
   std::uint64_t step() const;
   bool StepWanted() const;
-  // In which steps tensors are recorded from the next step on.
+  // Whether the step is recorded because the collector asked for it: steps, or raw values.
+  bool StepAsked() const;
+  // Sets the steps in which tensors are recorded; takes effect with the next step.
   void RecordSteps(StepSet steps);
 
-  // From now on records are counted as dropped for this cause, and nothing is computed. The first cause
-  // stays.
+  // From now on records are counted as dropped under this cause, and nothing is computed. The first call
+  // wins.
   void Refuse(std::string_view cause);
   // Counts everything that still waits here as dropped. Precondition: refused, and the batcher has stopped.
   void DropRest(std::string_view cause);
@@ -108,6 +111,7 @@ class Recorder {
   // Guarded by the state's mutex.
   StepSet steps_;
   std::optional<StepSet> next_steps_;  // replaces steps_ when the step changes
+  bool asked_ = false;                 // steps_ has come through RecordSteps
 };
 
 }  // namespace statcollect

@@ -1,6 +1,7 @@
-// Interned identities and layouts of one agent. A handle names an identity; its definition gets an id when it
-// is first observed, so that ids follow the order of execution. Invariants: definition ids and layout ids are
-// dense from 0; nothing is ever removed. Threads: Definitions from any; Registry is guarded by its owner.
+// Interned identities and layouts of one agent. A handle names an identity. Its definition gets an id when
+// the tensor is first observed, so ids follow the order of execution. Invariants: definition ids and layout
+// ids are dense from 0; nothing is ever removed. Threads: Definitions from any; Registry is guarded by its
+// owner.
 #ifndef STATCOLLECT_AGENT_STAGING_REGISTRY_H_
 #define STATCOLLECT_AGENT_STAGING_REGISTRY_H_
 
@@ -33,12 +34,12 @@ struct IdentityView {
 // kInvalidArgument: names, enumerations, depth.
 Status Validate(const IdentityView& identity);
 
-// The definitions in the order of their ids, for whoever sends them.
+// The definitions in the order of their ids, for sending.
 class Definitions {
  public:
   void Add(TensorDef def);
   void Add(Layout layout);
-  // Those with ids first .. last.
+  // Definitions with ids first .. last.
   std::vector<TensorDef> Activations(std::uint32_t first, std::uint32_t last) const;
   std::vector<Layout> Layouts(std::uint32_t first, std::uint32_t last) const;
 
@@ -55,7 +56,7 @@ class Registry {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
   struct Activation {
-    TensorDef def;  // def.id holds once `defined`
+    TensorDef def;  // def.id is valid once `defined`
     bool defined = false;
     std::uint64_t next_step = 0;  // the first step in which it may be observed (again)
     std::uint32_t last_layout = kNone;
@@ -63,21 +64,21 @@ class Registry {
 
   explicit Registry(Definitions* definitions) : definitions_(definitions) {}
 
-  // Same identity (parent, class and depth do not matter), same handle. kInvalidArgument; kResourceExhausted
-  // when full.
+  // Returns the identity's handle; parent, class and depth are not part of it. kInvalidArgument;
+  // kResourceExhausted when full.
   Result<std::uint32_t> Intern(const IdentityView& identity);
   // As Intern, with `call` counted from 0 within (step, rest of the identity).
   Result<std::uint32_t> InternNextCall(IdentityView identity, std::uint64_t step);
 
-  // The same identity with another call index.
+  // The same identity with a different call index.
   Result<std::uint32_t> InternCall(const Activation& activation, std::uint32_t call);
 
-  // nullptr for a handle that was never given out: UnknownHandle.
+  // nullptr for a handle that was never returned; UnknownHandle() is the error to report.
   Activation* Find(std::uint32_t handle);
   static Status UnknownHandle(std::uint32_t handle);
   // Gives the activation's definition its id, if it has none, and publishes it.
   std::uint32_t Define(Activation* activation);
-  // Layout id of dtype and shape; kNone when full. `hint`: an id that may be it.
+  // Layout id of dtype and shape; kNone when full. `hint`: an id that is likely to be the right one.
   std::uint32_t InternLayout(DType dtype, std::span<const std::int64_t> shape, std::uint32_t hint);
 
  private:

@@ -1,7 +1,7 @@
 // Bounded queue of the small records (scalars, events, memory, densities, settings, exponents, step ends)
 // beside the staging ring. An entry remembers how many tensors were reserved before it, so that the batcher
-// can take both in the order in which they were handed over. Threads: TryPush from any; the rest from the
-// batcher, and Clear from whoever closes.
+// can take both in the order in which they were handed over. Threads: any may call TryPush; only the batcher
+// calls the rest; the closing thread may call Clear.
 #ifndef STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
 #define STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
 
@@ -20,7 +20,7 @@ namespace statcollect {
 using SideRecord = std::variant<ScalarRecord, EventRecord, MemoryRecord, DensityRecord, SettingRecord,
                                 ExponentRecord, StepRecord>;
 
-// At most this many bytes on the wire.
+// An upper bound of the record's size on the wire, in bytes.
 std::size_t EncodedBytesMax(const SideRecord& record);
 
 class SideQueue {
@@ -37,22 +37,23 @@ class SideQueue {
   explicit SideQueue(std::size_t records_max = kRecordsMax, std::size_t bytes_max = kBytesMax)
       : records_max_(records_max), bytes_max_(bytes_max) {}
 
-  // False if there is no room; the record is then lost and the caller counts it. *was_empty tells whether the
-  // queue was.
+  // False if the queue is full; the record is then lost and the caller counts it. *was_empty: whether the
+  // queue was empty before the call.
   bool TryPush(SideRecord record, std::uint64_t after_ticket, bool* was_empty);
 
-  // Tensors reserved in the ring before the oldest entry; the largest number if there is none. Takes no lock.
+  // Tensors reserved in the ring before the oldest entry; the largest number if the queue is empty.
+  // Lock-free.
   std::uint64_t front_ticket() const { return front_ticket_.load(std::memory_order_acquire); }
 
-  // The oldest entry, if all tensors before it have left the ring, it has at most bytes_max bytes and is not
-  // the end of step `held_step` or a later one. *held_back tells that only one of the last two was the
-  // reason.
+  // Pops the oldest entry if (a) all tensors before it have left the ring, (b) it has at most bytes_max bytes
+  // and (c) it is not the end of step `held_step` or of a later step. *held_back: whether only (b) or (c)
+  // failed.
   std::optional<Entry> PopIf(std::uint64_t ring_head, std::size_t bytes_max,
                              std::optional<std::uint64_t> held_step, bool* held_back);
 
   std::size_t size() const;
   bool HasStepEnd() const;  // whether a step end waits
-  std::uint64_t Clear();    // forgets everything; returns how many there were
+  std::uint64_t Clear();    // forgets everything; returns the number of entries lost
 
  private:
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};

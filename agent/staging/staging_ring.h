@@ -1,9 +1,9 @@
 // Fixed set of slots handed from recording threads to the batcher, in the order of reservation.
 // Slot: free -> reserved -> ready or given up -> free.
-// Invariants: (1) A reserved slot has one writer, a ready one only the batcher as reader. (2) Tickets are
-// handed out without gaps; the slot of ticket t is t modulo capacity. (3) head() <= tail() <= head() +
-// capacity(). Threads: TryReserve and Commit from any; Front and Release from the batcher only; Abandon once,
-// by whoever closes.
+// Invariants: (1) A reserved slot has one writer; a ready slot is read by the batcher only. (2) Tickets have
+// no gaps; the slot of ticket t is t modulo capacity. (3) head() <= tail() <= head() + capacity(). Threads:
+// any may call TryReserve and Commit; only the batcher calls Front and Release; the closing thread calls
+// Abandon once.
 #ifndef STATCOLLECT_AGENT_STAGING_STAGING_RING_H_
 #define STATCOLLECT_AGENT_STAGING_STAGING_RING_H_
 
@@ -29,21 +29,22 @@ struct ObservedTensor {
   std::uint32_t layout = 0;      // Layout::id
   std::uint64_t step = 0;
   std::uint32_t order = 0;
-  std::uint32_t sample_count = 0;  // of `samples`, how many hold
+  std::uint32_t sample_count = 0;  // how many of `samples` are valid
   TensorStats stats;
   std::span<double> sketch;
   std::span<double> samples;
 };
 
-// The place in the order of what replays of CUDA graphs record in steps up to `step`: it becomes known only
-// after later records have got their slots. Afterwards what belongs to steps before `next` comes too late.
+// Keeps the place in the order for what replays of CUDA graphs recorded in steps up to `step`, which becomes
+// known only after later records have been given slots. Past the gate, results of steps before `next` are too
+// late.
 struct ReplayGate {
   std::uint64_t step = 0, next = 0;
 };
 
-struct Slot : ObservedTensor {     // sketch and samples: memory that the ring owns
-  std::optional<ReplayGate> gate;  // then there is no tensor
-  // Whoever fills the slot counts the exponents, too; null: nobody asked. Gone when the slot is handed over.
+struct Slot : ObservedTensor {     // sketch and samples point into memory of the ring
+  std::optional<ReplayGate> gate;  // if set, the slot has no tensor
+  // If not null, the filler counts the exponents, too. Moved out when the slot is committed.
   std::unique_ptr<ExponentCounts> exponents;
 
  private:
@@ -59,19 +60,18 @@ class StagingRing {
 
   // nullptr if no slot is free. Never blocks, allocates or throws. The caller fills the slot and commits it.
   Slot* TryReserve() noexcept;
-  // Hands the slot over. False: it was abandoned meanwhile, and whoever abandoned it did not count it.
+  // Hands the slot over. False if it was abandoned meanwhile; the caller then counts the loss.
   bool Commit(Slot* slot) noexcept;
-  // The slot has nothing to hand over: the batcher will pass it by. Whoever calls counts the loss, here and
-  // after abandoning.
+  // The slot has nothing to hand over; the batcher will skip it. The caller counts the loss, even after
+  // Abandon.
   void GiveUp(Slot* slot) noexcept;
 
   // The oldest slot if it is ready, else nullptr. Frees those given up before it.
   Slot* Front() noexcept;
   // Frees the slot that Front returned.
   void Release() noexcept;
-  // Gives up every slot not yet released: returns how many of them were ready tensors; those reserved fail to
-  // commit.
-  // Nothing can be reserved afterwards. Precondition: the batcher has stopped.
+  // Gives up every slot not yet released and returns how many of them held ready tensors. Committing a
+  // reserved slot then fails, and nothing can be reserved. Precondition: the batcher has stopped.
   std::uint64_t Abandon() noexcept;
 
   std::uint64_t head() const noexcept { return head_.load(); }  // tickets released

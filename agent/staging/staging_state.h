@@ -1,9 +1,9 @@
-// What everything that records shares: the current step, the identities, the queues to the batcher, and the
-// mutex that orders what goes into them. Owned by the Recorder; used by it and its parts only.
+// State shared by everything that records: the current step, the identities, the queues to the batcher, and
+// the mutex that orders what goes into them. Owned by the Recorder; used only by it and its parts.
 //
 // Invariants: (1) Steps never decrease. (2) Everything handed over is in the ledger, whether it was kept or
-// lost. Threads: any. Functions named Locked and the members below the mutex need the mutex; it is held for a
-// few hundred nanoseconds a call, never while computing, waiting or talking to anybody.
+// lost. Threads: any. Functions named Locked and the members below the mutex need the mutex. It is held for a
+// few hundred nanoseconds a call, never during computation, waiting or I/O.
 #ifndef STATCOLLECT_AGENT_STAGING_STAGING_STATE_H_
 #define STATCOLLECT_AGENT_STAGING_STAGING_STATE_H_
 
@@ -31,11 +31,12 @@ struct StagingState {
         ring(slots, sketch, samples),
         registry(&definitions) {}
 
-  // Takes the record, or counts it as lost. Returns whether the batcher must be woken, without the mutex.
+  // Queues the record, or counts it as lost. Returns whether the caller must wake the batcher after
+  // unlocking.
   bool PushLocked(SideRecord record) STATCOLLECT_REQUIRES(mutex);
-  // The same for a record that the ledger has already. It is taken even if records are refused by now.
+  // As above for a record that the ledger already counts. It is queued even if records are refused by now.
   bool PushProducedLocked(SideRecord record) STATCOLLECT_REQUIRES(mutex);
-  // A slot to be committed, or nullptr. The caller counts the loss.
+  // Reserves a slot. nullptr if none is free or records are refused; the caller then counts the loss.
   Slot* TryReserveLocked() STATCOLLECT_REQUIRES(mutex) {
     return refused.empty() ? ring.TryReserve() : nullptr;
   }

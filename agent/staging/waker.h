@@ -18,7 +18,7 @@ class Waker {
     changed_.notify_one();
   }
 
-  // Returns at the deadline, or as soon as it was woken since the last wait.
+  // Returns at the deadline, or as soon as Wake was called since the last wait returned.
   void WaitUntil(std::chrono::steady_clock::time_point deadline) {
     MutexLock lock(mutex_);
     if (deadline == std::chrono::steady_clock::time_point::max()) {

@@ -73,7 +73,7 @@ std::string UnusedAddress() {
   return server.address();
 }
 
-// Takes connections and never says a word: a stopped process, or one that is no collector.
+// Accepts connections and never answers: a stopped process, or one that is not a collector.
 class MuteListener {
  public:
   MuteListener() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

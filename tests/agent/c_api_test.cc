@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <cstddef>
 
 #include <cmath>
 #include <cstdlib>
@@ -28,7 +29,8 @@ struct Tensor {
             .strides = nullptr,
             .ndim = static_cast<std::uint32_t>(shape.size()),
             .device = 0,
-            .device_index = 0};
+            .device_index = 0,
+            .placement = nullptr};
   }
 };
 
@@ -82,6 +84,71 @@ TEST(CApi, ComputesStatistics) {
   EXPECT_EQ(s.sketch_count, 16u);
   EXPECT_EQ(s.sample_count, 4u);
   EXPECT_EQ(samples, (std::vector<double>{1, 2, 3, -4}));
+}
+
+TEST(CApi, ComputesShardsThatAddUp) {
+  Tensor whole;
+  const statagent_tensor view = whole.Get();
+  statagent_statistics all = Statistics();
+  ASSERT_EQ(statagent_compute(&view, 0, 0, &all, nullptr, nullptr), 0);
+  std::uint64_t hash = 0;
+  const auto add = [&](const float* data, std::vector<std::int64_t> shape, std::vector<std::int64_t> strides,
+                       std::vector<std::int64_t> boxes, std::vector<std::int64_t> ranges) {
+    const statagent_placement placement{.struct_size = sizeof(statagent_placement),
+                                        .ndim = 2,
+                                        .global_shape = whole.shape.data(),
+                                        .boxes = boxes.data(),
+                                        .ranges = ranges.data(),
+                                        .box_count = boxes.size() / 4,
+                                        .range_count = ranges.size() / 2};
+    statagent_tensor part = whole.Get();
+    part.data = data;
+    part.ndim = static_cast<std::uint32_t>(shape.size());
+    part.shape = shape.data();
+    part.strides = strides.data();
+    part.placement = &placement;
+    statagent_statistics s = Statistics();
+    ASSERT_EQ(statagent_compute(&part, 0, 0, &s, nullptr, nullptr), 0) << statagent_last_error();
+    hash += s.hash;
+  };
+  add(whole.values.data(), {2, 1}, {3, 1}, {0, 0, 2, 1}, {});
+  add(whole.values.data() + 1, {2, 2}, {3, 1}, {0, 1, 2, 2}, {});
+  EXPECT_EQ(hash, all.hash);
+  hash = 0;
+  add(whole.values.data(), {4}, {1}, {}, {0, 4});
+  add(whole.values.data() + 4, {2}, {1}, {}, {4, 6});
+  EXPECT_EQ(hash, all.hash);
+}
+
+TEST(CApi, RefusesPlacementsThatMakeNoSense) {
+  Tensor tensor;
+  const std::vector<std::int64_t> box = {1, 0, 2, 3};
+  statagent_statistics s = Statistics();
+  const auto refusal = [&](auto change) {
+    statagent_placement placement{.struct_size = sizeof(statagent_placement),
+                                  .ndim = 2,
+                                  .global_shape = tensor.shape.data(),
+                                  .boxes = box.data(),
+                                  .ranges = nullptr,
+                                  .box_count = 1,
+                                  .range_count = 0};
+    change(placement);
+    statagent_tensor view = tensor.Get();
+    view.placement = &placement;
+    EXPECT_EQ(statagent_compute(&view, 0, 0, &s, nullptr, nullptr), kInvalidArgument);
+    return std::string(statagent_last_error());
+  };
+  EXPECT_THAT(refusal([](auto&) {}), HasSubstr("ends behind dimension 0"));
+  EXPECT_THAT(refusal([](auto& p) { p.struct_size = 4; }), HasSubstr("struct_size is 4"));
+  EXPECT_THAT(refusal([](auto& p) { p.global_shape = nullptr; }), HasSubstr("global_shape is null"));
+  EXPECT_THAT(refusal([](auto& p) { p.boxes = nullptr; }), HasSubstr("boxes is null"));
+  EXPECT_THAT(refusal([](auto& p) { p.range_count = 1; }), HasSubstr("ranges is null"));
+  EXPECT_THAT(refusal([](auto& p) { p.box_count = 1ull << 60; }), HasSubstr("boxes"));
+  // A structure from before there were placements: what lies behind it is not read.
+  statagent_tensor old = tensor.Get();
+  old.struct_size = offsetof(statagent_tensor, placement);
+  old.placement = reinterpret_cast<const statagent_placement*>(1);
+  EXPECT_EQ(statagent_compute(&old, 0, 0, &s, nullptr, nullptr), 0) << statagent_last_error();
 }
 
 TEST(CApi, RefusesMisuseOfCompute) {

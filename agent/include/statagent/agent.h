@@ -113,6 +113,12 @@ struct InputDensity {
   std::span<const std::uint64_t> valid_per_sample = {};  // at most 4096; empty for more samples
 };
 
+// Announced by the collector to all ranks of a run: full statistics in the steps first..last that are
+// divisible by `every`. Without an end, `last` is the largest number.
+struct FullSteps {
+  std::uint64_t first = 0, last = 0, every = 1;
+};
+
 class STATAGENT_API Agent {
  public:
   // Validates the options, connects to the collector and waits up to connect_timeout for its answer.
@@ -174,6 +180,11 @@ class STATAGENT_API Agent {
   std::vector<int> ReplayDevices() const noexcept;
   std::uint64_t step() const noexcept;
   bool StepWanted() const noexcept;  // whether the current step is recorded
+  // For programs that record full statistics only now and then: whether the collector asked for the current
+  // step, with `statctl record` or for raw values.
+  bool StepAsked() const noexcept;
+  // The oldest announcement that was not yet returned, if there is one.
+  std::optional<FullSteps> NextFullSteps() noexcept;
 
   // Waits until all records so far are durable in the collector or dropped. kDeadlineExceeded: some are still
   // pending; the message says how many.

@@ -60,6 +60,17 @@ typedef struct {
   int32_t depth;
 } statagent_identity;
 
+/* Where a tensor's elements lie in a logical tensor that several processes hold together: boxes, or ranges of the
+ * flattened logical tensor. See Placement in statagent/tensor_view.h. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t ndim;               /* of the logical tensor */
+  const int64_t* global_shape; /* ndim entries */
+  const int64_t* boxes;        /* for each box ndim offsets, then ndim sizes */
+  const int64_t* ranges;       /* for each range start, stop */
+  uint64_t box_count, range_count;
+} statagent_placement;
+
 typedef struct {
   uint32_t struct_size;
   uint32_t dtype;
@@ -69,6 +80,8 @@ typedef struct {
   uint32_t ndim;
   int32_t device; /* 0 CPU, 1 CUDA */
   int32_t device_index;
+  /* For statagent_compute, of CPU tensors; null: the tensor is the whole. Read if struct_size covers it. */
+  const statagent_placement* placement;
 } statagent_tensor;
 
 typedef struct {
@@ -164,6 +177,13 @@ STATAGENT_C_API void statagent_replays_in(statagent_agent* agent, int32_t device
 STATAGENT_C_API uint64_t statagent_replay_devices(const statagent_agent* agent);
 STATAGENT_C_API uint64_t statagent_step(const statagent_agent* agent);
 STATAGENT_C_API int statagent_step_wanted(const statagent_agent* agent); /* 1 or 0 */
+/* For programs that record full statistics only now and then. statagent_step_asked: 1 if the collector asked
+   for the current step, with `statctl record` or for raw values. statagent_next_full_steps: 1 if the oldest
+   announcement to all ranks that was not yet returned is written: the steps first..last (without an end:
+   UINT64_MAX) that are divisible by `every`; 0: none waits. */
+STATAGENT_C_API int statagent_step_asked(const statagent_agent* agent);
+STATAGENT_C_API int statagent_next_full_steps(statagent_agent* agent, uint64_t* first, uint64_t* last,
+                                              uint64_t* every);
 STATAGENT_C_API uint32_t statagent_rank(const statagent_agent* agent);
 STATAGENT_C_API uint32_t statagent_world_size(const statagent_agent* agent);
 /* Blocks up to the timeout. 4: records are still pending. */

@@ -14,6 +14,16 @@ using statcollect::DType;
 
 enum class Device : std::uint8_t { kCpu = 0, kCuda = 1 };
 
+// Where a tensor's elements lie in a logical tensor that several processes hold together. Does not own anything.
+struct Placement {
+  std::span<const std::int64_t> global_shape = {};
+  // Either boxes: offset, then size, in each dimension; several boxes are equal but in one dimension, along which
+  // they follow each other in the tensor.
+  std::span<const std::int64_t> boxes = {};
+  // Or ranges of the flattened logical tensor, start and stop of each, which follow each other in the tensor.
+  std::span<const std::int64_t> ranges = {};
+};
+
 // Does not own anything: pointer, shape and strides must stay valid during the call that takes the view.
 struct TensorView {
   const void* data = nullptr;  // first logical element; may be null only if there are no elements
@@ -23,6 +33,7 @@ struct TensorView {
   std::span<const std::int64_t> strides = {};
   Device device = Device::kCpu;
   int device_index = 0;
+  const Placement* placement = nullptr;  // for Compute; null: the tensor is the whole
 };
 
 }  // namespace statagent

@@ -23,6 +23,7 @@ from .errors import (
     TensorTypeError,
 )
 from .flatten import flatten
+from .merge import merge
 from .watch import Watch, watch
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ __all__ = [
     "inspect",
     "log_batch",
     "log_scalar",
+    "merge",
     "rank",
     "step",
     "watch",

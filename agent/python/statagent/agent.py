@@ -15,6 +15,7 @@ from ._runtime.agent import Agent
 from ._runtime.current import current_agent, running_agent, set_current_agent
 from ._runtime.log import warn_once
 from ._runtime.options import add_settings, join_requests, make_options
+from ._runtime.overhead import find_budget
 from ._settings import configuration, environment
 from .errors import StatagentError
 
@@ -59,6 +60,7 @@ def init(
     spill_limit: str | None = None,
     captures: str | Sequence[str] | None = None,
     exponents: str | Sequence[str] | None = None,
+    overhead: str | None = None,
 ) -> Agent:
     """Starts this process's agent. An argument that is None comes from the environment variable STATAGENT_<NAME>, else it has its default.
 
@@ -66,9 +68,11 @@ def init(
     collector: HOST:PORT of statcollectord (default 127.0.0.1:7433).
     if_exists: "error" (default), "replace" or "append", for a run that has data.
     config: nested mapping, stored flattened with dots; merged over STATAGENT_CONFIG, which is a JSON object or @FILE with one.
-    required: True raises an error if the collector cannot be reached; by default training goes on.
+    required: True raises an error if the collector cannot be reached; by default training continues.
     rank, local_rank, world_size, launch: default to the launcher's variables.
     steps: the steps to record, as "0-9,20,100-" (default: all).
+    overhead: what recording may take of the step's time on average, as "2%": full statistics then only in every n-th step; n is measured.
+    Default: every step in full. `steps` wins.
     sketch: signed sums for each tensor: 0, 16 (default), 32 or 64. samples: first elements of each tensor to keep (default 0).
     buffer_records_max: tensors that may wait for the sender (default 32768); more are dropped and counted.
     threads: threads that reduce large CPU tensors, including the training thread.
@@ -98,11 +102,14 @@ def init(
         texts["captures"] = join_requests("captures", captures, "blocks.1.ln2@3")
         texts["exponents"] = join_requests("exponents", exponents, "*@0-,every=100")
         options = make_options(texts, numbers, connect_timeout, required)
+        budget = find_budget(overhead)
         of_user, settings = _settings(config, steps)
         add_settings(options, settings)
         agent = Agent(session.start(library.load(), options))
         agent.settings, agent.user_settings = settings, frozenset(of_user)
         agent.run = run or os.environ.get("STATAGENT_RUN", "")
+        if budget is not None and not _asked_steps(steps):
+            agent.keep_to_budget(budget)
         _become_current(agent)
         failures.report_to(_note_exception)
         tracing.prepare_if_torch()
@@ -126,10 +133,15 @@ def _check_none_is_running(run: str | None) -> None:
 def _settings(config: Mapping[str, Any] | None, steps: str | None) -> tuple[dict[str, str], dict[str, str]]:
     """The user's settings, and all settings of the process, of which the user's override the checklist's. `steps`: of init."""
     of_user = {**configuration.environment_configuration(), **configuration.flatten_configuration(config)}
-    recorded = steps or os.environ.get("STATAGENT_STEPS", "")
+    recorded = _asked_steps(steps)
     asked = {"recording.agent_steps": recorded} if recorded else {}
     room = max(0, configuration.SETTINGS_MAX - len(of_user) - len(asked))
     return of_user, {**environment.process_checklist(room), **asked, **of_user}
+
+
+def _asked_steps(steps: str | None) -> str:
+    """The steps that the program or the user wants recorded; empty: all."""
+    return steps or os.environ.get("STATAGENT_STEPS", "")
 
 
 def _expect_agent(function: str) -> Agent | None:

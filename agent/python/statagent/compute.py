@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 from ._native import library as _library
+from ._native.placement import Box, placed
 from ._native.tensors import borrow, dtype_name, give_back
 from .errors import InvalidArgumentError
 
@@ -16,7 +18,18 @@ SAMPLES_MAX = 1024
 _LOWEST_EXPONENT, _HIGHEST_EXPONENT = -1074, 1023  # of float64, which holds every value
 
 
-def compute(tensor: Any, sketch: int = 16, samples: int = 0, exponents: bool = False) -> dict[str, Any]:
+def compute(
+    tensor: Any,
+    sketch: int = 16,
+    samples: int = 0,
+    exponents: bool = False,
+    *,
+    global_shape: Sequence[int] | None = None,
+    offset: Sequence[int] | None = None,
+    boxes: Sequence[Box] | None = None,
+    flat: Sequence[tuple[int, int]] | None = None,
+    partial: bool = False,
+) -> dict[str, Any]:
     """Statistics of one tensor, without a collector.
 
     tensor: a torch tensor, a NumPy array, or anything with DLPack or __array_interface__; on the CPU or a CUDA device; of any shape and
@@ -24,6 +37,11 @@ def compute(tensor: Any, sketch: int = 16, samples: int = 0, exponents: bool = F
     sketch: number of signed sums: 0, 16, 32 or 64. samples: how many of the first elements to return, at most 1024.
 
     exponents: True adds a histogram of binary exponents.
+
+    global_shape: the tensor is a shard of a logical tensor of this shape, so that `merge` adds the shards' results up to those of the
+    whole. Its place is given by one of: offset, of the box that it is; boxes, [(offset, size), ...] that differ in one dimension, along
+    which they follow each other in the shard; flat, [(start, stop), ...], ranges of the flattened logical tensor that follow each other in
+    the shard. partial: the tensor is a sum still to be reduced over processes. The result has these as further keys (offset as boxes).
 
     Returns a dictionary with the keys numel, shape, dtype ("f32"); nan, pos_inf, neg_inf, zero, neg, pos (numbers of elements); min, max,
     mean, std, l1, l2 of the finite elements, None if there are none; hash; sketch and samples (lists). With `exponents`, also exponents:
@@ -40,12 +58,15 @@ def compute(tensor: Any, sketch: int = 16, samples: int = 0, exponents: bool = F
         raise InvalidArgumentError(f"compute statistics: sketch is {sketch!r}; expected 0, 16, 32 or 64")
     if isinstance(samples, bool) or not isinstance(samples, int) or not 0 <= samples <= SAMPLES_MAX:
         raise InvalidArgumentError(f"compute statistics: samples is {samples!r}; expected a whole number in 0..{SAMPLES_MAX}")
+    place = placed(tensor, global_shape, offset, boxes, flat)
     library = _library.load()
     found = _library.Statistics()
     sums, first = (ctypes.c_double * max(1, sketch))(), (ctypes.c_double * max(1, samples))()
     borrowed = borrow(tensor)
     structure = borrowed[0]
-    _library.check(library.statagent_compute_on(structure, sketch, samples, structure.stream, found, sums, first))
+    compute_on = library.statagent_compute_on_held if structure.held else library.statagent_compute_on
+    with place.of(structure):
+        _library.check(compute_on(structure, sketch, samples, structure.stream, found, sums, first))
     shape = list((ctypes.c_int64 * structure.ndim).from_address(structure.shape)) if structure.ndim else []
     dtype = dtype_name(structure.dtype)
     histogram = _exponents(library, structure) if exponents else None
@@ -58,10 +79,14 @@ def compute(tensor: Any, sketch: int = 16, samples: int = 0, exponents: bool = F
     result["samples"] = list(first[: found.sample_count])
     if histogram is not None:
         result["exponents"] = histogram
+    result.update(place.keys)
+    if partial:
+        result["partial"] = True
     return result
 
 
 def _exponents(library: Any, structure: Any) -> dict[int, int]:
     counts = (ctypes.c_uint64 * (_HIGHEST_EXPONENT - _LOWEST_EXPONENT + 1))()
-    _library.check(library.statagent_exponents_on(structure, _LOWEST_EXPONENT, len(counts), structure.stream, counts))
+    exponents_on = library.statagent_exponents_on_held if structure.held else library.statagent_exponents_on
+    _library.check(exponents_on(structure, _LOWEST_EXPONENT, len(counts), structure.stream, counts))
     return {exponent: count for exponent, count in enumerate(counts, _LOWEST_EXPONENT) if count}

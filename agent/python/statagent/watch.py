@@ -110,9 +110,7 @@ def watch(
         "between": text(between), "optimizer": text(bool(optimizers)),
     }  # fmt: skip
     report_recording(agent, name, {option: value for option, value in requested.items() if value})
-    if "weight" in chosen:
-        _record_initial(agent, parts.parameters, "weight")
-    _record_initial(agent, parts.buffers, "buffer")
+    _record_initial_values(agent, parts, chosen)
     _report_foreign_parameters(agent, optimizers, parts.all_parameters)
     tracing.compiled.forget_graphs(parts.all_modules)
     return attachment.watch
@@ -158,6 +156,12 @@ def _expect_running_agent() -> Agent:
         found = "none" if agent is None else "one that is closed"
         raise StatagentError(f"watch: found {found} as this process's agent; expected a running one; call statagent.init() first")
     return agent
+
+
+def _record_initial_values(agent: Agent, parts: _Parts, kinds: frozenset[str]) -> None:
+    if "weight" in kinds:
+        _record_initial(agent, parts.parameters, "weight")
+    _record_initial(agent, parts.buffers, "buffer")
 
 
 def _record_initial(agent: Agent, tensors: list[Named], kind: Kind) -> None:

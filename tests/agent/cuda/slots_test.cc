@@ -129,7 +129,7 @@ class CudaSlotsTest : public ::testing::Test {
   ListSink sink_;
   Recorder recorder_{{.slots = 64, .sketch = 16, .samples = 4}, &clock_, &ledger_, &waker_};
   const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
-  CudaSlots cuda_{{.sketch = 16, .samples = 4, .records = 8},
+  CudaSlots cuda_{{.sketch = 16, .samples = 4, .records = 8, .records_max = 8},
                   std::make_unique<FakeCudaApi>(device_),
                   &recorder_,
                   &clock_};
@@ -165,7 +165,11 @@ TEST(CudaSlotsExponents, GoBehindTheirTensorInTheSameBatch) {
   Recorder recorder({.slots = 8, .sketch = 16, .exponents = *ParseExponentSpecs("a")}, &clock, &ledger,
                     &waker);
   const auto device = std::make_shared<FakeDevice>();
-  CudaSlots cuda({.sketch = 16, .exponent_lowest = kExponentLowest, .exponents = kExponentsMax, .records = 8},
+  CudaSlots cuda({.sketch = 16,
+                  .exponent_lowest = kExponentLowest,
+                  .exponents = kExponentsMax,
+                  .records = 8,
+                  .records_max = 8},
                  std::make_unique<FakeCudaApi>(device), &recorder, &clock);
   Batcher batcher(&recorder, &sink, &ledger, &waker, &clock, 16, &cuda);
   std::mt19937_64 random(1);
@@ -302,6 +306,22 @@ TEST_F(CudaSlotsTest, GoesOnWithoutAFailedDevice) {
   for (const RecordBatch& batch : sink_.batches) sent += batch.stats.size();
   EXPECT_EQ(sent, 2u) << "a and d";
   EXPECT_EQ(c.produced, c.pending + c.dropped());
+}
+
+TEST_F(CudaSlotsTest, AnErrorThatDoesNotStickLosesWhatItWasForAndIsCounted) {
+  Observe("a", tensor_.View());
+  device_->launch = Status(Code::kInternal, "another thread has begun to capture");
+  for (int i = 0; i < 20; ++i) Observe("b" + std::to_string(i), tensor_.View());  // there are eight records
+  device_->launch = Status::Ok();
+  Observe("c", tensor_.View());
+  recorder_.EndStep();
+  device_->RunAll();
+  PollFor(std::chrono::seconds(2));
+  const AgentCounters c = ledger_.Snapshot();
+  EXPECT_EQ(c.dropped_by_cause.at("device_error"), 20u);
+  std::size_t sent = 0;
+  for (const RecordBatch& batch : sink_.batches) sent += batch.stats.size();
+  EXPECT_EQ(sent, 2u) << "a and c";
 }
 
 TEST_F(CudaSlotsTest, ClosingCountsWhatTheDeviceNeverFinished) {
@@ -603,7 +623,7 @@ TEST_F(CudaCapturesTest, AnyStridesComeInLogicalOrder) {
   EXPECT_TRUE(queue_.HasReady()) << "one chunk without bytes";
 }
 
-// A transposed row has no gaps either; its first elements are not its first bytes.
+// A transposed row has no gaps either, but its first elements are not its first bytes.
 TEST_F(CudaCapturesTest, APartOfATransposedRowIsCopiedFromWhereverItLies) {
   const std::int64_t shape[] = {4, 8, 3};
   const std::int64_t strides[] = {24, 1, 8};
@@ -645,6 +665,34 @@ TEST_F(CudaCapturesTest, PinnedMemoryIsSharedOutAndComesBack) {
   EXPECT_TRUE(captures_.Copy(Reserve(tensor, large.size()), tensor, 0, kStream).ok());
   device_->RunAll();
   EXPECT_EQ(captures_.Poll(), 0u);
+}
+
+TEST_F(CudaCapturesTest, AFullQueueOfAStreamDoesNotHoldUpTheBatcher) {
+  const std::int64_t shape[] = {8, 16};
+  const stats::CpuTensor tensor{numbers_.data(), DType::kF32, shape, {}};
+  void* const other = reinterpret_cast<void*>(0x200);
+  device_->Block(kStream);
+  std::thread blocked([&] { EXPECT_TRUE(captures_.Copy(Reserve(tensor, 128), tensor, 0, kStream).ok()); });
+  device_->AwaitBlocked(1);
+  ASSERT_TRUE(captures_.Copy(Reserve(tensor, 128), tensor, 0, other).ok());
+  device_->RunAll();
+  EXPECT_EQ(captures_.Poll(), 1u) << "the one that waits";
+  EXPECT_EQ(Taken(), Expected(tensor, 128));
+  device_->Unblock();
+  blocked.join();
+  device_->RunAll();
+  EXPECT_EQ(captures_.Poll(), 0u);
+  EXPECT_EQ(Taken(), Expected(tensor, 128));
+}
+
+TEST_F(CudaCapturesTest, ACopyThatIsRefusedGivesItsPlaceBackOnce) {
+  const std::int64_t shape[] = {8, 16};
+  const stats::CpuTensor tensor{numbers_.data(), DType::kF32, shape, {}};
+  device_->launch = Status(Code::kInternal, "it does not stick");
+  EXPECT_EQ(captures_.Copy(Reserve(tensor, 128), tensor, 0, kStream).code(), Code::kInternal);
+  EXPECT_EQ(captures_.Poll(), 0u);
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("device_error"), 1u);
+  EXPECT_TRUE(queue_.empty());
 }
 
 TEST_F(CudaCapturesTest, ADeviceThatFailsLosesItAndIsTold) {

@@ -35,7 +35,7 @@ def built_library() -> Path:
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No agent, nothing logged yet, no variables of a launcher or of ours except the library's place."""
+    """No agent, nothing logged yet, no launcher or statagent variables except the library's path."""
     for name in list(os.environ):
         ours = name.startswith("STATAGENT_") and name != "STATAGENT_LIBRARY"
         if ours or name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") or name.startswith(("OMPI_", "PMI_", "SLURM_")):

@@ -1,4 +1,4 @@
-"""What the tests share: a recording of the C interface, and subprocesses with the package importable."""
+"""Shared by the tests: a recording of the C interface, and subprocesses with the package importable."""
 
 from __future__ import annotations
 
@@ -87,13 +87,20 @@ class Recording:
         self.records += [self._record(step, handles[i], _library.Tensor.from_address(tensors[i])) for i in range(count)]
         return 0
 
-    def statagent_observe(self, agent: Any, handle: int, tensor: Any, stream: Any) -> int:
+    def statagent_observe(self, *arguments: Any) -> int:
+        return self._observe(self.real.statagent_observe, *arguments)
+
+    def statagent_observe_held(self, *arguments: Any) -> int:
+        return self._observe(self.real.statagent_observe_held, *arguments)
+
+    def _observe(self, observe: Any, agent: Any, handle: int, tensor: ctypes.c_void_p, stream: Any) -> int:
         step = int(self.real.statagent_step(agent))
-        code = int(self.real.statagent_observe(agent, handle, tensor, stream))
+        code = int(observe(agent, handle, tensor, stream))
         if code:
             self.refusals.append(f"{self._identities.get(handle)}: {self.real.statagent_last_error().decode()}")
             return code
-        self.records.append(self._record(step, handle, tensor))
+        assert tensor.value is not None
+        self.records.append(self._record(step, handle, _library.Tensor.from_address(tensor.value)))
         return 0
 
     def _record(self, step: int, handle: int, tensor: Any) -> Record:

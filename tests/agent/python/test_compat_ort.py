@@ -190,7 +190,7 @@ def test_a_watched_optimizer_ends_the_steps(agent: statagent.Agent, subscribe: S
     for _ in range(2):
         train(model, 2)
         with torch.no_grad():
-            model(data())  # an evaluation is no step and not recorded
+            model(data())  # an evaluation is not a step and not recorded
         optimizer.step()
     found = [(r.kind, r.step, r.micro_batch, r.call) for r in recording.records if r.name == FC]
     assert found == [("output", 1, 0, 0), ("grad_output", 1, 0, 0), ("output", 1, 1, 0), ("grad_output", 1, 1, 0)]
@@ -436,7 +436,7 @@ def test_training_is_bit_identical(agent: statagent.Agent) -> None:
 
 
 class Log(SubscriberBase):
-    """What was called, in order; every tensor of an output is replaced if `factor` is given."""
+    """Records its calls, in order; replaces every tensor of an output if `factor` is given."""
 
     def __init__(self, factor: float | None = None, **window: Any) -> None:
         super().__init__(**window)
@@ -715,7 +715,7 @@ def test_scripted_modules_are_left_out(subscribe: Subscribe, recording: Recordin
     model = nn.Sequential(scripted, nn.Linear(8, 8))
     subscribe(model, Log())
     train(model)
-    # What runs inside TorchScript calls no hooks, but it is numbered.
+    # Modules inside TorchScript call no hooks, but they are numbered.
     assert recording.names("output") == ["Linear_2_0th_output", "Sequential_0_0th_output"]
     assert "'RecursiveScriptModule_1' does not accept hooks" in capfd.readouterr().err
 

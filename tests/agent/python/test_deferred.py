@@ -18,7 +18,7 @@ from .support import Recording
 
 
 class Arrival:
-    """A copy that is there when told, or after a while."""
+    """A copy that completes on demand, or after a while."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.copy, self.arrived, self.asked = tensor.clone(), threading.Event(), 0

@@ -55,10 +55,13 @@ def test_the_streams_of_replays_are_named_before_a_step_ends_and_before_a_flush(
     assert told == [], "no graph lives"
     monkeypatch.setattr(recording, "statagent_replay_devices", lambda _: 0b101, raising=False)
     statagent.step()
-    assert told == [(1, 0, 1000), (1, 2, 1002)]
+    assert told == [], "no program without CUDA has graphs, so the library is not asked"
+    monkeypatch.setattr(session, "cuda_in_use", lambda: True)
+    statagent.step()
+    assert told == [(2, 0, 1000), (2, 2, 1002)]
     agent.set_step(7)
     statagent.flush(timeout=0)
-    assert [step for step, _, _ in told] == [1, 1, 2, 2, 7, 7]
+    assert [step for step, _, _ in told] == [2, 2, 3, 3, 7, 7]
 
 
 def test_the_library_knows_no_graphs_without_a_gpu(agent: statagent.Agent, recording: Recording) -> None:

@@ -357,7 +357,7 @@ def test_exit_waits_two_seconds_at_most_without_a_collector(end: str, code: int)
     done = python(TRAINER + end, code=code)
     assert 0 < float(done.stdout) < 4, "2 s for the agent, the rest for a busy machine"
     assert ("loss exploded" in done.stderr) == (code == 1)
-    said = [line for line in done.stderr.splitlines() if "could not be made durable" in line]
+    said = [line for line in done.stderr.splitlines() if "were not stored within" in line]
     assert len(said) == 1
     assert re.search(r"close: [1-9]\d* records .* counted as dropped; .* 127\.0\.0\.1:1 .*STATAGENT_SPILL_DIR", said[0])
 

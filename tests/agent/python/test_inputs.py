@@ -17,7 +17,7 @@ from .support import Recording
 
 
 class Takes(nn.Module):
-    """Positional and named inputs, nested ones, and what is no tensor."""
+    """Positional and named inputs, nested ones, and values that are not tensors."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -196,6 +196,9 @@ class FakeCuda:
     def is_current_stream_capturing(self) -> bool:
         return False
 
+    def is_initialized(self) -> bool:
+        return True
+
     def mem_get_info(self, device: int) -> tuple[int, int]:
         return 7, 9
 

@@ -1,4 +1,4 @@
-"""What is kept between steps to make hooks cheap must never be seen in what they record."""
+"""State that hooks keep between steps to be cheap must never show in their records."""
 
 from __future__ import annotations
 

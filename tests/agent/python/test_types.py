@@ -1,4 +1,4 @@
-"""What a type checker says about calls of the package."""
+"""A type checker's verdict on calls of the package."""
 
 from __future__ import annotations
 

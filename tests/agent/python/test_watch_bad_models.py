@@ -1,5 +1,5 @@
-"""Models and tensors that cannot be recorded like others: what can be is, what cannot is counted and told in one event, and the training
-computes the same bits with and without the watch."""
+"""Models and tensors with parts that cannot be recorded: the rest is recorded, what is left out is counted and reported in one event, and
+the training computes the same bits with and without the watch."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def quantised(x: torch.Tensor) -> torch.Tensor:
     return torch.quantize_per_tensor(x.detach(), 0.1, 0, torch.qint8)
 
 
-# --- outputs that are no tensor, or no plain one ---
+# --- outputs that are not tensors, or not plain ones ---
 
 # name: what the module returns, what the event's reason says, refused records a step (0: there was no record to make)
 ODD_OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], Any], str, int]] = {
@@ -153,7 +153,7 @@ def freed_view() -> Any:
     return view
 
 
-# Their data_ptr() is no null pointer but the offset into a storage that does not exist.
+# Their data_ptr() is not null but the offset into a storage that does not exist.
 VIEWS_OF_NOTHING: dict[str, Callable[[], Any]] = {
     "meta": lambda: torch.empty(40, device="meta")[8:],
     "fake": fake_view,
@@ -420,7 +420,7 @@ def test_parts_of_torchscript_modules_are_told(agent: Agent, recording: Recordin
     same(make)
     names = {name for name, _, _ in told(recording)}
     assert names >= {"part.0", "part.1"}
-    assert ("part" in names) != ("part" in recording.names("output"))  # recorded or told, never neither
+    assert ("part" in names) != ("part" in recording.names("output"))  # either recorded or reported
     assert recording.names("weight", 2) == ["part.0.weight", "part.0.bias", "fc.weight", "fc.bias"]
 
 

@@ -230,6 +230,16 @@ TEST_F(RecorderTest, OtherStepsAreWantedFromTheNextStepOn) {
   EXPECT_TRUE(recorder.StepWanted()) << "the last wish counts";
 }
 
+TEST_F(RecorderTest, OnlyStepsThatTheCollectorAskedForAreAsked) {
+  Recorder& recorder = Make(16);
+  EXPECT_FALSE(recorder.StepAsked()) << "every step is wanted, none was asked for";
+  recorder.RecordSteps(*StepSet::Parse("2"));
+  recorder.EndStep();
+  EXPECT_FALSE(recorder.StepAsked());
+  recorder.EndStep();
+  EXPECT_TRUE(recorder.StepAsked());
+}
+
 TEST_F(RecorderTest, RecordsWantedStepsOnlyAndInitialWeightsAlways) {
   Recorder& recorder = Make(16, "1");
   const IdentityView initial = {.name = "fc1.weight", .kind = Kind::kWeight, .mode = Mode::kInit};

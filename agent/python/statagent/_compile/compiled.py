@@ -1,4 +1,4 @@
-"""What hooks may call once torch is there: `tracing.compiled`. Imports torch."""
+"""Functions that hooks call once torch is imported: `tracing.compiled`. Imports torch."""
 
 from __future__ import annotations
 

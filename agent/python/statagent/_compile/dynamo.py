@@ -1,4 +1,4 @@
-"""How torch.compile treats this package's own functions. Imports torch, so it may only be imported once torch is there."""
+"""Tells torch.compile how to treat this package's own functions. Imports torch, so import it only after torch."""
 
 from __future__ import annotations
 

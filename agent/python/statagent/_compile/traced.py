@@ -104,12 +104,12 @@ def trace_schema(key: Any, training: bool, args: Any, kwargs: Any) -> None:
 
 
 def read_schema(schema: str) -> dict[str, str]:
-    """What `trace_schema` left in a graph, as path of a leaf -> description."""
+    """The schema that `trace_schema` put into a graph: path of a leaf -> description."""
     return dict(entry.split(FIELD, 1) for entry in schema.split(SEPARATOR)) if schema else {}
 
 
 def _describe(path: str, value: Any, depth: int, found: list[str]) -> None:
-    """The same as transitions.describe, in terms that can be traced."""
+    """As transitions.describe, in a form that torch.compile can trace."""
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).replace("torch.", "")
         found.append(f"{path}{FIELD}{dtype} rank {value.dim()}" + (", needs gradient" if value.requires_grad else ""))
@@ -171,7 +171,7 @@ def _plain(tensor: Any) -> Any:
 
 
 def _flatten(path: str, value: Any, depth: int, found: list[tuple[str, Any]]) -> None:
-    """The same paths as those of flatten.flatten, in terms that can be traced."""
+    """The paths of flatten.flatten, in a form that torch.compile can trace."""
     if isinstance(value, torch.Tensor):
         found.append((path or "0", value))
     elif depth < _DEPTH_MAX:

@@ -84,8 +84,24 @@ class Identity(_Structure):
     ]
 
 
+class Placement(_Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("ndim", c_uint32),
+        ("global_shape", c_void_p),  # int64_t[ndim]
+        ("boxes", c_void_p),  # for each box int64_t[ndim] offsets and as many sizes
+        ("ranges", c_void_p),  # for each range int64_t start, stop
+        ("box_count", c_uint64),
+        ("range_count", c_uint64),
+    ]
+
+
 class Tensor(_Structure):
-    stream: int | None = None  # CUDA stream that computes the tensor; not a field of the C structure
+    __slots__ = ("address", "entries", "held", "stream")
+    address: c_void_p  # of this structure, as an argument of statagent_observe
+    entries: Any  # what shape and strides point to
+    held: bool  # small and on the CPU: functions that read it hold the GIL, see HELD_BYTES_MAX
+    stream: int | None  # CUDA stream that computes the tensor
     _fields_ = [
         ("struct_size", c_uint32),
         ("dtype", c_uint32),
@@ -95,7 +111,13 @@ class Tensor(_Structure):
         ("ndim", c_uint32),
         ("device", c_int32),
         ("device_index", c_int32),
+        ("placement", c_void_p),  # of `Placement`, or null
     ]
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.address = c_void_p(ctypes.addressof(self))
+        self.entries, self.held, self.stream = None, False, None
 
 
 class Statistics(_Structure):
@@ -142,36 +164,48 @@ class Counts(_Structure):
 
 VisitDropped = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_uint64)
 
+# Functions that read a CPU tensor of at most this many bytes keep Python's global interpreter lock (GIL): reading it takes at most about
+# 0.25 ms, a twentieth of the time (sys.getswitchinterval) that a busy thread may keep the lock once it has been released.
+HELD_BYTES_MAX = 256 << 10
+
 # Function: result, arguments. An agent and a set of steps are opaque pointers.
+# Which functions hold the GIL, and why none of them can wait for a thread that needs it: docs/decisions/0029-holding-the-gil.md.
 _STRINGS = POINTER(c_char_p)
-_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+_Signature = tuple[Any, list[Any]]
+_HELD: dict[str, _Signature] = {
     "statagent_last_error": (c_char_p, []),
     "statagent_version": (c_char_p, []),
-    "statagent_start": (c_int, [POINTER(Options), POINTER(c_void_p)]),
-    "statagent_close": (c_int, [c_void_p, c_int64]),
-    "statagent_close_failed": (c_int, [c_void_p, c_int64]),
-    "statagent_free": (None, [c_void_p]),
     "statagent_intern": (c_int, [c_void_p, POINTER(Identity), POINTER(c_uint32)]),
-    "statagent_observe": (c_int, [c_void_p, c_uint32, POINTER(Tensor), c_void_p]),
-    "statagent_observe_list": (
-        c_int,
-        [c_void_p, c_uint64, POINTER(c_uint32), POINTER(c_void_p), c_void_p, POINTER(c_uint64)],
-    ),
     "statagent_log_scalar": (c_int, [c_void_p, c_char_p, c_double, c_uint32]),
     "statagent_log_event": (c_int, [c_void_p, c_char_p, c_char_p, _STRINGS, _STRINGS, c_uint64]),
     "statagent_log_scalar_at": (c_int, [c_void_p, c_char_p, c_double, c_uint32, c_uint64]),
     "statagent_log_event_at": (c_int, [c_void_p, c_uint64, c_char_p, c_char_p, _STRINGS, _STRINGS, c_uint64]),
-    "statagent_add_config": (c_int, [c_void_p, _STRINGS, _STRINGS, c_uint64]),
     "statagent_log_memory": (c_int, [c_void_p, POINTER(Memory)]),
     "statagent_log_density": (c_int, [c_void_p, POINTER(Density), c_uint64]),
+    "statagent_step": (c_uint64, [c_void_p]),
+    "statagent_step_wanted": (c_int, [c_void_p]),
+    "statagent_step_asked": (c_int, [c_void_p]),
+    "statagent_next_full_steps": (c_int, [c_void_p, POINTER(c_uint64), POINTER(c_uint64), POINTER(c_uint64)]),
+    "statagent_rank": (c_uint32, [c_void_p]),
+    "statagent_world_size": (c_uint32, [c_void_p]),
+    "statagent_steps_parse": (c_int, [c_char_p, POINTER(c_void_p)]),
+    "statagent_steps_contains": (c_int, [c_void_p, c_uint64]),
+    "statagent_steps_free": (None, [c_void_p]),
+}
+_RELEASED: dict[str, _Signature] = {
+    "statagent_start": (c_int, [POINTER(Options), POINTER(c_void_p)]),
+    "statagent_close": (c_int, [c_void_p, c_int64]),
+    "statagent_close_failed": (c_int, [c_void_p, c_int64]),
+    "statagent_free": (None, [c_void_p]),
+    "statagent_observe_list": (
+        c_int,
+        [c_void_p, c_uint64, POINTER(c_uint32), POINTER(c_void_p), c_void_p, POINTER(c_uint64)],
+    ),
+    "statagent_add_config": (c_int, [c_void_p, _STRINGS, _STRINGS, c_uint64]),
     "statagent_end_step": (None, [c_void_p]),
     "statagent_set_step": (c_int, [c_void_p, c_uint64]),
     "statagent_replays_in": (None, [c_void_p, c_int32, c_void_p]),
     "statagent_replay_devices": (c_uint64, [c_void_p]),
-    "statagent_step": (c_uint64, [c_void_p]),
-    "statagent_step_wanted": (c_int, [c_void_p]),
-    "statagent_rank": (c_uint32, [c_void_p]),
-    "statagent_world_size": (c_uint32, [c_void_p]),
     "statagent_flush": (c_int, [c_void_p, c_int64]),
     "statagent_counters": (c_int, [c_void_p, POINTER(Counts)]),
     "statagent_dropped": (c_int, [c_void_p, VisitDropped, c_void_p]),
@@ -179,15 +213,36 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         c_int,
         [POINTER(Tensor), c_uint32, c_uint32, POINTER(Statistics), POINTER(c_double), POINTER(c_double)],
     ),
+}
+# These take as long as their tensors are large. NAME releases the GIL; NAME_held holds it, for tensors whose `held` is set.
+_BY_SIZE: dict[str, _Signature] = {
+    "statagent_observe": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p]),
     "statagent_compute_on": (
         c_int,
         [POINTER(Tensor), c_uint32, c_uint32, c_void_p, POINTER(Statistics), POINTER(c_double), POINTER(c_double)],
     ),
     "statagent_exponents_on": (c_int, [POINTER(Tensor), c_int32, c_uint32, c_void_p, POINTER(c_uint64)]),
-    "statagent_steps_parse": (c_int, [c_char_p, POINTER(c_void_p)]),
-    "statagent_steps_contains": (c_int, [c_void_p, c_uint64]),
-    "statagent_steps_free": (None, [c_void_p]),
 }
+
+
+class Library:
+    """The functions of a loaded library, with their types, as attributes."""
+
+    statagent_observe_held: Any
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError, or AttributeError for a function that the library does not have."""
+        releasing, holding = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+        for names, loader, suffix in (
+            (_HELD, holding, ""), (_RELEASED, releasing, ""), (_BY_SIZE, releasing, ""), (_BY_SIZE, holding, "_held"),
+        ):  # fmt: skip
+            for name, (result, arguments) in names.items():
+                function = getattr(loader, name)
+                function.restype, function.argtypes = result, arguments
+                setattr(self, name + suffix, function)
+        # Converting arguments to declared types takes a third of a short call. Without them every pointer must be a c_void_p or None: an
+        # integer would be cut to 32 bits.
+        self.statagent_observe_held.argtypes = None
 
 
 def candidates() -> list[Path]:
@@ -224,16 +279,12 @@ def load() -> Any:
     """The library with the types of its functions. Loaded once. Raises LibraryNotFoundError."""
     path = find()
     try:
-        library = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
+        return Library(path)
     except (OSError, AttributeError) as error:
         raise LibraryNotFoundError(
             f"load {path}: {error}; expected the agent's shared library of this version of the package; "
             "rebuild it (scripts/build.sh), or set STATAGENT_LIBRARY to a matching one"
         ) from error
-    return library
 
 
 def last_error() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .arguments import encode, encode_all
 from .library import DENSITIES, KINDS, MODES, PHASES, QUANTITIES, Counts, Density, Identity, Memory, Options, VisitDropped, check
-from .tensors import cuda_stream
+from .tensors import cuda_in_use, cuda_stream
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,17 @@ class Session:
         """Whether the tensors of the current step are recorded."""
         return bool(self.library.statagent_step_wanted(self.pointer))
 
+    def step_asked(self) -> bool:
+        """Whether the collector asked for the current step: for its statistics, or for raw values."""
+        return bool(self.library.statagent_step_asked(self.pointer))
+
+    def next_full_steps(self) -> tuple[int, int | None, int] | None:
+        """First step, last step (None: no end) and divisor of the collector's oldest announcement that was not yet returned."""
+        first, last, every = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64()
+        if not self.library.statagent_next_full_steps(self.pointer, first, last, every):
+            return None
+        return first.value, None if last.value == 2**64 - 1 else last.value, every.value
+
     def end_step(self) -> None:
         self.library.statagent_end_step(self.pointer)
 
@@ -120,6 +131,8 @@ class Session:
 
     def name_replay_streams(self) -> None:
         """Tells the library where CUDA graphs are replayed: in the current stream of each device that has any."""
+        if not cuda_in_use():
+            return
         devices, device = int(self.library.statagent_replay_devices(self.pointer)), 0
         while devices:
             if devices & 1:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from typing import Any, Optional
 
 from ..errors import TensorTypeError
-from .library import DTYPES, Tensor
+from .library import DTYPES, HELD_BYTES_MAX, Tensor
 
 _TORCH_DTYPES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
@@ -20,10 +21,16 @@ _NUMPY_DTYPES = {
 }  # fmt: skip
 _EXTENSION_DTYPES = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}  # of ml_dtypes, by name
 _DTYPE_NAMES = {number: name for name, number in DTYPES.items()}
+_NAMES_BY_BYTES = {
+    1: ("f8e4m3", "f8e5m2", "i8", "u8", "bool"), 2: ("f16", "bf16", "i16", "u16"), 4: ("f32", "i32", "u32"),
+    8: ("f64", "i64", "u64", "c64"), 16: ("c128",),
+}  # fmt: skip
+_ITEM_BYTES = {DTYPES[name]: size for size, names in _NAMES_BY_BYTES.items() for name in names}  # of an element, by dtype
 _EXPECTED = "expected a torch tensor, a NumPy array, or anything with DLPack or __array_interface__, in memory of the CPU or of a CUDA device"
 _DLPACK_CPU = (1, 3)  # kDLCPU, kDLCUDAHost (pinned memory)
 _DLPACK_CUDA = 2
 _CACHED_LAYOUTS_MAX = 4096
+_CPU = -1  # as get_device() says
 
 # torch.dtype -> number; filled at the first torch tensor.
 _torch_numbers: dict[Any, int] = {}
@@ -52,6 +59,8 @@ def _structure(dtype: int, shape: Any, strides: Any, cuda_device: int = -1) -> T
     tensor.entries = entries  # kept alive with the structure
     if cuda_device >= 0:
         tensor.device, tensor.device_index = 1, cuda_device
+    else:
+        tensor.held = math.prod(shape) * _ITEM_BYTES[dtype] <= HELD_BYTES_MAX
     return tensor
 
 
@@ -63,10 +72,15 @@ def cuda_stream(torch: Any, device: int) -> int:
         return int(torch.cuda.current_stream(device).cuda_stream)
 
 
+def cuda_in_use() -> bool:
+    """Whether torch has initialised CUDA in this process, as every CUDA tensor requires."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
 def capturing() -> bool:
     """Whether this thread's current CUDA stream is being captured into a graph, so that nothing runs until the graph is replayed."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
+    return cuda_in_use() and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
 
 
 # A structure for one call of the library; the key under which it is returned, or None; the object that keeps the memory alive.
@@ -101,36 +115,33 @@ class Place:
     """A place in a model where a tensor appears in every step. Keeps the structure of the last tensor, so that the next one only needs its
     address if it has the same layout. Threads: any; a structure is removed while it is in use."""
 
-    __slots__ = ("_device", "_dtype", "_item_bytes", "_shape", "_strides", "_structure")
+    __slots__ = ("_device", "_dtype", "_item_bytes", "_shape", "_strides", "structure")
 
     def __init__(self) -> None:
-        self._structure: Tensor | None = None
-        self._device = self._dtype = self._shape = self._strides = None
-        self._item_bytes = 0
+        self.structure: Tensor | None = None  # while it is not in use
+        self._dtype = self._shape = self._strides = None
+        self._device, self._item_bytes = _CPU, 0
 
     def borrow(self, tensor: Any) -> Tensor | None:
-        """The tensor's structure if its layout is that of the last tensor; return it with `give_back`. Otherwise None: call the function
-        `borrow` and then `learn`. Precondition: type(tensor) is one of plain_tensor_types()."""
-        structure, self._structure = self._structure, None
+        """The tensor's structure if its layout is that of the last tensor; assign it to `structure` after use. Otherwise None: call the
+        function `borrow` and then `learn`. Precondition: type(tensor) is one of plain_tensor_types()."""
+        structure, self.structure = self.structure, None
         if structure is None:
             return None
         try:  # raises for tensors without strides or memory
             if tensor.shape != self._shape or tensor.stride() != self._strides or tensor.dtype is not self._dtype:
                 return None
-            data = tensor.data_ptr()
-            if not data or data == tensor.storage_offset() * self._item_bytes:
+            data, offset = tensor.data_ptr(), tensor.storage_offset()
+            if not data or data == offset * self._item_bytes or tensor.get_device() != self._device:
                 return None
-            if tensor.get_device() != self._device or tensor.is_neg():
+            if offset & 1 and tensor.is_neg():  # see _is_negated
                 return None
         except Exception:
             return None
         structure.data = data
-        if self._device is not None and self._device >= 0:
+        if self._device != _CPU:
             structure.stream = cuda_stream(sys.modules["torch"], self._device)
         return structure
-
-    def give_back(self, structure: Tensor) -> None:
-        self._structure = structure
 
     def learn(self, tensor: Any, borrowed: Borrowed) -> None:
         """Keeps the structure that the function `borrow` made for the tensor. Replaces a call of the function `give_back`."""
@@ -138,13 +149,23 @@ class Place:
             self._device, self._dtype = tensor.get_device(), tensor.dtype
             self._shape, self._strides = tensor.shape, tensor.stride()
             self._item_bytes = tensor.element_size()
-            self._structure = borrowed[0]
+            self.structure = borrowed[0]
         else:
             give_back(borrowed)
 
 
 def _refuse(found: str, expected: str = _EXPECTED) -> TensorTypeError:
     return TensorTypeError(f"statistics of a tensor: found {found}; {expected}")
+
+
+def _is_negated(tensor: Any) -> bool:
+    """Whether the memory holds the values with the opposite sign: `z.conj().imag`, whose offset is that of an imaginary part, so it is odd.
+
+    is_neg() is asked of such tensors only, because it releases the GIL (docs/decisions/0029-holding-the-gil.md)."""
+    try:
+        return bool(tensor.storage_offset() & 1) and tensor.is_neg()
+    except Exception:  # tensors without memory
+        return bool(tensor.is_neg())
 
 
 def _borrow_torch(torch: Any, tensor: Any) -> Borrowed:
@@ -155,7 +176,7 @@ def _borrow_torch(torch: Any, tensor: Any) -> Borrowed:
         raise _refuse(
             "a parameter of a lazy module without a shape yet", "expected one with data, as it has after the first forward pass"
         )
-    if tensor.is_neg() or (dtype >= 16 and tensor.is_conj()):
+    if _is_negated(tensor) or (dtype >= 16 and tensor.is_conj()):
         with torch.no_grad():
             tensor = tensor.resolve_conj().resolve_neg()
     try:

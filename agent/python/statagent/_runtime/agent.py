@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_void_p
 from typing import Any, TypeVar
 
 from .._native.arguments import milliseconds, whole_number
@@ -21,6 +22,7 @@ from .deferred import Deferred, on_gpu
 from .known_tensors import KnownTensors
 from .log import warn, warn_once
 from .refusals import Refusals
+from .thinning import Meter, Thinning, outside_of
 
 T = TypeVar("T")
 
@@ -35,9 +37,11 @@ class Agent:
     def __init__(self, session: Session | None) -> None:
         """`session`: None for an agent that records nothing (STATAGENT_DISABLE)."""
         self.session = session
-        # The library's most frequent function, called without a layer between. Public: benchmarks wrap it to measure it.
-        self.native_observe: Any = None if session is None else session.library.statagent_observe
-        self._pointer = 0 if session is None else session.pointer
+        # The library's most frequent function, called without a layer between; for small tensors, and for all others. Public: benchmarks
+        # wrap them to measure them.
+        self.native_observe: Any = None if session is None else session.library.statagent_observe_held
+        self.native_observe_large: Any = None if session is None else session.library.statagent_observe
+        self._pointer = c_void_p(0 if session is None else session.pointer)
         self.run = ""  # the run's name
         self._lock = threading.Lock()
         self._refusals = Refusals(_weakly(self.log_event))
@@ -46,6 +50,10 @@ class Agent:
         self.closing = False  # close() has been called
         # Whether tensors of the current step are recorded: read by every hook, changes only with the step.
         self.wanted = False
+        # Whether its batches' fingerprints and densities are: also where an overhead budget leaves out the other tensors.
+        self.inputs_wanted = False
+        self.meter: Meter | None = None  # hooks add their time to it, if an overhead budget is set
+        self._thinning: Thinning | None = None
         self._handles: dict[tuple[Any, ...], int] = {}
         self._identities: dict[int, tuple[str, str]] = {}  # handle -> name and kind, for messages
         self._calls: dict[tuple[Any, ...], int] = {}  # next call index in this step
@@ -78,6 +86,15 @@ class Agent:
         if session is not None:
             self._step_changed()
 
+    def keep_to_budget(self, budget: float) -> None:
+        """Thins out full statistics so that recording takes at most this share of the training's time. Call it before any step has ended."""
+        if self.session is None:
+            return
+        self._thinning = Thinning(budget, outside_of(self.session, self.log_event, self.add_config))
+        self.meter = self._thinning.meter
+        self.add_flush_listener(self._thinning.store_measured)
+        self._choose_records()
+
     # --- tensors -----------------------------------------------------------------------------------------------------------
 
     def intern(
@@ -97,25 +114,33 @@ class Agent:
         """Records the tensor's statistics under an interned identity. Never raises."""
         try:
             borrowed = borrow(tensor)
-            code = self.native_observe(self._pointer, handle, borrowed[0], borrowed[0].stream)
+            code = self._observe_structure(handle, borrowed[0])
             give_back(borrowed)
             if code:
                 self._refuse_handle(handle, last_error())
         except Exception as error:
             self._refuse_handle(handle, str(error))
 
+    def _observe_structure(self, handle: int, structure: Any) -> int:
+        if structure.held:
+            return self.native_observe(self._pointer, handle, structure.address, None)
+        return self.native_observe_large(self._pointer, handle, structure.address, structure.stream)
+
     def observe_at(self, place: Place, handle: int, tensor: Any) -> None:
         """As observe_handle, for tensors that have the same layout in every step: the place keeps what depends on the layout. Never
         raises. Precondition: type(tensor) is one of plain_tensor_types()."""
         try:
             structure = place.borrow(tensor)
-            if structure is not None:
-                code = self.native_observe(self._pointer, handle, structure, structure.stream)
-                place.give_back(structure)
-            else:
+            if structure is None:
                 borrowed = borrow(tensor)
-                code = self.native_observe(self._pointer, handle, borrowed[0], borrowed[0].stream)
+                code = self._observe_structure(handle, borrowed[0])
                 place.learn(tensor, borrowed)
+            else:
+                if structure.held:  # as _observe_structure, without its cost
+                    code = self.native_observe(self._pointer, handle, structure.address, None)
+                else:
+                    code = self.native_observe_large(self._pointer, handle, structure.address, structure.stream)
+                place.structure = structure
             if code:
                 self._refuse_handle(handle, last_error())
         except Exception as error:
@@ -147,7 +172,7 @@ class Agent:
         message = last_error() if code else ""
         for _, place, (structure, borrowed, tensor) in items:
             if borrowed is None:
-                place.give_back(structure)
+                place.structure = structure
             else:
                 place.learn(tensor, borrowed)
         if code:
@@ -160,7 +185,7 @@ class Agent:
         if self._closed:
             return
         self.begin_step()
-        if not self.wanted:
+        if not (self.wanted or (self.inputs_wanted and kind == "batch")):
             return
         try:
             at = self.micro_batch if micro_batch is None else micro_batch
@@ -183,6 +208,7 @@ class Agent:
         self.begin_step()
         if not self.wanted:
             return tensor
+        begun = time.perf_counter_ns()
         try:
             if in_backward():  # an activation checkpoint computes the tensor a second time
                 return tensor
@@ -192,7 +218,13 @@ class Agent:
                 self.observe(name, tensor)
         except Exception as error:
             self.refuse(str(error), str(name), "inspect")
+        self.note_spent(begun)
         return tensor
+
+    def note_spent(self, begun: int) -> None:
+        """Recording has taken the time since `begun`, of time.perf_counter_ns()."""
+        if self.meter is not None:
+            self.meter.spent += time.perf_counter_ns() - begun
 
     def _inspect_with_gradient(self, name: str, tensor: Any) -> None:
         at = self.micro_batch
@@ -205,15 +237,18 @@ class Agent:
 
     def _gradient(self, handle: int, gradient: Any) -> None:
         if not self._closed:
+            begun = time.perf_counter_ns()
             self.observe_handle(handle, gradient)
+            self.note_spent(begun)
 
     def log_batch(self, **tensors: Any) -> None:
         """Records fingerprints of a batch's inputs: tensors, arrays, or nested values that contain some. Never raises."""
         if self._closed:
             return
         self.begin_step()
-        if not self.wanted:
+        if not self.inputs_wanted:
             return
+        begun = time.perf_counter_ns()
         # It is logged before the forward pass, so it belongs to the micro-batch that begins.
         at = self.micro_batch + 1 if self.backward_seen else self.micro_batch
         self.batch_logged = (self.current_step(), at)
@@ -223,6 +258,7 @@ class Agent:
                     self._log_input(name, value, at)
             except Exception as error:
                 self.refuse(str(error), name, "batch")
+        self.note_spent(begun)
 
     def _log_input(self, name: str, value: Any, micro_batch: int) -> None:
         found = flatten(value, _is_array)
@@ -353,10 +389,14 @@ class Agent:
             return
         assert self.session is not None
         try:
+            begun = time.perf_counter_ns()
             self.deferred.collect()
             for listener in list(self._ending_listeners):
                 listener()
             self.session.name_replay_streams()
+            if self._thinning is not None:
+                self.note_spent(begun)
+                self._thinning.end_step()
             self.session.end_step()
             ended = self._scalars, self.micro_batch
             self._step_changed()
@@ -377,8 +417,7 @@ class Agent:
         self._step_changed()
 
     def _step_changed(self) -> None:
-        assert self.session is not None
-        self.wanted = self.session.step_wanted()
+        self._choose_records()
         self._calls.clear()
         self.known.clear()
         self._scalars, self._ended_scalars = set(), None
@@ -389,6 +428,13 @@ class Agent:
             self.optimizers[key] = 0
         for listener in list(self._step_listeners):
             listener()
+
+    def _choose_records(self) -> None:
+        assert self.session is not None
+        self.inputs_wanted = self.wanted = self.session.step_wanted()
+        if self._thinning is not None:
+            full = self._thinning.begin_step(self.current_step())
+            self.wanted = self.wanted and (full or self.session.step_asked())
 
     def _remove_leaf_hooks(self) -> None:
         for removable in self._leaf_hooks:
@@ -467,7 +513,7 @@ class Agent:
             if self._closed:
                 return True
             self._closed = True
-            self.wanted = False
+            self.inputs_wanted = self.wanted = False
         assert self.session is not None
         for listener in list(self._step_listeners):
             listener()
@@ -514,7 +560,7 @@ class Agent:
 
     def _count_refused(self, message: str) -> None:
         total = self._refusals.add()
-        warn("refused", f"not recorded: {message or 'unknown reason'} ({total} refused so far; training goes on)")
+        warn("refused", f"not recorded: {message or 'unknown reason'} ({total} refused so far; training continues)")
 
     def report_not_recorded(self, name: str, kind: str, reason: str) -> None:
         """Sends an event `not_recorded`, once for each name and reason and a limited number of times; counts nothing. Never raises."""

@@ -1,4 +1,4 @@
-"""What is true of the process as a whole, with or without an agent."""
+"""State of the process, with or without an agent."""
 
 from __future__ import annotations
 

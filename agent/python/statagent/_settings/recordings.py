@@ -1,4 +1,4 @@
-"""What each watch records, as settings `recording.*` of the run: a diff then knows which records a run was not asked to make."""
+"""Stores what each watch records as settings `recording.*` of the run, so that a diff knows which records a run was not asked to make."""
 
 from __future__ import annotations
 

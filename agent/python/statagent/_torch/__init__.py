@@ -1,1 +1,1 @@
-"""What the package reads of torch: the state of autograd, and the names of modules, parameters and buffers."""
+"""Reads torch: the state of autograd, and the names of modules, parameters and buffers."""

@@ -29,7 +29,7 @@ class Named:
     parent: str
     class_name: str
     depth: int  # the root is 1
-    # Of a parameter or buffer: the module that owns it, and its name there.
+    # The module that owns the parameter or buffer, and its name there.
     owner: Any = None
     key: str = ""
 

@@ -1,1 +1,1 @@
-"""What `statagent.watch` attaches to a model and its optimizers."""
+"""Hooks and observers that `statagent.watch` attaches to a model and its optimizers."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         @property
         def optimizer(self) -> torch.optim.Optimizer: ...
 
-    # What torch.compile returns is annotated as a function.
+    # torch.compile's result is annotated as a function.
     Model = Union[torch.nn.Module, Callable[..., Any]]
     OptimizerLike = Union[torch.optim.Optimizer, _WrapsOptimizer]
 

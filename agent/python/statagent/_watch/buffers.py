@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 from .._compile import tracing
@@ -87,7 +88,7 @@ class _Owner:
 
 
 class Position:
-    """What the observer asks its watch."""
+    """What the observer needs to know from its watch."""
 
     def __init__(
         self, wanted: Callable[[], bool], training_pass: Callable[[Any], bool], epochs: Callable[[], tuple[int, int]]
@@ -126,12 +127,14 @@ class BufferObserver:
         self._agent.remove_ending_listener(self.end_of_step)
 
     def after_pass(self, owner: _Owner) -> None:
+        begun = perf_counter_ns()
         try:
             if self._position.training_pass(owner.module) and not in_backward():
                 owner.ran_in = self._position.epochs()[1]
                 self._record(owner.changed(in_pass=True), "")
         except Exception as error:
             self._agent.refuse(f"buffers: {error}")
+        self._agent.note_spent(begun)
 
     def before_pass(self, in_graph: bool) -> None:
         """A pass of the model that is recorded as training is about to begin. The micro-batch is still that of the previous pass. `in_graph`: a

@@ -112,7 +112,7 @@ class DensityObserver:
         return named.parent or named.name if named is not None else None
 
     def _record(self, name: str, kind: str, pad: int, tensor: Any) -> None:
-        if (name, kind) in self._recorded or not self._agent.wanted:
+        if (name, kind) in self._recorded or not self._agent.inputs_wanted:
             return
         self._recorded.add((name, kind))
         samples = tensor.shape[0] if kind == "embed" and tensor.dim() > 1 else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from time import perf_counter_ns
 from typing import Any
 
 from .._runtime.agent import Agent
@@ -26,6 +27,7 @@ class InputObserver:
     def __call__(self, args: Any, kwargs: Mapping[str, Any]) -> None:
         if not self._training():
             return
+        begun = perf_counter_ns()
         try:
             found = []
             for name, value in self._named(args, kwargs):
@@ -35,15 +37,18 @@ class InputObserver:
             self._see(found)
         except Exception as error:
             self._agent.refuse(f"inputs of the model: {error}")
+        self._agent.note_spent(begun)
 
     def see_all(self, found: list[tuple[str, str, Any]]) -> None:
         """As a call, in a compiled graph."""
         if not self._training():
             return
+        begun = perf_counter_ns()
         try:
             self._see(found)
         except Exception as error:
             self._agent.refuse(f"inputs of the model: {error}")
+        self._agent.note_spent(begun)
 
     def _see(self, found: list[tuple[str, str, Any]]) -> None:
         agent = self._agent

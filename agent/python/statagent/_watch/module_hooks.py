@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from time import perf_counter_ns
 from typing import Any
 
 from .._compile import tracing
@@ -39,6 +40,7 @@ class _ModuleHook:
         return INERT_COPY
 
     def _see(self, state: int, module: Any, value: Any) -> None:
+        begun = perf_counter_ns()
         try:
             if tracing.exporting():
                 return
@@ -58,6 +60,8 @@ class _ModuleHook:
                 self._record(found, 0, self._next_eval_call(), state)
         except Exception as error:
             self._agent.refuse(str(error), self._named.name, self._kind)
+        finally:
+            self._agent.note_spent(begun)
 
     def _report_empty(self, value: Any) -> None:
         self._reported_empty = True
@@ -138,9 +142,11 @@ class _ModuleHook:
         return micro_batch, call, state
 
     def value(self, call: tuple[int, int, int], path: str, tensor: Any) -> None:
+        begun = perf_counter_ns()
         key = (path, *call)
         handle = (self._handles.get(key) or self._intern(*key))[0]
         self._agent.observe_at(self._places_of(path)[0], handle, tensor)
+        self._agent.note_spent(begun)
 
     def gradient(self, call: tuple[int, int, int], path: str, gradient: Any) -> None:
         if call[2] == TRAIN:
@@ -195,10 +201,14 @@ class _GradientOf:
         passes = self._passes
         passes.note_gradient()
         if passes.resting:
+            meter = passes.agent.meter
+            begun = 0 if meter is None else perf_counter_ns()
             if type(gradient) is passes.tensor_type:
                 passes.agent.observe_at(self._place, self._handle, gradient)
             else:
                 passes.agent.observe_handle(self._handle, gradient)
+            if meter is not None:
+                meter.spent += perf_counter_ns() - begun
 
 
 class OutputHook(_ModuleHook):
@@ -217,6 +227,8 @@ class OutputHook(_ModuleHook):
                 passes.note_pass(module, self._grad_enabled())
             return
         # The same as _see, for the most frequent case, with fewer calls.
+        meter = self._agent.meter
+        begun = 0 if meter is None else perf_counter_ns()
         try:
             call, micro_batch = self._next_call(), passes.micro_batch
             key = ("0", micro_batch, call, TRAIN)
@@ -236,6 +248,8 @@ class OutputHook(_ModuleHook):
                         hook_result(output, hook)
         except Exception as error:
             self._agent.refuse(str(error), self._named.name, self._kind)
+        if meter is not None:
+            meter.spent += perf_counter_ns() - begun
 
 
 class InputHook(_ModuleHook):
@@ -264,6 +278,7 @@ class BetweenHook(_ModuleHook):
         state = self._passes.state
         if not state or in_backward():
             return
+        begun = perf_counter_ns()
         try:
             if tracing.exporting():
                 return
@@ -278,6 +293,8 @@ class BetweenHook(_ModuleHook):
                     self._see_unknown(tensor, str(index), self._passes.micro_batch if training else 0, call, state)
         except Exception as error:
             self._agent.refuse(str(error), self._named.name, self._kind)
+        finally:
+            self._agent.note_spent(begun)
 
     def _see_unknown(self, tensor: Any, path: str, micro_batch: int, call: int, state: int) -> None:
         if not tensor.data_ptr():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
@@ -120,6 +121,11 @@ class OptimizerHooks:
         return None
 
     def _begin_update(self) -> None:
+        begun = perf_counter_ns()
+        self._record_before()
+        self._agent.note_spent(begun)
+
+    def _record_before(self) -> None:
         if self.on_phase is not None:
             self.on_phase("pre_optimizer")
         for attend in self.before_update:
@@ -147,6 +153,7 @@ class OptimizerHooks:
         if self._within_update():
             return
         self._updating = None
+        begun = perf_counter_ns()
         self._record_updates()
         if self._parameters_wanted():
             for named in self._parameters:
@@ -157,6 +164,7 @@ class OptimizerHooks:
             self._observe_list()
         if self.on_phase is not None:
             self.on_phase("post_optimizer")
+        self._agent.note_spent(begun)
         self._end_step()
 
     def _record_updates(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 from .._runtime.agent import Agent
@@ -35,6 +36,8 @@ class Passes:
         self.buffers: BufferObserver | None = None
         self.memory: MemoryObserver | None = None
         self.random_states: RandomStates | None = None
+        # The step is not recorded in full, but its scalars and batches are: micro-batches are counted, modules are not looked at.
+        self._light = self._in_light_pass = False
         self._evaluations = False
         self._steps: Steps | None = None
         self._parameter_steps: Steps | None = None
@@ -74,6 +77,10 @@ class Passes:
 
     def training(self) -> bool:
         """Whether the root's current or last pass is recorded as training."""
+        return (self.resting != SKIP or self._light) and self._trained_last
+
+    def training_in_full(self) -> bool:
+        """As `training`, where the step is recorded in full."""
         return self.resting != SKIP and self._trained_last
 
     def trains(self, module: Any) -> bool:
@@ -107,25 +114,43 @@ class Passes:
     def _begin_pass(self, root: Any, grad_enabled: bool, in_graph: bool) -> None:
         self._pass_seen = True
         self.note_pass(root, grad_enabled)
+        if self._light:
+            self._begin_light_pass(root, grad_enabled)
+            return
         if self.resting == SKIP or self.state != DECIDE or in_backward():
             return
-        agent = self.agent
+        begun = perf_counter_ns()
         self.state = self.decide(root, grad_enabled)
-        agent.muted = self.state == SKIP
+        self.agent.muted = self.state == SKIP
         self._trained_last, self._backward_began = self.state == TRAIN, False
-        if self.state != TRAIN:
+        if self.state == TRAIN:
+            if self.buffers is not None:
+                self.buffers.before_pass(in_graph)
+            self._begin_micro_batch()
+            self._phase("pre_forward")
+        self.agent.note_spent(begun)
+
+    def _begin_light_pass(self, root: Any, grad_enabled: bool) -> None:
+        if self._in_light_pass or in_backward():
             return
-        if self.buffers is not None:
-            self.buffers.before_pass(in_graph)
+        begun = perf_counter_ns()
+        self._in_light_pass = True
+        state = self.decide(root, grad_enabled)
+        self.agent.muted, self._trained_last = state == SKIP, state == TRAIN
+        if self._trained_last:
+            self._begin_micro_batch()
+        self.agent.note_spent(begun)
+
+    def _begin_micro_batch(self) -> None:
+        """A training pass begins: a new micro-batch if a backward pass has ended the one before."""
         if self._backward_seen:
             self._backward_seen = False
             self.micro_batch += 1
             self.epoch += 1
-        agent.backward_seen = False
-        agent.micro_batch = self.micro_batch
+        self.agent.backward_seen = False
+        self.agent.micro_batch = self.micro_batch
         if self.random_states is not None:
             self.random_states.log()
-        self._phase("pre_forward")
 
     def note_pass(self, module: Any, grad_enabled: bool) -> None:
         """A pass of the model, or a part of it, begins. A training pass begins the step, even if it is not recorded."""
@@ -134,9 +159,9 @@ class Passes:
 
     def leave(self, root: Any, _: Any, output: Any) -> None:
         """The root's forward pass has ended or failed."""
-        state = self.state
+        training = self.state == TRAIN or (self._in_light_pass and self._trained_last)
         self.leave_compiled()
-        if state != TRAIN:
+        if not training:
             return
         try:
             for _path, tensor in flatten(output):
@@ -148,7 +173,7 @@ class Passes:
     def leave_compiled(self) -> None:
         """As `leave`, in a compiled graph, which hooks its outputs itself."""
         state, self.state = self.state, self.resting
-        self.agent.muted = False
+        self.agent.muted = self._in_light_pass = False
         if state == TRAIN:
             self._phase("post_forward")
 
@@ -167,14 +192,18 @@ class Passes:
     def note_backward(self, _: Any = None) -> None:
         """The backward pass has reached an output of the root."""
         if self.memory is not None and not self._backward_began and self.resting != SKIP:
+            begun = perf_counter_ns()
             self._backward_began = True
             self._phase("pre_backward")
             queue_after_backward(self._backward_ends)
+            self.agent.note_spent(begun)
         self.note_gradient()
 
     def _backward_ends(self) -> None:
         if self.resting != SKIP:
+            begun = perf_counter_ns()
             self._phase("post_backward")
+            self.agent.note_spent(begun)
 
     # --- phases and steps --------------------------------------------------------------------------------------------------
 
@@ -189,8 +218,11 @@ class Passes:
 
     def _step_changed(self) -> None:
         agent = self.agent
-        wanted = agent.wanted and self._steps is not None and agent.current_step() in self._steps
-        self.state = self.resting = DECIDE if wanted else SKIP
+        steps = self._steps
+        wanted = agent.inputs_wanted and steps is not None and agent.current_step() in steps
+        full = wanted and (agent.wanted or (steps is not None and steps.asked))
+        self.state = self.resting = DECIDE if full else SKIP
+        self._light, self._in_light_pass = wanted and not full, False
         self.micro_batch = 0
         self.epoch += 1
         self.step_epoch += 1

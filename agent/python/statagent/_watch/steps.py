@@ -12,6 +12,7 @@ class Steps:
     """The steps of an argument of `watch`; None means all. Raises InvalidArgumentError for text that is not a set of steps."""
 
     def __init__(self, text: str | None, argument: str) -> None:
+        self.asked = text is not None  # steps that were asked for by name are recorded whatever an overhead budget says
         self._steps = ctypes.c_void_p()
         if text is not None:
             library.check(library.load().statagent_steps_parse(encode(f"watch: {argument}", text), self._steps))

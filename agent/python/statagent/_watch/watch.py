@@ -152,7 +152,7 @@ class Attachment:
         for hooks in self.watch._optimizers:
             hooks.on_phase = passes.phase_of_optimizer
         for named in modules if memory.modules_wanted else ():
-            enter, leave = memory.module_hooks(named, passes.training)
+            enter, leave = memory.module_hooks(named, passes.training_in_full)
             self._removables.append(named.value.register_forward_pre_hook(InertHook(enter)))
             self._removables.append(named.value.register_forward_hook(InertHook(leave), always_call=True))
 
@@ -174,7 +174,7 @@ class Attachment:
         self._agent.watches.append(self.watch)
 
     def accompany(self, model: Any, optimizers: list[Any], name: str, scaler: Any, input_sizes: bool) -> None:
-        """What is recorded besides tensors: the checklist, graph transitions and the optimizer's scalars."""
+        """Sets up what is recorded besides tensors: the checklist, graph transitions and the optimizer's scalars."""
         checklist = Checklist(self._agent, model, optimizers, name)
         self._removables.append(checklist)
         self._removables.append(Transitions(self._agent, model, input_sizes))
@@ -184,7 +184,7 @@ class Attachment:
             hooks.before_update += [checklist.before_update, scalars.before_update]
 
     def record_updates(self, steps: str | None) -> None:
-        """What each update adds to the weights, in these steps. Raises InvalidArgumentError without an optimizer."""
+        """Sets up recording of the change that each update makes, in these steps. Raises InvalidArgumentError without an optimizer."""
         if steps is None:
             return
         if not self.watch._optimizers:

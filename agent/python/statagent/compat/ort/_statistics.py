@@ -54,5 +54,5 @@ class StatisticsSubscriber(SubscriberBase):
 
 
 def recorder_of(subscriber: SubscriberBase) -> Recorder | None:
-    """What a StatisticsSubscriber records with; None for other subscribers, and with STATAGENT_DISABLE."""
+    """The recorder of a StatisticsSubscriber; None for other subscribers, and with STATAGENT_DISABLE."""
     return subscriber._recorder if isinstance(subscriber, StatisticsSubscriber) else None
