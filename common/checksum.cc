@@ -1,9 +1,9 @@
 #include "common/checksum.h"
 
 #include <array>
-#include <bit>
 #include <cstddef>
-#include <cstring>
+
+#include "common/endian.h"
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
@@ -36,16 +36,6 @@ constexpr Tables MakeTables() {
 
 constexpr Tables kTables = MakeTables();
 
-std::uint64_t LoadLittleEndian64(const char* from) {
-  std::uint64_t word = 0;
-  if constexpr (std::endian::native == std::endian::little) {
-    std::memcpy(&word, from, sizeof(word));
-  } else {
-    for (int i = 7; i >= 0; --i) word = (word << 8) | static_cast<unsigned char>(from[i]);
-  }
-  return word;
-}
-
 // Eight bytes at a time ("slicing-by-8", Kounavis and Berry, 2005).
 std::uint32_t FoldWord(std::uint64_t word, std::uint32_t crc) {
   word ^= crc;
@@ -57,7 +47,7 @@ std::uint32_t FoldWord(std::uint64_t word, std::uint32_t crc) {
 // The checksum's register after `bytes`, from the register `crc`.
 std::uint32_t FoldPortably(std::string_view bytes, std::uint32_t crc) {
   while (bytes.size() >= kSlices) {
-    crc = FoldWord(LoadLittleEndian64(bytes.data()), crc);
+    crc = FoldWord(LoadLittleEndian<std::uint64_t>(bytes.data()), crc);
     bytes.remove_prefix(kSlices);
   }
   for (const char c : bytes) crc = (crc >> 8) ^ kTables[0][(crc ^ static_cast<unsigned char>(c)) & 0xff];
@@ -100,7 +90,7 @@ std::uint32_t ShiftByLane(std::uint32_t crc) {
 
 __attribute__((target("sse4.2"))) std::uint32_t FoldWithInstruction(std::string_view bytes,
                                                                     std::uint32_t seed) {
-  const auto word = [](const char* from) { return LoadLittleEndian64(from); };
+  const auto word = [](const char* from) { return LoadLittleEndian<std::uint64_t>(from); };
   std::uint64_t crc = seed;
   for (; bytes.size() >= 3 * kLane; bytes.remove_prefix(3 * kLane)) {
     std::uint64_t second = 0, third = 0;

@@ -21,7 +21,7 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
 }
 
 std::string NearestName(std::string_view wanted, const std::vector<std::string>& names) {
-  constexpr std::size_t kLongest = 200;  // bounds the work for what somebody pasted
+  constexpr std::size_t kLongest = 200;  // bounds the work for pasted text
   if (wanted.empty() || wanted.size() > kLongest) return {};
   const std::string* nearest = nullptr;
   std::size_t least = std::max<std::size_t>(2, wanted.size() / 3) + 1;

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 
+#include "common/enum_names.h"
 #include "common/utf8.h"
 
 namespace statcollect {
@@ -58,8 +59,8 @@ constexpr std::array<std::string_view, kKindCount> kKindNames = {
 constexpr std::array<std::string_view, kModeCount> kModeNames = {"unspecified", "train", "eval", "init"};
 constexpr std::array<std::string_view, kStatisticCount> kStatisticNames = {
     "min", "max", "mean", "std", "l1", "l2", "nan", "inf", "inf_sign", "zero", "neg", "pos", "hash", "shape"};
-constexpr std::array<std::string_view, kHashKindCount> kHashKindNames = {"content", "crc32", "xor64", "md5",
-                                                                         "sha1"};
+constexpr std::array<std::string_view, kHashKindCount> kHashKindNames = {"content2", "crc32", "xor64",
+                                                                         "md5",      "sha1",  "content"};
 constexpr std::array<std::string_view, kIfExistsCount> kIfExistsNames = {"unspecified", "error", "replace",
                                                                          "append"};
 
@@ -74,20 +75,6 @@ constexpr std::array<std::string_view, kMemoryQuantityCount> kMemoryQuantityName
     "host_total",   "step_max_allocated", "allocated_delta", "peak_delta"};
 constexpr std::array<std::string_view, kDensityTypeCount> kDensityTypeNames = {"unspecified", "embed",
                                                                                "label"};
-
-template <typename Enum, std::size_t N>
-std::string_view NameIn(const std::array<std::string_view, N>& names, Enum value) {
-  const auto index = static_cast<std::size_t>(value);
-  return index < N ? names[index] : names[0];
-}
-
-template <typename Enum, std::size_t N>
-std::optional<Enum> ParseIn(const std::array<std::string_view, N>& names, std::string_view name) {
-  for (std::size_t i = 1; i < N; ++i) {
-    if (names[i] == name) return static_cast<Enum>(i);
-  }
-  return std::nullopt;
-}
 
 }  // namespace
 

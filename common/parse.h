@@ -22,7 +22,7 @@ struct LeadingNumber {
   std::string_view rest;  // of the text
 };
 
-// The number that the text begins with; nothing if it begins with none.
+// The number at the beginning of the text; empty if there is none.
 template <std::integral T>
 std::optional<LeadingNumber<T>> ParseLeadingNumber(std::string_view text, int base = 10) {
   T number = 0;
@@ -60,8 +60,8 @@ struct HostPort {
   std::uint16_t port = 0;
 };
 
-// "HOST:PORT" or "[V6]:PORT"; a host without brackets has no ':'. Nothing otherwise. What a host may consist
-// of is up to the caller.
+// "HOST:PORT" or "[V6]:PORT"; a host without brackets has no ':'. Empty otherwise. The caller checks the
+// characters of the host.
 std::optional<HostPort> ParseHostPort(std::string_view text);
 
 }  // namespace statcollect

@@ -38,7 +38,7 @@ struct Layout {
   std::vector<std::int64_t> shape;
   std::uint32_t absent = 0;     // BitOf(Statistic) of statistics that were not recorded; their numbers are 0
   std::uint32_t untrusted = 0;  // of statistics that are shown but never compared; disjoint from `absent`
-  HashKind hash_kind = HashKind::kContent;
+  HashKind hash_kind = HashKind::kContent3;
   bool operator==(const Layout&) const = default;
   bool Has(Statistic statistic) const { return (absent & BitOf(statistic)) == 0; }
   bool Trusts(Statistic statistic) const { return ((absent | untrusted) & BitOf(statistic)) == 0; }

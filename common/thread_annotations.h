@@ -16,12 +16,10 @@
 #define STATCOLLECT_THREAD_ATTRIBUTE(x)
 #endif
 
-// On a member: read and written only while the mutex is held. PT_: what a pointer points to.
+// On a member: read and written only while the mutex is held.
 #define STATCOLLECT_GUARDED_BY(mutex) STATCOLLECT_THREAD_ATTRIBUTE(guarded_by(mutex))
-#define STATCOLLECT_PT_GUARDED_BY(mutex) STATCOLLECT_THREAD_ATTRIBUTE(pt_guarded_by(mutex))
-// On a function: the caller holds the mutex, or must not hold it.
+// On a function: the caller holds the mutex.
 #define STATCOLLECT_REQUIRES(...) STATCOLLECT_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
-#define STATCOLLECT_EXCLUDES(...) STATCOLLECT_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
 // On a function that the analysis cannot follow. Say why beside it.
 #define STATCOLLECT_NO_THREAD_SAFETY_ANALYSIS STATCOLLECT_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 

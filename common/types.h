@@ -77,13 +77,17 @@ constexpr std::uint32_t BitOf(Statistic statistic) {
 
 // The kind of a record's hash. Only hashes of the same kind are comparable.
 enum class HashKind : std::uint8_t {
-  kContent = 0,  // statagent's own: agent/stats/stats.h
-  kCrc32 = 1,    // of the tensor's bytes
-  kXor64 = 2,    // XOR of the tensor's 64-bit words
-  kMd5 = 3,      // first 64 bits, big endian
-  kSha1 = 4,     // first 64 bits, big endian
+  kContent2 = 0,  // statagent's own, of definition 2 (decision 7): read, no longer written
+  kCrc32 = 1,     // of the tensor's bytes
+  kXor64 = 2,     // XOR of the tensor's 64-bit words
+  kMd5 = 3,       // first 64 bits, big endian
+  kSha1 = 4,      // first 64 bits, big endian
+  kContent3 = 5,  // statagent's own, of definition 3: agent/stats/fingerprint.h
 };
-inline constexpr int kHashKindCount = 5;
+inline constexpr int kHashKindCount = 6;
+
+// Whether the hash is statagent's own, of the raw bits of the elements, whichever the definition.
+constexpr bool IsContent(HashKind kind) { return kind == HashKind::kContent2 || kind == HashKind::kContent3; }
 
 // The point in a step at which memory was measured.
 enum class MemoryPhase : std::uint8_t {

@@ -145,8 +145,7 @@ Json OfField(const Message& message, const FieldDescriptor& field) {
   return OfSingle(message, field);
 }
 
-// What all value names of the type begin with: "DISTANCE_KIND_" for one whose zero is
-// DISTANCE_KIND_UNSPECIFIED.
+// The common prefix of the type's value names: "DISTANCE_KIND_" if its zero is DISTANCE_KIND_UNSPECIFIED.
 std::string_view Prefix(const EnumDescriptor& type) {
   const auto* zero = type.FindValueByNumber(0);
   if (zero == nullptr) return {};

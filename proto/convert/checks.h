@@ -1,4 +1,4 @@
-// What the conversions of all message families check alike. An error names the field and the index of the
+// Checks shared by the conversions of all message families. An error names the field and the index of the
 // value.
 #ifndef STATCOLLECT_PROTO_CONVERT_CHECKS_H_
 #define STATCOLLECT_PROTO_CONVERT_CHECKS_H_

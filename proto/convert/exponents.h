@@ -9,7 +9,7 @@
 namespace statcollect::convert {
 
 void ExponentsToWire(const RecordBatch& batch, v1::Records* wire);
-// Of any tensor that the session has a layout for; no more components than it has.
+// Checks that the session has the tensor's layout and that the counts do not exceed its components.
 Status ExponentsFromWire(const v1::Records& wire, const LayoutTable& layouts, RecordBatch* batch);
 
 }  // namespace statcollect::convert

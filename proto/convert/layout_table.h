@@ -11,7 +11,7 @@
 
 namespace statcollect::convert {
 
-// Of a shape that has been checked; 0 if it is not known.
+// Number of elements of a validated shape; 0 if the shape is unknown.
 inline std::uint64_t Elements(const Layout& layout) {
   return layout.Has(Statistic::kShape) ? NumelOf(layout.shape) : 0;
 }

@@ -83,7 +83,7 @@ Status CheckMoments(const TensorStats& s, const Layout& layout, std::uint64_t co
   return Status::Ok();
 }
 
-// What a layout calls absent is 0, so that nothing takes it for a value.
+// Absent statistics must be 0, so that nobody mistakes them for values.
 Status CheckAbsent(const TensorStats& s, const Layout& layout, std::size_t index) {
   if (layout.absent == 0) return Status::Ok();
   const std::pair<Statistic, bool> numbers[] = {

@@ -18,12 +18,12 @@ namespace {
 
 constexpr std::chrono::seconds kRemovedInterval{5};
 constexpr std::chrono::seconds kIdleBeforeForgotten{10};
-// Of a run without a document: records that a crash kept from being judged are at most so old.
+// In a run without a document, unjudged records older than this are not judged after a restart.
 constexpr std::int64_t kResumeNanosMax = std::int64_t{600} * 1'000'000'000;
 constexpr int kItemsATick = 64;
 constexpr int kNice = 15;
 
-// The rules' own thread takes what is left over: ingest shares the processors with it.
+// The rules' thread must not take processor time from ingest.
 void LowerPriority() { (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice); }
 
 }  // namespace
@@ -214,7 +214,7 @@ void Alarms::CompareReplicas(std::uint32_t number, RankState* rank) {
   const AttemptMeta& meta = rank->attempt;
   if (digests.empty() || meta.world_size < 2 || !options_.settings.On(AlarmRule::kRankDisagreement)) return;
   Attempt& attempt = attempts_[meta.id];
-  // Of ranks that were judged before the last one was there; the first steps are the ones that count.
+  // Digests wait until all ranks of the launch are known. If there are too many, the first ones are kept.
   for (const StepDigest& digest : digests) {
     if (attempt.waiting.size() < ReplicaRule::kDigestsMax) attempt.waiting.emplace_back(number, digest);
   }
@@ -249,7 +249,7 @@ void Alarms::Tell(std::uint32_t number, RankState* rank, Finding finding) {
   events_.Add(rank->attempt, number, std::move(finding), clock_.UnixNanos());
 }
 
-// Which rank was first is known as far as the ranks' steps have come in.
+// Compares with the steps that have arrived from the other ranks so far.
 void Alarms::NameFirstOfRun(std::uint32_t number, Attempt* attempt, Finding* finding) const {
   const std::pair here(finding->step, number);
   const auto before = attempt->nonfinite;

@@ -11,7 +11,7 @@
 // Invariant: the state of all ranks takes at most settings.memory_bytes_max, or belongs to a single rank. The
 // state of the rank that has been silent longest is dropped first, and rebuilt if the rank continues.
 //
-// Threads: any may call; only the own thread uses the store.
+// Threads: any may call; only the thread of this class uses the store.
 #ifndef STATCOLLECT_SERVER_ALARMS_ALARMS_H_
 #define STATCOLLECT_SERVER_ALARMS_ALARMS_H_
 
@@ -85,7 +85,7 @@ class Alarms {
   void Judge(const BatchQueue::Item& item);
   void JudgeStats(const BatchQueue::Item& item, RankState* rank);
   void PublishEvents(const CommittedBatch& batch);
-  // Null: its state is not in memory, and there is no room for it or it cannot be read.
+  // Loads the rank's state if necessary. Null if memory has no room for it or it cannot be read.
   RankState* Find(const AttemptMeta& attempt, std::uint32_t rank);
   Status Load(const AttemptRank& place, RankState* rank);
   TensorDef Definition(const AttemptRank& place, std::uint32_t activation);
@@ -117,7 +117,7 @@ class Alarms {
   Mutex mutex_;
   AlarmStatus status_ STATCOLLECT_GUARDED_BY(mutex_);
 
-  // Used only by the own thread, except for what is thread-safe:
+  // Used only by the thread of this class, except for what is thread-safe:
   EventWriter events_;
   JudgedDocuments documents_;
   StateLoader loader_;

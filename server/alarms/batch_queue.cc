@@ -1,7 +1,6 @@
 #include "server/alarms/batch_queue.h"
 
 #include <chrono>
-#include <mutex>
 #include <utility>
 
 namespace statcollect::alarms {
@@ -42,9 +41,9 @@ std::size_t BatchQueue::Push(CommittedBatch batch) {
 }
 
 void BatchQueue::Wait(const std::atomic<bool>& stopping) {
-  std::mutex waiting;  // nobody else's
-  std::unique_lock lock(waiting);
-  work_.wait_for(lock, kWait, [&] { return newest_.load() != nullptr || stopping; });
+  Mutex waiting;  // guards nothing: a condition variable needs one
+  MutexLock lock(waiting);
+  work_.wait_for(waiting, kWait, [&] { return newest_.load() != nullptr || stopping; });
 }
 
 std::unique_ptr<BatchQueue::Item> BatchQueue::TakeAll() {

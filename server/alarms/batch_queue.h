@@ -1,17 +1,17 @@
-// Committed batches on their way to the rules.
+// The queue of committed batches for the rules.
 #ifndef STATCOLLECT_SERVER_ALARMS_BATCH_QUEUE_H_
 #define STATCOLLECT_SERVER_ALARMS_BATCH_QUEUE_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <memory>
 
+#include "common/thread_annotations.h"
 #include "server/store/committed_batch.h"
 
 namespace statcollect::alarms {
 
-// Bounded: where a batch would exceed `bytes_max`, its statistics are left out and counted, never waited for.
+// Bounded: if a batch would exceed `bytes_max`, its statistics are left out and counted; Push never waits.
 //
 // Threads: any may call Push and Wake; the rest is called by the one thread that empties the queue. There is
 // no lock, so that the committer never waits for a low-priority thread to run.
@@ -24,20 +24,21 @@ class BatchQueue {
     std::unique_ptr<Item> next;
   };
 
-  // `with_stats`: statistics are wanted at all.
+  // `with_stats`: false drops all statistics.
   BatchQueue(std::size_t bytes_max, bool with_stats) : bytes_max_(bytes_max), with_stats_(with_stats) {}
   ~BatchQueue();
   BatchQueue(const BatchQueue&) = delete;
   BatchQueue& operator=(const BatchQueue&) = delete;
 
-  // Returns how many records of statistics were left out. Never blocks for longer than it takes to allocate;
-  // throws where that fails.
+  // Returns how many records of statistics were left out. Never blocks longer than an allocation; throws if
+  // that fails.
   std::size_t Push(CommittedBatch batch);
   void Wake() { work_.notify_one(); }
 
-  // Until there is an item, or Wake was called while `stopping` is set. What is missed is found soon after.
+  // Waits until there is an item, or Wake was called while `stopping` is set. A missed wake-up only delays it
+  // a little.
   void Wait(const std::atomic<bool>& stopping);
-  // Everything, oldest first; null: nothing. Done follows for each of them.
+  // Takes all items, oldest first; null if there are none. The caller calls Done for each of them.
   std::unique_ptr<Item> TakeAll();
   void Done(const Item& item);
   // Thread-safe.
@@ -48,7 +49,7 @@ class BatchQueue {
   const bool with_stats_;
   std::atomic<Item*> newest_{nullptr};            // owned; `next` is the one before
   std::atomic<std::size_t> bytes_{0}, items_{0};  // until they are done
-  std::condition_variable work_;                  // signalled without a lock
+  ConditionVariable work_;                        // signalled without a lock
 };
 
 }  // namespace statcollect::alarms

@@ -16,12 +16,12 @@
 
 namespace statcollect::alarms {
 
-// The number under which a finding's event is stored: the same however often it is found.
+// The number under which a finding's event is stored. It is the same every time the finding is made.
 std::uint64_t EventNumber(const Finding& finding);
-// Tells the events of one rank apart.
+// Identifies an event of one rank.
 inline std::uint64_t EventId(std::uint64_t event_number, std::uint64_t step) { return event_number ^ step; }
 
-// Not thread-safe but for raised().
+// Not thread-safe, except for raised().
 class EventWriter {
  public:
   struct Options {
@@ -32,9 +32,10 @@ class EventWriter {
 
   EventWriter(Store& store, Options options) : store_(store), options_(std::move(options)) {}
 
-  // To be stored with the next Write. The oldest of too many is dropped.
+  // Queues the finding for the next Write. If too many wait, the oldest is dropped.
   void Add(const AttemptMeta& attempt, std::uint32_t rank, Finding finding, std::int64_t unix_nanos);
-  // What the store does not take stays for the next call; events of attempts that were removed are dropped.
+  // Stores the queued events. Events that the store does not accept wait for the next call; events of removed
+  // attempts are dropped.
   void Write();
   bool empty() const { return unwritten_.empty(); }
   // Alarms that were stored. Thread-safe.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kZerosHysteresis = 0.98;      // of the fraction at which a ReLU is dead
 constexpr double kQuietHysteresis = 10;        // times the vanishing ratio
-constexpr std::uint32_t kOverflowsMax = 1000;  // told of a rank
+constexpr std::uint32_t kOverflowsMax = 1000;  // reported per rank
 constexpr std::size_t kFoundInfMax = 64;
 constexpr std::size_t kNamed = 5;  // further activations of a finding
 
@@ -313,7 +313,7 @@ void RankRules::JudgeStep() {
   weight_gradients_ = weight_gradient_nonfinite_ = gap_ = false;
 }
 
-// What a scaler said of the step decides; without a word, time does.
+// A scaler's `found_inf` of the step decides; without it, kGradientPatience does.
 void RankRules::JudgeGradients(bool now) {
   if (!waiting_) return;
   const auto said = found_inf_.find(waiting_->step);

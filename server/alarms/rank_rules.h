@@ -26,7 +26,7 @@
 
 namespace statcollect::alarms {
 
-// A rank's weights in a step, or their gradients, as one number; equal on ranks that hold the same.
+// A rank's weights in a step, or their gradients, as one number that is equal on ranks with equal values.
 struct HashSum {
   std::uint64_t sum = 0, records = 0;
   bool operator==(const HashSum&) const = default;

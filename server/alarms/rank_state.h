@@ -1,4 +1,4 @@
-// What the alarms hold of a rank.
+// The alarms' state of one rank.
 #ifndef STATCOLLECT_SERVER_ALARMS_RANK_STATE_H_
 #define STATCOLLECT_SERVER_ALARMS_RANK_STATE_H_
 
@@ -22,7 +22,7 @@ using StepAndRank = std::pair<std::uint64_t, std::uint32_t>;
 struct RankState {
   AttemptMeta attempt;
   std::unique_ptr<RankRules> rules;
-  std::optional<std::uint64_t> silent_until;  // steps that had been judged before the state was built
+  std::optional<std::uint64_t> silent_until;  // the last step that had been judged before the state was built
   std::set<std::pair<AlarmRule, std::string>> active;  // rule and subject
   std::set<std::uint64_t> stored;                      // events that the run already had, by EventId
   std::chrono::steady_clock::time_point last;          // of the last record

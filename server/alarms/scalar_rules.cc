@@ -103,7 +103,7 @@ void ScalarRules::AddFiniteLoss(const ScalarRecord& scalar, State* state, std::v
     if (state->spike && (settled || new_level)) findings->push_back(ClearedOf(AlarmRule::kLossSpike, scalar));
     if (new_level) state->window.Clear();
     state->spike = (state->spike || high) && !settled && !new_level;
-    if (state->spike) return;  // what is judged is no part of the measure
+    if (state->spike) return;  // spikes must not raise the baseline
   }
   state->window.Push(static_cast<float>(scalar.value));
 }

@@ -82,7 +82,7 @@ Status StateLoader::LoadEvents(const AttemptRank& place, RankState* state,
   return Status::Ok();
 }
 
-// Where to begin so that the rules' windows are full at `judged`.
+// The step at which to begin so that the rules' windows are full at `judged`.
 Result<std::uint64_t> StateLoader::ReplayFrom(const AttemptRank& place, std::uint64_t judged) {
   const std::uint64_t wanted =
       kAlarmWindowMax + std::max(settings_.vanishing_steps, settings_.dead_relu_steps);

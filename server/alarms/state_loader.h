@@ -1,4 +1,4 @@
-// Builds the state of a rank from what the store has of it, so that the rules go on where they were.
+// Rebuilds the state of a rank from the store, so that the rules continue where they stopped.
 #ifndef STATCOLLECT_SERVER_ALARMS_STATE_LOADER_H_
 #define STATCOLLECT_SERVER_ALARMS_STATE_LOADER_H_
 
@@ -21,11 +21,11 @@ class StateLoader {
   StateLoader(Store& store, const AlarmSettings& settings, std::function<bool()> must_end)
       : store_(store), settings_(settings), must_end_(std::move(must_end)) {}
 
-  // `state` has its rules and silent_until. Adds the events that the rank has to `state`, and the first of
-  // them that reports NaN or infinities to `nonfinite`. Returns whether the rules have seen all that is
-  // stored: not where there is nothing, or more than memory allows.
+  // `state` already has its rules and silent_until. Adds the rank's events to `state`, and the first of them
+  // that reports NaN or infinities to `nonfinite`. Returns whether the rules have seen all stored records;
+  // false if there are none, or more than memory allows.
   Result<bool> Load(const AttemptRank& place, RankState* state, std::optional<StepAndRank>* nonfinite);
-  // Tells the rules of every definition of the rank.
+  // Passes every definition of the rank to the rules.
   Status Define(const AttemptRank& place, RankRules* rules);
 
  private:

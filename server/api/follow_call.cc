@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kRowsAMessage = 500;
 
-// Of everything that an event says: the same event, listed and told, has the same.
+// A hash of the whole event; the listed and the live copy of an event have the same.
 std::uint64_t Identity(const query::EventRow& row) {
   std::string text = std::to_string(row.attempt) + " " + std::to_string(row.rank) + " " +
                      std::to_string(row.step) + " " + std::to_string(row.unix_nanos) + " " + row.kind + '\0' +

@@ -1,4 +1,4 @@
-// FollowEvents: what there is, then what comes, until the caller cancels.
+// FollowEvents: first the stored events, then new ones as they arrive, until the caller cancels.
 #ifndef STATCOLLECT_SERVER_API_FOLLOW_CALL_H_
 #define STATCOLLECT_SERVER_API_FOLLOW_CALL_H_
 
@@ -19,9 +19,9 @@
 
 namespace statcollect::api {
 
-// Holds no thread while nothing happens. At most one message is on its way; a caller that leaves more than
-// kWaitingMax events untaken is given up (kResourceExhausted). An event that is both listed and told is sent
-// once.
+// Uses no thread while nothing happens. At most one message is in flight; a caller that leaves more than
+// kWaitingMax events unread is disconnected (kResourceExhausted). An event that is both listed and received
+// live is sent once.
 class FollowCall final : public grpc::ServerWriteReactor<v1::FollowEventsResponse>,
                          public std::enable_shared_from_this<FollowCall> {
  public:
@@ -53,7 +53,7 @@ class FollowCall final : public grpc::ServerWriteReactor<v1::FollowEventsRespons
   Mutex mutex_;                       // guards everything below; never held while the feed is called
   std::optional<std::uint64_t> following_ STATCOLLECT_GUARDED_BY(mutex_);
   bool listed_ STATCOLLECT_GUARDED_BY(mutex_) = false, told_caught_up_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-  std::deque<query::EventRow> early_ STATCOLLECT_GUARDED_BY(mutex_);  // told while the list was read
+  std::deque<query::EventRow> early_ STATCOLLECT_GUARDED_BY(mutex_);  // received while the list was read
   std::unordered_set<std::uint64_t> sent_ STATCOLLECT_GUARDED_BY(mutex_);
   std::deque<v1::EventRow> waiting_ STATCOLLECT_GUARDED_BY(mutex_);
   bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false, finished_ STATCOLLECT_GUARDED_BY(mutex_) = false,

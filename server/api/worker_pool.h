@@ -68,8 +68,8 @@ class WorkerPool {
  private:
   void Work();
   void Watch();
-  // Stops what is past its deadline, takes what waits and is past it out of the queue. Returns it, to be
-  // abandoned without the lock.
+  // Stops running items that are past their deadline. Removes waiting ones from the queue and returns them,
+  // to be abandoned without the lock.
   std::vector<std::shared_ptr<WorkItem>> ExpireLocked(std::chrono::steady_clock::time_point now)
       STATCOLLECT_REQUIRES(mutex_);
   std::chrono::steady_clock::time_point NextDeadlineLocked() const STATCOLLECT_REQUIRES(mutex_);

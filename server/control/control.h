@@ -13,11 +13,11 @@
 
 namespace statcollect {
 
-// State of retention (docs/metrics.md), as of its last look.
+// State of retention (docs/metrics.md), as of its last check.
 struct RetentionStatus {
   std::int64_t age_seconds_max = 0;  // 0: no limit
   std::uint64_t disk_bytes_max = 0;  // 0: no limit
-  std::string note;                  // why it removes less than the limits ask for; empty: it does not
+  std::string note;                  // why it removes less than the limits require; empty if it does not
   std::uint64_t runs_removed = 0;    // since start
   std::uint64_t bytes_removed = 0;   // approximate, since start
   struct Next {

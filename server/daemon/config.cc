@@ -55,6 +55,43 @@ Status CheckAlarms(const RawFlags& raw, DaemonConfig& config) {
   return Status::Ok();
 }
 
+// Where the data lies, and where the collector answers.
+void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
+  app.add_option("--data-dir", config.data_dir, "Folder of the store; created if missing")
+      ->capture_default_str();
+  app.add_option(
+         "--restore-from", config.restore_from,
+         "Checkpoint to verify and copy into --data-dir before the start; --data-dir must be absent or empty")
+      ->check([](const std::string& path) {
+        return path.empty()
+                   ? std::string("found an empty path; expected a folder that statctl checkpoint made")
+                   : std::string();
+      })
+      ->configurable(false);
+  app.add_option("--listen", raw.listen, "gRPC address, HOST:PORT; port 0: any free port")
+      ->capture_default_str();
+  app.add_option("--http", raw.http, "Address of health, metrics and pages, or off")->capture_default_str();
+}
+
+// What an acknowledgement promises, and what is removed for lack of space.
+void AddStoreOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
+  app.add_option("--durability", raw.durability,
+                 "What an acknowledgement means: fsync (on disk) or process (handed to the operating system)")
+      ->check(CLI::IsMember({"fsync", "process"}))
+      ->capture_default_str();
+  app.add_option("--disk-free-min", config.disk_free_min_mib,
+                 "MiB of free disk below which ingest is refused")
+      ->check(CLI::Range(std::uint64_t{0}, kDiskFreeMinMax))
+      ->capture_default_str();
+  app.add_option("--retention", raw.retention,
+                 "Remove runs whose last write is older than this, such as 30d; off: never")
+      ->capture_default_str();
+  app.add_option("--max-disk", raw.max_disk,
+                 "Remove the oldest runs while the store is larger than this, such as 200GiB, or 80% of its "
+                 "disk; off: never")
+      ->capture_default_str();
+}
+
 // The thresholds of docs/alarms.md.
 void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   AlarmSettings& a = config.alarms;
@@ -89,6 +126,18 @@ void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       "MiB of state of all runs; the rank silent for longest is "
       "dropped",
       1, 65536);
+}
+
+void AddServiceOptions(CLI::App& app, DaemonConfig& config) {
+  app.add_option("--query-threads", config.query_threads, "Threads that answer queries")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--log-level", config.log_level,
+                 "debug, info, warn or error; the log goes to standard error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->capture_default_str();
+  app.add_flag("--insecure", config.insecure,
+               "Allow addresses that other machines can reach, without TLS or tokens");
 }
 
 Status Check(const RawFlags& raw, DaemonConfig& config) {
@@ -136,45 +185,11 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std:
   app.set_version_flag("--version", "statcollectord " + version, "Print the version and exit");
   app.set_config("--config", "", "Read flags from a file (TOML or INI: data-dir = \"/var/lib/statcollect\")");
   app.allow_config_extras(CLI::config_extras_mode::error);
-  app.add_option("--data-dir", config.data_dir, "Folder of the store; created if missing")
-      ->capture_default_str();
-  app.add_option(
-         "--restore-from", config.restore_from,
-         "Checkpoint to verify and copy into --data-dir before the start; --data-dir must be absent or empty")
-      ->check([](const std::string& path) {
-        return path.empty()
-                   ? std::string("found an empty path; expected a folder that statctl checkpoint made")
-                   : std::string();
-      })
-      ->configurable(false);
-  app.add_option("--listen", raw.listen, "gRPC address, HOST:PORT; port 0: any free port")
-      ->capture_default_str();
-  app.add_option("--http", raw.http, "Address of health, metrics and pages, or off")->capture_default_str();
-  app.add_option("--durability", raw.durability,
-                 "What an acknowledgement means: fsync (on disk) or process (handed to the operating system)")
-      ->check(CLI::IsMember({"fsync", "process"}))
-      ->capture_default_str();
-  app.add_option("--disk-free-min", config.disk_free_min_mib,
-                 "MiB of free disk below which ingest is refused")
-      ->check(CLI::Range(std::uint64_t{0}, kDiskFreeMinMax))
-      ->capture_default_str();
-  app.add_option("--retention", raw.retention,
-                 "Remove runs whose last write is older than this, such as 30d; off: never")
-      ->capture_default_str();
-  app.add_option("--max-disk", raw.max_disk,
-                 "Remove the oldest runs while the store is larger than this, such as 200GiB, or 80% of its "
-                 "disk; off: never")
-      ->capture_default_str();
+  // In the order of --help.
+  AddPlaceOptions(app, raw, config);
+  AddStoreOptions(app, raw, config);
   AddAlarmOptions(app, raw, config);
-  app.add_option("--query-threads", config.query_threads, "Threads that answer queries")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  app.add_option("--log-level", config.log_level,
-                 "debug, info, warn or error; the log goes to standard error")
-      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
-      ->capture_default_str();
-  app.add_flag("--insecure", config.insecure,
-               "Allow addresses that other machines can reach, without TLS or tokens");
+  AddServiceOptions(app, config);
 
   const auto stop = [&](int code, std::string text) {
     parsed.exit_code = code;

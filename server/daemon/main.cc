@@ -27,6 +27,7 @@
 
 #include "common/clock.h"
 #include "common/failpoint.h"
+#include "common/thread_annotations.h"
 #include "proto/convert.h"
 #include "server/alarms/alarms.h"
 #include "server/api/http/api.h"
@@ -54,7 +55,7 @@ void SetUpLog(const DaemonConfig& config) {
   logger->set_level(spdlog::level::from_str(config.log_level));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(logger);
-  // What of it matters to whoever runs the collector is in the statuses of the calls.
+  // Whatever matters to an operator is in the statuses of the calls.
   gpr_set_log_function([](gpr_log_func_args* line) { spdlog::debug("gRPC: {}", line->message); });
 }
 
@@ -79,8 +80,8 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, std::initializer_list<g
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
-  // What a stream may send ahead of what is read from it, whatever the line could carry: with hundreds of
-  // streams, gRPC's own estimate made for a gigabyte of buffers here and seconds of waiting in them.
+  // Limits how much a stream may send ahead of its reader. With hundreds of streams, gRPC's own bandwidth
+  // estimate led to a gigabyte of buffers and seconds of waiting in them.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 256 << 10);
   builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
@@ -128,7 +129,7 @@ std::size_t RaiseFileLimit() {
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : 1024;
 }
 
-// Queries under way over HTTP are cancelled, and told so.
+// Cancels running HTTP queries; their callers get an answer that says so.
 void EndHttp(boost::asio::io_context& io, HttpServer& http, api::HttpApi& api) {
   http.Stop();
   io.restart();
@@ -147,12 +148,40 @@ void KeepFreedMemory() {
 #endif
 }
 
-alarms::AlarmsOptions MakeAlarmsOptions(const DaemonConfig& config, EventFeed& feed, Webhook* webhook) {
+// Tells the ingest of alarms while it exists: it is made after the alarms and destroyed before them.
+class AlarmedIngest {
+ public:
+  void Set(IngestServer* ingest) {
+    MutexLock lock(mutex_);
+    ingest_ = ingest;
+  }
+  // Ends it when it is destroyed.
+  struct Scope {
+    explicit Scope(AlarmedIngest& of) : alarmed(of) {}
+    ~Scope() { alarmed.Set(nullptr); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    AlarmedIngest& alarmed;
+  };
+  void Tell(const FeedEvent& alarm) {
+    MutexLock lock(mutex_);
+    if (ingest_ != nullptr) ingest_->RequestFull(alarm.run, alarm.event.step);
+  }
+
+ private:
+  Mutex mutex_;
+  IngestServer* ingest_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;
+};
+
+alarms::AlarmsOptions MakeAlarmsOptions(const DaemonConfig& config, EventFeed& feed, Webhook* webhook,
+                                        AlarmedIngest& ingest) {
   alarms::AlarmsOptions options{.settings = config.alarms, .feed = &feed, .log = [](const std::string& line) {
                                   spdlog::info("{}", line);
                                 }};
-  if (webhook != nullptr)
-    options.notify = [webhook](const FeedEvent& alarm) { webhook->Post(AlarmMessage(alarm)); };
+  options.notify = [webhook, &ingest](const FeedEvent& alarm) {
+    if (webhook != nullptr) webhook->Post(AlarmMessage(alarm));
+    ingest.Tell(alarm);
+  };
   return options;
 }
 
@@ -185,44 +214,79 @@ Status Restore(const DaemonConfig& config, RocksDbStoreOptions options) {
   return restored;
 }
 
+// The store of --data-dir, after the restore that --restore-from asks for.
+Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config) {
+  const RocksDbStoreOptions options{.fsync = config.fsync,
+                                    .memtable_bytes = STATCOLLECT_TEST_SETTING(
+                                        "STATCOLLECT_MEMTABLE_BYTES", RocksDbStoreOptions().memtable_bytes),
+                                    .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
+  if (!config.restore_from.empty()) STATCOLLECT_RETURN_IF_ERROR(Restore(config, options));
+  return OpenRocksDbStore(config.data_dir, options);
+}
+
+// Null without --alarm-webhook.
+std::unique_ptr<Webhook> MakeWebhook(const DaemonConfig& config) {
+  if (config.alarm_webhook.empty()) return nullptr;
+  return std::make_unique<Webhook>(
+      ParseWebhook(config.alarm_webhook).value(),
+      WebhookOptions{.ca_file = config.alarm_webhook_ca,
+                     .log = [](const std::string& line) { spdlog::warn("{}", line); }});
+}
+
+// All three must outlive the server that gets the options.
+CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& alarms,
+                                   const Webhook* webhook) {
+  return {.version = STATCOLLECT_VERSION,
+          .data_dir = config.data_dir,
+          .disk_free_bytes_min = config.disk_free_min_mib << 20,
+          .retention = {.age_max = config.retention,
+                        .disk_bytes_max = config.max_disk.bytes,
+                        .disk_percent_max = config.max_disk.percent},
+          .committed = [&alarms](CommittedBatch batch) { alarms.Take(std::move(batch)); },
+          .alarm_status = [&alarms, &config, webhook] { return StatusOf(alarms, webhook, config); },
+          .log = [](const std::string& line) { spdlog::info("{}", line); }};
+}
+
+// The HTTP listener and what answers below /api; both null with --http off.
+struct HttpFront {
+  std::unique_ptr<api::HttpApi> api;
+  std::unique_ptr<HttpServer> server;
+};
+
+Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context& io, IngestServer& collector,
+                            grpc::Server& grpc, std::size_t files_max) {
+  HttpFront front;
+  if (!config.http) return front;
+  front.api = std::make_unique<api::HttpApi>(grpc);
+  const HttpService serve = [api = front.api.get()](HttpRequest request,
+                                                    const std::shared_ptr<HttpExchange>& exchange) {
+    api->Serve(std::move(request), exchange);
+  };
+  HttpLimits limits;
+  limits.connections_max = std::min(limits.connections_max, files_max / 4);
+  front.server = std::make_unique<HttpServer>(io, MakePages(collector), limits,
+                                              HttpServices{{std::string(api::kHttpPrefix), serve}});
+  STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
+  return front;
+}
+
 int Run(const DaemonConfig& config) {
   KeepFreedMemory();
   SetUpLog(config);
   std::signal(SIGPIPE, SIG_IGN);
-  const std::size_t files = RaiseFileLimit();
-  const RocksDbStoreOptions store_options{
-      .fsync = config.fsync,
-      .memtable_bytes =
-          STATCOLLECT_TEST_SETTING("STATCOLLECT_MEMTABLE_BYTES", RocksDbStoreOptions().memtable_bytes),
-      .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
-  if (!config.restore_from.empty()) {
-    const Status restored = Restore(config, store_options);
-    if (!restored.ok()) return Fail(restored.message());
-  }
-  auto store = OpenRocksDbStore(config.data_dir, store_options);
+  const std::size_t files_max = RaiseFileLimit();
+  auto store = OpenStore(config);
   if (!store.ok()) return Fail(store.status().message());
   STATCOLLECT_FAILPOINT("start.store_opened");
   SystemClock clock;
   boost::asio::io_context io;
-  std::unique_ptr<Webhook> webhook;
-  if (!config.alarm_webhook.empty()) {
-    webhook = std::make_unique<Webhook>(
-        ParseWebhook(config.alarm_webhook).value(),
-        WebhookOptions{.ca_file = config.alarm_webhook_ca,
-                       .log = [](const std::string& line) { spdlog::warn("{}", line); }});
-  }
+  const std::unique_ptr<Webhook> webhook = MakeWebhook(config);
   EventFeed feed;
-  alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get()));
-  IngestServer collector(**store, clock,
-                         {.version = STATCOLLECT_VERSION,
-                          .data_dir = config.data_dir,
-                          .disk_free_bytes_min = config.disk_free_min_mib << 20,
-                          .retention = {.age_max = config.retention,
-                                        .disk_bytes_max = config.max_disk.bytes,
-                                        .disk_percent_max = config.max_disk.percent},
-                          .committed = [&](CommittedBatch batch) { alarms.Take(std::move(batch)); },
-                          .alarm_status = [&] { return StatusOf(alarms, webhook.get(), config); },
-                          .log = [](const std::string& line) { spdlog::info("{}", line); }});
+  AlarmedIngest alarmed;
+  alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get(), alarmed));
+  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get()));
+  alarmed.Set(&collector);
+  const AlarmedIngest::Scope forget(alarmed);
   query::QueryEngine engine(
       **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); },
       [&](AttemptId attempt, std::uint32_t rank) { return collector.MayComeBack(attempt, rank); });
@@ -231,24 +295,13 @@ int Run(const DaemonConfig& config) {
 
   auto grpc = StartGrpc(config, {collector.service(), query_service.get(), admin_service.get()});
   if (!grpc.ok()) return Fail(grpc.status().message());
-  std::unique_ptr<api::HttpApi> http_api;
-  std::unique_ptr<HttpServer> http;
-  if (config.http) {
-    http_api = std::make_unique<api::HttpApi>(*grpc->server);
-    const HttpService serve = [&](HttpRequest request, const std::shared_ptr<HttpExchange>& exchange) {
-      http_api->Serve(std::move(request), exchange);
-    };
-    HttpLimits limits;
-    limits.connections_max = std::min(limits.connections_max, files / 4);
-    http = std::make_unique<HttpServer>(io, MakePages(collector), limits,
-                                        HttpServices{{std::string(api::kHttpPrefix), serve}});
-    if (Status started = http->Start(*config.http); !started.ok()) return Fail(started.message());
-  }
+  const auto http = StartHttp(config, io, collector, *grpc->server, files_max);
+  if (!http.ok()) return Fail(http.status().message());
 
   boost::asio::signal_set signals(io, SIGTERM, SIGINT);
-  PrintReady(config, grpc->endpoint, http.get());
+  PrintReady(config, grpc->endpoint, http->server.get());
   WaitForSignal(io, signals);
-  if (http_api) EndHttp(io, *http, *http_api);
+  if (http->server) EndHttp(io, *http->server, *http->api);
   STATCOLLECT_FAILPOINT("stop.before_drain");
   collector.Drain();
   alarms.Drain();

@@ -92,7 +92,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     state_ = State::kPieces;
     head_.emplace(static_cast<http::status>(head.status), version_);
     SetFields(*head_, head);
-    // Without chunks the end of the connection ends the answer.
+    // HTTP/1.0 has no chunks, so the end of the connection ends the answer.
     if (version_ < 11) keep_alive_ = false;
     head_->keep_alive(keep_alive_);
     head_->chunked(version_ >= 11);
@@ -305,7 +305,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (auto next = std::exchange(waiting_, nullptr)) next();
   }
 
-  // What the client still sends is read and dropped: closing at once would take the answer from it.
+  // Reads and drops what the client still sends: if the connection were closed immediately, it would lose the
+  // answer.
   void Close() {
     beast::error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
@@ -340,7 +341,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string piece_;
 };
 
-// A service's end of a connection; what it is told goes to the connection's strand.
+// A service's end of a connection; all calls are forwarded to the connection's strand.
 class Connection::Exchange final : public HttpExchange {
  public:
   Exchange(std::shared_ptr<Connection> connection, std::uint64_t number)

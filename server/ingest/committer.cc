@@ -16,7 +16,8 @@ Status Draining() {
   return Status(Code::kUnavailable, "store records: the collector is shutting down; try again");
 }
 
-// What agents are told of a store that takes no writes. Without space they keep trying, and it recovers.
+// The status that agents get while the store accepts no writes. If the disk is full, they keep trying, and
+// the store recovers.
 Status ReadOnly(const Status& failure) {
   if (failure.code() == Code::kResourceExhausted)
     return Status(Code::kResourceExhausted, "store records: " + failure.message());
@@ -207,8 +208,8 @@ Status Committer::CheckDisk() {
   if (disk_checked_ && now - *disk_checked_ < kDiskCheckInterval) return disk_;
   disk_checked_ = now;
   const auto usage = store_.Usage();
-  // A file system that cannot be asked refuses nothing: if it cannot be written either, Append says so.
-  // What is in memory will need its space too.
+  // If the file system's usage is unknown, nothing is refused; should writes fail as well, Append reports it.
+  // Unflushed data in memory will need space, too.
   const std::uint64_t needed = options_.disk_free_bytes_min + (usage.ok() ? usage->unflushed_bytes : 0);
   if (!usage.ok() || usage->disk_free_bytes >= needed) return disk_ = Status::Ok();
   return disk_ = Status(Code::kResourceExhausted,

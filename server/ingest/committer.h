@@ -124,7 +124,7 @@ class Committer {
   std::deque<Waiting> waiting_ STATCOLLECT_GUARDED_BY(mutex_);
   std::size_t bytes_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // queued and being written
   Status read_only_ STATCOLLECT_GUARDED_BY(mutex_);  // set by a failed Append, until the store has recovered
-  // Of the group being written.
+  // The group being written.
   std::uint64_t group_records_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::optional<std::chrono::steady_clock::time_point> group_since_ STATCOLLECT_GUARDED_BY(mutex_);
   bool draining_ STATCOLLECT_GUARDED_BY(mutex_) = false;

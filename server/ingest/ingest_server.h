@@ -66,6 +66,8 @@ class IngestServer final : public CollectorControl {
                                           const CaptureSpec& spec) override {
     return registry_.RequestCapture(run, ranks, spec);
   }
+  // See SessionRegistry.
+  void RequestFull(const std::string& run, std::uint64_t step) { registry_.RequestFull(run, step); }
   Result<MadeCheckpoint> Checkpoint(const std::string& directory) override;
   bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) override;
   // See SessionRegistry.

@@ -51,6 +51,16 @@ v1::CollectorMessage MakeCaptureDirective(const CaptureRequest& request) {
   return message;
 }
 
+v1::CollectorMessage MakeFullDirective(const FullSteps& steps) {
+  v1::CollectorMessage message;
+  message.mutable_directive()->set_kind("full");
+  auto& arguments = *message.mutable_directive()->mutable_arguments();
+  arguments["first"] = std::to_string(steps.first);
+  arguments["every"] = std::to_string(steps.every);
+  if (steps.last != FullSteps::kNoEnd) arguments["last"] = std::to_string(steps.last);
+  return message;
+}
+
 }  // namespace
 
 IngestStream::IngestStream(const StreamContext& context, StreamTransport* transport)
@@ -126,6 +136,12 @@ void IngestStream::Capture(const CaptureRequest& request) {
   Advance(lock);
 }
 
+void IngestStream::RecordFull(const FullSteps& steps) {
+  MutexLock lock(mutex_);
+  full_due_.push_back(steps);
+  Advance(lock);
+}
+
 void IngestStream::Drain() {
   MutexLock lock(mutex_);
   if (phase_ == Phase::kLeaving) return;  // ends by itself when the goodbye is durable
@@ -185,8 +201,9 @@ void IngestStream::Welcome(Admission admission, std::unique_ptr<IngestSession> s
   rank_ = admission.meta.info.rank;
   durable_seq_ = admission.meta.durable_seq;
   if (!steps_due_) steps_due_ = std::move(admission.steps);
-  // Agents let be what they were told before.
+  // Agents ignore repeated requests.
   captures_due_.insert(captures_due_.begin(), admission.captures.begin(), admission.captures.end());
+  if (admission.full) full_due_.push_front(*admission.full);
   lane_ = std::move(admission.lane);
   session_ = std::move(session);
   writer_ = context_.store.NewWriter(attempt, rank_);
@@ -242,11 +259,17 @@ void IngestStream::Submit(IngestSession::Accepted accepted, std::size_t bytes, b
   }
   item.meta = std::move(accepted.meta);
   item.bytes = bytes;
+  std::vector<FullSteps> proposed;
+  if (accepted.batch) proposed = ProposedFullSteps(accepted.batch->events);
   auto committed = Announcement(accepted.batch, goodbye);
   const Tally tally{
       .seq = item.meta.durable_seq, .records = item.records, .dropped = accepted.dropped, .goodbye = goodbye};
-  item.done = [self = shared_from_this(), tally, committed](const Status& status) {
+  item.done = [self = shared_from_this(), tally, committed, attempt = item.attempt,
+               proposed = std::move(proposed)](const Status& status) {
     if (status.ok() && committed != nullptr) self->context_.committed(std::move(*committed));
+    for (const FullSteps& steps : proposed) {
+      if (status.ok()) self->context_.registry.AnnounceFull(attempt, steps);
+    }
     self->OnCommitted(status, tally);
   };
   auto read_next = [self = shared_from_this(), goodbye] {
@@ -255,7 +278,7 @@ void IngestStream::Submit(IngestSession::Accepted accepted, std::size_t bytes, b
   if (context_.committer.Submit(std::move(item), read_next)) read_next();
 }
 
-// What is told of a batch once it is durable. Null: nobody listens.
+// What `committed` receives once the batch is durable; null if `committed` is not set.
 std::shared_ptr<CommittedBatch> IngestStream::Announcement(std::optional<RecordBatch>& batch, bool goodbye) {
   if (!context_.committed) return nullptr;
   auto committed = std::make_shared<CommittedBatch>();
@@ -325,6 +348,10 @@ void IngestStream::WriteLocked() {
   } else if (!captures_due_.empty() && phase_ == Phase::kOpen && !end_) {
     transport_->StartWrite(MakeCaptureDirective(captures_due_.front()));
     captures_due_.pop_front();
+    writing_ = true;
+  } else if (!full_due_.empty() && phase_ == Phase::kOpen && !end_) {
+    transport_->StartWrite(MakeFullDirective(full_due_.front()));
+    full_due_.pop_front();
     writing_ = true;
   }
 }

@@ -49,7 +49,7 @@ struct StreamContext {
   SessionRegistry& registry;
   Committer& committer;
   IngestCounters& counters;
-  std::function<void(std::function<void()>)> admit;  // soon runs the function, on a thread that may block
+  std::function<void(std::function<void()>)> admit;  // runs the function later, on a thread that may block
   std::function<void(CommittedBatch)> committed =
       {};  // may be empty; called by the committer, must not block
 };
@@ -70,6 +70,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   void EndStream(const Status& why) override;  // at once
   void RecordSteps(const std::string& steps) override;
   void Capture(const CaptureRequest& request) override;
+  void RecordFull(const FullSteps& steps) override;
   // Ends gracefully: reads nothing more.
   void Drain();
   // Ends the stream if its hello is overdue.
@@ -95,8 +96,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   void ReadNext();
 
   void End(const Status& status, How how);
-  // Sends what is due and ends the stream if it is time. Releases the lock.
-  // Writes what is due, or ends the stream once all is settled. Releases the lock.
+  // Writes what is due, or ends the stream once everything is settled. Releases the lock.
   void Advance(MutexLock& lock) STATCOLLECT_REQUIRES(mutex_);
   void EndLocked(const Status& status, How how) STATCOLLECT_REQUIRES(mutex_);
   void WriteLocked() STATCOLLECT_REQUIRES(mutex_);
@@ -116,9 +116,10 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   std::uint32_t rank_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint64_t durable_seq_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint32_t in_flight_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // items submitted and not done
-  // To be told; what is due when the stream ends is not.
+  // Directives to send to the agent; those still due when the stream ends are discarded.
   std::optional<std::string> steps_due_ STATCOLLECT_GUARDED_BY(mutex_);
   std::deque<CaptureRequest> captures_due_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::deque<FullSteps> full_due_ STATCOLLECT_GUARDED_BY(mutex_);
   bool welcome_due_ STATCOLLECT_GUARDED_BY(mutex_) = false, ack_due_ STATCOLLECT_GUARDED_BY(mutex_) = false,
                     writing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::optional<Status> end_ STATCOLLECT_GUARDED_BY(mutex_);

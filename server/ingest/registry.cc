@@ -78,6 +78,7 @@ Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr
     decided->captures = CapturesFor(*decided);
     if (const auto asked = steps_.find(decided->attempt.id); asked != steps_.end())
       decided->steps = asked->second;
+    if (const auto full = full_.find(decided->attempt.id); full != full_.end()) decided->full = full->second;
     writers_[{decided->attempt.id, info.rank}] = {info.run, info.session, decided->lane, std::move(stream)};
     return decided;
   }();
@@ -106,10 +107,7 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
     if (attempts->empty())
       return Status(Code::kNotFound, attempted + ": there is no such run; statctl runs lists them");
     const AttemptId newest = attempts->back().id;
-    for (auto it = writers_.lower_bound({newest, 0}); it != writers_.end() && it->first.first == newest;
-         ++it) {
-      if (it->second.stream) told.push_back(it->second.stream);
-    }
+    told = StreamsOfLocked(newest);
     const auto ranks = store_.Ranks(newest);
     if (!ranks.ok()) return ranks.status();
     const auto is_past = [&](const auto& entry) {
@@ -132,6 +130,37 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
   }
   for (const auto& stream : told) stream->RecordSteps(steps);
   return static_cast<std::uint32_t>(told.size());
+}
+
+std::vector<std::shared_ptr<OpenStream>> SessionRegistry::StreamsOfLocked(AttemptId attempt) const {
+  std::vector<std::shared_ptr<OpenStream>> streams;
+  for (auto it = writers_.lower_bound({attempt, 0}); it != writers_.end() && it->first.first == attempt;
+       ++it) {
+    if (it->second.stream) streams.push_back(it->second.stream);
+  }
+  return streams;
+}
+
+void SessionRegistry::AnnounceFull(AttemptId attempt, const FullSteps& steps) {
+  std::vector<std::shared_ptr<OpenStream>> told;
+  {
+    MutexLock lock(mutex_);
+    if (steps.last == FullSteps::kNoEnd) full_[attempt] = steps;
+    told = StreamsOfLocked(attempt);
+  }
+  for (const auto& stream : told) stream->RecordFull(steps);
+}
+
+void SessionRegistry::RequestFull(const std::string& run, std::uint64_t step) {
+  const auto attempts = store_.Attempts(run);
+  if (!attempts.ok() || attempts->empty()) return;
+  std::shared_ptr<OpenStream> told;
+  {
+    MutexLock lock(mutex_);
+    const auto writer = writers_.find({attempts->back().id, 0});
+    if (writer != writers_.end()) told = writer->second.stream;
+  }
+  if (told != nullptr) told->RecordFull({.first = step, .last = step});
 }
 
 Result<RequestedCapture> SessionRegistry::RequestCapture(const std::string& run,

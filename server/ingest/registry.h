@@ -22,21 +22,24 @@
 #include "common/thread_annotations.h"
 #include "server/control/control.h"
 #include "server/ingest/committer.h"
+#include "server/ingest/full_steps.h"
 #include "server/store/capture_requests.h"
 #include "server/store/store.h"
 
 namespace statcollect {
 
-// A stream, as far as the registry ends it. EndStream is called without the registry's mutex, from any
-// thread, at most once per Open; it must not wait for the stream.
+// The registry's view of a stream. EndStream is called without the registry's mutex, from any thread, at most
+// once per Open; it must not wait for the stream.
 class OpenStream {
  public:
   virtual ~OpenStream() = default;
   virtual void EndStream(const Status& why) = 0;
-  // Tells the agent to record tensors in these steps only (a StepSet's text).
+  // Makes the agent record tensors only in these steps (a StepSet's text).
   virtual void RecordSteps(const std::string& steps) = 0;
-  // Asks the agent to capture what the request names.
+  // Makes the agent capture what the request names.
   virtual void Capture(const CaptureRequest& request) = 0;
+  // Announces steps whose full statistics all ranks record.
+  virtual void RecordFull(const FullSteps& steps) = 0;
 };
 
 // The result of a hello: the stream's place and the rank's state, whose watermark says where to continue.
@@ -47,6 +50,7 @@ struct Admission {
   bool resumed = false;
   std::optional<std::string> steps;      // the last RecordSteps of the attempt
   std::vector<CaptureRequest> captures;  // that the rank may not know yet
+  std::optional<FullSteps> full;         // the last choice that was announced to the attempt
 };
 
 // If the launcher is unknown, a rank whose hello comes after all others have said goodbye still belongs to
@@ -63,18 +67,25 @@ class SessionRegistry {
   SessionRegistry(Store& store, const Clock& clock, Committer& committer)
       : store_(store), clock_(clock), committer_(committer), start_(clock.Now()) {}
 
-  // Decides. On success the rank is in the catalogue and `stream` is its open stream; an older stream is
-  // fenced and will not write anything more. kAlreadyExists: the name is taken, and the policy is to refuse.
-  // `late_from`: the session's process has ended and left its records from this number on; the session
-  // resumes in whichever attempt has it. kFailedPrecondition: no attempt has it, and the number is not 1.
+  // Admits a session. On success the rank is in the catalogue and `stream` is its open stream; an older
+  // stream is fenced and will not write anything more. kAlreadyExists: the name is taken, and the policy is
+  // to refuse. `late_from`: the session's process has ended and left its records from this number on in a
+  // spill file; the session resumes in whichever attempt has it. kFailedPrecondition: no attempt has it, and
+  // the number is not 1.
   Result<Admission> Open(const SessionInfo& info, std::shared_ptr<OpenStream> stream,
                          LateFrom late_from = {});
   // The stream accepts nothing more; its queued items are still written. No effect if a different stream has
   // replaced it.
   void Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream);
 
-  // Asks the current and later streams of the run's newest attempt. See CollectorControl.
+  // Applies to the current and later streams of the run's newest attempt. See CollectorControl.
   Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps);
+
+  // Announces the steps to all ranks of the attempt: those that are connected, and, if they have no end, those
+  // that connect later.
+  void AnnounceFull(AttemptId attempt, const FullSteps& steps);
+  // Asks rank 0 of the run's newest attempt for steps in full soon, because of something in `step`.
+  void RequestFull(const std::string& run, std::uint64_t step);
 
   // See CollectorControl.
   Result<RequestedCapture> RequestCapture(const std::string& run, const std::vector<std::uint32_t>& ranks,
@@ -117,13 +128,15 @@ class SessionRegistry {
   Result<Admission> CreateLocked(const SessionInfo& info) STATCOLLECT_REQUIRES(mutex_);
   Result<Admission> ApplyPolicyLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
                                       Endings* endings) STATCOLLECT_REQUIRES(mutex_);
-  // Completes the request's ranks and returns the streams of those that are connected (none: others may come
-  // back soon), or says why nothing can come of it.
+  // Completes the request's ranks and returns the streams of the connected ones (none if all of them may
+  // still come back), or says why the request cannot be served.
   Result<std::vector<std::shared_ptr<OpenStream>>> CheckCaptureLocked(const std::string& attempted,
                                                                       CaptureRequest* request)
       STATCOLLECT_REQUIRES(mutex_);
+  std::vector<std::shared_ptr<OpenStream>> StreamsOfLocked(AttemptId attempt) const
+      STATCOLLECT_REQUIRES(mutex_);
   using Sessions = std::map<std::uint32_t, SessionId>;  // by rank
-  // Of an attempt that is not its run's newest: they do not change any more.
+  // The sessions of an attempt that is not its run's newest; they do not change any more.
   Result<const Sessions*> OlderSessionsLocked(AttemptId attempt) STATCOLLECT_REQUIRES(mutex_);
   // The attempt other than the newest that has this session; nullptr: none.
   Result<const AttemptMeta*> FindOlderLocked(const SessionInfo& info,
@@ -131,13 +144,13 @@ class SessionRegistry {
       STATCOLLECT_REQUIRES(mutex_);
   bool MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const;
   Status NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts);
-  // From the return on nothing of the place is written; its stream, if open, joins `endings`.
+  // After it returns, nothing of the place is written. Its stream, if open, is added to `endings`.
   void RetireLocked(const AttemptRank& place, const Status& why, Endings* endings)
       STATCOLLECT_REQUIRES(mutex_);
   Status DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings)
       STATCOLLECT_REQUIRES(mutex_);
-  // Requests of the attempt that the rank is asked for and may still serve. None if they cannot be read: the
-  // rank is recorded all the same.
+  // The attempt's capture requests that name the rank and that it may still serve. Empty if they cannot be
+  // read, because that must not keep the rank from being recorded.
   std::vector<CaptureRequest> CapturesFor(const Admission& admission);
   Status CheckUnchanged(const std::vector<AttemptMeta>& attempts, std::int64_t last_write_unix_nanos);
   std::size_t OpenStreamsLocked(const std::string& run) const STATCOLLECT_REQUIRES(mutex_);
@@ -149,8 +162,9 @@ class SessionRegistry {
   const std::chrono::steady_clock::time_point start_;
   Mutex mutex_;
   std::map<AttemptRank, Writer> writers_ STATCOLLECT_GUARDED_BY(mutex_);
-  std::map<AttemptId, std::string> steps_ STATCOLLECT_GUARDED_BY(mutex_);  // asked for by RecordSteps
-  // Read once, for all ranks of a launch that connect; some 64 bytes a rank.
+  std::map<AttemptId, std::string> steps_ STATCOLLECT_GUARDED_BY(mutex_);  // set by RecordSteps
+  std::map<AttemptId, FullSteps> full_ STATCOLLECT_GUARDED_BY(mutex_);     // without an end, announced last
+  // Read once for all ranks of a launch; about 64 bytes a rank.
   static constexpr std::size_t kOlderAttemptsMax = 256;
   std::map<AttemptId, Sessions> older_sessions_ STATCOLLECT_GUARDED_BY(mutex_);
 };

@@ -123,7 +123,7 @@ void Retention::RemoveForSpace(Runs* runs, const StoreUsage& usage) {
   while (live() > limit && possible) {
     possible = RemoveOldest(runs, "runs hold " + Mebibytes(live()) + ", limit " + Mebibytes(limit));
   }
-  // What the runs do not explain: space that RocksDB has not given back yet, most likely. One at a time.
+  // Space that does not belong to runs, most likely not freed by RocksDB yet. Removes one run at a time.
   const std::uint64_t overhead = std::min(kOverheadBytesMax, limit);
   if (possible && !last_space_removal_ && usage.disk_bytes > limit + overhead) {
     possible =

@@ -29,7 +29,7 @@ struct RetentionOptions {
   std::chrono::seconds age_max{0};    // since a run's last write; 0: no limit
   std::uint64_t disk_bytes_max = 0;   // of the store; 0: no limit
   unsigned disk_percent_max = 0;      // the store's share of its file system's capacity; 0: no limit
-  std::chrono::seconds interval{60};  // between two looks
+  std::chrono::seconds interval{60};  // between two checks
   std::size_t next_max = 5;           // entries of the plan in status()
   bool enabled() const { return age_max.count() > 0 || disk_bytes_max > 0 || disk_percent_max > 0; }
 };
@@ -50,7 +50,7 @@ class Retention {
 
   // Checks and removes, if it is time.
   void Tick();
-  // As of the last look.
+  // As of the last check.
   RetentionStatus status();
 
  private:
@@ -84,7 +84,7 @@ class Retention {
   const RetentionOptions options_;
   const std::function<void(const std::string&)> log_;
 
-  // Of the current look.
+  // Of the current check.
   TimePoint now_;
   std::int64_t wall_ = 0;
   std::string note_;

@@ -10,7 +10,8 @@
 
 namespace statcollect::query {
 
-// Those that the agent and the collector's alarms write, sorted by name. Programs may log others (log_event).
+// The kinds that the agent and the collector's alarms write, sorted by name. Programs may log others
+// (log_event).
 const std::vector<std::string>& KnownEventKinds();
 
 // kInvalidArgument names the first of `wanted` that is neither known nor among the run's own kinds, the

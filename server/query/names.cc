@@ -1,19 +1,10 @@
 // Text forms of the enumerations in reports.h.
 #include <array>
 
+#include "common/enum_names.h"
 #include "server/query/reports.h"
 
 namespace statcollect::query {
-namespace {
-
-template <std::size_t N, typename E>
-std::string_view NameIn(const std::array<std::string_view, N>& names, E value) {
-  const auto index = static_cast<std::size_t>(value);
-  return index < N ? names[index] : names[0];
-}
-
-}  // namespace
-
 std::string_view Name(Verdict verdict) {
   static constexpr std::array<std::string_view, 5> kNames = {"unspecified", "identical", "within_tolerance",
                                                              "diverged", "incomparable"};

@@ -102,8 +102,7 @@ AttemptInfo Describe(const AttemptMeta& attempt, const std::map<std::uint32_t, R
   return info;
 }
 
-// What the collector's alarms said of a run's newest launch while it was recorded: the first NaN, and the
-// rest.
+// Adds notes about the alarms of a run's newest launch: the first NaN, and the rest.
 Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* notes) {
   const std::size_t newest = view.attempts().size() - 1;
   std::vector<std::pair<std::uint32_t, EventRecord>> alarms;
@@ -262,7 +261,7 @@ Result<RunDetail> QueryEngine::GetRun(const std::string& run) const {
   for (const auto& [rank, meta] : view->ranks(newest)) {
     auto events = store_.Events(view->attempts()[newest].id, rank);
     if (!events.ok()) return events.status();
-    // What the collector has noticed is not crowded out by what agents say often.
+    // Events of the collector come first, so that frequent events of agents do not crowd them out.
     std::stable_partition(events->begin(), events->end(),
                           [](const auto& event) { return event.from_collector; });
     for (EventRecord& event : *events) {

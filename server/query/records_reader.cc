@@ -35,7 +35,7 @@ class Reader {
   Status Run(const std::stop_token& stop);
 
  private:
-  // What has been sent of the definitions of one rank of one attempt, and its events.
+  // What has been sent of one rank of one attempt: definitions and events.
   struct RankState {
     std::size_t activations = 0, layouts = 0;
     std::optional<std::vector<EventRecord>> events;  // by step

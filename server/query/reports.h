@@ -149,7 +149,7 @@ struct ObservationSide {
   std::string dtype;
   std::vector<std::int64_t> shape;
   std::optional<std::uint64_t> hash;
-  std::string hash_kind;               // empty: statagent's own
+  std::string hash_kind;               // empty: statagent's own, of today's definition
   std::optional<double> value;         // stage loss: value of the scalar
   std::vector<std::string> untrusted;  // statistics that are shown but never compared
 };
@@ -268,6 +268,12 @@ struct Spread {
   std::vector<std::uint32_t> ranks_b;   // of B, if ranks were merged
 };
 
+// Where an overhead budget left steps out of the full statistics.
+struct Bracket {
+  std::optional<std::uint64_t> last_agreeing;  // that both runs recorded in full; absent: none
+  std::uint64_t first_seen = 0;
+};
+
 struct DiffReport {
   std::string run_a, run_b;
   Verdict verdict = Verdict::kUnspecified;
@@ -289,6 +295,7 @@ struct DiffReport {
   std::optional<NoiseSource> noise;
   std::optional<Root> root;
   std::uint64_t without_hash = 0;      // part of compared.identical: without content hashes that prove it
+  std::optional<Bracket> bracket;      // absent: the step of the first difference is certain
   bool explained_by_rounding = false;  // rounding explains every difference, so nothing diverges
 };
 

@@ -300,7 +300,7 @@ ObservationSide MakeSide(const TensorStats& s, const Layout& layout) {
   tell(Statistic::kHash, s.hash, side.hash);
   side.dtype = Name(layout.dtype);
   side.shape = layout.shape;
-  if (layout.hash_kind != HashKind::kContent) side.hash_kind = Name(layout.hash_kind);
+  if (layout.hash_kind != HashKind::kContent3) side.hash_kind = Name(layout.hash_kind);
   for (int i = 0; i < kStatisticCount; ++i) {
     const auto statistic = static_cast<Statistic>(i);
     if ((layout.untrusted & BitOf(statistic)) != 0) side.untrusted.emplace_back(Name(statistic));

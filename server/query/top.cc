@@ -5,14 +5,16 @@
 #include <cmath>
 #include <set>
 #include <tuple>
+#include <utility>
 
+#include "common/enum_names.h"
 #include "common/names.h"
 #include "common/step_set.h"
 
 namespace statcollect::query {
 namespace {
 
-// What the rows are ordered by, the most extreme first.
+// The order of the rows: the most extreme first.
 bool IsMoreExtreme(TopBy by, double a, double b) {
   switch (by) {
     case TopBy::kMin:
@@ -109,8 +111,7 @@ std::string_view Name(TopBy by) {
   static constexpr std::array<std::string_view, 13> kNames = {
       "unspecified", "l2",  "l1",  "absmax", "rms",           "std",  "mean",
       "max",         "min", "nan", "inf",    "zero_fraction", "numel"};
-  const auto index = static_cast<std::size_t>(by);
-  return index < kNames.size() ? kNames[index] : kNames[0];
+  return NameIn(kNames, by);
 }
 
 namespace {
@@ -168,68 +169,111 @@ std::optional<double> ValueOf(TopBy by, const ObservationSide& side, bool comple
   }
 }
 
+namespace {
+
+// What of a step has been read: the best rows, and what the notes will say.
+class TopOfStep {
+ public:
+  // The report's run, step and order are set.
+  TopOfStep(const TopRequest& request, TopReport report)
+      : request_(request),
+        report_(std::move(report)),
+        best_(report_.by, request.count == 0 ? kTopDefault : request.count) {}
+
+  void Add(std::uint32_t rank, const Observation& o) {
+    any_ = true;
+    const Kind kind = o.def->key.kind;
+    if (!IsAmong(request_.kinds, kind)) return;
+    if (request_.kinds.empty() && IsInteger(o.layout->dtype)) {
+      integers_.insert(kind);
+      return;
+    }
+    ObservationSide side = MakeSide(o);
+    const auto value = ValueOf(report_.by, side, IsComplex(o.layout->dtype));
+    if (!value) return;
+    ++report_.considered;
+    const Candidate candidate{.value = *value, .rank = rank, .order = o.order};
+    if (best_.Takes(candidate))
+      best_.Add(candidate, MakeTopRow(report_.run, rank, report_.step, *value, o, std::move(side)));
+  }
+  void Note(std::string note) { report_.notes.push_back(std::move(note)); }
+
+  // Whether the step has observations of the requested ranks, of any kind.
+  bool any() const { return any_; }
+  TopReport Take() && {
+    for (const Kind kind : integers_) {
+      Note("integer tensors, such as token ids, are left out; with --kinds " + std::string(Name(kind)) +
+           " they are in");
+    }
+    report_.rows = std::move(best_).Take();
+    return std::move(report_);
+  }
+
+ private:
+  const TopRequest& request_;
+  TopReport report_;
+  Best best_;
+  bool any_ = false;
+  std::set<Kind> integers_;  // whose tensors of integers were left out
+};
+
+// The requested step, or the newest with statistics.
+Result<std::uint64_t> ChooseStep(RunView& view, const TopRequest& request) {
+  if (request.step) return *request.step;
+  auto newest = view.NewestStepWithStats();
+  if (!newest.ok()) return newest.status();
+  if (!*newest) return Status(Code::kNotFound, "top of run '" + view.run() + "': it has no statistics yet");
+  return **newest;
+}
+
+// kNotFound: no attempt has the step.
+Result<std::size_t> AttemptOf(RunView& view, std::uint64_t step) {
+  const auto only = StepSet::Parse(std::to_string(step));
+  if (!only.ok()) return only.status();
+  auto owner = view.Steps(*only);
+  if (!owner.ok()) return owner.status();
+  if (owner->empty()) return NoSuchStep(view, step);
+  return owner->begin()->second;
+}
+
+Status AddRank(RunView& view, std::size_t attempt, std::uint32_t rank, std::uint64_t step, TopOfStep& top) {
+  auto data = view.Read(attempt, rank, step);
+  if (!data.ok()) return data.status();
+  for (const Observation& o : data->observations) top.Add(rank, o);
+  auto complete = view.IsComplete(attempt, rank, step);
+  if (!complete.ok()) return complete.status();
+  if (!*complete && !data->observations.empty()) {
+    top.Note("step " + std::to_string(step) + " of rank " + std::to_string(rank) +
+             " has no end: the rank died in it or is still in it");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
 Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::stop_token& stop) {
   if (request.count > kTopCountMax) {
     return Status(Code::kInvalidArgument, "top: " + std::to_string(request.count) +
                                               " rows requested; expected at most " +
                                               std::to_string(kTopCountMax));
   }
-  TopReport report{.run = view.run(), .by = request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by};
-  std::optional<std::uint64_t> step = request.step;
-  if (!step) {
-    auto newest = view.NewestStepWithStats();
-    if (!newest.ok()) return newest.status();
-    if (!*newest) return Status(Code::kNotFound, "top of run '" + view.run() + "': it has no statistics yet");
-    step = **newest;
-  }
-  report.step = *step;
-  const auto only = StepSet::Parse(std::to_string(*step));
-  if (!only.ok()) return only.status();
-  auto owner = view.Steps(*only);
-  if (!owner.ok()) return owner.status();
-  if (owner->empty()) return NoSuchStep(view, *step);
-  const std::size_t attempt = owner->begin()->second;
-  Best best(report.by, request.count == 0 ? kTopDefault : request.count);
-  bool any = false;
-  std::set<Kind> integers;  // whose tensors of integers were left out
-  for (const auto& [rank, meta] : view.ranks(attempt)) {
+  const auto step = ChooseStep(view, request);
+  if (!step.ok()) return step.status();
+  const auto attempt = AttemptOf(view, *step);
+  if (!attempt.ok()) return attempt.status();
+  TopOfStep top(
+      request,
+      {.run = view.run(), .step = *step, .by = request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by});
+  for (const auto& [rank, meta] : view.ranks(*attempt)) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "top: cancelled");
-    if (!IsAmong(request.ranks, rank)) continue;
-    auto data = view.Read(attempt, rank, *step);
-    if (!data.ok()) return data.status();
-    for (const Observation& o : data->observations) {
-      any = true;
-      if (!IsAmong(request.kinds, o.def->key.kind)) continue;
-      if (request.kinds.empty() && IsInteger(o.layout->dtype)) {
-        integers.insert(o.def->key.kind);
-        continue;
-      }
-      ObservationSide side = MakeSide(o);
-      const auto value = ValueOf(report.by, side, IsComplex(o.layout->dtype));
-      if (!value) continue;
-      ++report.considered;
-      const Candidate candidate{.value = *value, .rank = rank, .order = o.order};
-      if (best.Takes(candidate))
-        best.Add(candidate, MakeTopRow(view.run(), rank, *step, *value, o, std::move(side)));
-    }
-    auto complete = view.IsComplete(attempt, rank, *step);
-    if (!complete.ok()) return complete.status();
-    if (!*complete && !data->observations.empty()) {
-      report.notes.push_back("step " + std::to_string(*step) + " of rank " + std::to_string(rank) +
-                             " has no end: the rank died in it or is still in it");
-    }
+    if (IsAmong(request.ranks, rank)) STATCOLLECT_RETURN_IF_ERROR(AddRank(view, *attempt, rank, *step, top));
   }
   for (const std::uint32_t rank : std::set(request.ranks.begin(), request.ranks.end())) {
-    if (!view.ranks(attempt).contains(rank))
-      report.notes.push_back("rank " + std::to_string(rank) + " was requested, but the run does not have it");
+    if (!view.ranks(*attempt).contains(rank))
+      top.Note("rank " + std::to_string(rank) + " was requested, but the run does not have it");
   }
-  for (const Kind kind : integers) {
-    report.notes.push_back("integer tensors, such as token ids, are left out; with --kinds " +
-                           std::string(Name(kind)) + " they are in");
-  }
-  if (!any && request.ranks.empty()) return NoSuchStep(view, *step);
-  report.rows = std::move(best).Take();
-  return report;
+  if (!top.any() && request.ranks.empty()) return NoSuchStep(view, *step);
+  return std::move(top).Take();
 }
 
 }  // namespace statcollect::query

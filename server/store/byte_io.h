@@ -12,21 +12,23 @@
 #include <type_traits>
 #include <utility>
 
+#include "common/endian.h"
+
 namespace statcollect {
 
 class ByteWriter {
  public:
   void U8(std::uint8_t value) { bytes_.push_back(static_cast<char>(value)); }
-  void U32(std::uint32_t value) { Fixed(value); }
-  void U64(std::uint64_t value) { Fixed(value); }
-  void F32(float value) { Fixed(std::bit_cast<std::uint32_t>(value)); }
-  void F64(double value) { Fixed(std::bit_cast<std::uint64_t>(value)); }
+  void U32(std::uint32_t value) { AppendLittleEndian(&bytes_, value); }
+  void U64(std::uint64_t value) { AppendLittleEndian(&bytes_, value); }
+  void F32(float value) { AppendLittleEndian(&bytes_, std::bit_cast<std::uint32_t>(value)); }
+  void F64(double value) { AppendLittleEndian(&bytes_, std::bit_cast<std::uint64_t>(value)); }
   template <typename T>  // fixed-width numbers, one after another
   void Array(std::span<const T> values) {
     if constexpr (std::endian::native == std::endian::little) {
       bytes_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
     } else {
-      for (const T value : values) Fixed(std::bit_cast<Bits<T>>(value));
+      for (const T value : values) AppendLittleEndian(&bytes_, std::bit_cast<Bits<T>>(value));
     }
   }
   void Varint(std::uint64_t value) {
@@ -51,13 +53,6 @@ class ByteWriter {
  private:
   template <typename T>
   using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-
-  template <typename T>
-  void Fixed(T value) {
-    char bytes[sizeof(T)];
-    for (std::size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
-    bytes_.append(bytes, sizeof(T));
-  }
 
   std::string bytes_;
 };
@@ -120,11 +115,7 @@ class ByteReader {
   T Fixed() {
     if (bytes_.size() < sizeof(T)) ok_ = false;
     if (!ok_) return 0;
-    T value = 0;
-    for (std::size_t i = 0; i < sizeof(T); ++i) {
-      value = static_cast<T>(
-          value | static_cast<T>(static_cast<T>(static_cast<unsigned char>(bytes_[i])) << (8 * i)));
-    }
+    const T value = LoadLittleEndian<T>(bytes_.data());
     bytes_.remove_prefix(sizeof(T));
     return value;
   }

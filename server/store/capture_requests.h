@@ -29,7 +29,7 @@ std::string EncodeCaptureRequests(const std::vector<CaptureRequest>& requests);
 // kDataLoss: the bytes are not such a list.
 Result<std::vector<CaptureRequest>> DecodeCaptureRequests(std::string_view bytes);
 
-// Of all attempts of the run, oldest first.
+// The requests of all attempts of the run, oldest first.
 Result<std::vector<CaptureRequest>> ReadCaptureRequests(Store& store, const std::string& run);
 // Durable when it returns. Keeps only the newest kCaptureRequestsMax.
 Status WriteCaptureRequests(Store& store, const std::string& run, std::vector<CaptureRequest> requests);

@@ -31,20 +31,9 @@ void Fill(const query::CaptureRequestRow& from, v1::CaptureRequestRow& to) {
 }  // namespace
 
 Result<query::CapturesRequest> FromWire(const v1::ListCapturesRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
-  if (!request.activation().empty())
-    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
-  auto kinds = KindsFromWire(request.kinds());
-  if (!kinds.ok()) return kinds.status();
-  return query::CapturesRequest{.run = request.run(),
-                                .activation = request.activation(),
-                                .kinds = *std::move(kinds),
-                                .ranks = *std::move(ranks),
-                                .steps = request.steps(),
-                                .request = request.request()};
+  auto wanted = SelectionFromWire<query::CapturesRequest>(request);
+  if (wanted.ok()) wanted->request = request.request();
+  return wanted;
 }
 
 Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request) {

@@ -177,6 +177,11 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
   Copy(report.root, [&](const query::Root& root) { Fill(root, *out.mutable_root()); });
   out.set_without_hash(report.without_hash);
   if (report.explained_by_rounding) out.set_explained("rounding");
+  if (report.bracket) {
+    out.mutable_bracket()->set_first_seen(report.bracket->first_seen);
+    if (report.bracket->last_agreeing)
+      out.mutable_bracket()->set_last_agreeing(*report.bracket->last_agreeing);
+  }
 }
 
 }  // namespace statcollect::api

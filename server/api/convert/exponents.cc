@@ -33,14 +33,8 @@ bool IsNarrowFloat(DType dtype) {
 }  // namespace
 
 Result<query::ExponentsRequest> FromWire(const v1::ListExponentsRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
-  if (!request.activation().empty())
-    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
-  auto kinds = KindsFromWire(request.kinds());
-  if (!kinds.ok()) return kinds.status();
+  auto wanted = SelectionFromWire<query::ExponentsRequest>(request);
+  if (!wanted.ok()) return wanted;
   const auto format = static_cast<DType>(request.format());
   if (request.format() != v1::DTYPE_UNSPECIFIED &&
       (request.format() < 0 || request.format() >= kDTypeCount || !IsNarrowFloat(format))) {
@@ -51,14 +45,9 @@ Result<query::ExponentsRequest> FromWire(const v1::ListExponentsRequest& request
     return Status(Code::kInvalidArgument, "exponents: lost_min is " + std::to_string(request.lost_min()) +
                                               "; expected a share of 0..1");
   }
-  query::ExponentsRequest wanted{.run = request.run(),
-                                 .activation = request.activation(),
-                                 .kinds = *std::move(kinds),
-                                 .ranks = *std::move(ranks),
-                                 .steps = request.steps(),
-                                 .format = format,
-                                 .summary = request.summary()};
-  if (request.lost_min() > 0) wanted.lost_min = request.lost_min();
+  wanted->format = format;
+  wanted->summary = request.summary();
+  if (request.lost_min() > 0) wanted->lost_min = request.lost_min();
   return wanted;
 }
 

@@ -10,6 +10,7 @@
 
 #include <google/protobuf/repeated_field.h>
 
+#include "common/names.h"
 #include "common/records.h"
 #include "common/status.h"
 #include "server/query/reports.h"
@@ -30,6 +31,30 @@ Status CheckStepsFromWire(const std::string& steps);
 // Too many runs, or names that no run can have. `field`: of the question.
 Result<std::vector<std::string>> RunsFromWire(const char* field,
                                               const google::protobuf::RepeatedPtrField<std::string>& runs);
+
+// The run, and which of its ranks and steps; where `Wanted` has them, also `kinds` and an `activation` that may be empty.
+template <typename Wanted, typename Request>
+Result<Wanted> SelectionFromWire(const Request& request) {
+  Wanted wanted;
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  wanted.run = request.run();
+  if constexpr (requires { wanted.activation; }) {
+    if (!request.activation().empty())
+      STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
+    wanted.activation = request.activation();
+  }
+  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
+  wanted.steps = request.steps();
+  auto ranks = RanksFromWire(request.ranks());
+  if (!ranks.ok()) return ranks.status();
+  wanted.ranks = *std::move(ranks);
+  if constexpr (requires { wanted.kinds; }) {
+    auto kinds = KindsFromWire(request.kinds());
+    if (!kinds.ok()) return kinds.status();
+    wanted.kinds = *std::move(kinds);
+  }
+  return wanted;
+}
 
 // Calls `set` where there is a value.
 template <typename T, typename Set>

@@ -39,22 +39,16 @@ void Fill(const query::RankFinding& from, v1::RankFinding& to) {
 }  // namespace
 
 Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  query::RanksRequest wanted{.run = request.run(), .steps = request.steps(), .top = request.top()};
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
-  wanted.ranks = *std::move(ranks);
-  auto kinds = KindsFromWire(request.kinds());
-  if (!kinds.ok()) return kinds.status();
-  wanted.kinds = *std::move(kinds);
+  auto wanted = SelectionFromWire<query::RanksRequest>(request);
+  if (!wanted.ok()) return wanted;
+  wanted->top = request.top();
   if (request.has_tolerance()) {
     if (!std::isfinite(request.tolerance()) || request.tolerance() < 0) {
       return Status(Code::kInvalidArgument, "ranks: tolerance is " + std::to_string(request.tolerance()) +
                                                 "; expected a finite number of at least 0, a relative L2 "
                                                 "distance such as 1e-6");
     }
-    wanted.tolerance = request.tolerance();
+    wanted->tolerance = request.tolerance();
   }
   return wanted;
 }

@@ -1,22 +1,15 @@
 #include "server/api/convert.h"
 
-#include "common/names.h"
 #include "proto/convert.h"
 #include "server/api/convert/parts.h"
 
 namespace statcollect::api {
 
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
-  query::RecordsRequest wanted{.run = request.run(), .ranks = *std::move(ranks), .steps = request.steps()};
-  auto kinds = KindsFromWire(request.kinds());
-  if (!kinds.ok()) return kinds.status();
-  wanted.kinds = *std::move(kinds);
-  wanted.sketches = request.sketches();
-  wanted.samples = request.samples();
+  auto wanted = SelectionFromWire<query::RecordsRequest>(request);
+  if (!wanted.ok()) return wanted;
+  wanted->sketches = request.sketches();
+  wanted->samples = request.samples();
   return wanted;
 }
 

@@ -41,34 +41,25 @@ Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request) {
 }
 
 Result<query::ScalarsRequest> FromWire(const v1::ListScalarsRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  auto wanted = SelectionFromWire<query::ScalarsRequest>(request);
+  if (!wanted.ok()) return wanted;
   if (!request.name().empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("scalar", request.name()));
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
-  return query::ScalarsRequest{
-      .run = request.run(), .name = request.name(), .ranks = *std::move(ranks), .steps = request.steps()};
+  wanted->name = request.name();
+  return wanted;
 }
 
 Result<query::MemoryRequest> FromWire(const v1::ListMemoryRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
-  return query::MemoryRequest{.run = request.run(),
-                              .ranks = *std::move(ranks),
-                              .steps = request.steps(),
-                              .modules = request.modules()};
+  auto wanted = SelectionFromWire<query::MemoryRequest>(request);
+  if (wanted.ok()) wanted->modules = request.modules();
+  return wanted;
 }
 
 Result<query::DensityRequest> FromWire(const v1::ListDensityRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  auto wanted = SelectionFromWire<query::DensityRequest>(request);
+  if (!wanted.ok()) return wanted;
   if (!request.input().empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("input", request.input()));
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
-  return query::DensityRequest{
-      .run = request.run(), .ranks = *std::move(ranks), .steps = request.steps(), .input = request.input()};
+  wanted->input = request.input();
+  return wanted;
 }
 
 void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out) {

@@ -73,7 +73,7 @@ const Message* ReportIn(const Message& message) {
   return reflection->HasField(message, field) ? &reflection->GetMessage(message, field) : nullptr;
 }
 
-// What the calls share. They outlive their HttpApi's answers, never itself.
+// Shared by the calls of an HttpApi.
 struct Shared {
   explicit Shared(grpc::Server& server)
       : stub(server.InProcessChannel(Arguments())),

@@ -77,7 +77,7 @@ class Comments {
   DescriptorPool pool_;
 };
 
-// Of a call: what is about gRPC alone says nothing to those who ask over HTTP.
+// Drops the part of a call's comment that concerns gRPC only.
 std::string WithoutGrpc(std::string comment) {
   const std::size_t at = comment.find("gRPC:");
   if (at != std::string::npos) comment.resize(at);
@@ -85,8 +85,8 @@ std::string WithoutGrpc(std::string comment) {
   return comment;
 }
 
-// Without which no question makes sense: convert.cc and convert_checks.cc refuse the request. The runs, and
-// the activation where there can be only one.
+// Fields that convert.cc and convert_checks.cc require: the runs, and the activation of queries about one
+// tensor.
 bool IsRequired(const FieldDescriptor& field) {
   const std::string &name = field.name(), &request = field.containing_type()->name();
   if (name == "run_b") return request != "CompareConfigRequest";
@@ -104,15 +104,16 @@ class Describer {
     schemas_["Error"] = {
         {"type", "object"},
         {"properties",
-         {{"error", {{"type", "string"}, {"description", "What was found, expected, and to do."}}},
-          {"code", {{"type", "string"}, {"description", "gRPC's status, such as not_found."}}}}},
+         {{"error",
+           {{"type", "string"}, {"description", "What was found, what was expected, and what to do."}}},
+          {"code", {{"type", "string"}, {"description", "The gRPC status, such as not_found."}}}}},
         {"required", {"error", "code"}}};
     OrderedJson described = {
         {"openapi", "3.1.0"},
         {"info",
          {{"title", "statcollect"},
           {"version", "1"},
-          {"description", "Every question of statctl; answers are what it prints with --format json."}}},
+          {"description", "All queries of statctl. Answers equal its output with --format json."}}},
         {"paths", std::move(paths)}};
     described["components"]["schemas"] = std::move(schemas_);
     return described;
@@ -144,9 +145,9 @@ class Describer {
         Ref(Name(route.answer_type(), false));
     operation["responses"]["200"] = std::move(answer);
     for (const auto& [status, what] : std::map<std::string, std::string>{
-             {"400", "A parameter is unknown or wrong."},
-             {"404", "No such run, activation, step or scalar."},
-             {"429", "Too many queries wait, or the answer has too many rows."},
+             {"400", "A parameter is unknown or invalid."},
+             {"404", "The run, activation, step or scalar does not exist."},
+             {"429", "Too many queries are waiting, or the answer has too many rows."},
              {"499", "Cancelled."},
              {"503", "The collector is shutting down."},
              {"504", "The query took longer than the collector allows."},

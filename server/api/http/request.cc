@@ -69,7 +69,7 @@ std::optional<bool> Flag(const std::string& text) {
   return std::nullopt;
 }
 
-// By the text that JSON has for it.
+// Parses the name used in JSON.
 std::optional<int> EnumOf(const FieldDescriptor& field, const std::string& text) {
   const auto& type = *field.enum_type();
   for (int i = 0; i < type.value_count(); ++i) {
@@ -140,7 +140,7 @@ class Setter {
     return Status::Ok();
   }
   Status SetText(const std::string& text) {
-    // A message holds valid UTF-8 only; names are checked by whoever takes the question.
+    // Messages must contain valid UTF-8; the query checks the names.
     if (ValidateTensorName("parameter", "x" + text).ok() || text.find('\n') != std::string::npos ||
         text.size() >= kTensorNameBytesMax) {
       if (field_.is_repeated()) {
@@ -162,8 +162,8 @@ Status Unknown(const std::string& name, const Descriptor& type) {
   return Wrong("no parameter '" + Printable(name) + "'; there are " + KnownParameters(type));
 }
 
-// What stands behind '=': of a repeated field a list. An encoded comma is part of a text; many clients encode
-// every comma, and no number or name has one. Nothing if malformed.
+// The values after '=': a list for a repeated field. An encoded comma is part of a text. In numbers and names
+// it separates values, because many clients encode every comma. Empty if malformed.
 std::optional<std::vector<std::string>> ValuesOf(const FieldDescriptor& field, std::string_view text) {
   std::string decoded_whole;
   if (field.is_repeated() && field.cpp_type() != FieldDescriptor::CPPTYPE_STRING) {

@@ -12,7 +12,7 @@ namespace {
 using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
 
-// Where statctl's command is not the method's own name.
+// Methods whose command in statctl has a different name.
 constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"ListRuns", "runs"},         {"GetRun", "show"},          {"GetSeries", "series"},
     {"ListScalars", "scalars"},   {"ListEvents", "events"},    {"GetTop", "top"},

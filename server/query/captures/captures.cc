@@ -73,7 +73,7 @@ Status AddRows(Store& store, RunView& view, std::size_t attempt, std::uint32_t r
   return Status::Ok();
 }
 
-// Of the run's view: superseded steps are left out. By step, rank, activation.
+// All captures of the run's view, without superseded steps, ordered by step, rank and activation.
 Result<std::vector<CaptureRow>> AllRows(Store& store, RunView& view, const std::vector<std::uint32_t>& ranks,
                                         const StepSet& wanted, const std::stop_token& stop) {
   std::vector<CaptureRow> rows;
@@ -107,7 +107,7 @@ std::string Reached(std::uint32_t rank, const std::optional<std::uint64_t>& step
   return "rank " + std::to_string(rank) + " is at step " + std::to_string(*step);
 }
 
-// What the agent said about why there is nothing.
+// The agent's reason why there is no capture.
 Result<std::optional<std::string>> ReasonOf(Store& store, const CaptureRequest& request, std::uint32_t rank) {
   const auto events = store.Events(request.attempt, rank);
   if (!events.ok()) return events.status();

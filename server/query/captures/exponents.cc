@@ -162,7 +162,7 @@ Status Lister::Add(ExponentRow row) {
   return Status::Ok();
 }
 
-// In any order of steps: those of several launches may alternate.
+// Steps may come in any order, because those of several launches may alternate.
 Status Lister::Fold(ExponentRow row) {
   if (Lost(row) >= request_.lost_min) row.since_step = row.record.step;
   const RankTensor place = PlaceOf(row);
@@ -184,7 +184,7 @@ Status Lister::Fold(ExponentRow row) {
   return Status::Ok();
 }
 
-// Of equals the first step is kept.
+// At equal loss, the earlier step is kept.
 bool Lister::IsWorse(const ExponentRow& row, const ExponentRow& kept) const {
   const double lost = Lost(row), lost_before = Lost(kept);
   return lost > lost_before || (lost == lost_before && row.record.step < kept.record.step);

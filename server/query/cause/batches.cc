@@ -11,7 +11,7 @@
 namespace statcollect::query::cause {
 namespace {
 
-// Where a batch of the root's name is found.
+// The place of a batch with the root's name.
 struct Batch {
   std::uint32_t rank = 0, micro_batch = 0;
   std::uint64_t step = 0;
@@ -68,9 +68,9 @@ Result<std::optional<Batch>> FindEqual(const Side& side, const Observation& want
   return best;
 }
 
-// A constant batch (a mask of ones) is the same in many steps and says nothing.
+// A constant batch (a mask of ones) is the same in many steps and proves nothing.
 bool TellsBatches(const Observation& batch) {
-  return batch.layout->Trusts(Statistic::kHash) && batch.layout->hash_kind == HashKind::kContent &&
+  return batch.layout->Trusts(Statistic::kHash) && IsContent(batch.layout->hash_kind) &&
          batch.stats->numel > 1 && batch.stats->min < batch.stats->max;
 }
 

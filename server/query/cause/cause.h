@@ -1,4 +1,4 @@
-// Why two runs differ at the root of a diff, as far as the stored records tell. The rules: docs/causes.md.
+// Finds out why two runs differ at the root of a diff, from the stored records. The rules: docs/causes.md.
 #ifndef STATCOLLECT_SERVER_QUERY_CAUSE_CAUSE_H_
 #define STATCOLLECT_SERVER_QUERY_CAUSE_CAUSE_H_
 
@@ -19,17 +19,17 @@ struct CauseQuestion {
   RunView& a;
   RunView& b;
   const Divergence& root;     // its step must be one of `steps`
-  const StepAttempts& steps;  // that the diff compared
+  const StepAttempts& steps;  // compared by the diff
   Aligner& aligner;           // of the diff
   std::size_t place = 0;      // of the root's ranks in the aligner
   RankPair ranks;             // the root's
 };
 
-// The likeliest cause of the root, or nothing if no rule holds. Of equal confidence, the more specific rule
-// wins. Cost: reads the root's step and the one before it of the root's rank from both runs, the scalars of
-// up to kScalarStepsMax steps, and the rank's events; for a root in a batch its fingerprints in up to
-// kBatchStepsMax steps around; for a root in a weight's gradient that tensor on up to kOtherRanksMax other
-// ranks. Fails as reads of the store do, and with kCancelled.
+// The likeliest cause of the root; empty if no rule applies. At equal confidence the more specific rule wins.
+// Cost: from both runs, on the root's rank, reads the root's step and the one before it, the scalars of up to
+// kScalarStepsMax steps, and the events. If the root is in a batch, also its fingerprints in up to
+// kBatchStepsMax steps around it; if the root is a weight's gradient, also that tensor on up to
+// kOtherRanksMax other ranks. Errors: those of store reads, and kCancelled.
 Result<std::optional<Cause>> FindCause(const CauseQuestion& question, const std::stop_token& stop);
 
 inline constexpr std::uint64_t kScalarStepsMax = 1024;

@@ -1,5 +1,5 @@
-// What only the configuration tells: another library for convolutions; or, the last resort, the only setting
-// that differs among those that concern the root's stage.
+// Causes that only the configuration shows: a different library for convolutions; or, as a last resort, the
+// only setting that differs among those that concern the root's stage.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -32,7 +32,8 @@ bool Concerns(ConfigCategory category, Stage stage) {
   }
 }
 
-// What the agent finds has rules of its own, or follows from what the user set.
+// Settings found by the agent, not by the user: they have their own rules, or follow from the user's
+// settings.
 bool IsOfAgent(std::string_view key) {
   constexpr std::string_view kSections[] = {
       "model.class",   "model.modules", "model.training", "model.layers.", "model.parameters",

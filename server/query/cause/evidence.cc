@@ -9,7 +9,7 @@
 namespace statcollect::query::cause {
 namespace {
 
-// Of the launches whose steps were compared.
+// The scalars of the launches whose steps were compared.
 Result<std::vector<ScalarRecord>> ReadScalars(const CauseQuestion& question, const Side& side, bool of_a) {
   const std::uint64_t last = question.root.step;
   const StepBounds bounds{.first = last > kScalarStepsMax ? last - kScalarStepsMax : 0, .last = last};

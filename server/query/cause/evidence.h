@@ -1,4 +1,4 @@
-// What the rules look at, read once for all of them.
+// The data that the rules examine, read once for all of them.
 #ifndef STATCOLLECT_SERVER_QUERY_CAUSE_EVIDENCE_H_
 #define STATCOLLECT_SERVER_QUERY_CAUSE_EVIDENCE_H_
 
@@ -25,12 +25,12 @@ struct Side {
   std::size_t attempt = 0;  // of the root's step
   std::uint32_t world_size = 0;
   std::uint32_t micro_batches = 0;            // of the root's step
-  bool launched_here = false;                 // the root's step is the first of a launch that goes on
-  std::map<std::string, std::string> config;  // as far as known, as it was in the root's step
+  bool launched_here = false;                 // the root's step is the first one after a resume
+  std::map<std::string, std::string> config;  // as it was in the root's step, as far as known
   std::vector<ScalarRecord> scalars;          // up to the root's step, ascending
   std::vector<EventRecord> events;            // of the root's attempt
   StepData at, before;                        // the root's step and the compared one before it
-  const Observation* root = nullptr;          // null: it has none
+  const Observation* root = nullptr;          // the root's record; null: this run has none
 
   const std::string& name() const { return view->run(); }
   // The newest value at a step not after `step`.
@@ -38,7 +38,7 @@ struct Side {
   std::optional<double> ScalarAt(std::string_view scalar, std::uint64_t step) const;
 };
 
-// A tensor of A and what stands for it in B.
+// A tensor of A and its counterpart in B.
 struct Pair {
   const Observation* a = nullptr;
   const Observation* b = nullptr;
@@ -52,7 +52,7 @@ struct Evidence {
   Side a, b;
   std::vector<Pair> at, before;              // in A's order of execution
   std::optional<std::uint64_t> step_before;  // the compared step before the root's
-  bool launched_together = false;            // the launches that the root's step belongs to begin at one step
+  bool launched_together = false;            // both launches of the root's step begin at the same step
   bool first_update = false;                 // the root's step is the first of both runs
 
   bool HasRootPair() const { return a.root != nullptr && b.root != nullptr; }

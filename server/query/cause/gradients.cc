@@ -20,7 +20,7 @@ double MeanSquareRoot(const Observation& seen) {
   return seen.stats->numel > 0 ? seen.stats->l2 / std::sqrt(static_cast<double>(seen.stats->numel)) : 0;
 }
 
-// Without those that are nothing but rounding.
+// Removes gradients that are pure rounding.
 std::vector<Pair> WithoutNoise(std::vector<Pair> pairs) {
   double largest = 0;
   for (const Pair& pair : pairs) largest = std::max(largest, MeanSquareRoot(*pair.a));
@@ -70,7 +70,7 @@ std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
   return most && common.tensors >= 2 ? std::optional(common) : std::nullopt;
 }
 
-// What the factor is, apart from a number.
+// The meaning of the factor.
 struct Meaning {
   std::string rule, text, key, a, b;
   bool guessed = false;  // from the number alone
@@ -155,7 +155,7 @@ Meant AsClipping(const Evidence& evidence, double factor) {
   return meaning;
 }
 
-// Where the runs have other numbers of them, it is not known which one divides.
+// If the runs have different numbers of them, it is unknown which run divides.
 Meant AsCountRatio(const Evidence& evidence, double factor, const char* what, const char* key,
                    std::uint32_t a, std::uint32_t b) {
   const double ratio = a > 0 ? static_cast<double>(b) / a : 1;
@@ -226,7 +226,7 @@ Meant FindMeaning(const Evidence& evidence, double factor) {
   return AsSetting(evidence, factor);
 }
 
-// What the gradient was at the update before this one: in the same step, or the last one of the step before.
+// The gradient at the previous update: in the same step, or the last one of the previous step.
 struct Previous {
   const Observation* gradient = nullptr;
   bool in_same_step = false;
@@ -247,8 +247,8 @@ Previous PreviousOf(const Side& side, const Observation& gradient) {
   return found;
 }
 
-// How many gradients have the previous one on top. An optimizer that set its own to zero has none of it, so
-// agreement says nothing about the others.
+// Counts the gradients that include the previous step's gradient. An optimizer that cleared its own gradients
+// has none of these, so agreement says nothing about other optimizers.
 struct OnTop {
   std::size_t seen = 0, considered = 0, on_top = 0, without = 0;
   bool root = false;         // the root's is one of them
@@ -260,7 +260,8 @@ struct OnTop {
   }
 };
 
-// Of the root's update, where `summed` may have its previous gradients on top of what the other run has.
+// Counts gradients of the root's update. `summed_is_b`: B, otherwise A, is the run whose gradients may
+// include its previous ones.
 OnTop CountOnTop(const Evidence& evidence, bool summed_is_b) {
   constexpr double kRemainder = 0.05;
   const StepOrder order(evidence.a.at.observations);

@@ -1,5 +1,5 @@
-// Linear relations between tensors, told from their sketches and statistics: a sketch of a sum is the sum of
-// the sketches.
+// Finds linear relations between tensors from their sketches and statistics: the sketch of a sum is the sum
+// of the sketches.
 #ifndef STATCOLLECT_SERVER_QUERY_CAUSE_LINEAR_H_
 #define STATCOLLECT_SERVER_QUERY_CAUSE_LINEAR_H_
 
@@ -10,17 +10,17 @@
 
 namespace statcollect::query::cause {
 
-// y = factor * x, but for `residual`: the larger of what remains of the sketch and of the statistics,
-// relative to y.
+// y = factor * x up to `residual`: the larger residual of the sketch and the statistics, relative to y.
 struct Fit {
   double factor = 1;
   double residual = 0;
-  bool from_sketch = false;  // else from statistics alone, which see no permutation
-  // Whether the factor explains the difference from x: it is not 1, and what remains is small beside it.
+  bool from_sketch = false;  // otherwise from statistics alone, which do not notice permutations
+  // Whether the factor explains the difference from x: it is not 1, and the residual is small compared with
+  // it.
   bool Explains() const;
 };
 
-// Nothing if it cannot be told: other numbers of elements, zeros, infinities.
+// Empty if it is undefined: different numbers of elements, zeros, infinities.
 std::optional<Fit> FitFactor(const Observation& x, const Observation& y);
 
 // Whether both sketches can be added and subtracted.
@@ -30,7 +30,7 @@ using Sketch = std::vector<double>;
 Sketch SketchOf(const Observation& x);
 Sketch Minus(const Sketch& x, const Sketch& y);
 double Norm(const Sketch& x);
-// <x, y> / <x, x>; nothing if x is 0.
+// <x, y> / <x, x>; empty if x is 0.
 std::optional<double> FactorBetween(const Sketch& x, const Sketch& y);
 
 // |x - y| <= relative * max(|x|, |y|)

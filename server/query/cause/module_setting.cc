@@ -106,7 +106,8 @@ Found FromAround(const Evidence& evidence, std::string_view module, bool forward
   return std::nullopt;
 }
 
-// The model itself, whose settings stand under its class. What lies in a model by name lies in no other.
+// The model itself, whose settings are listed under its class. A module inside a named model belongs to no
+// other model.
 Found FromModel(const Evidence& evidence, std::string_view module) {
   const std::string* model = nullptr;
   for (const Observation& seen : evidence.a.at.observations) {

@@ -107,7 +107,7 @@ std::vector<Different> DifferencesIn(const Evidence& evidence, std::uint64_t ste
     if (!key || IsWithoutEffect(key->second) || told.contains(*key)) continue;
     if (evidence.first_update && !ActsInFirstUpdate(difference.key, evidence.a.config, evidence.b.config))
       continue;
-    // Where one run has more groups, their number says more than the settings of those that are new.
+    // If one run has more groups, that difference matters more than the settings of its additional groups.
     if (!key->first.group.empty() && (!difference.a || !difference.b) && groups_differ) continue;
     found.push_back({.group = key->first,
                      .setting = key->second,
@@ -160,7 +160,7 @@ const Observation* WeightBefore(const Evidence& evidence, bool of_a) {
   return found;
 }
 
-// By how much B's update of the root's weight is larger than A's; nothing if that cannot be told.
+// The ratio of B's update of the root's weight to A's; empty if it is unknown.
 std::optional<double> UpdateFactor(const Evidence& evidence) {
   constexpr double kUpdateMin = 1e-5;  // of the weight: below, it is rounding
   if (!evidence.HasRootPair() || evidence.root.kind != Kind::kWeight) return std::nullopt;

@@ -94,17 +94,17 @@ Found FindFreshState(const Evidence& evidence) {
   cause.text = lost.launched_here ? Launched(lost, evidence) + " without the optimizer's state: there it"
                                   : "the optimizer's state of " + lost.name();
   cause.text += " begins at zero" + (lost.launched_here ? std::string() : " " + evidence.AtStep()) +
-                ", that of " + kept.name() + " goes on";
+                ", that of " + kept.name() + " continues";
   return cause;
 }
 
-// What stage the first difference after a launch has says what was not restored.
+// The stage of the first difference after a launch shows what was not restored.
 std::string NotRestored(const Divergence& root) {
   switch (root.stage) {
     case Stage::kWeights:
       return "the weights that it loaded differ";
     case Stage::kBatch:
-      return "its data do not go on where they were";
+      return "its data did not continue where they had stopped";
     case Stage::kOptimizer:
       return "gradients agree and updates do not, so the optimizer's state or its settings were not restored";
     default:

@@ -26,7 +26,7 @@ constexpr std::array<Format, 3> kFormats = {Format{"bfloat16", 8, 0x1p-9, true},
 
 constexpr double kRoundingsMax = 16;
 
-// Whether the number has so many significant bits at most.
+// Whether the number has at most this many significant bits.
 bool HasBits(double value, int bits) {
   int exponent = 0;
   const double scaled = std::ldexp(std::frexp(value, &exponent), bits);
@@ -84,7 +84,7 @@ Found AsDType(const Evidence& evidence, const ConfigDifference* setting) {
   return cause;
 }
 
-// A rounded value's error has no direction: norm and mean stay, far below the distance.
+// Rounding errors have no direction: norm and mean change far less than the distance.
 bool LooksLikeRounding(const Observation& a, const Observation& b, double distance) {
   const double count = FiniteCount(a);
   if (count < 64 || !(a.stats->l2 > 0)) return false;

@@ -26,8 +26,8 @@ bool IsOfTorch(std::string_view scalar) {
   return scalar.starts_with("rng/cpu") || scalar.starts_with("rng/cuda");
 }
 
-// A generator whose fingerprints differ, and the first step in which they do. One that had differed before the
-// step before the root's has changed nothing until then: a program that does not use it does not seed it.
+// A generator whose fingerprints differ, and the first step in which they do. One that had differed before
+// the step before the root's has changed nothing until then: a program that does not use it does not seed it.
 std::optional<StateDifference> FindStateDifference(const Evidence& evidence, bool of_torch = false) {
   std::map<std::string, std::uint64_t> first;
   for (const ScalarRecord& scalar : evidence.b.scalars) {
@@ -83,7 +83,7 @@ std::optional<ConfigDifference> FindSeed(const Evidence& evidence) {
   return std::nullopt;
 }
 
-// Of the weights as loaded that are not constant: how many differ.
+// Whether most of the loaded weights differ, not counting constant ones.
 bool MostWeightsDiffer(const Evidence& evidence) {
   std::size_t random = 0, different = 0;
   for (const Pair& pair : evidence.at) {

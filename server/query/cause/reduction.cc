@@ -15,7 +15,7 @@ constexpr double kSameNorm = 1e-5;
 // The root's gradient on other ranks of a run.
 struct OtherRanks {
   std::size_t seen = 0, same = 0;
-  std::optional<std::uint32_t> different;  // the first that has another one
+  std::optional<std::uint32_t> different;  // the first rank with a different gradient
 };
 
 Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step, const std::stop_token& stop) {

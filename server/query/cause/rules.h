@@ -1,5 +1,5 @@
-// The rules, a group a file. Each says nothing where it does not hold; docs/causes.md says when it does and
-// with which confidence.
+// The rules, one file a group. A rule that does not apply returns nothing. docs/causes.md says when each
+// applies and with which confidence.
 #ifndef STATCOLLECT_SERVER_QUERY_CAUSE_RULES_H_
 #define STATCOLLECT_SERVER_QUERY_CAUSE_RULES_H_
 

@@ -1,4 +1,4 @@
-// What the models are made of, and in which mode they ran.
+// Rules about the models' structure and mode.
 #include <algorithm>
 #include <string>
 

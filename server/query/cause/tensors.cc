@@ -115,12 +115,14 @@ bool IsWeightLike(const Divergence& root) {
 
 // An equal tensor of another name; weights are sought in the step before as well.
 const Observation* FindEqual(const std::vector<const StepData*>& steps, const Divergence& root,
-                             const TensorStats& wanted, DType dtype) {
+                             const Observation& wanted) {
+  const Layout& layout = *wanted.layout;
+  if (!layout.Trusts(Statistic::kHash) || !IsContent(layout.hash_kind)) return nullptr;
   for (const StepData* step : steps) {
     for (const Observation& seen : step->observations) {
       const bool other = seen.def->key.kind == root.kind && seen.def->key.name != root.activation;
-      if (other && seen.stats->hash == wanted.hash && seen.stats->numel == wanted.numel &&
-          seen.layout->dtype == dtype && seen.layout->hash_kind == HashKind::kContent &&
+      if (other && seen.stats->hash == wanted.stats->hash && seen.stats->numel == wanted.stats->numel &&
+          seen.layout->dtype == layout.dtype && seen.layout->hash_kind == layout.hash_kind &&
           seen.layout->Trusts(Statistic::kHash))
         return &seen;
     }
@@ -146,7 +148,7 @@ Found FindOtherTensor(const Evidence& evidence) {
   if (!IsWeightLike(root) || root.stage == Stage::kBatch || evidence.b.root == nullptr) return std::nullopt;
   const Observation& b = *evidence.b.root;
   if (b.stats->numel < kElementsMin || !(b.stats->min < b.stats->max)) return std::nullopt;
-  const Observation* equal = FindEqual({&evidence.a.at, &evidence.a.before}, root, *b.stats, b.layout->dtype);
+  const Observation* equal = FindEqual({&evidence.a.at, &evidence.a.before}, root, b);
   if (equal == nullptr) return std::nullopt;
   return Cause{.rule = "other_tensor",
                .text = TensorText(root) + " in " + evidence.b.name() + " equals " +

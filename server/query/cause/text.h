@@ -1,4 +1,4 @@
-// Sentences of causes.
+// Texts for the sentences of causes.
 #ifndef STATCOLLECT_SERVER_QUERY_CAUSE_TEXT_H_
 #define STATCOLLECT_SERVER_QUERY_CAUSE_TEXT_H_
 
@@ -13,14 +13,14 @@ namespace statcollect::query::cause {
 
 // "0.025", "1e-05": six significant digits at most.
 std::string NumberText(double value);
-// "2 times", "1.003 times"; near 1 the digits that matter: "(1 + 3e-07) times".
+// "2 times", "1.003 times"; close to 1, as a difference from 1: "(1 + 3e-07) times".
 std::string FactorText(double factor);
 // "0.5" for 0.49999951: four significant digits.
 std::string WithFewDigits(double value);
-// Both, with as many digits as it takes to tell them apart.
+// Both numbers, with as many digits as it takes to distinguish them.
 std::pair<std::string, std::string> NumberTexts(double a, double b);
 
-// Long fractions shortened likewise; everything else as it is.
+// As NumberTexts for long decimal fractions; other values are returned unchanged.
 std::pair<std::string, std::string> ValueTexts(const std::string& a, const std::string& b);
 
 // "0.025 in base and 0.05 in ort"

@@ -12,7 +12,7 @@
 namespace statcollect::query::cause {
 namespace {
 
-// Which side lacks the root.
+// The side that lacks the root.
 struct Lack {
   const Side& has;
   const Side& lacks;
@@ -69,7 +69,8 @@ std::optional<double> TensorsOfOptimizers(const Side& side) {
   return sum;
 }
 
-// Nothing of the parameter was recorded in a step in which others were updated, and there are fewer of them.
+// One run recorded nothing of the parameter in a step in which others were updated, and its optimizers have
+// fewer tensors.
 Found AsLeftOut(const Evidence& evidence, const Lack& lack) {
   const std::string& name = evidence.root.activation;
   for (const Kind kind : {Kind::kWeight, Kind::kWeightGrad, Kind::kOptimizerState}) {

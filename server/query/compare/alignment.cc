@@ -35,7 +35,8 @@ class Left {
       if (matched[def.id] == Alignment::kNone) by_key_.emplace(def.key, def.id);
     }
   }
-  // Of that name in the place of `key`; else the only output that the name has there, whatever its path.
+  // The activation with this name and the rest of `key`; otherwise the name's only output there, whatever its
+  // path.
   std::optional<std::uint32_t> Find(TensorKey key, const std::string& name) const {
     key.name = name;
     if (const auto found = by_key_.find(key); found != by_key_.end() && Free(found->second))
@@ -134,8 +135,7 @@ void Alignment::MatchByNames(const NameMap& names) {
   }
 }
 
-// What belongs to a matched module is matched with it: its gradients, other calls and micro-batches, its
-// weights.
+// Gradients, other calls and micro-batches, and weights of a matched module are matched with it.
 void Alignment::MatchByOrder(const std::vector<OrderMatch>& by_order) {
   std::map<std::pair<std::string, std::string>, const OrderMatch*> outputs;
   std::map<std::string, const OrderMatch*> modules;

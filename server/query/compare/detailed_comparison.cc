@@ -22,7 +22,7 @@ class DetailedComparison {
  public:
   using Observations = std::vector<Observation>;  // of a step, in the order of execution
 
-  // What it borrows must outlive it.
+  // All references must outlive it.
   DetailedComparison(const DiffContext& context, const Observations& a, const Observations& b,
                      RankStepFindings& to)
       : context_(context),
@@ -153,7 +153,7 @@ class DetailedComparison {
       const Observation& seen_b = observations_.emplace_back(combined_b.observation(b.front()->order));
       return ComparePair(seen_a, seen_b, *a.front()->def);
     }
-    // Some part is missing: what is there has nothing to stand for.
+    // Some part is missing, so the others have nothing to be compared with.
     for (const Observation* part : a) AddMissing(*part, false, true, PlaceOf(*part));
     for (const Observation* part : b) {
       const Spot spot = a.empty() ? order_b_.At(part->order) : order_a_.At(a.front()->order);

@@ -1,4 +1,4 @@
-// Compares one step of a rank with everything that a report may say of it.
+// Compares one step of a rank in full detail, for the report.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_DETAILED_COMPARISON_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_DETAILED_COMPARISON_H_
 
@@ -10,8 +10,8 @@
 
 namespace statcollect::query {
 
-// `a`, `b`: all of the step, in the order of execution. `to` has its alignment and tally; gets the rows that
-// diverged, what is missing or out of place, and the forward trace.
+// `a`, `b`: all records of the step, in the order of execution. `to` already has its alignment and tally;
+// adds the diverged rows, missing and out-of-place records, and the forward trace.
 Status CompareInDetail(const DiffContext& context, const std::vector<Observation>& a,
                        const std::vector<Observation>& b, RankStepFindings& to);
 

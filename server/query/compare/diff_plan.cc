@@ -155,7 +155,7 @@ Status FindKinds(RunView& view, const std::vector<RankPair>& ranks, std::uint32_
   return Status::Ok();
 }
 
-// Of the first of the ranks: watches of one program leave out the same modules on all.
+// Reads the first rank only, because a program's watches leave out the same modules on all ranks.
 void FindLeftOut(const RunView& view, const std::vector<RankPair>& ranks, std::uint32_t RankPair::*side,
                  const std::set<std::size_t>& attempts, DiffPlan& plan) {
   for (const std::size_t attempt : attempts) {
@@ -169,7 +169,8 @@ void FindLeftOut(const RunView& view, const std::vector<RankPair>& ranks, std::u
   }
 }
 
-// A kind that one run never recorded was not asked for there: that is no divergence, but is said.
+// A kind that one run never recorded was not requested there. This is not a divergence, but a note reports
+// it.
 Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
   ReadCatalogues(a, b, plan);
   std::set<std::size_t> attempts_a, attempts_b;
@@ -189,6 +190,57 @@ Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
                          std::string(Name(static_cast<Kind>(kind))) + "; that kind was not compared");
   }
   return Status::Ok();
+}
+
+// The policies of a run's compared ranks in these attempts, each distinct one once: ranks agree on their steps.
+class Policies {
+ public:
+  Policies(const RunView& view, const std::vector<RankPair>& ranks, std::uint32_t RankPair::*side)
+      : view_(view), ranks_(ranks), side_(side) {}
+
+  const std::vector<RecordingPolicy>& Of(std::size_t attempt) {
+    const auto known = by_attempt_.find(attempt);
+    if (known != by_attempt_.end()) return known->second;
+    std::vector<RecordingPolicy>& policies = by_attempt_[attempt];
+    std::set<std::string> texts;
+    for (const RankPair& rank : ranks_) {
+      const auto meta = view_.ranks(attempt).find(rank.*side_);
+      if (meta == view_.ranks(attempt).end()) continue;
+      const Config& config = meta->second.info.config;
+      const auto text = config.find("recording.full_steps");
+      if (text != config.end() && texts.insert(text->second).second) policies.emplace_back(config);
+    }
+    return policies;
+  }
+
+ private:
+  const RunView& view_;
+  const std::vector<RankPair>& ranks_;
+  std::uint32_t RankPair::*side_;
+  std::map<std::size_t, std::vector<RecordingPolicy>> by_attempt_;
+};
+
+void FindFull(const RunView& a, const RunView& b, DiffPlan& plan) {
+  Policies of_a(a, plan.ranks, &RankPair::a), of_b(b, plan.ranks, &RankPair::b);
+  std::vector<std::uint64_t> full;
+  bool budget = false;
+  for (const auto& [step, attempts] : plan.steps) {
+    const auto in_full = [step = step](const RecordingPolicy& policy) { return policy.InFull(step); };
+    const auto& policies_a = of_a.Of(attempts.first);
+    const auto& policies_b = of_b.Of(attempts.second);
+    budget = budget || !policies_a.empty() || !policies_b.empty();
+    if (std::all_of(policies_a.begin(), policies_a.end(), in_full) &&
+        std::all_of(policies_b.begin(), policies_b.end(), in_full))
+      full.push_back(step);
+  }
+  if (!budget) return;
+  if (full.size() < plan.steps.size()) {
+    plan.notes.push_back("compared in full: " + std::to_string(full.size()) + " of " +
+                         std::to_string(plan.steps.size()) + " steps" +
+                         (full.empty() ? "" : " (" + DescribeSteps(full) + ")") +
+                         "; in the others an overhead budget left only scalars and batches");
+  }
+  plan.full = std::move(full);
 }
 
 void NoteLossesAndLife(const RunView& view, const IsStreamOpen& is_stream_open, DiffPlan& plan) {
@@ -256,7 +308,10 @@ Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
     STATCOLLECT_RETURN_IF_ERROR(ChooseReplicas(a, b, request, plan));
   NoteLossesAndLife(a, is_stream_open, plan);
   NoteLossesAndLife(b, is_stream_open, plan);
-  if (plan.incomparable.empty()) STATCOLLECT_RETURN_IF_ERROR(CompareKinds(a, b, plan));
+  if (plan.incomparable.empty()) {
+    FindFull(a, b, plan);
+    STATCOLLECT_RETURN_IF_ERROR(CompareKinds(a, b, plan));
+  }
   return plan;
 }
 

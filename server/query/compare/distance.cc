@@ -32,8 +32,8 @@ bool Comparable(const Observation& a, const Observation& b, Statistic statistic)
   return a.layout->Trusts(statistic) && b.layout->Trusts(statistic);
 }
 
-// What norms and means alone prove about ||A - B|| / max(||A||, ||B||); 0 below their own accuracy. A sketch
-// of few groups can miss a difference by cancellation; this cannot.
+// A lower bound of ||A - B|| / max(||A||, ||B||) that norms and means alone prove; 0 below their own
+// accuracy. A sketch of few groups can miss a difference by cancellation; this cannot.
 double ProvenDistance(const Observation& a, const Observation& b) {
   constexpr double kAccuracy = 1e-5;
   const double norm = std::max(a.stats->l2, b.stats->l2);
@@ -74,8 +74,8 @@ double SquaredDifferences(std::span<const double> a, std::span<const double> b) 
   return all;
 }
 
-// Where squares are far from overflow and underflow: nearly always. Nothing: scale, as below, or let norms
-// and means decide.
+// For values whose squares are far from overflow and underflow, which is nearly always so. Empty otherwise:
+// the caller scales the values, or norms and means decide.
 std::optional<Distance> MeasureSketchQuickly(const Observation& a, const Observation& b) {
   constexpr double kSmallest = 1e-200, kLargest = 1e200, kClearly = 1 - 1e-9;
   const double squares = SquaredDifferences(a.sketch, b.sketch);
@@ -117,7 +117,7 @@ Distance MeasureSketch(const Observation& a, const Observation& b, bool interval
   return distance;
 }
 
-// Of what the side has; 0 where it does not tell.
+// From the extremes that the side has; 0 if it has none.
 double AbsMax(const Observation& o) {
   return std::max(o.layout->Trusts(Statistic::kMin) ? std::abs(o.stats->min) : 0,
                   o.layout->Trusts(Statistic::kMax) ? std::abs(o.stats->max) : 0);
@@ -154,8 +154,8 @@ Distance MeasureStatistics(const Observation& of_a, const Observation& of_b) {
   return distance;
 }
 
-// Of a side that has a number but does not trust it only whether there are any counts: an importer whose
-// source does not count NaN stores one if there were some.
+// If a count is not trusted, only "some or none" is compared: an importer whose source does not count NaN
+// stores 1 if there were some.
 bool SameCount(const Observation& a, const Observation& b, Statistic statistic, std::uint64_t x,
                std::uint64_t y) {
   if (!a.layout->Has(statistic) || !b.layout->Has(statistic)) return true;

@@ -1,4 +1,4 @@
-// One side of a rank's steps, block by block: what comes next, and what has been decoded of a step.
+// Reads one run's steps of a rank block by block, and holds the decoded records of one step.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_LOADED_STEP_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_LOADED_STEP_H_
 
@@ -19,7 +19,7 @@ class BlockCursor {
       : scan_(view.Scan(attempt, rank, steps)) {
     Advance();
   }
-  // The head of the next block of a step; nullptr if there is none. Goes over blocks of earlier steps.
+  // The head of the next block of the step; nullptr if there is none. Skips blocks of earlier steps.
   const BlockHead* Peek(std::uint64_t step) {
     while (there_ && scan_->head().step < step) Advance();
     return there_ && scan_->head().step == step ? &scan_->head() : nullptr;
@@ -40,7 +40,7 @@ class BlockCursor {
   bool there_ = false;
 };
 
-// Blocks of one side of a step, and where each activation is in them. Keeps its memory from step to step.
+// The blocks of a step of one run, indexed by activation. Reuses its memory from step to step.
 class LoadedStep {
  public:
   void Clear() { count_ = 0; }
@@ -49,7 +49,8 @@ class LoadedStep {
     return blocks_[count_++];
   }
   std::span<const StatColumns> blocks() const { return std::span(blocks_).first(count_); }
-  // Once all blocks are there, before anything below. `catalogue` defines all that they use.
+  // Call after all blocks were added and before any function below. `catalogue` defines all ids in the
+  // blocks.
   void Index(const RankCatalogue& catalogue);
   bool Has(std::uint32_t id) const { return places_[id].generation == generation_; }
   // Precondition: Has(id).

@@ -39,9 +39,9 @@ bool Names(std::string_view text, std::string_view words) {
   }
 }
 
-// Where losses stand in a step of several segments: in the last that they may have been computed in, of those
-// with a forward pass in training. That is the segment which updates the model that the loss is named after,
-// if there is one; else any.
+// The places of losses in a step of several segments. Candidates are the segments with a training forward
+// pass that update the model named in the loss's name; if there is none, all segments with a training forward
+// pass. A loss belongs to the last candidate in which it may have been computed.
 class LossSpots {
  public:
   LossSpots(std::span<const Observation> step, const StepOrder& order) {
@@ -76,7 +76,7 @@ class LossSpots {
   }
 
  private:
-  // Of training; the last ones.
+  // The last training pass, in all and of each micro-batch.
   struct Passes {
     std::uint32_t last = 0;
     std::map<std::uint32_t, std::uint32_t> of_micro_batch;

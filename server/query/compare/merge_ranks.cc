@@ -47,12 +47,12 @@ Elements CompareElements(const StepData& first, const StepData& other, const Wan
   return elements;
 }
 
-// What the weights of one run say about its layout.
+// Checks a run's layout against its weights.
 class Confirmation {
  public:
   Confirmation(RunView& view, const ReplicaLayout& layout) : view_(view), layout_(layout) {}
 
-  // False if the step has no weights of some rank: another one may tell.
+  // False if the step has no weights of some rank; then try the next step.
   Result<bool> Look(std::size_t attempt, std::uint64_t step) {
     for (const Ranks& group : layout_.groups) {
       if (group.size() < 2) continue;

@@ -34,7 +34,7 @@ constexpr int kGroupsMax = 9;
 constexpr char kExpected[] =
     "; expected PATTERN -> NAME, for example transformer\\.h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2";
 
-// By commas outside of brackets and braces, which regular expressions use: "a{1,2}, b" has two parts.
+// Splits at commas outside of brackets and braces, which regular expressions use: "a{1,2}, b" has two parts.
 std::vector<std::string> SplitNames(std::string_view text) {
   std::vector<std::string> parts(1);
   int depth = 0;

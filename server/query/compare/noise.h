@@ -1,4 +1,4 @@
-// Noise: differences that mean nothing, measured with runs that repeat a run.
+// Noise: differences without meaning, measured between a run and its repeats.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_NOISE_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_NOISE_H_
 

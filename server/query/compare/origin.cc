@@ -115,7 +115,7 @@ std::set<RowIdentity> ForwardOrigins(const std::vector<ForwardTrace>& traces) {
   return origins;
 }
 
-// What has diverged so far in the step, in report order.
+// Tracks what has diverged so far in the step, in report order.
 class StepState {
  public:
   explicit StepState(const std::vector<ForwardTrace>& traces) : forward_origins_(ForwardOrigins(traces)) {
@@ -147,8 +147,8 @@ class StepState {
                !grads_missing_.contains({row.rank, row.activation});
     }
   }
-  // What is missing explains no values, as it may just not have been recorded, with two exceptions: a
-  // training pass that only one run made, and a gradient that only one run has.
+  // A missing record does not explain values, because it may just not have been recorded. There are two
+  // exceptions: a training pass that only one run made, and a gradient that only one run has.
   void AddStructural(const Divergence& row) {
     if (row.stage == Stage::kGrad) grads_missing_.insert({row.rank, row.activation});
     if (row.stage != Stage::kForward || row.mode != Name(Mode::kTrain)) return;

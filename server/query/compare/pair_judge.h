@@ -1,4 +1,4 @@
-// Whether two records agree, as far as the tolerance and the noise floor of a diff say.
+// Decides whether two records agree, by the tolerance and the noise floor of a diff.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_PAIR_JUDGE_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_PAIR_JUDGE_H_
 

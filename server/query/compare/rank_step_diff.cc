@@ -48,7 +48,7 @@ class RankScan {
     return {.first = steps.steps.front(), .last = steps.steps.back()};
   }
 
-  // What a quick look at a step left open.
+  // What a quick look at a step could not decide.
   struct Quick {
     bool skipped = false;       // equal blocks were not decoded
     bool missing = false;       // something without counterpart that was not seen missing before
@@ -119,7 +119,7 @@ class RankScan {
     return AlignmentOf(**a, **b);
   }
 
-  // Decodes the step's blocks, but for those that are equal on both sides.
+  // Decodes the step's blocks, except those that are equal on both sides.
   Status LoadStep(RankStepFindings& at, const Alignment& alignment, Quick& quick) {
     loaded_a_.Clear();
     loaded_b_.Clear();
@@ -164,7 +164,7 @@ class RankScan {
     for (const auto& [activation, records, index] : to_remember_) {
       Alignment::Content content;
       for (const std::uint32_t id : loaded_a_.blocks()[index].activation) {
-        if (id >= alignment.a().activations.size()) continue;  // then the alignment is made anew
+        if (id >= alignment.a().activations.size()) continue;  // the alignment will be made again
         content.weights |= alignment.traits_a(id).stage == Stage::kWeights;
         content.batches |= alignment.traits_a(id).stage == Stage::kBatch;
       }

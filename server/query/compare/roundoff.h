@@ -5,11 +5,11 @@
 
 namespace statcollect::query {
 
-// Half of the distance between neighbouring values near 1; that of f32 for integers, which are computed with
-// as if they were.
+// Half of the distance between neighbouring values near 1. Integers count as f32, which they are converted to
+// for computations.
 double UnitRoundoff(DType dtype);
 
-// Floating-point numbers and pairs of them.
+// Whether it is a floating-point or complex type.
 bool IsFloat(DType dtype);
 
 }  // namespace statcollect::query

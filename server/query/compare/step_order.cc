@@ -122,8 +122,8 @@ bool StepOrder::RanAfterTraining(std::uint32_t order) const {
   return first && order > *first;
 }
 
-// With several segments micro-batches, which each model counts by itself, say nothing of the order: the pass
-// takes their place. And what one model has computed may be the batch of another.
+// With several segments, each model counts its own micro-batches, so they do not give the order; the pass
+// does. The output of one model may be the batch of another.
 ReportOrder StepOrder::PlaceAt(const Spot& spot, std::uint64_t position, const TensorKey& key,
                                const StepOrder& own, std::uint32_t order, std::uint32_t rank) const {
   ReportOrder place = MakeReportOrder(key, position, rank, own.RanBeforeTraining(order));

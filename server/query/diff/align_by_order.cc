@@ -19,13 +19,14 @@ bool Covers(const Alignment& alignment, const StepData& a, const StepData& b) {
   return known(a, alignment.a()) && known(b, alignment.b());
 }
 
-// On the first step in which both runs have statistics of the rank.
+// Aligns one rank, on the first step in which both runs have statistics of it.
 Status AlignRank(const DiffContext& context, const DiffPlan& plan, std::size_t place,
                  const std::stop_token& stop) {
   const RankPair ranks = plan.ranks[place];
   int tried = 0;
   for (auto step = plan.steps.begin(); step != plan.steps.end() && tried < kStepsAligned; ++step, ++tried) {
     if (stop.stop_requested()) return {Code::kCancelled, "diff: cancelled"};
+    if (plan.full && !std::binary_search(plan.full->begin(), plan.full->end(), step->first)) continue;
     const auto [attempt_a, attempt_b] = step->second;
     auto catalogue_a = context.a.Catalogue(attempt_a, ranks.a),
          catalogue_b = context.b.Catalogue(attempt_b, ranks.b);

@@ -13,6 +13,7 @@
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/rank_step_diff.h"
 #include "server/query/diff/align_by_order.h"
+#include "server/query/diff/bracket.h"
 #include "server/query/diff/diff_scan.h"
 #include "server/query/diff/growth.h"
 #include "server/query/diff/loaded_weights.h"
@@ -26,7 +27,7 @@ namespace {
 
 constexpr std::size_t kUnmatchedMax = 10'000;
 
-// What `spread` counts once, whatever its step, rank, call and micro-batch.
+// The name under which `spread` counts a tensor once, whatever its step, rank, call and micro-batch.
 std::string SpreadName(Kind kind, const std::string& name, const std::string& output_path) {
   return std::string(Name(kind)) + " " + name + " " + output_path;
 }
@@ -35,7 +36,7 @@ std::uint64_t RowsMax(const DiffRequest& request) {
   return request.all ? kDivergedRowsMax : request.top > 0 ? request.top : kTopDefault;
 }
 
-// Takes in what was found, step by step in order, and makes the report of it.
+// Builds the report from the findings, step by step in order.
 class ReportBuilder {
  public:
   ReportBuilder(RunView& a, RunView& b, const DiffRequest& request, const DiffPlan& plan,
@@ -62,7 +63,7 @@ class ReportBuilder {
     std::optional<bool> a, b;
   };
   Result<bool> IsComplete(bool of_a, const RankStepFindings& at, Completeness& known);
-  // Of the side that lacks something.
+  // The policy of the side that lacks a record.
   const RecordingPolicy& PolicyOf(bool of_a, const RankStepFindings& at);
   Result<bool> IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
                                   Completeness& known);
@@ -120,7 +121,8 @@ Status ReportBuilder::Take(StepResult result) {
       diverged_ranks_.insert(at.ranks.a);
       diverged_ranks_b_.insert(at.ranks.b);
     }
-    if (at.only_in_a || at.only_in_b) AddUnpairedStep(at);
+    if ((at.only_in_a || at.only_in_b) && PolicyOf(/*of_a=*/at.only_in_b, at).InFull(at.step))
+      AddUnpairedStep(at);
     if (at.only_update_in_a) NoteOnlyUpdate(/*in_a=*/true, at);
     if (at.only_update_in_b) NoteOnlyUpdate(/*in_a=*/false, at);
     for (const PlacedRow& placed : at.rows) {
@@ -290,12 +292,12 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
   const RankCatalogue& having = in_a ? at.alignment->b() : at.alignment->a();
   const TensorDef& def = having.activations[missing.id];
   const auto left_out = PolicyOf(in_a, at).WhyNot(def, at.step);
-  if (left_out) {
+  if (left_out && !left_out->text.empty()) {
     incomplete_.insert(view.run() + " was recorded with " + Printable(left_out->text, 1000) + ", " +
                        (in_a ? b_ : a_).run() +
                        " was not: what only one of them was asked to record was not compared");
-    if (left_out->of_the_step) return false;  // it may be missing in another step
   }
+  if (left_out && left_out->of_the_step) return false;  // it may be missing in another step
   NoteUnmatched(missing.label, /*only_a=*/!in_a);
   if (in_a) {
     at.alignment->MarkB(missing.id, Alignment::kMissingSeen);
@@ -437,7 +439,7 @@ DiffReport ReportBuilder::Conclude() {
   return std::move(report_);
 }
 
-// Nothing was compared: what is unmatched stays listed, but is no divergence.
+// Nothing was compared: unmatched tensors stay listed but are not a divergence.
 void ReportBuilder::ConcludeIncomparable() {
   const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
   report_.verdict = Verdict::kIncomparable;
@@ -505,6 +507,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
     const RootQuestion question{
         .context = context, .plan = *plan, .steps = builder.steps_to_judge(), .last_step = last_step};
     STATCOLLECT_RETURN_IF_ERROR(JudgeReport(question, request, builder.tally(), report, stop));
+    AddBracket(*plan, report);
     for (std::string& unused : names->Unused(a.run(), b.run())) report.notes.push_back(std::move(unused));
   } else {
     report.verdict = Verdict::kIncomparable;

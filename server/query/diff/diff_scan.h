@@ -1,4 +1,4 @@
-// The steps of a diff, compared on several threads and handed on in order.
+// Compares the steps of a diff on several threads and passes the results on in order.
 #ifndef STATCOLLECT_SERVER_QUERY_DIFF_DIFF_SCAN_H_
 #define STATCOLLECT_SERVER_QUERY_DIFF_DIFF_SCAN_H_
 
@@ -22,16 +22,16 @@ struct StepResult {
   std::vector<RankStepFindings> ranks;
 };
 
-// Wave by wave: the rank-steps of a wave on several threads, then what they found in order. Waves grow, so
-// that a first difference near the beginning is found at once.
+// Works in waves: compares the rank-steps of a wave on several threads, then passes on their findings in
+// order. Waves grow, so that a first difference near the beginning is found quickly.
 class DiffScan {
  public:
   // Borrows both.
   DiffScan(const DiffContext& context, const DiffPlan& plan) : context_(context), plan_(plan) {}
 
-  // Gets each step in order, on the calling thread. False: later steps are not wanted.
+  // Called with each step in order, on the calling thread. False: later steps are not needed.
   using Take = std::function<Result<bool>(StepResult step)>;
-  // Once. kCancelled if it was stopped.
+  // Call it once. kCancelled if it was stopped.
   Status Run(const Take& take, const OnProgress& progress, const std::stop_token& stop);
 
  private:

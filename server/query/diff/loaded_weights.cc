@@ -106,7 +106,7 @@ Status LoadedWeights::CompareSide(bool in_a, RankStepFindings& at) {
 Status LoadedWeights::ComparePair(const Observation& loaded, const Updated& updated, MissingRecord& missing,
                                   RankStepFindings& at, bool* compared) {
   const Alignment& alignment = *at.alignment;
-  // By its name in the other run, which may be another one there.
+  // Looks for the weight under its name in the other run, which may differ.
   TensorKey key = AfterUpdate(loaded.def->key);
   const auto id = IdOf(missing.in_a ? alignment.b() : alignment.a(), key);
   const std::uint32_t other = !id            ? Alignment::kNone
@@ -140,7 +140,7 @@ Status LoadedWeights::ComparePair(const Observation& loaded, const Updated& upda
   return Status::Ok();
 }
 
-// By the noise of the weight after its next update: runs that repeat A need not have loaded anything here.
+// Uses the noise of the weight after its next update, because repeats of A may not have loaded anything here.
 Status LoadedWeights::Weigh(std::uint32_t id_a, RankStepFindings& at, Comparison& comparison) {
   const bool by_size = comparison.reason == Reason::kNumeric || comparison.reason == Reason::kNonfinite;
   if (context_.noise == nullptr || context_.exact || !by_size || id_a == Alignment::kNone)

@@ -1,4 +1,4 @@
-// Weights that a launch loaded in mid run, where the other run was already training and loaded none.
+// Compares weights that a launch loaded in mid-run while the other run was already training and loaded none.
 #ifndef STATCOLLECT_SERVER_QUERY_DIFF_LOADED_WEIGHTS_H_
 #define STATCOLLECT_SERVER_QUERY_DIFF_LOADED_WEIGHTS_H_
 

@@ -60,7 +60,7 @@ class ProfileNoise final : public NoiseFloor {
   RunView& a_;
   const NoiseProfile profile_;
   Mutex mutex_;
-  // By the definitions' place in memory: their entries of the profile, by id.
+  // By the address of the definitions: their entries of the profile, by id.
   std::map<const RankCatalogue*, std::vector<const std::array<float, NoiseProfile::kAges>*>> entries_
       STATCOLLECT_GUARDED_BY(mutex_);
 };

@@ -111,7 +111,7 @@ Result<std::vector<double>> RepeatNoise::At(std::size_t attempt_a, std::uint32_t
     if (!spot) continue;
     auto found = Of(*repeat, *spot, rank);
     if (!found.ok()) return found.status();
-    auto then = a_.Catalogue(spot->attempt_a, rank);  // another launch numbers its activations anew
+    auto then = a_.Catalogue(spot->attempt_a, rank);  // another launch has its own activation ids
     if (!then.ok()) return then.status();
     const Alignment& alignment = self_.For(rank, **catalogue, **then);
     for (std::uint32_t id = 0; id < noise.size(); ++id) {

@@ -37,7 +37,7 @@ class RepeatNoise final : public NoiseFloor {
     std::map<std::uint64_t, std::size_t> steps;  // attempts
     Aligner aligner;
   };
-  // Where A and a repeat both have records, in the step or before it.
+  // The newest place, at the step or before, where both A and a repeat have records.
   struct Spot {
     std::uint64_t step = 0;
     std::size_t attempt_a = 0, attempt_repeat = 0;
@@ -47,7 +47,7 @@ class RepeatNoise final : public NoiseFloor {
   std::optional<Spot> Nearest(const Repeat& repeat, std::uint64_t step) const;
   // kNotFound unless some rank has an activation in both.
   Status CheckShared(Repeat& repeat, const Spot& spot);
-  // By A's ids there.
+  // The noise by A's ids at the spot.
   Result<std::vector<double>> Of(Repeat& repeat, const Spot& spot, std::uint32_t rank);
 
   RunView& a_;

@@ -22,7 +22,7 @@ void BatchCheck::Check(const GroupStep& at) {
   }
 }
 
-// By micro-batch, then by rank's index.
+// The inputs by micro-batch, then by the rank's index.
 std::map<std::uint32_t, std::vector<BatchCheck::Fed>> BatchCheck::WhatWasFed(const GroupStep& at) const {
   std::map<std::uint32_t, std::vector<Fed>> fed;
   for (std::uint32_t id = 0; id < keys_.size(); ++id) {

@@ -23,7 +23,7 @@ RankFinding AboutLoss(RankReason reason, const std::string& name, std::uint32_t 
           .last_step = step};
 }
 
-// Where it stands in the step of the reference.
+// The place of a loss in the step of the reference.
 TensorCell CellOfLoss(const std::string& name, std::uint32_t micro_batch, const GroupStep& at) {
   if (!at.reference) return {};
   ScalarRecord loss{.name = name};
@@ -72,7 +72,7 @@ Status LossCheck::ReadScalars(const GroupStep& at) {
   return Status::Ok();
 }
 
-// Of each rank the first value of each name and micro-batch.
+// For each rank, the first value of each name and micro-batch.
 std::map<LossCheck::NameAndBatch, LossCheck::RankValues> LossCheck::ValuesOf(const GroupStep& at) const {
   std::map<NameAndBatch, RankValues> values;
   for (const std::uint32_t rank : *at.ranks) {

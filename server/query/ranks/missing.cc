@@ -153,7 +153,7 @@ void MissingCheck::AddSteps(std::uint32_t rank, const MissingSteps& missing, std
                       .steps = missing.count,
                       .last_step = missing.last};
   finding.text = ended ? "Rank " + std::to_string(rank) + " has nothing after step " +
-                             std::to_string(*meta->second.last_step) + ", the others go on to step " +
+                             std::to_string(*meta->second.last_step) + ", the others continue to step " +
                              std::to_string(missing.last) + "."
                        : "Rank " + std::to_string(rank) + " has no statistics in " + range + " (" + count +
                              "), other ranks do.";

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "common/enum_names.h"
 #include "server/query/ranks/batches.h"
 #include "server/query/ranks/finding_list.h"
 #include "server/query/ranks/frozen.h"
@@ -98,7 +99,7 @@ Status RankCheck::Choose() {
   ReadLayout();
   if (request_.ranks.empty()) missing_.CheckRanks(report_.steps ? report_.steps->first : 0);
   for (const std::string& difference : DifferencesBetweenRanks(view_))
-    findings_.Note("the ranks were told different things: " + difference);
+    findings_.Note("the ranks' configurations differ: " + difference);
   return Status::Ok();
 }
 
@@ -171,8 +172,7 @@ std::string_view Name(RankReason reason) {
       "unspecified",  "weights_differ", "state_differs",      "gradients_differ", "shape_differs",
       "same_batch",   "frozen_weight",  "loss_differs",       "nonfinite",        "outlier",
       "missing_rank", "missing_step",   "missing_activation", "ended_early"};
-  const auto index = static_cast<std::size_t>(reason);
-  return index < kNames.size() ? kNames[index] : kNames[0];
+  return NameIn(kNames, reason);
 }
 
 Result<RanksReport> CheckRanks(RunView& view, const RanksRequest& request,

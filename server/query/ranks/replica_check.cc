@@ -46,7 +46,8 @@ void ReplicaCheck::Check(const GroupStep& at) {
     CompareKey(id, !request_.tolerance && (keys_[id].agreed || mostly), at);
 }
 
-// Those that two ranks have. `mostly_equal`: at least half of them are equal bit for bit.
+// The tensors that at least two ranks have. `mostly_equal`: whether at least half of them are equal bit for
+// bit.
 std::vector<std::uint32_t> ReplicaCheck::ComparedKeys(const GroupStep& at, bool* mostly_equal) const {
   std::uint64_t equal = 0;
   std::vector<std::uint32_t> compared;
@@ -192,7 +193,7 @@ ReplicaCheck::OddRanks ReplicaCheck::WhoKeptOld(std::uint32_t id, const GroupSte
   return odd;
 }
 
-// Gradients that are reduced later, inside the optimizer: the weights agree all the same.
+// Gradients that are reduced later, inside the optimizer; the weights still agree.
 bool ReplicaCheck::IsExcused(std::uint32_t id, const GroupStep& at) const {
   if (keys_[id].role != TensorRole::kGradient || keys_[id].weight < 0) return false;
   const auto weight = static_cast<std::size_t>(keys_[id].weight);

@@ -16,9 +16,8 @@ constexpr std::uint64_t kBatchElementsMin = 16;  // smaller inputs are equal by 
 std::uint64_t IdentityOf(const Observation& o) {
   const TensorStats& s = *o.stats;
   if (o.layout->Trusts(Statistic::kHash))
-    return o.layout->hash_kind == HashKind::kContent
-               ? s.hash
-               : MixBits(s.hash + static_cast<std::uint64_t>(o.layout->hash_kind));
+    return IsContent(o.layout->hash_kind) ? s.hash
+                                          : MixBits(s.hash + static_cast<std::uint64_t>(o.layout->hash_kind));
   std::uint64_t identity = 0;
   const auto add = [&](Statistic statistic, auto value) {
     if (o.layout->Trusts(statistic))

@@ -16,7 +16,7 @@
 
 namespace statcollect::query {
 
-// One tensor of one rank in one step: what the checks need of it.
+// One tensor of one rank in one step, as far as the checks need it.
 struct TensorCell {
   bool present = false, finite = false, nan = false, pos_inf = false, diverged = false;
   bool varied = false, large = false;  // not a constant; not just a few elements
@@ -29,7 +29,7 @@ struct TensorCell {
 
 std::uint64_t MixBits(std::uint64_t x);
 
-// One rank's step, without what the other ranks say about it: made on any thread.
+// One rank's step on its own, not yet compared with other ranks; made on any thread.
 struct RankStep {
   std::uint64_t step = 0;
   std::size_t attempt = 0, group = 0, index = 0;  // `index`: of the rank in its group
@@ -39,7 +39,7 @@ struct RankStep {
   Status status;
 };
 
-// Threads: Run calls `take` on the calling thread only, while a few others read what comes next. Memory: twice
+// Threads: Run calls `take` on the calling thread only, while a few others read ahead. Memory: twice
 // kWaveRankSteps steps of a rank, with their sketches.
 class RankStepReader {
  public:
@@ -50,8 +50,8 @@ class RankStepReader {
                  const std::vector<Ranks>& groups, std::size_t threads)
       : view_(view), groups_(groups), threads_(threads), step_(steps.cbegin()), end_(steps.cend()) {}
 
-  // Once: step by step, group by group, rank by rank. Ends with the first error of `take`, which finds errors
-  // of reading in RankStep::status.
+  // Call it once. Passes on step by step, group by group, rank by rank. Ends with the first error of `take`,
+  // which finds read errors in RankStep::status.
   Status Run(const std::function<Status(RankStep&)>& take, const std::stop_token& stop);
 
  private:

@@ -1,19 +1,11 @@
 #include "server/query/ranks/sentence.h"
 
-#include <array>
-#include <cstdio>
-
 #include "common/names.h"
+#include "server/query/number_text.h"
 #include "server/query/settings/config_report.h"
 
 namespace statcollect::query {
 namespace {
-
-std::string TwoDigits(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2g", value);
-  return text.data();
-}
 
 std::string TensorOf(const RankFinding& f) {
   std::string text = Printable(f.activation);
@@ -30,7 +22,7 @@ std::string WhoOf(const RankFinding& f) { return RanksNamed("Rank", f.ranks); }
 std::string AgainstOf(const RankFinding& f) { return f.others.empty() ? "" : RanksNamed(" rank", f.others); }
 
 std::string ReplicasDiffer(const RankFinding& f) {
-  const std::string far = f.distance ? " (distance " + TwoDigits(*f.distance) + ")" : "";
+  const std::string far = f.distance ? " (distance " + ShortNumber(*f.distance) + ")" : "";
   const std::string what = f.reason == RankReason::kStateDiffers ? "optimizer state of " + TensorOf(f)
                            : f.reason == RankReason::kGradientsDiffer
                                ? "gradient of " + TensorOf(f)
@@ -63,15 +55,16 @@ std::string FrozenWeight(const RankFinding& f) {
   return TensorOf(f) +
          (f.activations > 1 ? " and " + std::to_string(f.activations - 1) + " more weights" : "") +
          " never changed on " + RanksNamed("rank", f.ranks) + " although the gradient is not zero (rms " +
-         TwoDigits(f.value.value_or(0)) +
+         ShortNumber(f.value.value_or(0)) +
          "): not in the optimizer, a learning rate of 0, or an update below the "
          "dtype's resolution?";
 }
 
 std::string LossDiffers(const RankFinding& f) {
   return Printable(f.activation) + " was equal on all ranks until step " + std::to_string(f.step) + ": " +
-         TwoDigits(f.value.value_or(0)) + " on " + RanksNamed("rank", f.ranks) + ", " +
-         TwoDigits(f.expected.value_or(0)) + (f.others.empty() ? " on another." : " on" + AgainstOf(f) + ".");
+         ShortNumber(f.value.value_or(0)) + " on " + RanksNamed("rank", f.ranks) + ", " +
+         ShortNumber(f.expected.value_or(0)) +
+         (f.others.empty() ? " on another." : " on" + AgainstOf(f) + ".");
 }
 
 std::string Nonfinite(const RankFinding& f) {
@@ -82,8 +75,8 @@ std::string Nonfinite(const RankFinding& f) {
 
 std::string Outlier(const RankFinding& f) {
   return WhoOf(f) + " is unlike the others: rms of " + KindAndTensor(f) + " is " +
-         TwoDigits(f.value.value_or(0)) + ", the median over the ranks " + TwoDigits(f.expected.value_or(0)) +
-         ".";
+         ShortNumber(f.value.value_or(0)) + ", the median over the ranks " +
+         ShortNumber(f.expected.value_or(0)) + ".";
 }
 
 std::string MissingTensor(const RankFinding& f) {

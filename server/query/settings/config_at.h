@@ -11,8 +11,8 @@
 
 namespace statcollect::query {
 
-// The steps in which a change that was found at step `found` may have been made: the agent looks at the
-// settings now and then. From `found` on it certainly had been. `first_step`: of the attempt.
+// The steps in which a change that was noticed at step `found` may have been made, because the agent checks
+// settings only in some steps. From `found` on the new value certainly applies. `first_step`: of the attempt.
 std::uint64_t ChangedNotBefore(std::uint64_t found, std::uint64_t first_step);
 
 // Reverts the changes that `setting_changed` events report after `step`. `events`: of the rank's

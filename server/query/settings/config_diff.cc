@@ -28,10 +28,12 @@ constexpr std::array<std::string_view, 14> kVolatile = {"pid",
                                                         "torchelastic_run_id",
                                                         "statagent_run"};
 
-// Whole keys: nobody seeds these generators in most programs, so that they differ between any two launches.
-// That a known seed was set is a setting of its own ("random.python.seed"). No two dumps lie at one path.
-constexpr std::array<std::string_view, 3> kVolatileKeys = {"random.python.state", "random.numpy.state",
-                                                           "import.path"};
+// Whole keys. Most programs do not seed these generators, so they differ between any two launches; a known
+// seed is a setting of its own ("random.python.seed"). Two dumps always have different paths. What a run
+// measured of its own overhead is not a setting.
+constexpr std::array<std::string_view, 5> kVolatileKeys = {"random.python.state", "random.numpy.state",
+                                                           "import.path", "recording.full_steps",
+                                                           "recording.overhead_measured"};
 constexpr std::string_view kTorchState = "random.torch.state";
 constexpr char kTorchSeed[] = "random.torch.seed";
 constexpr std::string_view kNoSeed = "none";

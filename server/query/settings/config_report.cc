@@ -7,6 +7,7 @@
 #include <span>
 #include <tuple>
 
+#include "common/enum_names.h"
 #include "common/names.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/recorded_config.h"
@@ -92,7 +93,7 @@ std::optional<ConfigCategory> SectionOf(const std::string& word) {
   return std::nullopt;
 }
 
-// The run's own name in a command line says nothing.
+// The command line without the run's name, which always differs.
 std::string WithoutName(std::string line, const std::string& run) {
   const auto part_of_word = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
@@ -149,8 +150,7 @@ std::string_view Name(ConfigCategory category) {
   static constexpr std::array<std::string_view, 10> kNames = {
       "unspecified", "model",    "data",     "optimizer",   "precision",
       "determinism", "parallel", "versions", "environment", "other"};
-  const auto index = static_cast<std::size_t>(category);
-  return index < kNames.size() ? kNames[index] : kNames[0];
+  return NameIn(kNames, category);
 }
 
 ConfigCategory CategoryOf(std::string_view key) {

@@ -51,7 +51,7 @@ std::string PlaceOf(std::string_view pattern, std::string_view listed) {
   return (named ? std::string(parts[0]) + "." : std::string()) + std::string(listed);
 }
 
-// One value of a summary and the modules that have it; empty: as many as `rest` says, not named.
+// One value of a summary and the modules that have it; empty for the `rest` modules, which are not named.
 struct Listed {
   std::string_view value;
   std::vector<std::string_view> modules;
@@ -113,7 +113,7 @@ struct Setting {
   bool known = true;
 };
 
-// Of one module, by name of the setting.
+// The settings of one module, by name.
 std::map<std::string, Setting> SettingsOf(const Config& config, std::string_view module) {
   std::map<std::string, Setting> settings;
   for (auto entry = config.lower_bound(std::string(kSection)); entry != config.end(); ++entry) {

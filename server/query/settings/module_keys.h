@@ -21,7 +21,7 @@ struct ChangedSetting {
   std::string module, setting, key, a, b;
 };
 
-// Of one module or parameter: settings whose values are known in both runs and differ, the class first.
+// The settings of one module or parameter whose values are known in both runs and differ, the class first.
 // Settings of modules that only one run has are ignored.
 std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b, const std::string& module);
 

@@ -8,12 +8,13 @@
 namespace statcollect::query {
 namespace {
 
-// Of each group. What a scheduler keeps there acts through the learning rate and the momentum of each step.
+// Settings of a group without an effect of their own. Those of schedulers act through the learning rate and
+// the momentum of each step.
 constexpr std::array<std::string_view, 11> kWithoutEffect = {
     "tensors",        "elements", "initial_lr", "foreach",       "fused",       "capturable",
     "differentiable", "max_lr",   "min_lr",     "base_momentum", "max_momentum"};
 
-// State that the learning rate and the small number in the denominator do not enter.
+// State that does not depend on the learning rate and eps.
 constexpr std::array<std::string_view, 10> kGradientState = {
     "exp_avg",  "exp_avg_sq", "max_exp_avg_sq", "exp_inf",  "momentum_buffer", "square_avg",
     "grad_avg", "sum",        "step",           "acc_delta"};

@@ -20,12 +20,12 @@ struct Group {
   auto operator<=>(const Group&) const = default;
 };
 
-// Settings that the agent records as scalars: the learning rate in every update, the weight decay in the first
-// one and whenever it has changed.
+// Settings that the agent records as scalars: the learning rate in every update, the weight decay in the
+// first one and whenever it has changed.
 inline constexpr std::array<std::string_view, 2> kScalarSettings = {"lr", "weight_decay"};
 bool IsScalarSetting(std::string_view setting);
 inline constexpr std::string_view kTensorsOfGroup = "tensors";  // how many parameters a group has
-// "lr" of "gen/lr/1/group0"; nothing for any other scalar.
+// "lr" of "gen/lr/1/group0"; empty for any other scalar.
 std::optional<std::string_view> ScalarSettingOf(std::string_view scalar);
 // Parses "gen/lr/1/group0" for the setting "lr".
 std::optional<Group> ParseOptimizerScalar(std::string_view name, std::string_view setting);
@@ -33,15 +33,14 @@ std::optional<Group> ParseOptimizerScalar(std::string_view name, std::string_vie
 // "optimizer.groups".
 std::optional<std::pair<Group, std::string>> ParseOptimizerKey(std::string_view key);
 
-// Whether it says how an optimizer computes or what a scheduler keeps, and not what is computed: "foreach",
-// "max_lr".
+// Whether the setting changes only how an optimizer computes, or belongs to a scheduler: "foreach", "max_lr".
 bool IsWithoutEffect(std::string_view setting);
-// Whether it can have an effect in a run's first update, when there is no momentum yet. Nesterov's adds the
-// gradient at once. `key`: of the setting; `a`, `b`: both configurations.
+// Whether the setting can have an effect in a run's first update, when there is no momentum yet (Nesterov's
+// adds the gradient immediately). `key`: of the setting; `a`, `b`: both configurations.
 bool ActsInFirstUpdate(std::string_view key, const std::map<std::string, std::string>& a,
                        const std::map<std::string, std::string>& b);
-// Whether it enters the optimizer's state of that name. "exp_avg" depends neither on the learning rate nor on
-// the small number in the denominator.
+// Whether the optimizer's state of that name depends on the setting. "exp_avg" depends neither on the
+// learning rate nor on eps.
 bool EntersState(std::string_view setting, std::string_view state);
 
 }  // namespace statcollect::query

@@ -8,7 +8,7 @@
 namespace statcollect::query {
 namespace {
 
-// Of the optimizers of torch: they say what is computed, not how.
+// Switches of torch's optimizers that change what is computed, not only how.
 constexpr std::array<std::string_view, 5> kSwitches = {"nesterov", "amsgrad", "maximize", "centered",
                                                        "decoupled_weight_decay"};
 

@@ -12,8 +12,8 @@
 
 namespace statcollect::query {
 
-// Leaves out learning rates and weight decays, which are recorded step by step, and settings that say how
-// something is computed and not what (`fused`, a replaced forward()). Cost: a pass over both configurations.
+// Leaves out learning rates and weight decays, which are recorded step by step, and settings that change only
+// how something is computed (`fused`, a replaced forward()). Cost: a pass over both configurations.
 class OtherSettings {
  public:
   OtherSettings(const Config& a, const Config& b);

@@ -1,6 +1,7 @@
 #include "server/query/settings/recording_policy.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,9 @@ namespace {
 
 constexpr std::string_view kRecordingPrefix = "recording.";
 constexpr char kAgentSteps[] = "recording.agent_steps";  // of init(): of all tensors
+// Of the overhead budget, not of a watch.
+constexpr std::array<std::string_view, 3> kOfBudget = {"recording.overhead", "recording.overhead_measured",
+                                                       "recording.full_steps"};
 constexpr char kUnnamed = '+';  // in front of the number of a further watch without a name
 
 std::vector<std::string> SplitList(const std::string& text) {
@@ -26,7 +30,7 @@ std::vector<std::string> SplitList(const std::string& text) {
   return parts;
 }
 
-// Of a pattern as in the shell: "blocks.*.ln1", "head?", "blocks.[!0].*".
+// The regular expression of a shell pattern: "blocks.*.ln1", "head?", "blocks.[!0].*".
 std::string ExpressionOf(const std::string& pattern) {
   std::string expression;
   for (std::size_t i = 0; i < pattern.size(); ++i) {
@@ -71,7 +75,7 @@ bool IsOfParameter(Kind kind) {
   return kind == Kind::kWeight || kind == Kind::kWeightGrad || kind == Kind::kOptimizerState;
 }
 
-// What is recorded without a watch: batches and inspected tensors.
+// Batches and inspected tensors are recorded without a watch; all other kinds by one.
 bool IsOfWatch(Kind kind) {
   return IsOfParameter(kind) || kind == Kind::kOutput || kind == Kind::kInput || kind == Kind::kGradOutput ||
          kind == Kind::kGradInput || kind == Kind::kBuffer;
@@ -141,7 +145,7 @@ struct RecordingPolicy::Watch {
   }
 };
 
-RecordingPolicy::RecordingPolicy(const Config& config) {
+RecordingPolicy::RecordingPolicy(const Config& config) : full_(RecordedInFull::Of(config)) {
   if (const auto steps = config.find(kAgentSteps); steps != config.end()) {
     if (auto parsed = StepSet::Parse(steps->second); parsed.ok()) {
       agent_steps_ = *std::move(parsed);
@@ -151,6 +155,7 @@ RecordingPolicy::RecordingPolicy(const Config& config) {
   for (auto at = config.lower_bound(std::string(kRecordingPrefix));
        at != config.end() && at->first.starts_with(kRecordingPrefix); ++at) {
     if (at->second.empty() || at->first == kAgentSteps) continue;  // empty: withdrawn by a later watch
+    if (std::find(kOfBudget.begin(), kOfBudget.end(), at->first) != kOfBudget.end()) continue;
     const std::string rest = at->first.substr(kRecordingPrefix.size());
     const std::size_t dot = rest.rfind('.');
     auto& watch = watches_[dot == std::string::npos ? std::string() : rest.substr(0, dot)];
@@ -180,11 +185,16 @@ std::optional<RecordingPolicy::Reason> RecordingPolicy::WhyNot(const TensorDef& 
                                                                std::uint64_t step) const {
   if (agent_steps_ && !agent_steps_->Contains(step))
     return Reason{.text = agent_steps_text_, .of_the_step = true};
-  if (!IsOfWatch(def.key.kind)) return std::nullopt;
+  const bool in_full = InFull(step) || def.key.kind == Kind::kBatch || def.key.mode == Mode::kInit;
+  if (!IsOfWatch(def.key.kind))
+    return in_full ? std::nullopt : std::optional(Reason{.text = {}, .of_the_step = true});
+  bool steps_asked = false;
   for (const Watch* watch : WatchesOf(def.key.name)) {
     if (auto why = watch->WhyNot(def, step)) return why;
+    steps_asked = steps_asked || watch->steps.has_value();
   }
-  return std::nullopt;
+  if (in_full || steps_asked) return std::nullopt;  // the steps of a watch are recorded whatever the budget
+  return Reason{.text = {}, .of_the_step = true};
 }
 
 std::string RecordingPolicy::LeavesOut() const {

@@ -11,25 +11,30 @@
 
 #include "common/records.h"
 #include "common/step_set.h"
+#include "server/query/settings/full_steps.h"
 #include "server/query/settings/module_keys.h"
 
 namespace statcollect::query {
 
 class RecordingPolicy {
  public:
-  // What does not parse restricts nothing.
+  // Settings that do not parse restrict nothing.
   explicit RecordingPolicy(const Config& config);
   ~RecordingPolicy();
   RecordingPolicy(RecordingPolicy&&) noexcept;
   RecordingPolicy& operator=(RecordingPolicy&&) noexcept;
 
   struct Reason {
-    std::string text;          // "include=blocks.*"
+    std::string text;          // "include=blocks.*"; empty: an overhead budget
     bool of_the_step = false;  // it may be recorded in other steps
   };
   // Why a tensor was not recorded in a step; absent: it would have been, or nothing is known of the policy.
-  // Where several watches without a name may have had it, one that leaves it out is enough.
+  // If several watches without a name may have recorded it, one that leaves it out is enough.
   std::optional<Reason> WhyNot(const TensorDef& def, std::uint64_t step) const;
+
+  // Whether an overhead budget lets the step be recorded in full; true without one.
+  bool InFull(std::uint64_t step) const { return !full_ || full_->Contains(step); }
+  bool has_budget() const { return full_.has_value(); }
 
   // "include=blocks.*, exclude=*.dropout": which modules were left out; empty: none.
   std::string LeavesOut() const;
@@ -40,6 +45,7 @@ class RecordingPolicy {
 
   std::optional<StepSet> agent_steps_;
   std::string agent_steps_text_;
+  std::optional<RecordedInFull> full_;
   std::map<std::string, std::unique_ptr<Watch>> watches_;  // by what stands in their keys
 };
 

@@ -69,7 +69,7 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
                         : jump.of_outer ? "a recorded setting of a module around it differs"
                                         : "a recorded setting of its module differs");
       if (!quiet && jump.ratio < kSettingSeen) {
-        reasons.push_back("what it changes here is no larger than rounding");
+        reasons.push_back("its effect here is no larger than rounding");
       } else if (!quiet) {
         AddExcess(one, jump, reasons);
       }

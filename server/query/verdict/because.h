@@ -11,10 +11,10 @@
 
 namespace statcollect::query {
 
-// `quiet`: everything before it agrees bit for bit.
+// `quiet`: everything before the jump agrees bit for bit.
 Confidence ConfidenceIn(const Jump& jump, bool quiet);
 
-// One sentence each, strongest first; without a full stop.
+// One sentence each, without a full stop; the strongest first.
 std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& jump, bool quiet);
 
 }  // namespace statcollect::query

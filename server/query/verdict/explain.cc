@@ -11,7 +11,7 @@
 namespace statcollect::query {
 namespace {
 
-// Numbers of the model; docs/verdict.md says what each stands for and how it was found.
+// Constants of the model; docs/verdict.md says what they mean and how they were determined.
 constexpr double kSketchResolution = 4e-8;  // sums are kept in f32: relative to the tensor's norm
 constexpr std::size_t kSiblings = 3;        // most recent ones that a module's input may come from
 constexpr std::size_t kGradientsBefore = 4;
@@ -30,7 +30,8 @@ constexpr double kMasked = 0.02;       // share of zeros that tells of a mask
 constexpr double kFlippedElements = 0.002, kFlips = 2;
 constexpr double kFragileSpread = 0.75;
 constexpr double kUncertain = 0.3;  // spread from about 100 elements down
-// What is expected comes from a sketch of the same size, and an update's norm does, too.
+// Numbers of sketches that enter: the expected distance comes from a sketch of the same size, and so does the
+// norm of an update.
 constexpr double kSketchesOfState = 2, kSketchesOfUpdate = 3;
 
 double Norm(const TensorPair& pair) { return std::max(pair.a.stats->l2, pair.b.stats->l2); }
@@ -39,7 +40,8 @@ double Unit(const TensorPair& pair) {
   return std::max(UnitRoundoff(pair.a.layout->dtype), UnitRoundoff(pair.b.layout->dtype));
 }
 
-// Of log(estimate), with k sums over groups of 16 elements. `sketches`: how many of a few groups it depends on.
+// Standard deviation of log(estimate), with k sums over groups of 16 elements. `sketches`: how many sketches
+// enter.
 double SpreadOf(const TensorPair& pair, double sketches = 1) {
   const double groups = std::ceil(Numel(pair) / 16);
   const double sums = std::max<double>(1, static_cast<double>(pair.a.sketch.size()));
@@ -53,8 +55,8 @@ double Quantised(double difference, double unit) {
   return std::max(difference, std::min(std::sqrt(unit * difference), unit));
 }
 
-// Of a second moment: some gradients are zero but for rounding, where others are not. So is the key's part of
-// a bias that query, key and value share.
+// Whether, by its second moment, some of a parameter's gradients are zero except for rounding while others
+// are not. An example is the key's part of a bias that query, key and value share.
 bool HasNoiseElements(const Observation& second) {
   const TensorStats& stats = *second.stats;
   const double noise = kNoiseElements * UnitRoundoff(DType::kF32);
@@ -285,7 +287,7 @@ double Explainer::OfOwnParameters(std::string_view module, const TensorPair& pai
   return OfParameters(level);
 }
 
-// Of a module's own parameters, not of those inside of it.
+// The largest distance of a module's own parameters, not of those inside it.
 double Explainer::OfAll(std::string_view module) const {
   const auto names = parameters_of_.find(module);
   if (names == parameters_of_.end()) return 0;
@@ -294,7 +296,7 @@ double Explainer::OfAll(std::string_view module) const {
   return level;
 }
 
-// Of a module's parameters but its biases: no gradient of an activation is computed from those.
+// The largest distance of a module's parameters except biases, which do not enter gradients of activations.
 double Explainer::OfMatrices(std::string_view module) const {
   const auto names = parameters_of_.find(module);
   if (names == parameters_of_.end()) return 0;
@@ -324,7 +326,7 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
     behind_kink = behind_kink || (i == 0 && gradient.kink && gradient.numel == pair.a.stats->numel);
   }
   if (before.empty()) level.Add(last_forward_);
-  // A model's gradient may come from another one, which counts its own micro-batches.
+  // A model's gradient may come from another model, which counts its own micro-batches.
   if (root_.empty() && pair.a.def->depth == 1) {
     for (std::size_t i = 0; i < std::min(all_backward_.size(), kGradientsBefore); ++i)
       level.Add(all_backward_[all_backward_.size() - 1 - i]);

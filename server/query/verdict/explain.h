@@ -1,4 +1,5 @@
-// How much of a difference its inputs and rounding explain. docs/verdict.md derives the model.
+// Computes how much of a difference is explained by its inputs and by rounding. docs/verdict.md derives the
+// model.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_EXPLAIN_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_EXPLAIN_H_
 
@@ -28,33 +29,32 @@ struct TensorPair {
   double loss_a = 0, loss_b = 0;
 };
 
-// What is known of one difference. All distances are relative L2.
+// One difference and what explains it. All distances are relative L2.
 struct Explained {
   const TensorPair* pair = nullptr;
   Stage stage = Stage::kUnspecified;
-  double observed = 0;   // of what is judged: a weight's update, a sum's result against the size of its terms
-  double expected = 0;   // what differences of its inputs and rounding lead to; > 0
-  double spread = 0;     // standard deviation of log(observed) that the sketch alone has
-  double unit = 0;       // unit roundoff of what it was computed in
-  double rounding = 0;   // of its own computation, relative; at least `unit`
-  double inherited = 0;  // of a parameter's gradient: what its terms and the module's input differ by
-  bool cancelled = false;  // a sum far smaller than its terms, judged against those
-  bool fresh = false;      // nothing that it was computed from differs
-  bool fragile =
-      false;  // its module's bias is noise-driven: one output may differ much where the next does not
+  double observed = 0;     // the distance judged: of a weight, that of its update
+  double expected = 0;     // what the differences of its inputs and rounding cause; > 0
+  double spread = 0;       // standard deviation of log(observed) due to the sketch
+  double unit = 0;         // unit roundoff of the computation's dtype
+  double rounding = 0;     // relative rounding of its own computation; at least `unit`
+  double inherited = 0;    // parameter gradients: distance of its terms and of the module's input
+  bool cancelled = false;  // a sum far smaller than its terms; distances are relative to the terms
+  bool fresh = false;      // none of its inputs differs
+  bool fragile = false;    // its module's bias is noise-driven: outputs may differ a lot from one to the next
 };
 
-// Explains the tensors of one rank, step by step. It carries from step to step what the weights and the
-// optimizer's state were, so steps must ascend; where one was left out, what concerns parameters is explained
-// more loosely. Not thread-safe. Cost: about 0.5 us a tensor; memory: names and two sketches a parameter.
+// Explains the tensors of one rank, step by step. Remembers the weights and the optimizer's state from step
+// to step, so steps must ascend; after a gap, differences of parameters are explained less strictly. Not
+// thread-safe. Cost: about 0.5 us a tensor; memory: names and two sketches a parameter.
 class Explainer {
  public:
   explicit Explainer(OtherConvolutions other = OtherConvolutions::kNone) : kernels_(other) {}
 
-  // `pairs`: all of the step, in A's order of execution. The result has an entry for each, in that order, and
-  // points into `pairs`. The names in them must outlive the explainer.
+  // `pairs`: all pairs of the step, in A's order of execution. The result has one entry for each, in that
+  // order, and points into `pairs`. Their names must outlive the explainer.
   std::vector<Explained> Step(std::span<const TensorPair> pairs);
-  // Parameters whose gradient was zero but for rounding in some step so far; false: in some elements only.
+  // Parameters whose gradient was zero except for rounding in some step so far; false: only in some elements.
   const std::unordered_map<std::string_view, bool>& noise_driven() const { return noise_driven_; }
 
  private:
@@ -72,20 +72,20 @@ class Explainer {
   };
   struct ParameterGradient {
     double distance = 0, l2 = 0;
-    bool noise_driven = false;  // zero but for rounding
+    bool noise_driven = false;  // zero except for rounding
   };
-  // What ran before, as far as it may be an input.
+  // A module that ran before and may be an input.
   struct Child {
     std::string_view module;
     double distance = 0, unit = 0;
     bool fragile = false;
     double most =
-        0;  // of what ran inside of it, without fragile ones; a list of modules has no output itself
+        0;  // largest distance inside the module, without fragile ones; a list of modules has no output itself
     bool own = false;   // its own output
     bool kink = false;  // HasKink() of its class
     std::uint64_t numel = 0;
   };
-  // What differences of inputs lead to, and the coarsest roundoff among them.
+  // The largest distance among inputs, and their coarsest roundoff.
   struct Level {
     double distance = 0, unit = 0;
     void Add(double other) { distance = std::max(distance, other); }
@@ -127,7 +127,7 @@ class Explainer {
   std::unordered_set<std::string_view> second_;      // those of them that have a second moment
   std::unordered_map<std::string_view, bool> noise_driven_;  // parameters
   std::unordered_set<std::string_view> partly_noise_;        // biases that are noise-driven in some elements
-  // Of the step.
+  // The current step.
   std::string_view root_;  // the outermost module's name
   double batch_ = 0;
   std::map<std::pair<std::uint32_t, Mode>, Pass> passes_;
@@ -137,7 +137,7 @@ class Explainer {
   std::map<std::uint32_t, std::vector<Child>> backward_;  // by micro-batch, in the order of execution
   std::vector<Child> all_backward_;                       // of all micro-batches, likewise
   std::unordered_map<std::string_view, ParameterGradient> gradients_;
-  double updated_ = 0;  // of weights: a loss that stands behind their updates was computed from them
+  double updated_ = 0;  // distance of updated weights: a loss logged after the updates may depend on them
   double last_forward_ = 0, largest_backward_ = 0, coarsest_backward_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What only the gradients of a step together can tell.
+// Jumps that show only in all gradients of a step together.
 #include <algorithm>
 #include <cmath>
 
@@ -18,7 +18,8 @@ constexpr double kSameFactor = 0.2;  // spread of the factors' logarithms, relat
 constexpr double kEqual = -20;       // log(observed / expected) of equal bits
 constexpr double kOutlier = 2.1, kDeviations = 3 * 1.48, kOutlierQuantile = 0.9;
 constexpr double kOutlierRoundoffs = 8, kCoarse = 1e-4, kOutlierCoarse = 0.25;
-constexpr double kOutlierInherited = 4;  // times what it is computed from: as much is no surprise
+constexpr double kOutlierInherited =
+    4;  // times the distance of what it is computed from: up to this, no surprise
 
 double MedianOf(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -49,7 +50,7 @@ double CarriersOf(const Explained& one) {
   return largest > 0 ? std::clamp(stats.l2 * stats.l2 / (largest * largest), 1.0, numel) : numel;
 }
 
-// Of a norm that is carried by so many elements, each with a difference of its own.
+// The noise of a norm to which so many elements contribute, each with an independent difference.
 double NormNoise(const Explained& one, double elements) {
   return std::min(one.expected, 3 * one.pair->distance) / std::sqrt(elements);
 }
@@ -109,7 +110,7 @@ void AddOutliers(std::span<const Explained> step, const std::vector<std::size_t>
   const double usual = median + kDeviations * Deviation(ratios, median);
   std::vector<double> sorted = ratios;
   std::sort(sorted.begin(), sorted.end());
-  // The highest of the others, but for a tenth.
+  // The highest of the others, not counting the top tenth.
   const auto rank = static_cast<std::size_t>(kOutlierQuantile * static_cast<double>(sorted.size() - 2));
   const double others = std::max(sorted[std::min(rank, sorted.size() - 2)], usual);
   for (std::size_t m = 0; m < members.size(); ++m) {
@@ -146,7 +147,7 @@ std::vector<Jump> FindOutliers(std::span<const Explained> step) {
   for (std::size_t i = 0; i < step.size(); ++i) {
     const Explained& one = step[i];
     if (one.stage != Stage::kGrad || !one.fresh || one.cancelled || std::isinf(one.pair->distance)) continue;
-    // Where sums are coarse, equal bits say little about a small difference elsewhere.
+    // If sums are coarse, equal bits say little about a small difference elsewhere.
     if (one.pair->distance > 0 || one.unit > kCoarse)
       groups[LastPart(one.pair->a.def->key.name)].push_back(i);
   }

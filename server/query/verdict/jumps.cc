@@ -21,7 +21,8 @@ constexpr double kFreshExplains = 1;
 constexpr std::size_t kSupport = 3, kPastKept = 4, kPastNeeded = 2;
 constexpr double kSistersQuantile = 0.8;
 constexpr double kUsualSpread = 0.18;  // of a large tensor with 16 sums
-constexpr double kSpreadWeight = 2;
+// The estimates of small tensors vary most where neighbours differ alike.
+constexpr double kSpreadWeight = 5;
 constexpr double kNothing = 0.3;  // ratios below it are not worth a look
 constexpr double kInputRoundoffs = 4, kInputExcess = 5;
 constexpr double kUnchangedRoundoffs = 3;
@@ -34,7 +35,7 @@ double Quantile(const std::vector<double>& sorted, double share) {
   return sorted[below] + (position - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
-// Without one of its entries.
+// A copy without one of its entries.
 std::vector<double> Without(const std::vector<double>& sorted, double entry) {
   std::vector<double> others = sorted;
   const auto at = std::lower_bound(others.begin(), others.end(), entry);

@@ -1,4 +1,4 @@
-// Which differences stand out of what rounding explains. docs/verdict.md derives the rules.
+// Finds the differences that rounding does not explain. docs/verdict.md derives the rules.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_JUMPS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_JUMPS_H_
 
@@ -20,13 +20,13 @@
 
 namespace statcollect::query {
 
-// Why a difference is taken for a jump.
+// Why a difference counts as a jump.
 enum class JumpKind : std::uint8_t {
-  kExcess,     // more than its inputs and rounding explain
-  kInput,      // weights as loaded or a batch: nothing observed comes before them
-  kUnchanged,  // nothing before it differs, and where the same kernel ran on equal inputs it gave equal bits
-  kOutlier,    // among gradients of parameters that nothing before explains
-  kScale,      // all gradients are the other run's times one factor
+  kExcess,     // larger than its inputs and rounding explain
+  kInput,      // loaded weights or a batch: nothing recorded precedes them
+  kUnchanged,  // nothing before it differs, and the same kernel on equal inputs gave equal bits elsewhere
+  kOutlier,    // stands out among parameter gradients that nothing before explains
+  kScale,      // all gradients are the other run's times the same factor
   kSetting,    // a recorded setting of the optimizer or of a module differs
 };
 
@@ -35,18 +35,19 @@ struct Jump {
   std::size_t index = 0;  // of the Explained
   JumpKind kind = JumpKind::kExcess;
   double ratio = 0;                   // log(observed / expected)
-  double usual = 0;                   // what its sisters and its own past show
-  double excess = 0;                  // above `usual` and the threshold; > 0
-  std::size_t sisters = 0, past = 0;  // how many it was compared with
+  double usual = 0;                   // the ratio usual for similar tensors and its own earlier steps
+  double excess = 0;                  // above `usual` plus the threshold; > 0
+  std::size_t sisters = 0, past = 0;  // numbers of similar tensors and earlier steps compared with
   double factor = 1;                  // kScale
-  bool of_outer = false;              // kSetting, of a module around the tensor's own
-  bool stands_out = false;            // kSetting: the tensor would be a jump without it
+  bool of_outer = false;              // kSetting: the setting belongs to an enclosing module
+  bool stands_out = false;            // kSetting: the tensor would be a jump without the setting
 };
 
-// Of one rank. Steps must ascend; it remembers what each tensor showed in earlier steps. Not thread-safe.
+// Finds the jumps of one rank. Steps must ascend; remembers the ratios of earlier steps. Not thread-safe.
 class JumpFinder {
  public:
-  // `identical_steps`: before the first one that is handed in; all of their records agreed bit for bit.
+  // `identical_steps`: number of steps before the first one passed in, all of whose records are equal bit for
+  // bit.
   explicit JumpFinder(std::uint64_t identical_steps) : identical_steps_(identical_steps) {}
 
   // In A's order of execution.
@@ -80,10 +81,10 @@ class JumpFinder {
 // log(observed / expected); -infinity if they are equal, infinity if they cannot be measured.
 double RatioOf(const Explained& one);
 
-// Gradients of a step that are all the other run's times one factor; rounding has no direction.
+// A jump if all gradients of a step are the other run's times the same factor: rounding has no direction.
 std::optional<Jump> FindScale(std::span<const Explained> step);
 
-// Gradients of parameters that stand out among those that nothing before explains.
+// Parameter gradients that stand out among those that nothing before explains.
 std::vector<Jump> FindOutliers(std::span<const Explained> step);
 
 }  // namespace statcollect::query

@@ -49,7 +49,7 @@ OtherConvolutions ConvolutionsThatMayDiffer(const Config& a, const Config& b) {
                                       "hip.version",
                                       "hardware.gpu",
                                       "hardware.cpu"};
-  // With its benchmark cuDNN takes what was fastest, in each run anew.
+  // With benchmarking on, cuDNN chooses the algorithm that was fastest in this run.
   const auto measures = [&](const Config& config) {
     return value(config, "torch.cudnn.benchmark") == "true" && config.contains("hardware.gpu");
   };

@@ -1,4 +1,4 @@
-// How coarsely a module's own kernel may round. docs/verdict.md derives the figures.
+// Bounds on the rounding of a module's own kernel. docs/verdict.md derives the numbers.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_KERNELS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_KERNELS_H_
 
@@ -11,38 +11,40 @@
 
 namespace statcollect::query {
 
-// Which passes of a convolution two runs may compute by different algorithms.
+// The passes of a convolution that two runs may compute with different algorithms.
 enum class OtherConvolutions : std::uint8_t { kNone, kForward, kAll };
 
-// Of runs with these configurations: another library or device, or an algorithm that is chosen by the batch's
-// size or by measured times.
+// From the runs' configurations: a different library or device, or an algorithm chosen by the batch size or
+// by benchmarking.
 OtherConvolutions ConvolutionsThatMayDiffer(const Config& a, const Config& b);
 
-// Whether a module of this class has a derivative that leaps: ReLU, LeakyReLU, Hardtanh ...
+// Whether the derivative of this module class is discontinuous: ReLU, LeakyReLU, Hardtanh ...
 bool HasKink(std::string_view class_name);
 
-// The lengths of the sums that modules compute, by the shapes of their matrices. All results are relative to
-// the norm of the tensor that is computed (of a sum that cancels, to that of its terms).
+// Knows from the shapes of modules' matrices how long the sums are that they compute. All results are
+// relative to the norm of the computed tensor; for a sum that cancels, to the norm of its terms.
 class Kernels {
  public:
   explicit Kernels(OtherConvolutions other) : other_(other) {}
 
-  // A module's output, a parameter or its gradient; the name must outlive this. Others are ignored.
+  // Takes a module's output, a parameter or its gradient; other kinds are ignored. The name must outlive
+  // this.
   void Note(const TensorDef& def, const Layout& layout);
 
-  // Rounding of the module's output, and of what it passes back; at least `unit`, the roundoff of the result.
+  // Rounding of the module's output, and of the gradient that it passes back; at least `unit`, the roundoff
+  // of the result.
   double OfOutput(std::string_view module, double unit) const;
   double OfInputGradient(std::string_view module, double unit) const;
-  // Of a parameter's gradient, a sum over a batch. `unit`: of what is summed, the coarsest. `terms`: elements
-  // of the gradients of the module's outputs.
+  // Rounding of a parameter's gradient, which is a sum over the batch. `unit`: the coarsest roundoff of its
+  // terms. `terms`: number of elements of the gradients of the module's outputs.
   double OfParameterGradient(std::string_view module, const Layout& layout, double unit, double terms) const;
 
  private:
   struct Module {
-    double by_first = 1, by_second = 1;  // elements of its matrix for each row and each column
-    bool winograd = false;               // such an algorithm exists for its matrix
-    bool transposed = false;             // has columns as outputs
-    bool copies = false;                 // sums nothing
+    double by_first = 1, by_second = 1;  // elements of its matrix in each row and in each column
+    bool winograd = false;               // a Winograd algorithm exists for its matrix
+    bool transposed = false;             // its outputs are the columns
+    bool copies = false;                 // its outputs are copies, not sums
   };
   const Module* Find(std::string_view module) const;
   static double Rounding(double terms, bool winograd, double unit);

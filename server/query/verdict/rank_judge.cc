@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <iterator>
 #include <limits>
 #include <tuple>
@@ -15,7 +14,6 @@
 #include "server/query/number_text.h"
 #include "server/query/settings/config_at.h"
 #include "server/query/settings/optimizer_keys.h"
-#include "server/query/settings/scheduled.h"
 #include "server/query/verdict/because.h"
 #include "server/query/verdict/setting_jumps.h"
 
@@ -51,7 +49,8 @@ Result<std::map<std::string, Values>> ReadSettingValues(RunView& view, std::uint
   return settings;
 }
 
-// Of a step: a weight decay holds until the next one, a learning rate is recorded in each update.
+// The value in force in a step. `holds`: a weight decay applies until the next value; a learning rate only to
+// its own step.
 std::optional<double> InForce(const Values& values, std::uint64_t step, bool holds) {
   auto next = values.upper_bound(step);
   if (next == values.begin()) return std::nullopt;
@@ -94,8 +93,8 @@ bool OnlyUpdatesDiffer(const std::vector<TensorPair>& pairs) {
   return differs_in(Stage::kOptimizer) && !differs_in(Stage::kForward, Stage::kBackward, Stage::kGrad);
 }
 
-// What a record's sisters and its past say of its size holds for the setting that explains it, too. Jumps of
-// one record stand beside each other, settings first.
+// Copies the comparison with sisters and earlier steps from a record's excess jump to the setting jump that
+// explains it. Jumps of one record are adjacent, settings first.
 void ShareEvidence(std::vector<Jump>& jumps) {
   for (std::size_t i = 1; i < jumps.size(); ++i) {
     Jump& setting = jumps[i - 1];
@@ -110,7 +109,7 @@ void ShareEvidence(std::vector<Jump>& jumps) {
   }
 }
 
-// In order of execution; where a setting explains a jump, it is what the root is about.
+// Sorts by order of execution. If a setting explains a jump, the setting comes first and becomes the root.
 void Arrange(std::vector<Jump>& jumps) {
   const auto place = [](const Jump& jump) { return std::tuple(jump.index, jump.kind != JumpKind::kSetting); };
   std::stable_sort(jumps.begin(), jumps.end(),
@@ -118,8 +117,8 @@ void Arrange(std::vector<Jump>& jumps) {
   ShareEvidence(jumps);
 }
 
-// The first one. Among gradients the largest, because clipping lets one that is wrong change all of them a
-// little.
+// Chooses the first jump. If it is a gradient, a much larger gradient jump wins, because through clipping one
+// wrong gradient changes all of them a little.
 std::size_t Choose(const std::vector<Explained>& explained, const std::vector<Jump>& jumps) {
   std::size_t chosen = 0;
   const auto observed = [&](const Jump& jump) { return explained[jump.index].observed; };
@@ -144,7 +143,7 @@ RankJudge::Steps RankJudge::WithThoseBefore(const std::set<std::uint64_t>& steps
     all[step] = true;
     for (std::size_t i = 0; i < kStepsBefore && at != plan_.stored.begin(); ++i) {
       --at;
-      // Those that were compared before the first difference are all equal.
+      // Steps compared before the first difference are all equal and need not be read.
       if (at->first >= *steps.begin() || !plan_.steps.contains(at->first)) all.try_emplace(at->first, false);
     }
   }
@@ -172,7 +171,7 @@ Status RankJudge::Read(std::uint64_t step, StepPairs& to) {
   return Status::Ok();
 }
 
-// What has no counterpart, or only as a part of something, is not judged.
+// Tensors without a counterpart, or with one only as part of a group, are not judged.
 Status RankJudge::AddTensors(std::uint64_t step, StepPairs& to) const {
   const auto [attempt_a, attempt_b] = plan_.stored.at(step);
   auto a = context_.a.Catalogue(attempt_a, ranks_.a);
@@ -206,8 +205,8 @@ std::size_t RankJudge::PlaceOfLoss(const std::vector<TensorPair>& pairs, const S
   return place;
 }
 
-// A loss stands behind the last forward record that ran before the first gradient; one that differs where
-// nothing but updates does stands behind them.
+// Places losses after the last forward record before the first gradient. A loss that differs although only
+// updates differ is placed after those.
 void RankJudge::AddLosses(StepPairs& to) const {
   std::erase_if(to.losses_a, [](const ScalarRecord& scalar) { return !IsLoss(scalar.name); });
   const StepOrder order(to.a.observations);
@@ -282,21 +281,23 @@ std::optional<Jump> RankJudge::UpdateWith(const OtherSetting& setting,
   return MakeSettingJump(explained, *chosen);
 }
 
-Result<RankJudge::RecordedSettings> RankJudge::ReadSettings(
-    const std::pair<std::size_t, std::size_t>& attempts) const {
+Launch RankJudge::LaunchOf(bool of_a, const Attempts& attempts) const {
+  return {.view = of_a ? context_.a : context_.b,
+          .attempt = of_a ? attempts.first : attempts.second,
+          .rank = of_a ? ranks_.a : ranks_.b};
+}
+
+Result<RankJudge::RecordedSettings> RankJudge::ReadSettings(const Attempts& attempts) const {
   RecordedSettings recorded{.attempts = attempts};
   std::set<std::string> changed[2];
   for (const bool of_a : {true, false}) {
     const std::size_t side = of_a ? 0 : 1;
-    RunView& view = of_a ? context_.a : context_.b;
-    const std::uint32_t rank = of_a ? ranks_.a : ranks_.b;
-    const std::size_t attempt = of_a ? attempts.first : attempts.second;
-    const auto& ranks = view.ranks(attempt);
-    const auto meta = ranks.find(rank);
-    if (meta == ranks.end()) continue;
-    recorded.configs[side] = meta->second.info.config;
-    recorded.first_step[side] = meta->second.first_step.value_or(0);
-    auto events = view.Events(attempt, rank);
+    const Launch launch = LaunchOf(of_a, attempts);
+    const RankMeta* const meta = launch.Meta();
+    if (meta == nullptr) continue;
+    recorded.configs[side] = meta->info.config;
+    recorded.first_step[side] = meta->first_step.value_or(0);
+    auto events = launch.view.Events(launch.attempt, *launch.rank);
     if (!events.ok()) return events.status();
     for (EventRecord& event : *events) {
       const auto key = event.fields.find("key");
@@ -314,9 +315,10 @@ Result<RankJudge::RecordedSettings> RankJudge::ReadSettings(
     std::erase_if(recorded.events[side],
                   [&](const EventRecord& event) { return both(event.fields.at("key")); });
   }
-  AlignScheduled({.view = context_.a, .attempt = attempts.first, .rank = ranks_.a},
-                 {.view = context_.b, .attempt = attempts.second, .rank = ranks_.b}, recorded.configs[0],
+  AlignScheduled(LaunchOf(true, attempts), LaunchOf(false, attempts), recorded.configs[0],
                  recorded.configs[1]);
+  if (recorded.events[0].empty() && recorded.events[1].empty())
+    recorded.in_all_steps.emplace(recorded.configs[0], recorded.configs[1]);
   return recorded;
 }
 
@@ -346,9 +348,9 @@ void RankJudge::AddChanges(const RecordedSettings& recorded, std::set<std::uint6
 std::vector<Jump> RankJudge::JumpsOfSettings(const RecordedSettings& recorded, std::uint64_t step,
                                              const std::vector<Explained>& explained) const {
   const bool first_step = IsFirstOfRuns(step);
+  if (recorded.in_all_steps) return FindSettingJumps(*recorded.in_all_steps, explained, quiet_, first_step);
   std::vector<Jump> jumps =
       FindSettingJumps(SettingsAt(recorded, step, /*found=*/true), explained, quiet_, first_step);
-  if (!recorded.any_events()) return jumps;
   for (const Jump& maybe :
        FindSettingJumps(SettingsAt(recorded, step, /*found=*/false), explained, quiet_, first_step)) {
     const bool known =
@@ -359,26 +361,25 @@ std::vector<Jump> RankJudge::JumpsOfSettings(const RecordedSettings& recorded, s
 }
 
 OtherConvolutions RankJudge::OtherConvolutionsAt(std::uint64_t step) const {
-  const auto [attempt_a, attempt_b] = plan_.steps.at(step);
-  const auto config = [](const RunView& view, std::uint32_t rank, std::size_t attempt) {
-    const auto meta = view.ranks(attempt).find(rank);
-    return meta == view.ranks(attempt).end() ? Config() : Config(meta->second.info.config);
+  static const Config kNothing;
+  const auto config = [&](bool of_a) -> const Config& {
+    const RankMeta* const meta = LaunchOf(of_a, plan_.steps.at(step)).Meta();
+    return meta == nullptr ? kNothing : meta->info.config;
   };
-  return ConvolutionsThatMayDiffer(config(context_.a, ranks_.a, attempt_a),
-                                   config(context_.b, ranks_.b, attempt_b));
+  return ConvolutionsThatMayDiffer(config(true), config(false));
 }
 
 // Also where only later steps are compared.
 bool RankJudge::IsFirstOfRuns(std::uint64_t step) const {
-  const auto [attempt_a, attempt_b] = plan_.steps.at(step);
-  const auto is_first = [&](const RunView& view, std::uint32_t rank, std::size_t attempt) {
-    const auto meta = view.ranks(attempt).find(rank);
-    return attempt == 0 && meta != view.ranks(attempt).end() && meta->second.first_step == step;
+  const auto is_first = [&](bool of_a) {
+    const Launch launch = LaunchOf(of_a, plan_.steps.at(step));
+    const RankMeta* const meta = launch.Meta();
+    return launch.attempt == 0 && meta != nullptr && meta->first_step == step;
   };
-  return is_first(context_.a, ranks_.a, attempt_a) && is_first(context_.b, ranks_.b, attempt_b);
+  return is_first(true) && is_first(false);
 }
 
-// Those of recorded settings that differ.
+// Adds the jumps of a scalar setting and of recorded settings that differ.
 Status RankJudge::AddSettingJumps(std::uint64_t step, const std::optional<OtherSetting>& scalar,
                                   RecordedSettings& recorded, const std::vector<Explained>& explained,
                                   std::vector<Jump>& jumps) {
@@ -437,7 +438,7 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
 }
 
 std::string DifferBefore::Text() const {
-  return "the weights differ already after step " + std::to_string(step) + ", which was not asked for (" +
+  return "the weights differ already after step " + std::to_string(step) + ", which was not requested (" +
          Printable(name) + " by " + ShortNumber(distance) +
          "): where that began lies before the compared steps";
 }

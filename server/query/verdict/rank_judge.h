@@ -1,4 +1,4 @@
-// Judges the chosen steps of one rank, until one has a difference that rounding does not explain.
+// Judges the selected steps of one rank until one has a difference that rounding does not explain.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_RANK_JUDGE_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_RANK_JUDGE_H_
 
@@ -17,18 +17,19 @@
 #include "server/query/compare/rank_step_diff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/settings/other_settings.h"
+#include "server/query/settings/scheduled.h"
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/jumps.h"
 
 namespace statcollect::query {
 
-// What the recording does not show, and so how sure a root can be.
+// A gap in the recording that limits how certain a root can be.
 struct Caveat {
-  std::string text;  // one sentence
-  Confidence most = Confidence::kPossible;
+  std::string text;                         // one sentence
+  Confidence most = Confidence::kPossible;  // upper limit
 };
 
-// The weight that differs most after the last step before the compared ones.
+// The weight that differs most after the last step before the compared steps.
 struct DifferBefore {
   std::uint64_t step = 0;
   std::string name;
@@ -36,28 +37,28 @@ struct DifferBefore {
   std::string Text() const;  // one sentence
 };
 
-// What was found in a step. Rows are made where it is found: the step's records are not kept.
+// The root found in a step, complete with its rows, because the step's records are not kept.
 struct JudgedRoot {
   std::uint64_t step = 0;
-  std::uint32_t order = 0;  // of A; of a loss, of what ran before it
+  std::uint32_t order = 0;  // in A; for a loss, that of the record before it
   Root root;
-  std::optional<Caveat> caveat;  // its text is among the root's reasons, too
+  std::optional<Caveat> caveat;  // its text is also among the root's reasons
 };
 
 class RankJudge {
  public:
-  // `place`: of the rank in the plan. `agreeing`: its records in the steps before the first that it is to
-  // judge. Borrows all of it.
+  // `place`: the rank's position in the plan. `agreeing`: number of its records in the steps before the first
+  // one to judge. All references must outlive this.
   RankJudge(const DiffContext& context, const DiffPlan& plan, std::size_t place, std::uint64_t agreeing)
       : context_(context), plan_(plan), place_(place), ranks_(plan.ranks[place]), records_before_(agreeing) {}
 
-  // `steps`: ascending; those before the first of them agree bit for bit.
+  // `steps`: all steps before the first of them agree bit for bit.
   Result<std::optional<JudgedRoot>> Judge(const std::set<std::uint64_t>& steps,
                                           std::optional<std::uint64_t> last_step,
                                           const std::stop_token& stop);
-  // Once judged; absent: none differs by more than rounding, or none was recorded.
+  // After Judge; empty if no weight differs by more than rounding, or none was recorded.
   const std::optional<DifferBefore>& differ_before() const { return differ_before_; }
-  // Once judged: parameters whose gradient is zero but for rounding; false: in some elements only.
+  // After Judge: parameters whose gradient is zero except for rounding; false: only in some elements.
   const std::map<std::string, bool>& noise_driven() const { return noise_driven_; }
 
  private:
@@ -67,7 +68,8 @@ class RankJudge {
     std::vector<TensorPair> pairs;  // in A's order
   };
 
-  // Whether it is judged, or only read for what follows: then it may be one that was not asked for.
+  // By step, whether it is judged. Other steps, perhaps not requested ones, are read only to explain later
+  // steps.
   using Steps = std::map<std::uint64_t, bool>;
   Steps WithThoseBefore(const std::set<std::uint64_t>& steps, std::optional<std::uint64_t> last_step) const;
   Status Read(std::uint64_t step, StepPairs& to);
@@ -81,31 +83,33 @@ class RankJudge {
   };
   static std::size_t PlaceOfLoss(const std::vector<TensorPair>& pairs, const StepOrder& order,
                                  std::uint32_t segment);
-  // The first that differs.
+  // The first one that differs.
   Result<std::optional<OtherSetting>> FirstOtherSetting() const;
-  // Of one attempt of each run.
+  using Attempts = std::pair<std::size_t, std::size_t>;  // of A, of B
+  Launch LaunchOf(bool of_a, const Attempts& attempts) const;
+  // The settings recorded by one attempt of each run.
   struct RecordedSettings {
-    std::pair<std::size_t, std::size_t> attempts;
+    Attempts attempts;
     Config configs[2];                   // as stored: the newest values
     std::vector<EventRecord> events[2];  // settings that only this run changed
     std::uint64_t first_step[2] = {0, 0};
-    bool any_events() const { return !events[0].empty() || !events[1].empty(); }
+    std::optional<OtherSettings> in_all_steps;  // set if there are no events: the same in each step
   };
-  Result<RecordedSettings> ReadSettings(const std::pair<std::size_t, std::size_t>& attempts) const;
-  // Those that differ in a step. `found`: without those that may have been changed later.
+  Result<RecordedSettings> ReadSettings(const Attempts& attempts) const;
+  // The settings that differ in a step. `found`: leaves out those that may have been changed later.
   static OtherSettings SettingsAt(const RecordedSettings& recorded, std::uint64_t step, bool found);
-  // Steps in which a setting may have been changed, as far as they can be judged.
+  // Adds the steps in which a setting may have been changed and that can be judged.
   static void AddChanges(const RecordedSettings& recorded, std::set<std::uint64_t>& steps);
   std::vector<Jump> JumpsOfSettings(const RecordedSettings& recorded, std::uint64_t step,
                                     const std::vector<Explained>& explained) const;
   OtherConvolutions OtherConvolutionsAt(std::uint64_t step) const;
-  // Adds what settings explain in a step: a scalar setting, and recorded ones.
+  // Adds the jumps of a step that settings explain: a scalar setting, and recorded ones.
   Status AddSettingJumps(std::uint64_t step, const std::optional<OtherSetting>& scalar,
                          RecordedSettings& recorded, const std::vector<Explained>& explained,
                          std::vector<Jump>& jumps);
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
-  // Weights after a step that was not asked for.
+  // Remembers the weights after a step that was not requested.
   void NoteBefore(std::uint64_t step, const StepPairs& now);
   // Whether the weights that `step` began with were compared.
   Result<bool> KnowsWeightsBefore(std::uint64_t step, const StepPairs& now);
@@ -121,8 +125,8 @@ class RankJudge {
   const DiffPlan& plan_;
   const std::size_t place_;
   const RankPair ranks_;
-  std::uint64_t records_before_ = 0;  // of the steps before
-  bool quiet_ = true;                 // none of them differed
+  std::uint64_t records_before_ = 0;  // in the steps before
+  bool quiet_ = true;                 // none of these records differed
   std::optional<DifferBefore> differ_before_;
   std::map<std::string, bool> noise_driven_;
 };

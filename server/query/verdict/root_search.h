@@ -28,14 +28,14 @@ struct RootQuestion {
 struct RootAnswer {
   std::optional<Root> root;
   std::optional<Caveat> caveat;               // of the root
-  std::optional<DifferBefore> differ_before;  // of the rank in which the weights differ most
-  std::map<std::string, bool> noise_driven;   // as RankJudge says
+  std::optional<DifferBefore> differ_before;  // on the rank where the weights differ most
+  std::map<std::string, bool> noise_driven;   // as RankJudge::noise_driven
 };
 
-// No root: rounding explains every difference that was judged. `alternatives` and `cause` are the caller's to
-// use; `agreeing` counts records of the root's rank. Cost: reads the chosen steps of up to
-// StepsToJudge::kPlacesMax ranks, each with the two before it, from both runs, and those ranks' learning
-// rates; ranks run on several threads. Memory: one step of a rank of both runs for each thread.
+// Without a root, rounding explains every difference that was judged. The caller fills in the root's `cause`;
+// `agreeing` counts records of the root's rank. Cost: reads the selected steps of up to
+// StepsToJudge::kPlacesMax ranks, each with the two steps before it, from both runs, and those ranks'
+// learning rates; ranks run on several threads. Memory: for each thread, one step of one rank of both runs.
 Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token& stop);
 
 }  // namespace statcollect::query

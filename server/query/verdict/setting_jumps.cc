@@ -113,7 +113,7 @@ class ModuleSettings {
       if (Affected* affected = Find(outer)) scopes.outer.push_back(affected);
       outermost = outer;
     }
-    // What lies in no model by name lies in the first, which goes by its class.
+    // Modules outside of all named models belong to the first model, whose name is its class.
     if (model_.empty() || models_.contains(outermost)) return scopes;
     if (Affected* affected = Find(model_)) scopes.outer.push_back(affected);
     return scopes;
@@ -155,7 +155,7 @@ class ModuleSettings {
   std::unordered_map<std::string_view, Scopes> scopes_;
 };
 
-// Of the model that the group is named after, else of any.
+// Only results of the model that the group is named after count; without such a model, all do.
 std::optional<Jump> OfOptimizer(const OtherSettings::OfOptimizer& other, std::span<const Explained> step) {
   const std::string prefix = other.group.model + ".";
   const auto is_result = [&](const Explained& one) {
@@ -164,7 +164,7 @@ std::optional<Jump> OfOptimizer(const OtherSettings::OfOptimizer& other, std::sp
     return key.kind != Kind::kOptimizerState || EntersState(other.setting, key.output_path);
   };
   const auto in_model = [&](const Explained& one) { return one.pair->a.def->key.name.starts_with(prefix); };
-  // A class stands in front of no parameter.
+  // Names of parameters do not begin with a class.
   const bool is_class =
       !other.group.model.empty() && other.group.model[0] >= 'A' && other.group.model[0] <= 'Z';
   const bool named = !other.group.model.empty() &&

@@ -1,4 +1,4 @@
-// Where recorded settings that differ show first in a step.
+// Finds where recorded settings that differ show first in a step.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_SETTING_JUMPS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_SETTING_JUMPS_H_
 
@@ -14,10 +14,10 @@ namespace statcollect::query {
 // The jump of a setting that shows first in `step[index]`.
 Jump MakeSettingJump(std::span<const Explained> step, std::size_t index);
 
-// One jump for each module and each optimizer that has such a setting and a difference in the step, of any
-// size: of a module its first output; of one that contains others, the tensor in it that stands out most, or
-// the first one if nothing before it differs. `quiet`: everything before the step agrees bit for bit;
-// `first_step`: the first of the run, in which some settings have no effect yet.
+// One jump for each module and each optimizer with a differing setting and a difference of any size in the
+// step. For a module it is the first output. For a module that contains others, it is the tensor inside that
+// stands out most, or the first one if nothing before it differs. `quiet`: everything before the step agrees
+// bit for bit; `first_step`: the step is the run's first, in which some settings have no effect yet.
 std::vector<Jump> FindSettingJumps(const OtherSettings& settings, std::span<const Explained> step, bool quiet,
                                    bool first_step);
 

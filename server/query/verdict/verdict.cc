@@ -21,15 +21,15 @@ bool ByStatistics(const std::optional<Divergence>& row) {
          row->reason != Reason::kNonfinite;
 }
 
-// Why rounding cannot be told from a bug here; null if it can.
+// Why rounding cannot be distinguished from a bug here; null if it can.
 const char* WhyNotKnown(const DiffRequest& request, const DiffReport& report) {
   if (request.merge_ranks)
-    return "with --merge-ranks only parameters are compared, so rounding was not told from bugs";
+    return "with --merge-ranks only parameters are compared, so rounding was not distinguished from bugs";
   if (!request.kinds.empty())
-    return "with --kinds what a tensor was computed from may be missing, so rounding was not told from bugs";
+    return "with --kinds what a tensor was computed from may be missing, so rounding was not distinguished from bugs";
   const bool statistics = ByStatistics(report.first) || ByStatistics(report.first_bitwise);
   if (statistics && !BySketch(report.first) && !BySketch(report.first_bitwise))
-    return "the records have statistics but no sketches, so rounding was not told from bugs";
+    return "the records have statistics but no sketches, so rounding was not distinguished from bugs";
   return nullptr;
 }
 
@@ -94,7 +94,7 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
   return Status::Ok();
 }
 
-// What differs in more than values is the root if it comes first.
+// A row that no rounding explains (an input, or more than values) is the root if it comes first.
 void PreferHardRow(RootAnswer& answer, DiffReport& report) {
   const Divergence* hard = FirstHard(report);
   if (hard == nullptr || (report.root && !ComesFirst(report, *hard, report.root->at))) {
@@ -114,8 +114,8 @@ void PreferHardRow(RootAnswer& answer, DiffReport& report) {
   report.root->because.push_back(answer.caveat->text);
 }
 
-// What the recording does not show. Weights that differ before the compared steps explain what follows from
-// them, but nobody knows what explains the weights.
+// Notes gaps in the recording. Weights that differ before the compared steps explain what follows from them,
+// but the reason of their own difference is unknown.
 void NoteCaveats(const RootAnswer& answer, DiffReport& report) {
   if (answer.caveat) report.notes.push_back(answer.caveat->text);
   if (!answer.differ_before) return;
@@ -124,8 +124,8 @@ void NoteCaveats(const RootAnswer& answer, DiffReport& report) {
   if (!report.root && report.first) report.root = RootOf(*report.first, Confidence::kPossible, text);
 }
 
-// Gradients that are zero but for rounding, and what Adam makes of them, are neither the first divergence nor
-// an origin, as long as there is another one. Precondition: there is a root.
+// Gradients that are zero except for rounding, and Adam's updates from them, are neither the first divergence
+// nor an origin if there is a different one. Precondition: there is a root.
 void PassOverNoise(const std::map<std::string, bool>& noise_driven, DiffReport& report) {
   const auto is_noise = [&](const Divergence& row) {
     const auto found = noise_driven.find(row.activation);
@@ -151,7 +151,8 @@ void PassOverNoise(const std::map<std::string, bool>& noise_driven, DiffReport& 
   }
   if (noise_driven.size() > kNamed) names += " and " + std::to_string(noise_driven.size() - kNamed) + " more";
   report.notes.push_back(
-      "gradients that are zero but for rounding, as a whole or in part, and their updates are noise and no origin: " +
+      "these gradients are zero except for rounding, in all or some elements; they and their updates are noise, "
+      "not an origin: " +
       names);
 }
 
@@ -180,7 +181,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
           RootOf(*report.first, Confidence::kPossible, "it is the first difference above its tolerance");
   }
   const bool values_only = tally.diverged == tally.numeric;
-  // With `exact`, other bits diverge, too; they are no other kind of difference.
+  // With `exact`, different bits diverge, too; they are still differences in the size of values.
   if (!report.root && report.first && !values_only && !request.exact && unknown == nullptr)
     report.root =
         RootOf(*report.first, Confidence::kPossible, "some later differences are not in the size of values");

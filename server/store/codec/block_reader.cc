@@ -4,8 +4,8 @@
 #include <array>
 #include <bit>
 #include <cassert>
-#include <cstring>
 
+#include "common/endian.h"
 #include "server/store/byte_io.h"
 #include "server/store/codec/predictions.h"
 #include "server/store/codec/sealed.h"
@@ -46,9 +46,7 @@ void Restore(Column column, std::uint8_t mode, std::span<const std::uint16_t> in
 // Stored float32 sums, exactly.
 STATCOLLECT_WIDE_LOOPS void Widen(const char* stored, std::size_t count, double* to) {
   for (std::size_t i = 0; i < count; ++i) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, stored + i * sizeof bits, sizeof bits);
-    if constexpr (std::endian::native == std::endian::big) bits = __builtin_bswap32(bits);
+    const auto bits = LoadLittleEndian<std::uint32_t>(stored + i * sizeof(std::uint32_t));
     to[i] = static_cast<double>(std::bit_cast<float>(bits));
   }
 }
@@ -170,9 +168,7 @@ bool BlockReader::ReadScattered(Column column, bool all_finite, std::span<const 
 }
 
 std::uint64_t BlockReader::HashAt(std::size_t own_index) const {
-  std::uint64_t hash = 0;
-  std::memcpy(&hash, hashes_.data() + own_index * sizeof hash, sizeof hash);
-  return std::endian::native == std::endian::little ? hash : __builtin_bswap64(hash);
+  return LoadLittleEndian<std::uint64_t>(hashes_.data() + own_index * sizeof(std::uint64_t));
 }
 
 Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* block) const {

@@ -152,7 +152,7 @@ void Write(ByteWriter& out, const Layout& l) {
   out.U8(static_cast<std::uint8_t>(l.dtype));
   out.Varint(l.shape.size());
   for (const std::int64_t size : l.shape) out.Signed(size);
-  if (l.absent == 0 && l.untrusted == 0 && l.hash_kind == HashKind::kContent) return;
+  if (l.absent == 0 && l.untrusted == 0 && l.hash_kind == HashKind::kContent2) return;
   out.Varint(l.absent);
   out.Varint(l.untrusted);
   out.U8(static_cast<std::uint8_t>(l.hash_kind));
@@ -163,6 +163,7 @@ void Read(ByteReader& in, Layout& l) {
   l.dtype = ReadEnum<DType>(in, kDTypeCount);
   l.shape.resize(in.Count(1));
   for (std::int64_t& size : l.shape) size = in.Signed();
+  l.hash_kind = HashKind::kContent2;
   if (in.done()) return;
   l.absent = in.Varint32();
   l.untrusted = in.Varint32();

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 
+#include "common/endian.h"
 #include "server/store/codec/wide_loops.h"
 
 namespace statcollect {
@@ -15,27 +15,9 @@ constexpr unsigned kOneLoad = 57;  // widths up to which eight bytes hold a numb
 
 std::size_t GroupBytes(std::size_t count, unsigned width) { return (count * width + 7) / 8; }
 
-void PutLittleEndian(std::uint64_t word, char* to) {
-  if constexpr (std::endian::native == std::endian::little) {
-    std::memcpy(to, &word, sizeof word);
-  } else {
-    for (unsigned i = 0; i < 8; ++i) to[i] = static_cast<char>(word >> (8 * i));
-  }
-}
-
-std::uint64_t GetLittleEndian(const char* from) {
-  std::uint64_t word = 0;
-  if constexpr (std::endian::native == std::endian::little) {
-    std::memcpy(&word, from, sizeof word);
-  } else {
-    for (unsigned i = 0; i < 8; ++i) word |= std::uint64_t{static_cast<unsigned char>(from[i])} << (8 * i);
-  }
-  return word;
-}
-
 // Eight bytes from `at`, as far as there are any, lowest first.
 std::uint64_t LoadWord(std::string_view bytes, std::size_t at) {
-  if (at + 8 <= bytes.size()) return GetLittleEndian(bytes.data() + at);
+  if (at + 8 <= bytes.size()) return LoadLittleEndian<std::uint64_t>(bytes.data() + at);
   std::uint64_t word = 0;
   for (std::size_t i = 0; i < 8 && at + i < bytes.size(); ++i) {
     word |= std::uint64_t{static_cast<unsigned char>(bytes[at + i])} << (8 * i);
@@ -51,7 +33,7 @@ std::uint64_t LoadBits(std::string_view bytes, std::size_t bit, unsigned width) 
   return width == 64 ? value : value & ((std::uint64_t{1} << width) - 1);
 }
 
-// Of each group, all bits of its numbers' distances to `base`.
+// For each group, the bitwise or of its numbers' distances from `base`.
 STATCOLLECT_WIDE_LOOPS void GroupBits(const std::uint64_t* numbers, std::size_t count, std::uint64_t base,
                                       std::uint64_t* bits) {
   std::size_t i = 0;
@@ -82,13 +64,13 @@ char* PackGroup(std::span<const std::uint64_t> group, std::uint64_t base, unsign
     word |= value << filled;
     filled += width;
     if (filled >= 64) {
-      PutLittleEndian(word, to);
+      StoreLittleEndian(to, word);
       to += 8;
       filled -= 64;
       word = filled == 0 ? 0 : value >> (width - filled);
     }
   }
-  PutLittleEndian(word, to);
+  StoreLittleEndian(to, word);
   return end;
 }
 
@@ -171,7 +153,8 @@ void PackedColumn::ReadAll(std::span<std::uint64_t> numbers) const {
       const std::uint64_t mask = (std::uint64_t{1} << width) - 1;
       const char* const bits = bits_.data();
       for (std::size_t i = 0; i < count; ++i, bit += width) {
-        numbers[first + i] = base_ + ((GetLittleEndian(bits + bit / 8) >> (bit % 8) & mask) << shift_);
+        numbers[first + i] =
+            base_ + ((LoadLittleEndian<std::uint64_t>(bits + bit / 8) >> (bit % 8) & mask) << shift_);
       }
     } else {
       for (std::size_t i = 0; i < count; ++i, bit += width) {

@@ -12,7 +12,7 @@ std::uint64_t Prediction(double value) {
   return value >= 0 && std::isfinite(value) ? std::bit_cast<std::uint64_t>(value) : 0;
 }
 
-// What a prediction needs of a record and of its counterpart in the key frame.
+// The values of a record and of its counterpart in the key frame that predictions use.
 struct Known {
   std::uint64_t numel, nan, pos_inf, neg_inf, zero, neg, pos, mean, std, l2;
   std::uint64_t key_l1, key_l2;  // 0 without a key frame
@@ -37,7 +37,7 @@ std::uint64_t PredictL1(const Known& r) {
   return Prediction(Real(r.l2) * (0.7978845608028654 * std::sqrt(n)));
 }
 
-// Of column-wise blocks, which must not be resized meanwhile.
+// The same from column-wise blocks, which must not be resized meanwhile.
 class KnownColumns {
  public:
   KnownColumns(const BlockColumns& block, const BlockColumns* key_frame)

@@ -13,7 +13,7 @@ namespace statcollect {
 
 std::string Seal(std::uint8_t version, std::string_view payload);
 
-// The same for a payload that already follows its version byte, which saves a copy.
+// As Seal for a payload that already follows its version byte, which saves a copy.
 std::string SealInPlace(std::string versioned_payload);
 
 // The payload of a sealed value of a version from 1 to `version_max`. kDataLoss: too short or wrong checksum;

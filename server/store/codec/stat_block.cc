@@ -92,7 +92,7 @@ class ColumnEncoder {
     return gathered.data();
   }
 
-  // Records without finite elements have no real numbers: whatever is cheapest stands for them.
+  // Records without finite elements have no real values; their numbers are whatever is cheapest to store.
   std::span<const std::uint64_t> Quietened(Column column, std::span<const std::uint64_t> numbers,
                                            BlockNumbers& to) const {
     if (all_finite_ || !IsReal(column)) return numbers;

@@ -31,7 +31,7 @@ EncodedBlock EncodeBlock(const BlockColumns& block, const BlockDigest& digest, c
 std::string EncodeAlias(const BlockDigest& digest, std::size_t size, std::uint32_t sketch_width,
                         const StatKey& target);
 
-// The same activations in the same order, and sketches of the same width.
+// Whether both have the same activations in the same order, and sketches of the same width.
 bool IsKeyFrameFor(const BlockColumns& key_frame, const BlockColumns& block);
 
 }  // namespace statcollect

@@ -7,8 +7,7 @@
 namespace statcollect {
 namespace {
 
-// How many blocks lean on one key frame: reading a block takes at most one more, and damage to one value
-// spoils at most so many.
+// Most blocks that refer to one key frame. Damage to one value affects at most this many other blocks.
 constexpr int kKeyFrameUsesMax = 15;
 constexpr int kKeyFrameMissesMax = 3;
 // Below, an alias and its entry in the list of contents take about as much as the block.

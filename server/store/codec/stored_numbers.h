@@ -1,4 +1,4 @@
-// How the numbers of a block's columns are stored: what its writer and its reader agree on.
+// The storage modes of a block's columns, shared by its writer and its reader.
 #ifndef STATCOLLECT_SERVER_STORE_CODEC_STORED_NUMBERS_H_
 #define STATCOLLECT_SERVER_STORE_CODEC_STORED_NUMBERS_H_
 
@@ -11,13 +11,13 @@ namespace statcollect {
 
 using BlockNumbers = std::array<std::uint64_t, kBlockRecordsMax>;
 
-// How a column's stored numbers say its values.
+// How a column's values are encoded.
 enum StoredMode : std::uint8_t {
   kPlain = 0,
-  kNeighbour = 1,    // zigzag difference to the record before, 0 before the first
+  kNeighbour = 1,    // zigzag difference to the previous record, or to 0 for the first
   kKeyFrame = 2,     // zigzag difference to the key frame's record
-  kExclusiveOr = 3,  // with the key frame's record
-  kPredicted = 4,    // zigzag difference to what is predicted from the columns before it
+  kExclusiveOr = 3,  // exclusive or with the key frame's record
+  kPredicted = 4,    // zigzag difference to the prediction from earlier columns
   kStoredModes
 };
 

@@ -62,7 +62,7 @@ void Aliases::Put(const Database& database, rocksdb::WriteBatch& batch, const En
   }
 }
 
-// In the catalogue, once.
+// Adds the pair to the catalogue, once.
 void Aliases::NoteAlias(const Database& database, rocksdb::WriteBatch& batch, AttemptId owner,
                         AttemptId user) {
   if (owner == user) return;

@@ -37,7 +37,7 @@ std::unique_ptr<StreamWriter> Appender::NewWriter(AttemptId attempt, std::uint32
 }
 
 Status Appender::Append(std::span<const AppendItem> items) {
-  // Held over the write: whoever removes an attempt knows all aliases of its blocks.
+  // Held during the write, so that the removal of an attempt sees all aliases of its blocks.
   const auto targets = aliases_.HoldTargets();
   const auto database = database_.Pin();
   if (database == nullptr) return database_.Closed();
@@ -58,7 +58,7 @@ Status Appender::AddItem(const Database& database, rocksdb::WriteBatch& batch, c
   return AddInfo(database, batch, item);
 }
 
-// What the hello said is large and does not change: written once, not with each append.
+// The content of a hello is large and does not change, so it is written once and not with each append.
 Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item) {
   {
     MutexLock lock(with_info_mutex_);
@@ -67,8 +67,7 @@ Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch, c
   std::string stored;
   const std::string key = RankKey('i', item.attempt, item.rank);
   const rocksdb::Status read = database.db->Get({}, database.families[kCatalogue], key, &stored);
-  if (!read.IsNotFound())
-    return FromRocks("read what the hello told" + OfRank(item.attempt, item.rank), read);
+  if (!read.IsNotFound()) return FromRocks("read the hello" + OfRank(item.attempt, item.rank), read);
   (void)batch.Put(database.families[kCatalogue], key, Encode(item.meta->info));
   return Status::Ok();
 }

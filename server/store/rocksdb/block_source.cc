@@ -13,7 +13,7 @@ std::string What(const StatKey& key) { return "block of " + Describe(key); }
 
 Status Dangling(const StatKey& key, const std::string& why) {
   return {Code::kDataLoss, "read " + why + ": " + What(key) +
-                               " is not there; the store is damaged; restore a checkpoint or remove the run"};
+                               " is missing; the store is damaged; restore a checkpoint or remove the run"};
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include "server/store/rocksdb/catalogue.h"
 
-#include <charconv>
 #include <set>
 #include <utility>
 
+#include "common/parse.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/rocksdb/catalogue_keys.h"
 #include "server/store/rocksdb/census.h"
@@ -22,13 +22,12 @@ Result<AttemptId> NextAttemptId(const Database& database) {
   const rocksdb::Status read = database.db->Get({}, database.families[kDefault], kNextAttemptKey, &text);
   if (read.IsNotFound()) return AttemptId{1};
   STATCOLLECT_RETURN_IF_ERROR(FromRocks("read the next attempt's number", read));
-  AttemptId id = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
-  if (error != std::errc() || end != text.data() + text.size() || id == 0) {
+  const auto id = ParseNumber<AttemptId>(text);
+  if (!id || *id == 0) {
     return Status(Code::kDataLoss,
                   "read the next attempt's number: it is not a number; restore a checkpoint");
   }
-  return id;
+  return *id;
 }
 
 Result<std::vector<AttemptMeta>> AttemptsOf(const Database& database, const std::string& run) {

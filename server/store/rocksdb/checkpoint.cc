@@ -42,7 +42,7 @@ Status VerifyTables(const std::string& directory, const RocksDbStoreOptions& opt
   return FromRocks("verify '" + directory + "'", (*database)->db->VerifyChecksum());
 }
 
-// In the system's words; empty: it is a folder, and its FORMAT, if it has one, can be read.
+// The system's error message; empty if it is a folder and its FORMAT file, if any, can be read.
 std::string WhyUnreadable(const std::string& directory) {
   struct stat found {};
   if (stat(directory.c_str(), &found) != 0) return std::strerror(errno);
@@ -52,7 +52,7 @@ std::string WhyUnreadable(const std::string& directory) {
   return "";
 }
 
-// That `checkpoint` can be read and is one, of a format that this build knows.
+// Checks that `checkpoint` is a readable checkpoint of a format that this build knows.
 Status CheckSource(const std::string& attempted, const std::string& checkpoint) {
   if (const std::string why = WhyUnreadable(checkpoint); !why.empty()) {
     return {Code::kNotFound,

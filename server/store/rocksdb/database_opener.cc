@@ -33,8 +33,8 @@ rocksdb::CompressionType FastCompression() {
   return rocksdb::kNoCompression;
 }
 
-// Takes RocksDB's warnings into the daemon's log, in place of LOG files in the data directory, and remembers
-// what it says about damaged logs: its status does not name the file.
+// Sends RocksDB's warnings to the daemon's log instead of LOG files in the data directory. Remembers warnings
+// about damaged logs, because RocksDB's status does not name the file.
 class WarningLog final : public rocksdb::Logger {
  public:
   explicit WarningLog(std::function<void(const std::string&)> log)
@@ -70,7 +70,7 @@ rocksdb::DBOptions MakeDbOptions(const std::string& directory, rocksdb::Env* env
   options.info_log = std::move(log);
   options.create_if_missing = true;
   options.create_missing_column_families = true;
-  options.db_host_id = "";  // a checkpoint may be handed on: it says nothing of the machine
+  options.db_host_id = "";  // checkpoints may be given to others and must not contain the host's name
   options.max_background_jobs = 2;
   options.max_total_wal_size = 256 << 20;
   // Tables are written once and read much later, if at all: copying them through the page cache costs more
@@ -95,7 +95,7 @@ void TuneBulk(rocksdb::ColumnFamilyOptions& options, rocksdb::BlockBasedTableOpt
   options.level0_stop_writes_trigger = 128;
   options.compaction_options_universal.min_merge_width = 16;
   options.compaction_options_universal.size_ratio = 50;
-  // Nothing is overwritten: merging everything to reclaim space would reclaim none.
+  // Keys are never overwritten, so merging everything would not reclaim space.
   options.compaction_options_universal.max_size_amplification_percent = 1'000'000;
   table.block_size = 4 << 10;  // a value is mostly a block of its own
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
@@ -176,8 +176,8 @@ Status DatabaseOpener::CheckProperties(const Database& database) const {
 
 rocksdb::Status DatabaseOpener::TryOpen(bool read_only, const rocksdb::DBOptions& options,
                                         Database& database) const {
-  // A store of an earlier build lacks the newer families. Opening makes them, but not where nothing may be
-  // changed: then `default` stands for them, which has no keys of theirs either.
+  // A store of an earlier build lacks the newer families. Opening creates them. If nothing may be changed,
+  // `default` is used for them, because it contains none of their keys either.
   std::vector<std::string> existing;
   if (read_only) (void)rocksdb::DB::ListColumnFamilies(options, directory_, &existing);
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;

@@ -19,7 +19,7 @@
 namespace statcollect {
 namespace {
 
-// Dropped attempts leave tombstones where the catalogue is scanned; so many at most.
+// Most dropped attempts between two merges: their tombstones are in the scanned part of the catalogue.
 constexpr std::size_t kRemovedPerMerge = 64;
 // Space that is not worth a merge, and space that a merge leaves free beside what it writes.
 constexpr std::uint64_t kReclaimMin = std::uint64_t{16} << 20;
@@ -127,9 +127,9 @@ void Reclaimer::MergeCatalogue() {
   }
 }
 
-// Asked before each merge, which begins with a flush. After a failed write a flush fails, too; where RocksDB
-// has assertions, the second one of the same memtable ends the process (it prepares its range tombstones
-// again). Opening anew gives new memtables.
+// Checked before each merge, because a merge begins with a flush. After a failed write, a flush fails, too.
+// In builds of RocksDB with assertions, a second failed flush of the same memtable ends the process (it
+// prepares its range tombstones again). Opening the store again gives new memtables.
 bool Reclaimer::MayFlush() const { return database_.health().ok(); }
 
 }  // namespace statcollect

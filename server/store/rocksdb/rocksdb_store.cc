@@ -174,7 +174,7 @@ class RocksDbStore final : public Store {
   }
 
  private:
-  // Of a database that has just been opened: which attempts there are. Nobody else uses it yet.
+  // Loads the attempts of a database that has just been opened and is not used by others yet.
   Status Load(const Database& opened) {
     aliases_.Forget();
     appender_.Forget();

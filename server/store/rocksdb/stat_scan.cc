@@ -115,7 +115,8 @@ class SeriesWalk {
   }
 
  private:
-  // Where the last point was found. False if the step has no such block, or it lacks the activation.
+  // Tries the block in which the last point was found. False if the step has no such block, or it lacks the
+  // activation.
   Result<bool> TryStep(std::uint64_t step) {
     key_.step = step;
     rocksdb::PinnableSlice value;
@@ -136,7 +137,7 @@ class SeriesWalk {
     return true;
   }
 
-  // Blocks whose lowest activation lies in the activation's group, not above it, from the nearest on.
+  // Tries the blocks of the activation's group whose lowest activation is not above it, the nearest first.
   Status ReadStep(std::uint64_t step) {
     const std::uint32_t group = activation_ >> kActivationsShift << kActivationsShift;
     StatKey key = key_;

@@ -47,8 +47,8 @@ class WriteHealth {
 };
 
 // Reports failed flushes and compactions to WriteHealth, and keeps RocksDB from recovering by itself. After a
-// failed write, part of it may be in the log, and the next start would find it although agents were told that
-// it failed. After a compaction without space, writes would wait inside RocksDB (docs/decisions/0012).
+// failed write, part of it may be in the log, and the next start would find it although agents were notified
+// that it failed. After a compaction without space, writes would wait inside RocksDB (docs/decisions/0012).
 class BackgroundErrors final : public rocksdb::EventListener {
  public:
   explicit BackgroundErrors(std::shared_ptr<WriteHealth> health) : health_(std::move(health)) {}

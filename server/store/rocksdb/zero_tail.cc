@@ -1,7 +1,6 @@
 #include "server/store/rocksdb/zero_tail.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -9,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/parse.h"
 #include "server/store/rocksdb/util.h"
 
 namespace statcollect {
@@ -23,8 +23,9 @@ std::vector<std::string> NewestJournals(rocksdb::FileSystem& files, const std::s
     const bool log = name.ends_with(".log");
     constexpr std::string_view kManifest = "MANIFEST-";
     if (!log && !name.starts_with(kManifest)) continue;
-    std::uint64_t number = 0;
-    std::from_chars(name.data() + (log ? 0 : kManifest.size()), name.data() + name.size(), number);
+    const auto leading =
+        ParseLeadingNumber<std::uint64_t>(std::string_view(name).substr(log ? 0 : kManifest.size()));
+    const std::uint64_t number = leading ? leading->number : 0;
     newest[log] = std::max(newest[log], {number, directory + "/" + name});
   }
   std::vector<std::string> paths;
@@ -32,7 +33,7 @@ std::vector<std::string> NewestJournals(rocksdb::FileSystem& files, const std::s
   return paths;
 }
 
-// Where the zeros begin that the file ends with.
+// Finds where the trailing zeros of the file begin.
 rocksdb::IOStatus FindZeroTail(rocksdb::FileSystem& files, const std::string& path, std::uint64_t size,
                                std::uint64_t* begin) {
   std::unique_ptr<rocksdb::FSRandomAccessFile> file;

@@ -48,7 +48,7 @@ class AlarmsTest : public ::testing::Test {
     ASSERT_TRUE(store_.PutDocument("base", kDocument, document_).ok());
     alarms_.reset();
   }
-  // A step of the rank, stored; and told, unless the daemon dies before.
+  // A step of the rank: stored, and passed to the alarms unless the daemon dies before (`told`).
   void Step(std::uint64_t step, const std::vector<TensorStats>& stats, bool told = true,
             std::uint32_t rank = 0) {
     RecordBatch batch{.first_seq = seq_[rank] + 1};
@@ -173,7 +173,7 @@ TEST_F(AlarmsTest, TheMeasureIsRebuiltAfterARestart) {
   Healthy20();
   alarms_.reset();
   Start();
-  Step(20, {Rms(1), Rms(500)});  // no warm-up anew
+  Step(20, {Rms(1), Rms(500)});  // no second warm-up
   EXPECT_EQ(Events("norm_explosion").size(), 1u);
 }
 
@@ -209,7 +209,7 @@ TEST_F(AlarmsTest, WhatIsQueuedWhenTheTimeToStopIsUpIsJudgedAtTheNextStart) {
   told.get_future().wait();  // its thread is busy
   Step(21, {Rms(1), WithNan(1)});
   std::thread stopping([&] { alarms_->Drain(); });
-  alarms_->AwaitIdle();  // until it is told to stop
+  alarms_->AwaitIdle();  // until it is asked to stop
   go_on.set_value();
   stopping.join();
   EXPECT_TRUE(Events("nan_first_seen").empty());
@@ -310,7 +310,7 @@ TEST_F(AlarmsTest, StateIsBoundedAndWhoWasSilentForLongestIsForgottenFirst) {
   }
   std::vector<TensorStats> exploded(30, Rms(1));
   exploded[3] = Rms(1000);
-  Step(20, exploded, true, 0);  // forgotten, and built anew
+  Step(20, exploded, true, 0);  // forgotten, and rebuilt
   EXPECT_EQ(Events("norm_explosion", 0).size(), 1u);
   EXPECT_EQ(alarms_->GetStatus().skipped_records, 0u);
 }

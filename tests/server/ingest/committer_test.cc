@@ -36,7 +36,7 @@ class CommitterTest : public ::testing::Test {
     EXPECT_EQ(store_.violation(), "");
   }
 
-  // A future of what `done` is told.
+  // A future of what `done` receives.
   std::future<Status> Submit(
       Writer& writer, std::size_t bytes = 10, std::function<void()> accepted = [] {}) {
     auto told = std::make_shared<std::promise<Status>>();

@@ -1,5 +1,5 @@
-// What a broken or hostile agent says ends its own stream with a clear status and has no other effect: a
-// neighbour's stream that was open before goes on, and the collector's catalogue is as it was.
+// Invalid messages of a broken or hostile agent end its own stream with a clear status and have no other
+// effect: a neighbour's stream that was open before goes on, and the collector's catalogue is as it was.
 #include <functional>
 
 #include <gmock/gmock.h>

@@ -22,6 +22,8 @@ struct FakeStream final : OpenStream {
   }
   void RecordSteps(const std::string&) override {}
   void Capture(const CaptureRequest& request) override { captures.push_back(request); }
+  void RecordFull(const FullSteps& steps) override { full.push_back(steps); }
+  std::vector<FullSteps> full;
   std::vector<CaptureRequest> captures;
   int ends = 0;
   Status end;
@@ -331,6 +333,32 @@ TEST_F(SessionRegistryTest, ACaptureIsToldToOpenStreamsAndToThoseThatComeBack) {
   ASSERT_EQ(again->captures.size(), 1u);
   EXPECT_EQ(again->captures[0].id, 1u);
   EXPECT_EQ(again->captures[0].spec.ToText(), "blocks.1.ln2@12");
+}
+
+TEST_F(SessionRegistryTest, StepsInFullAreAnnouncedToAllRanksAndTheLastChoiceToLaterOnes) {
+  auto first = std::make_shared<FakeStream>(), second = std::make_shared<FakeStream>();
+  const auto admission = Open(Hello(0, 1, "L"), first);
+  ASSERT_TRUE(admission.ok());
+  EXPECT_FALSE(admission->full);
+  ASSERT_TRUE(Open(Hello(1, 2, "L"), second).ok());
+  const FullSteps choice{.first = 70, .every = 10}, window{.first = 95, .last = 98};
+  registry_.AnnounceFull(admission->attempt.id, choice);
+  registry_.AnnounceFull(admission->attempt.id, window);
+  EXPECT_EQ(first->full, (std::vector<FullSteps>{choice, window}));
+  EXPECT_EQ(second->full, first->full);
+  const auto again = Open(Hello(1, 2, "L"), std::make_shared<FakeStream>());
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->full, choice);
+}
+
+TEST_F(SessionRegistryTest, OnlyRank0IsAskedForStepsInFull) {
+  auto first = std::make_shared<FakeStream>(), second = std::make_shared<FakeStream>();
+  registry_.RequestFull("base", 41);  // there is no such run
+  ASSERT_TRUE(Open(Hello(0, 1, "L"), first).ok());
+  ASSERT_TRUE(Open(Hello(1, 2, "L"), second).ok());
+  registry_.RequestFull("base", 41);
+  EXPECT_EQ(first->full, (std::vector<FullSteps>{{.first = 41, .last = 41}}));
+  EXPECT_TRUE(second->full.empty());
 }
 
 TEST_F(SessionRegistryTest, ACaptureWaitsForARankThatIsAwayForAMoment) {

@@ -26,6 +26,7 @@ struct FakeStream final : OpenStream {
   void EndStream(const Status&) override {}
   void RecordSteps(const std::string&) override {}
   void Capture(const CaptureRequest&) override {}
+  void RecordFull(const FullSteps&) override {}
 };
 
 class RetentionTest : public ::testing::Test {

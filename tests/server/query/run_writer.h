@@ -124,9 +124,9 @@ class RunWriter {
     c.step.push_back(step);
     c.order.push_back(ordered_ ? r.next_order[step]++ : 0);
     c.stats.push_back(StatsOf(tensor));
-    if (hash_kind_ != HashKind::kContent) c.stats.back().hash = MixBits(c.stats.back().hash + 1);
+    if (hash_kind_ != HashKind::kContent3) c.stats.back().hash = MixBits(c.stats.back().hash + 1);
     for (const double plain : SketchOf(tensor, sketch_)) {
-      const double sum = hash_kind_ != HashKind::kContent ? -plain : plain;
+      const double sum = hash_kind_ != HashKind::kContent3 ? -plain : plain;
       c.sketch.push_back(narrow_sketches_ && !HasWideSketch(tensor.dtype) ? static_cast<float>(sum) : sum);
     }
     c.sample_count.push_back(tensor.samples);
@@ -282,7 +282,7 @@ class RunWriter {
     return layout.id;
   }
 
-  HashKind hash_kind_ = HashKind::kContent;
+  HashKind hash_kind_ = HashKind::kContent3;
   std::uint32_t absent_ = 0;
   Store& store_;
   std::string run_;

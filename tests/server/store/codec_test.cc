@@ -473,7 +473,7 @@ TEST(Catalogue, RoundTrips) {
   EXPECT_EQ(*Decode<AttemptMeta>("attempt", Encode(attempt)), attempt);
   const auto rank = Decode<RankMeta>("rank", Encode(SomeRank()));
   ASSERT_TRUE(rank.ok());
-  EXPECT_TRUE(rank->info.run.empty()) << "what the hello told is a value of its own";
+  EXPECT_TRUE(rank->info.run.empty()) << "the hello is a value of its own";
   EXPECT_EQ(rank->durable_seq, 1u << 30);
   EXPECT_EQ(rank->first_step, std::nullopt);
   EXPECT_EQ(rank->last_step, 9u);
@@ -600,7 +600,7 @@ TEST(Catalogue, GoldenBytes) {
             "0143"
             "01"
             "4446012c");
-  const Layout layout{.id = 2, .dtype = DType::kBf16, .shape = {3, 64}};
+  Layout layout{.id = 2, .dtype = DType::kBf16, .shape = {3, 64}, .hash_kind = HashKind::kContent2};
   EXPECT_EQ(Hex(Encode(layout)),
             "01"
             "02"
@@ -609,6 +609,10 @@ TEST(Catalogue, GoldenBytes) {
             "06"
             "8001"
             "baf48a8f");
+  EXPECT_EQ(*Decode<Layout>("layout", Encode(layout)), layout);
+  layout.hash_kind = HashKind::kContent3;
+  EXPECT_EQ(Hex(Encode(layout)).substr(0, 20), "01020402068001000005");
+  EXPECT_EQ(*Decode<Layout>("layout", Encode(layout)), layout);
   Layout foreign = layout;
   foreign.absent = 0x3010;
   foreign.untrusted = 8;

@@ -369,7 +369,7 @@ TEST_F(CauseResumeTest, StateThatIsAMultipleOfTheGradientBeganAtZero) {
   EXPECT_EQ(
       cause->text,
       "ort was launched again at step 3 without the optimizer's state: there it begins at zero, that of "
-      "base goes on");
+      "base continues");
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 

@@ -91,7 +91,7 @@ TEST(Distance, SketchEstimatesTheNormOfTheDifferenceAndItsIntervalCoversIt) {
   }
   EXPECT_NEAR(ratio_squares / kTrials, 1.0, 0.06);  // unbiased square
   EXPECT_GE(covered, kTrials * 90 / 100);
-  EXPECT_LT(covered, kTrials);  // an interval that always covers says nothing
+  EXPECT_LT(covered, kTrials);  // an interval that always covers would prove nothing
 }
 
 TEST(Distance, SketchSeesAPermutationThatStatisticsCannotSee) {

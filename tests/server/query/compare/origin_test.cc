@@ -251,7 +251,7 @@ TEST(Origin, SecondCallOfASharedModuleIsPropagatedFromTheFirst) {
 }
 
 TEST(Origin, NamesThatShareAPrefixAreNotRelatives) {
-  // "h.1" is no child of "h.10", and "h.10.a" none of "h.1".
+  // "h.1" is not a child of "h.10", and "h.10.a" is not a child of "h.1".
   EXPECT_THAT(Origins({{Key("h.10.a"), kDiffers}, {Key("h.1", Kind::kInput)}, {Key("h.1"), kDiffers}}),
               ElementsAre("output h.10.a", "output h.1"));
 }

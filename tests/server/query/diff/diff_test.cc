@@ -54,7 +54,7 @@ void WriteStep(RunWriter& run, std::uint32_t rank, std::uint64_t step, const Cha
 class DiffTest : public ::testing::Test {
  protected:
   void Write(const std::string& name, const Change& change = {}, std::uint64_t steps = 3,
-             std::uint32_t ranks = 2, std::uint32_t sketch = 16, HashKind hash_kind = HashKind::kContent) {
+             std::uint32_t ranks = 2, std::uint32_t sketch = 16, HashKind hash_kind = HashKind::kContent3) {
     RunWriter run(store_, name, ranks, sketch);
     run.UseHashKind(hash_kind);
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -207,8 +207,8 @@ TEST_F(DiffTest, SketchesOfDifferentWidthsAreNoted) {
   Write("b", Scale("blocks.0.mlp", Kind::kOutput, 1.01), 1, 1, 16);
   const DiffReport r = Ask();
   EXPECT_EQ(r.first->distance_kind, DistanceKind::kStatistics);
-  EXPECT_THAT(r.notes,
-              ElementsAre(HasSubstr("different sketches"), HasSubstr("rounding was not told from bugs")));
+  EXPECT_THAT(r.notes, ElementsAre(HasSubstr("different sketches"),
+                                   HasSubstr("rounding was not distinguished from bugs")));
 }
 
 TEST_F(DiffTest, ShapeDTypeAndNonfiniteAreReasonsOfTheirOwn) {

@@ -309,6 +309,16 @@ TEST_F(RanksTest, LossThatStopsBeingEqualIsFoundButLossesOfTheirOwnAreNot) {
   EXPECT_NEAR(report.findings[0].expected.value(), 0.2, 1e-9);
 }
 
+TEST_F(RanksTest, SentencesPrintSmallNumbersWithAShortExponent) {
+  Training training{.ranks = 3};
+  training.loss = [](auto rank, auto step) {
+    return 1e-6 / (1.0 + static_cast<double>(step)) + (step >= 4 && rank == 2 ? 1e-7 : 0);
+  };
+  const RanksReport report = Check(training);
+  ASSERT_THAT(Reasons(report), ElementsAre("loss_differs@4"));
+  EXPECT_THAT(report.findings[0].text, HasSubstr(": 3e-7 on rank 2, 2e-7 on rank"));
+}
+
 TEST_F(RanksTest, LossEqualByChanceIsNotTakenForReduced) {
   Training training;
   training.loss = [](auto rank, auto step) { return step < 2 ? 1.0 : 1.0 + rank; };
@@ -502,12 +512,13 @@ TEST_F(RanksTest, AnswersTheSameOnAnyNumberOfThreads) {
                                       HasSubstr("Rank 2 has no statistics in steps 37..39")));
 }
 
-TEST_F(RanksTest, SettingsThatRanksWereToldDifferentlyAreRemarked) {
+TEST_F(RanksTest, SettingsThatDifferBetweenRanksAreNoted) {
   Training training;
   training.own_config = [](auto rank) {
     return std::map<std::string, std::string>{{"lr", rank == 0 ? "0.1" : "0.2"}};
   };
-  EXPECT_THAT(Check(training).notes, ElementsAre(HasSubstr("lr is '0.1' on rank 0, '0.2' on rank 1")));
+  EXPECT_THAT(Check(training).notes,
+              ElementsAre("the ranks' configurations differ: lr is '0.1' on rank 0, '0.2' on rank 1"));
 }
 
 using Configs = std::map<std::uint32_t, std::map<std::string, std::string>>;

@@ -233,7 +233,7 @@ TEST_F(SettingJumpsTest, OfAnOptimizerIsTheFirstResultThatStandsOutElseTheFirst)
 TEST_F(SettingJumpsTest, OfAnUpdateThatAgreesThereIsNone) {
   Differ("optimizer.group0.eps");
   Update("fc.weight");
-  Observed(0);  // the weight was another one before
+  Observed(0);  // the weight differs from before; its update agrees
   EXPECT_THAT(Find(), IsEmpty());
   Update("fc.bias");
   EXPECT_THAT(Find(), ElementsAre("fc.bias"));

@@ -72,7 +72,7 @@ TEST_F(VerdictGradientsTest, NoiseIsNeitherTheFirstDivergenceNorAnOrigin) {
   EXPECT_EQ(report.root->above_tolerance, 1u);
   for (const Divergence& origin : report.origins) EXPECT_NE(origin.activation, kBias);
   for (const Divergence& row : report.diverged) EXPECT_FALSE(row.activation == kBias && row.origin);
-  EXPECT_THAT(report.notes, Contains(HasSubstr(std::string("are noise and no origin: ") + kBias)));
+  EXPECT_THAT(report.notes, Contains(HasSubstr(std::string("are noise, not an origin: ") + kBias)));
 }
 
 TEST_F(VerdictGradientsTest, WhatAdamMakesOfTheNoisePartOfAFusedBiasIsNoise) {

@@ -112,7 +112,7 @@ TEST_F(GrowthTest, StatisticsOnlyDoNotTell) {
 }
 
 TEST_F(GrowthTest, SketchesTell) {
-  EXPECT_THAT(DiffWith(Growing()).notes, Not(Contains(HasSubstr("rounding was not told"))));
+  EXPECT_THAT(DiffWith(Growing()).notes, Not(Contains(HasSubstr("rounding was not distinguished"))));
 }
 
 TEST_F(VerdictRoundingTest, ElementsThatBf16RoundsTheOtherWayAreSilent) {

@@ -44,7 +44,7 @@ class VerdictScopeTest : public VerdictTest {
   }
 };
 
-// --- steps that were not asked for
+// --- steps that were not requested
 
 TEST_F(VerdictScopeTest, WeightsThatDifferBeforeTheComparedStepsAreNoRootInThem) {
   options_.steps = 8;
@@ -54,7 +54,7 @@ TEST_F(VerdictScopeTest, WeightsThatDifferBeforeTheComparedStepsAreNoRootInThem)
   ASSERT_TRUE(report.root);
   EXPECT_EQ(report.root->confidence, Confidence::kPossible) << Say(report);
   EXPECT_THAT(report.root->because,
-              Contains(HasSubstr("the weights differ already after step 4, which was not asked for")));
+              Contains(HasSubstr("the weights differ already after step 4, which was not requested")));
   EXPECT_THAT(report.notes, Contains(HasSubstr("where that began lies before the compared steps")));
   EXPECT_EQ(report.verdict, Verdict::kDiverged);
   EXPECT_FALSE(report.explained_by_rounding);

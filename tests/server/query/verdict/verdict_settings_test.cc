@@ -49,7 +49,7 @@ TEST_F(VerdictSettingsTest, AnEpsIsTheRootHoweverLittleItChanges) {
   ASSERT_EQ(Say(report), "0 forward blocks.2.ln");
   EXPECT_EQ(report.root->confidence, Confidence::kLikely);
   EXPECT_THAT(report.root->because, ElementsAre("a recorded setting of its module differs",
-                                                "what it changes here is no larger than rounding"));
+                                                "its effect here is no larger than rounding"));
   EXPECT_EQ(CauseOf(report), "module_setting: eps is 1e-05 in a and 1.1e-05 in b (blocks.2.ln)");
   EXPECT_FALSE(report.explained_by_rounding);
 }
@@ -156,7 +156,7 @@ TEST_F(VerdictSettingsTest, BetasAreTheRootInTheResultsOfTheNamedModelsOptimizer
   ASSERT_EQ(Say(report), "0 optimizer head.weight");
   EXPECT_EQ(report.root->confidence, Confidence::kLikely);
   EXPECT_THAT(report.root->because, ElementsAre("a recorded setting of the optimizer differs in this step",
-                                                "what it changes here is no larger than rounding"));
+                                                "its effect here is no larger than rounding"));
   EXPECT_THAT(CauseOf(report), HasSubstr("betas: betas of group 0 of head are (0.9, 0.99) in a"));
 }
 
