@@ -110,7 +110,7 @@ void Agreement::Note(const v1::DiffReport& report) {
   where_ = root_ || first_ ? ShortPlace(Focus(report)) : std::string();
 }
 
-// Of the run's steps, those that the other one has not left behind.
+// The run's steps that the other run has not completed yet.
 std::string Agreement::NotComparedText() const {
   if (!own_ || !step_ || *own_ <= *step_) return {};
   const std::string steps =

@@ -1,5 +1,5 @@
-// How a run that is under way compares with another one, look by look: what `statctl diff` says of the steps
-// that every rank of both runs has left behind. It never waits for the other run: steps that it lacks are named
+// Compares a run in progress with another run, again and again: what `statctl diff` says of the steps that
+// all ranks of both runs have completed. It never waits for the other run: steps that it lacks are reported
 // as not compared.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_AGREEMENT_H_
 #define STATCOLLECT_CLIENT_COMMANDS_AGREEMENT_H_

@@ -97,7 +97,7 @@ class Capturer {
                             .mode = ParseMode(row.mode()).value_or(Mode::kUnspecified)});
   }
 
-  // What is there by now; of `request`, if not 0.
+  // Fetches the current captures; if `request` is not 0, only those of this request.
   Status Look(std::uint64_t request) {
     v1::ListCapturesRequest question;
     question.set_run(options_.run);
@@ -142,7 +142,7 @@ class Capturer {
     return Status::Ok();
   }
 
-  // What the request's ranks have come to, by the newest look.
+  // Progress of the request's ranks, from the newest answer.
   struct Standing {
     bool settled = true, overdue = false;
     std::uint64_t reached = 0;  // step of the slowest rank, at most the one asked for
@@ -196,7 +196,7 @@ class Capturer {
   }
 
   Status Save() {
-    if (answer_.records().empty()) return Status::Ok();  // why is told
+    if (answer_.records().empty()) return Status::Ok();  // the caller reports the reason
     std::error_code error;
     const bool folder = options_.out.ends_with('/') || std::filesystem::is_directory(options_.out, error);
     if (answer_.records_size() > 1 && !folder) {

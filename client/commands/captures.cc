@@ -17,7 +17,7 @@ namespace {
 
 std::string KindText(int kind) { return EnumText(*v1::Kind_descriptor(), kind); }
 
-// What a request is for, as CaptureSpec says it.
+// What a request asks for, in the words of CaptureSpec.
 std::string WantedText(const v1::CaptureRequestRow& request) {
   CaptureSpec spec{
       .activation = request.activation(), .micro_batch = request.micro_batch(), .call = request.call()};

@@ -1,5 +1,5 @@
 // One function per command: it queries, prints and returns the exit code. Each is in the file of its name
-// (rm: remove.cc).
+// (rm: remove.cc); their options and help are in client/command_line.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_
 #define STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_
 
@@ -144,7 +144,6 @@ struct ImportOptions {
   std::string if_exists = "error";
   bool trust_std = false, samples = false;
   bool dry_run = false, strict = false, keep_going = false;
-  double timeout_seconds = 0;  // how long to wait for a lost collector; 0: 30 s
 };
 int Import(Session& session, const ImportOptions& options);
 

@@ -59,7 +59,7 @@ Page Render(const v1::ConfigReport& report, bool quiet) {
   return page;
 }
 
-// Of one run without the columns that are about two.
+// For a single run, without the columns of the second run.
 Table ToCsv(const v1::ConfigReport& report) {
   if (!report.run_b().empty()) return FlattenRecords(report.items());
   Table table({{"category"}, {"key"}, {"a"}});

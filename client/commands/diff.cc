@@ -66,7 +66,8 @@ Result<v1::DiffReport> Ask(Session& session, const v1::DiffRequest& request) {
       request, [&](const v1::Progress& progress) { bar.Draw(progress.done(), progress.total()); });
 }
 
-// What diverged, and the root: in front if it is not among them. Its confidence is the last column.
+// The diverged records and the root, which comes first if it is not one of them. Its confidence is the last
+// column.
 Table Rows(const v1::DiffReport& report) {
   Flattener flattener(*v1::Divergence::descriptor(), kIdentityColumns, {"root"});
   const v1::Divergence root = RowOf(report.root());

@@ -111,7 +111,8 @@ int Events(Session& session, const EventsOptions& options) {
   v1::ListEventsRequest request;
   if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
   if (options.follow) {
-    // A kind that is not known is most likely mistyped, and nobody should wait for it unaware.
+    // An unknown kind is most likely mistyped; without a warning, the user would wait for events that never
+    // come.
     const auto known =
         request.kinds().empty() ? v1::ListEventsResponse() : session.collector().ListEvents(request);
     if (known.status().code() == Code::kInvalidArgument)

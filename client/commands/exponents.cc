@@ -19,7 +19,7 @@ constexpr int kBarsMax = 36;      // lines of a histogram; more exponents than t
 constexpr int kTensorsShown = 6;  // histograms on a page
 constexpr int kStepsShown = 30;   // of a tensor: the last ones
 
-// By what people call it: "f16", "bf16", "e4m3", "e5m2", also "f8e4m3".
+// Accepts the usual names: "f16", "bf16", "e4m3", "e5m2", also "f8e4m3".
 Result<v1::DType> ParseFormat(const std::string& text) {
   if (text.empty()) return v1::DTYPE_UNSPECIFIED;
   for (const v1::DType dtype : {v1::DTYPE_F16, v1::DTYPE_BF16, v1::DTYPE_F8E4M3, v1::DTYPE_F8E5M2}) {
@@ -51,7 +51,7 @@ std::string LostPercent(const v1::FormatLoss& loss, std::uint64_t whole) {
   return Percent(loss.to_zero() + loss.overflow(), whole);
 }
 
-// "2^-24", or "2^-24 .. 2^-22"; the ends stand for what lies beyond.
+// "2^-24", or "2^-24 .. 2^-22"; the first and last bin include everything beyond.
 std::string ExponentText(int first, int last) {
   const std::string end = last == kExponentHighest ? " and above" : "";
   if (first == kExponentLowest) return fmt::format("2^{} and below", last);

@@ -30,7 +30,7 @@ Status MakeRequest(const ExportOptions& options, ExportFormat format, v1::ReadRe
   return Status::Ok();
 }
 
-// What fits the format.
+// Checks that the options fit the format.
 Status Check(const ExportOptions& options, ExportFormat format) {
   const bool text = format == ExportFormat::kCsv || format == ExportFormat::kJson;
   const bool columns = text || format == ExportFormat::kParquet;

@@ -228,7 +228,7 @@ class Importer {
     return status;
   }
 
-  // What was read before an error is stored, too: the caller says so.
+  // Records read before an error are stored, too; the caller reports that.
   Status SendRank(Dump& dump, std::uint32_t rank, Tally& tally, Totals& totals) {
     IngestSender sender({.address = session_.collector().address(), .patience = Patience()}, Hello(rank));
     const auto cancel = session_.collector().OnCancel([&sender] { sender.Cancel(); });
@@ -268,8 +268,8 @@ class Importer {
 
   std::uint32_t world_size() const { return options_.world_size.value_or(ranks_.back() + 1); }
   milliseconds Patience() const {
-    return options_.timeout_seconds > 0
-               ? milliseconds(static_cast<std::int64_t>(options_.timeout_seconds * 1000))
+    return session_.options().timeout_seconds > 0
+               ? milliseconds(static_cast<std::int64_t>(session_.options().timeout_seconds * 1000))
                : kPatience;
   }
 

@@ -110,7 +110,7 @@ class SpillImporter {
       if (read.ok()) sent.result = "would send" + TornText(file);
       return read;
     }
-    // What is before a damaged place is stored all the same.
+    // Everything before the damaged part is still stored.
     Status stored = !read.ok() && read.code() != Code::kDataLoss ? read : sender.AwaitDurable();
     if (stored.ok() && read.ok() && file.goodbye()) stored = sender.Finish(file.goodbye()->dropped_by_cause);
     sent.attempt = sender.attempt();
@@ -153,9 +153,9 @@ class SpillImporter {
   }
 
   std::chrono::milliseconds Patience() const {
-    return options_.timeout_seconds > 0
-               ? std::chrono::milliseconds(static_cast<std::int64_t>(options_.timeout_seconds * 1000))
-               : kSendPatience;
+    return session_.options().timeout_seconds > 0 ? std::chrono::milliseconds(static_cast<std::int64_t>(
+                                                        session_.options().timeout_seconds * 1000))
+                                                  : kSendPatience;
   }
 
   void Report(const std::vector<Sent>& all) {

@@ -31,7 +31,7 @@ std::optional<std::int64_t> Bytes(const v1::MemoryRow& row, const FieldDescripto
   return reflection.GetInt64(row, &field);
 }
 
-// What stands for "in use": what the allocator has handed out, else what is resident.
+// The quantity shown as "in use": allocated memory if known, otherwise resident memory.
 const FieldDescriptor& InUse(const v1::MemoryRow& row) {
   return FieldOf(row.has_allocated() ? "allocated" : "host_rss");
 }
@@ -108,7 +108,7 @@ void AddMore(std::size_t shown, std::size_t total, const std::string& narrower, 
         fmt::format("{} of {} rows: --all shows all, {}", FormatCount(shown), FormatCount(total), narrower));
 }
 
-// Without a choice of steps the last one alone, if all are more than the table takes.
+// If no steps were selected and all of them do not fit the table, shows only the last one.
 Page PhasePage(const v1::ListMemoryResponse& response, const MemoryOptions& options) {
   Page page;
   page.AddSentence(PeakSentence(response));
@@ -134,7 +134,7 @@ struct ModuleTally {
   std::uint64_t step = 0;              // in which it raised the peak most
 };
 
-// Which modules raised the peak, most first.
+// The modules that raised the peak, largest first.
 Page ModulePage(const v1::ListMemoryResponse& response, const MemoryOptions& options) {
   std::map<std::pair<std::uint32_t, std::string>, ModuleTally> tallies;
   for (const v1::MemoryRow& row : response.records()) {

@@ -32,7 +32,7 @@ bool IsOnlyPossible(const v1::DiffReport& report) {
   return report.has_root() && report.root().confidence() == "possible";
 }
 
-// Of the root, else of the first divergence.
+// The headline of the root, or of the first divergence if there is no root.
 std::string RootHeadline(const v1::DiffReport& report) {
   v1::Divergence row = Focus(report);
   if (IsOnlyPossible(report)) {
@@ -54,7 +54,7 @@ std::string CauseText(const v1::DiffReport& report) {
                      Printable(cause.text(), 1000));
 }
 
-// What differs, but not by more than rounding or tolerances explain.
+// Describes differences that rounding or tolerances explain.
 void AddWithin(const std::string& runs, const v1::DiffReport& report, Page& page) {
   const v1::Compared& compared = report.compared();
   const std::uint64_t differ = compared.within_tolerance() + compared.diverged();

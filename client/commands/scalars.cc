@@ -96,7 +96,7 @@ nlohmann::ordered_json Number(const std::optional<double>& value) {
 std::optional<double> Difference(const ScalarPair& pair) {
   return pair.both() ? std::optional(*pair.b - *pair.a) : std::nullopt;
 }
-// Of the difference, to run A's value.
+// The difference relative to run A's value.
 std::optional<double> Relative(const ScalarPair& pair) {
   if (!pair.both() || *pair.a == 0) return pair.both() && *pair.b == 0 ? std::optional(0.0) : std::nullopt;
   return (*pair.b - *pair.a) / std::abs(*pair.a);

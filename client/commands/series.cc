@@ -48,7 +48,7 @@ constexpr Statistic kStatistics[] = {
 
 using Chosen = std::vector<const Statistic*>;
 
-// kInvalidArgument names what is no statistic, and those there are.
+// kInvalidArgument names the unknown statistic and lists the known ones.
 Result<Chosen> Choose(const std::string& text) {
   Chosen chosen;
   for (const std::string& name : SplitCommas(text)) {
@@ -79,11 +79,11 @@ Chosen ChooseFor(const v1::GetSeriesResponse& response) {
   return chosen;
 }
 
-// A column that says where a point belongs; left out of the table where it says nothing.
+// A column that says where a point belongs; left out of the table if all its values are `boring`.
 struct OptionalColumn {
   Column column;
   std::string (*get)(const v1::SeriesPoint&);
-  std::string_view boring;  // the value that says nothing if all have it
+  std::string_view boring;  // the usual value
 };
 
 const OptionalColumn kPlaces[] = {

@@ -22,7 +22,7 @@ sigset_t Interrupt() {
   return signals;
 }
 
-// What the user did needs no more words.
+// The user interrupted the command, so no message is needed.
 int Interrupted() {
   std::fputs("statctl: interrupted\n", stderr);
   return kExitInterrupted;

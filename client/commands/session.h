@@ -28,6 +28,8 @@ enum class Format { kTable, kJson, kCsv, kMarkdown, kOrt };
 struct GlobalOptions {
   Format format = Format::kTable;
   bool quiet = false;  // no progress, no remarks; diff: the verdict only
+  // Of an answer; 0: no limit. import: how long to wait for a lost collector; 0: 30 s.
+  double timeout_seconds = 0;
 };
 
 // Thread: main only.

@@ -12,7 +12,7 @@
 namespace statcollect::client {
 namespace {
 
-// By the text that JSON has for it: "zero_fraction".
+// Parses the name used in JSON: "zero_fraction".
 Result<v1::TopBy> ParseBy(const std::string& text) {
   std::string known;
   for (int number = v1::TopBy_MIN + 1; number <= v1::TopBy_MAX; ++number) {
@@ -34,7 +34,7 @@ std::optional<double> NumberIf(bool has, T value) {
   return has ? std::optional<double>(value) : std::nullopt;
 }
 
-// Columns that say nothing in this answer are left out.
+// Columns without information in this answer are left out.
 class RowsTable {
  public:
   explicit RowsTable(const v1::GetTopResponse& response) : response_(response) {

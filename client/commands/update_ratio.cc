@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kGroup = 16;  // elements that share a sum of the sketch
 
-// The true value over the estimate at so many standard deviations, after Wilson and Hilferty.
+// The ratio of the true value to the estimate at this number of standard deviations, by Wilson and Hilferty.
 double Quantile(double spread, double deviations) {
   const double root = 1.0 - spread + deviations * std::sqrt(spread);
   return root > 0.05 ? std::sqrt(root * root * root) : 0.0;
@@ -29,7 +29,7 @@ std::optional<UpdateRatio> EstimateUpdateRatio(const WeightRecord& before, const
     const double part = (after.sketch[i] - before.sketch[i]) / a.l2;
     squares += part * part;
   }
-  // What the norms alone prove is no estimate.
+  // The norms alone prove this lower bound; it is not an estimate.
   const double proven = std::abs(b.l2 - a.l2) / a.l2;
   const double groups = std::max(1.0, std::ceil(static_cast<double>(a.numel) / kGroup));
   const double spread = 2.0 / 9.0 * (1.0 / static_cast<double>(before.sketch.size()) + 1.0 / groups);

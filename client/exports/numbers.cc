@@ -45,7 +45,7 @@ std::string UntrustedOf(const Layout& layout) {
 }
 
 std::string_view HashKindOf(const Layout& layout) {
-  return layout.hash_kind == HashKind::kContent ? std::string_view() : Name(layout.hash_kind);
+  return layout.hash_kind == HashKind::kContent3 ? std::string_view() : Name(layout.hash_kind);
 }
 
 }  // namespace statcollect::client

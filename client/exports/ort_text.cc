@@ -68,7 +68,7 @@ std::string Element(double value, DType dtype) {
   return PythonFloat(value);
 }
 
-// What torch computes over all elements, where ours is over the finite ones.
+// Moments over all elements, as torch computes them; records have those of the finite elements.
 struct Moments {
   double min = kNaN, max = kNaN, mean = kNaN, std = kNaN;
 };

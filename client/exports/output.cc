@@ -181,7 +181,7 @@ Result<Partial> Partial::Folder(const std::string& path, bool overwrite,
 
 Status Partial::Commit() {
   if (TypeOf(path_) == 0) {
-    // Not over what somebody has put there meanwhile.
+    // Must not overwrite a file that was created there meanwhile.
     if (renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) {
       partial_.clear();
       return Status::Ok();

@@ -35,7 +35,7 @@ class PythonProcess {
 
   // Its standard input; once. The program ends when that is closed.
   FileWriter TakeInput() { return std::move(input_); }
-  // Until it has ended. Precondition: its input is closed, or it no longer reads.
+  // Waits until it has ended. Precondition: its input is closed, or it no longer reads.
   End Wait();
 
  private:

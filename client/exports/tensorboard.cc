@@ -61,7 +61,7 @@ constexpr std::array<Statistic, 13> kStatistics = {{
     {"numel", [](const Numbers& n) { return Number(n.numel); }, Statistic::kOnRequest},
 }};
 
-// What goes behind a name where there are several of it: "" for the first.
+// The suffix that distinguishes tensors of the same name; "" for the first.
 std::string PlaceText(const TensorKey& key) {
   std::string text;
   if (!key.output_path.empty()) text += "[" + key.output_path + "]";
@@ -163,7 +163,8 @@ class TensorBoardExporter final : public Exporter {
     return (*file)->Add(scalar.step, std::move(tag), scalar.value);
   }
 
-  // In MiB, of the phases; what the model's own tensors take hardly changes and is left out.
+  // Writes the memory of phases, in MiB. The memory of the model's own tensors hardly changes and is left
+  // out.
   Status Write(std::uint32_t rank, const MemoryRecord& memory) override {
     if (!memory.module.empty()) return Status::Ok();
     auto file = FileOf(rank);

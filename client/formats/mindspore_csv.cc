@@ -104,7 +104,7 @@ Result<Header> ParseHeader(std::string_view line, bool raw, const LineReader& li
 
 using Row = std::array<std::string, kFieldCount>;
 
-// "(2,3)", "(2, 3)", "()", "2x3"; none if it is no shape.
+// "(2,3)", "(2, 3)", "()", "2x3"; empty if it is not a shape.
 std::optional<std::vector<std::int64_t>> ParseShape(std::string_view text) {
   text = Trimmed(text, kBlanks);
   if (text.starts_with('(') || text.starts_with('[')) {
@@ -172,8 +172,8 @@ class RowReader {
     return Status::Ok();
   }
 
-  // Where nobody counts them, the extremes tell whether there are some: one is stored then, and its number is
-  // not trusted. Finite extremes: no infinity, and no NaN that the tool has seen.
+  // If NaN and infinities are not counted, the extremes show whether there are some: then 1 is stored, as an
+  // untrusted count. If the extremes are finite, there are no infinities and no NaN that the tool has seen.
   void NoteNonfinite() {
     Layout& layout = o_.layout;
     const bool both = ParseCell(row_[kMaxValue]) && ParseCell(row_[kMinValue]);

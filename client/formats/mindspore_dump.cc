@@ -95,8 +95,8 @@ class MindSporeDump final : public Dump {
     return Status::Ok();
   }
 
-  // What the names of the folders above it say. The name of the root itself counts, too: people point at a
-  // part.
+  // Derives rank, graph and step from the folders' names, including the root's own name, because PATH may be
+  // a part of a dump.
   Result<Leaf> Place(const Path& path) const {
     Leaf leaf{.path = path};
     Path names = path;

@@ -19,8 +19,8 @@ constexpr std::size_t kStreamBytes = std::size_t{256} << 10;
 constexpr unsigned kParseFlags = rapidjson::kParseIterativeFlag | rapidjson::kParseNanAndInfFlag |
                                  rapidjson::kParseValidateEncodingFlag | rapidjson::kParseFullPrecisionFlag;
 
-// RapidJSON's stream over a source, with the line it is in. A value (or the space between two) that goes on
-// for more than kJsonValueBytesMax ends the stream: RapidJSON would hold all of a string before it tells of
+// RapidJSON's stream over a source; counts lines. A value (or the space between two) of more than
+// kJsonValueBytesMax ends the stream, because RapidJSON would hold a whole string in memory before it reports
 // it.
 class JsonStream {
  public:
@@ -48,7 +48,7 @@ class JsonStream {
   std::uint64_t line() const { return line_; }
   bool too_long() const { return value_bytes_ > kJsonValueBytesMax; }
   bool at_end() const { return !(at_ < end_ || Fill()); }
-  // Of reading.
+  // OK, or why reading failed.
   const Status& status() const { return status_; }
 
  private:
@@ -87,7 +87,7 @@ struct JsonValue {
   std::string_view text;
 };
 
-// What reads one sort of file. A failed status ends the reading.
+// Handles one type of file. A failed status ends the reading.
 class JsonVisitor {
  public:
   virtual ~JsonVisitor() = default;
@@ -171,7 +171,7 @@ Status Parse(ByteSource& file, JsonVisitor& visitor, const std::string& expected
   return bad(stream.at_end() ? "the end of the file (" + why + ")" : "no JSON (" + why + ")", expected);
 }
 
-// Without a place, which Parse puts before it.
+// An error without a position; Parse adds that.
 Status Found(std::string_view found, const std::string& expected) {
   return {Code::kInvalidArgument, "found " + Printable(found, 120) + "; expected " + expected};
 }
@@ -384,7 +384,7 @@ bool SetChecksum(std::string_view text, Observation* o) {
     return false;
   }
   value = ParseHex(text.substr(0, 16));
-  if (!value) o->layout.hash_kind = HashKind::kContent;
+  if (!value) o->layout.hash_kind = HashKind::kContent3;
   if (value) o->stats.hash = *value;
   return value.has_value();
 }
@@ -437,7 +437,7 @@ Status SetStatistics(const MsProbeTensor& t, Observation* o) {
   SetOrAbsent(t.mean, Statistic::kMean, &stats.mean, &layout);
   SetOrAbsent(t.norm, Statistic::kL2, &stats.l2, &layout);
   stats.l2 = std::abs(stats.l2);  // a 0-d tensor's Norm is the element
-  // Of a complex tensor's absolute values, where ours are of its parts.
+  // msProbe's are of absolute values; ours are of real and imaginary parts.
   const std::uint32_t magnitudes = BitOf(Statistic::kMax) | BitOf(Statistic::kMin) | BitOf(Statistic::kMean);
   if (IsComplex(layout.dtype)) layout.untrusted |= magnitudes & ~layout.absent;
   return Status::Ok();

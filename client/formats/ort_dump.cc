@@ -16,12 +16,12 @@ namespace statcollect::client::formats {
 namespace {
 
 constexpr char kOrderFile[] = "order.txt";
-constexpr char kOrtForm[] = "folders step_<k> with a file a tensor, or merged summaries step_<k>_.txt";
+constexpr char kOrtForm[] = "folders step_<k> with one file per tensor, or merged summaries step_<k>_.txt";
 
-// Which module encloses which. Indices number the modules depth first, so a module's parent has a lower index
-// and a lower depth; and it ends after the module does: of those, the one of the highest index. Containers
-// that run nothing themselves (ModuleList) were never seen: their modules then hang at what encloses the
-// container.
+// Finds each module's parent. Indices number the modules depth first, and a parent ends after its children.
+// So the parent is, of the modules with lower index, lower depth and a later end, the one with the highest
+// index. Containers that run nothing themselves (ModuleList) are not in the dump; their modules get the
+// container's parent.
 class ModuleTree {
  public:
   bool Knows(const std::string& name) const { return names_.contains(name); }
@@ -72,7 +72,7 @@ class OrtReader {
  public:
   OrtReader(const Reading& reading, ObservationSink& sink) : reading_(reading), sink_(sink) {}
 
-  // Takes in who there is, to know the tree before anything is handed on.
+  // Reads the names in the file, so that the module tree is known before any record is passed on.
   Status Learn(ByteSource& file) {
     lines_.Reset(file);
     OrtRecord record;
@@ -82,12 +82,12 @@ class OrtReader {
       if (!record.backward && !tree_.Knows(record.name)) tree_.Learn(record);
     }
   }
-  // The same of a file that holds one tensor: its first line is enough.
+  // As Learn for a file with a single tensor: its first line is enough.
   void LearnName(const Folder& folder, const std::string& name) {
     if (known_files_.contains(name)) return;
     auto file = folder.OpenFile(name);
     OrtRecord record;
-    if (!file.ok()) return;  // told when it is read
+    if (!file.ok()) return;  // reported when it is read
     lines_.Reset(*file);
     if (const auto header = ReadOrtHeader(lines_, &record); header.ok() && *header) tree_.Learn(record);
     known_files_.insert(name);
@@ -106,7 +106,8 @@ class OrtReader {
       STATCOLLECT_RETURN_IF_ERROR(Hand(record, step));
     }
     ++reading_.tally.files;
-    return records > 0 ? Status::Ok() : BadInput(file.path(), 1, "nothing", "the statistics of a tensor");
+    return records > 0 ? Status::Ok()
+                       : BadInput(file.path(), 1, "an empty file", "the statistics of a tensor");
   }
 
  private:
@@ -192,10 +193,9 @@ class StepFolder {
     by_time ? SortByTime(&files) : SortByName(&files);
     if (!files.empty()) {
       reading_.tally.Note(
-          by_time
-              ? "a step has no order.txt: its files were ordered by modification time"
-              : "a step has no order.txt, and modification times that cannot be the order: its files were "
-                "ordered by their module's number");
+          by_time ? "a step has no order.txt; its files were ordered by modification time"
+                  : "a step has no order.txt, and its modification times are not in order; its files were "
+                    "ordered by their module's number");
     }
     std::vector<std::string> names;
     for (Entry& file : files) names.push_back(std::move(file.name));
@@ -209,7 +209,7 @@ class StepFolder {
     STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadOrder(&left, &names), sink_));
     if (left.empty()) return names;
     reading_.tally.Note(
-        "files that order.txt does not name follow those that it names, in order of their module's number");
+        "some files are missing from order.txt; they follow the others, ordered by their module's number");
     std::erase_if(files, [&](const Entry& file) { return !left.contains(file.name); });
     SortByName(&files);
     for (Entry& file : files) names.push_back(std::move(file.name));
@@ -268,7 +268,8 @@ class OrtRank {
       const auto [known, is_new] =
           is_step ? steps.emplace(*step, entry.name) : summaries.emplace(*summary, entry.name);
       if (!is_new)
-        return BadInput(folder.path(), 0, "'" + known->second + "' and '" + entry.name + "'", "a step once");
+        return BadInput(folder.path(), 0, "'" + known->second + "' and '" + entry.name + "'",
+                        "each step only once");
     }
     if (steps.empty() && summaries.empty()) return Nothing(folder, *entries);
     if (!steps.empty()) reading_.tally.Skip("merged summary next to step folders", summaries.size());
@@ -291,7 +292,7 @@ class OrtRank {
       auto file = OpenNamedFile(path, &reading_.tally.bytes);
       return file.ok() ? reader_.Take(*file, step) : file.status();
     };
-    (void)learnt();  // a bad file is told when it is taken
+    (void)learnt();  // a bad file is reported when it is taken
     STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(taken(), sink_));
     return sink_.EndStep(step);
   }
@@ -313,9 +314,10 @@ class OrtRank {
       if (has_steps && inside.size() < 60) inside += (inside.empty() ? "" : ", ") + entry.name;
     }
     if (inside.empty()) return BadInput(folder.path(), 0, "no steps", kOrtForm);
-    return BadInput(folder.path(), 0, "no steps, but folders that have some (" + inside + ")",
-                    std::string(kOrtForm) +
-                        "; name one of them, or take them as ranks with --rank-pattern, such as out_{rank}");
+    return BadInput(
+        folder.path(), 0, "no steps, but folders with steps (" + inside + ")",
+        std::string(kOrtForm) +
+            "; name one of them, or import them as ranks with --rank-pattern, such as out_{rank}");
   }
 
   Status ReadStep(const Folder& parent, const std::string& name, std::uint64_t step) {
@@ -370,8 +372,7 @@ class OrtDump final : public Dump {
     auto found = FindRanks(*folder_, *pattern);
     if (!found.ok()) return found.status();
     if (found->empty())
-      return BadInput(options.path, 0, "no folder of a rank",
-                      "folders named " + Printable(options.rank_pattern));
+      return BadInput(options.path, 0, "no rank folders", "folders named " + Printable(options.rank_pattern));
     for (const RankFolder& rank : *found) ranks_.push_back(rank.rank);
     folders_ = *std::move(found);
     return Status::Ok();

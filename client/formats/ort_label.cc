@@ -70,7 +70,7 @@ std::uint64_t HashOf(std::string_view text) {  // FNV-1a
   return hash;
 }
 
-// Without half a character or half an escape at the end.
+// Cuts the label, but not within a character or an escape.
 std::string Cut(const std::string& label) {
   std::size_t size = kLabelBytesMax - kCut.size() - 16;
   while (IsUtf8Continuation(label[size])) --size;

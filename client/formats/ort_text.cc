@@ -46,7 +46,7 @@ std::string_view EatWord(std::string_view* text) {
   return word;
 }
 
-// After "key:" wherever it stands in the line; none if it does not.
+// The rest of the line after "key:"; empty if the line does not contain it.
 std::optional<std::string_view> After(std::string_view line, std::string_view key) {
   const std::size_t at = line.find(key);
   if (at == std::string_view::npos) return std::nullopt;
@@ -363,7 +363,7 @@ Observation ToObservation(const OrtRecord& r, bool trust_std, Tally* tally) {
   o.def.key.name = r.name;
   o.def.key.kind = inspected ? (r.backward ? Kind::kInspectGrad : Kind::kInspect)
                              : (r.backward ? Kind::kGradOutput : Kind::kOutput);
-  // What `statctl export ort` wrote tells the place, too.
+  // Names written by `statctl export ort` also contain the rest of the identity.
   TensorKey labelled{.kind = o.def.key.kind};
   if (ParseOrtLabel(r.name, labelled) && (!inspected || IsLabelOfOurs(r.name, labelled)))
     o.def.key = std::move(labelled);

@@ -100,7 +100,7 @@ Status RecordBatcher::DoTake(formats::Observation o) {
   return columns.size() >= kBatchRecords || batch_bytes_ >= kBatchBytes ? Flush() : Status::Ok();
 }
 
-// A step of which nothing could be taken has no end either.
+// A step without importable records has no step end.
 Status RecordBatcher::DoEndStep(std::uint64_t step) {
   if (last_step_ != step) return Status::Ok();
   batch_.steps.push_back({step, clock_.UnixNanos(), micro_batches_});

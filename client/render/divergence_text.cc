@@ -201,6 +201,12 @@ std::string NextStep(const v1::DiffReport& report) {
   const std::string after =
       agrees.empty() ? "" : fmt::format("; {}, before it, {}", Printable(first.previous()), agrees);
   if (IsMissing(first)) return MissingAdvice(report);
+  if (report.has_bracket() && report.bracket().has_last_agreeing()) {
+    return fmt::format(
+        "run both again with steps={}-{}: an overhead budget left tensors of these steps out, and the "
+        "difference may have begun in any of them",
+        report.bracket().last_agreeing(), report.bracket().first_seen());
+  }
   switch (first.stage()) {
     case v1::STAGE_WEIGHTS:
       if (first.reason() == v1::REASON_SHAPE) {
@@ -260,8 +266,8 @@ std::string Quoted(const std::string& text) {
   return quoted + "'";
 }
 
-// Of another launch of the same training, because the name itself is taken: "base-2", then "base-3". A date
-// at the end is not counted up.
+// A free name for another launch of the same training: "base-2", then "base-3". A date at the end is not
+// incremented.
 std::string NextName(const std::string& run) {
   const std::size_t dash = run.find_last_not_of("0123456789");
   const std::size_t digits = run.size() - dash - 1;

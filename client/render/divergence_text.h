@@ -44,7 +44,7 @@ v1::Divergence RowOf(const v1::Root& root);
 // The root, otherwise the first divergence. Precondition: the report has one of them.
 v1::Divergence Focus(const v1::DiffReport& report);
 
-// What to look at next. Precondition: as for Focus.
+// Suggests what to look at next. Precondition: as for Focus.
 std::string NextStep(const v1::DiffReport& report);
 
 // The commands that show the values of the first divergence in both runs; empty unless it is a tensor that

@@ -17,10 +17,10 @@ namespace statcollect::client {
 template <typename Records>
 Table FlattenRecords(const Records& records, const std::vector<std::string>& first = {});
 
-// The same for records of one type that arrive one by one.
+// As above for records of one type that arrive one by one.
 class Flattener {
  public:
-  // `last`: columns that no field stands for.
+  // `last`: columns without a field of their own.
   Flattener(const google::protobuf::Descriptor& type, const std::vector<std::string>& first,
             const std::vector<std::string>& last = {});
   void Add(const google::protobuf::Message& record, const std::vector<std::string>& last = {});

@@ -12,7 +12,7 @@ namespace statcollect::client {
 namespace {
 
 constexpr std::string_view kMarks = "*+ox#@";
-// By which half of a cell is filled: none, upper, lower, both.
+// Characters by the filled half of a cell: none, upper, lower, both.
 constexpr std::array<std::string_view, 4> kBlocks = {" ", "\u2580", "\u2584", "\u2588"};
 
 struct Range {
@@ -21,7 +21,8 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  // Which of `cells` a value of the range falls into; the middle one if there is only one value.
+  // The index, below `cells`, of the cell of a value in the range; the middle one if the range is a single
+  // value.
   std::size_t Cell(double value, std::size_t cells) const {
     if (!(high > low)) return cells / 2;
     const double share =

@@ -137,8 +137,8 @@ class Collector::Impl {
     return cancelled_;
   }
 
-  // Until a connection stands. A command does not wait for a collector to come: what shows that none is there
-  // ends it at once. Silence, which may be a slow network, is waited for.
+  // Waits for a connection. Evidence that no collector is there ends the wait immediately; silence, which may
+  // be a slow network, does not.
   Status Connect(system_clock::time_point begin) {
     const milliseconds patience = options_.timeout.count() > 0
                                       ? std::min(options_.timeout, options_.connect_timeout)

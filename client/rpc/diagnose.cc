@@ -71,7 +71,7 @@ Diagnosis Silent(const std::string& address, std::chrono::milliseconds patience)
   return {.status = {Code::kUnavailable, message}, .silent = true};
 }
 
-// Of an address that takes connections.
+// Diagnoses an address that accepts connections.
 Diagnosis Answering(const std::string& address, const std::string& answer,
                     std::chrono::milliseconds patience) {
   if (answer.empty()) return Silent(address, patience);

@@ -163,7 +163,7 @@ class IngestSender::Impl {
     return Await([&]() STATCOLLECT_REQUIRES(mutex_) { return window_.empty(); });
   }
 
-  // Over as many connections as it takes; stands with an open call. `done` is asked under the mutex.
+  // Reconnects as often as necessary; returns with an open call. `done` is called with the mutex held.
   template <typename Done>
   Status Await(Done done) {
     while (true) {
@@ -325,7 +325,7 @@ class IngestSender::Impl {
 
   const SenderOptions options_;
   const SessionInfo session_;
-  // Of the caller's thread.
+  // Used by the caller's thread only.
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Ingest::Stub> stub_;
   std::unique_ptr<Call> call_;  // its Read is the reader's

@@ -40,7 +40,7 @@ class IngestSender final : public BatchOutput {
 
   // Waits for room in the window. Errors can be shown to the user; after an error, every call fails.
   Status Send(RecordBatch batch) override;
-  // The same for a serialized Records with `records` records, as the session's agent encoded it.
+  // As above for a serialized Records message with `records` records, as the session's agent encoded it.
   Status SendEncoded(std::uint64_t records, std::string bytes);
   // Waits until everything is durable.
   Status AwaitDurable();

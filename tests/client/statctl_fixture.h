@@ -38,7 +38,7 @@ inline void WriteRun(Store& store, const std::string& run, double wrong_from_ste
   writer.Commit();
 }
 
-// A loopback port that takes connections and says nothing.
+// A loopback port that accepts connections and never answers.
 class SilentPort {
  public:
   SilentPort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {

@@ -271,7 +271,7 @@ TEST_F(Output, NothingIsReplacedUnasked) {
   ASSERT_TRUE(WriteNewFile(replacing->path(), "new").ok());
   ASSERT_TRUE(replacing->Commit().ok());
   EXPECT_EQ(Read(Path("a")), "new");
-  // Made by somebody while the export ran.
+  // Created by another process while the export ran.
   auto late = Partial::File(Path("b"), false);
   ASSERT_TRUE(WriteNewFile(late->path(), "export").ok());
   ASSERT_TRUE(WriteNewFile(Path("b"), "somebody's").ok());

@@ -170,7 +170,7 @@ TEST_F(BadInputTest, EmptyFolderFileAndNothingAreTold) {
   EXPECT_THAT(Read(DumpFormat::kOrt, {.path = path_ / "nowhere"}), HasSubstr("No such file or directory"));
   EXPECT_THAT(Read(DumpFormat::kOrt, {.rank_pattern = "rank"}),
               HasSubstr("--rank-pattern: found 'rank'; expected"));
-  EXPECT_THAT(Read(DumpFormat::kOrt, {.rank_pattern = "rank{}"}), HasSubstr("found no folder of a rank"));
+  EXPECT_THAT(Read(DumpFormat::kOrt, {.rank_pattern = "rank{}"}), HasSubstr("found no rank folders"));
 }
 
 TEST_F(BadInputTest, UnreadableFileIsTold) {
@@ -183,7 +183,7 @@ TEST_F(BadInputTest, UnreadableFileIsTold) {
 TEST_F(BadInputTest, TwoFoldersOfOneStepAreRefused) {
   Write("step_1/Linear_1_0th_output_forward", Record());
   Write("step_01/Linear_1_0th_output_forward", Record());
-  EXPECT_THAT(Read(), HasSubstr("expected a step once"));
+  EXPECT_THAT(Read(), HasSubstr("expected each step only once"));
 }
 
 TEST_F(BadInputTest, FolderAboveTheRanksIsExplained) {

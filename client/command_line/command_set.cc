@@ -1,0 +1,47 @@
+#include "client/command_line/command_set.h"
+
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "common/parse.h"
+
+namespace statcollect::client {
+namespace {
+
+CLI::Validator Whole(std::uint64_t high) {
+  const auto check = [high](const std::string& text) {
+    return ParseNumberIn<std::uint64_t>(text, 0, high).status().message();  // empty: it is one
+  };
+  return CLI::Validator(check, "NUMBER");
+}
+
+}  // namespace
+
+CLI::Validator Between(double low, double high) {
+  const auto check = [low, high](const std::string& text) {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
+    return fmt::format("expected a number from {:g} to {:g}, found '{}'", low, high, text);
+  };
+  return CLI::Validator(check, "NUMBER");
+}
+
+CLI::Validator StepNumber() { return Whole(std::numeric_limits<std::int64_t>::max()); }
+CLI::Validator Index() { return Whole(std::numeric_limits<std::uint32_t>::max()); }
+
+void AddRunName(CLI::App* app, std::string& run) {
+  app->add_option("run", run, "Name of the run")->required();
+}
+
+void AddRankFilter(CLI::App* app, std::string& ranks) { app->add_option("--rank", ranks, kRankFilter); }
+
+void AddStepFilter(CLI::App* app, std::string& steps) {
+  app->add_option("--steps,--step", steps, "Only these steps, such as 0-9,20");
+}
+
+void AddKindFilter(CLI::App* app, std::string& kinds, const std::string& such) {
+  app->add_option("--kinds", kinds, "Only these kinds, such as " + such);
+}
+
+}  // namespace statcollect::client

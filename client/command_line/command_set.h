@@ -1,0 +1,86 @@
+// What the declarations of commands are made with: a set of commands, each with the options that it is called with.
+#ifndef STATCOLLECT_CLIENT_COMMAND_LINE_COMMAND_SET_H_
+#define STATCOLLECT_CLIENT_COMMAND_LINE_COMMAND_SET_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+
+#include "client/commands/session.h"
+
+namespace statcollect::client {
+
+inline constexpr char kGlobalHelp[] =
+    "\nGlobal options, before or after the command: --collector HOST:PORT, --format, --timeout, --quiet.";
+
+// Runs a command; returns the exit code.
+using Command = std::function<int(Session&)>;
+
+class CommandSet {
+ public:
+  // `app` must outlive the set.
+  explicit CommandSet(CLI::App& app) : app_(app) {}
+
+  // Adds `statctl NAME`. Returns its parser and the options that `run` will be called with; both live as long as the set.
+  template <typename Options>
+  std::pair<CLI::App*, Options&> Add(const std::string& name, const std::string& description,
+                                     const std::string& examples, int (*run)(Session&, const Options&)) {
+    return AddTo(AddGroup(name, description, examples), run);
+  }
+  // Adds `statctl NAME` without a command of its own: AddSub adds those below it.
+  CLI::App* AddGroup(const std::string& name, const std::string& description, const std::string& examples) {
+    CLI::App* app = app_.add_subcommand(name, description);
+    app->footer("\nExamples:\n" + examples + kGlobalHelp);
+    return app;
+  }
+  // Adds `statctl GROUP NAME`.
+  template <typename Options>
+  std::pair<CLI::App*, Options&> AddSub(CLI::App* group, const std::string& name,
+                                        const std::string& description,
+                                        int (*run)(Session&, const Options&)) {
+    return AddTo(group->add_subcommand(name, description), run);
+  }
+
+  // Precondition: `app` is from Add or AddSub.
+  const Command& Of(const CLI::App* app) const { return commands_.at(app); }
+
+ private:
+  template <typename Options>
+  std::pair<CLI::App*, Options&> AddTo(CLI::App* app, int (*run)(Session&, const Options&)) {
+    const auto options = std::make_shared<Options>();
+    commands_[app] = [options, run](Session& session) { return run(session, *options); };
+    return {app, *options};
+  }
+
+  CLI::App& app_;
+  std::map<const CLI::App*, Command> commands_;
+};
+
+inline constexpr double kTimeoutSecondsMax = 1e6;
+inline constexpr double kToleranceMax = 1e300;
+
+// A number, and not NaN, which CLI::Range lets through.
+CLI::Validator Between(double low, double high);
+// Whole numbers from 0: CLI11 takes -1 for the largest one.
+CLI::Validator StepNumber();
+CLI::Validator Index();  // a rank, micro-batch or call
+
+// Options that many commands share, each with one wording.
+inline constexpr char kRankFilter[] = "Only these ranks, such as 0,2-3";
+void AddRunName(CLI::App* app, std::string& run);                                // RUN, required
+void AddRankFilter(CLI::App* app, std::string& ranks);                           // --rank
+void AddStepFilter(CLI::App* app, std::string& steps);                           // --steps, --step
+void AddKindFilter(CLI::App* app, std::string& kinds, const std::string& such);  // --kinds; `such`: examples
+template <typename Number>
+void AddRowLimit(CLI::App* app, Number& top, const std::string& description) {  // --top
+  app->add_option("--top", top, description)->check(CLI::Range(1, 1'000'000))->capture_default_str();
+}
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_COMMAND_LINE_COMMAND_SET_H_

@@ -1,0 +1,103 @@
+#include "client/command_line/declarations.h"
+#include "client/commands/commands.h"
+
+namespace statcollect::client {
+
+void AddDiff(CommandSet& commands) {
+  const auto [app, o] = commands.Add<DiffOptions>(
+      "diff", "Finds where two runs first diverge, and why",
+      "  statctl diff --run-a base --run-b ort\n"
+      "  statctl diff base ort --steps 0-99 --rank 0,1\n"
+      "  statctl diff base ort --tolerance 1e-3 --kinds output\n"
+      "  statctl diff base ort --exact              # the first difference of any size\n"
+      "  statctl diff base ort --noise base2,base3  # beyond what repeats of base differ by\n"
+      "  statctl diff base ort --map names.txt --first\n"
+      "  statctl diff one four --merge-ranks        # 1 rank against 4: weights, gradients, optimizer "
+      "state\n"
+      "  statctl diff base ort --format json > report.json\n",
+      Diff);
+  app->add_option("--run-a,run_a", o.run_a, "The baseline run")->required();
+  app->add_option("--run-b,run_b", o.run_b, "The run to compare with it")->required();
+  CLI::Option* tolerance = app->add_option("--tolerance", o.tolerance,
+                                           "Relative L2 distance to ignore (default: by dtype, f32 1e-4)")
+                               ->check(Between(0, kToleranceMax));
+  app->add_flag("--exact", o.exact, "Report any bitwise difference, whatever its size")->excludes(tolerance);
+  AddRankFilter(app, o.ranks);
+  app->add_flag("--merge-ranks", o.merge_ranks,
+                "For runs of different numbers of ranks: compare replicas. Weights, their gradients and\n"
+                "optimizer state only: everything else depends on each rank's own data");
+  app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+  AddKindFilter(app, o.kinds, "output,grad_output");
+  AddRowLimit(app, o.top, "How many diverged tensors to list");
+  app->add_flag("--all", o.all, "List everything that diverged");
+  app->add_flag("--first", o.first_only, "Stop at the first step that diverged: quick on long runs");
+  app->add_option("--noise", o.noise,
+                  "Repeats of run A, separated by commas: differences among them count as noise")
+      ->excludes(app->get_option("--exact"));
+  app->add_flag("--no-noise", o.no_noise, "Do not use the noise saved for run A (statctl noise save)")
+      ->excludes(app->get_option("--noise"));
+  app->add_option(
+      "--map", o.map,
+      "File of lines PATTERN -> NAME that turn names of run A into those of run B, such as\n"
+      "h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2; several names, separated by commas, are compared as one");
+  app->add_flag("--no-alignment", o.no_alignment,
+                "Treat names that differ as missing; do not match them by order, class and shape");
+}
+
+void AddNoise(CommandSet& commands) {
+  struct NoiseOptions {
+    std::string run, repeats;
+  };
+  CLI::App* noise =
+      commands.AddGroup("noise", "Measures how far repeats of one run differ",
+                        "  statctl noise save base --runs base2,base3   # repeats of the same training\n"
+                        "  statctl noise show base\n  statctl noise rm base\n");
+  noise->require_subcommand(1);
+  const auto add = [&](const std::string& name, const std::string& description,
+                       int (*run)(Session&, const NoiseOptions&)) {
+    const auto [app, o] = commands.AddSub(noise, name, description, run);
+    app->add_option("run", o.run, "Name of the baseline")->required();
+    return std::pair<CLI::App*, NoiseOptions&>(app, o);
+  };
+  const auto [save, o] =
+      add("save", "Measures the noise of a run from its repeats and keeps it with the run",
+          [](Session& session, const NoiseOptions& o) { return SaveNoise(session, o.run, o.repeats); });
+  save->add_option("--runs", o.repeats, "Runs that repeat it, separated by commas")->required();
+  add("show", "Shows the saved noise and the noisiest activations",
+      [](Session& session, const NoiseOptions& o) { return ShowNoise(session, o.run); });
+  add("rm", "Removes the saved noise",
+      [](Session& session, const NoiseOptions& o) { return RemoveNoise(session, o.run); });
+}
+
+void AddConfig(CommandSet& commands) {
+  const auto [app, o] = commands.Add<ConfigOptions>(
+      "config", "Compares two runs' configuration and versions",
+      "  statctl config base ort                # exit code: 0 same, 1 something differs\n"
+      "  statctl config base ort --all          # also settings that agree\n"
+      "  statctl config base                    # everything about one run\n",
+      Config);
+  app->add_option("run_a", o.run_a, "Name of the run")->required();
+  app->add_option("run_b", o.run_b, "The run to compare it with");
+  app->add_flag("--all", o.all, "Also list settings that agree");
+}
+
+void AddRanks(CommandSet& commands) {
+  const auto [app, o] = commands.Add<RanksOptions>(
+      "ranks", "Finds ranks of one run that disagree or stand out",
+      "  statctl ranks base                     # exit code: 0 consistent, 1 not, 2 no answer\n"
+      "  statctl ranks base --steps 100-200 --kinds weight,weight_grad\n"
+      "  statctl ranks base --tolerance 1e-6    # ranks on different devices\n",
+      CheckRanks);
+  AddRunName(app, o.run);
+  app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+  AddRankFilter(app, o.ranks);
+  AddKindFilter(app, o.kinds, "weight,weight_grad");
+  app->add_option(
+         "--tolerance", o.tolerance,
+         "Relative L2 distance of replicas to ignore (default: 0 where they have agreed bit for bit, "
+         "otherwise by dtype)")
+      ->check(Between(0, kToleranceMax));
+  AddRowLimit(app, o.top, "How many findings to list");
+}
+
+}  // namespace statcollect::client

@@ -1,0 +1,76 @@
+#include "client/command_line/declarations.h"
+#include "client/commands/commands.h"
+
+namespace statcollect::client {
+
+void AddRuns(CommandSet& commands) {
+  const auto [app, o] =
+      commands.Add<RunsOptions>("runs", "Lists the runs",
+                                "  statctl runs\n"
+                                "  statctl runs --filter 'gpt-*' --sort start      # newest first\n"
+                                "  statctl runs --state running --format json\n",
+                                ListRuns);
+  app->add_option("--filter", o.filter, "Only runs with these names, such as 'gpt-*' (*, ?, [abc])");
+  app->add_option("--sort", o.sort, "By name, start (newest first), steps or records (most first)")
+      ->check(CLI::IsMember({"name", "start", "steps", "records"}))
+      ->capture_default_str();
+  app->add_option("--state", o.state, "Only runs in this state, such as running");
+}
+
+void AddShow(CommandSet& commands) {
+  struct ShowOptions {
+    std::string run;
+  };
+  const auto [app, o] = commands.Add<ShowOptions>(
+      "show", "Shows one run: ranks, steps, events, configuration", "  statctl show base\n",
+      [](Session& session, const ShowOptions& o) { return ShowRun(session, o.run); });
+  AddRunName(app, o.run);
+}
+
+void AddRemove(CommandSet& commands) {
+  const auto [app, o] =
+      commands.Add<RemoveOptions>("rm", "Removes runs and all their data",
+                                  "  statctl rm old-run\n"
+                                  "  statctl rm old-run 'try-*'          # lists them and asks\n"
+                                  "  statctl rm 'try-*' --yes            # from a script\n",
+                                  RemoveRuns);
+  app->add_option("run", o.runs, "Names of runs, or patterns such as 'try-*'")->required();
+  app->add_flag("--yes,-y", o.yes, "Do not ask for confirmation");
+  app->add_flag("--force", o.force, "Remove it even while it is being written; its streams are ended first");
+}
+
+void AddKeep(CommandSet& commands) {
+  struct KeepOptions {
+    std::string run;
+    bool off = false;
+  };
+  const auto [app, o] = commands.Add<KeepOptions>(
+      "keep", "Exempts a run from retention",
+      "  statctl keep base\n  statctl keep base --off     # retention may remove it again\n",
+      [](Session& session, const KeepOptions& o) { return KeepRun(session, o.run, !o.off); });
+  AddRunName(app, o.run);
+  app->add_flag("--off", o.off, "End the exemption");
+}
+
+void AddCheckpoint(CommandSet& commands) {
+  struct CheckpointOptions {
+    std::string directory;
+  };
+  const auto [app, o] = commands.Add<CheckpointOptions>(
+      "checkpoint", "Writes a consistent copy of the store",
+      "  statctl checkpoint /backup/monday          # the collector writes it, on its machine\n"
+      "  statcollectord --restore-from /backup/monday --data-dir /var/lib/statcollect-new\n",
+      [](Session& session, const CheckpointOptions& o) { return MakeCheckpoint(session, o.directory); });
+  app->add_option("directory", o.directory,
+                  "Absolute path on the collector's machine; must not exist, or be an empty folder")
+      ->required();
+}
+
+void AddStatus(CommandSet& commands) {
+  struct StatusOptions {};
+  commands.Add<StatusOptions>("status", "Shows the collector's health and its loss counters",
+                              "  statctl status\n",
+                              [](Session& session, const StatusOptions&) { return ShowStatus(session); });
+}
+
+}  // namespace statcollect::client

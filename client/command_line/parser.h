@@ -1,0 +1,44 @@
+// statctl's command line: global options, help, and which command runs.
+#ifndef STATCOLLECT_CLIENT_COMMAND_LINE_PARSER_H_
+#define STATCOLLECT_CLIENT_COMMAND_LINE_PARSER_H_
+
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "client/command_line/command_set.h"
+#include "client/commands/session.h"
+
+namespace statcollect::client {
+
+class Parser {
+ public:
+  Parser();
+
+  // The exit code, if there is nothing to run: help, version, an error. Prints those.
+  std::optional<int> Parse(int argc, const char* const* argv);
+
+  // Precondition of these: Parse has returned nothing.
+  int Run(Session& session) const;
+  GlobalOptions global() const;
+  CollectorOptions collector() const;
+
+ private:
+  void AddGlobals();
+  void AddHelp();
+  int Help() const;
+  std::string TopHelp() const;
+  std::string UnknownCommand() const;
+
+  CLI::App app_;
+  CommandSet commands_{app_};
+  std::string collector_ = "127.0.0.1:7433", format_ = "table";
+  double timeout_seconds_ = 0;
+  bool quiet_ = false;
+  std::string help_of_;  // a command, or empty
+};
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_COMMAND_LINE_PARSER_H_

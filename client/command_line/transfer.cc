@@ -1,0 +1,76 @@
+#include "client/command_line/declarations.h"
+#include "client/commands/commands.h"
+
+namespace statcollect::client {
+
+void AddExport(CommandSet& commands) {
+  const auto [app, o] = commands.Add<ExportOptions>(
+      "export", "Exports a run as csv, parquet, tensorboard, ...",
+      "  statctl export csv base base.csv                    # one line per tensor and step\n"
+      "  statctl export json base - | gzip > base.jsonl.gz   # everything, one object per line\n"
+      "  statctl export ort base dump/base --steps 0-9       # step_<k>/<name>_forward and _backward\n"
+      "  statctl export parquet base base.parquet --sketch\n"
+      "  statctl export tensorboard base logs/base --stat l2,max\n",
+      Export);
+  app->add_option("to", o.format, "csv, json, ort, parquet or tensorboard")->required();
+  AddRunName(app, o.run);
+  app->add_option("path", o.path,
+                  "File (csv, json, parquet) or folder to make; '-': standard output (csv, json)")
+      ->required();
+  app->add_option("--ranks,--rank", o.ranks, kRankFilter);
+  app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+  app->add_option("--kinds", o.kinds,
+                  "Only tensors of these kinds, such as output,grad_output; no scalars or events");
+  app->add_flag("--sketch", o.sketches, "csv, json, parquet: include the sketches");
+  app->add_flag("--samples", o.samples, "csv, json, parquet: include the first elements, where recorded");
+  app->add_option(
+      "--stat", o.statistics,
+      "tensorboard: only these statistics (default: min, max, mean, std, l2, and nonzero counts of NaN "
+      "and infinities)");
+  app->add_flag("--overwrite", o.overwrite, "Replace what an earlier export made there");
+}
+
+void AddImport(CommandSet& commands) {
+  const auto [app, o] = commands.Add<ImportOptions>(
+      "import", "Imports another tool's dump as a run",
+      "  statctl import ort out_pt --run base\n"
+      "  statctl import ort dumps --run base --rank-pattern 'out_{rank}'     # folders out_0, out_1, ...\n"
+      "  statctl import msprobe dump_path --run npu --steps 0-9\n"
+      "  statctl import mindspore dump_path --run ms --dry-run               # reads and reports only\n"
+      "  statctl import ort out_pt --run base --if-exists replace --strict\n"
+      "  statctl import spill /scratch/statagent       # records that training jobs could not send\n"
+      "\nA bad file ends the import with its name and line; what was read before it stays stored (statctl "
+      "rm\n"
+      "removes it). --keep-going skips bad files and counts them; --strict reads everything first and\n"
+      "stores nothing if any of it is bad. Formats and mapping: docs/import-export.md.\n",
+      Import);
+  app->add_option(
+         "dump", o.format,
+         "ort (ONNX Runtime statistics), mindspore (statistic.csv), msprobe (dump.json), spill (files that "
+         "the agent left in its spill_dir)")
+      ->required();
+  app->add_option("path", o.path, "Folder of the dump")->required();
+  app->add_option("--run", o.run, "Name of the new run (spill: default as recorded)");
+  app->add_option("--rank", o.rank, "The folder's rank (default 0, or as the dump says)")
+      ->check(CLI::Range(0, 1'000'000));
+  app->add_option(
+      "--rank-pattern", o.rank_pattern,
+      "Name pattern of the ranks' folders in PATH, with {} or {rank} for the number, such as rank{}");
+  app->add_option("--world-size", o.world_size, "Number of ranks (default: the highest rank + 1)")
+      ->check(CLI::Range(1, 1'000'001));
+  app->add_option("--launch", o.launch,
+                  "Imports of single ranks that give the same text join one attempt of the run (with the "
+                  "same --world-size)");
+  app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+  app->add_option("--if-exists", o.if_exists, "If the run has data: error, replace it, append a launch to it")
+      ->check(CLI::IsMember({"error", "replace", "append"}))
+      ->capture_default_str();
+  app->add_flag("--trust-std", o.trust_std,
+                "ort: the printed std is right (first version, or run_on_cpu); otherwise it is not compared");
+  app->add_flag("--samples", o.samples, "ort: keep the printed first elements, too");
+  app->add_flag("--dry-run", o.dry_run, "Read and report, store nothing; needs no collector");
+  CLI::Option* strict = app->add_flag("--strict", o.strict, "Store nothing unless everything can be read");
+  app->add_flag("--keep-going", o.keep_going, "Skip bad files, and count them")->excludes(strict);
+}
+
+}  // namespace statcollect::client
