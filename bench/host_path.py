@@ -1,5 +1,5 @@
-"""Host time of observing in C++ and Python, in microseconds: of one tensor, one hooked module, and one module outside of the recorded steps.
-A real collector stores the records.
+"""Host time of observing in C++ and Python, in microseconds: of one tensor, one hooked module, and one module outside of the recorded steps;
+and of single calls beside a busy Python thread. A real collector stores the records.
 
     python bench/host_path.py                      # about half a minute; writes results/<date>-host-path.json
     python bench/host_path.py --rounds 5 --output /tmp/host-path.json
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import busy_thread
 import machine
 import result_files
 from collector import Collector
@@ -49,6 +50,7 @@ def main() -> int:
             *_observations(torch, agent, arguments.rounds),
             *_modules(torch, agent, arguments.rounds),
         ]
+        beside = busy_thread.rows(torch, agent, arguments.rounds, _end_step)
         statagent.close(timeout=10)
         lost = {name: n for name, n in statagent.counters().items() if name.startswith("dropped_") and n}
     if lost:
@@ -57,22 +59,35 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    path = result_files.write("host_path", {"rounds": arguments.rounds, "calls": CALLS}, facts, rows, arguments.output)
-    print(render({"rows": rows}))
+    path = result_files.write("host_path", {"rounds": arguments.rounds, "calls": CALLS}, facts, rows + beside, arguments.output)
+    print(render({"rows": rows + beside}))
     print(f"written to {path}", file=sys.stderr)
     return 0
 
 
 def render(result: dict[str, Any]) -> str:
-    """The table in README.md."""
-    return result_files.table(
-        ["microseconds a call", "median", "10 %", "90 %", "without the reduction"],
-        [
-            [row["name"], *(f"{row[key]:.2f}" for key in ("median", "low", "high")),
-             f"{row['without_reduction']:.2f}" if row.get("without_reduction") is not None else "-"]
-            for row in result["rows"]
-        ],
-    )  # fmt: skip
+    """The tables in README.md."""
+    tables = [
+        result_files.table(
+            ["microseconds a call", "median", "10 %", "90 %", "without the reduction"],
+            [
+                [row["name"], *(f"{row[key]:.2f}" for key in ("median", "low", "high")),
+                 f"{row['without_reduction']:.2f}" if row.get("without_reduction") is not None else "-"]
+                for row in result["rows"] if "beside" not in row
+            ],
+        )
+    ]  # fmt: skip
+    beside = [row for row in result["rows"] if "beside" in row]
+    if beside:
+        columns = [(where, key) for where in ("alone", "beside") for key in ("p50", "p90", "p99", "long")]
+        header = [f"{'of 1,000 over 1 ms' if key == 'long' else key} {where}" for where, key in columns]
+        tables.append(
+            result_files.table(
+                ["Python, microseconds a call, beside a busy thread", *header, "let it run"],
+                [[row["name"], *(f"{row[where][key]:.1f}" for where, key in columns), f"{row['let_run']:.0%}"] for row in beside],
+            )
+        )
+    return "\n\n".join(tables)
 
 
 def _row(name: str, microseconds: list[float], reduction: float | None = None) -> dict[str, Any]:
@@ -95,7 +110,7 @@ def _native(address: str, rounds: int) -> list[dict[str, Any]]:
     """The rows of statagent_host_bench, if it is built."""
     binary = machine.BUILD / "bin" / "statagent_host_bench"
     if not binary.is_file():
-        print(f"host_path: {binary} is missing, so there are no rows for C++; build it (scripts/build.sh)", file=sys.stderr)
+        print(f"host_path: {binary} is missing, so the C++ rows are left out; build it (scripts/build.sh)", file=sys.stderr)
         return []
     done = subprocess.run([str(binary), address, str(rounds)], capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
@@ -158,9 +173,9 @@ def _compute_calls(tensor: Any) -> Callable[[], float]:
     found, sums = _library.Statistics(), (ctypes.c_double * 16)()
 
     def compute() -> None:
-        function = library.statagent_compute
+        function = library.statagent_compute_on_held  # holds the GIL, as the empty call does
         for _ in range(CALLS):
-            function(structure, 16, 0, found, sums, None)
+            function(structure, 16, 0, None, found, sums, None)
 
     def nothing() -> None:
         function = library.statagent_steps_contains

@@ -92,17 +92,21 @@ class Statagent:
 
     def time_calls(self, steps: Callable[[], Any]) -> float:
         """Milliseconds of this thread in the library's observe calls while `steps` runs."""
-        observe, inside = self._agent.native_observe, [0.0]
+        agent, inside = self._agent, [0.0]
+        before = agent.native_observe, agent.native_observe_large
 
-        def timed(*arguments: Any) -> int:
-            started = time.thread_time()
-            code: int = observe(*arguments)
-            inside[0] += time.thread_time() - started
-            return code
+        def timed(observe: Callable[..., int]) -> Callable[..., int]:
+            def call(*arguments: Any) -> int:
+                started = time.thread_time()
+                code = observe(*arguments)
+                inside[0] += time.thread_time() - started
+                return code
 
-        self._agent.native_observe = timed
+            return call
+
+        agent.native_observe, agent.native_observe_large = map(timed, before)
         steps()
-        self._agent.native_observe = observe
+        agent.native_observe, agent.native_observe_large = before
         return 1000 * inside[0]
 
     def detach(self) -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the packages to build, run and test statcollect: system packages from apt, Python packages into .venv. Idempotent.
-# Usage: scripts/setup.sh [--for demo|cuda|test] [--check]
+# Usage: scripts/setup.sh [--for demo|cuda|release|test] [--check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,12 +8,14 @@ purpose=test
 check=0
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--for demo|cuda|test] [--check]
+Usage: scripts/setup.sh [--for demo|cuda|release|test] [--check]
 
-  --for demo   only packages for the build and the demo
-  --for cuda   also the compiler and runtime of the CUDA engine, from NVIDIA's pip packages (300 MB)
-  --for test   also packages for the tests (default)
-  --check      change nothing; list what is missing, and exit with 1 if anything is
+  --for demo     only packages for the build and the demo
+  --for cuda     also the compiler and runtime of the CUDA engine, from NVIDIA's pip packages (300 MB)
+  --for release  packages for the build and scripts/bundle.sh, with CUDA 12.8 from NVIDIA's apt repository, which must be set up;
+                 no Python packages. What is built with it runs with drivers from 525 on, with the pip packages' CUDA 13 from 580 on
+  --for test     also packages for the tests (default)
+  --check        change nothing; list what is missing, and exit with 1 if anything is
 
 System packages come from apt (root or sudo), Python packages go into .venv. If the system's python3 already imports torch,
 .venv uses that one. Otherwise torch 2.15.0 is installed, the CPU build ("torch==2.15.0+cpu") if the package index has one, else
@@ -28,7 +30,7 @@ while [ $# -gt 0 ]; do
     *) echo "setup.sh: unknown argument '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac
 done
-case "$purpose" in demo | cuda | test) ;; *) echo "setup.sh: --for takes demo, cuda or test, not '$purpose'" >&2; exit 2 ;; esac
+case "$purpose" in demo | cuda | release | test) ;; *) echo "setup.sh: --for takes demo, cuda, release or test, not '$purpose'" >&2; exit 2 ;; esac
 
 apt_packages=(
   build-essential cmake ninja-build ccache mold pkg-config git
@@ -42,6 +44,13 @@ if [ "$purpose" = test ]; then
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl)
   pip_packages+=(pytest grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
+fi
+
+# The oldest toolkit that compiles the engine. There is no nvcc of CUDA 12 on PyPI.
+cuda_apt_packages=(cuda-nvcc-12-8 cuda-cudart-dev-12-8 cuda-cccl-12-8)
+if [ "$purpose" = release ]; then
+  pip_packages=()
+  apt_packages+=(patchelf "${cuda_apt_packages[@]}")
 fi
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -65,11 +74,11 @@ for package in "${pip_packages[@]}"; do
   esac
   has_module "$module" || missing_pip+=("$package")
 done
-has_module torch && missing_torch=0 || missing_torch=1
+has_module torch || [ "$purpose" = release ] && missing_torch=0 || missing_torch=1
 # nvcc, unless the system has it. torch for CUDA brings the runtime, and nvcc must have its version.
-has_nvcc() { command -v nvcc /usr/local/cuda/bin/nvcc >/dev/null || compgen -G '.venv/lib/python3*/site-packages/nvidia/cu*/bin/nvcc' >/dev/null; }
+has_nvcc() { command -v nvcc /usr/local/cuda/bin/nvcc >/dev/null || compgen -G '/usr/local/cuda-*/bin/nvcc' >/dev/null || compgen -G '.venv/lib/python3*/site-packages/nvidia/cu*/bin/nvcc' >/dev/null; }
 missing_nvcc=0
-[ "$purpose" = demo ] || has_nvcc || missing_nvcc=1
+case "$purpose" in cuda | test) has_nvcc || missing_nvcc=1 ;; esac
 
 if [ "$check" = 1 ]; then
   [ ${#missing_apt[@]} -eq 0 ] || say "missing from apt: ${missing_apt[*]}"
@@ -92,9 +101,18 @@ if [ ${#missing_apt[@]} -gt 0 ]; then
   fi
   say "installing from apt: ${missing_apt[*]}"
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q
+  if [ "$purpose" = release ] && ! apt-cache show "${cuda_apt_packages[@]}" >/dev/null 2>&1; then
+    echo "setup.sh: install ${cuda_apt_packages[*]}: apt does not know them; expected NVIDIA's repository; set it up as" \
+      "https://docs.nvidia.com/cuda/cuda-installation-guide-linux says (package cuda-keyring), or build deploy/Containerfile.release" >&2
+    exit 1
+  fi
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing_apt[@]}"
 fi
 
+if [ "$purpose" = release ]; then
+  say "ready"
+  exit 0
+fi
 if [ ! -x "$python" ]; then
   venv_flags=()
   if python3 -c 'import torch' 2>/dev/null; then

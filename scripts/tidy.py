@@ -10,6 +10,7 @@ Exit code 1: there are findings.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -23,8 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("agent", "client", "common", "proto", "server")
-# Flags of GCC that clang does not know.
-UNKNOWN = re.compile(r"-mstringop-strategy=\S+|-Wno-tsan|-Wno-restrict|-Wno-subobject-linkage|-fno-tree-slp-vectorize")
+GCC_ONLY = ("-fno-tree-slp-vectorize", "-mstringop-strategy=vector_loop", "-Wno-tsan")  # clang refuses them
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
@@ -33,22 +33,27 @@ class Unit:
     """One compile command."""
 
     file: Path
-    directory: Path
     arguments: tuple[str, ...]
 
     def sources(self) -> list[Path]:
         """The project's files that it is made of: itself, or those of a unity build."""
         if self.file.parent.name != "units":
             return [self.file]
-        return [ROOT / name for name in INCLUDE.findall(self.file.read_text(encoding="utf-8"))]
+        return [ROOT / name for name in includes(self.file)]
+
+
+@functools.cache
+def includes(file: Path) -> list[str]:
+    """The file's quoted includes, in order."""
+    return INCLUDE.findall(file.read_text(encoding="utf-8"))
 
 
 def units(build: Path) -> list[Unit]:
     """The compile commands of the product's sources: not tests, nothing generated."""
     found = []
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        arguments = [a for a in shlex.split(entry["command"]) if not UNKNOWN.fullmatch(a)]
-        unit = Unit(Path(entry["file"]), Path(entry["directory"]), tuple(arguments))
+        arguments = shlex.split(entry["command"])
+        unit = Unit(Path(entry["file"]), tuple(arguments))
         target = Path(arguments[arguments.index("-o") + 1]).parts[0]
         if target not in PRODUCT or unit.file.suffix != ".cc":
             continue
@@ -66,7 +71,7 @@ def closure(files: list[Path]) -> set[Path]:
         if file in seen:
             continue
         seen.add(file)
-        for name in INCLUDE.findall(file.read_text(encoding="utf-8")):
+        for name in includes(file):
             todo += [path for path in (ROOT / name, ROOT / "agent/include" / name) if path.is_file()]
     return seen
 
@@ -82,7 +87,7 @@ def check(unit: Unit, build: Path, clang_tidy: str) -> str:
     """The findings; empty: none."""
     command = [clang_tidy, "--quiet", "--extra-arg=-Wthread-safety", "--extra-arg=-Wno-unknown-warning-option"]
     command += ["--extra-arg=-Wno-ignored-optimization-argument", f"--config-file={ROOT / '.clang-tidy'}", "-p", str(build)]
-    command += [f"--removed-arg={a}" for a in ("-fno-tree-slp-vectorize", "-mstringop-strategy=vector_loop", "-Wno-tsan")]
+    command += [f"--removed-arg={flag}" for flag in GCC_ONLY]
     done = subprocess.run([*command, str(unit.file)], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return ""

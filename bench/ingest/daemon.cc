@@ -58,7 +58,7 @@ Result<ProcessUse> ReadUse(pid_t pid) {
   const std::size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) {
     return Status(Code::kNotFound,
-                  "read " + folder + ": there is no such process; expected one of this machine");
+                  "read " + folder + ": found no such process; expected one on this machine");
   }
   std::istringstream fields(stat.substr(name_end + 2));
   std::string skipped;

@@ -1,4 +1,4 @@
-// The collector's process: started here or somebody else's; what it uses, read from /proc.
+// The collector's process, started here or elsewhere, and its resource use from /proc.
 #ifndef STATCOLLECT_BENCH_INGEST_DAEMON_H_
 #define STATCOLLECT_BENCH_INGEST_DAEMON_H_
 
@@ -17,7 +17,7 @@ struct ProcessUse {
   double cpu_seconds = 0;  // user and system
   std::uint64_t rss_bytes = 0, rss_peak_bytes = 0;
 };
-// Of a process of this machine; kNotFound if there is none.
+// Reads the use of a process on this machine; kNotFound if it does not exist.
 Result<ProcessUse> ReadUse(pid_t pid);
 
 // Sizes of the files of a data directory, by what they hold.

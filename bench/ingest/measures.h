@@ -1,4 +1,4 @@
-// What the subcommands say, as JSON.
+// The results of the subcommands, as JSON.
 #ifndef STATCOLLECT_BENCH_INGEST_MEASURES_H_
 #define STATCOLLECT_BENCH_INGEST_MEASURES_H_
 
@@ -13,7 +13,7 @@
 
 namespace statcollect::bench {
 
-// Of sorted values; 0 if there are none.
+// A quantile of sorted values; 0 if there are none.
 double Quantile(const std::vector<float>& sorted, double quantile);
 double Median(std::vector<double> values);
 

@@ -24,7 +24,7 @@ class Target {
 
   // Starts the daemon if one is to be started. kInvalidArgument: the flags do not say which collector.
   Status Start();
-  // Of a spawned one only; `use` may be null.
+  // Only for a process that Start has started; `use` may be null.
   Status Stop(ProcessUse* use);
 
   bool spawns() const { return !spawn_.empty(); }
@@ -34,7 +34,7 @@ class Target {
   const std::string& durability() const { return durability_; }
   // Empty without a data directory.
   StoredBytes Stored() const { return has_data_dir() ? MeasureStored(data_dir_) : StoredBytes{}; }
-  // Nothing if the process is on another machine.
+  // Empty if the process is on a different machine.
   std::optional<ProcessUse> Use() const;
   Result<v1::GetStatusResponse> GetStatus() const;
 

@@ -11,7 +11,7 @@ require_quiet() {
     if awk -v load="$load" -v max="$quiet_load_max" 'BEGIN { exit !(load + 0 <= max) }'; then return 0; fi
     if [ $SECONDS -ge $until ]; then
       echo "$who: measure on a quiet machine: found a load average of $load over the last minute; expected at most $quiet_load_max;" \
-        "stop what else runs, or pass --busy to measure all the same" >&2
+        "stop what else runs, or pass --busy to measure anyway" >&2
       return 1
     fi
     if [ $asked = 0 ]; then
