@@ -79,6 +79,24 @@ def test_the_manifest_says_what_it_needs(bundle: Path) -> None:
     assert re.search(r"^needs GLIBC \d+\.\d+ or later$", manifest, re.M)
 
 
+def test_programs_have_no_debug_information(bundle: Path) -> None:
+    for path in elf_files(bundle):
+        sections = run("/usr/bin/readelf", "-SW", path).stdout
+        assert ".symtab" not in sections, path
+        assert ".debug_info" not in sections, path
+
+
+def test_a_bundle_for_gpu_check_needs_a_build_with_cuda(tmp_path: Path) -> None:
+    if (ROOT / "build" / "release" / "tests" / "gpu_test").is_file():
+        pytest.skip("the release build has the CUDA engine")
+    done = subprocess.run(
+        [ROOT / "scripts" / "bundle.sh", "--gpu-check", "--output", str(tmp_path / "made")],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "expected a build with CUDA, tests and benchmarks" in done.stderr
+
+
 def test_refuses_to_replace_what_is_no_bundle(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("kept")
     done = subprocess.run(

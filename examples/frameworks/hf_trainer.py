@@ -2,7 +2,7 @@
 
 python examples/frameworks/hf_trainer.py --run-name trainer
 torchrun --nproc_per_node=2 examples/frameworks/hf_trainer.py --run-name trainer
-python examples/frameworks/hf_trainer.py --run-name trainer --steps 14 --output OUT --resume     # goes on where OUT ended
+python examples/frameworks/hf_trainer.py --run-name trainer --steps 14 --output OUT --resume     # continues where OUT ended
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Say(TrainerCallback):
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = tiny.parser(__doc__)
     parser.add_argument("--output", help="folder for checkpoints (default: a temporary one)")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --output")
+    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint in --output")
     options = tiny.parse(parser, arguments)
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(

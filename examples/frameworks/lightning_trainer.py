@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--package", choices=["lightning.pytorch", "pytorch_lightning"], default="lightning.pytorch")
     parser.add_argument("--devices", type=int, default=1, help="ranks, which Lightning starts by itself (default 1)")
     parser.add_argument("--save", help="file for a checkpoint at the end")
-    parser.add_argument("--resume", help="checkpoint to go on from")
+    parser.add_argument("--resume", help="checkpoint to continue from")
     options = tiny.parse(parser, arguments)
     pl = importlib.import_module(options.package)
     from statagent.integrations.lightning import StatagentCallback

@@ -1,4 +1,4 @@
-"""What the examples share: arguments, a model that trains in a second, its data, and the lines that they print."""
+"""Shared by the examples: arguments, a model that trains in a second, its data, and the lines that they print."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ constexpr float kLearningRate = 0.05f;
 using statagent::Kind;
 using statagent::Mode;
 
-// Everything that the agent is told goes through here. Without an agent it does nothing.
+// All calls of the agent are here. Without an agent it does nothing.
 class Observer {
  public:
   explicit Observer(std::unique_ptr<statagent::Agent> agent) : agent_(std::move(agent)) {}

@@ -68,8 +68,15 @@ def test_overhead_measures_the_agent_and_the_other_tool_on_one_model(tmp_path: P
 
 def test_host_path_measures_every_row_without_losing_records(tmp_path: Path) -> None:
     run("host_path.py", "--rounds", "1", "--output", str(tmp_path / "host.json"))
-    names = [row["name"] for row in result(tmp_path / "host.json")["rows"]]
+    rows = result(tmp_path / "host.json")["rows"]
+    names = [row["name"] for row in rows]
     assert [name for name in names if name.startswith("Python: observe")]
+    let_run = {row["name"]: row["let_run"] for row in rows if "beside" in row}
+    assert let_run.pop("observe, 1024 KiB") > 0
+    assert let_run == dict.fromkeys(let_run, 0) and len(let_run) == 6, "calls that hold the GIL"
+    for row in rows:
+        if "beside" in row:
+            assert all(0 < row[where]["p50"] <= row[where]["p90"] <= row[where]["p99"] for where in ("alone", "beside"))
     assert "Python: module hook, output and a hook for its gradient" in names
     assert "Python: module outside the recorded steps, forward" in names
     if (machine.BUILD / "bin" / "statagent_host_bench").is_file():
@@ -94,7 +101,7 @@ def statcollect_bench(command: str, *arguments: object, code: int = 0) -> subpro
 
 
 def stored_records(address: str, run: str) -> int:
-    """What the collector's query service counts."""
+    """The counters of the collector's query service."""
     statctl = machine.BUILD / "bin" / "statctl"
     done = subprocess.run(
         [str(statctl), "--collector", address, "--format", "json", "show", run],

@@ -34,7 +34,7 @@ if distributed.is_initialized():
 
 @dataclass
 class Trained:
-    """What one run printed: losses by rank, each with its step; the hash of the final weights and the counted records by rank."""
+    """The output of one run: losses by rank, each with its step; the hash of the final weights and the counted records by rank."""
 
     losses: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
     weights: dict[int, str] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def check_identical(collector: Collector, a: str, b: str) -> None:
 
 
 def first_difference(collector: Collector, a: str, b: str) -> tuple[int, str, str, str]:
-    """Step, stage, kind and name at which `statctl diff` sees b part from a."""
+    """Step, stage, kind and name where `statctl diff` sees b diverge from a."""
     report = collector.diff(a, b)
     assert report["verdict"] == "diverged", report
     first = report["first"]

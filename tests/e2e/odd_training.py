@@ -88,7 +88,7 @@ OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[Any, torch.Ten
 
 @dataclass
 class Plan:
-    """What a case does: the model, what happens after `watch`, and what happens in each step besides training."""
+    """A case: the model, what happens after `watch`, and what happens in each step besides training."""
 
     make: Callable[[], nn.Module]
     prepare: Callable[[nn.Module, torch.optim.Optimizer, bool], None] = lambda *_: None

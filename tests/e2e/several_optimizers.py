@@ -69,7 +69,7 @@ def gan_unlogged(fault: str) -> None:
 
 
 def gan_without_state(fault: str) -> None:
-    """Only weights show what an optimizer does: Adam's first update is the same whatever its betas are, but for rounding."""
+    """Only weights show what an optimizer does: Adam's first update is the same whatever its betas are, except for rounding."""
     gan(fault, ["output", "grad_output", "weight", "weight_grad"])
 
 

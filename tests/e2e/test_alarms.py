@@ -69,7 +69,7 @@ def eventually(condition: Callable[[], Any], seconds: float = 20) -> Any:
 
 
 class Following:
-    """A statctl that runs until it is told to stop; its lines are read as they come."""
+    """A statctl that runs until it is stopped; its lines are read as they arrive."""
 
     def __init__(self, collector: Collector, *arguments: str) -> None:
         self.lines: list[str] = []

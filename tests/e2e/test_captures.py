@@ -15,7 +15,7 @@ import numpy
 from conftest import Collector, run_command, torchrun, wait_until
 from tcp_proxy import TcpProxy
 
-# Trains until told to stop, slowly, and writes down itself what it computes: `values`/STEP.RANK.npy.
+# Trains slowly until stopped, and saves what it computes in `values`/STEP.RANK.npy.
 SCRIPT = textwrap.dedent("""
     import os, sys, time, numpy, torch, statagent
     from pathlib import Path

@@ -141,7 +141,7 @@ def test_an_imported_folder_matches_by_name_and_step(replayed: tuple[Collector, 
         assert report["verdict"] in ("identical", "within_tolerance")
         assert report["compared"]["records"] == 5 * 2 * len(EXPECTED[run])
         assert report["unmatched"] == {"only_a": [], "only_b": []}
-    # What cannot match is seen.
+    # Tensors that cannot match are reported.
     report = collector.diff("single", "annotated.imported", "--no-alignment")
     assert report["verdict"] == "diverged"
 

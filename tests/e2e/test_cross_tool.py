@@ -1,4 +1,4 @@
-"""A run of ours against a dump of ONNX Runtime's subscriber of the same model: other names, aligned by order, class and shape."""
+"""A run recorded by the agent against a dump of ONNX Runtime's subscriber of the same model: other names, aligned by order, class and shape."""
 
 from __future__ import annotations
 

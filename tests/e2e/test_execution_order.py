@@ -31,7 +31,7 @@ statagent.close(timeout=30)
 
 
 def stages(rows: list[dict[str, str]]) -> list[str]:
-    """What happened, model by model, with repetitions taken together."""
+    """The events, model by model, with repetitions merged."""
     found: list[str] = []
     for row in rows:
         what = f"{row['activation'].split('.')[0]} {row['kind']}"

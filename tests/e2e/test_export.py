@@ -1,4 +1,4 @@
-"""`statctl export` and `summary`: every format, read back by whoever else reads it."""
+"""`statctl export` and `summary`: every format, read back by the tools that use it."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_documentation_lists_every_fault() -> None:
 
 
 def test_a_run_raises_an_alarm_if_numbers_break_and_none_if_nothing_is_wrong(recorded: Collector) -> None:
-    """Of six steps: what needs more to learn from is in docs/alarms-catalogue.md."""
+    """Alarms of six steps; docs/alarms-catalogue.md has those that need more steps."""
     alarms.judged(recorded)
     for name, place in (
         ("overflow", "blocks.1.mlp.fc1"),

@@ -83,7 +83,7 @@ def test_training_resumed_from_a_checkpoint_goes_on_in_its_run(
     assert [int(step) for step, _ in runs[f"{prefix}_resumed"].losses[0]] == [step for step in range(STEPS) for _ in (0, 1)]
     (run,) = [found for found in shared_collector.json("runs")["runs"] if found["run"] == f"{prefix}_resumed"]
     assert run["attempts"] == 2, run
-    # Until the checkpoint both were fed the same; the Trainer begins the epoch anew behind it.
+    # Both got the same batches up to the checkpoint; after it the Trainer starts the epoch again.
     report = shared_collector.diff(prefix, f"{prefix}_resumed", "--steps", "0-2", "--kinds", "output,grad_output,weight_grad")
     assert report["verdict"] == "identical", report
 

@@ -69,7 +69,7 @@ def test_plain_records_have_modules_steps_and_micro_batches(
 
 
 def test_checkpointing_changes_no_record(shared_collector: Collector, plain: dict[str, Trained], tmp_path: Path) -> None:
-    """What is computed a second time is not recorded a second time, and nothing is missing."""
+    """Recomputed tensors are not recorded twice, and nothing is missing."""
 
     def content(run: str) -> set[tuple[str, ...]]:
         rows = observations(shared_collector, run, tmp_path)

@@ -44,7 +44,7 @@ def test_default_report_finds_one_percent_in_one_layer_at_a_late_step(recorded: 
 def test_noise_that_training_amplifies_parts_runs_at_the_first_updates(recorded: Collector, run: str) -> None:
     """Why noise has to be learned: without it every repeat of this model is an alarm, and the planted error is not what is found.
 
-    Half of the fused bias has no gradient but noise, which Adam turns into steps of full size. Where something else differs as well,
+    Half of the fused bias has a gradient of pure noise, which Adam turns into steps of full size. Where something else differs as well,
     the output that this bias moved is the first difference, not the bias itself."""
     first = diff(recorded, run)["first"]
     assert first["step"] <= 1 and first["activation"].endswith(("attn.qkv.bias", "attn.qkv"))

@@ -47,7 +47,7 @@ class Trained:
         return self.exported[case]
 
     def told(self, case: str) -> list[dict[str, str]]:
-        """Fields of the events not_recorded, but for that about the parameter that no model has."""
+        """Fields of the not_recorded events, except the one about the parameter that no model has."""
         events = self.collector.json("events", case)["records"]
         found = [event["fields"] for event in events if event["kind"] == "not_recorded"]
         return [fields for fields in found if "outside of the model" not in fields["reason"]]

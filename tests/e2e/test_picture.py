@@ -61,7 +61,7 @@ def base(shared_collector: Collector) -> Collector:
 
 
 def differences(collector: Collector, a: str, b: str) -> list[dict[str, Any]]:
-    """Settings that differ but for the command line, in the order of the report."""
+    """Settings that differ, except the command line, in the order of the report."""
     report = collector.json("config", a, b, codes=(0, 1))
     return [item for item in report["items"] if item["key"] != "command_line"]
 
@@ -218,7 +218,7 @@ def test_changed_modules_evaluation_and_recompilation_are_transitions(taggers: C
         found = [e for e in taggers.json("events", run)["records"] if e["kind"] == "graph_transition"]
         return [(e["step"], e["fields"]["reason"]) for e in found]
 
-    # What changed in the model is found when the step ends.
+    # Changes of the model are found when the step ends.
     eager = [(0, "first"), (2, "train_eval"), (2, "first"), (2, "train_eval"), (4, "modules")]
     assert told("tagged") == eager
     compiled = told("tagged_compiled")

@@ -1,4 +1,4 @@
-"""How a run ends: what the collector shows after an exception, and what a process says that could not deliver its records."""
+"""The end of a run: what the collector shows after an exception, and the message of a process that could not deliver its records."""
 
 from __future__ import annotations
 

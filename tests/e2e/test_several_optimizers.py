@@ -33,7 +33,7 @@ FAULTS: dict[str, tuple[int, str, str, int, int]] = {
     "actor_critic:advantage": (0, "loss", "actor_loss", 1, 0),
 }
 CASES = sorted({fault.partition(":")[0] for fault in FAULTS})
-# What is updated in a step, in this order: the module whose weights it is, and the call.
+# The updates of a step, in order: the module whose weights are updated, and the call.
 UPDATES = {
     "gan": [("dis", "0"), ("gen", "0")],
     "gan_unlogged": [("dis", "0"), ("gen", "0")],

@@ -20,7 +20,7 @@ FAMILIES = ("cnn", "gpt", "gan")
 
 @dataclass
 class Bench:
-    """What was recorded and asked once for all tests here."""
+    """Recorded and queried once for all tests here."""
 
     pairs: list[Pair]
     results: list[Result]

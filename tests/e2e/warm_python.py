@@ -21,7 +21,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-# What may differ from the environment that torch was imported with.
+# Variables that may differ from the environment in which torch was imported.
 _FREE = ("STATAGENT_", "STATCTL_", "TORCHINDUCTOR_CACHE_DIR")
 
 

@@ -1,4 +1,4 @@
-// The real daemon on a small disk that somebody else fills, three times.
+// The real daemon on a small disk that another program fills, three times.
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -113,7 +113,7 @@ class DiskFullTest : public ::testing::TestWithParam<Subject> {
     }
     return true;
   }
-  // What a new agent is told.
+  // What a new agent gets as an answer.
   grpc::Status SayHello() {
     SessionInfo info;
     info.run = "another";

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/stats/cuda/engine.h"
+#include "agent/stats/exponent_of.h"
 #include "tests/agent/stats/cuda/emulation.h"
 #include "tests/agent/stats/test_tensor.h"
 
@@ -421,6 +422,57 @@ TEST(GpuCompute, WaitsForItsOwnResult) {
   ASSERT_TRUE(computed.ok()) << computed.message();
   EXPECT_TRUE(answer.stats == Emulate(tensor.View(), 32).stats);
   EXPECT_EQ(answer.sample_count, 8u);
+}
+
+// The limit of shared memory is the process's: each engine needs its own width beside the other's.
+TEST(GpuEngine, SketchesOfAnyWidthInAnyOrderBesideAnAgents) {
+  NEEDS_A_GPU();
+  std::mt19937_64 random(1);
+  const TestTensor tensor = RandomNumbers(DType::kF32, {100'000}, random);
+  const OnDevice on_device(tensor);
+  const TensorStats expected = Emulate(tensor.View(), 16).stats;
+  CudaEngine agent({.sketch = 64, .records = 8}, MakeCudaApi());
+  ASSERT_TRUE(agent.Open(0).ok());
+  for (const std::uint32_t sketch : {64u, 16u, 64u, 0u, 32u, 64u}) {
+    TensorStats stats;
+    std::vector<double> sums(sketch);
+    const Status status = ComputeCuda(on_device.View(), 0, nullptr, {&stats, sums, {}, nullptr}, seconds(10));
+    ASSERT_TRUE(status.ok()) << sketch << ": " << status.message();
+    EXPECT_EQ(stats, expected) << sketch;
+    Answer answer;
+    ASSERT_TRUE(agent.Enqueue(on_device.View(), 0, nullptr, answer.To(64), &answer).ok()) << sketch;
+    const auto end = std::chrono::steady_clock::now() + seconds(10);
+    while (!answer.done && std::chrono::steady_clock::now() < end) {
+      (void)agent.Poll(std::chrono::steady_clock::now(), [](void* cookie, const Status& ended) {
+        static_cast<Answer*>(cookie)->status = ended;
+        static_cast<Answer*>(cookie)->done = true;
+      });
+    }
+    EXPECT_TRUE(answer.done && answer.status.ok()) << sketch;
+    EXPECT_EQ(answer.stats, expected) << sketch;
+  }
+}
+
+// Needs two GPUs: this thread's device stays what it was, and results are right.
+TEST(GpuEngine, AThreadOfAnotherDeviceKeepsIt) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2)
+    GTEST_SKIP() << "fewer than two CUDA devices here";
+  std::mt19937_64 random(1);
+  const TestTensor tensor = RandomNumbers(DType::kF32, {100'000}, random);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  const OnDevice on_device(tensor);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  std::thread([&] {
+    TensorStats stats;
+    std::vector<double> sums(16);
+    const Status status = ComputeCuda(on_device.View(), 1, nullptr, {&stats, sums, {}, nullptr}, seconds(10));
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(stats, Emulate(tensor.View(), 16).stats);
+    int device = -1;
+    EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+    EXPECT_EQ(device, 0);
+  }).join();
 }
 
 }  // namespace

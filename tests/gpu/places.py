@@ -1,4 +1,4 @@
-"""Where things lie, in the source tree and in a bundle (scripts/bundle.sh) alike."""
+"""Paths in the source tree and in a bundle (scripts/bundle.sh)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 class Noted:
-    """What the observers use of an agent: keeps what they tell it. Anything that is refused fails the test."""
+    """The part of an agent that observers use; keeps what they record. Anything that is refused fails the test."""
 
     def __init__(self) -> None:
         self.wanted, self.closed, self.micro_batch, self.backward_seen, self.step = True, False, 0, False, 0

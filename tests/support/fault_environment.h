@@ -15,7 +15,7 @@ inline std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) 
   return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 0);
 }
 
-// STATCOLLECT_FAULT_SEED repeats a run; otherwise each run is another one.
+// STATCOLLECT_FAULT_SEED repeats a run; otherwise every run is different.
 inline std::uint64_t FaultSeed() {
   static const std::uint64_t seed = [] {
     const std::uint64_t chosen = FromEnvironment("STATCOLLECT_FAULT_SEED", std::random_device()());

@@ -1,5 +1,5 @@
-// A disk in memory under RocksDB that loses what was not synced when the power is cut, fails where it is told
-// to, runs full, and flips bits. One directory level; FORMAT and the lock of a store are not on it.
+// A disk in memory under RocksDB that loses unsynced data when the power is cut, fails at chosen points, runs
+// full, and flips bits. One directory level; FORMAT and the lock of a store are not on it.
 #ifndef STATCOLLECT_TESTS_SUPPORT_SIMULATED_DISK_H_
 #define STATCOLLECT_TESTS_SUPPORT_SIMULATED_DISK_H_
 

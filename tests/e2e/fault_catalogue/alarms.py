@@ -65,7 +65,7 @@ def _text(event: dict[str, Any]) -> str:
 
 
 def alarms_of(collector: Collector, run: str) -> list[dict[str, Any]]:
-    """What the collector's rules raised in a run."""
+    """The alarms that the collector raised in a run."""
     events = collector.json("events", run)["records"]
     return sorted((e for e in events if e["fields"].get("severity") == "alarm"), key=lambda e: (e["step"], e["kind"], e["rank"]))
 
@@ -103,7 +103,7 @@ Rows = dict[str, list[str]]  # by run: what was raised on one rank, and on two
 
 
 def rows_of(raised: list[Raised]) -> Rows:
-    """Of a fault that one rank cannot show: NEEDS_TWO."""
+    """The entries of each fault by number of ranks; NEEDS_TWO if a single rank cannot show the fault."""
     found: Rows = {}
     for each in raised:
         found.setdefault(each.name, [NEEDS_TWO, "-"])[WORLDS.index(each.world)] = each.text()

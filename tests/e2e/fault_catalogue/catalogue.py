@@ -50,7 +50,7 @@ def short_selection() -> tuple[list[str], list[str]]:
 
 @dataclass
 class Repeat:
-    """What diff says of a clean run: the verdict, and the largest distance of any record to the baseline's."""
+    """diff's answer for a clean run: the verdict, and the largest distance of any record from the baseline's."""
 
     clean: Clean
     world: int
@@ -71,7 +71,7 @@ def ask_clean(collector: Collector, clean: Clean, world: int) -> Repeat:
 
 @dataclass
 class Calibrated:
-    """What diff says of a run by default, and with the noise of repeats; `times_noise` of the second answer."""
+    """diff's answers for a run by default and with the noise of repeats; `times_noise` of the second answer."""
 
     clean: Clean
     default: dict[str, Any] | None

@@ -1,4 +1,4 @@
-"""What `statctl diff` says of a recorded fault, held against what is expected."""
+"""Checks `statctl diff`'s answer for a recorded fault against the expected one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fault is: a change to the baseline, and where a tester expects `statctl diff` to find it."""
+"""A fault: a change to the baseline, and where a tester expects `statctl diff` to find it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where the first divergence must be, and what else the report must say about it."""
+    """The expected place of the first divergence, and what else the report must say about it."""
 
     step: int
     stage: str

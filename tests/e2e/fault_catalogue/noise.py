@@ -58,12 +58,12 @@ def rate_off_by_one_percent(training: Training) -> None:
     training.at(LATE, scale)
 
 
-# What the noise is learned from.
+# The runs from which the noise is learned.
 _enter("noise_summed_in_2_parts", CLEAN["summed_in_2_parts"].change, summed_in_2_parts)
 _enter("noise_summed_backwards", CLEAN["summed_backwards"].change, summed_backwards)
 LEARNED = ("noise_summed_in_2_parts", "noise_summed_backwards")
 
-# What is then asked about: name -> first place, None: no alarm.
+# The runs that are then compared: name -> first place, None: no alarm.
 _enter("noise_summed_in_4_parts", CLEAN["summed_in_4_parts"].change, other_sums)
 _enter("noise_two_threads", CLEAN["two_threads"].change, two_threads)
 _enter("output_off_by_one_percent", "output of one layer times 1.01 from step 7", other_sums, output_off_by_one_percent)
@@ -90,5 +90,5 @@ _enter("plain_summed_in_2_parts", CLEAN["summed_in_2_parts"].change, summed_in_2
 
 
 def names() -> list[str]:
-    """What to record, on one rank."""
+    """The runs to record, on one rank."""
     return [f"base-{BASE}", "base-plain_longer", *NOISE]

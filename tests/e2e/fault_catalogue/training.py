@@ -25,7 +25,7 @@ NO_DECAY = ("bias", "ln1.weight", "ln2.weight", "ln_f.weight")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a run trains with; a fault may change it, and so may a baseline."""
+    """The settings of a training; a fault or a baseline may change them."""
 
     sizes: Sizes = field(default_factory=Sizes)
     steps: int = STEPS

@@ -9,12 +9,12 @@ import random
 from typing import Any
 
 DTYPES = ["f32", "f32", "f32", "bf16", "f16", "f64", "f8e4m3", "i64", "bool", "c64"]
-LOSSES = ["loss", "train/loss", "eval_Loss", "lr"]  # the last is none
+LOSSES = ["loss", "train/loss", "eval_Loss", "lr"]  # the last is not a loss
 LOSSES_OF_MODELS = ["Gen/loss", "g.loss", "loss", "loss_dis_loss", "misdis_loss"]  # by models of several_optimizers, or nearly
 
 
 def model_of(rng: random.Random) -> list[dict[str, Any]]:
-    """What a step of one rank records, in order of execution."""
+    """The records of one step of one rank, in order of execution."""
     records: list[dict[str, Any]] = []
 
     def add(name: str, kind: str, **more: Any) -> None:
@@ -137,7 +137,7 @@ def one_run(rng: random.Random) -> list[dict[str, Any]]:
     ranks = rng.choice([1, 1, 2, 3])
     steps = [step for step in range(rng.randint(1, 5)) if rng.random() < 0.9] or [3]
     names = LOSSES_OF_MODELS if several else LOSSES
-    losses = sorted(rng.sample(names, rng.randint(0, 2)))  # as they are listed: their order is told nowhere else
+    losses = sorted(rng.sample(names, rng.randint(0, 2)))  # in the listed order, because nothing else gives their order
     records: list[dict[str, Any]] = []
     for step in steps:
         for rank in range(ranks):
@@ -321,7 +321,7 @@ def make_pair(seed: int, name_a: str, name_b: str) -> list[dict[str, Any]]:
     for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
         before = copy.deepcopy(b)
         rng.choice(PLANTS)(rng, b)
-        b = b or before  # a run without anything is none
+        b = b or before  # a run without records would not exist
     if rng.random() < 0.05:
         b = one_run(rng)  # has little or nothing to do with A
     if rng.random() < 0.3:
@@ -330,7 +330,7 @@ def make_pair(seed: int, name_a: str, name_b: str) -> list[dict[str, Any]]:
         a, b = b, a
     relaunched = rng.random() < 0.5
     if relaunched:
-        # What is said of weights as loaded depends on where launches began, which no export shows.
+        # The answer about loaded weights depends on where launches began, which no export shows.
         a, b = ([r for r in records if r.get("mode") != "init"] or records for records in (a, b))
     return launches(rng, name_a, a, b, relaunched) + launches(rng, name_b, b, a, relaunched)
 
@@ -340,7 +340,7 @@ def noise_size(seed: int) -> float:
 
 
 def noisy(rng: random.Random, records: list[dict[str, Any]], size: float) -> list[dict[str, Any]]:
-    """The same with about half of all numbers off by about `size` of themselves."""
+    """The same with about half of all numbers changed by a relative `size`."""
     records = copy.deepcopy(records)
     for record in records:
         for field in record.keys() & {"values", "value"}:
@@ -351,7 +351,7 @@ def noisy(rng: random.Random, records: list[dict[str, Any]], size: float) -> lis
 
 
 def make_repeats(seed: int, names: list[str]) -> list[dict[str, Any]]:
-    """Runs that repeat run A of the seed, but for a little noise in some of its tensors and losses."""
+    """Repeats of the seed's run A with a little noise in some of its tensors and losses."""
     repeats = []
     for name in names:
         rng = random.Random(f"repeat {seed} {name}")

@@ -1,4 +1,4 @@
-"""What `statctl diff` must answer, worked out from two exported CSV files the slow and plain way (docs/divergence.md).
+"""Computes from two exported CSV files what `statctl diff` must answer, in the slow and plain way (docs/divergence.md).
 
 Knows nothing of the collector: two lists of observations, as `statctl export csv --sketch` writes them, and two of losses,
 as `statctl scalars` does. Repeats of run A, for `--noise`, are given the same way.
@@ -212,7 +212,7 @@ def is_of_training(record: Record) -> bool:
 
 
 class Course:
-    """Of one rank's step: what lies between which updates, and in which pass."""
+    """Segments and passes of one step of one rank: which records lie between which updates, and in which pass."""
 
     def __init__(self, records: list[Record]) -> None:
         self.records = records
@@ -262,7 +262,7 @@ class Course:
         return bool(forward) and record.order < forward[0].order
 
     def spot_of_loss(self, name: str, micro_batch: int) -> Spot:
-        """Of the segments with a forward pass the last; if it is named after a model, the last that updates that one."""
+        """The last segment with a forward pass; if the loss is named after a model, the last that updates this model."""
         if not self.several:
             return 0, micro_batch
         segments = sorted({segment for segment, _ in self.spots.values() if self.forward(segment)})

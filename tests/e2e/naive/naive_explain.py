@@ -81,7 +81,7 @@ def quantised(difference: float, unit: float) -> float:
 
 @dataclass
 class Output:
-    """Of a module, as an input of what runs after it."""
+    """A module as an input of the modules that run after it."""
 
     module: str
     distance: float
@@ -91,7 +91,7 @@ class Output:
 
 @dataclass
 class Memory:
-    """What a rank carries from step to step."""
+    """A rank's state from step to step."""
 
     weights: dict[str, Pair] = field(default_factory=dict)  # the last seen, by name
     states: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)  # distance and norm

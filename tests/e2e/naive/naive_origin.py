@@ -1,4 +1,4 @@
-"""Which of one step's divergences are origins, by the table in docs/divergence.md ("Origin or propagated"), word for word."""
+"""Finds the origins among one step's divergences, by the table in docs/divergence.md ("Origin or propagated")."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 Identity = tuple[str, str, str, int, int, str]  # name, kind, output path, micro-batch, call, mode
-# What a rank compared in its forward passes, in A's order, and whether its values diverged.
+# The tensors that a rank compared in its forward passes, in A's order, and whether their values diverged.
 Trace = Sequence[tuple[Identity, bool]]
 
 
 @dataclass(frozen=True)
 class Diverged:
-    """What the table asks of a row. `structural`: missing, or moved without another value."""
+    """The properties of a row that the table uses. `structural`: missing, or moved with the same values."""
 
     rank: int
     stage: str

@@ -1,4 +1,4 @@
-"""Which difference `statctl diff` must name as the root, worked out the slow and plain way (docs/verdict.md).
+"""Computes the root that `statctl diff` must name, in the slow and plain way (docs/verdict.md).
 
 Takes what naive_diff takes: two runs as `statctl export csv --sketch` writes them. It judges the steps that diff chooses:
 on each rank the first four that differ, those in which a distance rose most, and the first with another recorded setting
@@ -67,7 +67,7 @@ def is_judged(pair: Pair) -> bool:
 
 
 class Finder:
-    """Of one rank. Remembers the ratios of each tensor in the steps before."""
+    """The jumps of one rank. Remembers the ratios of each tensor in earlier steps."""
 
     def __init__(self, identical_steps: int) -> None:
         self.identical_steps = identical_steps
@@ -351,7 +351,7 @@ def is_loaded_later(row: Row, a: Run, b: Run) -> bool:
 
 
 def is_known(a: Run, b: Run, answer: Answer) -> bool:
-    """Whether rounding can be told from anything else: from statistics alone it cannot."""
+    """Whether rounding can be distinguished from other differences; with statistics alone it cannot."""
     measured = {measured_by(row, a, b) for row in (answer.rows[0] if answer.rows else None, answer.first_bitwise)}
     return "sketch" in measured or "statistics" not in measured
 

@@ -45,7 +45,7 @@ def forget_unfinished(collector: Collector, recorded: set[str]) -> None:
 
 
 def kept_pairs(planned: list[pairs.Pair], recorded: set[str]) -> list[pairs.Pair]:
-    """Those of which everything was recorded that is needed to judge them."""
+    """The pairs whose runs were all recorded."""
     needed = [{pair.run_a, pair.run_b, *([effects.alone_of(pair)] if pair.bug else [])} for pair in planned]
     return [pair for pair, names in zip(planned, needed) if names <= recorded]
 

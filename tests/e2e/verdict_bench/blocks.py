@@ -1,4 +1,4 @@
-"""What several families are built from. Attributes that are plain numbers are what bugs change."""
+"""Building blocks of several families. Bugs change the attributes that are plain numbers."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def rope_base(path: str) -> Bug:
 
 
 def mask_leak(path: str) -> Bug:
-    """What the causal mask hides gets a weight of `size`."""
+    """Positions hidden by the causal mask get a weight of `size`."""
     return attribute(path, "leak", shown=_before_projection(path), add=1.0)
 
 
@@ -227,7 +227,7 @@ def label_smoothing(last: str) -> Bug:
 
 
 def loss_factor(last: str, step: int) -> Bug:
-    """What is differentiated is the logged loss times 1 + size."""
+    """The backward pass starts from the logged loss times 1 + size."""
 
     def plant(training: Training, size: float) -> None:
         training.loss_factor = lambda: 1 + size if training.step >= step else 1.0
@@ -307,7 +307,7 @@ def learning_rate(step: int, optimizer: str = "") -> Bug:
 
 
 def late(bugs: Sequence[Bug], step: int) -> list[Bug]:
-    """Those that can begin later, doing so, under names of their own."""
+    """The bugs that can begin at a later step, beginning there, under their own names."""
     moved = [bug.later(step) for bug in bugs if bug.later is not None]
     return [replace(bug, name=f"{bug.name}_at{step}", later=None) for bug in moved]
 

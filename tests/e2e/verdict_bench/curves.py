@@ -75,7 +75,7 @@ def counted(results: Sequence[Result], half: str, test: Test) -> dict[int, tuple
 
 
 def edge(times: float) -> float:
-    """Where so many times rounding is drawn, to scale; the lowest and the highest bin end 0.5 and 1 decade beyond their inner edge."""
+    """The x position of a multiple of rounding; the lowest and the highest bin end 0.5 and 1 decade beyond their inner edge."""
     low, high = math.log10(BUCKETS[2]) - 0.5, math.log10(BUCKETS[-1]) + 1
     at = min(max(math.log10(times) if 0 < times < math.inf else times, low), high) if times else low
     return LEFT + (RIGHT - LEFT) * (at - low) / (high - low)

@@ -1,4 +1,4 @@
-"""How large a planted bug is beside rounding: its distance where it acts, over that of the legal change at the same place."""
+"""The size of a planted bug: its distance where it acts, divided by the distance of the legal change at the same place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def matches(row: Row, expected: dict[str, Any]) -> bool:
 
 
 class Distances:
-    """What differs by a bit between two runs in one step, asked once."""
+    """The records whose bits differ between two runs in one step, queried once."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector

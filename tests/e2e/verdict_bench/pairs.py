@@ -1,4 +1,4 @@
-"""Which runs are recorded and which pairs of them are compared."""
+"""Selects the runs to record and the pairs to compare."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def between(one: str, other: str, like: Pair) -> Pair:
 
 
 def jobs_of(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
-    """What has to be recorded for them, each run once, baselines first."""
+    """The runs to record for these pairs, each once, baselines first."""
     jobs: dict[str, dict[str, Any]] = {}
     for pair in pairs:
         if "~" in pair.legal:

@@ -53,7 +53,7 @@ def is_exact(row: Row | None, pair: Pair) -> bool:
 
 
 def judge(pair: Pair, report: Row, seconds: float) -> Result:
-    """Whatever this build cannot tell yet counts as not told; without roots at all the first difference stands in for them."""
+    """What this build cannot report counts as not reported; without roots, the first difference stands in for them."""
     root, first, verdict = report.get("root"), report.get("first"), report["verdict"]
     diverged = verdict == "diverged"
     cause = (root or {}).get("cause") or {}
