@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,8 +31,23 @@ inline constexpr std::size_t kExponentsMax = kExponentHighest - kExponentLowest 
 // Random 128-bit id of one agent process's stream.
 using SessionId = std::array<std::uint8_t, 16>;
 
-// Layout of a tensor's records, interned per session (ids from 0, dense): shape, dtype and, for records of
-// other tools, the statistics that they lack.
+// Where the elements of a rank's tensor lie in the logical tensor that several ranks hold together.
+struct Placement {
+  std::vector<std::int64_t> global_shape;  // elements per dimension of the logical tensor; empty: 0-d
+  // Boxes in it: offset, then size, in each dimension. Several boxes are equal but in one dimension, along which
+  // they follow each other in the rank's tensor. Ranks with the same boxes hold replicas.
+  std::vector<std::int64_t> boxes;
+  // Or ranges of the flattened logical tensor: start and stop of each, in the order of the rank's tensor.
+  std::vector<std::int64_t> ranges;
+  bool partial = false;  // a sum that is still to be reduced over the ranks with the same place
+  // The batch is cut over `pieces` data-parallel ranks or micro-batches in an order that is not known. The global
+  // shape is then that of this piece, the piece-th of them. Pieces add up but for hash and sketch.
+  std::uint32_t piece = 0, pieces = 1;
+  bool operator==(const Placement&) const = default;
+};
+
+// Layout of a tensor's records, interned per session (ids from 0, dense): shape, dtype, place in a logical
+// tensor and, for records of other tools, the statistics that they lack.
 struct Layout {
   std::uint32_t id = 0;
   DType dtype = DType::kUnspecified;
@@ -39,6 +55,8 @@ struct Layout {
   std::uint32_t absent = 0;     // BitOf(Statistic) of statistics that were not recorded; their numbers are 0
   std::uint32_t untrusted = 0;  // of statistics that are shown but never compared; disjoint from `absent`
   HashKind hash_kind = HashKind::kContent3;
+  // Absent: the whole tensor if the launch has one rank, otherwise not known.
+  std::optional<Placement> placement;
   bool operator==(const Layout&) const = default;
   bool Has(Statistic statistic) const { return (absent & BitOf(statistic)) == 0; }
   bool Trusts(Statistic statistic) const { return ((absent | untrusted) & BitOf(statistic)) == 0; }
