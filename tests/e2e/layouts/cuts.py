@@ -1,0 +1,266 @@
+"""The layouts: how each cuts the model over its ranks, and how it makes a training step."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from . import by_hand
+from .model import Gpt, Size, loss_of
+
+BUGS = (
+    "norm_gradient",
+    "bias_on_every_rank",
+    "qkv_interleaved",
+    "vocabulary_offset",
+    "dropout_seed",
+    "divided_twice",
+    "tied_on_one_stage",
+)
+
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # this rank's inputs and targets -> loss, with the gradients made
+
+
+@dataclass
+class Job:
+    """A model that is cut, on one rank."""
+
+    watched: nn.Module
+    parameters: list[nn.Parameter]
+    step: Step
+    layouts: dict[str, Any] | None = None  # for watch
+
+
+@dataclass(frozen=True)
+class Layout:
+    """ranks: of the launch; data: of these, how many have a part of the batch of their own; micro_batches: of each, in a step."""
+
+    cut: Callable[[Gpt, Size, Layout], Job]
+    ranks: int = 1
+    data: int = 1
+    micro_batches: int = 1
+    bug: str | None = None  # one of BUGS
+
+    def part_of(self, batch: torch.Tensor, rank: int) -> torch.Tensor:
+        """The sequences of a rank, in the order in which a DistributedSampler deals them."""
+        return batch[rank * self.data // self.ranks :: self.data]
+
+
+def _accumulate(model: nn.Module, micro_batches: int) -> Step:
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(())
+        for x, y in zip(inputs.chunk(micro_batches), targets.chunk(micro_batches)):
+            loss = loss_of(model(x), y) / micro_batches
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    return step
+
+
+def plain(model: Gpt, size: Size, layout: Layout) -> Job:
+    return Job(model, list(model.parameters()), _accumulate(model, layout.micro_batches))
+
+
+def ddp(model: Gpt, size: Size, layout: Layout) -> Job:
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    step = _accumulate(wrapped, layout.micro_batches)
+    return Job(wrapped, list(wrapped.parameters()), _then(step, wrapped, _divide) if layout.bug == "divided_twice" else step)
+
+
+def _then(step: Step, model: nn.Module, after: Callable[[nn.Module], None]) -> Step:
+    def both(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = step(inputs, targets)
+        after(model)
+        return loss
+
+    return both
+
+
+def _divide(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= distributed.get_world_size()
+
+
+def zero1(model: Gpt, size: Size, layout: Layout) -> Job:
+    return ddp(model, size, layout)  # the optimizer is what is cut: train.py
+
+
+def fsdp1(model: Gpt, size: Size, layout: Layout) -> Job:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    from .model import Block
+
+    wrapped = FullyShardedDataParallel(
+        model, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu"), use_orig_params=True
+    )
+    return Job(wrapped, list(wrapped.parameters()), _accumulate(wrapped, layout.micro_batches))
+
+
+def fsdp2(model: Gpt, size: Size, layout: Layout) -> Job:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (layout.ranks,), mesh_dim_names=("dp",))
+    for block in model.blocks.values():
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return Job(model, list(model.parameters()), _accumulate(model, layout.micro_batches))
+
+
+# --- tensor parallel, by torch's own styles
+
+
+def tensor_parallel(model: Gpt, size: Size, layout: Layout) -> Job:
+    _cut_tensors(model, init_device_mesh("cpu", (layout.ranks,), mesh_dim_names=("tp",)), sequence=False)
+    return plain(model, size, layout)
+
+
+def sequence_parallel(model: Gpt, size: Size, layout: Layout) -> Job:
+    _cut_tensors(model, init_device_mesh("cpu", (layout.ranks,), mesh_dim_names=("tp",)), sequence=True)
+    return plain(model, size, layout)
+
+
+def data_and_tensor(model: Gpt, size: Size, layout: Layout) -> Job:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (layout.data, layout.ranks // layout.data), mesh_dim_names=("dp", "tp"))
+    _cut_tensors(model, mesh["tp"], sequence=False)
+    for block in model.blocks.values():
+        fully_shard(block, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    return plain(model, size, layout)
+
+
+def _cut_tensors(model: Gpt, mesh: DeviceMesh, sequence: bool) -> None:
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        ParallelStyle,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )  # fmt: skip
+
+    between: Any = Shard(1) if sequence else Replicate()
+    plan: dict[str, ParallelStyle] = {
+        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+        "blocks.*.attn.qkv": ColwiseParallel(),
+        "blocks.*.attn.wo": RowwiseParallel(output_layouts=between),
+        "blocks.*.mlp.fc1": ColwiseParallel(),
+        "blocks.*.mlp.fc2": RowwiseParallel(output_layouts=between),
+        "head": ColwiseParallel(input_layouts=between, output_layouts=Replicate()),
+    }
+    if sequence:
+        plan["positions"] = _SplitRows()
+        plan |= dict.fromkeys(("blocks.*.ln1", "blocks.*.ln2", "norm"), SequenceParallel())
+        plan |= dict.fromkeys(
+            ("blocks.*.attn", "blocks.*.mlp"), PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
+        )
+        plan["blocks.*.attn.qkv"] = ColwiseParallel(input_layouts=Replicate())
+    for name, module in model.named_modules():
+        style = next((style for pattern, style in plan.items() if fnmatch.fnmatch(name, pattern)), None)
+        if style is not None:
+            parallelize_module(module, mesh, style)
+
+
+def _SplitRows() -> Any:  # noqa: N802 (makes a style, like the classes beside it)
+    """The table of positions is the same on all ranks; each takes the rows of its part of the sequence."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import RowwiseParallel
+
+    return RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0))
+
+
+# --- tensor parallel by hand
+
+
+def megatron(model: Gpt, size: Size, layout: Layout) -> Job:
+    return _by_hand(model, size, layout, sequence=False)
+
+
+def megatron_sequence(model: Gpt, size: Size, layout: Layout) -> Job:
+    return _by_hand(model, size, layout, sequence=True)
+
+
+def _by_hand(model: Gpt, size: Size, layout: Layout, sequence: bool) -> Job:
+    to_sum = by_hand.cut(model, size, sequence, layout.bug)
+
+    def reduce(_: nn.Module) -> None:
+        for parameter in to_sum:
+            distributed.all_reduce(parameter.grad)
+
+    return Job(model, list(model.parameters()), _then(_accumulate(model, layout.micro_batches), model, reduce))
+
+
+# --- pipeline
+
+
+def pipeline(model: Gpt, size: Size, layout: Layout) -> Job:
+    """Two stages, each with half of the blocks; one forward, one backward."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank, stages = distributed.get_rank(), layout.ranks
+    keep_stage(model, rank, stages)
+    stage = PipelineStage(model, rank, stages, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, layout.micro_batches, loss_fn=loss_of)
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        losses: list[torch.Tensor] = []
+        if rank == 0:
+            schedule.step(inputs)
+        elif rank == stages - 1:
+            schedule.step(target=targets, losses=losses)
+        else:
+            schedule.step()
+        if size.tied and layout.bug != "tied_on_one_stage":
+            _sum_tied(model, rank, stages)
+        return torch.stack(losses).mean().detach() if losses else torch.full((), float("nan"))
+
+    return Job(model, list(model.parameters()), step)
+
+
+def _sum_tied(model: Gpt, rank: int, stages: int) -> None:
+    """The first and the last stage hold the same table; its gradient is the sum of both."""
+    weight = model.tokens.weight if rank == 0 else model.head.weight if rank == stages - 1 else None
+    if weight is not None:
+        distributed.all_reduce(weight.grad)  # of two stages
+
+
+def keep_stage(model: Gpt, stage: int, stages: int) -> None:
+    """Removes what other stages hold. The names stay those of the whole model."""
+    names = list(model.blocks)
+    first, last = len(names) * stage // stages, len(names) * (stage + 1) // stages
+    for name in [*names[:first], *names[last:]]:
+        del model.blocks[name]
+    if stage > 0:
+        model.tokens = model.positions = None
+    if stage < stages - 1:
+        model.norm = model.head = None
+    elif model.head is not None:
+        model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+
+
+LAYOUTS: dict[str, Layout] = {
+    "plain": Layout(plain),
+    "accumulate": Layout(plain, micro_batches=2),
+    "ddp2": Layout(ddp, ranks=2, data=2),
+    "ddp4": Layout(ddp, ranks=4, data=4),
+    "zero1": Layout(zero1, ranks=2, data=2),
+    "fsdp1": Layout(fsdp1, ranks=2, data=2),
+    "fsdp2": Layout(fsdp2, ranks=2, data=2),
+    "tp2": Layout(tensor_parallel, ranks=2),
+    "tp2_sp": Layout(sequence_parallel, ranks=2),
+    "dp2_tp2": Layout(data_and_tensor, ranks=4, data=2),
+    "megatron2": Layout(megatron, ranks=2),
+    "megatron2_sp": Layout(megatron_sequence, ranks=2),
+    "pp2": Layout(pipeline, ranks=2, micro_batches=4),
+}

@@ -1,0 +1,114 @@
+"""What `statctl diff` says about runs of different layouts, as tables in Markdown."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from conftest import Collector
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One diff, with the seconds that it took."""
+
+    report: dict[str, Any]
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        if self.report["verdict"] == "within_tolerance" and self.report.get("explained") == "rounding":
+            return "rounding"
+        return str(self.report["verdict"])
+
+    @property
+    def largest(self) -> float:
+        """The largest distance of a pair of tensors."""
+        points = (self.report.get("growth") or {}).get("points") or []
+        return max((float(point.get("distance_max") or 0) for point in points), default=0.0)
+
+    @property
+    def root(self) -> dict[str, Any] | None:
+        return self.report.get("root") or self.report.get("first")
+
+
+def ask(collector: Collector, a: str, b: str) -> Answer:
+    begun = time.monotonic()
+    report = collector.diff(a, b)
+    return Answer(report, time.monotonic() - begun)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake in `layout`, and where it acts first: step 0, and any of these (kind, name)."""
+
+    name: str
+    layout: str
+    tensors: tuple[tuple[str, str], ...]
+    size: tuple[tuple[str, Any], ...] = ()
+    text: str = ""
+
+    @property
+    def run(self) -> str:
+        return f"{self.layout}-{self.name}"
+
+    @property
+    def reference(self) -> str:
+        """The clean run of one rank with which it is compared."""
+        return "-".join(["plain", *(key for key, _ in self.size)])
+
+    def found(self, answer: Answer) -> bool:
+        root = answer.root
+        return root is not None and root["step"] == 0 and (root["kind"], root["activation"]) in self.tensors
+
+
+BUGS = [
+    Bug(
+        "norm_gradient", "megatron2_sp", tuple(("weight_grad", f"norm.{p}") for p in ("weight", "bias")),
+        text="the gradient of a LayerNorm is not summed over the parts of the sequence",
+    ),
+    Bug("bias_on_every_rank", "megatron2", (("output", "blocks.0.attn.wo"),), text="a bias is added on every rank, before the sum"),
+    Bug(
+        "qkv_interleaved", "megatron2", tuple(("weight", f"blocks.0.attn.qkv.{p}") for p in ("weight", "bias")),
+        text="the rows of q, k and v are taken in another order when the weights are cut",
+    ),
+    Bug("vocabulary_offset", "megatron2", (("output", "tokens"),), text="a rank's first row of the vocabulary is one too low"),
+    Bug(
+        "dropout_seed", "megatron2", (("output", "blocks.0.mlp.drop"),), size=(("dropout", 0.1),),
+        text="all ranks draw the same mask for different features",
+    ),
+    Bug(
+        "divided_twice", "ddp2", (("weight_grad", "head.weight"),),
+        text="gradients that are means over the ranks already are divided by their number again",
+    ),
+    Bug(
+        "tied_on_one_stage", "pp2", (("weight_grad", "tokens.weight"), ("weight_grad", "head.weight")), size=(("tied", True),),
+        text="the first and the last stage share a table and do not sum its gradients",
+    ),
+]  # fmt: skip
+
+
+def pairs_table(answers: dict[tuple[str, str], Answer], names: list[str]) -> str:
+    """Cells: verdict, largest distance, seconds."""
+    lines = ["| | " + " | ".join(names[1:]) + " |", "|---|" + "---|" * (len(names) - 1)]
+    for i, a in enumerate(names[:-1]):
+        cells = [_cell(answers[a, b]) if j > i else "" for j, b in enumerate(names) if j > 0]
+        lines.append(f"| **{a}** | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(answer: Answer) -> str:
+    distance = "" if answer.largest == 0 else f" {answer.largest:.0e}"
+    return f"{answer.verdict}{distance}, {answer.seconds:.2f} s"
+
+
+def bugs_table(answers: dict[str, Answer]) -> str:
+    lines = ["| bug | layout | what it is | verdict | root | |", "|---|---|---|---|---|---|"]
+    for bug in (bug for bug in BUGS if bug.name in answers):
+        answer = answers[bug.name]
+        root = answer.root
+        where = "" if root is None else f"step {root['step']}, {root['kind']} `{root['activation']}`"
+        told = "found" if bug.found(answer) else "**not found**"
+        lines.append(f"| {bug.name} | {bug.layout} | {bug.text} | {answer.verdict} | {where} | {told} |")
+    return "\n".join(lines)
