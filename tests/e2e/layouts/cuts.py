@@ -196,6 +196,7 @@ def _by_hand(model: Gpt, size: Size, layout: Layout, sequence: bool) -> Job:
 
     def reduce(_: nn.Module) -> None:
         for parameter in to_sum:
+            assert parameter.grad is not None
             distributed.all_reduce(parameter.grad)
 
     return Job(model, list(model.parameters()), _then(_accumulate(model, layout.micro_batches), model, reduce))
@@ -232,7 +233,8 @@ def _sum_tied(model: Gpt, rank: int, stages: int) -> None:
     """The first and the last stage hold the same table; its gradient is the sum of both."""
     weight = model.tokens.weight if rank == 0 else model.head.weight if rank == stages - 1 else None
     if weight is not None:
-        distributed.all_reduce(weight.grad)  # of two stages
+        assert weight.grad is not None and stages == 2
+        distributed.all_reduce(weight.grad)
 
 
 def keep_stage(model: Gpt, stage: int, stages: int) -> None:
