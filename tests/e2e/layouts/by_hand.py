@@ -59,8 +59,8 @@ class _Leave(torch.autograd.Function):
 
 def _parameter(whole: torch.Tensor, dim: int) -> nn.Parameter:
     """This rank's part, with the attributes that Megatron-Core sets."""
-    part = nn.Parameter(whole.detach().tensor_split(distributed.get_world_size(), dim)[distributed.get_rank()].clone())
-    part.tensor_model_parallel, part.partition_dim, part.partition_stride = True, dim, 1  # type: ignore[attr-defined]
+    part: Any = nn.Parameter(whole.detach().tensor_split(distributed.get_world_size(), dim)[distributed.get_rank()].clone())
+    part.tensor_model_parallel, part.partition_dim, part.partition_stride = True, dim, 1
     return part
 
 

@@ -86,8 +86,8 @@ class Gpt(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.tokens: nn.Embedding | Any = nn.Embedding(size.vocabulary, size.width)
-        self.positions: nn.Module | None = nn.Embedding(size.context, size.width)
-        self.blocks = nn.ModuleDict({str(i): Block(size) for i in range(size.layers)})
+        self.positions: nn.Embedding | Any = nn.Embedding(size.context, size.width)
+        self.blocks: Any = nn.ModuleDict({str(i): Block(size) for i in range(size.layers)})
         self.norm: nn.Module | None = nn.LayerNorm(size.width)
         self.head: nn.Linear | Any = nn.Linear(size.width, size.vocabulary, bias=False)
         if size.tied:
