@@ -42,3 +42,20 @@ def milliseconds(what: str, seconds: Any) -> int:
     if not good or math.isnan(seconds) or seconds < 0:
         raise InvalidArgumentError(f"{what} is {seconds!r}; expected seconds from 0")
     return round(min(float(seconds), _TIMEOUT_MAX_SECONDS) * 1000)
+
+
+def number_of(what: str, value: Any) -> float:
+    """A number, or the one element of a tensor or array, which waits for its device."""
+    size = getattr(value, "numel", None)
+    if size is None and hasattr(value, "shape"):
+        size = math.prod(value.shape)
+    if callable(size):
+        size = size()
+    if size is not None and size != 1:
+        raise InvalidArgumentError(f"{what}: found a tensor of {size} elements; expected one")
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach()
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgumentError(f"{what}: found {type(value).__name__} ({error}); expected a number") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import weakref
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p
 from typing import Any, TypeVar
 
-from .._native.arguments import milliseconds, whole_number
+from .._native.arguments import milliseconds, number_of, whole_number
 from .._native.library import last_error
 from .._native.session import Session
 from .._native.tensors import Place, borrow, give_back
@@ -318,10 +317,12 @@ class Agent:
             if on_gpu(value) and value.numel() == 1:
                 at = self.current_step() if step is None else step
                 self.deferred.add(
-                    f"log scalar '{name}'", value, lambda there: self.log_scalar_at(name, _number(name, there), micro_batch, at)
+                    f"log scalar '{name}'",
+                    value,
+                    lambda there: self.log_scalar_at(name, number_of(f"log scalar '{name}'", there), micro_batch, at),
                 )
                 return
-            number = _number(name, value)
+            number = number_of(f"log scalar '{name}'", value)
             if step is not None:
                 self.log_scalar_at(name, number, micro_batch, step)
                 return
@@ -587,22 +588,6 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
             found(*args)
 
     return call
-
-
-def _number(name: str, value: Any) -> float:
-    size = getattr(value, "numel", None)
-    if size is None and hasattr(value, "shape"):
-        size = math.prod(value.shape)
-    if callable(size):
-        size = size()
-    if size is not None and size != 1:
-        raise InvalidArgumentError(f"log scalar '{name}': found a tensor of {size} elements; expected one")
-    try:
-        if hasattr(value, "detach"):
-            value = value.detach()
-        return float(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgumentError(f"log scalar '{name}': found {type(value).__name__} ({error}); expected a number") from error
 
 
 def _is_array(value: Any) -> bool:
