@@ -311,18 +311,15 @@ class Agent:
         """As log_scalar, for a step that may be over; None: the current one. Never raises."""
         if self._closed:
             return
+        what = f"log scalar '{name}'"
         try:
             if not 0 <= micro_batch < 2**32:
-                raise InvalidArgumentError(f"log scalar '{name}': micro_batch is {micro_batch}; expected 0..{2**32 - 1}")
+                raise InvalidArgumentError(f"{what}: micro_batch is {micro_batch}; expected 0..{2**32 - 1}")
             if on_gpu(value) and value.numel() == 1:
                 at = self.current_step() if step is None else step
-                self.deferred.add(
-                    f"log scalar '{name}'",
-                    value,
-                    lambda there: self.log_scalar_at(name, number_of(f"log scalar '{name}'", there), micro_batch, at),
-                )
+                self.deferred.add(what, value, lambda there: self.log_scalar_at(name, number_of(what, there), micro_batch, at))
                 return
-            number = number_of(f"log scalar '{name}'", value)
+            number = number_of(what, value)
             if step is not None:
                 self.log_scalar_at(name, number, micro_batch, step)
                 return
