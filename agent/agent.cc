@@ -100,8 +100,7 @@ Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::
       STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::cuda::ComputeCuda(
           *data, tensor.device_index, stream, {&s, out.sketch, out.samples, &written}, kComputeTimeout));
     } else if (tensor.placement != nullptr) {
-      const Placement& place = *tensor.placement;
-      const statcollect::stats::Placement placement{place.global_shape, place.boxes, place.ranges};
+      const statcollect::stats::Placement placement = ToPlacementView(*tensor.placement);
       STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::Validate(*data, placement));
       s = statcollect::stats::ComputeCpu(*data, out.sketch, out.samples, &written, nullptr, &placement);
     } else {

@@ -101,7 +101,36 @@ Status CheckCall(const Identity& identity, std::int64_t lowest) {
                                             std::to_string(lowest) + " or more");
 }
 
+// A tensor's placement, as the recorder and the engines take it.
+class Place {
+ public:
+  explicit Place(const TensorView& tensor) {
+    if (tensor.placement != nullptr) view_ = ToPlacementView(*tensor.placement);
+  }
+  const PlacementView* recorded() const { return view_ ? &*view_ : nullptr; }
+  // Null if hash and sketch are those of a tensor without a placement. Precondition: the recorder accepted it.
+  const PlacementView* computed() const { return view_ && !IsWhole(*view_) ? &*view_ : nullptr; }
+  // The CUDA engine takes whole tensors only.
+  Status CheckFor(const TensorView& tensor) const {
+    if (!view_ || tensor.device != Device::kCuda) return Status::Ok();
+    STATCOLLECT_RETURN_IF_ERROR(CheckPlacement(tensor.shape, *view_));
+    if (IsWhole(*view_)) return Status::Ok();
+    return Status(
+        Code::kUnimplemented,
+        "observe a shard of a logical tensor: it is on a CUDA device; expected it on the CPU; observe "
+        "a copy there, or observe it without a placement");
+  }
+
+ private:
+  std::optional<PlacementView> view_;
+};
+
 }  // namespace
+
+PlacementView ToPlacementView(const Placement& placement) {
+  return {placement.global_shape, placement.boxes, placement.ranges,
+          placement.partial,      placement.piece, placement.pieces};
+}
 
 Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor) {
   if (tensor.device != Device::kCpu && tensor.device != Device::kCuda) {
@@ -230,17 +259,21 @@ template <typename... Id>
 Status Agent::Impl::ObserveAs(const TensorView& tensor, void* stream, const Id&... id) {
   const auto data = Open(tensor);
   if (!data.ok()) return data.status();
+  const Place place(tensor);
+  STATCOLLECT_RETURN_IF_ERROR(place.CheckFor(tensor));
   if (IsCapturing(tensor, stream)) {
     statcollect::GraphTensor graph_tensor;
-    STATCOLLECT_RETURN_IF_ERROR(
-        parts_->recorder.graphs().AddToGraph(id..., tensor.dtype, tensor.shape, &graph_tensor));
+    STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.graphs().AddToGraph(id..., tensor.dtype, tensor.shape,
+                                                                     &graph_tensor, place.recorded()));
     return AddToGraph(graph_tensor, *data, tensor, stream);
   }
   Slot* slot = nullptr;
   std::optional<CaptureTarget> capture;
-  STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.Begin(id..., tensor.dtype, tensor.shape, &slot, &capture));
+  STATCOLLECT_RETURN_IF_ERROR(
+      parts_->recorder.Begin(id..., tensor.dtype, tensor.shape, &slot, &capture, place.recorded()));
   if (capture) parts_->KeepValues(*std::move(capture), *data, tensor, stream);
-  return Fill(slot, *data, tensor, stream);
+  if (slot == nullptr) return Status::Ok();
+  return Fill(slot, *data, tensor, stream, place.computed());
 }
 
 Status Agent::Impl::Observe(const Identity& identity, const TensorView& tensor, void* stream) {
@@ -265,16 +298,19 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
       note(Observe(item.handle, item.tensor, stream));
       continue;
     }
-    const auto data = Open(item.tensor);
+    auto data = Open(item.tensor);
+    const Place place(item.tensor);
+    if (const Status fits = place.CheckFor(item.tensor); data.ok() && !fits.ok()) data = fits;
     if (data.ok() && IsCapturing(item.tensor, stream)) {
       note(Observe(item.handle, item.tensor, stream));
       continue;
     }
     Slot* slot = nullptr;
     std::optional<CaptureTarget> capture;
-    const Status begun = !data.ok() ? data.status()
-                                    : parts_->recorder.Begin(item.handle, item.tensor.dtype,
-                                                             item.tensor.shape, &slot, &capture);
+    const Status begun = !data.ok()
+                             ? data.status()
+                             : parts_->recorder.Begin(item.handle, item.tensor.dtype, item.tensor.shape,
+                                                      &slot, &capture, place.recorded());
     note(begun);
     if (capture) parts_->KeepValues(*std::move(capture), *data, item.tensor, stream);
     if (slot != nullptr) lists[item.tensor.device_index].push_back({slot, *data});
@@ -327,11 +363,10 @@ std::uint64_t Agent::Impl::Mark(Slot* gate, const std::vector<int>& devices) {
 }
 
 Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
-                         void* stream) {
-  if (slot == nullptr) return Status::Ok();
+                         void* stream, const PlacementView* place) {
   if (tensor.device == Device::kCuda) return parts_->cuda.Fill(slot, data, tensor.device_index, stream);
   slot->stats = statcollect::stats::ComputeCpu(data, slot->sketch, slot->samples, &slot->sample_count,
-                                               &parts_->workers);
+                                               &parts_->workers, place);
   if (slot->exponents != nullptr) statcollect::stats::CountExponents(data, kExponentLowest, *slot->exponents);
   parts_->recorder.Commit(slot);
   return Status::Ok();

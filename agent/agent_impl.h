@@ -28,6 +28,8 @@ namespace statagent {
 
 // The view as the statistics engines take it, on any device; an error says what is wrong with the view.
 Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor);
+// Borrows the numbers.
+statcollect::PlacementView ToPlacementView(const Placement& placement);
 
 // Threads: as Agent. In a forked child only IsCopy may be called: the threads are gone and the mutexes may be
 // held.
@@ -106,8 +108,9 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   std::uint64_t MarkReplays();
   // As above, behind this gate and only on these devices.
   std::uint64_t Mark(statcollect::Slot* gate, const std::vector<int>& devices);
+  // `place`: of a part of a logical tensor; null: the whole, or not known.
   Status Fill(statcollect::Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
-              void* stream);
+              void* stream, const statcollect::PlacementView* place);
 
   const std::uint64_t generation_ = statcollect::ForkGeneration();
   statcollect::ResolvedOptions options_;

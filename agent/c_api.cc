@@ -150,12 +150,14 @@ Result<statagent::TensorView> ReadTensor(const char* function, const statagent_t
   return view;
 }
 
-// The tensor's placement, if its structure is new enough to have one. Points into the caller's arrays.
-Result<std::optional<statagent::Placement>> ReadPlacement(const char* function,
-                                                          const statagent_tensor* tensor) {
-  if (tensor->struct_size < sizeof(*tensor) || tensor->placement == nullptr) return {std::nullopt};
+bool HasPlacement(const statagent_tensor* tensor) {
+  return tensor->struct_size >= sizeof(*tensor) && tensor->placement != nullptr;
+}
+
+// Points into the caller's arrays. Precondition: HasPlacement(tensor).
+Result<statagent::Placement> ReadPlacement(const char* function, const statagent_tensor* tensor) {
   const statagent_placement* from = tensor->placement;
-  STATCOLLECT_RETURN_IF_ERROR(CheckSize(function, from));
+  STATCOLLECT_RETURN_IF_ERROR(CheckSize(function, from, offsetof(statagent_placement, partial)));
   if (from->ndim > kDimsMax || from->box_count > kEntriesMax || from->range_count > kEntriesMax) {
     return Invalid(std::string(function) + ": the placement has " + std::to_string(from->ndim) +
                    " dimensions, " + std::to_string(from->box_count) + " boxes and " +
@@ -166,10 +168,43 @@ Result<std::optional<statagent::Placement>> ReadPlacement(const char* function,
   if (from->ndim > 0 && from->global_shape == nullptr) return Null(function, "global_shape");
   if (from->box_count > 0 && from->boxes == nullptr) return Null(function, "boxes");
   if (from->range_count > 0 && from->ranges == nullptr) return Null(function, "ranges");
-  return {statagent::Placement{.global_shape = {from->global_shape, from->ndim},
-                               .boxes = {from->boxes, 2 * from->ndim * from->box_count},
-                               .ranges = {from->ranges, 2 * from->range_count}}};
+  statagent::Placement placement{.global_shape = {from->global_shape, from->ndim},
+                                 .boxes = {from->boxes, 2 * from->ndim * from->box_count},
+                                 .ranges = {from->ranges, 2 * from->range_count}};
+  if (from->struct_size >= sizeof(*from)) {
+    placement.partial = from->partial != 0;
+    placement.piece = from->piece;
+    placement.pieces = std::max<std::uint32_t>(from->pieces, 1);
+  }
+  return placement;
 }
+
+// A tensor with its placement, which the view points to.
+class PlacedTensor {
+ public:
+  Status Read(const char* function, const statagent_tensor* tensor) {
+    auto view = ReadTensor(function, tensor);
+    if (!view.ok()) return view.status();
+    view_ = *view;
+    if (!HasPlacement(tensor)) return Status::Ok();
+    auto placement = ReadPlacement(function, tensor);
+    if (!placement.ok()) return placement.status();
+    placement_ = *placement;
+    placed_ = true;
+    return Status::Ok();
+  }
+  // Must not outlive this object, nor this object move meanwhile.
+  statagent::TensorView view() const {
+    statagent::TensorView view = view_;
+    if (placed_) view.placement = &placement_;
+    return view;
+  }
+
+ private:
+  statagent::TensorView view_;
+  statagent::Placement placement_;
+  bool placed_ = false;
+};
 
 // Enumerations out of range keep their value, clamped so that it fits; the agent names what it expected.
 template <typename E>
@@ -266,9 +301,9 @@ int statagent_intern(statagent_agent* agent, const statagent_identity* identity,
 int statagent_observe(statagent_agent* agent, uint32_t handle, const statagent_tensor* tensor, void* stream) {
   return Guarded([&] {
     if (agent == nullptr) return Null("statagent_observe", "agent");
-    const auto view = ReadTensor("statagent_observe", tensor);
-    if (!view.ok()) return view.status();
-    return agent->agent->Observe(handle, *view, stream);
+    PlacedTensor placed;
+    STATCOLLECT_RETURN_IF_ERROR(placed.Read("statagent_observe", tensor));
+    return agent->agent->Observe(handle, placed.view(), stream);
   });
 }
 
@@ -286,12 +321,13 @@ int statagent_observe_list(statagent_agent* agent, uint64_t count, const uint32_
     Status first;
     std::vector<statagent::Agent::Item> items;
     items.reserve(count);
+    std::vector<PlacedTensor> placed(count);
     for (std::uint64_t i = 0; i < count; ++i) {
-      const auto view = ReadTensor("statagent_observe_list", tensors[i]);
-      if (view.ok()) {
-        items.push_back({handles[i], *view});
+      const Status read = placed[i].Read("statagent_observe_list", tensors[i]);
+      if (read.ok()) {
+        items.push_back({handles[i], placed[i].view()});
       } else if (first.ok()) {
-        first = view.status();
+        first = read;
       }
     }
     std::size_t later = 0;
@@ -475,14 +511,11 @@ int statagent_compute_on(const statagent_tensor* tensor, uint32_t sketch, uint32
                          statagent_statistics* statistics, double* sketch_out, double* samples_out) {
   return Guarded([&] {
     STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_compute", statistics));
-    auto view = ReadTensor("statagent_compute", tensor);
-    if (!view.ok()) return view.status();
-    const auto placement = ReadPlacement("statagent_compute", tensor);
-    if (!placement.ok()) return placement.status();
-    if (*placement) view->placement = &**placement;
+    PlacedTensor placed;
+    STATCOLLECT_RETURN_IF_ERROR(placed.Read("statagent_compute", tensor));
     if (sketch > 0 && sketch_out == nullptr) return Null("statagent_compute", "sketch_out");
     if (samples > 0 && samples_out == nullptr) return Null("statagent_compute", "samples_out");
-    const auto computed = statagent::Compute(*view, sketch, samples, stream);
+    const auto computed = statagent::Compute(placed.view(), sketch, samples, stream);
     if (!computed.ok()) return computed.status();
     Write(*computed, statistics);
     std::copy(computed->sketch.begin(), computed->sketch.end(), sketch_out);

@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kRetry{1};
 // Upper bounds of encoded sizes.
 constexpr std::size_t kRecordBytes = 160;
 constexpr std::size_t kDefinitionBytes = 96;
-constexpr std::size_t kLayoutBytes = 32;
+constexpr std::size_t kLayoutBytes = 64;
 constexpr std::size_t kDimensionBytes = 10;
 constexpr std::size_t kBatchOverheadBytes = 512;
 constexpr std::size_t kNormBytes = 64;
@@ -34,7 +34,14 @@ std::size_t BytesOf(const TensorDef& def) {
          def.class_name.size();
 }
 
-std::size_t BytesOf(const Layout& layout) { return kLayoutBytes + layout.shape.size() * kDimensionBytes; }
+std::size_t BytesOf(const Layout& layout) {
+  std::size_t numbers = layout.shape.size();
+  if (layout.placement) {
+    const Placement& place = *layout.placement;
+    numbers += place.global_shape.size() + place.boxes.size() + place.ranges.size();
+  }
+  return kLayoutBytes + numbers * kDimensionBytes;
+}
 
 template <typename Defs>
 std::size_t BytesOfAll(const Defs& defs) {

@@ -142,12 +142,27 @@ std::string Definition(const TensorDef& def) {
   return w.Take();
 }
 
+std::string Definition(const Placement& placement) {
+  Writer w;
+  const auto numbers = [&w](std::uint32_t field, const std::vector<std::int64_t>& values) {
+    PackedVarints(&w, field, values.size(), [&](std::size_t i) { return values[i]; });
+  };
+  numbers(1, placement.global_shape);
+  numbers(2, placement.boxes);
+  numbers(3, placement.ranges);
+  w.Number(4, placement.partial ? 1 : 0);
+  w.Number(5, placement.piece);
+  w.Number(6, placement.pieces);
+  return w.Take();
+}
+
 std::string Definition(const Layout& layout) {
   Writer w;
   w.Number(1, layout.id);
   w.Number(2, static_cast<std::uint64_t>(layout.dtype));
   PackedVarints(&w, 3, layout.shape.size(), [&](std::size_t i) { return layout.shape[i]; });
   w.Number(6, static_cast<std::uint64_t>(layout.hash_kind));
+  if (layout.placement) w.Message(7, Definition(*layout.placement));
   return w.Take();
 }
 

@@ -5,26 +5,28 @@
 namespace statcollect {
 
 Status GraphTensors::AddToGraph(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
-                                GraphTensor* out) {
+                                GraphTensor* out, const PlacementView* placement) {
   MutexLock lock(state_.mutex);
-  return AddLocked(handle, dtype, shape, out);
+  return AddLocked(handle, dtype, shape, out, placement);
 }
 
 Status GraphTensors::AddToGraph(const IdentityView& identity, bool next_call, DType dtype,
-                                std::span<const std::int64_t> shape, GraphTensor* out) {
+                                std::span<const std::int64_t> shape, GraphTensor* out,
+                                const PlacementView* placement) {
   MutexLock lock(state_.mutex);
   const auto handle =
       next_call ? state_.registry.InternNextCall(identity, state_.step) : state_.registry.Intern(identity);
-  return handle.ok() ? AddLocked(*handle, dtype, shape, out) : handle.status();
+  return handle.ok() ? AddLocked(*handle, dtype, shape, out, placement) : handle.status();
 }
 
 Status GraphTensors::AddLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
-                               GraphTensor* out) {
+                               GraphTensor* out, const PlacementView* placement) {
+  if (placement != nullptr) STATCOLLECT_RETURN_IF_ERROR(CheckPlacement(shape, *placement));
   Registry::Activation* activation = state_.registry.Find(handle);
   if (activation == nullptr) return Registry::UnknownHandle(handle);
   const auto root = state_.registry.InternCall(*activation, 0);
   if (!root.ok()) return root.status();
-  const std::uint32_t layout = state_.registry.InternLayout(dtype, shape, activation->last_layout);
+  const std::uint32_t layout = state_.registry.InternLayout(dtype, shape, placement, activation->last_layout);
   if (layout == Registry::kNone) return {Code::kResourceExhausted, "observe: too many different shapes"};
   state_.NoteMicroBatchLocked(activation->def.key.micro_batch);
   *out = {*root, activation->def.key.call, layout, state_.order++};

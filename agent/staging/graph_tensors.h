@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "agent/staging/staging_state.h"
+#include "common/placement.h"
 #include "common/status.h"
 #include "common/types.h"
 
@@ -30,10 +31,12 @@ class GraphTensors {
 
   // Records nothing now; the tensor may be observed in this step as well. kInvalidArgument as
   // Recorder::Begin, kResourceExhausted: too many identities or shapes.
-  Status AddToGraph(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, GraphTensor* out);
+  Status AddToGraph(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, GraphTensor* out,
+                    const PlacementView* placement = nullptr);
   // `next_call` counts the call index instead of taking identity.call.
   Status AddToGraph(const IdentityView& identity, bool next_call, DType dtype,
-                    std::span<const std::int64_t> shape, GraphTensor* out);
+                    std::span<const std::int64_t> shape, GraphTensor* out,
+                    const PlacementView* placement = nullptr);
 
   // Fills in activation, layout, step and order of a replay's record. The step may be over. The call index is
   // `call`, or the next free one of `call + stride`, `call + 2 * stride`, ... False if the record was lost
@@ -53,8 +56,8 @@ class GraphTensors {
   void OpenGate(Slot* gate);
 
  private:
-  Status AddLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, GraphTensor* out)
-      STATCOLLECT_REQUIRES(state_.mutex);
+  Status AddLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, GraphTensor* out,
+                   const PlacementView* placement) STATCOLLECT_REQUIRES(state_.mutex);
 
   StagingState& state_;
 };

@@ -46,12 +46,12 @@ Result<std::uint32_t> Recorder::Intern(const IdentityView& identity) {
 }
 
 Status Recorder::Begin(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot,
-                       std::optional<CaptureTarget>* capture) {
+                       std::optional<CaptureTarget>* capture, const PlacementView* placement) {
   bool wake = false;
   {
     MutexLock lock(state_.mutex);
     const std::uint64_t before = state_.ring.tail();
-    STATCOLLECT_RETURN_IF_ERROR(BeginLocked(handle, dtype, shape, slot, capture));
+    STATCOLLECT_RETURN_IF_ERROR(BeginLocked(handle, dtype, shape, slot, capture, placement));
     wake = *slot != nullptr && before == state_.ring.head();
   }
   if (wake) state_.batcher->Wake();
@@ -60,7 +60,7 @@ Status Recorder::Begin(std::uint32_t handle, DType dtype, std::span<const std::i
 
 Status Recorder::Begin(const IdentityView& identity, bool next_call, DType dtype,
                        std::span<const std::int64_t> shape, Slot** slot,
-                       std::optional<CaptureTarget>* capture) {
+                       std::optional<CaptureTarget>* capture, const PlacementView* placement) {
   *slot = nullptr;
   bool wake = false;
   {
@@ -74,7 +74,7 @@ Status Recorder::Begin(const IdentityView& identity, bool next_call, DType dtype
       return Status::Ok();
     }
     const std::uint64_t before = state_.ring.tail();
-    STATCOLLECT_RETURN_IF_ERROR(BeginLocked(*handle, dtype, shape, slot, capture));
+    STATCOLLECT_RETURN_IF_ERROR(BeginLocked(*handle, dtype, shape, slot, capture, placement));
     wake = *slot != nullptr && before == state_.ring.head();
   }
   if (wake) state_.batcher->Wake();
@@ -82,13 +82,16 @@ Status Recorder::Begin(const IdentityView& identity, bool next_call, DType dtype
 }
 
 Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
-                             Slot** slot, std::optional<CaptureTarget>* capture) {
+                             Slot** slot, std::optional<CaptureTarget>* capture,
+                             const PlacementView* placement) {
   *slot = nullptr;
   Registry::Activation* activation = state_.registry.Find(handle);
   if (activation == nullptr) return Registry::UnknownHandle(handle);
   const bool wanted = WantsLocked(activation->def.key.mode);
   if (!wanted && !pending_captures_.active_locked()) return Status::Ok();
   if (activation->next_step > state_.step) return DuplicateError(activation->def.key, state_.step);
+  if (placement != nullptr && !state_.registry.Knows(dtype, shape, placement, activation->last_layout))
+    STATCOLLECT_RETURN_IF_ERROR(CheckPlacement(shape, *placement));
   std::optional<CaptureTarget> target;
   if (pending_captures_.active_locked() && capture != nullptr && state_.refused.empty())
     target = pending_captures_.MatchLocked(activation->def.key);
@@ -100,7 +103,7 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
     state_.ledger->ProduceDropped(state_.refused);
     return Status::Ok();
   }
-  const std::uint32_t layout = state_.registry.InternLayout(dtype, shape, activation->last_layout);
+  const std::uint32_t layout = state_.registry.InternLayout(dtype, shape, placement, activation->last_layout);
   if (layout == Registry::kNone) {
     if (target) {
       pending_captures_.MissLocked(

@@ -24,6 +24,7 @@
 #include "agent/staging/side_recorder.h"
 #include "agent/staging/staging_state.h"
 #include "common/capture_spec.h"
+#include "common/placement.h"
 #include "common/step_set.h"
 
 namespace statcollect {
@@ -49,12 +50,14 @@ class Recorder {
   // nullptr, with status OK, if the step is not recorded or the record was lost (and counted).
   // kInvalidArgument: unknown handle, or already observed in this step. `capture`, if not null, is set if the
   // tensor's raw values are wanted; the caller hands them to captures() or calls pending_captures().Miss.
-  // The slot's `exponents` are allocated if they are to be counted.
+  // The slot's `exponents` are allocated if they are to be counted. `placement`: null if nothing is known; one that
+  // does not fit is kInvalidArgument, too.
   Status Begin(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot,
-               std::optional<CaptureTarget>* capture = nullptr);
+               std::optional<CaptureTarget>* capture = nullptr, const PlacementView* placement = nullptr);
   // As above; `next_call` counts the call index instead of taking identity.call.
   Status Begin(const IdentityView& identity, bool next_call, DType dtype, std::span<const std::int64_t> shape,
-               Slot** slot, std::optional<CaptureTarget>* capture = nullptr);
+               Slot** slot, std::optional<CaptureTarget>* capture = nullptr,
+               const PlacementView* placement = nullptr);
   // Hands over the slot; counted exponents become a record of their own.
   void Commit(Slot* slot);
   // Instead of Commit: the tensor could not be computed, for this cause.
@@ -92,7 +95,8 @@ class Recorder {
 
  private:
   Status BeginLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot,
-                     std::optional<CaptureTarget>* capture) STATCOLLECT_REQUIRES(state_.mutex);
+                     std::optional<CaptureTarget>* capture, const PlacementView* placement)
+      STATCOLLECT_REQUIRES(state_.mutex);
   void BeginStepLocked(std::uint64_t step) STATCOLLECT_REQUIRES(state_.mutex);
   bool WantsLocked(Mode mode) const STATCOLLECT_REQUIRES(state_.mutex) {
     return mode == Mode::kInit || steps_.Contains(state_.step);

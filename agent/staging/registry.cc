@@ -19,15 +19,24 @@ std::size_t Mix(std::size_t seed, std::size_t value) {
   return seed ^ (value + 0x9e3779b97f4a7c15u + (seed << 6) + (seed >> 2));
 }
 
-std::size_t HashLayout(DType dtype, std::span<const std::int64_t> shape) {
+std::size_t HashLayout(DType dtype, std::span<const std::int64_t> shape, const PlacementView* placement) {
   std::size_t hash = Mix(static_cast<std::size_t>(dtype), shape.size());
-  for (const std::int64_t size : shape) hash = Mix(hash, static_cast<std::size_t>(size));
-  return hash;
+  const auto add = [&hash](std::span<const std::int64_t> numbers) {
+    for (const std::int64_t number : numbers) hash = Mix(hash, static_cast<std::size_t>(number));
+  };
+  add(shape);
+  if (placement == nullptr) return hash;
+  add(placement->global_shape);
+  add(placement->boxes);
+  add(placement->ranges);
+  return Mix(Mix(hash, placement->piece), placement->pieces);
 }
 
-bool Matches(const Layout& layout, DType dtype, std::span<const std::int64_t> shape) {
-  return layout.dtype == dtype &&
-         std::equal(shape.begin(), shape.end(), layout.shape.begin(), layout.shape.end());
+bool Matches(const Layout& layout, DType dtype, std::span<const std::int64_t> shape,
+             const PlacementView* placement) {
+  return layout.dtype == dtype && layout.placement.has_value() == (placement != nullptr) &&
+         std::equal(shape.begin(), shape.end(), layout.shape.begin(), layout.shape.end()) &&
+         (placement == nullptr || Matches(*layout.placement, *placement));
 }
 
 template <typename T>
@@ -170,16 +179,23 @@ std::uint32_t Registry::Define(Activation* activation) {
   return activation->def.id;
 }
 
-std::uint32_t Registry::InternLayout(DType dtype, std::span<const std::int64_t> shape, std::uint32_t hint) {
-  if (hint < layouts_.size() && Matches(layouts_[hint], dtype, shape)) return hint;
-  const std::size_t hash = HashLayout(dtype, shape);
+bool Registry::Knows(DType dtype, std::span<const std::int64_t> shape, const PlacementView* placement,
+                     std::uint32_t hint) const {
+  return hint < layouts_.size() && Matches(layouts_[hint], dtype, shape, placement);
+}
+
+std::uint32_t Registry::InternLayout(DType dtype, std::span<const std::int64_t> shape,
+                                     const PlacementView* placement, std::uint32_t hint) {
+  if (Knows(dtype, shape, placement, hint)) return hint;
+  const std::size_t hash = HashLayout(dtype, shape, placement);
   const auto [first, last] = layout_ids_.equal_range(hash);
   for (auto it = first; it != last; ++it) {
-    if (Matches(layouts_[it->second], dtype, shape)) return it->second;
+    if (Matches(layouts_[it->second], dtype, shape, placement)) return it->second;
   }
   if (layouts_.size() >= kLayoutsMax) return kNone;
   const auto id = static_cast<std::uint32_t>(layouts_.size());
-  const Layout& layout = layouts_.emplace_back(Layout{id, dtype, {shape.begin(), shape.end()}});
+  Layout& layout = layouts_.emplace_back(Layout{id, dtype, {shape.begin(), shape.end()}});
+  if (placement != nullptr) layout.placement = Copy(*placement);
   definitions_->Add(layout);
   layout_ids_.emplace(hash, id);
   return id;

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/placement.h"
 #include "common/records.h"
 #include "common/status.h"
 #include "common/thread_annotations.h"
@@ -78,8 +79,13 @@ class Registry {
   static Status UnknownHandle(std::uint32_t handle);
   // Gives the activation's definition its id, if it has none, and publishes it.
   std::uint32_t Define(Activation* activation);
-  // Layout id of dtype and shape; kNone when full. `hint`: an id that is likely to be the right one.
-  std::uint32_t InternLayout(DType dtype, std::span<const std::int64_t> shape, std::uint32_t hint);
+  // Layout id of dtype, shape and placement (may be null); kNone when full. `hint`: an id that is likely to be
+  // the right one. Precondition: CheckPlacement is OK, or Knows is true.
+  std::uint32_t InternLayout(DType dtype, std::span<const std::int64_t> shape, const PlacementView* placement,
+                             std::uint32_t hint);
+  // Whether the layout of id `hint` is this one.
+  bool Knows(DType dtype, std::span<const std::int64_t> shape, const PlacementView* placement,
+             std::uint32_t hint) const;
 
  private:
   struct KeyView {
@@ -107,7 +113,7 @@ class Registry {
       calls_;  // keys have call = kNone and borrow from call 0's activation
   std::uint32_t defined_ = 0;
   std::deque<Layout> layouts_;
-  std::unordered_multimap<std::size_t, std::uint32_t> layout_ids_;  // by hash of dtype and shape
+  std::unordered_multimap<std::size_t, std::uint32_t> layout_ids_;  // by hash of dtype, shape and placement
 };
 
 }  // namespace statcollect

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <span>
 
+#include "common/placement.h"
 #include "common/records.h"
 #include "common/status.h"
 
@@ -42,11 +43,7 @@ Status Validate(const CpuTensor& tensor);
 // max and hash exactly, sketch and moments to rounding (merge.h). With boxes, or with ranges of the flattened
 // tensor, or (without both) the whole. Several boxes are equal but in one dimension, along which they follow each
 // other in the shard: context parallelism's zigzag. Borrowed.
-struct Placement {
-  std::span<const std::int64_t> global_shape;
-  std::span<const std::int64_t> boxes;   // for each box: its offset, then its size, in each dimension
-  std::span<const std::int64_t> ranges;  // for each range: start, stop; they follow each other in the shard
-};
+using Placement = PlacementView;
 
 // Also checks that the shard's shape and the placement fit each other, and that nothing overlaps. Cost: n log n
 // of boxes or ranges.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/placement.h"
 #include "proto/convert/checks.h"
 
 namespace statcollect::convert {
@@ -49,6 +50,20 @@ Status CheckStatistics(const Layout& layout, std::size_t index) {
                       "0.." + std::to_string(kHashKindCount - 1));
 }
 
+Result<Placement> PlacementFromWire(const v1::Placement& wire, const Layout& layout, std::size_t index) {
+  Placement placement{.global_shape = {wire.global_shape().begin(), wire.global_shape().end()},
+                      .boxes = {wire.boxes().begin(), wire.boxes().end()},
+                      .ranges = {wire.ranges().begin(), wire.ranges().end()},
+                      .partial = wire.partial(),
+                      .piece = wire.piece(),
+                      .pieces = std::max<std::uint32_t>(wire.pieces(), 1)};
+  if (!layout.Has(Statistic::kShape))
+    return InvalidValue("layouts", index, "of unknown shape with a placement", "none");
+  const Status fits = CheckPlacement(layout.shape, View(placement));
+  if (!fits.ok()) return Within("batch: " + At("layouts", index), fits);
+  return placement;
+}
+
 Result<Layout> LayoutFromWire(const v1::Layout& wire, std::size_t index) {
   if (!InRange(wire.dtype(), kDTypeCount)) {
     return InvalidValue("layouts", index, "of dtype " + std::to_string(wire.dtype()),
@@ -66,6 +81,10 @@ Result<Layout> LayoutFromWire(const v1::Layout& wire, std::size_t index) {
                 .hash_kind = static_cast<HashKind>(wire.hash_kind())};
   STATCOLLECT_RETURN_IF_ERROR(CheckStatistics(layout, index));
   if (auto count = ElementCount(layout.shape, index); !count.ok()) return count.status();
+  if (!wire.has_placement()) return layout;
+  auto placement = PlacementFromWire(wire.placement(), layout, index);
+  if (!placement.ok()) return placement.status();
+  layout.placement = *std::move(placement);
   return layout;
 }
 
@@ -114,6 +133,15 @@ Status CheckDense(const char* field, const Defs& defs) {
   return Status::Ok();
 }
 
+void PlacementToWire(const Placement& placement, v1::Placement* wire) {
+  wire->mutable_global_shape()->Assign(placement.global_shape.begin(), placement.global_shape.end());
+  wire->mutable_boxes()->Assign(placement.boxes.begin(), placement.boxes.end());
+  wire->mutable_ranges()->Assign(placement.ranges.begin(), placement.ranges.end());
+  wire->set_partial(placement.partial);
+  wire->set_piece(placement.piece);
+  wire->set_pieces(placement.pieces);
+}
+
 }  // namespace
 
 void DefinitionsToWire(const RecordBatch& batch, v1::Records* wire) {
@@ -138,6 +166,7 @@ void DefinitionsToWire(const RecordBatch& batch, v1::Records* wire) {
     l->set_absent(layout.absent);
     l->set_untrusted(layout.untrusted);
     l->set_hash_kind(static_cast<v1::HashKind>(layout.hash_kind));
+    if (layout.placement) PlacementToWire(*layout.placement, l->mutable_placement());
   }
 }
 

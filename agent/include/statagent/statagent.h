@@ -69,6 +69,10 @@ typedef struct {
   const int64_t* boxes;        /* for each box ndim offsets, then ndim sizes */
   const int64_t* ranges;       /* for each range start, stop */
   uint64_t box_count, range_count;
+  /* For statagent_observe; read if struct_size covers them. */
+  uint32_t partial;       /* 1: a sum that is still to be reduced over the ranks with the same place */
+  uint32_t piece, pieces; /* the batch is cut over `pieces` ranks in an order that is not known; 0 pieces mean 1 */
+  uint32_t reserved;      /* 0 */
 } statagent_placement;
 
 typedef struct {
@@ -80,7 +84,7 @@ typedef struct {
   uint32_t ndim;
   int32_t device; /* 0 CPU, 1 CUDA */
   int32_t device_index;
-  /* For statagent_compute, of CPU tensors; null: the tensor is the whole. Read if struct_size covers it. */
+  /* Null: not known; statagent_compute then takes the tensor as the whole. Read if struct_size covers it. */
   const statagent_placement* placement;
 } statagent_tensor;
 

@@ -22,6 +22,11 @@ struct Placement {
   std::span<const std::int64_t> boxes = {};
   // Or ranges of the flattened logical tensor, start and stop of each, which follow each other in the tensor.
   std::span<const std::int64_t> ranges = {};
+  // Without either, the tensor is the whole. Of ranks that hold the same place, all are replicas, unless it is
+  bool partial = false;  // a sum that is still to be reduced over them
+  // The batch is cut over `pieces` data-parallel ranks in an order that is not known. The global shape is then
+  // that of this piece, the piece-th of them.
+  std::uint32_t piece = 0, pieces = 1;
 };
 
 // Does not own anything: pointer, shape and strides must stay valid during the call that takes the view.
@@ -33,7 +38,8 @@ struct TensorView {
   std::span<const std::int64_t> strides = {};
   Device device = Device::kCpu;
   int device_index = 0;
-  const Placement* placement = nullptr;  // for Compute; null: the tensor is the whole
+  // Null: not known. Compute then takes the tensor as the whole.
+  const Placement* placement = nullptr;
 };
 
 }  // namespace statagent

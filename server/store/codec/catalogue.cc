@@ -147,27 +147,56 @@ void Read(ByteReader& in, TensorDef& d) {
   d.depth = static_cast<std::int32_t>(in.Signed());
 }
 
+void Write(ByteWriter& out, const std::vector<std::int64_t>& numbers) {
+  out.Varint(numbers.size());
+  for (const std::int64_t number : numbers) out.Signed(number);
+}
+
+void Read(ByteReader& in, std::vector<std::int64_t>& numbers) {
+  numbers.resize(in.Count(1));
+  for (std::int64_t& number : numbers) number = in.Signed();
+}
+
+void Write(ByteWriter& out, const Placement& p) {
+  Write(out, p.global_shape);
+  Write(out, p.boxes);
+  Write(out, p.ranges);
+  out.U8(p.partial ? 1 : 0);
+  out.Varint(p.piece);
+  out.Varint(p.pieces);
+}
+
+void Read(ByteReader& in, Placement& p) {
+  Read(in, p.global_shape);
+  Read(in, p.boxes);
+  Read(in, p.ranges);
+  p.partial = ReadBool(in);
+  p.piece = in.Varint32();
+  p.pieces = in.Varint32();
+}
+
+// Shorter values are those of older versions.
 void Write(ByteWriter& out, const Layout& l) {
   out.Varint(l.id);
   out.U8(static_cast<std::uint8_t>(l.dtype));
-  out.Varint(l.shape.size());
-  for (const std::int64_t size : l.shape) out.Signed(size);
-  if (l.absent == 0 && l.untrusted == 0 && l.hash_kind == HashKind::kContent2) return;
+  Write(out, l.shape);
+  if (l.absent == 0 && l.untrusted == 0 && l.hash_kind == HashKind::kContent2 && !l.placement) return;
   out.Varint(l.absent);
   out.Varint(l.untrusted);
   out.U8(static_cast<std::uint8_t>(l.hash_kind));
+  if (l.placement) Write(out, *l.placement);
 }
 
 void Read(ByteReader& in, Layout& l) {
   l.id = in.Varint32();
   l.dtype = ReadEnum<DType>(in, kDTypeCount);
-  l.shape.resize(in.Count(1));
-  for (std::int64_t& size : l.shape) size = in.Signed();
+  Read(in, l.shape);
   l.hash_kind = HashKind::kContent2;
   if (in.done()) return;
   l.absent = in.Varint32();
   l.untrusted = in.Varint32();
   l.hash_kind = ReadEnum<HashKind>(in, kHashKindCount);
+  if (!in.done()) Read(in, l.placement.emplace());
 }
 
 void Write(ByteWriter& out, const ScalarRecord& s) {
