@@ -70,9 +70,10 @@ typedef struct {
   const int64_t* ranges;       /* for each range start, stop */
   uint64_t box_count, range_count;
   /* For statagent_observe; read if struct_size covers them. */
-  uint32_t partial;       /* 1: a sum that is still to be reduced over the ranks with the same place */
-  uint32_t piece, pieces; /* the batch is cut over `pieces` ranks in an order that is not known; 0 pieces mean 1 */
-  uint32_t reserved;      /* 0 */
+  uint32_t partial; /* 1: a sum that is still to be reduced over the ranks with the same place */
+  uint32_t piece,
+      pieces;        /* the batch is cut over `pieces` ranks in an order that is not known; 0 pieces mean 1 */
+  uint32_t reserved; /* 0 */
 } statagent_placement;
 
 typedef struct {

@@ -11,6 +11,7 @@
 ...     optimizer.step()                               # also ends the step
 """
 
+from ._layouts.user import replicate, shard
 from .agent import Agent, close, counters, flush, init, inspect, log_batch, log_scalar, rank, step
 from .compute import compute
 from .errors import (
@@ -49,6 +50,8 @@ __all__ = [
     "log_scalar",
     "merge",
     "rank",
+    "replicate",
+    "shard",
     "step",
     "watch",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._compile import tracing
+from ._layouts.layouts import layouts_of
 from ._runtime import process
 from ._runtime.agent import Agent
 from ._runtime.current import current_agent
@@ -48,6 +49,7 @@ def watch(
     updates: str | None = None,
     random_states: bool = True,
     between: bool = False,
+    layouts: Mapping[str, Any] | None = None,
 ) -> Watch:
     """Records what a torch module computes, from now on. Returns a Watch, whose `remove()` ends that.
 
@@ -71,6 +73,8 @@ def watch(
     copy of the weights during such an update.
     random_states: fingerprints of the random generators, as scalars of each step.
     between: also record inputs that no watched module has returned, such as residual sums, as kind input.
+    layouts: how tensors are cut over the ranks, where torch's own objects do not say so: {"*.qkv": statagent.shard(-1, group)}. Patterns
+    are of modules, for their outputs, and of parameters.
 
     Raises InvalidArgumentError for an argument that cannot be used, and StatagentError if no agent is running."""
     if process.disabled():
@@ -85,11 +89,13 @@ def watch(
     selection = Selection(include, exclude)
     recorded_steps, recorded_parameters = Steps(steps, "steps"), Steps(parameter_steps, "parameter_steps")
     parts = _select(model, name, selection, chosen)
+    places = layouts_of(model, parts.all_modules, parts.all_parameters, layouts)
 
     tracing.prepare()
     attachment = Attachment(agent, unwrap(model))
     try:
         _claim(attachment, parts, chosen)
+        attachment.place(places)
         attachment.hook_modules(parts.modules, chosen, between)
         attachment.observe_buffers(parts.buffers)
         attachment.hook_optimizers(optimizers, parts.parameters, chosen)

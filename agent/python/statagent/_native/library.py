@@ -85,6 +85,8 @@ class Identity(_Structure):
 
 
 class Placement(_Structure):
+    __slots__ = ("numbers",)
+    numbers: Any  # what the addresses point to
     _fields_ = [
         ("struct_size", c_uint32),
         ("ndim", c_uint32),
@@ -93,6 +95,10 @@ class Placement(_Structure):
         ("ranges", c_void_p),  # for each range int64_t start, stop
         ("box_count", c_uint64),
         ("range_count", c_uint64),
+        ("partial", c_uint32),
+        ("piece", c_uint32),
+        ("pieces", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from .._layouts import placement as placements
 from ..errors import InvalidArgumentError
 from .library import Placement, Tensor
 
 Box = tuple[Sequence[int], Sequence[int]]  # offset, size
 _EXAMPLE = "such as compute(t[:, 5:9], global_shape=t.shape, offset=(0, 5))"
+
+
+@functools.lru_cache(maxsize=65536)
+def _made(placement: placements.Placement) -> Placement:
+    shape, dims = placement.global_shape, len(placement.global_shape)
+    boxes = [number for box in placement.boxes for side in box for number in side] if dims else []
+    ranges = [number for span in placement.ranges for number in span]
+    numbers = (ctypes.c_int64 * (dims + len(boxes) + len(ranges) + 1))(*shape, *boxes, *ranges)
+    at = ctypes.addressof(numbers)
+    made = Placement(
+        ndim=dims, global_shape=at, boxes=at + 8 * dims, ranges=at + 8 * (dims + len(boxes)),
+        box_count=len(boxes) // (2 * dims) if dims else 0, range_count=len(ranges) // 2,
+        partial=int(placement.partial), piece=placement.piece, pieces=placement.pieces,
+    )  # fmt: skip
+    made.numbers = numbers
+    _kept.append(made)
+    return made
+
+
+_kept: list[Placement] = []  # structures of tensors point to them for as long as the process lives
+
+
+def structure_of(placement: placements.Placement) -> int:
+    """The address of its C structure statagent_placement, valid from now on. Made once for equal placements."""
+    return ctypes.addressof(_made(placement))
 
 
 class Place:

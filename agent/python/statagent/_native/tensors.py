@@ -101,6 +101,7 @@ def borrow(value: Any) -> Borrowed:
 def give_back(borrowed: Borrowed) -> None:
     """Returns the structure, for the next tensor of the same layout. Not needed after a failure."""
     if borrowed[1] is not None:
+        borrowed[0].placement = None
         _idle[borrowed[1]] = borrowed[0]
 
 

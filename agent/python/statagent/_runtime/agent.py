@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p
 from typing import Any, TypeVar
 
+from .._layouts.layouts import Layouts
 from .._native.arguments import milliseconds, number_of, whole_number
 from .._native.library import last_error
 from .._native.session import Session
@@ -78,6 +79,7 @@ class Agent:
         self.updates_replayed = False  # a watched optimizer's update is part of a CUDA graph
         self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
         self.watches: list[Any] = []  # removed by close
+        self.layouts: Layouts | None = None  # of the watched models' tensors; None: this process is the only one
         self.settings: dict[str, str] = {}  # the run's configuration as sent
         self.recordings: dict[str, dict[str, str]] = {}  # name of each watch -> what it records, as settings
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
@@ -113,6 +115,8 @@ class Agent:
         """Records the tensor's statistics under an interned identity. Never raises."""
         try:
             borrowed = borrow(tensor)
+            if self.layouts is not None:
+                self._place(handle, borrowed[0], tensor)
             code = self._observe_structure(handle, borrowed[0])
             give_back(borrowed)
             if code:
@@ -132,6 +136,8 @@ class Agent:
             structure = place.borrow(tensor)
             if structure is None:
                 borrowed = borrow(tensor)
+                if self.layouts is not None:
+                    self._place(handle, borrowed[0], tensor)
                 code = self._observe_structure(handle, borrowed[0])
                 place.learn(tensor, borrowed)
             else:
@@ -145,6 +151,13 @@ class Agent:
         except Exception as error:
             self._refuse_handle(handle, str(error))
 
+    def _place(self, handle: int, structure: Any, tensor: Any) -> None:
+        """Says where the tensor lies in a logical tensor."""
+        assert self.layouts is not None
+        structure.placement = self.layouts.address(*self._identity(handle), tensor)
+        while self.layouts.refusals:
+            self.report_not_recorded(*self._identity(handle), self.layouts.refusals.pop())
+
     def observe_list(self, items: Sequence[tuple[int, Place, Any]]) -> None:
         """As observe_at for each (handle, place, tensor), with one call of the library for each CUDA stream: small tensors on a GPU
         then share kernel launches. Precondition: that of observe_at, and each place occurs once. Never raises."""
@@ -155,6 +168,8 @@ class Agent:
                 if structure is None:
                     borrowed = borrow(tensor)
                     structure = borrowed[0]
+                    if self.layouts is not None:
+                        self._place(handle, structure, tensor)
                 by_stream.setdefault(structure.stream, []).append((handle, place, (structure, borrowed, tensor)))
             except Exception as error:
                 self._refuse_handle(handle, str(error))
@@ -565,9 +580,13 @@ class Agent:
         self._refusals.report(name, kind, reason)
 
     def _refuse_handle(self, handle: int, message: str) -> None:
+        self.refuse(message, *self._identity(handle))
+
+    def _identity(self, handle: int) -> tuple[str, str]:
+        """Name and kind."""
         if len(self._identities) != len(self._handles):
             self._identities = {number: (key[0], key[1]) for key, number in list(self._handles.items())}
-        self.refuse(message, *self._identities.get(handle, ("", "")))
+        return self._identities.get(handle, ("", ""))
 
 
 def _discard(listeners: list[Any], listener: Any) -> None:

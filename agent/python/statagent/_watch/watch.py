@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .._compile import tracing
+from .._layouts.layouts import Layouts, ModelLayouts
 from .._runtime.agent import Agent
 from .._runtime.log import warn_once
 from .._settings.checklist import Checklist
@@ -98,6 +99,14 @@ class Attachment:
                     "remove() the other watch, exclude the name with exclude=, or distinguish two models with name="
                 )
             self.watch._claimed.append((named.name, kind))
+
+    def place(self, layouts: ModelLayouts | None) -> None:
+        """Says where the model's tensors lie in logical tensors; None: this process is the only one."""
+        if layouts is None:
+            return
+        known = self._agent.layouts = self._agent.layouts or Layouts()
+        known.add(id(self.watch), layouts)
+        self._removables.append(_Placed(known, id(self.watch)))
 
     def hook_modules(self, modules: list[Named], kinds: frozenset[str], between: bool) -> None:
         """Values and gradients of these kinds. `between`: also inputs that no watched module has returned."""
@@ -195,6 +204,16 @@ class Attachment:
 
     def log_random_states(self) -> None:
         self._passes.random_states = RandomStates(self._agent)
+
+
+class _Placed:
+    """Layouts of one watch, until it is removed."""
+
+    def __init__(self, layouts: Layouts, key: int) -> None:
+        self._layouts, self._key = layouts, key
+
+    def remove(self) -> None:
+        self._layouts.remove(self._key)
 
 
 def _inside_script(root: Any) -> set[int]:
