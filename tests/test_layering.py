@@ -15,7 +15,7 @@ SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 # Longest prefix wins.
 QUERY = {"common", "server/store", "server/query"}
 QUERY_ROOMS = QUERY | {
-    f"server/query/{room}" for room in ("captures", "cause", "compare", "diff", "noise", "ranks", "settings", "verdict")
+    f"server/query/{room}" for room in ("captures", "cause", "compare", "diff", "logical", "noise", "ranks", "settings", "verdict")
 }
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "common": (set(), set()),
@@ -53,6 +53,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/captures": (QUERY, set()),
     "server/query/compare": (QUERY | {"server/query/settings"}, set()),
     "server/query/noise": (QUERY | {"server/query/compare"}, set()),
+    "server/query/logical": (QUERY | {"server/query/compare"}, set()),
     "server/query/ranks": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
     "server/query/cause": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
     "server/query/verdict": (QUERY | {"server/query/compare", "server/query/settings", "server/query/cause"}, set()),

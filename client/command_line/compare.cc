@@ -23,9 +23,18 @@ void AddDiff(CommandSet& commands) {
                                ->check(Between(0, kToleranceMax));
   app->add_flag("--exact", o.exact, "Report any bitwise difference, whatever its size")->excludes(tolerance);
   AddRankFilter(app, o.ranks);
+  CLI::Option* logical = app->add_flag(
+      "--logical", o.logical,
+      "Put the ranks' tensors together and compare whole models. Default if the runs are cut up\n"
+      "differently over their ranks and the agents know how");
+  CLI::Option* by_rank =
+      app->add_flag("--by-rank", o.by_rank, "Compare rank by rank, however the runs are cut");
+  by_rank->excludes(logical);
   app->add_flag("--merge-ranks", o.merge_ranks,
                 "For runs of different numbers of ranks: compare replicas. Weights, their gradients and\n"
-                "optimizer state only: everything else depends on each rank's own data");
+                "optimizer state only: everything else depends on each rank's own data")
+      ->excludes(logical)
+      ->excludes(by_rank);
   app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
   AddKindFilter(app, o.kinds, "output,grad_output");
   AddRowLimit(app, o.top, "How many diverged tensors to list");

@@ -28,7 +28,8 @@ struct DiffOptions {
   std::uint32_t top = 20;
   std::string map;    // file of rules
   std::string noise;  // runs that repeat run_a, separated by commas
-  bool no_noise = false, no_alignment = false, first_only = false, merge_ranks = false;
+  bool no_noise = false, no_alignment = false, first_only = false;
+  bool merge_ranks = false, logical = false, by_rank = false;
 };
 int Diff(Session& session, const DiffOptions& options);
 // The full text report (report.cc).

@@ -43,6 +43,8 @@ Status MakeRequest(const DiffOptions& options, v1::DiffRequest& request) {
   request.set_first_only(options.first_only);
   request.set_no_noise(options.no_noise);
   request.set_merge_ranks(options.merge_ranks);
+  request.set_logical(options.logical);
+  request.set_by_rank(options.by_rank);
   for (const std::string& run : SplitCommas(options.noise)) {
     STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
     request.add_noise(run);

@@ -173,15 +173,35 @@ std::string PlaceText(const v1::Divergence& d) {
   return text;
 }
 
+// "rank 0", "ranks 0-3 (B: 0)"
+std::string HoldersText(const v1::Divergence& d) {
+  return (d.ranks_a_size() + d.ranks_b_size() > 2 ? "ranks " : "rank ") + RankText(d);
+}
+
 std::string WhereText(const v1::Divergence& d) {
   std::string text = fmt::format("step {}, ", d.step());
   if (d.micro_batch() > 0) text += fmt::format("micro-batch {}, ", d.micro_batch());
-  text += fmt::format("rank {}, {}, {}", RankText(d), StageText(d), PlaceText(d));
+  text += fmt::format("{}, {}, {}", HoldersText(d), StageText(d), PlaceText(d));
   if (!d.class_name().empty()) text += " (" + Printable(d.class_name()) + ")";
   return text;
 }
 
+// "0-3", "0,2"
+std::string RanksText(const google::protobuf::RepeatedField<std::uint32_t>& ranks) {
+  std::string text;
+  for (int i = 0; i < ranks.size(); ++i) {
+    int last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += (text.empty() ? "" : ",") + std::to_string(ranks[i]);
+    if (last > i) text += (last > i + 1 ? "-" : ",") + std::to_string(ranks[last]);
+    i = last;
+  }
+  return text.empty() ? "none" : text;
+}
+
 std::string RankText(const v1::Divergence& d) {
+  if (d.ranks_a_size() + d.ranks_b_size() > 0)
+    return fmt::format("{} (B: {})", RanksText(d.ranks_a()), RanksText(d.ranks_b()));
   return d.has_rank_b() ? fmt::format("{} (B: {})", d.rank(), d.rank_b()) : std::to_string(d.rank());
 }
 
@@ -309,7 +329,8 @@ std::string ValuesAdvice(const v1::DiffReport& report) {
   if (spec.micro_batch > 0) add("--micro-batch", std::to_string(spec.micro_batch));
   if (spec.call > 0) add("--call", std::to_string(spec.call));
   if (spec.mode != Mode::kTrain) add("--mode", std::string(Name(spec.mode)));
-  if (first.rank() > 0) add("--rank", std::to_string(first.rank()));
+  const bool logical = first.ranks_a_size() + first.ranks_b_size() > 0;
+  if (!logical && first.rank() > 0) add("--rank", std::to_string(first.rank()));
   if (first.has_rank_b()) add("--rank-b", std::to_string(first.rank_b()));
   const bool renamed = !first.activation_b().empty() && first.activation_b() != spec.activation;
   if (renamed) add("--activation-b", first.activation_b());

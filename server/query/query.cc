@@ -7,6 +7,7 @@
 #include "common/names.h"
 #include "server/query/diff/diff.h"
 #include "server/query/event_kinds.h"
+#include "server/query/logical/choose.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/noise/noise_store.h"
 #include "server/query/rows.h"
@@ -287,6 +288,9 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
   if (!a.ok()) return a.status();
   auto b = RunView::Open(store_, request.run_b);
   if (!b.ok()) return b.status();
+  auto logical = ChooseLogical(store_, *a, *b, request);
+  if (!logical.ok()) return logical.status();
+  if (*logical) return DiffLogical(**logical, *a, *b, request, progress, stop);
   auto noise = OpenNoise(store_, *a, request);
   if (!noise.ok()) return noise.status();
   auto report = DiffRuns(*a, *b, request, is_stream_open_, noise->floor.get(), progress, stop);
@@ -294,6 +298,20 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
   report->noise = std::move(noise->source);
   for (const RunView* view : {&*a, &*b})
     STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store_, *view, &report->notes));
+  return report;
+}
+
+Result<DiffReport> QueryEngine::DiffLogical(const LogicalPair& pair, const RunView& a, const RunView& b,
+                                            const DiffRequest& request, const OnProgress& progress,
+                                            const std::stop_token& stop) const {
+  auto view_a = RunView::Open(*pair.a, request.run_a);
+  if (!view_a.ok()) return view_a.status();
+  auto view_b = RunView::Open(*pair.b, request.run_b);
+  if (!view_b.ok()) return view_b.status();
+  auto report = DiffRuns(*view_a, *view_b, request, is_stream_open_, nullptr, progress, stop);
+  if (!report.ok()) return report;
+  DescribeRanks(pair, a, b, &*report);
+  for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store_, *view, &report->notes));
   return report;
 }
 

@@ -18,6 +18,7 @@
 #include "common/status.h"
 #include "server/query/captures/captures.h"
 #include "server/query/captures/exponents.h"
+#include "server/query/logical/choose.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/records_reader.h"
 #include "server/query/reports.h"
@@ -91,6 +92,11 @@ class QueryEngine {
                                  const std::stop_token& stop = {}) const;
 
  private:
+  // `a`, `b`: the runs as they are.
+  Result<DiffReport> DiffLogical(const LogicalPair& pair, const RunView& a, const RunView& b,
+                                 const DiffRequest& request, const OnProgress& progress,
+                                 const std::stop_token& stop) const;
+
   Store& store_;
   IsStreamOpen is_stream_open_, may_come_back_;
 };

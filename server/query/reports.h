@@ -131,6 +131,8 @@ struct DiffRequest {
   bool first_only = false;           // end after the first step that diverged
   std::vector<std::string> noise;    // repeats of A; differences between them do not count
   bool no_noise = false;             // do not use a stored noise profile of A either
+  bool logical = false;              // as one model each, whatever the layouts (logical/choose.h)
+  bool by_rank = false;              // rank by rank, whatever the layouts
   bool merge_ranks = false;          // compare replicas, whatever the numbers of ranks (merge_ranks.h)
 };
 
@@ -179,6 +181,8 @@ struct Divergence {
   std::string previous;      // only for origins: the activation before it that agrees; empty if none
   std::optional<double> previous_distance;
   std::uint32_t segment = 0;  // number of updates before it in the step (step_order.h)
+  bool logical = false;       // of a tensor that several ranks may hold; then `rank` means nothing
+  std::vector<std::uint32_t> ranks_a, ranks_b;  // that hold it, if logical
 };
 
 // Confidence of an answer. Name(): "certain", "likely", "possible".

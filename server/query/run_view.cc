@@ -19,7 +19,7 @@ bool IsGapless(const RankMeta& meta) {
 
 }  // namespace
 
-Result<RunView> RunView::Open(Store& store, const std::string& run) {
+Result<RunView> RunView::Open(RunReader& store, const std::string& run) {
   RunView view(store, run);
   auto attempts = store.Attempts(run);
   if (!attempts.ok()) return attempts.status();

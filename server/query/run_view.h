@@ -43,11 +43,11 @@ struct StepData {
   std::vector<Observation> observations;
 };
 
-// Reads lazily and caches definitions. Thread-safe after Open. Borrows the store.
+// Reads lazily and caches definitions. Thread-safe after Open. Borrows the reader, a store as a rule.
 class RunView {
  public:
   // kNotFound: no such run; names the existing ones.
-  static Result<RunView> Open(Store& store, const std::string& run);
+  static Result<RunView> Open(RunReader& store, const std::string& run);
 
   const std::string& run() const { return run_; }
   const std::vector<AttemptMeta>& attempts() const { return attempts_; }  // oldest first, never empty
@@ -94,9 +94,9 @@ class RunView {
   Status DefineLayouts(const Series& series);
   Status Undefined(std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> ReadBlocks(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
-  RunView(Store& store, std::string run) : store_(&store), run_(std::move(run)) {}
+  RunView(RunReader& store, std::string run) : store_(&store), run_(std::move(run)) {}
 
-  Store* store_;
+  RunReader* store_;
   std::string run_;
   std::vector<AttemptMeta> attempts_;
   std::vector<std::map<std::uint32_t, RankMeta>> ranks_;  // by attempt

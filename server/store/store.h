@@ -168,21 +168,44 @@ struct CheckpointReport {
   bool linked = false;      // its tables share disk space with the store (same file system)
 };
 
-class Store {
+// What a run's queries read. A view of a run that a store does not hold as such, like one merged over its ranks,
+// implements it as well.
+class RunReader {
  public:
-  virtual ~Store() = default;
+  virtual ~RunReader() = default;
 
-  // --- catalogue
   virtual Result<std::vector<std::string>> ListRuns() = 0;  // sorted
   // Oldest first; empty if there is no such run.
   virtual Result<std::vector<AttemptMeta>> Attempts(const std::string& run) = 0;
+  // Their configuration includes the settings added after the hello.
+  virtual Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) = 0;
+  virtual Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) = 0;  // by id
+  virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;         // by id
+  // Blocks of a rank by (step, first activation).
+  virtual std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;
+  // One activation over the steps, ascending, without reading the others. Cost: one point read per step,
+  // about 5 us.
+  virtual Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
+                                                          std::uint32_t activation, StepBounds steps) = 0;
+  // Distinct steps with statistics, ascending. Cost: one seek per step.
+  virtual Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
+                                                       StepBounds steps) = 0;
+  virtual Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
+                                                    StepBounds steps) = 0;                     // by step
+  virtual Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) = 0;  // by step
+  virtual Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank,
+                                                   StepBounds steps) = 0;  // by step
+};
+
+class Store : public RunReader {
+ public:
+
+  // --- catalogue
   // Durable when it returns. Assigns id and number.
   virtual Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) = 0;
   // Durably removes the attempts' data and catalogue entries; unknown ids are ignored. Running scans keep
   // their snapshot.
   virtual Status DropAttempts(std::span<const AttemptId> ids) = 0;
-  // Their configuration includes the settings added after the hello.
-  virtual Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) = 0;
   // Durable when it returns.
   virtual Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) = 0;
   // Every attempt, by run and number. Reads only the catalogue's small values.
@@ -196,8 +219,6 @@ class Store {
   virtual Status PutDocument(const std::string& run, const std::string& name,
                              const std::optional<std::string>& content) = 0;
   virtual Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) = 0;
-  virtual Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) = 0;  // by id
-  virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;         // by id
 
   // --- records
   // For the batches of one stream. Must not outlive the store.
@@ -216,24 +237,10 @@ class Store {
   // are permanent.
   virtual Status Recover() = 0;
 
-  // Blocks of a rank by (step, first activation).
-  virtual std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;
-  // One activation over the steps, ascending, without reading the others. Cost: one point read per step,
-  // about 5 us.
-  virtual Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
-                                                          std::uint32_t activation, StepBounds steps) = 0;
-  // Distinct steps with statistics, ascending. Cost: one seek per step.
-  virtual Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
-                                                       StepBounds steps) = 0;
-  virtual Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
-                                                    StepBounds steps) = 0;                     // by step
-  virtual Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) = 0;  // by step
   virtual Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank,
                                                    StepBounds steps) = 0;  // by step
   virtual Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
                                                        StepBounds steps) = 0;  // by step
-  virtual Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank,
-                                                   StepBounds steps) = 0;  // by step
 
   // By step and activation.
   virtual Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,

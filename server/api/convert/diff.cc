@@ -41,6 +41,11 @@ void Fill(const query::Divergence& from, Row& to) {
   Copy(from.previous_distance, [&](double value) { to.set_previous_distance(value); });
   to.set_activation_b(from.activation_b);
   Copy(from.rank_b, [&](std::uint32_t rank) { to.set_rank_b(rank); });
+  if (!from.logical) return;
+  to.mutable_ranks_a()->Assign(from.ranks_a.begin(), from.ranks_a.end());
+  to.mutable_ranks_b()->Assign(from.ranks_b.begin(), from.ranks_b.end());
+  const auto& side = from.a ? from.a : from.b;
+  if (side) to.mutable_global_shape()->Assign(side->shape.begin(), side->shape.end());
 }
 
 void Fill(const query::Cause& from, v1::Cause& to) {
@@ -133,6 +138,12 @@ Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
   wanted.no_alignment = request.no_alignment();
   wanted.first_only = request.first_only();
   wanted.merge_ranks = request.merge_ranks();
+  wanted.logical = request.logical();
+  wanted.by_rank = request.by_rank();
+  if (wanted.logical + wanted.by_rank + wanted.merge_ranks > 1) {
+    return Status(Code::kInvalidArgument,
+                  "diff: found several of logical, by_rank and merge_ranks; expected one at most");
+  }
   auto noise = RunsFromWire("noise", request.noise());
   if (!noise.ok()) return noise.status();
   wanted.noise = *std::move(noise);

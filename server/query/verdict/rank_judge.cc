@@ -10,6 +10,7 @@
 #include "common/names.h"
 #include "server/query/compare/distance.h"
 #include "server/query/compare/loss_diff.h"
+#include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/number_text.h"
 #include "server/query/settings/config_at.h"

@@ -1,6 +1,7 @@
 // Shards of a logical tensor, cut anyhow, add up to the whole. STATCOLLECT_TEST_SEED and STATCOLLECT_TEST_CASES
 // repeat or extend a run.
 #include "agent/stats/placement.h"
+#include "common/merge_stats.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +10,6 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "agent/stats/merge.h"
 #include "agent/stats/tensor_walk.h"
 #include "tests/agent/stats/expect_like_reference.h"
 

@@ -1,11 +1,9 @@
-#include "agent/stats/merge.h"
+#include "common/merge_stats.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "agent/stats/float_environment.h"
-
-namespace statcollect::stats {
+namespace statcollect {
 namespace {
 
 double FiniteCount(const TensorStats& stats) {
@@ -31,7 +29,6 @@ void MergeMoments(TensorStats& a, const TensorStats& b) {
 }  // namespace
 
 void Merge(TensorStats& a, const TensorStats& b) noexcept {
-  const DefaultFloatEnvironment environment;
   if (!a.has_finite && b.has_finite) {
     a.min = b.min;
     a.max = b.max;
@@ -54,8 +51,7 @@ void Merge(TensorStats& a, const TensorStats& b) noexcept {
 }
 
 void MergeSketch(std::span<double> a, std::span<const double> b) noexcept {
-  const DefaultFloatEnvironment environment;
   for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
 }
 
-}  // namespace statcollect::stats
+}  // namespace statcollect

@@ -1,0 +1,128 @@
+#include "server/query/logical/choose.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "common/names.h"
+
+namespace statcollect::query {
+namespace {
+
+// How the tensors of a rank are cut, whatever the order in which they came.
+using RankLayouts = std::vector<std::pair<std::vector<std::int64_t>, Placement>>;
+
+struct Layouts {
+  std::vector<RankLayouts> ranks;  // ascending
+  bool any_placement = false;
+};
+
+Result<Layouts> LayoutsOf(RunView& view) {
+  Layouts found;
+  const std::size_t newest = view.attempts().size() - 1;
+  for (const auto& [rank, meta] : view.ranks(newest)) {
+    auto catalogue = view.Catalogue(newest, rank);
+    if (!catalogue.ok()) return catalogue.status();
+    RankLayouts& of = found.ranks.emplace_back();
+    for (const Layout& layout : (*catalogue)->layouts) {
+      if (layout.placement) of.emplace_back(layout.shape, *layout.placement);
+    }
+    found.any_placement = found.any_placement || !of.empty();
+    const auto numbers = [](const Placement& p) {
+      return std::tie(p.global_shape, p.boxes, p.ranges, p.partial, p.piece, p.pieces);
+    };
+    std::sort(of.begin(), of.end(), [&](const auto& x, const auto& y) {
+      return std::pair(x.first, numbers(x.second)) < std::pair(y.first, numbers(y.second));
+    });
+    of.erase(std::unique(of.begin(), of.end()), of.end());
+  }
+  return found;
+}
+
+std::string TensorText(const TensorName& tensor) {
+  return std::string(Name(tensor.kind)) + " " + Printable(tensor.name);
+}
+
+std::string Count(std::size_t n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+void NoteCut(const RunView& a, const RunView& b, bool fold, const std::set<TensorName>& hidden,
+             LogicalPair* pair) {
+  const RunCut &of_a = pair->a->cut(), &of_b = pair->b->cut();
+  pair->notes.push_back("compared as one model each: the tensors of " + Count(of_a.ranks, "rank") + " of " +
+                        a.run() + " and of " + Count(of_b.ranks, "rank") + " of " + b.run() +
+                        " were put together (--by-rank compares rank by rank)");
+  if (fold) {
+    const auto parts = [](const RunCut& cut) {
+      return Count(std::size_t{cut.pieces} * cut.micro_batches, "part");
+    };
+    pair->notes.push_back(
+        "the batch of a step is in " + parts(of_a) + " in " + a.run() + " and in " + parts(of_b) + " in " +
+        b.run() +
+        ", whose samples are not in a known order: its activations were compared by extremes, mean and deviation; "
+        "their gradients depend on how the loss is averaged and were not compared");
+  }
+  if (!hidden.empty()) {
+    pair->notes.push_back(
+        "layout not known: " + Count(hidden.size(), "tensor") + ", such as " + TensorText(*hidden.begin()) +
+        ", differ between ranks, and nothing says how they are cut; they were not compared; say it "
+        "with watch(layouts=...)");
+  }
+}
+
+}  // namespace
+
+Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, RunView& b,
+                                                 const DiffRequest& request) {
+  const bool by_rank =
+      request.by_rank || request.merge_ranks || !request.ranks.empty() || !request.noise.empty();
+  if (by_rank) return {std::nullopt};
+  auto layouts_a = LayoutsOf(a), layouts_b = LayoutsOf(b);
+  if (!layouts_a.ok()) return layouts_a.status();
+  if (!layouts_b.ok()) return layouts_b.status();
+  const bool known = layouts_a->any_placement || layouts_b->any_placement;
+  const bool alike = layouts_a->ranks == layouts_b->ranks;
+  if (!request.logical && (!known || alike)) return {std::nullopt};
+  LogicalPair pair;
+  auto of_a = LogicalRun::Open(store, a.run()), of_b = LogicalRun::Open(store, b.run());
+  if (!of_a.ok()) return of_a.status();
+  if (!of_b.ok()) return of_b.status();
+  pair.a = *std::move(of_a);
+  pair.b = *std::move(of_b);
+  const RunCut &cut_a = pair.a->cut(), &cut_b = pair.b->cut();
+  std::set<TensorName> hidden = cut_a.unknown;
+  hidden.insert(cut_b.unknown.begin(), cut_b.unknown.end());
+  const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches;
+  NoteCut(a, b, fold, hidden, &pair);
+  pair.a->Choose(hidden, fold);
+  pair.b->Choose(std::move(hidden), fold);
+  return {std::move(pair)};
+}
+
+void DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, DiffReport* report) {
+  const auto describe = [&](Divergence& row) {
+    const TensorName in_a{row.kind, row.activation, row.output_path};
+    const TensorName in_b{row.kind, row.activation_b.empty() ? row.activation : row.activation_b,
+                          row.output_path};
+    row.ranks_a = pair.a->RanksOf(in_a);
+    row.ranks_b = pair.b->RanksOf(in_b);
+    row.logical = true;
+  };
+  if (report->first) describe(*report->first);
+  if (report->first_bitwise) describe(*report->first_bitwise);
+  for (Divergence& row : report->diverged) describe(row);
+  for (Divergence& row : report->origins) describe(row);
+  if (report->root) {
+    describe(report->root->at);
+    for (Divergence& row : report->root->alternatives) describe(row);
+  }
+  report->ranks = a.AllRanks();
+  report->ranks_b = b.AllRanks();
+  for (const LogicalRun* run : {pair.a.get(), pair.b.get()}) {
+    for (std::string& note : run->Notes()) report->notes.push_back(std::move(note));
+  }
+  report->notes.insert(report->notes.begin(), pair.notes.begin(), pair.notes.end());
+}
+
+}  // namespace statcollect::query

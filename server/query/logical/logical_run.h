@@ -1,0 +1,128 @@
+// A run as if one rank had held the whole model: each attempt has one rank, number 0, whose records are those of
+// all ranks merged (merge_parts.h). Diff reads it through a RunView like any other run.
+#ifndef STATCOLLECT_SERVER_QUERY_LOGICAL_LOGICAL_RUN_H_
+#define STATCOLLECT_SERVER_QUERY_LOGICAL_LOGICAL_RUN_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/records.h"
+#include "common/status.h"
+#include "common/thread_annotations.h"
+#include "server/query/logical/merge_parts.h"
+#include "server/store/store.h"
+
+namespace statcollect::query {
+
+// A tensor whatever its step, micro-batch and call.
+struct TensorName {
+  Kind kind = Kind::kUnspecified;
+  std::string name, output_path;
+  auto operator<=>(const TensorName&) const = default;
+};
+
+// How a run is cut, as far as its first steps show.
+struct RunCut {
+  std::set<TensorName> unknown;  // recorded by several ranks, which differ, without a placement
+  std::set<TensorName> placed;   // with a placement that is not the whole, or a piece of the batch
+  std::uint32_t ranks = 0;
+  std::uint32_t micro_batches = 1, pieces = 1;
+};
+
+class LogicalRun : public RunReader {
+ public:
+  // Reads the definitions and the first two steps. kNotFound: no such run. Borrows the store.
+  static Result<std::unique_ptr<LogicalRun>> Open(RunReader& store, const std::string& run);
+
+  const RunCut& cut() const { return cut_; }
+  // Before the first read. `hidden`: tensors that are left out. `fold`: all micro-batches of a step are one batch,
+  // and gradients of activations, which depend on how a loss is averaged over micro-batches, are left out.
+  void Choose(std::set<TensorName> hidden, bool fold);
+  // Ranks that hold a tensor in the newest attempt that has it; ascending.
+  std::vector<std::uint32_t> RanksOf(const TensorName& tensor) const;
+  // What was found while reading: replicas that differ, parts that are missing or overlap. One sentence each.
+  std::vector<std::string> Notes() const;
+
+  Result<std::vector<std::string>> ListRuns() override { return store_.ListRuns(); }
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return store_.Attempts(run); }
+  Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override;
+  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override;
+  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override;
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
+  Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
+                                                  std::uint32_t activation, StepBounds steps) override;
+  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
+                                               StepBounds steps) override;
+  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
+  Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override;
+  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
+
+ private:
+  friend class LogicalScan;
+
+  struct Member {  // a rank of an attempt
+    std::uint32_t rank = 0;
+    std::uint32_t stage = 0;  // of a pipeline
+    std::vector<TensorDef> activations;
+    std::deque<Layout> layouts;          // never move
+    std::vector<std::uint32_t> logical;  // by activation id; kHidden
+  };
+  struct Attempt {
+    AttemptId id = 0;
+    std::uint32_t stages = 1;
+    std::map<std::uint32_t, RankMeta> ranks;
+    std::vector<Member> members;  // by rank
+    std::vector<TensorDef> activations;
+    std::map<TensorKey, std::uint32_t> ids;
+    std::map<TensorName, std::set<std::uint32_t>> holders;
+    std::vector<Layout> layouts;
+    PartMerger merger;
+  };
+  // Records of all ranks in one step, by logical id.
+  struct Step {
+    std::deque<StatColumns> blocks;  // what the parts point to
+    std::map<std::uint32_t, std::vector<Part>> parts;
+  };
+
+  static constexpr std::uint32_t kHidden = ~std::uint32_t{0};
+
+  LogicalRun(RunReader& store, std::string run) : store_(store), run_(std::move(run)) {}
+  Status Read();
+  void FindStages(Attempt& attempt);
+  Status Classify();
+  void Judge(const TensorDef& def, const std::vector<Part>& parts, std::set<std::string>* replicated);
+  Status Grow(Attempt& attempt) STATCOLLECT_REQUIRES(mutex_);
+  void Define(Attempt& attempt) STATCOLLECT_REQUIRES(mutex_);
+  std::uint32_t IdOf(Attempt& attempt, const Member& member, const TensorDef& def)
+      STATCOLLECT_REQUIRES(mutex_);
+  std::uint32_t Intern(Attempt& attempt, const Layout& layout) STATCOLLECT_REQUIRES(mutex_);
+  Attempt* Find(AttemptId id);
+  const std::vector<Member>& MembersOf(AttemptId attempt);  // empty: no such attempt
+  // Adds a rank's records of a step. Reads definitions again if it must.
+  Status Add(Attempt& attempt, std::size_t member, std::vector<StatColumns> blocks, Step& step);
+  // The step as blocks of one rank; the first with sketches, the second without.
+  std::vector<StatColumns> Merge(Attempt& attempt, std::uint64_t step_number, const Step& step);
+  void Note(const TensorDef& def, std::uint64_t step, const MergedTensor& merged)
+      STATCOLLECT_REQUIRES(mutex_);
+
+  RunReader& store_;
+  const std::string run_;
+  RunCut cut_;
+  std::set<TensorName> hidden_;
+  bool fold_ = false;
+  std::deque<Attempt> attempts_;
+  mutable Mutex mutex_;
+  std::map<std::string, std::string> notes_ STATCOLLECT_GUARDED_BY(mutex_);  // by what they are about
+};
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_LOGICAL_LOGICAL_RUN_H_

@@ -1,0 +1,156 @@
+// The part of LogicalRun that answers what a RunView asks.
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "server/query/compare/step_order.h"
+#include "server/query/logical/logical_run.h"
+#include "server/query/logical/logical_scan.h"
+
+namespace statcollect::query {
+
+const std::vector<LogicalRun::Member>& LogicalRun::MembersOf(AttemptId attempt) {
+  static const std::vector<Member> kNone;
+  const Attempt* const found = Find(attempt);
+  return found == nullptr ? kNone : found->members;
+}
+
+Result<std::map<std::uint32_t, RankMeta>> LogicalRun::Ranks(AttemptId attempt) {
+  const Attempt* const found = Find(attempt);
+  std::map<std::uint32_t, RankMeta> merged;
+  if (found == nullptr || found->ranks.empty()) return merged;
+  RankMeta whole = found->ranks.begin()->second;
+  for (auto of = std::next(found->ranks.begin()); of != found->ranks.end(); ++of) {
+    const RankMeta& meta = of->second;
+    whole.records += meta.records;
+    whole.stat_records += meta.stat_records;
+    for (const auto& [cause, count] : meta.dropped) whole.dropped[cause] += count;
+    whole.last_write_unix_nanos = std::max(whole.last_write_unix_nanos, meta.last_write_unix_nanos);
+    whole.finished = whole.finished && meta.finished;
+    if (meta.first_step)
+      whole.first_step = std::min(whole.first_step.value_or(*meta.first_step), *meta.first_step);
+    if (meta.last_step)
+      whole.last_step = std::max(whole.last_step.value_or(*meta.last_step), *meta.last_step);
+  }
+  whole.steps = 0;  // not known to be without gaps
+  whole.info.rank = 0;
+  merged.emplace(0, std::move(whole));
+  return merged;
+}
+
+Result<std::vector<TensorDef>> LogicalRun::Activations(AttemptId attempt, std::uint32_t) {
+  MutexLock lock(mutex_);
+  Attempt* const found = Find(attempt);
+  if (found == nullptr) return std::vector<TensorDef>();
+  return found->activations;
+}
+
+Result<std::vector<Layout>> LogicalRun::Layouts(AttemptId attempt, std::uint32_t) {
+  MutexLock lock(mutex_);
+  Attempt* const found = Find(attempt);
+  if (found == nullptr) return std::vector<Layout>();
+  return found->layouts;
+}
+
+std::unique_ptr<StatScan> LogicalRun::ScanStats(AttemptId attempt, std::uint32_t, StepBounds steps) {
+  return std::make_unique<LogicalScan>(*this, Find(attempt), steps);
+}
+
+Result<std::vector<StatPoint>> LogicalRun::ActivationSeries(AttemptId attempt, std::uint32_t rank,
+                                                            std::uint32_t activation, StepBounds steps) {
+  std::vector<StatPoint> points;
+  const auto scan = ScanStats(attempt, rank, steps);
+  while (scan->Next()) {
+    const StatColumns& block = scan->block().columns;
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      if (block.activation[i] == activation)
+        points.push_back({scan->block().step, block.layout[i], block.order[i], block.stats[i]});
+    }
+  }
+  STATCOLLECT_RETURN_IF_ERROR(scan->status());
+  return points;
+}
+
+Result<std::vector<std::uint64_t>> LogicalRun::StatSteps(AttemptId attempt, std::uint32_t, StepBounds steps) {
+  std::set<std::uint64_t> all;
+  for (const Member& member : MembersOf(attempt)) {
+    auto of = store_.StatSteps(attempt, member.rank, steps);
+    if (!of.ok()) return of.status();
+    all.insert(of->begin(), of->end());
+  }
+  return std::vector<std::uint64_t>(all.begin(), all.end());
+}
+
+// A scalar that is the same on all ranks stays; losses are averaged over ranks and, if those are one batch,
+// micro-batches; others are each rank's own.
+Result<std::vector<ScalarRecord>> LogicalRun::Scalars(AttemptId attempt, std::uint32_t, StepBounds steps) {
+  struct Values {
+    std::uint64_t place = 0;  // of the first
+    std::vector<double> all;
+  };
+  std::map<std::tuple<std::uint64_t, std::string, std::uint32_t>, Values> gathered;
+  std::uint64_t place = 0;
+  for (const Member& member : MembersOf(attempt)) {
+    auto of = store_.Scalars(attempt, member.rank, steps);
+    if (!of.ok()) return of.status();
+    for (ScalarRecord& scalar : *of) {
+      Values& values = gathered[{scalar.step, std::move(scalar.name), fold_ ? 0 : scalar.micro_batch}];
+      if (values.all.empty()) values.place = place++;
+      values.all.push_back(scalar.value);
+    }
+  }
+  std::vector<std::pair<std::uint64_t, ScalarRecord>> merged;
+  for (const auto& [key, values] : gathered) {
+    const auto& [step, name, micro_batch] = key;
+    const bool equal = std::all_of(values.all.begin(), values.all.end(), [&](double x) {
+      return x == values.all.front() || (std::isnan(x) && std::isnan(values.all.front()));
+    });
+    if (!equal && !IsLoss(name)) continue;
+    double value = values.all.front();
+    if (!equal) {
+      value = 0;
+      for (const double x : values.all) value += x / static_cast<double>(values.all.size());
+    }
+    merged.emplace_back(values.place, ScalarRecord{name, step, micro_batch, value});
+  }
+  std::sort(merged.begin(), merged.end(), [](const auto& x, const auto& y) {
+    return std::pair(x.second.step, x.first) < std::pair(y.second.step, y.first);
+  });
+  std::vector<ScalarRecord> records;
+  for (auto& [at, scalar] : merged) records.push_back(std::move(scalar));
+  return records;
+}
+
+Result<std::vector<EventRecord>> LogicalRun::Events(AttemptId attempt, std::uint32_t) {
+  std::vector<EventRecord> all;
+  for (const Member& member : MembersOf(attempt)) {
+    auto of = store_.Events(attempt, member.rank);
+    if (!of.ok()) return of.status();
+    std::move(of->begin(), of->end(), std::back_inserter(all));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& x, const auto& y) { return x.step < y.step; });
+  return all;
+}
+
+// A step has ended once it has on every rank.
+Result<std::vector<StepRecord>> LogicalRun::StepEnds(AttemptId attempt, std::uint32_t, StepBounds steps) {
+  std::map<std::uint64_t, std::pair<std::size_t, StepRecord>> ended;  // by step, with the number of ranks
+  const Attempt* const found = Find(attempt);
+  if (found == nullptr) return std::vector<StepRecord>();
+  for (const Member& member : found->members) {
+    auto of = store_.StepEnds(attempt, member.rank, steps);
+    if (!of.ok()) return of.status();
+    for (const StepRecord& end : *of) {
+      auto& [ranks, record] = ended[end.step];
+      if (ranks++ == 0) record = end;
+    }
+  }
+  std::vector<StepRecord> all;
+  for (const auto& [step, end] : ended) {
+    if (end.first == found->members.size()) all.push_back(end.second);
+  }
+  return all;
+}
+
+}  // namespace statcollect::query
