@@ -15,7 +15,8 @@ SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 # Longest prefix wins.
 QUERY = {"common", "server/store", "server/query"}
 QUERY_ROOMS = QUERY | {
-    f"server/query/{room}" for room in ("captures", "cause", "compare", "diff", "logical", "noise", "ranks", "settings", "verdict")
+    f"server/query/{room}"
+    for room in ("captures", "cause", "compare", "diff", "logical", "noise", "ranks", "settings", "verdict")
 }
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "common": (set(), set()),

@@ -199,7 +199,6 @@ class RunReader {
 
 class Store : public RunReader {
  public:
-
   // --- catalogue
   // Durable when it returns. Assigns id and number.
   virtual Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) = 0;

@@ -187,6 +187,9 @@ def _borrow_torch(torch: Any, tensor: Any) -> Borrowed:
     except RuntimeError:  # FakeTensor, wrappers of functorch, and others
         data, shape, strides = 0, (1,), (1,)
     if not data and 0 not in shape:
+        if hasattr(tensor, "trigger_wait"):  # the result of a collective that may still run; its first use waits as well
+            with torch.no_grad():
+                return _borrow_torch(torch, tensor.trigger_wait())
         if hasattr(tensor, "to_local"):  # DTensor: this rank's shard
             with torch.no_grad():
                 return _borrow_torch(torch, tensor.to_local())
