@@ -15,14 +15,30 @@ using RankLayouts = std::vector<std::pair<std::vector<std::int64_t>, Placement>>
 struct Layouts {
   std::vector<RankLayouts> ranks;  // ascending
   bool any_placement = false;
+  bool stages = false;              // ranks hold other weights than each other
+  std::uint32_t micro_batches = 1;  // of a step
 };
+
+// Looks at a rank's definitions.
+void LookAt(const RankCatalogue& catalogue, std::set<std::string>* weights, std::uint32_t* micro_batches) {
+  for (const TensorDef& def : catalogue.activations) {
+    if (def.key.kind == Kind::kWeight) weights->insert(def.key.name);
+    if (def.key.kind == Kind::kOutput && def.key.mode == Mode::kTrain)
+      *micro_batches = std::max(*micro_batches, def.key.micro_batch + 1);
+  }
+}
 
 Result<Layouts> LayoutsOf(RunView& view) {
   Layouts found;
   const std::size_t newest = view.attempts().size() - 1;
+  std::set<std::string> first_weights;
   for (const auto& [rank, meta] : view.ranks(newest)) {
     auto catalogue = view.Catalogue(newest, rank);
     if (!catalogue.ok()) return catalogue.status();
+    std::set<std::string> weights;
+    LookAt(**catalogue, &weights, &found.micro_batches);
+    if (found.ranks.empty()) first_weights = weights;
+    found.stages = found.stages || weights != first_weights;
     RankLayouts& of = found.ranks.emplace_back();
     for (const Layout& layout : (*catalogue)->layouts) {
       if (layout.placement) of.emplace_back(layout.shape, *layout.placement);
@@ -81,8 +97,11 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   auto layouts_a = LayoutsOf(a), layouts_b = LayoutsOf(b);
   if (!layouts_a.ok()) return layouts_a.status();
   if (!layouts_b.ok()) return layouts_b.status();
-  const bool known = layouts_a->any_placement || layouts_b->any_placement;
-  const bool alike = layouts_a->ranks == layouts_b->ranks;
+  const Layouts &in_a = *layouts_a, &in_b = *layouts_b;
+  const bool single = in_a.ranks.size() == 1 && in_b.ranks.size() == 1;
+  const bool stages = in_a.stages != in_b.stages;
+  const bool known = in_a.any_placement || in_b.any_placement || stages || single;
+  const bool alike = in_a.ranks == in_b.ranks && !stages && in_a.micro_batches == in_b.micro_batches;
   if (!request.logical && (!known || alike)) return {std::nullopt};
   LogicalPair pair;
   auto of_a = LogicalRun::Open(store, a.run()), of_b = LogicalRun::Open(store, b.run());
@@ -93,7 +112,8 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   const RunCut &cut_a = pair.a->cut(), &cut_b = pair.b->cut();
   std::set<TensorName> hidden = cut_a.unknown;
   hidden.insert(cut_b.unknown.begin(), cut_b.unknown.end());
-  const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches;
+  const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches ||
+                    cut_a.stages > 1 || cut_b.stages > 1;
   NoteCut(a, b, fold, hidden, &pair);
   pair.a->Choose(hidden, fold);
   pair.b->Choose(std::move(hidden), fold);

@@ -165,6 +165,7 @@ void LogicalRun::Choose(std::set<TensorName> hidden, bool fold) {
 Status LogicalRun::Classify() {
   for (Attempt& attempt : attempts_) {
     cut_.ranks = std::max(cut_.ranks, static_cast<std::uint32_t>(attempt.members.size()));
+    cut_.stages = std::max(cut_.stages, attempt.stages);
     std::set<std::string> replicated;
     auto steps = StatSteps(attempt.id, 0, {});
     if (!steps.ok()) return steps.status();

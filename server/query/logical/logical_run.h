@@ -35,6 +35,7 @@ struct RunCut {
   std::set<TensorName> placed;   // with a placement that is not the whole, or a piece of the batch
   std::uint32_t ranks = 0;
   std::uint32_t micro_batches = 1, pieces = 1;
+  std::uint32_t stages = 1;  // of a pipeline, which numbers micro-batches as it runs them
 };
 
 class LogicalRun : public RunReader {

@@ -11,6 +11,8 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+import statagent
+
 from . import by_hand
 from .model import Gpt, Size, loss_of
 
@@ -199,7 +201,22 @@ def _by_hand(model: Gpt, size: Size, layout: Layout, sequence: bool) -> Job:
             assert parameter.grad is not None
             distributed.all_reduce(parameter.grad)
 
-    return Job(model, list(model.parameters()), _then(_accumulate(model, layout.micro_batches), model, reduce))
+    step = _then(_accumulate(model, layout.micro_batches), model, reduce)
+    return Job(model, list(model.parameters()), step, _layouts_by_hand(size, sequence))
+
+
+def _layouts_by_hand(size: Size, sequence: bool) -> dict[str, Any]:
+    """What the user of such a model says to watch: nothing in its modules does."""
+    outputs = statagent.shard(1) if sequence else statagent.replicate()
+    said: dict[str, Any] = dict.fromkeys(("tokens.weight", "head.weight"), statagent.shard(0, global_size=size.vocabulary))
+    said |= dict.fromkeys(("*.qkv.*", "*.fc1.*"), statagent.shard(0)) | dict.fromkeys(
+        ("*.wo.weight", "*.fc2.weight"), statagent.shard(1)
+    )
+    said |= dict.fromkeys(("*.qkv", "*.fc1", "*.drop"), statagent.shard(-1))
+    said |= dict.fromkeys(("*.bias", "*.weight", "head", "Gpt"), statagent.replicate())
+    if sequence:
+        said["positions"] = statagent.shard(0)
+    return said | {"*": outputs}
 
 
 # --- pipeline

@@ -184,7 +184,9 @@ class OptimizerHooks:
 
     def _record_state(self, named: Named) -> None:
         try:
-            state = self._optimizer.state.get(named.value, {})
+            state = self._optimizer.state.get(named.value)
+            if state is None:  # ZeroRedundancyOptimizer keeps that of its own share in an optimizer inside
+                state = getattr(getattr(self._optimizer, "optim", None), "state", {}).get(named.value, {})
             plain = type(state) is dict and all(type(key) is str and type(value) in self._plain for key, value in state.items())
             for path, tensor in state.items() if plain else flatten(state):
                 if tensor.dim() > 0:  # counters of updates are 0-d

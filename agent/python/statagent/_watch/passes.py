@@ -92,7 +92,9 @@ class Passes:
     def decide(self, module: Any, grad_enabled: bool) -> int:
         """The state of a pass of this module."""
         self._ever_run = True  # also where a part of the model runs without the whole
-        if module.training and grad_enabled:
+        if _is_rehearsal():
+            state = SKIP
+        elif module.training and grad_enabled:
             state = TRAIN
         else:
             state = EVAL if self._evaluations else SKIP
@@ -240,6 +242,18 @@ class Passes:
         if self.agent.closing and not self._ever_run and not self._pass_seen:
             reason = f"the watched {type(self._root).__name__} was never run; {RUN_THE_WATCHED}"
             self.agent.report_not_recorded("", "output", reason)
+
+
+def _is_rehearsal() -> bool:
+    """Whether this is the pass of uninitialised memory in which a stage of torch's pipelines learns its shapes."""
+    if "torch.distributed.pipelining.stage" not in sys.modules:
+        return False
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in ("_forward_metadata_inference", "_shape_inference"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _torch() -> Any:
