@@ -23,6 +23,12 @@ std::unique_ptr<SpillFile> MakeFile(const SpillOptions& options, const SessionIn
   return std::make_unique<SpillFile>(options, session.rank, session.session, wire::EncodeHello(session, 1));
 }
 
+// Whoever starts an agent can correct these. Later they may be a proxy's bad minute or an expired token, and
+// the training's data is worth more than an early end.
+bool IsAccessRefused(Code code) {
+  return code == Code::kPermissionDenied || code == Code::kUnauthenticated || code == Code::kUnimplemented;
+}
+
 template <typename Defs>
 void Extend(Defs* to, Defs from) {
   std::move(from.begin(), from.end(), std::back_inserter(*to));
@@ -34,11 +40,8 @@ bool IsFatal(Code code) {
   switch (code) {
     case Code::kInvalidArgument:
     case Code::kAlreadyExists:
-    case Code::kPermissionDenied:
-    case Code::kUnauthenticated:
     case Code::kFailedPrecondition:
     case Code::kAborted:  // fenced by a newer session of this rank
-    case Code::kUnimplemented:
       return true;
     default:
       return false;
@@ -265,7 +268,7 @@ std::uint64_t Exporter::KeepRest() {
   MutexLock lock(mutex_);
   const std::shared_ptr<const EncodedBatch> held = held_;
   const bool rest = !window_.empty() || spilled_ > 0 || held;
-  if (!rest || (!fatal_.ok() && !keep_) || window_.UnackedBeforeFile() || file_->hidden()) {
+  if (!rest || window_.UnackedBeforeFile() || file_->hidden()) {
     lock.unlock();
     file_->Remove();
     return 0;
@@ -275,8 +278,9 @@ std::uint64_t Exporter::KeepRest() {
   lock.lock();
   const std::uint64_t kept = window_.UnackedRecords(true) + spilled_;
   const spill::Mark mark = MarkLocked();
+  const bool old_mark_holds = MarkedLocked();
   lock.unlock();
-  if (kept == 0 || !file_->Write(mark).ok()) {
+  if (kept == 0 || (!file_->Write(mark).ok() && !old_mark_holds)) {
     file_->Remove();
     return 0;
   }
@@ -539,7 +543,8 @@ bool Exporter::HandleEnd(const Status& end) {
     if (stop_ || giving_up_ || NothingLeftLocked()) return false;
     quiet = quiet_;
     const bool was_welcomed = phase_ == Phase::kWelcomed;
-    if (protocol_error_.ok() && !IsFatal(end.code())) {
+    const bool fatal = IsFatal(end.code()) || (quiet && !ever_welcomed_ && IsAccessRefused(end.code()));
+    if (protocol_error_.ok() && !fatal) {
       last_failure_ = Explain(end);
       changed_.notify_all();
       text = was_welcomed ? "lost the stream: " + last_failure_->message()
@@ -562,7 +567,7 @@ void Exporter::Fail(const Status& end) {
     quiet = quiet_;
     fatal_ = protocol_error_.ok() ? end : protocol_error_;
     fatal = fatal_;
-    keep = keep_ = file_ != nullptr && !ever_welcomed_;
+    keep = keep_ = file_ != nullptr;
     if (!keep) DropAllLocked(kDropRejected);
     changed_.notify_all();
   }
