@@ -434,6 +434,7 @@ void Exporter::OnWelcome(const Welcome& welcome) {
       ++progress_.streams;
       phase_ = Phase::kWelcomed;
       ever_welcomed_ = true;
+      attempt_start_ = welcome.attempt_start_unix_nanos;
       last_failure_.reset();
     }
     changed_.notify_all();
@@ -487,7 +488,9 @@ Status Exporter::RunStream() {
     stream_ended_ = false;
     phase_ = Phase::kConnecting;
     first_unacked = window_.first_unacked_seq();
-    // The old run was already replaced; a run that has the name now belongs to a different launch.
+    // The old run was already replaced. With the attempt's start the collector sees whether a run that has
+    // the name now belongs to a newer launch; one that does not send it cannot, so that it must refuse.
+    session.attempt_start_unix_nanos = attempt_start_;
     if (ever_welcomed_ && session.if_exists == IfExists::kReplace) session.if_exists = IfExists::kError;
   }
   if (stream->SendHello(session, first_unacked)) Pump(stream.get());

@@ -128,6 +128,9 @@ class SessionRegistry {
   Result<Admission> CreateLocked(const SessionInfo& info) STATCOLLECT_REQUIRES(mutex_);
   Result<Admission> ApplyPolicyLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
                                       Endings* endings) STATCOLLECT_REQUIRES(mutex_);
+  // kAlreadyExists, and nothing is removed: the run is kept, or ranks of another launch are sending.
+  Result<Admission> ReplaceLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
+                                  Endings* endings) STATCOLLECT_REQUIRES(mutex_);
   // Completes the request's ranks and returns the streams of the connected ones (none if all of them may
   // still come back), or says why the request cannot be served.
   Result<std::vector<std::shared_ptr<OpenStream>>> CheckCaptureLocked(const std::string& attempted,

@@ -33,6 +33,7 @@ class FakeTransport final : public Transport {
   struct Script {
     Status end;
     std::uint64_t durable_seq = 0;
+    std::int64_t attempt_start = 0;
     bool acknowledge = true;
     std::uint64_t break_after =
         0;  // ends (UNAVAILABLE) after so many batches, before acknowledging the last; 0: never
@@ -48,9 +49,14 @@ class FakeTransport final : public Transport {
 
     bool SendHello(const SessionInfo& session, std::uint64_t first_unacked_seq) override {
       if (session.if_exists == IfExists::kReplace) owner_->Note("replace");
+      if (session.attempt_start_unix_nanos != 0)
+        owner_->Note("welcomed " + std::to_string(session.attempt_start_unix_nanos));
       script_ = owner_->NextScript(first_unacked_seq);
       if (!script_.end.ok()) return End(script_.end);
-      receiver_->OnWelcome({.attempt = 1, .durable_seq = script_.durable_seq, .limits = script_.limits});
+      receiver_->OnWelcome({.attempt = 1,
+                            .durable_seq = script_.durable_seq,
+                            .limits = script_.limits,
+                            .attempt_start_unix_nanos = script_.attempt_start});
       return true;
     }
     bool Send(const EncodedBatch& batch) override {
@@ -712,6 +718,18 @@ TEST_F(ExporterTest, TheFilesMarkHasTheNewNumbersBeforeAnythingIsSentUnderThem) 
   ASSERT_TRUE(mark.ok());
   EXPECT_EQ(mark->seq, 6u) << "5 tells of the loss and is in memory only";
   EXPECT_EQ(mark->offset, spill::DecodeHead(head.substr(0, spill::kMarkAt))->frames_at());
+}
+
+TEST_F(ExporterTest, LaterHellosNameTheAttemptOfTheLastWelcome) {
+  Exporter& exporter =
+      Make({{.attempt_start = 7, .break_after = 1}, {.attempt_start = 9, .break_after = 1}, {}});
+  ASSERT_TRUE(exporter.WaitForWelcome(In(seconds(30)), true).ok());
+  Submit(1);
+  ASSERT_TRUE(ledger_.WaitSettled(In(seconds(30))));
+  EXPECT_TRUE(exporter.Finish(In(seconds(30))).ok());
+  EXPECT_THAT(transport_.log(),
+              ElementsAre("hello from 1", "batch 1..1", "welcomed 7", "hello from 1", "batch 1..1", "welcomed 9",
+                          "hello from 1", "batch 1..1", "goodbye acked=1"));
 }
 
 TEST_F(ExporterTest, AsksToReplaceWhatIsThereUntilItIsWelcomed) {
