@@ -23,8 +23,7 @@ std::unique_ptr<SpillFile> MakeFile(const SpillOptions& options, const SessionIn
   return std::make_unique<SpillFile>(options, session.rank, session.session, wire::EncodeHello(session, 1));
 }
 
-// Whoever starts an agent can correct these. Later they may be a proxy's bad minute or an expired token, and
-// the training's data is worth more than an early end.
+// Whoever starts an agent can correct these. Later they may be a proxy's bad minute or an expired token.
 bool IsAccessRefused(Code code) {
   return code == Code::kPermissionDenied || code == Code::kUnauthenticated || code == Code::kUnimplemented;
 }
@@ -488,8 +487,7 @@ Status Exporter::RunStream() {
     stream_ended_ = false;
     phase_ = Phase::kConnecting;
     first_unacked = window_.first_unacked_seq();
-    // The old run was already replaced. With the attempt's start the collector sees whether a run that has
-    // the name now belongs to a newer launch; one that does not send it cannot, so that it must refuse.
+    // The attempt's start tells the collector whether a newer launch has the name now. Older ones refuse.
     session.attempt_start_unix_nanos = attempt_start_;
     if (ever_welcomed_ && session.if_exists == IfExists::kReplace) session.if_exists = IfExists::kError;
   }
@@ -546,8 +544,8 @@ bool Exporter::HandleEnd(const Status& end) {
     if (stop_ || giving_up_ || NothingLeftLocked()) return false;
     quiet = quiet_;
     const bool was_welcomed = phase_ == Phase::kWelcomed;
-    const bool fatal = IsFatal(end.code()) || (quiet && !ever_welcomed_ && IsAccessRefused(end.code()));
-    if (protocol_error_.ok() && !fatal) {
+    const bool starting = quiet && !ever_welcomed_;
+    if (protocol_error_.ok() && !IsFatal(end.code()) && !(starting && IsAccessRefused(end.code()))) {
       last_failure_ = Explain(end);
       changed_.notify_all();
       text = was_welcomed ? "lost the stream: " + last_failure_->message()

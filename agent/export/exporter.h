@@ -180,7 +180,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   bool stream_ended_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   Status protocol_error_ STATCOLLECT_GUARDED_BY(mutex_);  // what is wrong with the collector's answers
   bool ever_welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-  std::int64_t attempt_start_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // as the last welcome said
+  std::int64_t attempt_start_ STATCOLLECT_GUARDED_BY(mutex_) = 0;      // as the last welcome said
   std::optional<Status> last_failure_ STATCOLLECT_GUARDED_BY(mutex_);  // of the last attempt to connect
   Status fatal_ STATCOLLECT_GUARDED_BY(mutex_);
   bool say_goodbye_ STATCOLLECT_GUARDED_BY(mutex_) = true, giving_up_ STATCOLLECT_GUARDED_BY(mutex_) = false;

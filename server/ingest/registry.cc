@@ -296,8 +296,25 @@ bool SessionRegistry::HasOpenStream(const std::string& run) {
   return OpenStreamsLocked(run) > 0;
 }
 
+Result<bool> SessionRegistry::IsKept(const std::string& run) {
+  const auto census = store_.Census();
+  if (!census.ok()) return census.status();
+  return std::any_of(census->begin(), census->end(),
+                     [&](const AttemptTally& tally) { return tally.kept && tally.meta.run == run; });
+}
+
+Status SessionRegistry::KeepRun(const std::string& run, bool keep) {
+  MutexLock lock(mutex_);  // waits for a removal under way
+  return store_.KeepRun(run, keep);
+}
+
 Status SessionRegistry::CheckUnchanged(const std::vector<AttemptMeta>& attempts,
                                        std::int64_t last_write_unix_nanos) {
+  const std::string& run = attempts.front().run;
+  const auto kept = IsKept(run);
+  if (!kept.ok()) return kept.status();
+  if (*kept)
+    return {Code::kFailedPrecondition, "delete run '" + run + "': it is kept meanwhile; nothing was removed"};
   for (const AttemptMeta& attempt : attempts) {
     auto ranks = store_.Ranks(attempt.id);
     if (!ranks.ok()) return ranks.status();
@@ -451,13 +468,11 @@ Result<Admission> SessionRegistry::ApplyPolicyLocked(const SessionInfo& info,
 }
 
 Result<Admission> SessionRegistry::ReplaceLocked(const SessionInfo& info,
-                                                 const std::vector<AttemptMeta>& attempts,
-                                                 Endings* endings) {
+                                                 const std::vector<AttemptMeta>& attempts, Endings* endings) {
   const std::string attempted = "replace run '" + info.run + "'";
   const std::string otherwise =
       "; or choose a different name, or keep it and add an attempt with if_exists=\"append\"";
   std::size_t open = 0;
-  bool kept = false;
   for (const AttemptMeta& attempt : attempts) {
     const bool own = !info.launch.empty() && attempt.launch == info.launch;
     if (!own) open += StreamsOfLocked(attempt.id).size();
@@ -467,10 +482,9 @@ Result<Admission> SessionRegistry::ReplaceLocked(const SessionInfo& info,
                                             (open == 1 ? " is" : " are") +
                                             " still sending; wait until that training ends" + otherwise);
   }
-  const auto census = store_.Census();
-  if (!census.ok()) return census.status();
-  for (const AttemptTally& tally : *census) kept = kept || (tally.kept && tally.meta.run == info.run);
-  if (kept) {
+  const auto kept = IsKept(info.run);
+  if (!kept.ok()) return kept.status();
+  if (*kept) {
     return Status(Code::kAlreadyExists, attempted + ": it is kept; release it with statctl keep " + info.run +
                                             " --off" + otherwise);
   }

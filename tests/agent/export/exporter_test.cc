@@ -728,8 +728,8 @@ TEST_F(ExporterTest, LaterHellosNameTheAttemptOfTheLastWelcome) {
   ASSERT_TRUE(ledger_.WaitSettled(In(seconds(30))));
   EXPECT_TRUE(exporter.Finish(In(seconds(30))).ok());
   EXPECT_THAT(transport_.log(),
-              ElementsAre("hello from 1", "batch 1..1", "welcomed 7", "hello from 1", "batch 1..1", "welcomed 9",
-                          "hello from 1", "batch 1..1", "goodbye acked=1"));
+              ElementsAre("hello from 1", "batch 1..1", "welcomed 7", "hello from 1", "batch 1..1",
+                          "welcomed 9", "hello from 1", "batch 1..1", "goodbye acked=1"));
 }
 
 TEST_F(ExporterTest, AsksToReplaceWhatIsThereUntilItIsWelcomed) {

@@ -385,6 +385,24 @@ TEST_F(SessionRegistryTest, DeletesARunThatNobodyWrites) {
   EXPECT_EQ(registry_.DeleteRun("base", true).status().code(), Code::kNotFound);
 }
 
+// Retention decides on what it read before; the command line says what it removes.
+TEST_F(SessionRegistryTest, ARunThatIsKeptMeanwhileIsNotRemovedByRetention) {
+  auto stream = std::make_shared<FakeStream>();
+  const auto admission = Open(Hello(0, 1), stream);
+  Put(*admission, 11, true);
+  registry_.Close(admission->attempt.id, 0, stream.get());
+  const std::int64_t looked = clock_.UnixNanos();
+  ASSERT_TRUE(store_.KeepRun("base", true).ok());
+  const auto refused = registry_.DeleteRun("base", false, looked);
+  EXPECT_EQ(refused.status().code(), Code::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), HasSubstr("it is kept"));
+  EXPECT_EQ(Attempts(), 1u);
+  ASSERT_TRUE(registry_.KeepRun("base", false).ok());
+  ASSERT_TRUE(registry_.KeepRun("base", true).ok());
+  EXPECT_FALSE(registry_.DeleteRun("base", false, looked).ok());
+  EXPECT_TRUE(registry_.DeleteRun("base", false).ok());
+}
+
 TEST_F(SessionRegistryTest, ForceEndsTheStreamsOfADeletedRun) {
   auto stream = std::make_shared<FakeStream>();
   ASSERT_TRUE(Open(Hello(0, 1), stream).ok());
