@@ -23,7 +23,7 @@ std::unique_ptr<SpillFile> MakeFile(const SpillOptions& options, const SessionIn
   return std::make_unique<SpillFile>(options, session.rank, session.session, wire::EncodeHello(session, 1));
 }
 
-// Whoever starts an agent can correct these. Later they may be a proxy's bad minute or an expired token.
+// Whoever starts an agent can correct it; later it may be a proxy's bad minute.
 bool IsAccessRefused(Code code) {
   return code == Code::kPermissionDenied || code == Code::kUnauthenticated || code == Code::kUnimplemented;
 }
@@ -487,8 +487,7 @@ Status Exporter::RunStream() {
     stream_ended_ = false;
     phase_ = Phase::kConnecting;
     first_unacked = window_.first_unacked_seq();
-    // The attempt's start tells the collector whether a newer launch has the name now. Older ones refuse.
-    session.attempt_start_unix_nanos = attempt_start_;
+    session.attempt_start_unix_nanos = attempt_start_;  // whether a newer launch has the name now
     if (ever_welcomed_ && session.if_exists == IfExists::kReplace) session.if_exists = IfExists::kError;
   }
   if (stream->SendHello(session, first_unacked)) Pump(stream.get());
