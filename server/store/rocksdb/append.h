@@ -45,10 +45,8 @@ class Appender {
     std::set<std::pair<AttemptId, std::uint32_t>> with_info;
   };
 
-  Status AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item,
-                 Added* added);
-  Status AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item,
-                 Added* added);
+  Status AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item, Added* added);
+  Status AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item, Added* added);
 
   RecoverableDatabase& database_;
   Aliases& aliases_;
