@@ -239,7 +239,7 @@ Status Agent::Impl::Start() {
   const Status welcome = parts_->exporter.WaitForWelcome(After(options_.connect_timeout), options_.required);
   AddClosedAtExit(this);
   if (welcome.ok()) return welcome;
-  if (IsFatal(welcome.code()) || options_.required) return welcome;
+  if (parts_->exporter.Failed() || options_.required) return welcome;
   parts_->log.Log("cannot " + welcome.message() + "; training continues, and the agent keeps trying; up to " +
                   std::to_string(options_.buffer_records_max) + " records wait in memory, further ones " +
                   (options_.spill.directory.empty() ? "are dropped and counted"

@@ -68,15 +68,22 @@ std::string Join(const GetEnv& getenv, std::string prefix, std::span<const char*
   return any ? prefix : "";
 }
 
+// How often the launcher has started this launch again, and what may differ between its starts. The collector
+// compares what is before '#' to see that a launch continues another (docs/protocol.md).
+std::string Restarts(const GetEnv& getenv, const char* count, const char* varies = nullptr) {
+  std::string text = "#" + getenv(count).value_or("0");
+  if (varies != nullptr) text += ":" + getenv(varies).value_or("");
+  return text;
+}
+
 std::string TorchrunId(const GetEnv& getenv, const ParentIdentity& parent) {
   if (!getenv("TORCHELASTIC_RUN_ID")) return "";
-  constexpr const char* kNames[] = {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT",
-                                    "TORCHELASTIC_RESTART_COUNT"};
+  constexpr const char* kNames[] = {"TORCHELASTIC_RUN_ID", "MASTER_ADDR"};
   std::string id = Join(getenv, "torchrun", kNames);
   // All of the above may repeat from launch to launch; on one node all ranks have one parent.
   const auto local_size = getenv("LOCAL_WORLD_SIZE");
   if (local_size && local_size == getenv("WORLD_SIZE")) id += ":" + parent();
-  return id;
+  return id + Restarts(getenv, "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT");
 }
 
 std::string OpenMpiId(const GetEnv& getenv) {
@@ -88,8 +95,8 @@ std::string OpenMpiId(const GetEnv& getenv) {
 
 std::string SlurmId(const GetEnv& getenv) {
   if (!getenv("SLURM_JOB_ID")) return "";
-  constexpr const char* kNames[] = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"};
-  return Join(getenv, "slurm", kNames);
+  constexpr const char* kNames[] = {"SLURM_JOB_ID", "SLURM_STEP_ID"};
+  return Join(getenv, "slurm", kNames) + Restarts(getenv, "SLURM_RESTART_COUNT");
 }
 
 std::string LaunchId(const std::string& launcher, const GetEnv& getenv, const ParentIdentity& parent) {

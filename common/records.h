@@ -243,6 +243,9 @@ struct SessionInfo {
   std::int64_t start_unix_nanos = 0;
   std::string agent_version;
   std::map<std::string, std::string> config;  // flattened; the user's own and what the agent found
+  // Of the attempt that the session was last welcomed to, as the collector's clock said; 0: none yet. Not
+  // stored.
+  std::int64_t attempt_start_unix_nanos = 0;
 };
 
 }  // namespace statcollect

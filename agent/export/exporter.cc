@@ -23,6 +23,11 @@ std::unique_ptr<SpillFile> MakeFile(const SpillOptions& options, const SessionIn
   return std::make_unique<SpillFile>(options, session.rank, session.session, wire::EncodeHello(session, 1));
 }
 
+// Whoever starts an agent can correct it; later it may be a proxy's bad minute.
+bool IsAccessRefused(Code code) {
+  return code == Code::kPermissionDenied || code == Code::kUnauthenticated || code == Code::kUnimplemented;
+}
+
 template <typename Defs>
 void Extend(Defs* to, Defs from) {
   std::move(from.begin(), from.end(), std::back_inserter(*to));
@@ -34,11 +39,8 @@ bool IsFatal(Code code) {
   switch (code) {
     case Code::kInvalidArgument:
     case Code::kAlreadyExists:
-    case Code::kPermissionDenied:
-    case Code::kUnauthenticated:
     case Code::kFailedPrecondition:
     case Code::kAborted:  // fenced by a newer session of this rank
-    case Code::kUnimplemented:
       return true;
     default:
       return false;
@@ -265,7 +267,7 @@ std::uint64_t Exporter::KeepRest() {
   MutexLock lock(mutex_);
   const std::shared_ptr<const EncodedBatch> held = held_;
   const bool rest = !window_.empty() || spilled_ > 0 || held;
-  if (!rest || (!fatal_.ok() && !keep_) || window_.UnackedBeforeFile() || file_->hidden()) {
+  if (!rest || window_.UnackedBeforeFile() || file_->hidden()) {
     lock.unlock();
     file_->Remove();
     return 0;
@@ -275,8 +277,9 @@ std::uint64_t Exporter::KeepRest() {
   lock.lock();
   const std::uint64_t kept = window_.UnackedRecords(true) + spilled_;
   const spill::Mark mark = MarkLocked();
+  const bool old_mark_holds = MarkedLocked();
   lock.unlock();
-  if (kept == 0 || !file_->Write(mark).ok()) {
+  if (kept == 0 || (!file_->Write(mark).ok() && !old_mark_holds)) {
     file_->Remove();
     return 0;
   }
@@ -430,6 +433,7 @@ void Exporter::OnWelcome(const Welcome& welcome) {
       ++progress_.streams;
       phase_ = Phase::kWelcomed;
       ever_welcomed_ = true;
+      attempt_start_ = welcome.attempt_start_unix_nanos;
       last_failure_.reset();
     }
     changed_.notify_all();
@@ -483,7 +487,7 @@ Status Exporter::RunStream() {
     stream_ended_ = false;
     phase_ = Phase::kConnecting;
     first_unacked = window_.first_unacked_seq();
-    // The old run was already replaced; a run that has the name now belongs to a different launch.
+    session.attempt_start_unix_nanos = attempt_start_;  // whether a newer launch has the name now
     if (ever_welcomed_ && session.if_exists == IfExists::kReplace) session.if_exists = IfExists::kError;
   }
   if (stream->SendHello(session, first_unacked)) Pump(stream.get());
@@ -539,7 +543,8 @@ bool Exporter::HandleEnd(const Status& end) {
     if (stop_ || giving_up_ || NothingLeftLocked()) return false;
     quiet = quiet_;
     const bool was_welcomed = phase_ == Phase::kWelcomed;
-    if (protocol_error_.ok() && !IsFatal(end.code())) {
+    const bool starting = quiet && !ever_welcomed_;
+    if (protocol_error_.ok() && !IsFatal(end.code()) && !(starting && IsAccessRefused(end.code()))) {
       last_failure_ = Explain(end);
       changed_.notify_all();
       text = was_welcomed ? "lost the stream: " + last_failure_->message()
@@ -562,7 +567,7 @@ void Exporter::Fail(const Status& end) {
     quiet = quiet_;
     fatal_ = protocol_error_.ok() ? end : protocol_error_;
     fatal = fatal_;
-    keep = keep_ = file_ != nullptr && !ever_welcomed_;
+    keep = keep_ = file_ != nullptr;
     if (!keep) DropAllLocked(kDropRejected);
     changed_.notify_all();
   }

@@ -51,7 +51,9 @@ struct ExporterOptions {
   std::function<void(const char* kind, const std::string& text)> on_event = {};
 };
 
-// Whether another attempt with the same session may succeed.
+// Whether the session is over: no other attempt with it may succeed. What the collector does not have by then
+// stays in the spill file, if there is one. Until WaitForWelcome returns, a refusal of access ends it too
+// (kPermissionDenied, kUnauthenticated, kUnimplemented); afterwards it is tried again.
 bool IsFatal(Code code);
 
 class Exporter final : public BatchSink, private StreamReceiver {
@@ -178,6 +180,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   bool stream_ended_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   Status protocol_error_ STATCOLLECT_GUARDED_BY(mutex_);  // what is wrong with the collector's answers
   bool ever_welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::int64_t attempt_start_ STATCOLLECT_GUARDED_BY(mutex_) = 0;      // as the last welcome said
   std::optional<Status> last_failure_ STATCOLLECT_GUARDED_BY(mutex_);  // of the last attempt to connect
   Status fatal_ STATCOLLECT_GUARDED_BY(mutex_);
   bool say_goodbye_ STATCOLLECT_GUARDED_BY(mutex_) = true, giving_up_ STATCOLLECT_GUARDED_BY(mutex_) = false;
@@ -199,7 +202,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
                            marks_done_ STATCOLLECT_GUARDED_BY(mutex_) =
                                0;  // the file's mark must be written before more is sent
   bool keep_ STATCOLLECT_GUARDED_BY(mutex_) =
-      false;  // refused before the first welcome: the file may go elsewhere
+      false;  // the session is over: what is in the window and the file stays for `import spill`
   std::uint64_t kept_ STATCOLLECT_GUARDED_BY(mutex_) = 0;              // records left in the file at the end
   std::uint64_t last_step_ STATCOLLECT_GUARDED_BY(mutex_) = 0;         // submitted
   std::optional<bool> takes_captures_ STATCOLLECT_GUARDED_BY(mutex_);  // as the last welcome said

@@ -17,6 +17,7 @@ struct Welcome {
   std::uint32_t attempt = 0;
   std::uint64_t durable_seq = 0;
   StreamLimits limits;
+  std::int64_t attempt_start_unix_nanos = 0;  // 0: the collector is older than this field
 };
 
 // A request of the collector.

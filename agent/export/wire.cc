@@ -478,6 +478,7 @@ bool DecodeWelcome(std::string_view bytes, Welcome* welcome) {
     if (r.field == 2 && r.is_number) welcome->attempt = static_cast<std::uint32_t>(r.number);
     if (r.field == 3 && r.is_number) welcome->durable_seq = r.number;
     if (r.field == 4 && r.is_bytes) limits_ok = DecodeLimits(r.bytes, &welcome->limits);
+    if (r.field == 6 && r.is_number) welcome->attempt_start_unix_nanos = static_cast<std::int64_t>(r.number);
   }
   return r.ok() && limits_ok;
 }
@@ -529,6 +530,7 @@ std::string EncodeHello(const SessionInfo& session, std::uint64_t first_unacked_
   w.Number(12, static_cast<std::uint64_t>(session.if_exists));
   w.Bytes(13, session.agent_version);
   w.MapField(14, session.config);
+  w.Signed(16, session.attempt_start_unix_nanos);
   return AgentMessage(1, w);
 }
 

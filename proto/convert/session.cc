@@ -29,6 +29,7 @@ v1::Hello ToWire(const SessionInfo& info, std::uint64_t first_unacked_seq) {
   hello.set_if_exists(static_cast<v1::IfExists>(info.if_exists));
   hello.set_agent_version(info.agent_version);
   hello.mutable_config()->insert(info.config.begin(), info.config.end());
+  hello.set_attempt_start_unix_nanos(info.attempt_start_unix_nanos);
   return hello;
 }
 
@@ -75,6 +76,7 @@ Result<SessionInfo> FromWire(const v1::Hello& hello) {
   info.start_unix_nanos = hello.start_unix_nanos();
   info.agent_version = hello.agent_version();
   info.config = convert::CopyMap(hello.config());
+  info.attempt_start_unix_nanos = hello.attempt_start_unix_nanos();
   return info;
 }
 

@@ -39,6 +39,7 @@
 #include "server/control/webhook.h"
 #include "server/daemon/config.h"
 #include "server/http/server.h"
+#include "server/ingest/grpc_service.h"
 #include "server/ingest/ingest_server.h"
 #include "server/query/query.h"
 #include "server/store/rocksdb/rocksdb_store.h"
@@ -84,7 +85,7 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, std::initializer_list<g
   // estimate led to a gigabyte of buffers and seconds of waiting in them.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 256 << 10);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
+  LimitMessages(builder);
   builder.AddListeningPort(config.listen.ToString(), grpc::InsecureServerCredentials(), &port);
   for (grpc::Service* service : services) builder.RegisterService(service);
   GrpcServer started{.server = builder.BuildAndStart(), .endpoint = config.listen};
@@ -106,18 +107,33 @@ void PrintReady(const DaemonConfig& config, const Endpoint& grpc, const HttpServ
   std::fflush(stdout);
 }
 
-// Returns after SIGTERM or SIGINT; a second signal ends the process at once. `signals` exists from before the
-// ready line on: who reads that line may send one at once.
-void WaitForSignal(boost::asio::io_context& io, boost::asio::signal_set& signals) {
-  signals.async_wait([&](const boost::system::error_code&, int first) {
-    spdlog::info("signal {}: draining; a second one ends at once", first);
-    signals.async_wait([](const boost::system::error_code& error, int second) {
-      if (!error) std::_Exit(128 + second);
+// SIGTERM and SIGINT, taken by a thread of its own, so that nothing that the collector does delays them: the
+// first one stops `io`, a second one ends the process at once, also while it drains.
+class Signals {
+ public:
+  explicit Signals(boost::asio::io_context& io) : signals_(own_, SIGTERM, SIGINT) {
+    signals_.async_wait([this, &io](const boost::system::error_code& error, int first) {
+      if (error) return;
+      spdlog::info("signal {}: draining; a second one ends at once", first);
+      signals_.async_wait([](const boost::system::error_code& again, int second) {
+        if (!again) std::_Exit(128 + second);
+      });
+      io.stop();
     });
-    io.stop();
-  });
-  io.run();
-}
+    thread_ = std::thread([this] { own_.run(); });
+  }
+  ~Signals() {
+    own_.stop();
+    thread_.join();
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+ private:
+  boost::asio::io_context own_;
+  boost::asio::signal_set signals_;
+  std::thread thread_;
+};
 
 // Streams, connections and the store's files each take a descriptor: all that the system grants. Returns how
 // many.
@@ -298,9 +314,10 @@ int Run(const DaemonConfig& config) {
   const auto http = StartHttp(config, io, collector, *grpc->server, files_max);
   if (!http.ok()) return Fail(http.status().message());
 
-  boost::asio::signal_set signals(io, SIGTERM, SIGINT);
+  const auto work = boost::asio::make_work_guard(io);  // without --http, too
+  const Signals signals(io);  // before the ready line: who reads that may send one at once
   PrintReady(config, grpc->endpoint, http->server.get());
-  WaitForSignal(io, signals);
+  io.run();
   if (http->server) EndHttp(io, *http->server, *http->api);
   STATCOLLECT_FAILPOINT("stop.before_drain");
   collector.Drain();

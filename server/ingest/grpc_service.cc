@@ -6,6 +6,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "proto/convert.h"
 #include "statcollect/v1/ingest.grpc.pb.h"
 
 #include "common/thread_annotations.h"
@@ -114,6 +115,12 @@ class GrpcIngestService final : public IngestService, private v1::Ingest::Callba
 };
 
 }  // namespace
+
+void LimitMessages(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+}
 
 std::unique_ptr<IngestService> MakeIngestService(const StreamContext& context) {
   return std::make_unique<GrpcIngestService>(context);

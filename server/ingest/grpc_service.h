@@ -8,8 +8,9 @@
 #include "server/ingest/ingest_stream.h"
 
 namespace grpc {
+class ServerBuilder;
 class Service;
-}
+}  // namespace grpc
 
 namespace statcollect {
 
@@ -25,6 +26,10 @@ class IngestService {
   // Waits until every stream is gone; false after the timeout.
   virtual bool AwaitStreams(std::chrono::milliseconds timeout) = 0;
 };
+
+// What the server of the service must refuse before it takes memory: messages above the protocol's limit, and
+// compressed ones, because gRPC inflates without a limit.
+void LimitMessages(grpc::ServerBuilder& builder);
 
 std::unique_ptr<IngestService> MakeIngestService(const StreamContext& context);
 

@@ -124,7 +124,7 @@ std::vector<std::string> IngestServer::KeptRuns() {
 }
 
 Status IngestServer::KeepRun(const std::string& run, bool keep) {
-  const Status changed = store_.KeepRun(run, keep);
+  const Status changed = registry_.KeepRun(run, keep);
   MutexLock lock(census_mutex_);
   census_at_.reset();  // the next status tells of it
   return changed;

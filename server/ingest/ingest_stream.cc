@@ -26,6 +26,7 @@ v1::CollectorMessage MakeWelcome(const AttemptMeta& attempt, std::uint64_t durab
   welcome->mutable_limits()->set_window_bytes_max(kWindowBytesMax);
   welcome->mutable_limits()->set_capture_chunk_bytes_max(kCaptureChunkBytesMax);
   welcome->set_fsync(fsync);
+  welcome->set_attempt_start_unix_nanos(attempt.start_unix_nanos);
   return message;
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/failpoint.h"
 #include "common/names.h"
+#include "common/parse.h"
 #include "common/step_set.h"
 
 namespace statcollect {
@@ -41,6 +42,27 @@ Status NewerAttempt(const SessionInfo& info, const AttemptMeta& newest) {
                                     "': fenced by attempt " + std::to_string(newest.number) + " of " +
                                     Utc(newest.start_unix_nanos) +
                                     "; this session can no longer write; give each launch its own run name");
+}
+
+// A launch text may end in '#', the number of the launcher's restarts of this launch, and ':' with what
+// differs between them (see docs/protocol.md).
+struct LaunchText {
+  std::string_view base;  // empty: not of this form
+  std::uint64_t restarts = 0;
+};
+
+LaunchText ParseLaunch(std::string_view text) {
+  const std::size_t mark = text.rfind('#');
+  if (mark == std::string_view::npos) return {};
+  const std::string_view rest = text.substr(mark + 1);
+  const auto restarts = ParseNumber<std::uint64_t>(std::string(rest.substr(0, rest.find(':'))));
+  return restarts ? LaunchText{.base = text.substr(0, mark), .restarts = *restarts} : LaunchText{};
+}
+
+// Whether the launcher started this launch again, after a crash.
+bool IsRestartOf(const AttemptMeta& attempt, const SessionInfo& info) {
+  const LaunchText now = ParseLaunch(info.launch), before = ParseLaunch(attempt.launch);
+  return !now.base.empty() && now.base == before.base && now.restarts > before.restarts;
 }
 
 Status SessionUnknown(const SessionInfo& info, std::uint64_t first_seq) {
@@ -274,8 +296,25 @@ bool SessionRegistry::HasOpenStream(const std::string& run) {
   return OpenStreamsLocked(run) > 0;
 }
 
+Result<bool> SessionRegistry::IsKept(const std::string& run) {
+  const auto census = store_.Census();
+  if (!census.ok()) return census.status();
+  return std::any_of(census->begin(), census->end(),
+                     [&](const AttemptTally& tally) { return tally.kept && tally.meta.run == run; });
+}
+
+Status SessionRegistry::KeepRun(const std::string& run, bool keep) {
+  MutexLock lock(mutex_);  // waits for a removal under way
+  return store_.KeepRun(run, keep);
+}
+
 Status SessionRegistry::CheckUnchanged(const std::vector<AttemptMeta>& attempts,
                                        std::int64_t last_write_unix_nanos) {
+  const std::string& run = attempts.front().run;
+  const auto kept = IsKept(run);
+  if (!kept.ok()) return kept.status();
+  if (*kept)
+    return {Code::kFailedPrecondition, "delete run '" + run + "': it is kept meanwhile; nothing was removed"};
   for (const AttemptMeta& attempt : attempts) {
     auto ranks = store_.Ranks(attempt.id);
     if (!ranks.ok()) return ranks.status();
@@ -346,6 +385,10 @@ Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, LateFro
     return NewerAttempt(info, newest);
   }
   if (is_rest) return SessionUnknown(info, *late_from);
+  if (info.attempt_start_unix_nanos != 0 && newest.start_unix_nanos > info.attempt_start_unix_nanos &&
+      newest.launch != info.launch) {
+    return NewerAttempt(info, newest);  // its own attempt was removed, and the name given to another launch
+  }
   if (own == ranks->end() && MayJoin(info, newest, *ranks)) return JoinLocked(info, newest);
   return ApplyPolicyLocked(info, *attempts, endings);
 }
@@ -415,19 +458,38 @@ Result<Admission> SessionRegistry::CreateLocked(const SessionInfo& info) {
 Result<Admission> SessionRegistry::ApplyPolicyLocked(const SessionInfo& info,
                                                      const std::vector<AttemptMeta>& attempts,
                                                      Endings* endings) {
-  switch (info.if_exists) {
-    case IfExists::kReplace:
-      STATCOLLECT_RETURN_IF_ERROR(DropLocked(attempts, Replaced(info), endings));
-      return CreateLocked(info);
-    case IfExists::kAppend:
-      for (const AttemptMeta& attempt : attempts)
-        RetireLocked({attempt.id, info.rank}, Fenced(info), endings);
-      return CreateLocked(info);
-    case IfExists::kUnspecified:
-    case IfExists::kError:
-      break;
+  // A session that was welcomed before is recorded, wherever its earlier part went.
+  const bool welcomed = info.attempt_start_unix_nanos != 0;
+  const bool replaces = info.if_exists == IfExists::kReplace && !welcomed;
+  if (replaces && !IsRestartOf(attempts.back(), info)) return ReplaceLocked(info, attempts, endings);
+  if (!replaces && !welcomed && info.if_exists != IfExists::kAppend) return NameTaken(info, attempts);
+  for (const AttemptMeta& attempt : attempts) RetireLocked({attempt.id, info.rank}, Fenced(info), endings);
+  return CreateLocked(info);
+}
+
+Result<Admission> SessionRegistry::ReplaceLocked(const SessionInfo& info,
+                                                 const std::vector<AttemptMeta>& attempts, Endings* endings) {
+  const std::string attempted = "replace run '" + info.run + "'";
+  const std::string otherwise =
+      "; or choose a different name, or keep it and add an attempt with if_exists=\"append\"";
+  std::size_t open = 0;
+  for (const AttemptMeta& attempt : attempts) {
+    const bool own = !info.launch.empty() && attempt.launch == info.launch;
+    if (!own) open += StreamsOfLocked(attempt.id).size();
   }
-  return NameTaken(info, attempts);
+  if (open > 0) {
+    return Status(Code::kAlreadyExists, attempted + ": " + Count(open, "rank") +
+                                            (open == 1 ? " is" : " are") +
+                                            " still sending; wait until that training ends" + otherwise);
+  }
+  const auto kept = IsKept(info.run);
+  if (!kept.ok()) return kept.status();
+  if (*kept) {
+    return Status(Code::kAlreadyExists, attempted + ": it is kept; release it with statctl keep " + info.run +
+                                            " --off" + otherwise);
+  }
+  STATCOLLECT_RETURN_IF_ERROR(DropLocked(attempts, Replaced(info), endings));
+  return CreateLocked(info);
 }
 
 Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts) {

@@ -97,9 +97,13 @@ class SessionRegistry {
   bool MayComeBack(AttemptId attempt, std::uint32_t rank);
   std::uint32_t OpenStreams();
   bool HasOpenStream(const std::string& run);
-  // With `last_write_unix_nanos`: kFailedPrecondition if something was written after it.
+  // With `last_write_unix_nanos`, as retention calls it: kFailedPrecondition if something was written after it,
+  // or the run is kept.
   Result<DeletedRun> DeleteRun(const std::string& run, bool force,
                                std::optional<std::int64_t> last_write_unix_nanos = std::nullopt);
+  // As Store::KeepRun. A run that was kept when it returns is not removed by a DeleteRun for retention, also
+  // not by one under way.
+  Status KeepRun(const std::string& run, bool keep);
 
  private:
   using AttemptRank = std::pair<AttemptId, std::uint32_t>;
@@ -128,6 +132,9 @@ class SessionRegistry {
   Result<Admission> CreateLocked(const SessionInfo& info) STATCOLLECT_REQUIRES(mutex_);
   Result<Admission> ApplyPolicyLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
                                       Endings* endings) STATCOLLECT_REQUIRES(mutex_);
+  // kAlreadyExists, and nothing is removed: the run is kept, or ranks of another launch are sending.
+  Result<Admission> ReplaceLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
+                                  Endings* endings) STATCOLLECT_REQUIRES(mutex_);
   // Completes the request's ranks and returns the streams of the connected ones (none if all of them may
   // still come back), or says why the request cannot be served.
   Result<std::vector<std::shared_ptr<OpenStream>>> CheckCaptureLocked(const std::string& attempted,
@@ -152,6 +159,7 @@ class SessionRegistry {
   // The attempt's capture requests that name the rank and that it may still serve. Empty if they cannot be
   // read, because that must not keep the rank from being recorded.
   std::vector<CaptureRequest> CapturesFor(const Admission& admission);
+  Result<bool> IsKept(const std::string& run);
   Status CheckUnchanged(const std::vector<AttemptMeta>& attempts, std::int64_t last_write_unix_nanos);
   std::size_t OpenStreamsLocked(const std::string& run) const STATCOLLECT_REQUIRES(mutex_);
   bool MayComeBackLocked(const AttemptRank& place) const STATCOLLECT_REQUIRES(mutex_);

@@ -117,6 +117,24 @@ TEST(LaunchEnvironment, IdIsTheSameInAllRanksOfALaunchAndAnotherInTheNext) {
       << "two nodes: their torchrun processes differ";
 }
 
+// What the collector compares to see a restart after a crash; torchrun may choose another port for it.
+TEST(LaunchEnvironment, OnlyWhatFollowsTheMarkDiffersBetweenRestarts) {
+  Variables restarted = kTorchrun;
+  restarted["LOCAL_WORLD_SIZE"] = "4";
+  const std::string first = Detect(restarted, {}, "1:1")->id;
+  restarted["TORCHELASTIC_RESTART_COUNT"] = "3";
+  restarted["MASTER_PORT"] = "1";
+  const std::string later = Detect(restarted, {}, "1:1")->id;
+  EXPECT_EQ(first.substr(0, first.rfind('#')), later.substr(0, later.rfind('#')));
+  EXPECT_THAT(first, HasSubstr("#0:"));
+  EXPECT_THAT(later, HasSubstr("#3:1"));
+  const Variables slurm = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", "7"}};
+  Variables requeued = slurm;
+  requeued["SLURM_RESTART_COUNT"] = "1";
+  EXPECT_EQ(Detect(slurm)->id, "slurm:7:#0");
+  EXPECT_EQ(Detect(requeued)->id, "slurm:7:#1");
+}
+
 TEST(LaunchEnvironment, OnOneNodeTheLaunchersProcessTellsLaunchesApart) {
   Variables one_node = kTorchrun;
   one_node["LOCAL_WORLD_SIZE"] = "4";

@@ -53,24 +53,30 @@ std::optional<StatKey> Aliases::FindTwin(const BlockDigest& digest) {
 }
 
 void Aliases::Put(const Database& database, rocksdb::WriteBatch& batch, const EncodedStatBlock& block,
-                  AttemptId user) {
+                  AttemptId user, Pairs* pairs) {
   if (block.twin && live_.Contains(block.twin->attempt)) {
     (void)batch.Put(database.families[kStats], EncodeStatKey(block.key), block.alias);
-    NoteAlias(database, batch, block.twin->attempt, user);
+    PutPair(database, batch, block.twin->attempt, user, pairs);
   } else {
     PutContent(database, batch, block.key, block.own, block.worth_listing ? &block.digest : nullptr);
   }
 }
 
-// Adds the pair to the catalogue, once.
-void Aliases::NoteAlias(const Database& database, rocksdb::WriteBatch& batch, AttemptId owner,
-                        AttemptId user) {
+// Adds the pair to the batch, unless it is in the catalogue.
+void Aliases::PutPair(const Database& database, rocksdb::WriteBatch& batch, AttemptId owner, AttemptId user,
+                      Pairs* pairs) {
   if (owner == user) return;
   {
     MutexLock lock(noted_mutex_);
-    if (!noted_.emplace(owner, user).second) return;
+    if (noted_.contains({owner, user})) return;
   }
+  if (!pairs->emplace(owner, user).second) return;
   (void)batch.Put(database.families[kCatalogue], KeyBuilder('x').U32(owner).U32(user).Take(), "");
+}
+
+void Aliases::Note(const Pairs& pairs) {
+  MutexLock lock(noted_mutex_);
+  noted_.insert(pairs.begin(), pairs.end());
 }
 
 void Aliases::RetireTargets(std::span<const AttemptId> ids) {
@@ -100,10 +106,17 @@ Status Aliases::TakeOverFrom(const Database& database, AttemptId owner, AttemptI
     const auto key = DecodeStatKey(View(it->key()));
     if (!key) continue;
     auto reader = BlockReader::Open(*key, View(it->value()));
-    if (!reader.ok()) return reader.status();
+    if (!reader.ok()) {
+      database_.Log(attempted + ": skipped: " + reader.status().message());
+      continue;
+    }
     if (reader->kind() != BlockReader::Kind::kAlias || reader->target().attempt != owner) continue;
     BlockColumns block;
-    STATCOLLECT_RETURN_IF_ERROR(source.Read(*key, *reader, /*sketches=*/true, &block));
+    if (const Status read = source.Read(*key, *reader, /*sketches=*/true, &block); !read.ok()) {
+      if (read.code() != Code::kDataLoss) return read;
+      database_.Log(attempted + ": skipped: " + read.message());
+      continue;
+    }
     PutContent(database, batch, *key, EncodeBlock(block, reader->digest()), &reader->digest());
     if (batch.GetDataSize() < kTakeOverBatchBytes) continue;
     STATCOLLECT_RETURN_IF_ERROR(database_.Write(attempted, database, batch, true, /*frees_space=*/true));

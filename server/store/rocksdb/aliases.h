@@ -37,19 +37,25 @@ class Aliases {
   // While the lock is held, no attempt ceases to be a target of aliases.
   std::shared_lock<std::shared_mutex> HoldTargets() { return std::shared_lock(targets_mutex_); }
   // Adds a block of `user` to the batch: as an alias if it has a twin that still exists, otherwise in full.
+  // `pairs`: receives the owner and user of a new alias whose entry is in the batch.
+  using Pairs = std::set<std::pair<AttemptId, AttemptId>>;
   void Put(const Database& database, rocksdb::WriteBatch& batch, const EncodedStatBlock& block,
-           AttemptId user);
+           AttemptId user, Pairs* pairs);
+  // The batch with the entries of these pairs has been written.
+  void Note(const Pairs& pairs);
 
   // After it returns, no block becomes an alias of these attempts. Waits for HoldTargets.
   void RetireTargets(std::span<const AttemptId> ids);
-  // Blocks of remaining attempts that are aliases of blocks of removed ones get their own content, durably.
+  // Blocks of remaining attempts that are aliases of blocks of removed ones get their own content, durably. A
+  // block that cannot be read is logged and skipped: reading it fails before and after.
   Status TakeOver(const Database& database, std::span<const AttemptId> going);
 
   // The database has been opened again: nothing noted before is known to be written.
   void Forget();
 
  private:
-  void NoteAlias(const Database& database, rocksdb::WriteBatch& batch, AttemptId owner, AttemptId user);
+  void PutPair(const Database& database, rocksdb::WriteBatch& batch, AttemptId owner, AttemptId user,
+               Pairs* pairs);
   Status TakeOverFrom(const Database& database, AttemptId owner, AttemptId user);
 
   RecoverableDatabase& database_;
@@ -59,7 +65,7 @@ class Aliases {
   std::shared_mutex targets_mutex_;
   Mutex noted_mutex_;
   // Owner and user of aliases known to be in the catalogue.
-  std::set<std::pair<AttemptId, AttemptId>> noted_ STATCOLLECT_GUARDED_BY(noted_mutex_);
+  Pairs noted_ STATCOLLECT_GUARDED_BY(noted_mutex_);
 };
 
 }  // namespace statcollect

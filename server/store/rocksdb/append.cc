@@ -42,28 +42,39 @@ Status Appender::Append(std::span<const AppendItem> items) {
   const auto database = database_.Pin();
   if (database == nullptr) return database_.Closed();
   rocksdb::WriteBatch batch(BytesOf(items));
-  for (const AppendItem& item : items) STATCOLLECT_RETURN_IF_ERROR(AddItem(*database, batch, item));
-  return database_.Write("append " + std::to_string(items.size()) + " batches", *database, batch, fsync_);
+  Added added;
+  for (const AppendItem& item : items) STATCOLLECT_RETURN_IF_ERROR(AddItem(*database, batch, item, &added));
+  STATCOLLECT_RETURN_IF_ERROR(
+      database_.Write("append " + std::to_string(items.size()) + " batches", *database, batch, fsync_));
+  // Only now: what a failed write held has to be written with the next one.
+  aliases_.Note(added.pairs);
+  MutexLock lock(with_info_mutex_);
+  with_info_.insert(added.with_info.begin(), added.with_info.end());
+  return Status::Ok();
 }
 
-Status Appender::AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item) {
+Status Appender::AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item,
+                         Added* added) {
   std::unique_ptr<PreparedBatch> own;
   if (item.prepared == nullptr) own = NewWriter(item.attempt, item.rank)->Prepare(*item.batch);
   const auto& prepared =
       static_cast<const RocksPreparedBatch&>(item.prepared != nullptr ? *item.prepared : *own);
   for (const auto& entry : prepared.entries)
     (void)batch.Put(database.families[entry.family], entry.key, entry.value);
-  for (const EncodedStatBlock& block : prepared.blocks) aliases_.Put(database, batch, block, item.attempt);
+  for (const EncodedStatBlock& block : prepared.blocks)
+    aliases_.Put(database, batch, block, item.attempt, &added->pairs);
   (void)batch.Put(database.families[kCatalogue], RankKey('m', item.attempt, item.rank), Encode(*item.meta));
-  return AddInfo(database, batch, item);
+  return AddInfo(database, batch, item, added);
 }
 
 // The content of a hello is large and does not change, so it is written once and not with each append.
-Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item) {
+Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item,
+                         Added* added) {
   {
     MutexLock lock(with_info_mutex_);
-    if (!with_info_.emplace(item.attempt, item.rank).second) return Status::Ok();
+    if (with_info_.contains({item.attempt, item.rank})) return Status::Ok();
   }
+  if (!added->with_info.emplace(item.attempt, item.rank).second) return Status::Ok();
   std::string stored;
   const std::string key = RankKey('i', item.attempt, item.rank);
   const rocksdb::Status read = database.db->Get({}, database.families[kCatalogue], key, &stored);

@@ -39,8 +39,14 @@ class Appender {
   void Forget();
 
  private:
-  Status AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item);
-  Status AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item);
+  // In a batch that is not written yet.
+  struct Added {
+    Aliases::Pairs pairs;
+    std::set<std::pair<AttemptId, std::uint32_t>> with_info;
+  };
+
+  Status AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item, Added* added);
+  Status AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item, Added* added);
 
   RecoverableDatabase& database_;
   Aliases& aliases_;

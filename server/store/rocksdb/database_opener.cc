@@ -62,7 +62,7 @@ class WarningLog final : public rocksdb::Logger {
   std::string about_logs_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
-rocksdb::DBOptions MakeDbOptions(const std::string& directory, rocksdb::Env* env,
+rocksdb::DBOptions MakeDbOptions(const std::string& directory, bool fsync, rocksdb::Env* env,
                                  std::shared_ptr<rocksdb::Logger> log, std::shared_ptr<WriteHealth> health) {
   rocksdb::DBOptions options;
   if (env != nullptr) options.env = env;
@@ -79,7 +79,9 @@ rocksdb::DBOptions MakeDbOptions(const std::string& directory, rocksdb::Env* env
   // A crash may tear the log's last record; nothing in it was acknowledged, so it is dropped. Damage anywhere
   // else could hide acknowledged records: then opening fails, where point-in-time recovery would silently
   // roll back.
-  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
+  // Without syncs a power cut may damage any log, and only the beginning up to there is sound.
+  options.wal_recovery_mode = fsync ? rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords
+                                    : rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   return options;
 }
 
@@ -135,6 +137,7 @@ DatabaseOpener::DatabaseOpener(std::string directory, const RocksDbStoreOptions&
                                std::shared_ptr<LiveAttempts> live)
     : directory_(std::move(directory)),
       log_(options.log),
+      fsync_(options.fsync),
       memtable_bytes_(options.memtable_bytes),
       env_(options.env),
       live_(std::move(live)),
@@ -143,7 +146,7 @@ DatabaseOpener::DatabaseOpener(std::string directory, const RocksDbStoreOptions&
 Result<std::shared_ptr<Database>> DatabaseOpener::Open(bool read_only,
                                                        const std::shared_ptr<WriteHealth>& health) const {
   const auto log = std::make_shared<WarningLog>(log_);
-  const rocksdb::DBOptions options = MakeDbOptions(directory_, env_.get(), log, health);
+  const rocksdb::DBOptions options = MakeDbOptions(directory_, fsync_, env_.get(), log, health);
   const auto database = std::make_shared<Database>();
   rocksdb::Status opened = TryOpen(read_only, options, *database);
   if (opened.IsCorruption() && !read_only && CutZeroTails(*options.env->GetFileSystem(), directory_, log_))

@@ -35,6 +35,7 @@ class DatabaseOpener {
 
   const std::string directory_;
   const std::function<void(const std::string&)> log_;
+  const bool fsync_;
   const std::size_t memtable_bytes_;
   const std::shared_ptr<rocksdb::Env> env_;
   const std::shared_ptr<LiveAttempts> live_;

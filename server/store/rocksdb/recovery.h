@@ -50,6 +50,8 @@ class RecoverableDatabase {
   Status Write(const std::string& attempted, const Database& database, rocksdb::WriteBatch& batch, bool sync,
                bool frees_space = false);
 
+  void Log(const std::string& line) const { log_(line); }
+
   // Whether writes are accepted.
   Status health() const { return health_->status(); }
   // Opens RocksDB again unless it is in use. If it is, returns `failure`, which health() was, and asks

@@ -1,5 +1,9 @@
 #include "server/store/rocksdb/rocksdb_store.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -205,10 +209,32 @@ class RocksDbStore final : public Store {
 
 }  // namespace
 
+namespace {
+
+// Makes the folder and those above it that are missing, durably: without a sync of the folder that holds it, a
+// new folder may be gone after a power cut, with all that was synced in it.
+std::error_code MakeFolder(const std::string& directory) {
+  std::error_code error;
+  fs::path path = fs::absolute(directory, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  std::vector<fs::path> holders;  // of what is made
+  for (; !error && !fs::exists(path, error) && path.has_relative_path(); path = path.parent_path())
+    holders.push_back(path.parent_path());
+  fs::create_directories(directory, error);
+  for (const fs::path& holder : holders) {
+    if (error) return error;
+    const int fd = ::open(holder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || ::fsync(fd) != 0) error.assign(errno, std::generic_category());
+    if (fd >= 0) ::close(fd);
+  }
+  return error;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
                                                 const RocksDbStoreOptions& options) {
-  std::error_code error;
-  fs::create_directories(directory, error);
+  std::error_code error = MakeFolder(directory);
   if (error || !fs::is_directory(directory, error)) {
     return Status(Code::kPermissionDenied,
                   "make folder '" + directory +

@@ -33,6 +33,7 @@ class FakeTransport final : public Transport {
   struct Script {
     Status end;
     std::uint64_t durable_seq = 0;
+    std::int64_t attempt_start = 0;
     bool acknowledge = true;
     std::uint64_t break_after =
         0;  // ends (UNAVAILABLE) after so many batches, before acknowledging the last; 0: never
@@ -48,9 +49,14 @@ class FakeTransport final : public Transport {
 
     bool SendHello(const SessionInfo& session, std::uint64_t first_unacked_seq) override {
       if (session.if_exists == IfExists::kReplace) owner_->Note("replace");
+      if (session.attempt_start_unix_nanos != 0)
+        owner_->Note("welcomed " + std::to_string(session.attempt_start_unix_nanos));
       script_ = owner_->NextScript(first_unacked_seq);
       if (!script_.end.ok()) return End(script_.end);
-      receiver_->OnWelcome({.attempt = 1, .durable_seq = script_.durable_seq, .limits = script_.limits});
+      receiver_->OnWelcome({.attempt = 1,
+                            .durable_seq = script_.durable_seq,
+                            .limits = script_.limits,
+                            .attempt_start_unix_nanos = script_.attempt_start});
       return true;
     }
     bool Send(const EncodedBatch& batch) override {
@@ -322,14 +328,82 @@ TEST_F(ExporterTest, AFailedProcessSaysNoGoodbye) {
 }
 
 TEST(IsFatal, SeparatesRefusalsFromBadDays) {
-  for (const Code code : {Code::kAlreadyExists, Code::kInvalidArgument, Code::kFailedPrecondition,
-                          Code::kPermissionDenied, Code::kUnauthenticated, Code::kAborted}) {
+  for (const Code code :
+       {Code::kAlreadyExists, Code::kInvalidArgument, Code::kFailedPrecondition, Code::kAborted}) {
     EXPECT_TRUE(IsFatal(code));
   }
   for (const Code code : {Code::kUnavailable, Code::kResourceExhausted, Code::kCancelled, Code::kInternal,
-                          Code::kDeadlineExceeded, Code::kUnknown}) {
+                          Code::kDeadlineExceeded, Code::kUnknown, Code::kPermissionDenied,
+                          Code::kUnauthenticated, Code::kUnimplemented}) {
     EXPECT_FALSE(IsFatal(code));
   }
+}
+
+// A wrong token or address is said to whoever starts; in the middle of a training it may be a proxy's bad
+// minute.
+TEST_F(ExporterTest, AnAccessRefusedAtTheStartEndsItAndLaterIsTriedAgain) {
+  for (const Code code : {Code::kPermissionDenied, Code::kUnauthenticated, Code::kUnimplemented}) {
+    FakeTransport transport;
+    transport.Push({.end = Status(code, "not here")});
+    Exporter refused(session_, {.collector = "c:1"}, &transport, &ledger_, &log_, [] {});
+    refused.Start();
+    EXPECT_EQ(refused.WaitForWelcome(In(seconds(30)), true).code(), code);
+    EXPECT_TRUE(refused.Failed());
+  }
+}
+
+TEST_F(ExporterTest, EveryStatusInTheMiddleLeavesTheRecordsDeliveredOrInTheFile) {
+  for (int number = 1; number <= static_cast<int>(Code::kUnauthenticated); ++number) {
+    const Code code = static_cast<Code>(number);
+    SCOPED_TRACE(number);
+    WithSpill();
+    FakeTransport transport;
+    Ledger ledger;
+    transport.Push({.acknowledge = false, .break_after = 8});
+    transport.Push({.end = kRefused});
+    Exporter exporter(session_,
+                      {.collector = "c:1", .backoff = {milliseconds(1), milliseconds(2)}, .spill = spill_},
+                      &transport, &ledger, &log_, [] {});
+    exporter.Start();
+    ASSERT_TRUE(exporter.WaitForWelcome(In(seconds(30)), true).ok());
+    RecordBatch batch;
+    batch.events.resize(1, {.kind = "note", .text = std::string((1u << 20) - 100, 'x')});
+    for (int i = 0; i < 12; ++i) {
+      ledger.Produce();
+      exporter.Submit(batch, 0);
+    }
+    ASSERT_EQ(SpillFiles().size(), 1u);
+    transport.Push({.end = Status(code, "a bad minute")});
+    transport.Push({});
+    const auto settled = [&] { return exporter.Failed() || ledger.Snapshot().pending == 0; };
+    for (const auto deadline = In(seconds(30)); !settled() && std::chrono::steady_clock::now() < deadline;) {
+      (void)exporter.Tend();
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    EXPECT_EQ(exporter.Failed(), IsFatal(code));
+    const Status end = exporter.Finish(In(seconds(30)));
+    const AgentCounters c = ledger.Snapshot();
+    EXPECT_EQ(c.dropped(), 0u);
+    EXPECT_EQ(c.pending, IsFatal(code) ? 12u : 0u);
+    EXPECT_EQ(SpillFiles().size(), IsFatal(code) ? 1u : 0u);
+    if (IsFatal(code)) {
+      EXPECT_THAT(end.message(), HasSubstr("statctl import spill " + spill_.directory));
+    }
+    fs::remove_all(spill_.directory);
+  }
+}
+
+TEST_F(ExporterTest, AStatusThatEndsTheSessionLeavesAFileAlsoIfNothingHadSpilledBefore) {
+  WithSpill();
+  Exporter& exporter = Make({{.acknowledge = false, .break_after = 2},
+                             {.end = Status(Code::kAborted, "fenced by a newer session")}});
+  ASSERT_TRUE(exporter.WaitForWelcome(In(seconds(30)), true).ok());
+  Submit(3);
+  Submit(2);
+  ASSERT_TRUE(TendUntil([&] { return exporter.Failed(); }));
+  EXPECT_EQ(exporter.Finish(In(seconds(30))).code(), Code::kAborted);
+  EXPECT_EQ(SpillFiles().size(), 1u);
+  EXPECT_EQ(ledger_.Snapshot().pending, 5u);
 }
 
 TEST_F(ExporterTest, PassesTheCollectorsRefusalToWhoeverStarts) {
@@ -522,7 +596,8 @@ TEST_F(ExporterTest, AShortTrainingWithoutACollectorLeavesASpillFileToo) {
   EXPECT_EQ(ledger_.Snapshot().pending, 7u);
 }
 
-TEST_F(ExporterTest, AFencedSessionDropsItsSpillFileAndCountsIt) {
+// Its rest still belongs to its own attempt, and can be sent there late.
+TEST_F(ExporterTest, AFencedSessionKeepsItsSpillFileAndCountsWhatComesAfter) {
   WithSpill();
   Exporter& exporter = Make({{.acknowledge = false, .break_after = 8}, {.end = kRefused}});
   ASSERT_TRUE(exporter.WaitForWelcome(In(seconds(30)), true).ok());
@@ -530,9 +605,11 @@ TEST_F(ExporterTest, AFencedSessionDropsItsSpillFileAndCountsIt) {
   EXPECT_EQ(SpillFiles().size(), 1u);
   transport_.Push({.end = Status(Code::kAborted, "fenced by a newer session")});
   ASSERT_TRUE(TendUntil([&] { return exporter.Failed(); }));
-  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("rejected"), 30u);
-  EXPECT_TRUE(TendUntil([&] { return SpillFiles().empty(); }));
+  Submit(4);
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("rejected"), 4u);
   EXPECT_EQ(exporter.Finish(In(seconds(30))).code(), Code::kAborted);
+  EXPECT_EQ(SpillFiles().size(), 1u);
+  EXPECT_EQ(ledger_.Snapshot().pending, 30u);
   EXPECT_TRUE(Balanced());
 }
 
@@ -641,6 +718,18 @@ TEST_F(ExporterTest, TheFilesMarkHasTheNewNumbersBeforeAnythingIsSentUnderThem) 
   ASSERT_TRUE(mark.ok());
   EXPECT_EQ(mark->seq, 6u) << "5 tells of the loss and is in memory only";
   EXPECT_EQ(mark->offset, spill::DecodeHead(head.substr(0, spill::kMarkAt))->frames_at());
+}
+
+TEST_F(ExporterTest, LaterHellosNameTheAttemptOfTheLastWelcome) {
+  Exporter& exporter =
+      Make({{.attempt_start = 7, .break_after = 1}, {.attempt_start = 9, .break_after = 1}, {}});
+  ASSERT_TRUE(exporter.WaitForWelcome(In(seconds(30)), true).ok());
+  Submit(1);
+  ASSERT_TRUE(ledger_.WaitSettled(In(seconds(30))));
+  EXPECT_TRUE(exporter.Finish(In(seconds(30))).ok());
+  EXPECT_THAT(transport_.log(),
+              ElementsAre("hello from 1", "batch 1..1", "welcomed 7", "hello from 1", "batch 1..1",
+                          "welcomed 9", "hello from 1", "batch 1..1", "goodbye acked=1"));
 }
 
 TEST_F(ExporterTest, AsksToReplaceWhatIsThereUntilItIsWelcomed) {

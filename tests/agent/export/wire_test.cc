@@ -114,7 +114,8 @@ TEST(Wire, HelloArrivesAsItWas) {
                    .pid = 1234,
                    .start_unix_nanos = 1'700'000'000'000'000'000,
                    .agent_version = "0.1.0",
-                   .config = {{"lr", "0.1"}, {"empty", ""}}};
+                   .config = {{"lr", "0.1"}, {"empty", ""}},
+                   .attempt_start_unix_nanos = 1'700'000'000'000'000'007};
   const v1::AgentMessage message = Parse(wire::EncodeHello(info, 17));
   ASSERT_TRUE(message.has_hello());
   EXPECT_EQ(message.hello().first_unacked_seq(), 17u);
@@ -132,6 +133,7 @@ TEST(Wire, HelloArrivesAsItWas) {
   EXPECT_EQ(decoded->start_unix_nanos, info.start_unix_nanos);
   EXPECT_EQ(decoded->agent_version, info.agent_version);
   EXPECT_EQ(decoded->config, info.config);
+  EXPECT_EQ(decoded->attempt_start_unix_nanos, info.attempt_start_unix_nanos);
 }
 
 TEST(Wire, GoodbyeCarriesTheCounters) {

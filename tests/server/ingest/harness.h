@@ -102,7 +102,7 @@ class Harness {
   explicit Harness(CollectorOptions options = {})
       : collector(std::make_unique<IngestServer>(store, clock, options)) {
     grpc::ServerBuilder builder;
-    builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
+    LimitMessages(builder);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(collector->service());
     server = builder.BuildAndStart();

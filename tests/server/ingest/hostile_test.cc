@@ -193,5 +193,24 @@ TEST(HostileAgent, BytesThatAreNoMessageEndTheStream) {
   EXPECT_TRUE(neighbour->AwaitAck(NthBatch(0).last_seq()));
 }
 
+// 4 MiB of zeros, compressed again and again, would be gigabytes once they are taken apart.
+TEST(HostileStream, CompressedMessagesAreRefusedBeforeTheyAreTakenApart) {
+  Harness h;
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    const auto stream = h.stub->Stream(&context);
+    v1::AgentMessage message;
+    *message.mutable_hello() = ToWire(Harness::Session(), 1);
+    (*message.mutable_hello()->mutable_config())["zeros"] = std::string(100'000, '0');
+    stream->Write(message);
+    for (v1::CollectorMessage answer; stream->Read(&answer);) {
+    }
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  }
+  EXPECT_TRUE(h.store.ListRuns()->empty());
+}
+
 }  // namespace
 }  // namespace statcollect

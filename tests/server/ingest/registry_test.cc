@@ -125,11 +125,14 @@ TEST_F(SessionRegistryTest, AnotherRankOfTheLaunchJoinsEvenIfTheOthersHaveFinish
 
 TEST_F(SessionRegistryTest, JoinsWithoutALaunchTextWhileTheAttemptIsNotFinished) {
   for (const auto& [older, newer] : {std::pair{"", "L"}, std::pair{"L", ""}, std::pair{"", ""}}) {
-    const auto first = Open(Hello(0, 1, older, 2, IfExists::kReplace));
-    ASSERT_TRUE(first.ok());
-    const auto second = Open(Hello(1, 2, newer));
+    auto a = std::make_shared<FakeStream>(), b = std::make_shared<FakeStream>();
+    const auto first = Open(Hello(0, 1, older, 2, IfExists::kReplace), a);
+    ASSERT_TRUE(first.ok()) << first.status().message();
+    const auto second = Open(Hello(1, 2, newer), b);
     ASSERT_TRUE(second.ok()) << second.status().message();
     EXPECT_EQ(second->attempt.id, first->attempt.id);
+    registry_.Close(first->attempt.id, 0, a.get());
+    registry_.Close(first->attempt.id, 1, b.get());
   }
 }
 
@@ -166,23 +169,104 @@ TEST_F(SessionRegistryTest, RefusesATakenNameWithWhatIsThereAndTheWaysOn) {
   EXPECT_EQ(stream->ends, 0) << "a refused hello fences nobody";
 }
 
-TEST_F(SessionRegistryTest, ReplaceDropsEveryAttemptAndEndsItsStreams) {
+TEST_F(SessionRegistryTest, ReplaceDropsEveryAttempt) {
   auto first = std::make_shared<FakeStream>(), second = std::make_shared<FakeStream>();
-  Put(*Open(Hello(0, 1, "L"), first), 5, false);
-  ASSERT_TRUE(Open(Hello(1, 2, "L"), second).ok());
-  ASSERT_TRUE(Open(Hello(0, 3, "M", 2, IfExists::kAppend)).ok());
+  const auto older = Open(Hello(0, 1, "L"), first);
+  Put(*older, 5, false);
+  const auto newer = Open(Hello(0, 3, "M", 2, IfExists::kAppend), second);
+  registry_.Close(newer->attempt.id, 0, second.get());
   const auto replaced = Open(Hello(0, 4, "N", 2, IfExists::kReplace));
-  ASSERT_TRUE(replaced.ok());
+  ASSERT_TRUE(replaced.ok()) << replaced.status().message();
   EXPECT_EQ(replaced->attempt.number, 1u);
   EXPECT_EQ(replaced->meta.durable_seq, 0u);
   EXPECT_EQ(Attempts(), 1u);
-  EXPECT_EQ(first->ends, 1) << "fenced by the append already";
-  EXPECT_EQ(second->ends, 1);
-  EXPECT_EQ(second->end.code(), Code::kAborted);
+  EXPECT_EQ(first->ends, 1) << "fenced by the append";
   EXPECT_EQ(registry_.OpenStreams(), 1u);
   const auto other = Open(Hello(1, 5, "N", 2, IfExists::kReplace));
   EXPECT_EQ(other->attempt.id, replaced->attempt.id)
       << "the second rank of the launch joins instead of replacing again";
+}
+
+TEST_F(SessionRegistryTest, ReplaceRefusesARunThatIsBeingWrittenOrKept) {
+  auto stream = std::make_shared<FakeStream>();
+  const auto first = Open(Hello(0, 1, "L"), stream);
+  Put(*first, 5, false);
+  const Status writing = Open(Hello(0, 4, "N", 2, IfExists::kReplace)).status();
+  EXPECT_EQ(writing.code(), Code::kAlreadyExists);
+  EXPECT_THAT(writing.message(), HasSubstr("1 rank is still sending"));
+  EXPECT_EQ(stream->ends, 0);
+  registry_.Close(first->attempt.id, 0, stream.get());
+  ASSERT_TRUE(store_.KeepRun("base", true).ok());
+  const Status kept = Open(Hello(0, 4, "N", 2, IfExists::kReplace)).status();
+  EXPECT_EQ(kept.code(), Code::kAlreadyExists);
+  EXPECT_THAT(kept.message(), HasSubstr("statctl keep base --off"));
+  EXPECT_EQ(store_.Ranks(first->attempt.id).value().at(0).records, 5u);
+  ASSERT_TRUE(store_.KeepRun("base", false).ok());
+  EXPECT_TRUE(Open(Hello(0, 4, "N", 2, IfExists::kReplace)).ok());
+}
+
+// The ranks of a program that closes its agents and starts them again do so at slightly different times.
+TEST_F(SessionRegistryTest, ALaunchMayReplaceItsOwnRun) {
+  auto other = std::make_shared<FakeStream>();
+  const auto first = Open(Hello(1, 1, "L", 2, IfExists::kReplace), other);
+  Put(*first, 5, false);
+  EXPECT_TRUE(Open(Hello(0, 2, "L", 2, IfExists::kReplace)).ok());
+  const auto again = Open(Hello(0, 3, "L", 2, IfExists::kReplace));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_NE(again->attempt.id, first->attempt.id);
+  EXPECT_EQ(other->end.code(), Code::kAborted);
+}
+
+TEST_F(SessionRegistryTest, AfterARestartByTheLauncherReplaceAppends) {
+  auto stream = std::make_shared<FakeStream>();
+  const auto first = Open(Hello(0, 1, "torchrun:job:a#0:29500", 2, IfExists::kReplace), stream);
+  Put(*first, 5, false);
+  const auto restarted = Open(Hello(0, 2, "torchrun:job:a#1:31000", 2, IfExists::kReplace));
+  ASSERT_TRUE(restarted.ok()) << restarted.status().message();
+  EXPECT_EQ(restarted->attempt.number, 2u);
+  EXPECT_EQ(Attempts(), 2u);
+  EXPECT_EQ(stream->end.code(), Code::kAborted) << "what hangs of the crashed processes is fenced";
+  const auto other = Open(Hello(1, 3, "torchrun:job:a#1:31000", 2, IfExists::kReplace));
+  EXPECT_EQ(other->attempt.number, 2u);
+  EXPECT_EQ(store_.Ranks(first->attempt.id).value().at(0).records, 5u);
+}
+
+TEST_F(SessionRegistryTest, OnlyALaterRestartOfTheSameLaunchCountsAsOne) {
+  for (const char* text : {"torchrun:job:a#1:29500", "torchrun:job:a#0:29501", "torchrun:other:a#2:29500",
+                           "torchrun:job:a#x", "torchrun:job:a#", "torchrun:job:a", "#2"}) {
+    auto stream = std::make_shared<FakeStream>();
+    const auto first = Open(Hello(0, 1, "torchrun:job:a#1:29500", 2, IfExists::kReplace), stream);
+    ASSERT_TRUE(first.ok()) << first.status().message();
+    registry_.Close(first->attempt.id, 0, stream.get());
+    auto second = std::make_shared<FakeStream>();
+    const auto next = Open(Hello(0, 2, text, 2, IfExists::kReplace), second);
+    ASSERT_TRUE(next.ok()) << next.status().message();
+    EXPECT_EQ(next->attempt.number, 1u) << text;
+    ASSERT_TRUE(registry_.DeleteRun("base", true).ok());
+  }
+}
+
+// A collector that was restored from a checkpoint may have an older part of the run only.
+TEST_F(SessionRegistryTest, AWelcomedSessionThatThisCollectorDoesNotKnowAppends) {
+  const std::int64_t before = clock_.UnixNanos();
+  ASSERT_TRUE(Open(Hello(0, 1, "L")).ok());
+  clock_.Advance(std::chrono::hours(1));
+  for (const IfExists policy : {IfExists::kError, IfExists::kReplace, IfExists::kAppend}) {
+    clock_.Advance(std::chrono::hours(1));
+    SessionInfo info = Hello(0, static_cast<std::uint8_t>(10 + static_cast<int>(policy)),
+                             "M" + std::to_string(static_cast<int>(policy)), 2, policy);
+    info.attempt_start_unix_nanos = clock_.UnixNanos();
+    const std::size_t attempts = Attempts();
+    const auto appended = Open(info);
+    ASSERT_TRUE(appended.ok()) << appended.status().message();
+    EXPECT_EQ(appended->attempt.number, attempts + 1);
+    EXPECT_EQ(Attempts(), attempts + 1);
+  }
+  SessionInfo outdated = Hello(1, 9, "K", 2, IfExists::kReplace);
+  outdated.attempt_start_unix_nanos = before;
+  const Status fenced = Open(outdated).status();
+  EXPECT_EQ(fenced.code(), Code::kAborted) << "the name belongs to a newer launch now";
+  EXPECT_EQ(Attempts(), 4u);
 }
 
 TEST_F(SessionRegistryTest, AppendCreatesTheNextAttemptAndFencesTheRank) {
@@ -238,7 +322,7 @@ TEST_F(SessionRegistryTest, TheRestOfAnUnknownSessionCreatesNothing) {
 
 TEST_F(SessionRegistryTest, NothingOfAFencedStreamIsWrittenAnyMore) {
   const auto first = Open(Hello(0, 1, "L"));
-  ASSERT_TRUE(Open(Hello(0, 2, "M", 2, IfExists::kReplace)).ok());
+  ASSERT_TRUE(Open(Hello(0, 2, "M", 2, IfExists::kAppend)).ok());
   Status done;
   CommitItem item{.lane = first->lane, .attempt = first->attempt.id, .meta = first->meta};
   item.done = [&](const Status& status) { done = status; };
@@ -281,6 +365,7 @@ TEST_F(SessionRegistryTest, ManyRanksAtOnceShareOneAttempt) {
     ASSERT_EQ(Attempts(), 1u);
     EXPECT_EQ(store_.Ranks(store_.Attempts("base").value()[0].id).value().size(), kWorld);
     EXPECT_EQ(registry_.OpenStreams(), kWorld);
+    ASSERT_TRUE(registry_.DeleteRun("base", true).ok());
   }
 }
 
@@ -298,6 +383,24 @@ TEST_F(SessionRegistryTest, DeletesARunThatNobodyWrites) {
   EXPECT_EQ(deleted->attempts, 1u);
   EXPECT_EQ(Attempts(), 0u);
   EXPECT_EQ(registry_.DeleteRun("base", true).status().code(), Code::kNotFound);
+}
+
+// Retention decides on what it read before; the command line says what it removes.
+TEST_F(SessionRegistryTest, ARunThatIsKeptMeanwhileIsNotRemovedByRetention) {
+  auto stream = std::make_shared<FakeStream>();
+  const auto admission = Open(Hello(0, 1), stream);
+  Put(*admission, 11, true);
+  registry_.Close(admission->attempt.id, 0, stream.get());
+  const std::int64_t looked = clock_.UnixNanos();
+  ASSERT_TRUE(store_.KeepRun("base", true).ok());
+  const auto refused = registry_.DeleteRun("base", false, looked);
+  EXPECT_EQ(refused.status().code(), Code::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), HasSubstr("it is kept"));
+  EXPECT_EQ(Attempts(), 1u);
+  ASSERT_TRUE(registry_.KeepRun("base", false).ok());
+  ASSERT_TRUE(registry_.KeepRun("base", true).ok());
+  EXPECT_FALSE(registry_.DeleteRun("base", false, looked).ok());
+  EXPECT_TRUE(registry_.DeleteRun("base", false).ok());
 }
 
 TEST_F(SessionRegistryTest, ForceEndsTheStreamsOfADeletedRun) {

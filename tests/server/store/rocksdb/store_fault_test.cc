@@ -11,9 +11,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <rocksdb/db.h>
+
+#include "server/store/key.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/server/store/stream_ledger.h"
 #include "tests/support/fault_environment.h"
+#include "tests/support/random_batch.h"
 #include "tests/support/simulated_disk.h"
 
 namespace statcollect {
@@ -44,7 +48,7 @@ class StoreFaultTest : public ::testing::Test {
 
   Status TryOpen() {
     store_.reset();
-    auto opened = OpenRocksDbStore(directory_, {.memtable_bytes = 32 << 10, .env = env_});
+    auto opened = OpenRocksDbStore(directory_, {.fsync = fsync_, .memtable_bytes = 32 << 10, .env = env_});
     if (!opened.ok()) return opened.status();
     store_ = *std::move(opened);
     return Status::Ok();
@@ -73,6 +77,57 @@ class StoreFaultTest : public ::testing::Test {
     StartAnew();
   }
 
+  // Writes a step of 300 activations, the same for every attempt.
+  Status AppendShared(AttemptId attempt, const PreparedBatch* prepared = nullptr) {
+    const AppendItem item{
+        .attempt = attempt, .rank = 0, .batch = &shared_, .meta = &meta_, .prepared = prepared};
+    return store_->Append({&item, 1});
+  }
+  // OK: all of it is there.
+  Status ReadShared(AttemptId attempt) {
+    const auto scan = store_->ScanStats(attempt, 0, {});
+    std::size_t found = 0;
+    while (scan->Next()) found += scan->block().columns.size();
+    if (scan->status().ok()) EXPECT_EQ(found, shared_.stats.size());
+    return scan->status();
+  }
+  // Changes the last byte of the first block of the attempt.
+  void DamageBlock(AttemptId attempt) {
+    store_.reset();
+    rocksdb::DBOptions options;
+    options.env = env_.get();
+    std::vector<std::string> names;
+    ASSERT_TRUE(rocksdb::DB::ListColumnFamilies(options, directory_, &names).ok());
+    std::vector<rocksdb::ColumnFamilyDescriptor> families;
+    for (const std::string& name : names) families.emplace_back(name, rocksdb::ColumnFamilyOptions());
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    rocksdb::DB* opened = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open(options, directory_, families, &handles, &opened).ok());
+    const std::unique_ptr<rocksdb::DB> db(opened);
+    bool done = false;
+    for (auto* family : handles) {
+      if (family->GetName() != "stats") continue;
+      const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator({}, family));
+      for (it->Seek(KeyBuilder().U32(attempt).Take()); it->Valid() && !done; it->Next()) {
+        std::string value = it->value().ToString();
+        value.back() ^= 1;
+        done = db->Put({}, family, it->key(), value).ok();
+      }
+    }
+    EXPECT_TRUE(done);
+    for (auto* family : handles) (void)db->DestroyColumnFamilyHandle(family);
+    ASSERT_TRUE(db->Close().ok());
+  }
+
+  bool fsync_ = true;
+  const RecordBatch shared_ =
+      testing::RandomBatch(7, 1, {.activations = 300, .first_step = 0, .steps = 1, .define = true});
+  RankMeta meta_ = [this] {
+    RankMeta meta;
+    meta.durable_seq = meta.records = shared_.last_seq();
+    meta.info.config["text"] = std::string(40'000, 'x');  // in a part of the file of its own
+    return meta;
+  }();
   const std::shared_ptr<SimulatedDisk> disk_ = std::make_shared<SimulatedDisk>();
   const std::shared_ptr<rocksdb::Env> env_ = testing::MakeSimulatedEnv(disk_);
   std::mt19937_64 random_;
@@ -107,6 +162,55 @@ TEST_F(StoreFaultTest, PowerCutsAtRandomOperationsLoseNothingAcknowledged) {
   std::cout << rounds << " power cuts, " << cut_while_opening << " more while opening, "
             << ledger_.acknowledged() << " records acknowledged" << std::endl;
   EXPECT_GT(ledger_.acknowledged(), 0u);
+}
+
+TEST_F(StoreFaultTest, WithoutSyncsAPowerCutLosesAnEndAndLeavesNoHole) {
+  fsync_ = false;
+  const std::uint64_t rounds = FaultRounds(60);
+  for (std::uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    OpenWithStreams();
+    disk_->CutPowerAfter(1 + random_() % 300);
+    while (disk_->powered()) ASSERT_TRUE(ledger_.AppendGroup(*store_, [] { return false; }).ok());
+    store_.reset();
+    disk_->Restart(random_);
+    Open();
+    if (store_ != nullptr) ledger_.CheckBeginningsAndResume(*store_);
+  }
+}
+
+TEST_F(StoreFaultTest, AFailedReadWhileAppendingDoesNotLoseWhoSharesBlocksWithWhom) {
+  Open();
+  const AttemptId base = store_->CreateAttempt({.run = "base"})->id;
+  const AttemptId again = store_->CreateAttempt({.run = "again"})->id;
+  ASSERT_TRUE(store_->PutRank(again, 0, meta_).ok());
+  ASSERT_TRUE(AppendShared(base).ok());
+  Open();  // what was written is in tables now, and not in memory
+  const auto writer = store_->NewWriter(again, 0);
+  const auto prepared = writer->Prepare(shared_);
+  disk_->Inject({.kind = FileKind::kTable, .operation = DiskOperation::kRead});
+  EXPECT_FALSE(AppendShared(again, prepared.get()).ok());
+  disk_->Heal();
+  ASSERT_TRUE(AppendShared(again, prepared.get()).ok());
+  ASSERT_TRUE(store_->DropAttempts({&base, 1}).ok());
+  const Status read = ReadShared(again);
+  EXPECT_TRUE(read.ok()) << read.message();
+}
+
+TEST_F(StoreFaultTest, ADamagedSharedBlockDoesNotKeepItsOwnerFromBeingRemoved) {
+  Open();
+  const AttemptId base = store_->CreateAttempt({.run = "base"})->id;
+  const AttemptId again = store_->CreateAttempt({.run = "again"})->id;
+  ASSERT_TRUE(AppendShared(base).ok());
+  ASSERT_TRUE(AppendShared(again).ok());
+  DamageBlock(base);
+  Open();
+  EXPECT_EQ(ReadShared(again).code(), Code::kDataLoss);
+  const Status dropped = store_->DropAttempts({&base, 1});
+  EXPECT_TRUE(dropped.ok()) << dropped.message();
+  EXPECT_TRUE(store_->Attempts("base")->empty());
+  EXPECT_EQ(ReadShared(again).code(), Code::kDataLoss) << "never less than all without saying so";
+  EXPECT_EQ(store_->Scalars(again, 0, {})->size(), shared_.scalars.size());
 }
 
 TEST_F(StoreFaultTest, AFailedSyncIsNotAcknowledgedAndNothingIsWrittenUntilTheNextStart) {
