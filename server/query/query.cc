@@ -308,7 +308,9 @@ Result<DiffReport> QueryEngine::DiffLogical(const LogicalPair& pair, const RunVi
   if (!view_a.ok()) return view_a.status();
   auto view_b = RunView::Open(*pair.b, request.run_b);
   if (!view_b.ok()) return view_b.status();
-  auto report = DiffRuns(*view_a, *view_b, request, is_stream_open_, nullptr, progress, stop);
+  DiffRequest as_models = request;
+  as_models.logical = true;
+  auto report = DiffRuns(*view_a, *view_b, as_models, is_stream_open_, nullptr, progress, stop);
   if (!report.ok()) return report;
   DescribeRanks(pair, a, b, &*report);
   for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store_, *view, &report->notes));

@@ -124,6 +124,8 @@ struct DiffContext {
   Aligner& aligner;
   DetailLimits& limits;
   NoiseFloor* noise = nullptr;  // null: none
+  // Whole models that are cut differently: sizes in their modules differ for that reason.
+  bool logical = false;
 };
 
 // Steps of one rank that both runs have, ascending, each run's from one attempt.

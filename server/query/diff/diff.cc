@@ -493,7 +493,8 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                               .losses = plan->losses,
                               .aligner = aligner,
                               .limits = limits,
-                              .noise = noise};
+                              .noise = noise,
+                              .logical = request.logical};
     if (!request.no_alignment) STATCOLLECT_RETURN_IF_ERROR(AlignByOrder(context, *plan, stop));
     ReportBuilder builder(a, b, request, *plan, context);
     const auto take = [&](StepResult step) -> Result<bool> {

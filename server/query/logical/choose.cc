@@ -13,16 +13,20 @@ namespace {
 using RankLayouts = std::vector<std::pair<std::vector<std::int64_t>, Placement>>;
 
 struct Layouts {
-  std::vector<RankLayouts> ranks;  // ascending
+  std::vector<RankLayouts> ranks;                 // ascending
+  std::vector<std::set<std::string>> parameters;  // their kinds and names, by rank
   bool any_placement = false;
   bool stages = false;              // ranks hold other weights than each other
   std::uint32_t micro_batches = 1;  // of a step
 };
 
 // Looks at a rank's definitions.
-void LookAt(const RankCatalogue& catalogue, std::set<std::string>* weights, std::uint32_t* micro_batches) {
+void LookAt(const RankCatalogue& catalogue, std::set<std::string>* weights, std::set<std::string>* parameters,
+            std::uint32_t* micro_batches) {
   for (const TensorDef& def : catalogue.activations) {
     if (def.key.kind == Kind::kWeight) weights->insert(def.key.name);
+    if (def.key.kind == Kind::kWeight || def.key.kind == Kind::kOptimizerState)
+      parameters->insert(std::string(Name(def.key.kind)) + " " + def.key.name);
     if (def.key.kind == Kind::kOutput && def.key.mode == Mode::kTrain)
       *micro_batches = std::max(*micro_batches, def.key.micro_batch + 1);
   }
@@ -36,7 +40,7 @@ Result<Layouts> LayoutsOf(RunView& view) {
     auto catalogue = view.Catalogue(newest, rank);
     if (!catalogue.ok()) return catalogue.status();
     std::set<std::string> weights;
-    LookAt(**catalogue, &weights, &found.micro_batches);
+    LookAt(**catalogue, &weights, &found.parameters.emplace_back(), &found.micro_batches);
     if (found.ranks.empty()) first_weights = weights;
     found.stages = found.stages || weights != first_weights;
     RankLayouts& of = found.ranks.emplace_back();
@@ -87,6 +91,23 @@ void NoteCut(const RunView& a, const RunView& b, bool fold, const std::set<Tenso
   }
 }
 
+// Names of parameters that are the same tensor as one of another name, as the agent recorded them.
+std::set<std::string> TiedNames(const RunView& view) {
+  constexpr std::string_view kTied = "model.tied.";
+  std::set<std::string> tied;
+  for (const auto& [rank, meta] : view.ranks(view.attempts().size() - 1)) {
+    for (const auto& [key, names] : meta.info.config) {
+      if (!key.starts_with(kTied)) continue;
+      for (std::size_t at = 0; at < names.size();) {
+        const std::size_t end = std::min(names.find(", ", at), names.size());
+        tied.insert(names.substr(at, end - at));
+        at = end + 2;
+      }
+    }
+  }
+  return tied;
+}
+
 }  // namespace
 
 Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, RunView& b,
@@ -101,7 +122,11 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   const bool single = in_a.ranks.size() == 1 && in_b.ranks.size() == 1;
   const bool stages = in_a.stages != in_b.stages;
   const bool known = in_a.any_placement || in_b.any_placement || stages || single;
-  const bool alike = in_a.ranks == in_b.ranks && !stages && in_a.micro_batches == in_b.micro_batches;
+  // With placements, a rank that lacks a parameter or its state need not be at fault: the other ranks may have it.
+  const bool same_parts =
+      single || in_a.parameters == in_b.parameters || !(in_a.any_placement && in_b.any_placement);
+  const bool alike =
+      in_a.ranks == in_b.ranks && same_parts && !stages && in_a.micro_batches == in_b.micro_batches;
   if (!request.logical && (!known || alike)) return {std::nullopt};
   LogicalPair pair;
   auto of_a = LogicalRun::Open(store, a.run()), of_b = LogicalRun::Open(store, b.run());
@@ -115,8 +140,8 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches ||
                     cut_a.stages > 1 || cut_b.stages > 1;
   NoteCut(a, b, fold, hidden, &pair);
-  pair.a->Choose(hidden, fold);
-  pair.b->Choose(std::move(hidden), fold);
+  pair.a->Choose(hidden, TiedNames(b), fold);
+  pair.b->Choose(std::move(hidden), TiedNames(a), fold);
   return {std::move(pair)};
 }
 

@@ -134,6 +134,7 @@ void LogicalRun::Define(Attempt& attempt) {
 std::uint32_t LogicalRun::IdOf(Attempt& attempt, const Member& member, const TensorDef& def) {
   const TensorName name = NameOf(def);
   const bool in_training = def.key.mode == Mode::kTrain;
+  if (IsOfParameter(def.key.kind) && tied_.contains(def.key.name)) return kHidden;
   if (hidden_.contains(name) || (fold_ && in_training && IsGradientOfActivation(def.key.kind)))
     return kHidden;
   attempt.holders[name].insert(member.rank);
@@ -147,9 +148,10 @@ std::uint32_t LogicalRun::IdOf(Attempt& attempt, const Member& member, const Ten
   return known->second;
 }
 
-void LogicalRun::Choose(std::set<TensorName> hidden, bool fold) {
+void LogicalRun::Choose(std::set<TensorName> hidden, std::set<std::string> tied, bool fold) {
   MutexLock lock(mutex_);
   hidden_ = std::move(hidden);
+  tied_ = std::move(tied);
   fold_ = fold;
   for (Attempt& attempt : attempts_) {
     attempt.activations.clear();

@@ -46,7 +46,8 @@ class LogicalRun : public RunReader {
   const RunCut& cut() const { return cut_; }
   // Before the first read. `hidden`: tensors that are left out. `fold`: all micro-batches of a step are one batch,
   // and gradients of activations, which depend on how a loss is averaged over micro-batches, are left out.
-  void Choose(std::set<TensorName> hidden, bool fold);
+  // `tied`: parameters that the other run knows by another name, which are left out, too.
+  void Choose(std::set<TensorName> hidden, std::set<std::string> tied, bool fold);
   // Ranks that hold a tensor in the newest attempt that has it; ascending.
   std::vector<std::uint32_t> RanksOf(const TensorName& tensor) const;
   // What was found while reading: replicas that differ, parts that are missing or overlap. One sentence each.
@@ -118,6 +119,7 @@ class LogicalRun : public RunReader {
   const std::string run_;
   RunCut cut_;
   std::set<TensorName> hidden_;
+  std::set<std::string> tied_;
   bool fold_ = false;
   std::deque<Attempt> attempts_;
   mutable Mutex mutex_;

@@ -393,7 +393,10 @@ Status RankJudge::AddSettingJumps(std::uint64_t step, const std::optional<OtherS
     if (!read.ok()) return read.status();
     recorded = *std::move(read);
   }
-  for (const Jump& jump : JumpsOfSettings(recorded, step, explained)) jumps.push_back(jump);
+  for (const Jump& jump : JumpsOfSettings(recorded, step, explained)) {
+    // A module's sizes follow from how the model is cut.
+    if (!context_.logical || jump.ratio > kStandsOut) jumps.push_back(jump);
+  }
   return Status::Ok();
 }
 

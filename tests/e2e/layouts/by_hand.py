@@ -138,9 +138,11 @@ def cut(model: Gpt, size: Size, sequence: bool, bug: str | None) -> list[nn.Para
         block.mlp.drop.parts = distributed.get_world_size()
         block.mlp.drop.part = 0 if bug == "dropout_seed" else distributed.get_rank()
     model.head = GatheredHead(model.head, sequence)
-    if not sequence or bug == "norm_gradient":
+    if not sequence:
         return []
-    return [p for name, p in model.named_parameters() if not hasattr(p, "tensor_model_parallel")]
+    forgotten = (".ln1.", ".ln2.", "norm.") if bug == "norm_gradient" else ()
+    whole = [(name, p) for name, p in model.named_parameters() if not hasattr(p, "tensor_model_parallel")]
+    return [p for name, p in whole if not any(part in name for part in forgotten)]
 
 
 class GatheredHead(ColumnParallel):

@@ -65,7 +65,8 @@ class Bug:
 
 BUGS = [
     Bug(
-        "norm_gradient", "megatron2_sp", tuple(("weight_grad", f"norm.{p}") for p in ("weight", "bias")),
+        "norm_gradient", "megatron2_sp",
+        tuple(("weight_grad", f"{norm}.{p}") for norm in ("blocks.0.ln1", "blocks.0.ln2", "norm") for p in ("weight", "bias")),
         text="the gradient of a LayerNorm is not summed over the parts of the sequence",
     ),
     Bug("bias_on_every_rank", "megatron2", (("output", "blocks.0.attn.wo"),), text="a bias is added on every rank, before the sum"),
