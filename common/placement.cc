@@ -185,24 +185,28 @@ Status CheckPlacement(std::span<const std::int64_t> shape, const PlacementView& 
 }
 
 bool IsWhole(const PlacementView& placement) {
-  std::int64_t next = 0;  // element, or place along the joined dimension, that must follow
-  for (std::size_t i = 0; i < placement.ranges.size(); i += 2) {
-    if (placement.ranges[i] != next) return false;
-    next = placement.ranges[i + 1];
+  const std::size_t dims = placement.global_shape.size();
+  std::uint64_t next = 0;  // element, or place along the joined dimension, that must follow
+  if (!placement.ranges.empty()) {
+    for (std::size_t i = 0; i + 1 < placement.ranges.size(); i += 2) {
+      if (static_cast<std::uint64_t>(placement.ranges[i]) != next) return false;
+      next = static_cast<std::uint64_t>(placement.ranges[i + 1]);
+    }
+    return next == NumelOf(placement.global_shape);
   }
-  if (!placement.ranges.empty()) return static_cast<std::uint64_t>(next) == NumelOf(placement.global_shape);
-  if (placement.boxes.empty()) return true;
-  const std::size_t dims = placement.global_shape.size(), joined = JoinedDimension(placement);
+  if (placement.boxes.size() < 2 * dims || dims == 0) return placement.boxes.empty();
+  const std::size_t joined = JoinedDimension(placement);
   const Box first = BoxAt(placement, 0);
   for (std::size_t d = 0; d < dims; ++d) {
     if (d != joined && (first.offset[d] != 0 || first.size[d] != placement.global_shape[d])) return false;
   }
+  if (joined >= dims) return false;
   for (std::size_t i = 0; i < placement.boxes.size() / (2 * dims); ++i) {
     const Box box = BoxAt(placement, i);
-    if (box.offset[joined] != next) return false;
-    next += box.size[joined];
+    if (static_cast<std::uint64_t>(box.offset[joined]) != next) return false;
+    next += static_cast<std::uint64_t>(box.size[joined]);
   }
-  return next == placement.global_shape[joined];
+  return next == static_cast<std::uint64_t>(placement.global_shape[joined]);
 }
 
 PlacementView View(const Placement& placement) {

@@ -34,7 +34,8 @@ bool Matches(const Placement& placement, const PlacementView& view);
 Status CheckPlacement(std::span<const std::int64_t> shape, const PlacementView& placement);
 
 // Whether each element of the shard has the same index in the logical tensor: hash and sketch are then those of
-// the shard without a placement. Precondition: CheckPlacement is OK. Cost: a few comparisons for each box or range.
+// the shard without a placement. Safe for any numbers, but without meaning if CheckPlacement is not OK. Cost: a few
+// comparisons for each box or range.
 bool IsWhole(const PlacementView& placement);
 
 // The dimension in which boxes differ; the first if there is one box. kDimsMax: they differ in several.
