@@ -13,6 +13,7 @@
 #include "agent/stats/cuda/engine.h"
 #include "agent/stats/exponent_of.h"
 #include "agent/stats/stats.h"
+#include "agent/tensor_place.h"
 
 namespace statagent {
 namespace {
@@ -90,21 +91,15 @@ Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::
     out.samples.resize(samples);
     std::uint32_t written = 0;
     statcollect::TensorStats s;
+    const TensorPlace place(tensor);
+    STATCOLLECT_RETURN_IF_ERROR(place.CheckDevice());
+    if (place.recorded() != nullptr)
+      STATCOLLECT_RETURN_IF_ERROR(statcollect::CheckPlacement(data->shape, *place.recorded()));
     if (tensor.device == Device::kCuda) {
-      if (tensor.placement != nullptr) {
-        return Status(
-            Code::kInvalidArgument,
-            "compute: a shard of a logical tensor is on a CUDA device; expected it on the CPU; copy it "
-            "there first");
-      }
       STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::cuda::ComputeCuda(
           *data, tensor.device_index, stream, {&s, out.sketch, out.samples, &written}, kComputeTimeout));
-    } else if (tensor.placement != nullptr) {
-      const statcollect::stats::Placement placement = ToPlacementView(*tensor.placement);
-      STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::Validate(*data, placement));
-      s = statcollect::stats::ComputeCpu(*data, out.sketch, out.samples, &written, nullptr, &placement);
     } else {
-      s = statcollect::stats::ComputeCpu(*data, out.sketch, out.samples, &written);
+      s = statcollect::stats::ComputeCpu(*data, out.sketch, out.samples, &written, nullptr, place.computed());
     }
     out.samples.resize(written);
     out.numel = s.numel;

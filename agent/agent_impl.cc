@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "agent/tensor_place.h"
 #include "common/names.h"
 
 namespace statagent {
@@ -101,36 +102,7 @@ Status CheckCall(const Identity& identity, std::int64_t lowest) {
                                             std::to_string(lowest) + " or more");
 }
 
-// A tensor's placement, as the recorder and the engines take it.
-class Place {
- public:
-  explicit Place(const TensorView& tensor) {
-    if (tensor.placement != nullptr) view_ = ToPlacementView(*tensor.placement);
-  }
-  const PlacementView* recorded() const { return view_ ? &*view_ : nullptr; }
-  // Null if hash and sketch are those of a tensor without a placement. Precondition: the recorder accepted it.
-  const PlacementView* computed() const { return view_ && !IsWhole(*view_) ? &*view_ : nullptr; }
-  // The CUDA engine takes whole tensors only.
-  Status CheckFor(const TensorView& tensor) const {
-    if (!view_ || tensor.device != Device::kCuda) return Status::Ok();
-    STATCOLLECT_RETURN_IF_ERROR(CheckPlacement(tensor.shape, *view_));
-    if (IsWhole(*view_)) return Status::Ok();
-    return Status(
-        Code::kUnimplemented,
-        "observe a shard of a logical tensor: it is on a CUDA device; expected it on the CPU; observe "
-        "a copy there, or observe it without a placement");
-  }
-
- private:
-  std::optional<PlacementView> view_;
-};
-
 }  // namespace
-
-PlacementView ToPlacementView(const Placement& placement) {
-  return {placement.global_shape, placement.boxes, placement.ranges,
-          placement.partial,      placement.piece, placement.pieces};
-}
 
 Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor) {
   if (tensor.device != Device::kCpu && tensor.device != Device::kCuda) {
@@ -259,8 +231,8 @@ template <typename... Id>
 Status Agent::Impl::ObserveAs(const TensorView& tensor, void* stream, const Id&... id) {
   const auto data = Open(tensor);
   if (!data.ok()) return data.status();
-  const Place place(tensor);
-  STATCOLLECT_RETURN_IF_ERROR(place.CheckFor(tensor));
+  const TensorPlace place(tensor);
+  STATCOLLECT_RETURN_IF_ERROR(place.CheckDevice());
   if (IsCapturing(tensor, stream)) {
     statcollect::GraphTensor graph_tensor;
     STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.graphs().AddToGraph(id..., tensor.dtype, tensor.shape,
@@ -299,8 +271,8 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
       continue;
     }
     auto data = Open(item.tensor);
-    const Place place(item.tensor);
-    if (const Status fits = place.CheckFor(item.tensor); data.ok() && !fits.ok()) data = fits;
+    const TensorPlace place(item.tensor);
+    if (const Status computable = place.CheckDevice(); data.ok() && !computable.ok()) data = computable;
     if (data.ok() && IsCapturing(item.tensor, stream)) {
       note(Observe(item.handle, item.tensor, stream));
       continue;

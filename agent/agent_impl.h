@@ -28,8 +28,6 @@ namespace statagent {
 
 // The view as the statistics engines take it, on any device; an error says what is wrong with the view.
 Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor);
-// Borrows the numbers.
-statcollect::PlacementView ToPlacementView(const Placement& placement);
 
 // Threads: as Agent. In a forked child only IsCopy may be called: the threads are gone and the mutexes may be
 // held.

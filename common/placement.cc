@@ -13,10 +13,12 @@ namespace {
 
 constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 62;
 
+// What a peer sends may have millions of numbers; a message shows as many as a tensor may have dimensions.
 std::string Numbers(std::span<const std::int64_t> values) {
   std::string text = "(";
-  for (std::size_t i = 0; i < values.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(values[i]);
-  return text + ")";
+  for (std::size_t i = 0; i < std::min<std::size_t>(values.size(), kDimsMax); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(values[i]);
+  return text + (values.size() > kDimsMax ? ", ...)" : ")");
 }
 
 Status Refuse(const PlacementView& placement, const std::string& found, const std::string& expected) {
@@ -183,16 +185,28 @@ Status CheckPlacement(std::span<const std::int64_t> shape, const PlacementView& 
 }
 
 bool IsWhole(const PlacementView& placement) {
-  if (!placement.ranges.empty()) {
-    return placement.ranges.size() == 2 && placement.ranges[0] == 0 &&
-           static_cast<std::uint64_t>(placement.ranges[1]) == NumelOf(placement.global_shape);
-  }
-  if (placement.boxes.empty()) return true;
   const std::size_t dims = placement.global_shape.size();
-  if (placement.boxes.size() != 2 * dims) return false;
-  const auto offset = placement.boxes.first(dims), size = placement.boxes.last(dims);
-  return std::all_of(offset.begin(), offset.end(), [](std::int64_t at) { return at == 0; }) &&
-         std::equal(size.begin(), size.end(), placement.global_shape.begin());
+  std::uint64_t next = 0;  // element, or place along the joined dimension, that must follow
+  if (!placement.ranges.empty()) {
+    for (std::size_t i = 0; i + 1 < placement.ranges.size(); i += 2) {
+      if (static_cast<std::uint64_t>(placement.ranges[i]) != next) return false;
+      next = static_cast<std::uint64_t>(placement.ranges[i + 1]);
+    }
+    return next == NumelOf(placement.global_shape);
+  }
+  if (placement.boxes.size() < 2 * dims || dims == 0) return placement.boxes.empty();
+  const std::size_t joined = JoinedDimension(placement);
+  const Box first = BoxAt(placement, 0);
+  for (std::size_t d = 0; d < dims; ++d) {
+    if (d != joined && (first.offset[d] != 0 || first.size[d] != placement.global_shape[d])) return false;
+  }
+  if (joined >= dims) return false;
+  for (std::size_t i = 0; i < placement.boxes.size() / (2 * dims); ++i) {
+    const Box box = BoxAt(placement, i);
+    if (static_cast<std::uint64_t>(box.offset[joined]) != next) return false;
+    next += static_cast<std::uint64_t>(box.size[joined]);
+  }
+  return next == static_cast<std::uint64_t>(placement.global_shape[joined]);
 }
 
 PlacementView View(const Placement& placement) {

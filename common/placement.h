@@ -12,7 +12,9 @@
 
 namespace statcollect {
 
-inline constexpr std::size_t kPlacementNumbersMax = std::size_t{1} << 16;  // of all boxes or ranges
+// Of all boxes or of all ranges: 10,922 boxes of a matrix, 32,768 ranges. Half a MiB on the wire at most, so that
+// a batch of 4 MiB has room for any definition.
+inline constexpr std::size_t kPlacementNumbersMax = std::size_t{1} << 16;
 
 // A Placement that borrows its numbers.
 struct PlacementView {
@@ -31,7 +33,9 @@ bool Matches(const Placement& placement, const PlacementView& view);
 // leave the tensor or overlap, numbers are negative or too many. Cost: n log n of boxes or ranges.
 Status CheckPlacement(std::span<const std::int64_t> shape, const PlacementView& placement);
 
-// Whether the shard is the whole tensor. Precondition: CheckPlacement is OK.
+// Whether each element of the shard has the same index in the logical tensor: hash and sketch are then those of
+// the shard without a placement. Safe for any numbers, but without meaning if CheckPlacement is not OK. Cost: a few
+// comparisons for each box or range.
 bool IsWhole(const PlacementView& placement);
 
 // The dimension in which boxes differ; the first if there is one box. kDimsMax: they differ in several.

@@ -272,13 +272,15 @@ PYTHON_BASE = {"statagent.errors", "statagent.flatten"}
 PYTHON_TABLE: dict[str, set[str]] = {
     "statagent.errors": set(),
     "statagent.flatten": set(),
-    "statagent._native": {"statagent.errors"},
+    "statagent._layouts.placement": set(),  # data alone, below the rest of its folder
+    "statagent._native": {"statagent.errors", "statagent._layouts.placement"},
     "statagent._torch": {"statagent.errors"},
-    "statagent._runtime": PYTHON_BASE | {"statagent._native", "statagent._torch"},
+    "statagent._layouts": {"statagent.errors", "statagent._native", "statagent._torch", "statagent._layouts.placement"},
+    "statagent._runtime": PYTHON_BASE | {"statagent._native", "statagent._torch", "statagent._layouts"},
     "statagent._settings": {"statagent.errors", "statagent._torch", "statagent._runtime"},
     "statagent._compile": {"statagent._torch", "statagent._runtime"},
     "statagent._watch": PYTHON_BASE
-    | {"statagent._native", "statagent._torch", "statagent._runtime", "statagent._settings", "statagent._compile"},
+    | {"statagent._native", "statagent._torch", "statagent._runtime", "statagent._settings", "statagent._compile", "statagent._layouts"},
     "statagent.compute": {"statagent.errors", "statagent._native"},
 }
 # Attributes of torch's modules that have the same names as private attributes of this package.

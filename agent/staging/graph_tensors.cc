@@ -21,12 +21,14 @@ Status GraphTensors::AddToGraph(const IdentityView& identity, bool next_call, DT
 
 Status GraphTensors::AddLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
                                GraphTensor* out, const PlacementView* placement) {
-  if (placement != nullptr) STATCOLLECT_RETURN_IF_ERROR(CheckPlacement(shape, *placement));
   Registry::Activation* activation = state_.registry.Find(handle);
   if (activation == nullptr) return Registry::UnknownHandle(handle);
+  std::uint32_t layout = state_.registry.FindLayout(dtype, shape, placement, activation->last_layout);
+  if (layout == Registry::kNone)
+    STATCOLLECT_RETURN_IF_ERROR(Registry::CheckNewLayout(*activation, shape, placement));
   const auto root = state_.registry.InternCall(*activation, 0);
   if (!root.ok()) return root.status();
-  const std::uint32_t layout = state_.registry.InternLayout(dtype, shape, placement, activation->last_layout);
+  if (layout == Registry::kNone) layout = state_.registry.AddLayout(dtype, shape, placement);
   if (layout == Registry::kNone) return {Code::kResourceExhausted, "observe: too many different shapes"};
   state_.NoteMicroBatchLocked(activation->def.key.micro_batch);
   *out = {*root, activation->def.key.call, layout, state_.order++};

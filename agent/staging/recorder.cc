@@ -90,8 +90,9 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
   const bool wanted = WantsLocked(activation->def.key.mode);
   if (!wanted && !pending_captures_.active_locked()) return Status::Ok();
   if (activation->next_step > state_.step) return DuplicateError(activation->def.key, state_.step);
-  if (placement != nullptr && !state_.registry.Knows(dtype, shape, placement, activation->last_layout))
-    STATCOLLECT_RETURN_IF_ERROR(CheckPlacement(shape, *placement));
+  std::uint32_t layout = state_.registry.FindLayout(dtype, shape, placement, activation->last_layout);
+  if (layout == Registry::kNone)
+    STATCOLLECT_RETURN_IF_ERROR(Registry::CheckNewLayout(*activation, shape, placement));
   std::optional<CaptureTarget> target;
   if (pending_captures_.active_locked() && capture != nullptr && state_.refused.empty())
     target = pending_captures_.MatchLocked(activation->def.key);
@@ -103,7 +104,7 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
     state_.ledger->ProduceDropped(state_.refused);
     return Status::Ok();
   }
-  const std::uint32_t layout = state_.registry.InternLayout(dtype, shape, placement, activation->last_layout);
+  if (layout == Registry::kNone) layout = state_.registry.AddLayout(dtype, shape, placement);
   if (layout == Registry::kNone) {
     if (target) {
       pending_captures_.MissLocked(

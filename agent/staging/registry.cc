@@ -29,7 +29,7 @@ std::size_t HashLayout(DType dtype, std::span<const std::int64_t> shape, const P
   add(placement->global_shape);
   add(placement->boxes);
   add(placement->ranges);
-  return Mix(Mix(hash, placement->piece), placement->pieces);
+  return Mix(Mix(hash, placement->piece), std::size_t{placement->pieces} << 1 | (placement->partial ? 1 : 0));
 }
 
 bool Matches(const Layout& layout, DType dtype, std::span<const std::int64_t> shape,
@@ -179,25 +179,31 @@ std::uint32_t Registry::Define(Activation* activation) {
   return activation->def.id;
 }
 
-bool Registry::Knows(DType dtype, std::span<const std::int64_t> shape, const PlacementView* placement,
-                     std::uint32_t hint) const {
-  return hint < layouts_.size() && Matches(layouts_[hint], dtype, shape, placement);
-}
-
-std::uint32_t Registry::InternLayout(DType dtype, std::span<const std::int64_t> shape,
-                                     const PlacementView* placement, std::uint32_t hint) {
-  if (Knows(dtype, shape, placement, hint)) return hint;
-  const std::size_t hash = HashLayout(dtype, shape, placement);
-  const auto [first, last] = layout_ids_.equal_range(hash);
+std::uint32_t Registry::FindLayout(DType dtype, std::span<const std::int64_t> shape,
+                                   const PlacementView* placement, std::uint32_t hint) const {
+  if (hint < layouts_.size() && Matches(layouts_[hint], dtype, shape, placement)) return hint;
+  const auto [first, last] = layout_ids_.equal_range(HashLayout(dtype, shape, placement));
   for (auto it = first; it != last; ++it) {
     if (Matches(layouts_[it->second], dtype, shape, placement)) return it->second;
   }
+  return kNone;
+}
+
+Status Registry::CheckNewLayout(const Activation& activation, std::span<const std::int64_t> shape,
+                                const PlacementView* placement) {
+  const Status fits = placement == nullptr ? Status::Ok() : CheckPlacement(shape, *placement);
+  if (fits.ok()) return fits;
+  return {fits.code(), "observe '" + Printable(activation.def.key.name) + "': " + fits.message()};
+}
+
+std::uint32_t Registry::AddLayout(DType dtype, std::span<const std::int64_t> shape,
+                                  const PlacementView* placement) {
   if (layouts_.size() >= kLayoutsMax) return kNone;
   const auto id = static_cast<std::uint32_t>(layouts_.size());
-  Layout& layout = layouts_.emplace_back(Layout{id, dtype, {shape.begin(), shape.end()}});
+  Layout layout{id, dtype, {shape.begin(), shape.end()}};
   if (placement != nullptr) layout.placement = Copy(*placement);
-  definitions_->Add(layout);
-  layout_ids_.emplace(hash, id);
+  definitions_->Add(layouts_.emplace_back(std::move(layout)));
+  layout_ids_.emplace(HashLayout(dtype, shape, placement), id);
   return id;
 }
 

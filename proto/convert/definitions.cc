@@ -50,18 +50,23 @@ Status CheckStatistics(const Layout& layout, std::size_t index) {
                       "0.." + std::to_string(kHashKindCount - 1));
 }
 
+std::span<const std::int64_t> NumbersOf(const google::protobuf::RepeatedField<std::int64_t>& field) {
+  return {field.data(), static_cast<std::size_t>(field.size())};
+}
+
+// Copies only what has been checked.
 Result<Placement> PlacementFromWire(const v1::Placement& wire, const Layout& layout, std::size_t index) {
-  Placement placement{.global_shape = {wire.global_shape().begin(), wire.global_shape().end()},
-                      .boxes = {wire.boxes().begin(), wire.boxes().end()},
-                      .ranges = {wire.ranges().begin(), wire.ranges().end()},
-                      .partial = wire.partial(),
-                      .piece = wire.piece(),
-                      .pieces = std::max<std::uint32_t>(wire.pieces(), 1)};
   if (!layout.Has(Statistic::kShape))
     return InvalidValue("layouts", index, "of unknown shape with a placement", "none");
-  const Status fits = CheckPlacement(layout.shape, View(placement));
+  const PlacementView view{.global_shape = NumbersOf(wire.global_shape()),
+                           .boxes = NumbersOf(wire.boxes()),
+                           .ranges = NumbersOf(wire.ranges()),
+                           .partial = wire.partial(),
+                           .piece = wire.piece(),
+                           .pieces = std::max<std::uint32_t>(wire.pieces(), 1)};
+  const Status fits = CheckPlacement(layout.shape, view);
   if (!fits.ok()) return Within("batch: " + At("layouts", index), fits);
-  return placement;
+  return Copy(view);
 }
 
 Result<Layout> LayoutFromWire(const v1::Layout& wire, std::size_t index) {

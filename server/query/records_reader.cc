@@ -27,6 +27,21 @@ std::size_t SampleCount(const Entry& entry) {
   return entry.index < entry.block->sample_count.size() ? entry.block->sample_count[entry.index] : 0;
 }
 
+// Of a definition on the wire, about.
+std::size_t BytesOf(const TensorDef& def) {
+  return 32 + def.key.name.size() + def.key.output_path.size() + def.parent.size() + def.class_name.size();
+}
+
+std::size_t BytesOf(const Layout& layout) {
+  constexpr std::size_t kNumberBytes = 5;
+  std::size_t numbers = layout.shape.size();
+  if (layout.placement) {
+    const Placement& place = *layout.placement;
+    numbers += place.global_shape.size() + place.boxes.size() + place.ranges.size();
+  }
+  return 32 + kNumberBytes * numbers;
+}
+
 class Reader {
  public:
   Reader(Store& store, RunView& view, const RecordsRequest& request, const OnRecords& take)
@@ -162,13 +177,15 @@ std::vector<Entry> Reader::Wanted(const StepData& data, const RankCatalogue& cat
 }
 
 Status Reader::SendDefinitions(const RankCatalogue& catalogue, RankState& state) {
-  std::size_t in_part = 0;
+  std::size_t in_part = 0, bytes = 0;
   const auto add = [&](const auto& from, std::size_t& sent, auto& to) -> Status {
     for (; sent < from.size(); ++sent) {
-      if (in_part++ == kDefinitionsMax) {
+      if (in_part++ == kDefinitionsMax || bytes >= kPartBytesMax) {
         STATCOLLECT_RETURN_IF_ERROR(Send());
         in_part = 1;
+        bytes = 0;
       }
+      bytes += BytesOf(from[sent]);
       to.push_back(from[sent]);
     }
     return Status::Ok();

@@ -74,6 +74,16 @@ int main(int argc, char** argv) {
   stored("rank", 2, Payload(Encode(rank)));
   stored("activation", 3, Payload(Encode(batch.activations[0])));
   stored("layout", 4, Payload(Encode(batch.layouts[3])));
+  Layout zigzag{.id = 3, .dtype = DType::kBf16, .shape = {3, 4}};
+  zigzag.placement = Placement{.global_shape = {3, 64},
+                               .boxes = {0, 2, 3, 1, 0, 61, 3, 3},
+                               .partial = true,
+                               .piece = 1,
+                               .pieces = 300};
+  Layout flat = testing::MakeLayout(4, DType::kF32, {12});
+  flat.placement = Placement{.global_shape = {5, 7}, .ranges = {7, 10, 26, 35}};
+  stored("layout_zigzag", 4, Payload(Encode(zigzag)));
+  stored("layout_flat", 4, Payload(Encode(flat)));
   stored("scalar", 5, Payload(Encode(batch.scalars[0])));
   stored("event", 6, Payload(Encode(batch.events[0])));
   stored("step", 7, Payload(Encode(batch.steps[0])));
@@ -112,6 +122,11 @@ int main(int argc, char** argv) {
   RecordBatch captured = batch;
   captured.captures = {
       {.step = 0, .activation = 0, .layout = 1, .elements = 16, .offset = 8, .data = std::string(120, 'v')}};
+  RecordBatch placed = batch;
+  zigzag.id = static_cast<std::uint32_t>(placed.layouts.size());
+  flat.id = zigzag.id + 1;
+  placed.layouts.insert(placed.layouts.end(), {zigzag, flat});
+  write("wire_batch", "placements", ToWire(placed, {}).SerializeAsString());
   write("wire_batch", "captures", ToWire(captured, {}).SerializeAsString());
   write("wire_batch", "hello", ToWire(info, 1).SerializeAsString());
   WriteSpillFiles(batch, info, write);

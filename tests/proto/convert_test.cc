@@ -10,6 +10,7 @@
 
 #include "common/checksum.h"
 #include "tests/support/random_batch.h"
+#include "tests/support/random_placement.h"
 
 namespace statcollect {
 namespace {
@@ -457,6 +458,74 @@ TEST(ConvertBatch, RefusesImpossibleShapes) {
   ExpectRefused(shape({1 << 30, 1 << 30, 4}), "2^62");
   ExpectRefused(shape({1 << 30, 1 << 30, 4, 0}), "2^62");
   ExpectRefused(shape(std::vector<std::int64_t>(65, 1)), "65 dimensions");
+}
+
+TEST(ConvertBatch, PlacementsComeBackAsTheyWere) {
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 500; ++i) {
+    RecordBatch batch;
+    batch.first_seq = 1;
+    batch.steps = {{}};
+    for (std::uint32_t id = 0; id < 4; ++id) batch.layouts.push_back(testing::RandomShard(random, id));
+    auto back = FromWire(ToWire(batch, {}), {});
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    EXPECT_EQ(back->layouts, batch.layouts);
+  }
+}
+
+TEST(ConvertBatch, ALayoutWithoutAPlacementHasNone) {
+  const auto back = FromWire(ToWire(RandomBatch(5, 1), {}), {});
+  for (const Layout& layout : back->layouts) EXPECT_FALSE(layout.placement);
+}
+
+// Layout 0 is 4 x 8.
+TEST(ConvertBatch, RefusesPlacementsThatCannotBe) {
+  const auto place = [](std::vector<std::int64_t> global, std::vector<std::int64_t> boxes,
+                        std::vector<std::int64_t> ranges = {}) {
+    return [=](v1::Records* r) {
+      v1::Placement* to = r->mutable_layouts(0)->mutable_placement();
+      to->mutable_global_shape()->Assign(global.begin(), global.end());
+      to->mutable_boxes()->Assign(boxes.begin(), boxes.end());
+      to->mutable_ranges()->Assign(ranges.begin(), ranges.end());
+    };
+  };
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  ExpectRefused(place({4, 8}, {0, 1, 4, 8}),
+                "batch: layouts[0]: place a shard in the tensor of global shape (4, 8)");
+  ExpectRefused(place({4, 16}, {0, 9, 4, 8}), "ends behind dimension 1");
+  ExpectRefused(place({4, 16}, {0, 0, 4, 9}), "the shard has the shape (4, 8)");
+  ExpectRefused(place({-4, 8}, {}), "a size is negative");
+  ExpectRefused(place({kMost, kMost}, {0, 0, 4, 8}), "2^62");
+  ExpectRefused(place({4, 8}, {kMost, kMost, kMost, kMost}), "ends behind");
+  ExpectRefused(place({8, 8}, {0, 0, 2, 8, 1, 0, 2, 8}), "boxes overlap");
+  ExpectRefused(place({4, 8}, {0, 0, 4, 8}, {0, 32}), "boxes and ranges");
+  ExpectRefused(place({64}, {}, {0, 16, 15, 31}), "ranges overlap");
+  ExpectRefused(place({64}, {}, {40, 65, 0, 7}), "a range goes from 40 to 65");
+  ExpectRefused(place(std::vector<std::int64_t>(300'000, 1), {}), "300000 dimensions");
+  ExpectRefused(place({64}, {}, std::vector<std::int64_t>(300'000, 0)), "65536 at most");
+  ExpectRefused(
+      [&](v1::Records* r) {
+        place({4, 8}, {})(r);
+        r->mutable_layouts(0)->mutable_placement()->set_piece(3);
+        r->mutable_layouts(0)->mutable_placement()->set_pieces(3);
+      },
+      "piece 3 of 3");
+  ExpectRefused(
+      [&](v1::Records* r) {
+        place({}, {})(r);
+        r->mutable_layouts(0)->clear_shape();
+        r->mutable_layouts(0)->set_absent(BitOf(Statistic::kShape));
+      },
+      "of unknown shape with a placement");
+}
+
+TEST(ConvertBatch, RefusesAPlacementThatChangesAKnownLayout) {
+  RecordBatch batch = RandomBatch(5, 1);
+  batch.layouts[0].placement = Placement{.global_shape = {8, 8}, .boxes = {4, 0, 4, 8}};
+  const v1::Batch wire = ToWire(batch, {});
+  EXPECT_TRUE(FromWire(wire, batch.layouts).ok());
+  EXPECT_THAT(FromWire(wire, testing::StandardLayouts()).status().message(),
+              HasSubstr("layouts[0] is another definition of id 0"));
 }
 
 TEST(ConvertBatch, RefusesHostileNames) {

@@ -1,5 +1,8 @@
 #include "server/store/codec/catalogue.h"
 
+#include <span>
+
+#include "common/placement.h"
 #include "server/store/byte_io.h"
 #include "server/store/codec/sealed.h"
 
@@ -7,6 +10,13 @@ namespace statcollect {
 namespace {
 
 constexpr std::uint8_t kVersion = 1;
+// Of a layout with a placement, which builds before placements refuse by its version.
+constexpr std::uint8_t kPlacedVersion = 2;
+
+template <typename T>
+constexpr std::uint8_t kVersionMax = kVersion;
+template <>
+constexpr std::uint8_t kVersionMax<Layout> = kPlacedVersion;
 
 void Write(ByteWriter& out, const std::map<std::string, std::string>& map) {
   out.Varint(map.size());
@@ -166,16 +176,18 @@ void Write(ByteWriter& out, const Placement& p) {
   out.Varint(p.pieces);
 }
 
-void Read(ByteReader& in, Placement& p) {
+// Whoever reads it may rely on what CheckPlacement promises, as when it came over the wire.
+void Read(ByteReader& in, std::span<const std::int64_t> shape, Placement& p) {
   Read(in, p.global_shape);
   Read(in, p.boxes);
   Read(in, p.ranges);
   p.partial = ReadBool(in);
   p.piece = in.Varint32();
   p.pieces = in.Varint32();
+  if (!in.ok() || !CheckPlacement(shape, View(p)).ok()) in.Fail();
 }
 
-// Shorter values are those of older versions.
+// Shorter values are of builds before hash_kind, or before placements.
 void Write(ByteWriter& out, const Layout& l) {
   out.Varint(l.id);
   out.U8(static_cast<std::uint8_t>(l.dtype));
@@ -196,7 +208,7 @@ void Read(ByteReader& in, Layout& l) {
   l.absent = in.Varint32();
   l.untrusted = in.Varint32();
   l.hash_kind = ReadEnum<HashKind>(in, kHashKindCount);
-  if (!in.done()) Read(in, l.placement.emplace());
+  if (!in.done()) Read(in, l.shape, l.placement.emplace());
 }
 
 void Write(ByteWriter& out, const ScalarRecord& s) {
@@ -335,10 +347,10 @@ void Read(ByteReader& in, CaptureHead& c) {
 }
 
 template <typename T>
-std::string EncodeSealed(const T& value) {
+std::string EncodeSealed(const T& value, std::uint8_t version = kVersion) {
   ByteWriter out;
   Write(out, value);
-  return Seal(kVersion, out.bytes());
+  return Seal(version, out.bytes());
 }
 
 }  // namespace
@@ -347,7 +359,9 @@ std::string Encode(const AttemptMeta& attempt) { return EncodeSealed(attempt); }
 std::string Encode(const SessionInfo& info) { return EncodeSealed(info); }
 std::string Encode(const RankMeta& rank) { return EncodeSealed(rank); }
 std::string Encode(const TensorDef& def) { return EncodeSealed(def); }
-std::string Encode(const Layout& layout) { return EncodeSealed(layout); }
+std::string Encode(const Layout& layout) {
+  return EncodeSealed(layout, layout.placement ? kPlacedVersion : kVersion);
+}
 std::string Encode(const ScalarRecord& scalar) { return EncodeSealed(scalar); }
 std::string Encode(const EventRecord& event) { return EncodeSealed(event); }
 std::string Encode(const MemoryRecord& memory) { return EncodeSealed(memory); }
@@ -359,7 +373,7 @@ std::string Encode(const CaptureHead& head) { return EncodeSealed(head); }
 
 template <typename T>
 Result<T> Decode(std::string_view what, std::string_view bytes) {
-  auto payload = Unseal(what, bytes, kVersion);
+  auto payload = Unseal(what, bytes, kVersionMax<T>);
   if (!payload.ok()) return payload.status();
   ByteReader in(*payload);
   T value;

@@ -11,6 +11,7 @@
 #include "proto/convert.h"
 #include "statcollect/v1/ingest.pb.h"
 #include "tests/support/random_batch.h"
+#include "tests/support/random_placement.h"
 
 namespace statcollect {
 namespace {
@@ -63,6 +64,30 @@ TEST(Wire, BatchesAreByteForByteWhatTheGeneratedCodeWrites) {
   v1::AgentMessage message;
   *message.mutable_batch() = ToWire(batch, {});
   EXPECT_EQ(wire::EncodeBatch(batch, layouts), message.SerializeAsString());
+}
+
+TEST(Wire, PlacementsArriveAsTheyWereByteForByteWhatTheGeneratedCodeWrites) {
+  std::mt19937_64 random(17);
+  for (int i = 0; i < 300; ++i) {
+    RecordBatch batch;
+    batch.first_seq = 1;
+    batch.steps = {{}};
+    for (std::uint32_t id = 0; id < 3; ++id) batch.layouts.push_back(testing::RandomShard(random, id));
+    ExpectSameBatch(batch, {}, batch.layouts);
+    v1::AgentMessage message;
+    *message.mutable_batch() = ToWire(batch, {});
+    EXPECT_EQ(wire::EncodeBatch(batch, batch.layouts), message.SerializeAsString());
+  }
+}
+
+TEST(Wire, APlacementCostsItsLayoutBytesOnceAndARecordNone) {
+  std::vector<Layout> layouts = testing::StandardLayouts();
+  RecordBatch first = testing::RandomBatch(3, 100), later = testing::RandomBatch(3, 500, {.define = false});
+  const std::size_t bytes = wire::EncodeBatch(first, layouts).size();
+  const std::string bytes_later = wire::EncodeBatch(later, layouts);
+  layouts[0].placement = first.layouts[0].placement = {.global_shape = {4, 64}, .boxes = {0, 24, 4, 8}};
+  EXPECT_LT(wire::EncodeBatch(first, layouts).size(), bytes + 32);
+  EXPECT_EQ(wire::EncodeBatch(later, layouts), bytes_later);
 }
 
 TEST(Wire, RecordsMayUseLayoutsOfEarlierBatches) {

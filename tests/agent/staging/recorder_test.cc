@@ -399,6 +399,58 @@ TEST_F(RecorderTest, CountsEverythingHandedOverAfterClosingAsDropped) {
   EXPECT_EQ(c.dropped_by_cause.at("closed"), 4u);
 }
 
+// Layout id of a tensor that is kept; empty if it is refused.
+std::optional<std::uint32_t> LayoutOf(Recorder& recorder, const IdentityView& identity,
+                                      std::vector<std::int64_t> shape, const PlacementView* place,
+                                      Status* status) {
+  Slot* slot = nullptr;
+  *status = recorder.Begin(identity, true, DType::kF32, shape, &slot, nullptr, place);
+  if (slot == nullptr) return std::nullopt;
+  recorder.Commit(slot);
+  return slot->layout;
+}
+
+TEST_F(RecorderTest, APlacementIsPartOfTheLayoutAndDefinedOnce) {
+  Recorder& recorder = Make();
+  const Placement left{.global_shape = {4, 16}, .boxes = {0, 0, 4, 8}};
+  Placement right = left;
+  right.boxes[1] = 8;
+  Placement partial = left;
+  partial.partial = true;
+  Placement piece = left;
+  piece.pieces = 2;
+  const PlacementView places[] = {View(left), View(right), View(partial), View(piece)};
+  std::uint32_t expected = 0;
+  EXPECT_EQ(LayoutOf(recorder, kFc1, {4, 8}, nullptr, &status_), expected);
+  for (const PlacementView& place : places)
+    EXPECT_EQ(LayoutOf(recorder, kFc1, {4, 8}, &place, &status_), ++expected) << status_.message();
+  // In another order, of another tensor: found by hash, not by the hint.
+  for (std::size_t i = 4; i-- > 0;) EXPECT_EQ(LayoutOf(recorder, kFc2, {4, 8}, &places[i], &status_), i + 1);
+  const auto layouts = recorder.definitions().Layouts(0, 4);
+  EXPECT_EQ(layouts[0].placement, std::nullopt);
+  EXPECT_EQ(layouts[2].placement, right);
+  EXPECT_EQ(layouts[3].placement, partial);
+  EXPECT_EQ(layouts[4].placement, piece);
+}
+
+TEST_F(RecorderTest, RefusesAPlacementThatDoesNotFitAndRecordsNothingOfIt) {
+  Recorder& recorder = Make();
+  const Placement place{.global_shape = {4, 16}, .boxes = {0, 9, 4, 8}};
+  const PlacementView view = View(place);
+  EXPECT_EQ(LayoutOf(recorder, kFc1, {4, 8}, &view, &status_), std::nullopt);
+  EXPECT_EQ(status_.code(), Code::kInvalidArgument);
+  EXPECT_THAT(status_.message(),
+              HasSubstr("observe 'fc1': place a shard in the tensor of global shape (4, 16): the box "
+                        "at (0, 9) of size (4, 8) ends behind dimension 1"));
+  EXPECT_EQ(ledger_.Snapshot().produced, 0u);
+  // Its identity may still be observed in the step.
+  Slot* slot = nullptr;
+  ASSERT_TRUE(recorder.Begin(kFc1, false, DType::kF32, kShape, &slot).ok());
+  ASSERT_NE(slot, nullptr);
+  recorder.Commit(slot);
+  EXPECT_EQ(ledger_.Snapshot().produced, 1u);
+}
+
 TEST_F(RecorderTest, RefusesAHandleThatWasNeverGivenOut) {
   Recorder& recorder = Make();
   Slot* slot = nullptr;

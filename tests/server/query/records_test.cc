@@ -4,6 +4,7 @@
 #include "server/query/query.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
+#include "tests/support/random_batch.h"
 
 namespace statcollect::query {
 namespace {
@@ -179,6 +180,35 @@ TEST(Records, ComeInPartsOfLimitedSize) {
     EXPECT_LE(part.records.activations.size(), 2048u);
   }
   EXPECT_EQ(taken.parts.back().records.scalars.size(), 1u);
+}
+
+// A layout of thousands of ranges is as large as many records.
+TEST(Records, CarryPlacementsInPartsOfLimitedSize) {
+  FakeStore store;
+  const auto attempt = store.CreateAttempt({.run = "r", .launch = "l", .world_size = 1});
+  RecordBatch batch;
+  batch.first_seq = 1;
+  std::mt19937_64 random(1);
+  for (std::uint32_t id = 0; id < 40; ++id) {
+    Layout layout{.id = id, .dtype = DType::kF32, .shape = {10'000}};
+    layout.placement = Placement{.global_shape = {1 << 20}, .pieces = 1};
+    for (std::int64_t i = 0; i < 10'000; ++i)
+      layout.placement->ranges.insert(layout.placement->ranges.end(), {id + 50 * i, id + 50 * i + 1});
+    batch.layouts.push_back(layout);
+  }
+  batch.activations = {testing::MakeActivation(0)};
+  testing::AddStat(&batch, 0, batch.layouts[39], 0, 0, random);
+  RankMeta meta;
+  meta.info = {.run = "r", .world_size = 1};
+  meta.durable_seq = 1;
+  meta.first_step = meta.last_step = 0;
+  const AppendItem item{.attempt = attempt->id, .rank = 0, .batch = &batch, .meta = &meta};
+  ASSERT_TRUE(store.Append({&item, 1}).ok());
+  const Taken taken(store, {.run = "r"});
+  ASSERT_EQ(taken.stats.size(), 1u);
+  EXPECT_EQ(taken.stats[0].layout, batch.layouts[39]);
+  EXPECT_GE(taken.parts.size(), 7u);
+  for (const RecordsPart& part : taken.parts) EXPECT_LE(part.records.layouts.size(), 6u);
 }
 
 TEST(Records, EndWhenTheReaderSaysSoOrIsStopped) {
