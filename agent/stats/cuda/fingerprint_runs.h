@@ -42,7 +42,6 @@ class RunsLane {
   // `base`: what to add to a component's number in the piece for its index in the logical tensor, modulo 2^64.
   STATCOLLECT_WARP void BeginRun(std::uint64_t base) {
     LeaveLanes();
-    LeaveBlock();
     base_ = base;
     block_ = fold_ = kNone;
   }

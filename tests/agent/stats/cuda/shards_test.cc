@@ -222,6 +222,28 @@ TEST(CudaShards, AgreeForAsManyRangesAsThereMayBe) {
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("65538 numbers; expected 65536"));
 }
 
+// Places that 32 bits do not tell apart, and the last of a huge tensor.
+TEST(CudaShards, AgreeInTensorsOfAnySize) {
+  Random random(88);
+  for (const DType dtype : kAllDTypes) {
+    const std::int64_t whole = std::int64_t{1} << 59;  // bytes that 64 bits count
+    const Sizes shape = {whole};
+    Sizes ranges;
+    for (std::int64_t i = 0; i < 900; ++i) {
+      const std::int64_t at = (i << 33) + i / 8 % 2 * 16;
+      ranges.insert(ranges.end(), {at, at + (i % 3 == 0 ? 16 : 5)});
+    }
+    ranges.insert(ranges.end(), {whole - 5000, whole});
+    std::int64_t elements = 0;
+    for (std::size_t i = 0; i < ranges.size(); i += 2) elements += ranges[i + 1] - ranges[i];
+    const TestTensor shard = RandomNumbers(dtype, {elements}, random);
+    ExpectAgrees(shard.View(), {shape, {}, ranges}, std::string(Name(dtype)) + " far out");
+    const TestTensor row = RandomNumbers(dtype, {300, 70}, random);
+    const Sizes matrix = {std::int64_t{1} << 30, std::int64_t{1} << 32}, boxes = {5, 1 << 20, 300, 70};
+    ExpectAgrees(row.View(), {matrix, boxes, {}}, std::string(Name(dtype)) + " rows far apart");
+  }
+}
+
 // --- maps
 
 TEST(CudaIndexMap, SaysWhatTheCpuEngineSays) {
