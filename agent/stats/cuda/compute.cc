@@ -13,7 +13,7 @@
 namespace statcollect::stats::cuda {
 
 Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Output& output,
-                   std::chrono::milliseconds timeout) {
+                   std::chrono::milliseconds timeout, const Placement* placement) {
   // Lives as long as the process: at its end CUDA may be gone before it.
   static CudaEngine* const engine = new CudaEngine({.sketch = kSketchSums,
                                                     .samples = kSamplesMax,
@@ -52,7 +52,7 @@ Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Outp
   const Output own = {&result->stats, std::span(result->sketch).first(output.sketch.size()),
                       std::span(result->samples).first(output.samples.size()), &result->sample_count,
                       std::span(result->exponents).first(output.exponents.size())};
-  STATCOLLECT_RETURN_IF_ERROR(engine->Enqueue(tensor, device, stream, own, result));
+  STATCOLLECT_RETURN_IF_ERROR(engine->Enqueue(tensor, device, stream, own, result, placement));
   const CudaEngine::TimePoint deadline = std::chrono::steady_clock::now() + timeout;
   for (int round = 0; !result->done; ++round) {
     const CudaEngine::TimePoint now = std::chrono::steady_clock::now();

@@ -218,19 +218,15 @@ class RuntimeApi final : public CudaApi {
   }
 
   Status Enqueue(int device, DType dtype, const Launch& launch, void* stream) noexcept override {
-    const CurrentDevice current(device);
-    if (current.error() != cudaSuccess) return Failure("compute statistics", current.error());
-    const void* kernel = KernelOf(dtype);
-    const std::size_t shared = BlockBytes(launch.width);
-    const int blocks = Process::Get().StateOf(device)->blocks[BlocksIndex(dtype, launch.width)];
-    const std::uint32_t grid = GridBlocks(launch.units, static_cast<std::uint32_t>(blocks));
     Launch parameters = launch;
-    void* arguments[] = {&parameters};
-    const cudaError_t error = cudaLaunchKernel(kernel, dim3(grid), dim3(kBlockThreads), arguments, shared,
-                                               static_cast<cudaStream_t>(stream));
-    if (error == cudaSuccess) return Status::Ok();
-    (void)cudaGetLastError();
-    return Failure("compute statistics on CUDA device " + std::to_string(device), error);
+    return EnqueueReduce(device, KernelOf(dtype), BlocksIndex(dtype, launch.width, false), &parameters,
+                         stream);
+  }
+
+  Status EnqueueShards(int device, DType dtype, const ShardLaunch& launch, void* stream) noexcept override {
+    ShardLaunch parameters = launch;
+    return EnqueueReduce(device, ShardKernelOf(dtype), BlocksIndex(dtype, launch.width, true), &parameters,
+                         stream);
   }
 
   Status EnqueueExponents(int device, DType dtype, const ExponentLaunch& launch,
@@ -312,6 +308,22 @@ class RuntimeApi final : public CudaApi {
     delete gone;
   }
 
+  // `parameters`: what the kernel takes, a Launch or more.
+  static Status EnqueueReduce(int device, const void* kernel, std::size_t blocks_index, Launch* parameters,
+                              void* stream) noexcept {
+    const CurrentDevice current(device);
+    if (current.error() != cudaSuccess) return Failure("compute statistics", current.error());
+    const int blocks = Process::Get().StateOf(device)->blocks[blocks_index];
+    const std::uint32_t grid = GridBlocks(parameters->units, static_cast<std::uint32_t>(blocks));
+    void* arguments[] = {parameters};
+    const cudaError_t error =
+        cudaLaunchKernel(kernel, dim3(grid), dim3(kBlockThreads), arguments, BlockBytes(parameters->width),
+                         static_cast<cudaStream_t>(stream));
+    if (error == cudaSuccess) return Status::Ok();
+    (void)cudaGetLastError();
+    return Failure("compute statistics on CUDA device " + std::to_string(device), error);
+  }
+
   static Status EnqueueOne(int device, const void* kernel, void** arguments, void* stream) noexcept {
     const CurrentDevice current(device);
     cudaError_t error = current.error();
@@ -370,6 +382,27 @@ class RuntimeApi final : public CudaApi {
                                       " or newer" + next + ", or copy the tensor to the CPU first"};
   }
 
+  // Loads a kernel that reduces tensors. *blocks: as many as are resident, for sketches of 16, 32 and 64 sums.
+  static cudaError_t Prepare(const void* kernel, const DeviceState& state, int* blocks) {
+    cudaFuncAttributes attributes{};
+    cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error == cudaSuccess) {
+      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(BlockBytes(kSketchSums)));
+    }
+    for (const std::uint32_t width : {16u, 32u, 64u}) {
+      int each = 0;
+      if (error == cudaSuccess) {
+        error =
+            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kBlockThreads, BlockBytes(width));
+      }
+      if (error != cudaSuccess) return error;
+      if (each == 0) return cudaErrorLaunchOutOfResources;
+      *blocks++ = each * state.processors;
+    }
+    return cudaSuccess;
+  }
+
   // Loading may wait for the device, so all kernels are loaded now. The limit of shared memory belongs to the kernel in the whole
   // process, so it is set once, to what the widest sketch needs: a limit for each width would take another agent's away.
   static cudaError_t LoadKernels(DeviceState& state) {
@@ -383,22 +416,12 @@ class RuntimeApi final : public CudaApi {
       const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
       if (error != cudaSuccess) return error;
     }
-    for (int dtype = 1; dtype < kDTypeCount; ++dtype) {
-      const void* const kernel = KernelOf(static_cast<DType>(dtype));
-      cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-      if (error == cudaSuccess) {
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(BlockBytes(kSketchSums)));
-      }
-      for (const std::uint32_t width : {16u, 32u, 64u}) {
-        int each = 0;
-        if (error == cudaSuccess) {
-          error =
-              cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kBlockThreads, BlockBytes(width));
-        }
+    for (int number = 1; number < kDTypeCount; ++number) {
+      const auto dtype = static_cast<DType>(number);
+      for (const bool shards : {false, true}) {
+        const cudaError_t error = Prepare(shards ? ShardKernelOf(dtype) : KernelOf(dtype), state,
+                                          &state.blocks[BlocksIndex(dtype, 16, shards)]);
         if (error != cudaSuccess) return error;
-        if (each == 0) return cudaErrorLaunchOutOfResources;
-        state.blocks[BlocksIndex(static_cast<DType>(dtype), width)] = each * state.processors;
       }
     }
     return cudaSuccess;

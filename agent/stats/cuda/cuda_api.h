@@ -52,6 +52,8 @@ class CudaApi {
   virtual Result<bool> IsDone(int device, void* copy) noexcept = 0;
   // Enqueues a kernel of this dtype. kInternal: the device reports an error, of this or of an earlier launch.
   virtual Status Enqueue(int device, DType dtype, const Launch& launch, void* stream) noexcept = 0;
+  // The same for shards, whose tasks all have maps. Errors as Enqueue.
+  virtual Status EnqueueShards(int device, DType dtype, const ShardLaunch& launch, void* stream) noexcept = 0;
   // Enqueues the kernel of exponents.h for tensors of this dtype. Errors as Enqueue.
   virtual Status EnqueueExponents(int device, DType dtype, const ExponentLaunch& launch,
                                   void* stream) noexcept = 0;

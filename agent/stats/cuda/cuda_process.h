@@ -50,12 +50,13 @@ struct DeviceState {
   void* context = nullptr;  // the primary one
   int processors = 0;
   cudaStream_t probe = nullptr;               // for set-up, and to ask for errors; waits for no other stream
-  std::array<int, kDTypeCount * 3> blocks{};  // resident at once, by dtype and width
+  std::array<int, kDTypeCount * 6> blocks{};  // resident at once: BlocksIndex
   KnownPages known;
 };
 
-inline std::size_t BlocksIndex(DType dtype, std::uint32_t width) {
-  return static_cast<std::size_t>(dtype) * 3 + (width >= 64 ? 2 : width >= 32 ? 1 : 0);
+// Of the kernel for tensors, or for shards.
+inline std::size_t BlocksIndex(DType dtype, std::uint32_t width, bool shards) {
+  return static_cast<std::size_t>(dtype) * 6 + (shards ? 3 : 0) + (width >= 64 ? 2 : width >= 32 ? 1 : 0);
 }
 
 // What all agents of the process share. Never destroyed: at the process's end CUDA may be gone before it.

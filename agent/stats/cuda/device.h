@@ -44,6 +44,13 @@ STATCOLLECT_WARP unsigned char* BlockMemory() {
   return block_memory;
 }
 
+// The same address. Tells the compiler that it lies there, which it cannot see across a call.
+template <typename T>
+STATCOLLECT_WARP T* InBlockMemory(T* address) {
+  __builtin_assume(__isShared(address));
+  return address;
+}
+
 // Writes for the host, which polls.
 STATCOLLECT_WARP void StoreForHost(std::uint64_t* to, std::uint64_t value) {
   *reinterpret_cast<volatile std::uint64_t*>(to) = value;

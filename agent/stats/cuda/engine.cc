@@ -46,7 +46,10 @@ CudaEngine::~CudaEngine() {
     }
     if (Graphs* const graphs = pool->graphs.get(); graphs != nullptr) {
       std::erase_if(graphs->lanes, [graphs](const auto& lane) {
-        if (lane->gone->load()) graphs->free_chunks.merge(lane->chunks);
+        if (lane->gone->load()) {
+          graphs->free_chunks.merge(lane->chunks);
+          graphs->free_maps.merge(lane->maps);
+        }
         return lane->gone->load();
       });
     }
@@ -72,6 +75,7 @@ void CudaEngine::FreeGraphs(int device, const Graphs& graphs) {
   if (graphs.rows != nullptr) api_->FreeOnHost(device, graphs.rows);
   if (graphs.samples != nullptr) api_->FreeOnHost(device, graphs.samples);
   for (const auto& [bytes, chunk] : graphs.free_chunks) api_->FreeOnDevice(device, chunk);
+  for (const auto& [bytes, map] : graphs.free_maps) api_->FreeOnDevice(device, map);
 }
 
 Status CudaEngine::Open(int device) {
@@ -129,7 +133,7 @@ Status CudaEngine::Fill(Pool& pool) {
   pool.lists_max = kListsMax;
   MutexLock lock(pool.mutex);
   STATCOLLECT_RETURN_IF_ERROR(AddRecords(pool, options_.records));
-  return AddLists(pool, kLists);
+  return AddLists(pool, kLists, ListBytes());
 }
 
 CudaEngine::Pool& CudaEngine::PoolOf(int device) {

@@ -85,10 +85,12 @@ class CudaEngine {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   static constexpr std::chrono::milliseconds kHealthInterval{100};
-  static constexpr std::size_t kListTasks = 512;    // of a launch
-  static constexpr std::size_t kLists = 16;         // launches of lists in flight, a device, at first
-  static constexpr std::size_t kListsMax = 128;     // others go one by one
-  static constexpr std::size_t kReplayLanes = 256;  // captured streams of living graphs, a device
+  static constexpr std::size_t kListTasks = 512;  // of a launch
+  static constexpr std::size_t kLists = 16;       // launches of lists in flight, a device, at first
+  static constexpr std::size_t kListsMax = 128;   // others go one by one
+  static constexpr std::size_t kLargeLists =
+      16;  // for shards whose map is larger than a list's memory, a device
+  static constexpr std::size_t kReplayLanes = 256;           // captured streams of living graphs, a device
   static constexpr std::size_t kGraphTensorsMax = 1u << 16;  // tensors in living graphs, a device
   // How long a graph's things are kept after it has gone, for its last rows to be read.
   static constexpr std::chrono::milliseconds kGrave{1000};
@@ -110,18 +112,23 @@ class CudaEngine {
   // Computes the tensor in the stream: its result comes from Poll, under `cookie`. Precondition:
   // Check(tensor, device) was OK and IsCapturing(device, stream) is false. Errors (there will be no `done`):
   // kResourceExhausted, no free record or lane; kInternal, CUDA refuses or the device has failed;
-  // kUnimplemented, strides; kAborted, given up for good.
-  Status Enqueue(const CpuTensor& tensor, int device, void* stream, const Output& output, void* cookie);
+  // kUnimplemented, strides or placement (MakeIndexMap); kAborted, given up for good. `placement` (null: the tensor
+  // is the whole) decides where hash and sketch take the components, and is not needed afterwards. Precondition:
+  // Validate(tensor, *placement) was OK.
+  Status Enqueue(const CpuTensor& tensor, int device, void* stream, const Output& output, void* cookie,
+                 const Placement* placement = nullptr);
 
   // One tensor of a list.
   struct Item {
     CpuTensor tensor;
     Output output;
     void* cookie = nullptr;
+    const Placement* placement = nullptr;
   };
-  // As Enqueue for each, but one launch for all of a dtype, if at most kListTasks: what many small tensors
-  // cost is the launches. All outputs have sketches of one width. Calls refused(cookie, why) for those that
-  // will not be computed, with Enqueue's reasons. Precondition: Check was OK for each.
+  // As Enqueue for each, but one launch for all whole tensors of a dtype and one for all its shards, if at most
+  // kListTasks (fewer shards: their maps take room): what many small tensors cost is the launches. All outputs have
+  // sketches of one width. Calls refused(cookie, why) for those that will not be computed, with Enqueue's reasons.
+  // Precondition: Check was OK for each.
   void EnqueueList(std::span<const Item> items, int device, void* stream,
                    const std::function<void(void* cookie, const Status&)>& refused);
 
@@ -134,7 +141,8 @@ class CudaEngine {
   // than graphs before it have left; waits for nothing but its own small copy. Errors as Enqueue;
   // kFailedPrecondition: the capture is not to be added to.
   Status AddToGraph(const CpuTensor& tensor, int device, void* stream, const ReplayControl& now,
-                    std::uint32_t sketch, std::uint32_t samples, void* cookie, std::uint64_t* graph);
+                    std::uint32_t sketch, std::uint32_t samples, void* cookie, std::uint64_t* graph,
+                    const Placement* placement = nullptr);
   // Devices with graphs that live.
   std::vector<int> ReplayDevices();
   // From here on in the stream, replays find `now`. The listener hears of `number` (not 0) once the device is
@@ -156,6 +164,7 @@ class CudaEngine {
   struct Lane;
   struct List;
   struct ListPlan;
+  struct Listed;
   struct Place;
   struct Pool;
   struct ReplayLane;
@@ -177,7 +186,7 @@ class CudaEngine {
   void GiveBack(Pool& pool, const Flight& flight) const;
   // Whether there may be more now. Without the mutex while it allocates.
   bool GrowRecords(Pool& pool, std::size_t wanted);
-  bool GrowLists(Pool& pool);
+  bool GrowLists(Pool& pool, std::size_t bytes);
   struct Wanted {
     bool on_device = false;
     std::size_t bytes = 0;  // 0: none
@@ -185,8 +194,9 @@ class CudaEngine {
   };
   Status Allocate(Pool& pool, std::span<const Wanted> wanted);
   Status AddRecords(Pool& pool, std::uint32_t count);
-  Status AddLists(Pool& pool, std::size_t count);
-  List* FreeList(Pool& pool, void* stream);
+  Status AddLists(Pool& pool, std::size_t count, std::size_t bytes);
+  // With room for so many bytes of tasks and maps.
+  List* FreeList(Pool& pool, void* stream, std::size_t bytes);
   // Gives the task a record and a ticket, and its samples a place. Precondition: there is a free record.
   Flight TakeRecord(Pool& pool, DType dtype, const Output& output, void* cookie, Task* task) const;
   // Enqueues a second kernel that counts the tensor's exponents, if that was asked for. Without the mutex, as the next ones.
@@ -195,11 +205,19 @@ class CudaEngine {
   static void Require(const Status& part, Flight* flight, Status* status);
   // After an error of CUDA's: whether it sticks.
   Status HealthAfter(const Status& status, int device) const;
-  static ListPlan PlanList(std::span<const Item* const> items);
-  // Launches as many of the items, of one dtype, as fit into one launch, or calls `refused` for them; returns how many, 0 if the
-  // first one has to go alone.
-  std::size_t TryList(std::span<const Item* const> items, int device, void* stream,
+  // Bytes of a list, of tasks and maps.
+  std::size_t ListBytes() const;
+  // `map`: the tensor's, of any size.
+  Status EnqueueAlone(const Item& item, std::span<const std::uint64_t> map, int device, void* stream);
+  Status EnqueueKernel(int device, DType dtype, const Launch& launch, std::span<const std::uint64_t> map,
+                       bool shards, void* stream) const;
+  ListPlan PlanList(std::span<const Listed> items) const;
+  // Launches as many of the items, all whole or all shards of one dtype, as fit into one launch, or calls `refused` for them;
+  // returns how many, 0 if the first one has to go alone.
+  std::size_t TryList(std::span<const Listed> items, int device, void* stream,
                       const std::function<void(void*, const Status&)>& refused);
+  static void WriteList(const Lane& lane, const List& list, const ListPlan& plan,
+                        std::span<const Listed> items);
   Status LaunchList(const Pool& pool, const Lane& lane, const List& list, const ListPlan& plan,
                     std::span<Flight> flights, void* stream, bool* copied, bool* enqueued) const;
   bool IsReady(const Flight& flight) const;
@@ -212,6 +230,8 @@ class CudaEngine {
   Result<ReplayLane*> ReplayLaneFor(Pool& pool, void* stream, std::uint64_t capture);
   // Memory of the lane for the launch's scratch and samples.
   Status GiveScratch(Pool& pool, ReplayLane& lane, std::uint32_t width, Task* task);
+  // And for its map, if that is too large for the parameters of a launch.
+  Status GiveMap(Pool& pool, ReplayLane& lane, std::span<const std::uint64_t> map, Task* task);
   struct Rows;
   // Copies rows of the log until `rows` is full or there are no more; true: there may be more.
   bool ReadRows(Pool& pool, Rows* rows) const;
@@ -228,10 +248,10 @@ class CudaEngine {
 };
 
 // One tensor's statistics, waited for. `output` as above, without options: sketch of 0, 16, 32, 64, up to
-// kSamplesMax samples, and no exponents or kExponentCount of them, from kExponentMin on. kDeadlineExceeded:
-// not there in time.
+// kSamplesMax samples, and no exponents or kExponentCount of them, from kExponentMin on. `placement` as for
+// CudaEngine::Enqueue. kDeadlineExceeded: not there in time.
 Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Output& output,
-                   std::chrono::milliseconds timeout);
+                   std::chrono::milliseconds timeout, const Placement* placement = nullptr);
 
 }  // namespace statcollect::stats::cuda
 

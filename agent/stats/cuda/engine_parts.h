@@ -68,11 +68,12 @@ struct CudaEngine::Lane {
   }
 };
 
-// Tasks of one launch. They are written on the host and copied in the stream; free when all flights have
-// landed.
+// Memory for the tasks of one launch and, behind them, the maps of shards. They are written on the host and copied in
+// the stream; free when all flights have landed.
 struct CudaEngine::List {
-  Task* host = nullptr;
-  Task* device = nullptr;
+  unsigned char* host = nullptr;
+  unsigned char* device = nullptr;
+  std::size_t bytes = 0;
   std::size_t in_flight = 0;
   void* bound = nullptr;  // to this stream, where a copy without a launch may still be on its way
 };
@@ -83,6 +84,7 @@ struct CudaEngine::ReplayLane {
   void* key = nullptr;
   ReplayControl* latch = nullptr;
   std::multimap<std::size_t, unsigned char*> chunks;  // by size; launches use the largest there was
+  std::multimap<std::size_t, unsigned char*> maps;    // by size; each of one launch
   std::vector<std::uint64_t> launches;
   std::shared_ptr<std::atomic<bool>> gone;  // shared by the lanes of a graph
   std::optional<TimePoint> gone_since;      // as Poll has noticed
@@ -101,6 +103,7 @@ struct CudaEngine::Graphs {
   double* samples = nullptr;
   std::vector<ReplayControl*> free_latches;
   std::multimap<std::size_t, unsigned char*> free_chunks;  // zero where tickets lie
+  std::multimap<std::size_t, unsigned char*> free_maps;
   std::vector<std::unique_ptr<ReplayLane>> lanes;
   std::map<std::uint64_t, Launched> launches;  // by number; numbers are never used again
   std::uint64_t next_launch = 1;
@@ -121,6 +124,7 @@ struct CudaEngine::Pool {
   std::vector<Place> free;
   std::deque<List> lists;  // never moved
   std::size_t lists_max = 0;
+  std::size_t large_lists = 0, large_lists_max = kLargeLists;  // beside those
   std::vector<Lane> lanes;
   std::uint64_t next_ticket = 1;
   TimePoint asked;  // about its health

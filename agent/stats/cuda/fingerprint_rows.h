@@ -93,6 +93,23 @@ class PieceMixes {
     mix_ = SplitMix(hash ? kBlockSeed : kSketchSeed,
                     first + static_cast<unsigned>(hash ? lane : lane - kHashBlocks));
   }
+  // Of a piece whose blocks lie anywhere in the logical tensor. `block`: the number there of the block of the
+  // sketch that is number BlockOfLane() in the piece.
+  STATCOLLECT_WARP static PieceMixes AtBlock(std::uint64_t block) {
+    const auto lane = static_cast<unsigned>(Lane());
+    const bool hash = lane < kHashBlocks;
+    constexpr unsigned kHashOfSketch = kHashBlocks / SketchPlace<C>::kBlocks;  // blocks of the hash in one
+    PieceMixes mixes;
+    mixes.mix_ = SplitMix(hash ? kBlockSeed : kSketchSeed,
+                          hash ? kHashOfSketch * block + lane % kHashOfSketch : 4 * block + lane % 4);
+    return mixes;
+  }
+  // Which of the piece's blocks the lane needs to know; those without one take the last.
+  STATCOLLECT_WARP static int BlockOfLane() {
+    constexpr int kBlocks = SketchPlace<C>::kBlocks;
+    const int block = Lane() < kHashBlocks ? Lane() / (kHashBlocks / kBlocks) : (Lane() - kHashBlocks) / 4;
+    return block < kBlocks ? block : kBlocks - 1;
+  }
   // M of the hash block of rows `row` .. row + kHashRows - 1 of the piece.
   STATCOLLECT_WARP std::uint64_t Factor(int row) const { return FromLane(mix_, row / kHashRows) | 1; }
   // The lane's fold `i` of the piece's block.
@@ -103,6 +120,9 @@ class PieceMixes {
 
  private:
   static constexpr int kHashBlocks = kRows / kHashRows;  // of a piece
+  static_assert(kHashBlocks % 4 == 0);
+
+  PieceMixes() = default;
 
   std::uint64_t mix_;
 };

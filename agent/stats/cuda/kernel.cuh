@@ -130,6 +130,15 @@ static STATCOLLECT_CALL void FlushHeld(SketchSlots sketch, UnitSums unit) {
 // What the lanes have kept of the unit's pieces in range.
 static STATCOLLECT_CALL void AppendLanes(NarrowSums sums, UnitSums unit) { FinishNarrow(sums, unit); }
 
+// What a warp needs of its launch for any piece.
+struct WarpTools {
+  const LaneKeys& keys;
+  const float* signs;  // of the block
+  const WarpMemory& own;
+};
+
+// --- pieces of whole tensors
+
 // The pieces that are not the rule: a tensor's last, or out of range.
 template <typename C>
 STATCOLLECT_CALL void AppendUnusual(Piece piece, const KernelTables& tables, const float* signs,
@@ -137,14 +146,41 @@ STATCOLLECT_CALL void AppendUnusual(Piece piece, const KernelTables& tables, con
   const LaneKeys keys = KeysOf(tables);
   if constexpr (!C::kWide) {
     NarrowSums sums;
+    const auto reduce = [&](float center) {
+      const FingerprintOfRows<C> fingerprint = {keys, signs, sketch, PieceMixes<C>(piece.number)};
+      return ReduceNarrow<C, true>(piece, center, fingerprint);
+    };
     if (piece.components < kPieceComponents<C> &&
-        AddNarrow<C, true>(piece, keys, signs, sketch, 0, &sums, [] {})) {
+        AddNarrow<C, true>(piece, sketch, 0, &sums, reduce, [] {})) {
       FlushHeld(sketch, unit);
       return AppendLanes(sums, unit);
     }
   }
-  if constexpr (!C::kAlwaysInRange) AppendWide<C>(piece, keys, signs, sketch, unit);
+  if constexpr (!C::kAlwaysInRange) AppendWide<C>(piece, WideRows{keys, signs, sketch}, unit);
 }
+
+template <typename C>
+struct OfTensors {
+  using Parameters = Launch;
+
+  // Adds a whole piece if it is in range.
+  template <typename Released>
+  STATCOLLECT_WARP static bool Add(const Launch&, const Task&, const WarpTools& tools, const Piece& piece,
+                                   std::uint32_t held, NarrowSums* sums, const Released& released) {
+    const auto reduce = [&](float center) {
+      const FingerprintOfRows<C> fingerprint = {tools.keys, tools.signs, tools.own.sketch,
+                                                PieceMixes<C>(piece.number)};
+      return ReduceNarrow<C, false>(piece, center, fingerprint);
+    };
+    return AddNarrow<C, false>(piece, tools.own.sketch, held, sums, reduce, released);
+  }
+  STATCOLLECT_WARP static void Append(const Launch& launch, const Task&, const WarpTools& tools,
+                                      const Piece& piece) {
+    AppendUnusual<C>(piece, *launch.tables, tools.signs, tools.own.sketch, tools.own.unit);
+  }
+};
+
+// --- the kernels
 
 // The pieces that a warp works on, in order.
 struct Place {
@@ -163,9 +199,9 @@ struct Place {
   }
 };
 
-template <typename C>
-__global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
-    ReduceTensors(const __grid_constant__ Launch launch) {
+// Of: how pieces are reduced, OfTensors<C> or OfShards<C>.
+template <typename C, typename Of>
+STATCOLLECT_WARP void ReduceUnits(const typename Of::Parameters& launch) {
   const std::uint32_t warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   if (!IsWanted(launch.only)) return;
   auto* const signs = reinterpret_cast<float*>(BlockMemory());
@@ -173,6 +209,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
   __syncthreads();
   const WarpMemory own(BlockMemory() + kSignBytes + warp * WarpBytes(launch.width), launch.width);
   const LaneKeys keys = KeysOf(*launch.tables);
+  const WarpTools tools = {keys, signs, own};
   const std::uint32_t warps = gridDim.x * kBlockWarps;
   const std::uint32_t first_unit = blockIdx.x * kBlockWarps + warp;
   if (first_unit >= launch.units) return;
@@ -203,7 +240,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
       bool done = false;
       if constexpr (!C::kWide) {
         if (piece.components == kPieceComponents<C>) {
-          done = AddNarrow<C, false>(piece, keys, signs, own.sketch, held, &sums, stage_next);
+          done = Of::Add(launch, *now.task, tools, piece, held, &sums, stage_next);
           held += done ? 1 : 0;
         }
       }
@@ -212,7 +249,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
         held = 0;
       }
       if (!done) {
-        AppendUnusual<C>(piece, *launch.tables, signs, own.sketch, own.unit);
+        Of::Append(launch, *now.task, tools, piece);
         stage_next();
       }
     }
@@ -225,6 +262,12 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     if (last) return;
     now = next_unit;
   }
+}
+
+template <typename C>
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
+    ReduceTensors(const __grid_constant__ Launch launch) {
+  ReduceUnits<C, OfTensors<C>>(launch);
 }
 
 // See kernels.h.

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "agent/stats/cuda/index_map.h"
 #include "agent/stats/cuda/layout.h"
 #include "agent/stats/cuda/task.h"
 
@@ -56,6 +57,12 @@ struct Launch {
   std::uint32_t width = 0;  // of the sketches: 16, 32, 64
   Task only;
 };
+
+// A launch of shards.
+struct ShardLaunch : Launch {
+  std::uint64_t map[kMapWordsInLaunch] = {};  // of the only task, unless that has one in device memory
+};
+static_assert(sizeof(ShardLaunch) <= 4096, "parameters of a kernel");
 
 }  // namespace statcollect::stats::cuda
 

@@ -1,6 +1,7 @@
 // The engine's part that launches: see engine.h.
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <map>
 #include <type_traits>
 #include <utility>
@@ -15,13 +16,26 @@ Status TooMany() { return {Code::kResourceExhausted, "observe a CUDA tensor: too
 
 }  // namespace
 
+// A tensor of a list and, if it is a shard, its map.
+struct CudaEngine::Listed {
+  const Item* item = nullptr;
+  std::vector<std::uint64_t> map;
+};
+
 // Tasks of the first tensors of a list, as many as share one launch. Their records are missing.
 struct CudaEngine::ListPlan {
   DType dtype = DType::kUnspecified;
   std::uint32_t width = 0;
+  bool shards = false;
   std::vector<Task> tasks;
-  std::vector<SharedScratch> before;  // each task's place
+  std::vector<std::size_t> maps_before;  // words of the maps of those before each task, and of all
+  std::vector<SharedScratch> before;     // each task's place
   SharedScratch scratch;
+
+  // Of the tasks, and of the maps behind them.
+  std::size_t bytes() const {
+    return sizeof(Task) * tasks.size() + sizeof(std::uint64_t) * maps_before[tasks.size()];
+  }
 };
 
 bool CudaEngine::IsReady(const Flight& flight) const {
@@ -114,15 +128,24 @@ bool CudaEngine::GrowRecords(Pool& pool, std::size_t wanted) {
   return true;
 }
 
-bool CudaEngine::GrowLists(Pool& pool) {
+bool CudaEngine::GrowLists(Pool& pool, std::size_t bytes) {
   pool.mutex.AssertHeld();
   if (pool.growing) {
     pool.changed.wait(pool.mutex);
     return true;
   }
-  if (pool.lists.size() >= pool.lists_max) return false;
-  const std::size_t count = std::min(pool.lists.size(), pool.lists_max - pool.lists.size());
-  if (!AddLists(pool, count).ok()) pool.lists_max = pool.lists.size();
+  if (bytes > ListBytes()) {
+    if (pool.large_lists >= pool.large_lists_max) return false;
+    if (AddLists(pool, 1, std::bit_ceil(bytes)).ok()) {
+      ++pool.large_lists;
+    } else {
+      pool.large_lists_max = pool.large_lists;
+    }
+    return true;
+  }
+  const std::size_t lists = pool.lists.size() - pool.large_lists;
+  if (lists >= pool.lists_max) return false;
+  if (!AddLists(pool, std::min(lists, pool.lists_max - lists), ListBytes()).ok()) pool.lists_max = lists;
   return true;
 }
 
@@ -172,15 +195,19 @@ Status CudaEngine::AddRecords(Pool& pool, std::uint32_t count) {
   return Status::Ok();
 }
 
-Status CudaEngine::AddLists(Pool& pool, std::size_t count) {
+std::size_t CudaEngine::ListBytes() const {
+  const std::size_t records = std::max(options_.records, options_.records_max);
+  return sizeof(Task) * std::min<std::size_t>(kListTasks, records);
+}
+
+Status CudaEngine::AddLists(Pool& pool, std::size_t count, std::size_t bytes) {
   void *host = nullptr, *device = nullptr;
-  const std::size_t tasks = std::min<std::size_t>(kListTasks, pool.records_max);
-  const Wanted wanted[] = {{false, sizeof(Task) * tasks * count, &host},
-                           {true, sizeof(Task) * tasks * count, &device}};
+  const Wanted wanted[] = {{false, bytes * count, &host}, {true, bytes * count, &device}};
   STATCOLLECT_RETURN_IF_ERROR(Allocate(pool, wanted));
   for (std::size_t i = 0; i < count; ++i) {
-    pool.lists.push_back(
-        {.host = static_cast<Task*>(host) + i * tasks, .device = static_cast<Task*>(device) + i * tasks});
+    pool.lists.push_back({.host = static_cast<unsigned char*>(host) + i * bytes,
+                          .device = static_cast<unsigned char*>(device) + i * bytes,
+                          .bytes = bytes});
   }
   return Status::Ok();
 }
@@ -216,27 +243,55 @@ Status CudaEngine::CountExponents(const Pool& pool, const Lane& lane, DType dtyp
   return api_->EnqueueExponents(pool.device, dtype, launch, stream);
 }
 
+Status CudaEngine::EnqueueKernel(int device, DType dtype, const Launch& launch,
+                                 std::span<const std::uint64_t> map, bool shards, void* stream) const {
+  if (!shards) return api_->Enqueue(device, dtype, launch, stream);
+  ShardLaunch of_shards = {launch, {}};
+  if (map.size() <= kMapWordsInLaunch) std::copy(map.begin(), map.end(), of_shards.map);
+  return api_->EnqueueShards(device, dtype, of_shards, stream);
+}
+
 Status CudaEngine::Enqueue(const CpuTensor& tensor, int device, void* stream, const Output& output,
-                           void* cookie) {
+                           void* cookie, const Placement* placement) {
+  Listed listed;
+  if (placement != nullptr) STATCOLLECT_RETURN_IF_ERROR(MakeIndexMap(tensor, *placement, &listed.map));
+  const Item item = {tensor, output, cookie, placement};
+  if (listed.map.size() <= kMapWordsInLaunch) return EnqueueAlone(item, listed.map, device, stream);
+  // The map goes the way of a list's.
   Task task;
   STATCOLLECT_RETURN_IF_ERROR(MakeTask(tensor, &task));
+  listed.item = &item;
+  Status status;
+  const auto refused = [&](void*, const Status& why) { status = why; };
+  if (TryList(std::span(&listed, 1), device, stream, refused) == 1) return status;
+  Pool& pool = PoolOf(device);
+  MutexLock lock(pool.mutex);
+  const Status open = CheckOpen(pool);
+  return open.ok() ? TooMany() : open;
+}
+
+Status CudaEngine::EnqueueAlone(const Item& item, std::span<const std::uint64_t> map, int device,
+                                void* stream) {
+  const DType dtype = item.tensor.dtype;
+  Task task;
+  STATCOLLECT_RETURN_IF_ERROR(MakeTask(item.tensor, &task));
   Pool& pool = PoolOf(device);
   Lane* lane = nullptr;
   Flight flight;
   {
     MutexLock lock(pool.mutex);
     STATCOLLECT_RETURN_IF_ERROR(BeginLaunch(pool, stream, 1, &lane));
-    flight = TakeRecord(pool, tensor.dtype, output, cookie, &task);
+    flight = TakeRecord(pool, dtype, item.output, item.cookie, &task);
   }
   task.scratch = ScratchAt(lane->scratch, task.units);
   Launch launch;
   launch.tables = pool.tables;
   launch.units = task.units;
-  launch.width = LaunchWidth(static_cast<std::uint32_t>(output.sketch.size()));
+  launch.width = LaunchWidth(static_cast<std::uint32_t>(item.output.sketch.size()));
   launch.only = task;
-  Status status = api_->Enqueue(device, tensor.dtype, launch, stream);
+  Status status = EnqueueKernel(device, dtype, launch, map, !map.empty(), stream);
   const bool enqueued = status.ok();
-  if (enqueued) Require(CountExponents(pool, *lane, tensor.dtype, task, flight, stream), &flight, &status);
+  if (enqueued) Require(CountExponents(pool, *lane, dtype, task, flight, stream), &flight, &status);
   const Status health = HealthAfter(status, device);
   MutexLock lock(pool.mutex);
   if (pool.failure.ok()) pool.failure = health;
@@ -254,55 +309,74 @@ void CudaEngine::Require(const Status& part, Flight* flight, Status* status) {
 void CudaEngine::EnqueueList(std::span<const Item> items, int device, void* stream,
                              const std::function<void(void*, const Status&)>& refused) {
   const auto one_by_one = [&](const Item& item) {
-    const Status status = Enqueue(item.tensor, device, stream, item.output, item.cookie);
+    const Status status = Enqueue(item.tensor, device, stream, item.output, item.cookie, item.placement);
     if (!status.ok()) refused(item.cookie, status);
   };
-  std::map<DType, std::vector<const Item*>> kinds;
-  for (const Item& item : items) kinds[item.tensor.dtype].push_back(&item);
-  for (const auto& [dtype, of_kind] : kinds) {
+  std::map<std::pair<DType, bool>, std::vector<Listed>> kinds;  // whether they are shards
+  for (const Item& item : items) {
+    Listed listed = {&item, {}};
+    const Status mapped =
+        item.placement == nullptr ? Status::Ok() : MakeIndexMap(item.tensor, *item.placement, &listed.map);
+    if (!mapped.ok()) {
+      refused(item.cookie, mapped);
+      continue;
+    }
+    kinds[{item.tensor.dtype, !listed.map.empty()}].push_back(std::move(listed));
+  }
+  for (const auto& [kind, of_kind] : kinds) {
     std::size_t next = 0;
     while (next < of_kind.size()) {
       const std::size_t launched =
           of_kind.size() - next > 1 ? TryList(std::span(of_kind).subspan(next), device, stream, refused) : 0;
-      if (launched == 0) one_by_one(*of_kind[next]);
+      if (launched == 0) one_by_one(*of_kind[next].item);
       next += std::max<std::size_t>(launched, 1);
     }
   }
 }
 
-CudaEngine::ListPlan CudaEngine::PlanList(std::span<const Item* const> items) {
+CudaEngine::ListPlan CudaEngine::PlanList(std::span<const Listed> items) const {
+  const Item& first = *items.front().item;
   ListPlan plan;
-  plan.dtype = items.front()->tensor.dtype;
-  plan.width = LaunchWidth(static_cast<std::uint32_t>(items.front()->output.sketch.size()));
+  plan.dtype = first.tensor.dtype;
+  plan.width = LaunchWidth(static_cast<std::uint32_t>(first.output.sketch.size()));
+  plan.shards = !items.front().map.empty();
+  plan.maps_before.push_back(0);
   const std::size_t most = std::min(items.size(), kListTasks);
   std::uint32_t units = 0;
   while (plan.tasks.size() < most) {
+    const Listed& next = items[plan.tasks.size()];
+    const std::size_t words = plan.maps_before.back() + next.map.size();
+    const std::size_t bytes = sizeof(Task) * (plan.tasks.size() + 1) + sizeof(std::uint64_t) * words;
     Task task;
-    if (!MakeTask(items[plan.tasks.size()]->tensor, &task).ok() || !plan.scratch.Fits(task.units) ||
-        units + task.units > kUnitsMax)
+    if (!MakeTask(next.item->tensor, &task).ok() || !plan.scratch.Fits(task.units) ||
+        units + task.units > kUnitsMax || (!plan.tasks.empty() && bytes > ListBytes()))
       break;
     plan.before.push_back(plan.scratch);
     plan.scratch.Add(task.units);
     task.first_unit = units;
     units += task.units;
     plan.tasks.push_back(task);
+    plan.maps_before.push_back(words);
   }
   return plan;
 }
 
-CudaEngine::List* CudaEngine::FreeList(Pool& pool, void* stream) {
+CudaEngine::List* CudaEngine::FreeList(Pool& pool, void* stream, std::size_t bytes) {
   do {
     for (List& list : pool.lists) {
-      if (list.in_flight == 0 && (list.bound == nullptr || list.bound == LaneKey(stream))) return &list;
+      if (list.in_flight == 0 && list.bytes >= bytes &&
+          (list.bound == nullptr || list.bound == LaneKey(stream)))
+        return &list;
     }
-  } while (GrowLists(pool));
+  } while (GrowLists(pool, bytes));
   return nullptr;
 }
 
-std::size_t CudaEngine::TryList(std::span<const Item* const> items, int device, void* stream,
+std::size_t CudaEngine::TryList(std::span<const Listed> items, int device, void* stream,
                                 const std::function<void(void*, const Status&)>& refused) {
   ListPlan plan = PlanList(items);
-  if (plan.tasks.size() < 2) return 0;
+  const std::size_t least = std::min<std::size_t>(items.size(), 2);
+  if (plan.tasks.size() < least) return 0;
   Pool& pool = PoolOf(device);
   Lane* lane = nullptr;
   List* list = nullptr;
@@ -310,19 +384,21 @@ std::size_t CudaEngine::TryList(std::span<const Item* const> items, int device, 
   {
     MutexLock lock(pool.mutex);
     if (!BeginLaunch(pool, stream, plan.tasks.size(), &lane).ok()) return 0;
-    list = FreeList(pool, stream);
-    const std::size_t count = list == nullptr ? 0 : std::min(plan.tasks.size(), pool.free.size());
-    if (count < 2) {
+    plan.tasks.resize(std::min(plan.tasks.size(), pool.free.size()));
+    const std::size_t count = plan.tasks.size();
+    if (count >= least) list = FreeList(pool, stream, plan.bytes());
+    if (list == nullptr) {
       (void)EndLaunch(pool, *lane, {}, false, Status::Ok());
       return 0;
     }
-    plan.tasks.resize(count);
     list->in_flight = count;
     for (std::size_t i = 0; i < count; ++i) {
-      flights.push_back(TakeRecord(pool, plan.dtype, items[i]->output, items[i]->cookie, &plan.tasks[i]));
+      const Item& item = *items[i].item;
+      flights.push_back(TakeRecord(pool, plan.dtype, item.output, item.cookie, &plan.tasks[i]));
       flights.back().list = list;
     }
   }
+  WriteList(*lane, *list, plan, items);
   bool copied = false, enqueued = false;
   const Status status = LaunchList(pool, *lane, *list, plan, flights, stream, &copied, &enqueued);
   const Status health = HealthAfter(status, device);
@@ -339,25 +415,35 @@ std::size_t CudaEngine::TryList(std::span<const Item* const> items, int device, 
   return flights.size();
 }
 
+void CudaEngine::WriteList(const Lane& lane, const List& list, const ListPlan& plan,
+                           std::span<const Listed> items) {
+  auto* const tasks = reinterpret_cast<Task*>(list.host);
+  const std::size_t maps_at = sizeof(Task) * plan.tasks.size();
+  for (std::size_t i = 0; i < plan.tasks.size(); ++i) {
+    tasks[i] = plan.tasks[i];
+    tasks[i].scratch = plan.scratch.At(lane.scratch, plan.before[i], plan.width);
+    if (!plan.shards) continue;
+    const std::size_t at = maps_at + sizeof(std::uint64_t) * plan.maps_before[i];
+    std::copy(items[i].map.begin(), items[i].map.end(), reinterpret_cast<std::uint64_t*>(list.host + at));
+    tasks[i].map = reinterpret_cast<const std::uint64_t*>(list.device + at);
+  }
+}
+
 Status CudaEngine::LaunchList(const Pool& pool, const Lane& lane, const List& list, const ListPlan& plan,
                               std::span<Flight> flights, void* stream, bool* copied, bool* enqueued) const {
-  for (std::size_t i = 0; i < flights.size(); ++i) {
-    list.host[i] = plan.tasks[i];
-    list.host[i].scratch = plan.scratch.At(lane.scratch, plan.before[i], plan.width);
-  }
   Launch launch;
   launch.tables = pool.tables;
-  launch.tasks = list.device;
+  launch.tasks = reinterpret_cast<const Task*>(list.device);
   launch.task_count = static_cast<std::uint32_t>(flights.size());
   launch.units = plan.tasks.back().first_unit + plan.tasks.back().units;
   launch.width = plan.width;
-  STATCOLLECT_RETURN_IF_ERROR(
-      api_->CopyInStream(pool.device, list.device, list.host, sizeof(Task) * flights.size(), stream));
+  STATCOLLECT_RETURN_IF_ERROR(api_->CopyInStream(pool.device, list.device, list.host, plan.bytes(), stream));
   *copied = true;
-  Status status = api_->Enqueue(pool.device, plan.dtype, launch, stream);
+  Status status = EnqueueKernel(pool.device, plan.dtype, launch, {}, plan.shards, stream);
   *enqueued = status.ok();
+  const auto* const tasks = reinterpret_cast<const Task*>(list.host);
   for (std::size_t i = 0; i < flights.size() && *enqueued; ++i) {
-    Require(CountExponents(pool, lane, plan.dtype, list.host[i], flights[i], stream), &flights[i], &status);
+    Require(CountExponents(pool, lane, plan.dtype, tasks[i], flights[i], stream), &flights[i], &status);
   }
   return status;
 }

@@ -88,19 +88,59 @@ STATCOLLECT_CALL std::uint32_t CountZeros(Piece piece, std::uint32_t* negative_z
   return zeros;
 }
 
-// Over a piece in range; adds to the slots.
-template <typename C, bool kPartial>
-STATCOLLECT_WARP NarrowLane ReduceNarrow(const Piece& piece, float center, const LaneKeys& keys,
-                                         const float* sign_table, const SketchSlots& sketch) {
+// Hash and sketch of the piece's rows as they come.
+template <typename C>
+struct FingerprintOfRows {
+  const LaneKeys& keys;
+  const float* signs;  // of the block (launch.h)
+  const SketchSlots& sketch;
+  const PieceMixes<C> mixes;
+
+  class Block {
+   public:
+    STATCOLLECT_WARP Block(const FingerprintOfRows& of, const Piece& piece, int first)
+        : of_(of), folds_(of.mixes, piece.number, first / SketchPlace<C>::kBlockRows, of.signs) {}
+    // The vector of row base + i of the block, base % kHashRows being 0.
+    STATCOLLECT_WARP void Add(int base, int i, const Vector& vector,
+                              const float (&values)[kVectorComponents<C>], std::uint64_t (&hash)[4]) {
+      folds_.Add(base + i, values);
+      AddToHash(vector, of_.keys.rows[i], hash);
+    }
+    // Of the rows from `row` of the piece.
+    STATCOLLECT_WARP std::uint64_t HashOf(int row, std::uint64_t (&hash)[4]) const {
+      return of_.mixes.Factor(row) * TreeSum<4>(hash);
+    }
+    STATCOLLECT_WARP void Finish() { folds_.AddTo(of_.sketch.slots, of_.sketch.width, 0, of_.sketch.width); }
+
+   private:
+    const FingerprintOfRows& of_;
+    FoldSums<C, float> folds_;
+  };
+};
+
+// Neither: they are computed elsewhere.
+template <typename C>
+struct NoFingerprint {
+  struct Block {
+    STATCOLLECT_WARP Block(const NoFingerprint&, const Piece&, int) {}
+    STATCOLLECT_WARP void Add(int, int, const Vector&, const float (&)[kVectorComponents<C>],
+                              std::uint64_t (&)[4]) {}
+    STATCOLLECT_WARP std::uint64_t HashOf(int, std::uint64_t (&)[4]) const { return 0; }
+    STATCOLLECT_WARP void Finish() {}
+  };
+};
+
+// Over a piece in range. Fingerprint: one of those above.
+template <typename C, bool kPartial, typename Fingerprint>
+STATCOLLECT_WARP NarrowLane ReduceNarrow(const Piece& piece, float center, const Fingerprint& fingerprint) {
   constexpr int n = kVectorComponents<C>, kBlockRows = SketchPlace<C>::kBlockRows;
   NarrowLane own;
   float magnitudes[2] = {0, 0}, deviations[2] = {0, 0}, squares[2] = {0, 0};
   typename C::Signs signs;
-  const PieceMixes<C> mixes(piece.number);
   const int rows = RowsOf<C, kPartial>(piece);
   STATCOLLECT_UNROLL_BY(1)
   for (int first = 0; first < rows; first += kBlockRows) {
-    FoldSums<C, float> folds(mixes, piece.number, first / kBlockRows, sign_table);
+    typename Fingerprint::Block block(fingerprint, piece, first);
     STATCOLLECT_UNROLL_BY(1)
     for (int base = 0; base < kBlockRows; base += kHashRows) {
       if (kPartial && first + base >= rows) break;
@@ -123,12 +163,11 @@ STATCOLLECT_WARP NarrowLane ReduceNarrow(const Piece& piece, float center, const
         if constexpr (!C::kExactSums) deviations[i % 2] += TreeSum<n>(deviation);
         signs.Add(vector);
         if constexpr (kPartial) own.count += static_cast<std::uint32_t>(valid);
-        folds.Add(base + i, values);
-        AddToHash(vector, keys.rows[i], block_hash);
+        block.Add(base, i, vector, values, block_hash);
       }
-      own.hash += mixes.Factor(first + base) * TreeSum<4>(block_hash);
+      own.hash += block.HashOf(first + base, block_hash);
     }
-    folds.AddTo(sketch.slots, sketch.width, 0, sketch.width);
+    block.Finish();
   }
   if constexpr (!kPartial) own.count = kPieceComponents<C> / kWarpLanes;
   own.magnitudes = magnitudes[0] + magnitudes[1];
@@ -203,19 +242,18 @@ STATCOLLECT_WARP void FinishNarrow(const NarrowSums& own, const UnitSums& unit) 
 // Pieces whose sketch the slots may hold before it goes to the sums.
 inline constexpr std::uint32_t kHeldMax = 8;
 
-// Adds a piece of narrow components, if it is in range; else returns false. `released` is called once the
-// vectors are no longer needed. What it adds to the sketch stays in the slots, beside that of `held` pieces
-// before: the caller counts them and calls FlushSlots after kHeldMax at most, before AppendWide, and at the
-// unit's end.
-template <typename C, bool kPartial, typename Released>
-STATCOLLECT_WARP bool AddNarrow(const Piece& piece, const LaneKeys& keys, const float* signs,
-                                const SketchSlots& sketch, std::uint32_t held, NarrowSums* sums,
-                                const Released& released) {
+// Adds a piece of narrow components, if it is in range; else returns false. reduce(center) gives what its lane has
+// to add, and `released` is called once the vectors are no longer needed. What is added to the sketch stays in the
+// slots, beside that of `held` pieces before: the caller counts them and calls FlushSlots after kHeldMax at most,
+// before AppendWide, and at the unit's end.
+template <typename C, bool kPartial, typename Reduce, typename Released>
+STATCOLLECT_WARP bool AddNarrow(const Piece& piece, const SketchSlots& sketch, std::uint32_t held,
+                                NarrowSums* sums, const Reduce& reduce, const Released& released) {
   const FirstPass first = SumAndRange<C, kPartial>(piece);
   float center;
   if (!FindCenter<C, kPartial>(piece, first, &center)) return false;
   if (held == 0) ClearSlots(sketch);
-  const NarrowLane lane = ReduceNarrow<C, kPartial>(piece, center, keys, signs, sketch);
+  const NarrowLane lane = reduce(center);
   released();
   sums->template Add<C>(first, center, lane);
   return true;

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "agent/stats/accumulate.h"
+#include "agent/stats/cuda/index_map.h"
 #include "agent/stats/cuda/task.h"
 #include "agent/stats/stats.h"
 #include "common/status.h"
@@ -16,6 +18,11 @@ namespace statcollect::stats::cuda {
 // Everything of `task` but scratch, record, ticket and first_unit. Precondition: Validate(tensor) is OK (the
 // data are not touched). kUnimplemented: more than kTaskDims dimensions that do not join.
 Status MakeTask(const CpuTensor& tensor, Task* task);
+
+// The index_map.h of a shard; no words if it begins with the logical tensor's first component and has no gaps: then
+// its hash and sketch are those of a whole tensor. Precondition: Validate(tensor, placement) is OK. kUnimplemented:
+// more than kMapNumbersMax numbers, or more than kMapDims dimensions that do not join.
+Status MakeIndexMap(const CpuTensor& tensor, const Placement& placement, std::vector<std::uint64_t>* words);
 
 // Width of the sketch that a launch computes for a sketch of `width` sums: at least the smallest there is.
 constexpr std::uint32_t LaunchWidth(std::uint32_t width) { return width < 16 ? 16 : width; }

@@ -109,11 +109,29 @@ Status CudaEngine::GiveScratch(Pool& pool, ReplayLane& lane, std::uint32_t width
   return Status::Ok();
 }
 
+Status CudaEngine::GiveMap(Pool& pool, ReplayLane& lane, std::span<const std::uint64_t> map, Task* task) {
+  if (map.size() <= kMapWordsInLaunch) return Status::Ok();
+  const std::size_t bytes = std::bit_ceil(map.size_bytes());
+  auto& free = pool.graphs->free_maps;
+  unsigned char* memory = nullptr;
+  if (const auto found = free.lower_bound(bytes); found != free.end()) {
+    memory = lane.maps.insert(free.extract(found))->second;
+  } else {
+    const auto allocated = api_->AllocateOnDevice(pool.device, bytes);
+    if (!allocated.ok()) return {Code::kResourceExhausted, allocated.status().message()};
+    memory = lane.maps.emplace(bytes, static_cast<unsigned char*>(*allocated))->second;
+  }
+  task->map = reinterpret_cast<const std::uint64_t*>(memory);
+  return api_->CopyToDevice(pool.device, memory, map.data(), map.size_bytes());
+}
+
 Status CudaEngine::AddToGraph(const CpuTensor& tensor, int device, void* stream, const ReplayControl& now,
-                              std::uint32_t sketch, std::uint32_t samples, void* cookie,
-                              std::uint64_t* graph) {
+                              std::uint32_t sketch, std::uint32_t samples, void* cookie, std::uint64_t* graph,
+                              const Placement* placement) {
   Task task;
   STATCOLLECT_RETURN_IF_ERROR(MakeTask(tensor, &task));
+  std::vector<std::uint64_t> map;
+  if (placement != nullptr) STATCOLLECT_RETURN_IF_ERROR(MakeIndexMap(tensor, *placement, &map));
   const auto capture = api_->CaptureOf(device, stream);
   if (!capture.ok()) return capture.status();
   *graph = *capture;
@@ -136,11 +154,12 @@ Status CudaEngine::AddToGraph(const CpuTensor& tensor, int device, void* stream,
   task.sample_count =
       static_cast<std::uint32_t>(std::min<std::uint64_t>({samples, options_.samples, task.components}));
   STATCOLLECT_RETURN_IF_ERROR(GiveScratch(pool, **lane, launch.width, &task));
+  STATCOLLECT_RETURN_IF_ERROR(GiveMap(pool, **lane, map, &task));
   task.ticket = graphs.next_launch;
   task.replay = (*lane)->latch;
   task.log = graphs.log;
   launch.only = task;
-  STATCOLLECT_RETURN_IF_ERROR(api_->Enqueue(device, tensor.dtype, launch, stream));
+  STATCOLLECT_RETURN_IF_ERROR(EnqueueKernel(device, tensor.dtype, launch, map, !map.empty(), stream));
   (*lane)->launches.push_back(graphs.next_launch);
   graphs.launches.emplace(graphs.next_launch++,
                           Graphs::Launched{cookie, Numel(tensor.dtype, task), sketch, task.sample_count});
@@ -252,6 +271,7 @@ void CudaEngine::BuryGraphs(Pool& pool, TimePoint now, ReplayListener* listener)
       }
       graphs.free_latches.push_back(lane->latch);
       graphs.free_chunks.merge(lane->chunks);
+      graphs.free_maps.merge(lane->maps);
       return true;
     });
   }

@@ -148,6 +148,8 @@ struct Task {
   std::uint64_t ticket = 0;        // what `ready` becomes; of a captured launch, its number
   double* samples = nullptr;       // where the first components go, host memory too (captured: the device's)
   std::uint32_t sample_count = 0;  // at most as many as the tensor has
+  // Of a shard: the words of index_map.h, in device memory. Null: whole, or the launch's own words hold.
+  const std::uint64_t* map = nullptr;
   // Of a captured launch: the stream's latched control, and where results go instead of `record`.
   const ReplayControl* replay = nullptr;
   ReplayLog* log = nullptr;

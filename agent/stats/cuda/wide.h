@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "agent/stats/cuda/fingerprint_rows.h"
+#include "agent/stats/cuda/fingerprint_runs.h"
 #include "agent/stats/cuda/piece.h"
 
 namespace statcollect::stats::cuda {
@@ -54,9 +55,26 @@ struct WideLane {
   }
 };
 
-// Counts, extremes and hash.
-template <typename C>
-STATCOLLECT_WARP void ClassifyWide(const Piece& piece, const LaneKeys& keys, Totals& totals) {
+// Hash and sketch of a piece's rows where they lie.
+struct WideRows {
+  static constexpr bool kInPlace = true;
+  const LaneKeys& keys;
+  const float* signs;  // of the block (launch.h)
+  const SketchSlots& sketch;
+};
+
+// The same, run by run.
+struct WideRuns {
+  static constexpr bool kInPlace = false;
+  const std::uint64_t* map;
+  const KernelTables* tables;
+  const float* signs;
+  const SketchSlots& sketch;
+};
+
+// Counts and extremes, and the hash of rows. Fingerprint: one of those above.
+template <typename C, typename Fingerprint>
+STATCOLLECT_WARP void ClassifyWide(const Piece& piece, const Fingerprint& fingerprint, Totals& totals) {
   constexpr int n = kVectorComponents<C>;
   WideLane own;
   std::uint64_t hash = 0;
@@ -74,9 +92,9 @@ STATCOLLECT_WARP void ClassifyWide(const Piece& piece, const LaneKeys& keys, Tot
       for (int j = 0; j < n; ++j) {
         if (j < valid) own.Add(static_cast<double>(C::Value(vector, j)));
       }
-      AddToHash(vector, keys.rows[i], block_hash);
+      if constexpr (Fingerprint::kInPlace) AddToHash(vector, fingerprint.keys.rows[i], block_hash);
     }
-    hash += mixes.Factor(base) * TreeSum<4>(block_hash);
+    if constexpr (Fingerprint::kInPlace) hash += mixes.Factor(base) * TreeSum<4>(block_hash);
   }
   totals.components = piece.components;
   totals.nan = __reduce_add_sync(kAllLanes, own.nan);
@@ -90,20 +108,30 @@ STATCOLLECT_WARP void ClassifyWide(const Piece& piece, const LaneKeys& keys, Tot
   totals.moments.count = totals.components - totals.nan - totals.pos_inf - totals.neg_inf;
 }
 
-// The sums of the sketch, twice over the piece: float64 slots of half of the sums fit.
-template <typename C>
-STATCOLLECT_WARP void SketchWide(const Piece& piece, double scale, const float* sign_table,
-                                 const SketchSlots& sketch, double* sums_out) {
-  constexpr int n = kVectorComponents<C>, kBlockRows = SketchPlace<C>::kBlockRows;
+// Calls add(slots, from, half) for each half of the sketch's sums, whose float64 slots fit, and adds them up.
+template <typename Add>
+STATCOLLECT_WARP void SketchHalves(const SketchSlots& sketch, double* sums_out, const Add& add) {
   auto* slots = reinterpret_cast<double*>(sketch.slots);
   const std::uint32_t half = sketch.width / 2;
-  const PieceMixes<C> mixes(piece.number);
   for (std::uint32_t from = 0; from < sketch.width; from += half) {
     for (std::uint32_t sum = 0; sum < half; ++sum)
       slots[sum * kWarpLanes + static_cast<std::uint32_t>(Lane())] = 0;
+    add(slots, from, half);
+    FlushSlots(slots, half, sums_out + from);
+  }
+}
+
+// Twice over the piece.
+template <typename C>
+STATCOLLECT_WARP void SketchWide(const Piece& piece, double scale, const WideRows& fingerprint,
+                                 double* sums_out) {
+  constexpr int n = kVectorComponents<C>, kBlockRows = SketchPlace<C>::kBlockRows;
+  const SketchSlots& sketch = fingerprint.sketch;
+  const PieceMixes<C> mixes(piece.number);
+  SketchHalves(sketch, sums_out, [&](double* slots, std::uint32_t from, std::uint32_t half) {
     STATCOLLECT_UNROLL_BY(1)
     for (int first = 0; first < RowsOf<C, true>(piece); first += kBlockRows) {
-      FoldSums<C, double> folds(mixes, piece.number, first / kBlockRows, sign_table);
+      FoldSums<C, double> folds(mixes, piece.number, first / kBlockRows, fingerprint.signs);
       STATCOLLECT_UNROLL_BY(1)
       for (int base = 0; base < kBlockRows; base += kRowsAtOnce) {
         STATCOLLECT_UNROLL
@@ -120,14 +148,27 @@ STATCOLLECT_WARP void SketchWide(const Piece& piece, double scale, const float* 
       }
       folds.AddTo(slots, sketch.width, from, half);
     }
-    FlushSlots(slots, half, sums_out + from);
-  }
+  });
+}
+
+template <typename C>
+STATCOLLECT_WARP void SketchWide(const Piece& piece, double scale, const WideRuns& fingerprint,
+                                 double* sums_out) {
+  const SketchSlots& sketch = fingerprint.sketch;
+  SketchHalves(sketch, sums_out, [&](double* slots, std::uint32_t from, std::uint32_t half) {
+    (void)AddRuns<C, double>(piece, fingerprint.map, scale,
+                             {fingerprint.tables, fingerprint.signs, slots, sketch.width, from, half});
+  });
 }
 
 // Overwrites `totals`, whose level it chooses.
-template <typename C>
-STATCOLLECT_WARP void ReduceWide(const Piece& piece, const LaneKeys& keys, Totals& totals) {
-  ClassifyWide<C>(piece, keys, totals);
+template <typename C, typename Fingerprint>
+STATCOLLECT_WARP void ReduceWide(const Piece& piece, const Fingerprint& fingerprint, Totals& totals) {
+  ClassifyWide<C>(piece, fingerprint, totals);
+  if constexpr (!Fingerprint::kInPlace) {
+    const RunsTarget<double> hash_alone = {fingerprint.tables, fingerprint.signs, nullptr, 0, 0, 0};
+    totals.hash = SumOverLanes(AddRuns<C, double>(piece, fingerprint.map, 1.0, hash_alone));
+  }
   Moments& moments = totals.moments;
   if (moments.count == 0) return;
   if constexpr (C::kWide && C::kBytes == 8) {
@@ -154,11 +195,10 @@ STATCOLLECT_WARP void ReduceWide(const Piece& piece, const LaneKeys& keys, Total
 }
 
 // Appends any piece, in float64.
-template <typename C>
-STATCOLLECT_WARP void AppendWide(const Piece& piece, const LaneKeys& keys, const float* signs,
-                                 const SketchSlots& sketch, const UnitSums& unit) {
+template <typename C, typename Fingerprint>
+STATCOLLECT_WARP void AppendWide(const Piece& piece, const Fingerprint& fingerprint, const UnitSums& unit) {
   Totals next;
-  ReduceWide<C>(piece, keys, next);
+  ReduceWide<C>(piece, fingerprint, next);
   if (next.moments.count != 0) {
     const Moments& so_far = unit.totals->moments;
     const int before = so_far.level;
@@ -166,10 +206,10 @@ STATCOLLECT_WARP void AppendWide(const Piece& piece, const LaneKeys& keys, const
     const int level = !some || next.moments.level > before ? next.moments.level : before;
     if (some && level > before) {
       const double factor = RaisingFactor(before, level);
-      for (auto sum = static_cast<std::uint32_t>(Lane()); sum < sketch.width; sum += kWarpLanes)
+      for (auto sum = static_cast<std::uint32_t>(Lane()); sum < fingerprint.sketch.width; sum += kWarpLanes)
         unit.sums[sum] *= factor;
     }
-    SketchWide<C>(piece, ScaleOf(level), signs, sketch, unit.sums);
+    SketchWide<C>(piece, ScaleOf(level), fingerprint, unit.sums);
   }
   AppendTotals(unit, next);
 }

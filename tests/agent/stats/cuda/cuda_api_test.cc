@@ -95,6 +95,42 @@ TEST_F(CudaApiTest, ComputesSketchesOfAnyWidthInAnyOrder) {
   }
 }
 
+// Maps in the parameters of a launch, and maps that are copied in the stream.
+TEST_F(CudaApiTest, ComputesShards) {
+  const OnDevice tensor(2, 6000);
+  const auto engine = MakeEngine();
+  const std::vector<std::int64_t> shape{100'000};
+  std::vector<std::int64_t> one{4096, 10'096}, many;
+  for (std::int64_t i = 0; i < 300; ++i) many.insert(many.end(), {100 * i + 7, 100 * i + 27});
+  for (const auto& ranges : {one, many}) {
+    const Placement placement{shape, {}, ranges};
+    ASSERT_TRUE(Validate(tensor.View(), placement).ok());
+    const Emulated expected = Emulate(tensor.View(), 16, 0, &placement);
+    EXPECT_NE(expected.stats.hash, Emulate(tensor.View(), 16).stats.hash);
+    TensorStats stats;
+    std::vector<double> sketch(16);
+    const Status computed =
+        ComputeCuda(tensor.View(), 2, nullptr, {&stats, sketch, {}, nullptr}, kTimeout, &placement);
+    ASSERT_TRUE(computed.ok()) << computed.message();
+    EXPECT_EQ(stats, expected.stats);
+    EXPECT_EQ(sketch, expected.sketch);
+
+    Answer answer;
+    answer.sketch.resize(16);
+    ASSERT_TRUE(engine->Check(tensor.View(), 2).ok());
+    runtime_.calls.clear();
+    ASSERT_TRUE(engine
+                    ->Enqueue(tensor.View(), 2, nullptr, {&answer.stats, answer.sketch, {}, nullptr}, &answer,
+                              &placement)
+                    .ok());
+    EXPECT_EQ(runtime_.calls["cudaLaunchKernel"], 1);
+    EXPECT_EQ(runtime_.calls["cudaMemcpyAsync"], ranges.size() == 2 ? 0 : 1);
+    EXPECT_EQ(runtime_.calls["cudaStreamSynchronize"], 0);
+    EXPECT_EQ(Poll(*engine), 0u);
+    EXPECT_EQ(answer.stats, expected.stats);
+  }
+}
+
 TEST_F(CudaApiTest, AnAgentAndComputeDoNotTakeEachOthersSharedMemory) {
   const OnDevice tensor(1, 5000);
   const auto engine = MakeEngine(64);

@@ -25,6 +25,12 @@ void RunKernel(DType dtype, const Launch& launch) {
                     launch);
 }
 
+void RunShardKernel(DType dtype, const ShardLaunch& launch) {
+  const std::uint32_t blocks = GridBlocks(launch.units, 1 + cuda_shim::Random(5));
+  cuda_shim::Launch(KernelAs<ShardLaunch>(ShardKernelOf(dtype)),
+                    {blocks, kBlockThreads, BlockBytes(launch.width)}, launch);
+}
+
 void RunKernel(DType dtype, const ExponentLaunch& launch) {
   std::uint32_t vector_components = 0;
   const void* const kernel = ExponentKernelOf(dtype, &vector_components);
@@ -39,9 +45,12 @@ void RunLatch(ReplayControl* to, const ReplayControl* from) {
   cuda_shim::Launch(KernelAs<ReplayControl*, const ReplayControl*>(LatchKernel()), {}, to, from);
 }
 
-Emulated Emulate(const CpuTensor& tensor, std::uint32_t sketch_width, std::uint32_t unit_pieces) {
+Emulated Emulate(const CpuTensor& tensor, std::uint32_t sketch_width, std::uint32_t unit_pieces,
+                 const Placement* placement) {
   Emulated result;
-  Launch launch;
+  ShardLaunch launch;
+  std::vector<std::uint64_t> map;
+  if (placement != nullptr && !MakeIndexMap(tensor, *placement, &map).ok()) std::abort();
   Task& task = launch.only;
   if (!MakeTask(tensor, &task).ok()) std::abort();
   if (unit_pieces != 0) {
@@ -56,7 +65,16 @@ Emulated Emulate(const CpuTensor& tensor, std::uint32_t sketch_width, std::uint3
   Record record{};
   task.record = &record;
   task.ticket = 1;
-  RunKernel(tensor.dtype, launch);
+  if (map.size() > kMapWordsInLaunch) {
+    task.map = map.data();
+  } else {
+    std::copy(map.begin(), map.end(), launch.map);
+  }
+  if (map.empty()) {
+    RunKernel(tensor.dtype, launch);
+  } else {
+    RunShardKernel(tensor.dtype, launch);
+  }
   if (record.ready != 1) std::abort();
   const auto* const tickets = task.scratch.tickets;
   if (std::any_of(tickets, tickets + kTicketBytes / sizeof(*tickets), [](auto left) { return left != 0; }))

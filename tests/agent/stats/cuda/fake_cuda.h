@@ -62,7 +62,8 @@ struct FakeDevice {
   // A launch, or a copy, mark or latch that is made when its turn comes.
   struct Entry {
     DType dtype = DType::kUnspecified;
-    Launch launch;
+    ShardLaunch launch;
+    bool shards = false;
     void* to = nullptr;
     const void* from = nullptr;
     std::size_t bytes = 0;
@@ -131,7 +132,7 @@ struct FakeDevice {
         if (next.done != nullptr) *next.done = true;
         continue;
       }
-      Run(next.dtype, next.launch);
+      Run(next.dtype, next.launch, next.shards);
       return true;
     }
   }
@@ -147,7 +148,7 @@ struct FakeDevice {
     }
   }
 
-  static void Run(DType dtype, const Launch& launch) {
+  static void Run(DType dtype, const ShardLaunch& launch, bool shards) {
     if (launch.tasks != nullptr) {
       std::uint32_t unit = 0;
       for (std::uint32_t i = 0; i < launch.task_count; ++i) {
@@ -157,7 +158,11 @@ struct FakeDevice {
       if (unit != launch.units) std::abort();
       CheckDisjoint(launch);
     }
-    RunKernel(dtype, launch);
+    if (shards) {
+      RunShardKernel(dtype, launch);
+    } else {
+      RunKernel(dtype, launch);
+    }
   }
 
   // Tensors of one launch are computed at the same time: nothing of their scratch may be shared.
@@ -216,6 +221,12 @@ class FakeCudaApi final : public CudaApi {
   }
   void* OwnStream(int) noexcept override { return &device_->own; }
   Status Enqueue(int, DType dtype, const Launch& launch, void* stream) noexcept override {
+    return Enqueue(dtype, {launch, {}}, false, stream);
+  }
+  Status EnqueueShards(int, DType dtype, const ShardLaunch& launch, void* stream) noexcept override {
+    return Enqueue(dtype, launch, true, stream);
+  }
+  Status Enqueue(DType dtype, const ShardLaunch& launch, bool shards, void* stream) {
     std::unique_lock lock(device_->mutex);
     device_->AwaitRoom(stream, lock);
     if (!device_->launch.ok()) return device_->launch;
@@ -223,7 +234,7 @@ class FakeCudaApi final : public CudaApi {
     if (const auto captured = device_->capturing.find(stream); captured != device_->capturing.end()) {
       if (launch.tasks != nullptr) std::abort();  // they would be read at each replay
       captured->second->entries.push_back(
-          {.dtype = dtype, .launch = launch, .scratch = launch.only.scratch.tickets});
+          {.dtype = dtype, .launch = launch, .shards = shards, .scratch = launch.only.scratch.tickets});
       return Status::Ok();
     }
     auto& queue = device_->streams[stream];
@@ -240,7 +251,7 @@ class FakeCudaApi final : public CudaApi {
     }
     ++device_->scratch_in_use[scratch];
     ++device_->launches;
-    queue.push_back({.dtype = dtype, .launch = launch, .scratch = scratch});
+    queue.push_back({.dtype = dtype, .launch = launch, .shards = shards, .scratch = scratch});
     return Status::Ok();
   }
   Status EnqueueExponents(int, DType dtype, const ExponentLaunch& launch, void* stream) noexcept override {

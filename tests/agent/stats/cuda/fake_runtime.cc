@@ -13,7 +13,7 @@ namespace statcollect::stats::cuda {
 namespace {
 
 // Which of the shipped kernels, compiled for the host, an address is.
-enum class KernelKind { kReduce, kExponents, kMark, kLatch };
+enum class KernelKind { kReduce, kShards, kExponents, kMark, kLatch };
 struct Kernel {
   KernelKind kind;
   DType dtype = DType::kUnspecified;
@@ -23,6 +23,7 @@ Kernel KernelAt(const void* address) {
     const auto dtype = static_cast<DType>(number);
     std::uint32_t vector_components = 0;
     if (address == KernelOf(dtype)) return {KernelKind::kReduce, dtype};
+    if (address == ShardKernelOf(dtype)) return {KernelKind::kShards, dtype};
     if (address == ExponentKernelOf(dtype, &vector_components)) return {KernelKind::kExponents, dtype};
   }
   if (address == MarkKernel()) return {KernelKind::kMark};
@@ -80,7 +81,9 @@ void RunAt(const void* address, const std::vector<std::shared_ptr<void>>& argume
   const Kernel kernel = KernelAt(address);
   switch (kernel.kind) {
     case KernelKind::kReduce:
-      return FakeDevice::Run(kernel.dtype, *static_cast<Launch*>(arguments[0].get()));
+      return FakeDevice::Run(kernel.dtype, {*static_cast<Launch*>(arguments[0].get()), {}}, false);
+    case KernelKind::kShards:
+      return FakeDevice::Run(kernel.dtype, *static_cast<ShardLaunch*>(arguments[0].get()), true);
     case KernelKind::kExponents:
       return RunKernel(kernel.dtype, *static_cast<ExponentLaunch*>(arguments[0].get()));
     case KernelKind::kMark:
@@ -96,6 +99,8 @@ std::vector<std::shared_ptr<void>> Copied(const void* address, void** arguments)
   switch (KernelAt(address).kind) {
     case KernelKind::kReduce:
       return {std::make_shared<Launch>(*static_cast<Launch*>(arguments[0]))};
+    case KernelKind::kShards:
+      return {std::make_shared<ShardLaunch>(*static_cast<ShardLaunch*>(arguments[0]))};
     case KernelKind::kExponents:
       return {std::make_shared<ExponentLaunch>(*static_cast<ExponentLaunch*>(arguments[0]))};
     case KernelKind::kMark:
@@ -109,7 +114,8 @@ std::vector<std::shared_ptr<void>> Copied(const void* address, void** arguments)
 
 // The scratch that a kernel uses which reduces one tensor.
 const void* ScratchOf(const void* address, void** arguments) {
-  if (KernelAt(address).kind != KernelKind::kReduce) return nullptr;
+  const KernelKind kind = KernelAt(address).kind;
+  if (kind != KernelKind::kReduce && kind != KernelKind::kShards) return nullptr;
   return static_cast<const Launch*>(arguments[0])->only.scratch.tickets;
 }
 

@@ -13,6 +13,7 @@ namespace statcollect::stats::cuda {
 
 // As if the device held 1 .. 5 blocks at once: what is computed must not depend on it.
 STATCOLLECT_ON_HOST void RunKernel(DType dtype, const Launch& launch);
+STATCOLLECT_ON_HOST void RunShardKernel(DType dtype, const ShardLaunch& launch);
 STATCOLLECT_ON_HOST void RunKernel(DType dtype, const ExponentLaunch& launch);
 STATCOLLECT_ON_HOST void RunKernel(const Mark& mark);
 STATCOLLECT_ON_HOST void RunLatch(ReplayControl* to, const ReplayControl* from);

@@ -138,6 +138,10 @@ void CopyAsync(void* to_shared, const void* from, int bytes);
 void CommitCopies();
 void AwaitCopies();
 unsigned char* BlockMemory();
+template <typename T>
+T* InBlockMemory(T* address) {
+  return address;
+}
 void StoreForHost(std::uint64_t* to, std::uint64_t value);
 }  // namespace statcollect::stats::cuda
 
