@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "agent/stats/cpu/engine.h"
@@ -112,6 +113,27 @@ DType DTypeOf(const std::string& name) {
   std::exit(2);
 }
 
+const stats::CpuKernels& KernelsNamed(const std::string& instruction_set) {
+  using stats::InstructionSet;
+  const std::pair<const char*, InstructionSet> sets[] = {{"baseline", InstructionSet::kBaseline},
+                                                         {"avx2", InstructionSet::kAvx2},
+                                                         {"avx512", InstructionSet::kAvx512}};
+  for (const auto& [name, set] : sets) {
+    if (instruction_set != name) continue;
+    if (const stats::CpuKernels* kernels = stats::KernelsFor(set)) return *kernels;
+    std::cerr << "statagent_bench: --instruction-set " << name
+              << " is not available on this processor or in this build; use --instruction-set best\n";
+    std::exit(2);
+  }
+  return stats::BestKernels();
+}
+
+// The set's name; of `best`, the one that it stands for.
+std::string NameOf(const stats::CpuKernels& kernels) {
+  if (&kernels == stats::KernelsFor(stats::InstructionSet::kAvx512)) return "avx512";
+  return &kernels == stats::KernelsFor(stats::InstructionSet::kAvx2) ? "avx2" : "baseline";
+}
+
 struct Row {
   std::string dtype;
   int threads;
@@ -125,6 +147,7 @@ Row Measure(const std::string& name, int threads, const Options& options, unsign
   const auto elements = static_cast<std::int64_t>(bytes / DTypeBytes(dtype));
   const std::vector<std::int64_t> shape = {elements};
   const stats::CpuTensor tensor{data, dtype, shape, {}};
+  const stats::CpuKernels& kernels = KernelsNamed(options.instruction_set);
   std::vector<double> sketch(options.sketch);
   std::vector<double> limits, engines, ratios;
   stats::CpuWorkers workers(threads);
@@ -132,8 +155,9 @@ Row Measure(const std::string& name, int threads, const Options& options, unsign
   for (int round = 0; round < options.rounds + 1; ++round) {
     const double limit = Time([&] { sink = ReadSum(data, bytes, threads); });
     const double engine = Time([&] {
-      std::uint32_t written = 0;
-      sink = stats::ComputeCpu(tensor, sketch, {}, &written, &workers).l2;
+      stats::Partial partial;
+      stats::Accumulate(tensor, {0, stats::ComponentCount(tensor)}, options.sketch, kernels, partial, &workers);
+      sink = stats::Finished(partial, static_cast<std::uint64_t>(elements), sketch).l2;
     });
     if (round == 0) continue;  // pages, clocks and caches settle
     limits.push_back(limit);
@@ -152,6 +176,7 @@ Row Measure(const std::string& name, int threads, const Options& options, unsign
 nlohmann::json ToJson(const Row& row, const Options& options) {
   return {{"dtype", row.dtype},
           {"threads", row.threads},
+          {"instruction_set", NameOf(KernelsNamed(options.instruction_set))},
           {"sketch", options.sketch},
           {"mebibytes", options.mebibytes},
           {"read_sum_gb_per_s", row.limit_gbs},
@@ -176,6 +201,9 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--threads", options.threads, "thread counts")->delimiter(',')->capture_default_str();
   app.add_option("--dtypes", options.dtypes, "dtypes")->delimiter(',')->capture_default_str();
+  app.add_option("--instruction-set", options.instruction_set, "of the engine; the limit always uses the widest")
+      ->check(CLI::IsMember({"best", "baseline", "avx2", "avx512"}))
+      ->capture_default_str();
   app.add_option("--json", options.json, "write the rows to this file");
   CLI11_PARSE(app, argc, argv);
 
