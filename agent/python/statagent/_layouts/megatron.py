@@ -1,0 +1,218 @@
+"""Layouts of Megatron-Core: tensor, sequence, context and expert parallelism, pipeline stages.
+
+Reads attributes of modules and parameters, and sizes of process groups: no collective, no synchronisation."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .cuts import Span, cut_along, equal_part, within, zigzag_part
+from .placement import Placement, whole
+
+_COLUMN = frozenset(("ColumnParallelLinear", "TEColumnParallelLinear", "TELayerNormColumnParallelLinear"))
+_ROW = frozenset(("RowParallelLinear", "TERowParallelLinear"))
+_SEQUENCE_FIRST = frozenset(("TransformerLayer", "SelfAttention", "CrossAttention", "MLP", "LanguageModelEmbedding"))
+
+Cut = tuple[int, tuple[Span, ...]]
+
+
+def state() -> Any | None:
+    """megatron.core.parallel_state, if its groups exist."""
+    module = sys.modules.get("megatron.core.parallel_state")
+    try:
+        return module if module is not None and module.model_parallel_is_initialized() else None
+    except Exception:
+        return None
+
+
+def data_parallel() -> tuple[int, int] | None:
+    """This rank's number among those that have a part of the batch each, and how many they are."""
+    groups = state()
+    return None if groups is None else (groups.get_data_parallel_rank(), groups.get_data_parallel_world_size())
+
+
+def settings() -> dict[str, str]:
+    """Sizes of the groups, and this rank's place in them, as the collector reads them (docs/ranks.md)."""
+    groups = state()
+    if groups is None:
+        return {}
+    found = {
+        "parallel.tp": groups.get_tensor_model_parallel_world_size(),
+        "parallel.pp": groups.get_pipeline_model_parallel_world_size(),
+        "parallel.cp": groups.get_context_parallel_world_size(),
+        "parallel.dp": groups.get_data_parallel_world_size(),
+        "parallel.tp_rank": groups.get_tensor_model_parallel_rank(),
+        "parallel.pp_rank": groups.get_pipeline_model_parallel_rank(),
+        "parallel.dp_rank": groups.get_data_parallel_rank(),
+    }
+    experts = groups.get_expert_model_parallel_world_size()
+    if experts > 1:
+        found["parallel.ep"] = experts
+    return {name: str(value) for name, value in found.items()}
+
+
+def has_megatron(model: Any) -> bool:
+    """Whether parts of the model are Megatron's, so that what this module says holds for all of it."""
+    return state() is not None and any(_is_megatron(module) for module in model.modules())
+
+
+def _is_megatron(module: Any) -> bool:
+    return any(base.__module__.startswith("megatron.") for base in type(module).__mro__)
+
+
+# --- parameters
+
+
+def of_parameter(parameter: Any, owner: Any, shape: tuple[int, ...]) -> Placement | None:
+    """Of a parameter, its gradient or its optimizer's state, of this shape. `owner`: the module that has it. None: not known."""
+    groups = state()
+    if groups is None or shape != tuple(parameter.shape) or hasattr(parameter, "device_mesh"):
+        return None
+    if _holds_several_experts(owner) and _expert_ranks(groups) > 1:
+        return None  # other ranks have other experts under the same name
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return whole(shape)
+    dim, blocks = getattr(parameter, "partition_dim", -1), getattr(parameter, "partition_stride", 1)
+    part, parts = _tensor_ranks(groups, owner, parameter)
+    if parts == 1:
+        return whole(shape)
+    if not 0 <= dim < len(shape) or blocks < 1 or shape[dim] % blocks:
+        return None
+    return cut_along(shape, {dim: equal_part(shape[dim], part, parts, blocks)})
+
+
+def _tensor_ranks(groups: Any, owner: Any, parameter: Any) -> tuple[int, int]:
+    """This rank's number among those over which the module is cut, and how many they are."""
+    group = getattr(owner, "tp_group", None) or getattr(owner, "_tp_group", None)
+    if group is not None and hasattr(group, "rank"):
+        return int(group.rank()), int(group.size())
+    if getattr(owner, "is_expert", False) or not getattr(parameter, "allreduce", True):
+        return groups.get_expert_tensor_parallel_rank(), groups.get_expert_tensor_parallel_world_size()
+    return groups.get_tensor_model_parallel_rank(), groups.get_tensor_model_parallel_world_size()
+
+
+def _holds_several_experts(module: Any) -> bool:
+    return getattr(module, "num_local_experts", getattr(module, "num_gemms", 1)) != 1 and not hasattr(module, "local_experts")
+
+
+def _expert_ranks(groups: Any) -> int:
+    return int(groups.get_expert_model_parallel_world_size())
+
+
+# --- activations
+
+
+class Activations:
+    """Placements of the modules' inputs and outputs, and of their gradients. Sequences are dimension 0 (sequence, batch, features)."""
+
+    def __init__(self, model: Any) -> None:
+        self._unknown: set[int] = set()  # modules whose rows are the tokens of an expert
+        for module in model.modules():
+            if getattr(module, "is_expert", False) or hasattr(module, "num_local_experts"):
+                self._unknown.update(id(each) for each in module.modules())
+        self._parallel_sequence = any(
+            bool(getattr(getattr(module, "config", None), "sequence_parallel", False)) for module in model.modules()
+        )
+
+    def output(self, module: Any, shape: tuple[int, ...]) -> Placement | None:
+        """None: not known."""
+        names = {base.__name__ for base in type(module).__mro__}
+        groups = state()
+        if groups is None or id(module) in self._unknown:
+            return None
+        bias = getattr(module, "bias", None)
+        if len(shape) == 1 and bias is not None and tuple(bias.shape) == shape and names & (_COLUMN | _ROW):
+            return of_parameter(bias, module, shape)  # returned beside the output, to be added later
+        if names & _COLUMN:
+            return self._column(groups, module, shape)
+        if "VocabParallelEmbedding" in names:
+            first = getattr(module, "reduce_scatter_embeddings", False)
+            return self._place(groups, module, shape, 0 if first else 1, bool(first))
+        if names & _ROW:
+            return self._place(groups, module, shape, 0, bool(getattr(module, "sequence_parallel", False)))
+        if names & _SEQUENCE_FIRST and _is_megatron(module):
+            return self._place(groups, module, shape, 0, self._parallel_sequence)
+        if self._is_norm(names, module) and len(shape) == 3:
+            return self._place(groups, module, shape, 0, self._parallel_sequence)
+        return None
+
+    def input(self, module: Any, shape: tuple[int, ...]) -> Placement | None:
+        """Of the first argument. None: not known."""
+        names = {base.__name__ for base in type(module).__mro__}
+        groups = state()
+        if groups is None or id(module) in self._unknown:
+            return None
+        if names & _COLUMN:
+            return self._place(groups, module, shape, 0, bool(getattr(module, "sequence_parallel", False)))
+        if names & _ROW and getattr(module, "input_is_parallel", True):
+            return self._place(groups, module, shape, 0, False, features=1)
+        if self._is_norm(names, module) and len(shape) == 3:
+            return self._place(groups, module, shape, 0, self._parallel_sequence)
+        return None
+
+    def batch(self, shape: tuple[int, ...]) -> Placement | None:
+        """Of an argument of the model: (batch, sequence). None: not known."""
+        groups = state()
+        if groups is None:
+            return None
+        if groups.get_context_parallel_world_size() == 1:
+            return whole(shape)
+        return self._place(groups, None, shape, 1, False) if len(shape) == 2 else None
+
+    def _column(self, groups: Any, module: Any, shape: tuple[int, ...]) -> Placement | None:
+        if getattr(module, "gather_output", False):
+            return self._place(groups, module, shape, 0, False)
+        blocks = getattr(getattr(module, "weight", None), "partition_stride", 1)
+        return self._place(groups, module, shape, 0, False, features=blocks)
+
+    def _place(
+        self, groups: Any, module: Any, shape: tuple[int, ...], sequence: int, scattered: bool, features: int = 0
+    ) -> Placement | None:
+        """`sequence`: its dimension; `scattered`: it is cut over the tensor parallel ranks; `features`: blocks of the last dimension, which
+        is cut over them, or 0."""
+        if len(shape) < 2 or sequence >= len(shape) or (features and shape[-1] % features):
+            return None
+        part, parts = _tensor_ranks(groups, module, None)
+        cuts: dict[int, Cut] = {}
+        context = groups.get_context_parallel_rank(), groups.get_context_parallel_world_size()
+        length = shape[sequence] * (parts if scattered else 1)  # before sequence parallelism
+        if context[1] > 1:
+            if length % 2:
+                return None
+            cuts[sequence] = zigzag_part(length, *context)
+        elif scattered and parts > 1:
+            cuts[sequence] = length, ((0, length),)
+        if scattered and parts > 1:
+            total, here = cuts[sequence]
+            cuts[sequence] = total, within(here, shape[sequence] * part, shape[sequence] * (part + 1))
+        if features and parts > 1:
+            cuts[len(shape) - 1] = equal_part(shape[-1], part, parts, features)
+        return cut_along(shape, cuts)
+
+    def _is_norm(self, names: set[str], module: Any) -> bool:
+        """A norm whose output goes into layers that are cut as its parameters say."""
+        weight = getattr(module, "weight", None)
+        return hasattr(weight, "sequence_parallel") and any(name.endswith("Norm") for name in names)
+
+
+# --- names
+
+
+def global_key(parent: Any, key: str, child: Any) -> str:
+    """The key of a child among all ranks' children: pipeline stages and ranks with other experts number theirs from 0 each."""
+    if not key.isdigit() or not _is_megatron(child):
+        return key
+    number = getattr(child, "layer_number", None)
+    if isinstance(number, int) and not isinstance(number, bool) and number > 0:
+        return str(number - 1)
+    return key
+
+
+def first_expert(module: Any) -> int:
+    """The global number of the first expert that a module's `local_experts` holds."""
+    groups = state()
+    count = getattr(module, "num_local_experts", 0)
+    if groups is None or not hasattr(module, "local_experts") or not _is_megatron(module):
+        return 0
+    return int(groups.get_expert_model_parallel_rank()) * int(count)
