@@ -212,10 +212,7 @@ class ChunkReducer {
     partial.max = chunk_.max;
     partial.moments =
         CombineLanes(chunk_.lanes, chunk_.finite(), chunk_.level, chunk_.shift * ScaleOf(chunk_.level));
-    for (std::uint32_t bank = 0; bank < banks(); ++bank) {
-      const double* halves = chunk_.sketch + bank * kSketchBankEntries;
-      for (int i = 0; i < kLanes; ++i) partial.sketch[bank * kLanes + i] = halves[i] + halves[kLanes + i];
-    }
+    std::copy_n(chunk_.sketch, chunk_.sketch_width, partial.sketch);
     return partial;
   }
 
@@ -328,9 +325,7 @@ class ChunkReducer {
     ClearSketch();
   }
 
-  std::uint32_t banks() const { return chunk_.sketch_width / kLanes; }
-
-  void ClearSketch() noexcept { std::fill_n(chunk_.sketch, banks() * kSketchBankEntries, 0.0); }
+  void ClearSketch() noexcept { std::fill_n(chunk_.sketch, chunk_.sketch_width, 0.0); }
 
   BlockReader& reader_;
   const Range range_;

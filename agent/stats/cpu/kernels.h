@@ -24,9 +24,8 @@ static_assert(kChunkComponents % kBlockComponents == 0 && kBlockComponents == kB
 // float32 path (f16 bf16 f8 f32 i8 i16 u8 u16 bool): in each lane, the 8 rows of a fold are added in order, in
 // float32; then the folds of a block in pairs: (0 + 1), (2 + 3), ..., those in pairs, until one is left, in
 // float32. It has been rounded at most 11 times, and is added to the lane's float64 total. sum(x), sum(|x|),
-// and sum(x^2) by fused multiply-add. The sketch's sums of a block are kept in float32, each as two halves (before
-// and after the rotation wraps, kSketchBankEntries), which are added to halves in float64, and those to each
-// other at the chunk's end.
+// and sum(x^2) by fused multiply-add. Each sum of the sketch gets the folds of a block in order, in float32, and
+// that is added to its float64 total.
 //   If sum(x^2) > kCondition * sum((x - mean)^2), the deviations are summed again about s = float32(mean).
 //   If a component is not finite, a sum is not, or all magnitudes are below kNarrowMagnitudeMin, the chunk is
 //   summed again on the float64 path.
@@ -34,14 +33,9 @@ static_assert(kChunkComponents % kBlockComponents == 0 && kBlockComponents == kB
 // float64 path (f64 i32 i64 u32 u64): with s the chunk's first finite component and over finite components
 // only, each lane sums x - s, (x - s)^2, |x| and x^2 in index order, products rounded before they are added.
 // As s is one of the values, the cancellation in sum((x-s)^2) - sum(x-s)^2/n costs at most a factor n <=
-// 16384 of float64's precision. Sketch sums as above, all in float64.
+// 16384 of float64's precision. Each sum of the sketch gets the folds in order, in float64.
 inline constexpr double kCondition = 5;
 inline constexpr double kNarrowMagnitudeMin = 0x1p-40;
-
-// Room of a bank's 16 sums: a fold that is rotated by r is added at [r, r + 16), and entry i + 16 belongs to
-// sum i.
-inline constexpr int kSketchBankEntries = 2 * kLanes;
-inline constexpr int kSketchEntries = kSketchSums / kLanes * kSketchBankEntries;
 
 // Accumulators of one chunk.
 struct ChunkState {
@@ -56,7 +50,7 @@ struct ChunkState {
   // Of the sketch; 0: none. For `add` and `exact` only if blocks of the shard are blocks of the tensor.
   std::uint32_t sketch_width = 0;
   bool hashed = true;                         // whether `add` computes the hash
-  alignas(64) double sketch[kSketchEntries];  // banks of sketch_width used
+  alignas(64) double sketch[kSketchSums];     // sketch_width of them used
 
   std::uint64_t finite() const { return components - nan - pos_inf - neg_inf; }
 };

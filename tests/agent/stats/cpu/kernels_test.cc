@@ -82,16 +82,15 @@ struct ReferenceFold {
   }
 };
 
-// Sketch of components [begin, end), which begin with a block: rows of a fold added in order, folds in order,
-// each sum as the half before the rotation wraps and the one after, of type T within a block; what is not
-// finite counts as 0.
+// Sketch of components [begin, end), which begin with a block: rows of a fold added in order, folds in order, in
+// T within a block; what is not finite counts as 0.
 template <typename T>
 std::vector<double> SketchOfChunk(const std::vector<double>& x, std::size_t begin, std::size_t end,
                                   std::uint32_t width) {
-  std::vector<std::array<double, 2>> totals(width, std::array<double, 2>{});
+  std::vector<double> totals(width, 0.0);
   for (std::size_t block = begin; block < end; block += 2048) {
-    std::vector<std::array<T, 2>> halves(width, std::array<T, 2>{});
-    if constexpr (std::is_same_v<T, double>) halves = totals;
+    std::vector<T> sums(width, T{0});
+    if constexpr (std::is_same_v<T, double>) sums = totals;
     for (std::size_t fold = 0; fold < 16 && block + 16 * fold < end; ++fold) {
       const ReferenceFold of(block / 2048, fold, width);
       for (unsigned lane = 0; lane < 16; ++lane) {
@@ -101,17 +100,14 @@ std::vector<double> SketchOfChunk(const std::vector<double>& x, std::size_t begi
           const T value = i < end && std::isfinite(x[i]) ? static_cast<T>(x[i]) : T{0};
           sum += of.RowMinus(row, lane) ? -value : value;
         }
-        halves[16 * of.bank + (lane + of.rotation) % 16][(lane + of.rotation) / 16] += of.minus ? -sum : sum;
+        sums[16 * of.bank + (lane + of.rotation) % 16] += of.minus ? -sum : sum;
       }
     }
     for (std::uint32_t i = 0; i < width; ++i) {
-      if constexpr (std::is_same_v<T, double>) totals[i] = {};
-      for (int half : {0, 1}) totals[i][half] += static_cast<double>(halves[i][half]);
+      totals[i] = std::is_same_v<T, double> ? sums[i] : totals[i] + static_cast<double>(sums[i]);
     }
   }
-  std::vector<double> sums;
-  for (const auto& total : totals) sums.push_back(total[0] + total[1]);
-  return sums;
+  return totals;
 }
 
 // The float64 path of cpu/kernels.h. No scaling: values must be of ordinary magnitude.
