@@ -280,7 +280,14 @@ PYTHON_TABLE: dict[str, set[str]] = {
     "statagent._settings": {"statagent.errors", "statagent._torch", "statagent._runtime"},
     "statagent._compile": {"statagent._torch", "statagent._runtime"},
     "statagent._watch": PYTHON_BASE
-    | {"statagent._native", "statagent._torch", "statagent._runtime", "statagent._settings", "statagent._compile", "statagent._layouts"},
+    | {
+        "statagent._native",
+        "statagent._torch",
+        "statagent._runtime",
+        "statagent._settings",
+        "statagent._compile",
+        "statagent._layouts",
+    },
     "statagent.compute": {"statagent.errors", "statagent._native"},
 }
 # Attributes of torch's modules that have the same names as private attributes of this package.

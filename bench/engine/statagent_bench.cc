@@ -156,7 +156,8 @@ Row Measure(const std::string& name, int threads, const Options& options, unsign
     const double limit = Time([&] { sink = ReadSum(data, bytes, threads); });
     const double engine = Time([&] {
       stats::Partial partial;
-      stats::Accumulate(tensor, {0, stats::ComponentCount(tensor)}, options.sketch, kernels, partial, &workers);
+      stats::Accumulate(tensor, {0, stats::ComponentCount(tensor)}, options.sketch, kernels, partial,
+                        &workers);
       sink = stats::Finished(partial, static_cast<std::uint64_t>(elements), sketch).l2;
     });
     if (round == 0) continue;  // pages, clocks and caches settle
@@ -201,7 +202,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--threads", options.threads, "thread counts")->delimiter(',')->capture_default_str();
   app.add_option("--dtypes", options.dtypes, "dtypes")->delimiter(',')->capture_default_str();
-  app.add_option("--instruction-set", options.instruction_set, "of the engine; the limit always uses the widest")
+  app.add_option("--instruction-set", options.instruction_set,
+                 "of the engine; the limit always uses the widest")
       ->check(CLI::IsMember({"best", "baseline", "avx2", "avx512"}))
       ->capture_default_str();
   app.add_option("--json", options.json, "write the rows to this file");

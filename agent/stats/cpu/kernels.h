@@ -49,8 +49,8 @@ struct ChunkState {
   ChunkLanes lanes;
   // Of the sketch; 0: none. For `add` and `exact` only if blocks of the shard are blocks of the tensor.
   std::uint32_t sketch_width = 0;
-  bool hashed = true;                         // whether `add` computes the hash
-  alignas(64) double sketch[kSketchSums];     // sketch_width of them used
+  bool hashed = true;                      // whether `add` computes the hash
+  alignas(64) double sketch[kSketchSums];  // sketch_width of them used
 
   std::uint64_t finite() const { return components - nan - pos_inf - neg_inf; }
 };
