@@ -92,12 +92,12 @@ Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::
     std::uint32_t written = 0;
     statcollect::TensorStats s;
     const TensorPlace place(tensor);
-    STATCOLLECT_RETURN_IF_ERROR(place.CheckDevice());
     if (place.recorded() != nullptr)
       STATCOLLECT_RETURN_IF_ERROR(statcollect::CheckPlacement(data->shape, *place.recorded()));
     if (tensor.device == Device::kCuda) {
       STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::cuda::ComputeCuda(
-          *data, tensor.device_index, stream, {&s, out.sketch, out.samples, &written}, kComputeTimeout));
+          *data, tensor.device_index, stream, {&s, out.sketch, out.samples, &written}, kComputeTimeout,
+          place.computed()));
     } else {
       s = statcollect::stats::ComputeCpu(*data, out.sketch, out.samples, &written, nullptr, place.computed());
     }

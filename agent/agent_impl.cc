@@ -232,12 +232,11 @@ Status Agent::Impl::ObserveAs(const TensorView& tensor, void* stream, const Id&.
   const auto data = Open(tensor);
   if (!data.ok()) return data.status();
   const TensorPlace place(tensor);
-  STATCOLLECT_RETURN_IF_ERROR(place.CheckDevice());
   if (IsCapturing(tensor, stream)) {
     statcollect::GraphTensor graph_tensor;
     STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.graphs().AddToGraph(id..., tensor.dtype, tensor.shape,
                                                                      &graph_tensor, place.recorded()));
-    return AddToGraph(graph_tensor, *data, tensor, stream);
+    return AddToGraph(graph_tensor, *data, tensor, stream, place.computed());
   }
   Slot* slot = nullptr;
   std::optional<CaptureTarget> capture;
@@ -270,9 +269,8 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
       note(Observe(item.handle, item.tensor, stream));
       continue;
     }
-    auto data = Open(item.tensor);
+    const auto data = Open(item.tensor);
     const TensorPlace place(item.tensor);
-    if (const Status computable = place.CheckDevice(); data.ok() && !computable.ok()) data = computable;
     if (data.ok() && IsCapturing(item.tensor, stream)) {
       note(Observe(item.handle, item.tensor, stream));
       continue;
@@ -285,7 +283,11 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
                                                       &slot, &capture, place.recorded());
     note(begun);
     if (capture) parts_->KeepValues(*std::move(capture), *data, item.tensor, stream);
-    if (slot != nullptr) lists[item.tensor.device_index].push_back({slot, *data});
+    if (slot == nullptr) continue;
+    statcollect::CudaSlots::Item& listed = lists[item.tensor.device_index].emplace_back();
+    listed.slot = slot;
+    listed.tensor = *data;
+    if (place.computed() != nullptr) listed.place = *place.computed();
   }
   for (const auto& [device, list] : lists) {
     std::size_t strided = 0;
@@ -302,9 +304,9 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
 
 Status Agent::Impl::AddToGraph(const statcollect::GraphTensor& graph_tensor,
                                const statcollect::stats::CpuTensor& data, const TensorView& tensor,
-                               void* stream) {
+                               void* stream, const PlacementView* place) {
   return parts_->cuda.AddToGraph(graph_tensor, data, tensor.device_index, stream, parts_->recorder.step(),
-                                 parts_->recorder.StepWanted());
+                                 parts_->recorder.StepWanted(), place);
 }
 
 void Agent::Impl::EndStep() {
@@ -336,7 +338,8 @@ std::uint64_t Agent::Impl::Mark(Slot* gate, const std::vector<int>& devices) {
 
 Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
                          void* stream, const PlacementView* place) {
-  if (tensor.device == Device::kCuda) return parts_->cuda.Fill(slot, data, tensor.device_index, stream);
+  if (tensor.device == Device::kCuda)
+    return parts_->cuda.Fill(slot, data, tensor.device_index, stream, place);
   slot->stats = statcollect::stats::ComputeCpu(data, slot->sketch, slot->samples, &slot->sample_count,
                                                &parts_->workers, place);
   if (slot->exponents != nullptr) statcollect::stats::CountExponents(data, kExponentLowest, *slot->exponents);

@@ -101,7 +101,7 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   template <typename... Id>
   Status ObserveAs(const TensorView& tensor, void* stream, const Id&... id);
   Status AddToGraph(const statcollect::GraphTensor& graph_tensor, const statcollect::stats::CpuTensor& data,
-                    const TensorView& tensor, void* stream);
+                    const TensorView& tensor, void* stream, const statcollect::PlacementView* place);
   // Marks what has been replayed so far, if there are graphs; returns the mark's number, or 0 without graphs.
   std::uint64_t MarkReplays();
   // As above, behind this gate and only on these devices.

@@ -4,9 +4,11 @@
 Compiles the kernels with nvcc, disassembles them with nvdisasm (both from pip: scripts/setup.sh --for cuda, and
 `pip install nvidia-cuda-nvdisasm`), and counts the instructions of each loop. A loop over the rows of a piece is known by
 what it does: only the second pass multiplies words by keys (IMAD.WIDE.U32). What is done once a piece is followed along the
-usual path: of a whole, aligned piece without zeros, that is not constant and after which the sketch's slots are not added up
-(which happens once in eight pieces). A branch is taken if what it leaves out calls a function other than StagePiece or
-clears the slots; other forward branches are not.
+usual path: of a whole, aligned piece without zeros, whose mean is not far from 0 and after which the sketch's slots are not
+added up (which happens once in eight pieces). A branch is taken if what it leaves out calls a function (but for what stages
+the next piece, and what finds a shard's run) or clears the slots; other forward branches are not.
+
+Columns "shard": pieces of a shard whose blocks are blocks of the logical tensor, one run of it each.
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ KERNELS = {
     "f32": ("F32", "kernels_float.cu", 4),
     "bf16": ("Bf16", "kernels_half.cu", 2),
     "f16": ("F16", "kernels_half.cu", 2),
+    "f32 shard": ("F32", "kernels_float_shards.cu", 4),
+    "bf16 shard": ("Bf16", "kernels_half_shards.cu", 2),
 }
 ROWS_AT_ONCE = 4  # of a loop over rows
+RUN_OF_ONE_DIMENSION = 58  # instructions of RunOf::At without its division and its search, by hand
 
 Instruction = tuple[int, str]  # address, text
 
@@ -125,9 +130,13 @@ def usual_path(kernel: Function, pieces: tuple[int, int], loops: list[tuple[int,
         if any(begin <= first < end for first in ends):
             return False  # it leaves out the passes themselves
         body = [texts[a] for a in addresses if begin <= a < end]
-        calls = [t for t in body if "CALL" in t]
+        calls = [t for t in body if "CALL" in t and "RunOf" not in t]
+        if any("StageUnusual" not in t for t in calls):
+            return True
+        if any("LDGSTS" in t for t in body):
+            return False  # the next piece
         clears = sum(bool(re.search(r"STS.*, RZ", t)) for t in body)
-        return any("StagePiece" not in t for t in calls) or any("REDUX" in t for t in body) or clears > 2
+        return bool(calls) or any("REDUX" in t for t in body) or clears > 2
 
     at, count, seen = pieces[0], 0, set()
     while pieces[0] <= at <= pieces[1] and at not in seen:
@@ -147,21 +156,13 @@ def usual_path(kernel: Function, pieces: tuple[int, int], loops: list[tuple[int,
     return count
 
 
-def usual_stage(stage: Function) -> int:
-    """Instructions of StagePiece for a whole, aligned piece: up to its return, with the shorter run of copies."""
-    copies = [a for a, t in stage.instructions if "LDGSTS" in t]
-    half = len(copies) // 2
-    runs = [copies[:half], copies[half:]]
-    shorter = min(runs, key=lambda run: run[-1] - run[0])
-    before = min(copies[0], shorter[0])
-    inside = [t for a, t in stage.instructions if a < before or shorter[0] <= a <= shorter[-1]]
-    return counted(inside) + 3  # commit, return
-
-
 def measure(functions: dict[str, Function], component: str, component_bytes: int) -> dict[str, object]:
     mangled = f"{len(component)}{component}E"
-    kernel = next(f for name, f in functions.items() if "ReduceTensors" in name and mangled in name and "$" not in name)
-    stage = next(f for name, f in functions.items() if "StagePiece" in name and mangled in name)
+    kernel = next(
+        f
+        for name, f in functions.items()
+        if re.search("ReduceTensors|ReduceShards", name) and mangled in name and "$" not in name
+    )
     loops = kernel.loops()
 
     def count(loop: tuple[int, int]) -> int:
@@ -171,17 +172,18 @@ def measure(functions: dict[str, Function], component: str, component_bytes: int
         return loop != outer and outer[0] <= loop[0] and loop[1] <= outer[1]
 
     def has(loop: tuple[int, int], name: str) -> int:
-        return sum(name in text for text in kernel.body(loop))
+        return sum(bool(re.search(name, text)) for text in kernel.body(loop))
 
     inner = [a for a in loops if not any(inside(b, a) for b in loops)]
-    second = max((a for a in inner if has(a, "IMAD.WIDE.U32") >= 8), key=count)
-    first = max((a for a in inner if a[1] < second[0] and has(a, "LDS.128") == ROWS_AT_ONCE), key=count)
+    second = max((a for a in inner if has(a, r"IMAD\.WIDE\.U32") >= 8), key=count)
+    first = max((a for a in inner if a[1] < second[0] and has(a, r"LDS\.128") == ROWS_AT_ONCE and not has(a, "FADD")), key=count)
     pieces = min((a for a in loops if inside(first, a) and inside(second, a)), key=count)
     outermost = [a for a in loops if inside(a, pieces) and not any(inside(a, b) and inside(b, pieces) for b in loops)]
     block = next(a for a in outermost if a == second or inside(second, a))  # of the sketch
     blocks = 1 if component_bytes == 4 else 8192 // (2048 * component_bytes)
     fold = count(block) - count(second)
-    once = usual_path(kernel, pieces, [first, block]) + fold * blocks + usual_stage(stage)
+    runs = RUN_OF_ONE_DIMENSION if has(pieces, "CALL.*RunOf") else 0
+    once = usual_path(kernel, pieces, [first, block]) + fold * blocks + runs
     per_lane = PIECE_BYTES // component_bytes // LANES
     at_once = ROWS_AT_ONCE * 16 // component_bytes
     parts = {
@@ -193,7 +195,7 @@ def measure(functions: dict[str, Function], component: str, component_bytes: int
         **{key: round(value, 2) for key, value in parts.items()},
         "sum": round(sum(parts.values()), 2),
         "instructions": {"first_pass": count(first), "second_pass": count(second), "once_a_piece": once},
-        "local_memory_in_loops": sum(has(a, " LDL") + has(a, " STL") for a in (first, second)),
+        "local_memory_in_loops": sum(has(a, r"\b(LDL|STL)\b") for a in (first, second)),
     }
 
 
@@ -216,7 +218,7 @@ def main() -> None:
             if arguments.listing:
                 (pathlib.Path(arguments.listing) / (source + ".sass")).write_text(listing)
             results[dtype] = measure(functions_of(listing), component, component_bytes)
-            entry = ptxas[ptxas.index(f"ReduceTensorsINS1_{len(component)}{component}E") :]
+            entry = ptxas[re.search(rf"Reduce(Tensors|Shards)INS1_{len(component)}{component}E", ptxas).start() :]  # type: ignore[union-attr]
             registers = re.search(r"Used (\d+) registers", entry)
             stack = re.search(r"(\d+) bytes stack frame", entry)
             results[dtype]["registers"] = int(registers[1]) if registers else None

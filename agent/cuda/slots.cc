@@ -23,8 +23,9 @@ CudaSlots::CudaSlots(const stats::cuda::EngineOptions& options, std::unique_ptr<
                      Recorder* recorder, const Clock* clock)
     : recorder_(recorder), clock_(clock), engine_(options, std::move(api)) {}
 
-Status CudaSlots::Fill(Slot* slot, const stats::CpuTensor& tensor, int device, void* stream) {
-  const Status enqueued = engine_.Enqueue(tensor, device, stream, OutputOf(slot), slot);
+Status CudaSlots::Fill(Slot* slot, const stats::CpuTensor& tensor, int device, void* stream,
+                       const PlacementView* place) {
+  const Status enqueued = engine_.Enqueue(tensor, device, stream, OutputOf(slot), slot, place);
   if (!enqueued.ok()) GiveUp(slot, enqueued);
   return enqueued.code() == Code::kUnimplemented ? enqueued : Status::Ok();
 }
@@ -33,7 +34,7 @@ void CudaSlots::FillList(std::span<const Item> items, int device, void* stream, 
   std::vector<stats::cuda::CudaEngine::Item> list;
   list.reserve(items.size());
   for (const Item& item : items) {
-    list.push_back({item.tensor, OutputOf(item.slot), item.slot});
+    list.push_back({item.tensor, OutputOf(item.slot), item.slot, item.place ? &*item.place : nullptr});
   }
   *unimplemented = 0;
   engine_.EnqueueList(list, device, stream, [&](void* cookie, const Status& why) {
@@ -54,13 +55,14 @@ void CudaSlots::GiveUp(Slot* slot, const Status& why) {
 }
 
 Status CudaSlots::AddToGraph(const GraphTensor& tensor, const stats::CpuTensor& data, int device,
-                             void* stream, std::uint64_t step, bool wanted) {
+                             void* stream, std::uint64_t step, bool wanted, const PlacementView* place) {
   auto added = std::make_unique<InGraph>();
   added->tensor = tensor;
   InGraph* const cookie = added.get();
   MutexLock lock(mutex_);  // before Poll may ask for it
-  const Status status = engine_.AddToGraph(data, device, stream, {step, wanted ? 1u : 0u},
-                                           recorder_->sketch(), recorder_->samples(), cookie, &added->graph);
+  const Status status =
+      engine_.AddToGraph(data, device, stream, {step, wanted ? 1u : 0u}, recorder_->sketch(),
+                         recorder_->samples(), cookie, &added->graph, place);
   if (!status.ok()) {
     if (status.code() == Code::kUnimplemented) return status;
     recorder_->graphs().MissReplayed(kDropGraphCapture);

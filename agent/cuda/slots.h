@@ -19,6 +19,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -46,13 +47,16 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   // Enqueues the computation for the slot. If that fails, counts the loss and gives the slot up.
   // Precondition: Check(tensor, device) was OK and IsCapturing(device, stream) is false. kUnimplemented: the
   // tensor's strides.
-  Status Fill(Slot* slot, const stats::CpuTensor& tensor, int device, void* stream);
+  // `place` (null: the tensor is the whole): accepted by the recorder; not needed afterwards.
+  Status Fill(Slot* slot, const stats::CpuTensor& tensor, int device, void* stream,
+              const PlacementView* place = nullptr);
 
   // As Fill for several tensors, with as few launches as possible. *unimplemented: how many were given up
   // because of their strides.
   struct Item {
     Slot* slot = nullptr;
     stats::CpuTensor tensor;
+    std::optional<PlacementView> place = {};  // absent: the tensor is the whole
   };
   void FillList(std::span<const Item> items, int device, void* stream, std::size_t* unimplemented);
 
@@ -61,7 +65,7 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   // Records the tensor at each replay from now on; a failure counts as one loss. `step`: the current one;
   // `wanted`: whether it is recorded. kUnimplemented: the tensor's strides.
   Status AddToGraph(const GraphTensor& graph_tensor, const stats::CpuTensor& tensor, int device, void* stream,
-                    std::uint64_t step, bool wanted);
+                    std::uint64_t step, bool wanted, const PlacementView* place = nullptr);
   // The devices whose replays currently record something.
   std::vector<int> ReplayDevices() { return engine_.ReplayDevices(); }
   // Puts marks into this stream from now on; by default they go into the device's default stream.

@@ -229,24 +229,6 @@ TEST(TensorPlace, LeavesWholeTensorsToTheEngineAsTheyAre) {
   EXPECT_EQ(TensorPlace(view).recorded(), nullptr);
 }
 
-TEST(TensorPlace, OnCudaRefusesShardsOnly) {
-  std::vector<Shard> zigzag = Zigzag();
-  Shard whole = Whole();
-  TensorView view = whole.View();
-  view.device = Device::kCuda;
-  EXPECT_TRUE(TensorPlace(view).CheckDevice().ok());
-  whole.placement.pieces = 2;
-  EXPECT_TRUE(TensorPlace(view).CheckDevice().ok());
-  view.placement = nullptr;
-  EXPECT_TRUE(TensorPlace(view).CheckDevice().ok());
-  TensorView part = zigzag[0].View();
-  EXPECT_TRUE(TensorPlace(part).CheckDevice().ok());
-  part.device = Device::kCuda;
-  EXPECT_EQ(TensorPlace(part).CheckDevice().code(), Code::kUnimplemented);
-  zigzag[0].boxes[1] = 39;
-  EXPECT_EQ(TensorPlace(part).CheckDevice().code(), Code::kInvalidArgument);
-}
-
 statagent_tensor ToC(const TensorView& view, const statagent_placement* placement) {
   return {.struct_size = sizeof(statagent_tensor),
           .dtype = static_cast<std::uint32_t>(view.dtype),

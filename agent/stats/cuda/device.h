@@ -34,6 +34,13 @@ STATCOLLECT_WARP void CopyAsync(void* to_shared, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
                : "memory");
 }
+// The same 16 bytes behind both addresses, without computing them.
+template <int kOffset>
+STATCOLLECT_WARP void CopyAsyncBehind(void* to_shared, const void* from) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to_shared));
+  asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %2], 16;" ::"r"(address), "l"(from), "n"(kOffset)
+               : "memory");
+}
 STATCOLLECT_WARP void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until all of this thread's committed copies are there, for this thread.
 STATCOLLECT_WARP void AwaitCopies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }

@@ -44,10 +44,24 @@ STATCOLLECT_WARP LaneKeys KeysOf(const KernelTables& tables) {
   return keys;
 }
 
-// Adds the vector's words, each to a sum of its own.
-STATCOLLECT_WARP void AddToHash(const Vector& vector, const Vector& keys, std::uint64_t (&hash)[4]) {
+// a * b + c, by one instruction: the compiler takes more for 64-bit factors that it has seen to be of 32 bits.
+STATCOLLECT_WARP std::uint64_t MultiplyAddWide(std::uint32_t a, std::uint32_t b, std::uint64_t c) {
+#if defined(__CUDA_ARCH__)
+  std::uint64_t result;
+  asm("{.reg .u32 low, high;\n mov.b64 {low, high}, %3;\n mad.lo.cc.u32 low, %1, %2, low;\n"
+      " madc.hi.u32 high, %1, %2, high;\n mov.b64 %0, {low, high};}"
+      : "=l"(result)
+      : "r"(a), "r"(b), "l"(c));
+  return result;
+#else
+  return static_cast<std::uint64_t>(a) * b + c;
+#endif
+}
+
+// Adds the vector's words.
+STATCOLLECT_WARP void AddToHash(const Vector& vector, const Vector& keys, std::uint64_t& hash) {
   STATCOLLECT_UNROLL
-  for (int i = 0; i < 4; ++i) hash[i] += static_cast<std::uint64_t>(vector.words[i]) * keys.words[i];
+  for (int i = 0; i < 4; ++i) hash = MultiplyAddWide(vector.words[i], keys.words[i], hash);
 }
 
 // --- positions
@@ -165,12 +179,18 @@ class FoldSums {
     for (int i = 0; i < kFolds; ++i) {
       const std::uint32_t bits = 0x3f800000u | folds_[i].sign();
       const auto sign = static_cast<T>(BitsAs<float>(bits));
+      const std::uint32_t first = folds_[i].SumOf(SketchPlace<C>::FirstLane(), width);
+      // Sums follow each other up to the bank's last; behind it comes the bank's first.
+      const auto until_last = static_cast<int>(kLanes - first % kLanes);
+      T* const slot = slots + static_cast<int>((first - from) * kWarpLanes) + Lane();
+      T* const wrapped = slot - kLanes * kWarpLanes;
       STATCOLLECT_UNROLL
       for (int j = 0; j < n; ++j) {
-        const std::uint32_t sum = folds_[i].SumOf(SketchPlace<C>::FirstLane() + j, width) - from;
+        const bool wraps = j >= until_last;
+        const std::uint32_t sum = first - from + static_cast<unsigned>(j) - (wraps ? kLanes : 0);
         if (slot_sums != width && sum >= slot_sums) continue;
-        T& slot = slots[sum * kWarpLanes + static_cast<std::uint32_t>(Lane())];
-        slot = MultiplyAdd(sums_[i][j], sign, slot);
+        T& to = (wraps ? wrapped : slot)[j * kWarpLanes];
+        to = MultiplyAdd(sums_[i][j], sign, to);
       }
     }
   }

@@ -52,7 +52,7 @@ class RunsLane {
     if (BlockAt(at) != block_) EnterBlock(component);
     const Vector keys = *reinterpret_cast<const Vector*>(KeysAt(at));
     STATCOLLECT_UNROLL
-    for (int i = 0; i < 4; ++i) words_ += static_cast<std::uint64_t>(vector.words[i]) * keys.words[i];
+    for (int i = 0; i < 4; ++i) words_ = MultiplyAddWide(vector.words[i], keys.words[i], words_);
     if ((at & ~kRowBits) != lanes_) EnterLanes(component);
     const float* const signs = signs_ + (at & kRowBits) / (kSketchFolds * kLanes) * kLanes + at % kLanes;
     STATCOLLECT_UNROLL
@@ -71,11 +71,10 @@ class RunsLane {
     if (BlockAt(at) != block_) EnterBlock(component);
     const std::uint32_t* const keys = KeysAt(at);
     if constexpr (C::kBytes == 8) {
-      words_ += static_cast<std::uint64_t>(bits.words[0]) * keys[0] +
-                static_cast<std::uint64_t>(bits.words[1]) * keys[1];
+      words_ = MultiplyAddWide(bits.words[0], keys[0], MultiplyAddWide(bits.words[1], keys[1], words_));
     } else {
       const std::uint32_t shift = at * C::kBytes % 4 * 8;
-      words_ += static_cast<std::uint64_t>(bits.words[0] << shift) * keys[0];
+      words_ = MultiplyAddWide(bits.words[0] << shift, keys[0], words_);
     }
     if ((at & ~kRowBits & ~kLaneBits) != fold_) EnterFold(component);
     const float sign = signs_[(at & kRowBits) / (kSketchFolds * kLanes) * kLanes + at % kLanes];

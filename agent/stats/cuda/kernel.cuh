@@ -8,6 +8,7 @@
 #define STATCOLLECT_AGENT_STATS_CUDA_KERNEL_CUH_
 
 #include <cstdint>
+#include <utility>
 
 #include "agent/stats/cuda/device.h"
 #include "agent/stats/cuda/launch.h"
@@ -26,29 +27,34 @@ STATCOLLECT_CALL void GatherPiece(const Task& task, std::uint64_t piece, Vector*
   }
 }
 
+// Of a whole piece that lies in vectors: this lane's, of all rows.
+template <int... kRow>
+STATCOLLECT_WARP void CopyRows(Vector* to, const unsigned char* from, std::integer_sequence<int, kRow...>) {
+  (CopyAsyncBehind<kRow * kWarpLanes * kVectorBytes>(to, from), ...);
+}
+
+// A tensor's last piece, and pieces of tensors that do not lie in vectors.
+template <typename C>
+STATCOLLECT_CALL void StageUnusual(const Task& task, std::uint64_t piece, Vector* staged) {
+  if (!LiesInVectors(task)) return GatherPiece<C>(task, piece, staged);
+  const unsigned char* from = PieceBytes<C>(task, piece);
+  STATCOLLECT_UNROLL_BY(1)
+  for (int v = Lane(); v < kPieceVectors; v += kWarpLanes) {
+    const int bytes = BytesIn<C>(task, piece, v);
+    // An address must be valid even if nothing is read from it.
+    CopyAsync(staged + v, bytes > 0 ? from + v * kVectorBytes : task.data, bytes);
+  }
+}
+
 // Starts to copy a piece; what the tensor has not got becomes 0. Each lane stages the vectors that it will
 // read.
 template <typename C>
-STATCOLLECT_CALL void StagePiece(const Task& task, std::uint64_t piece, Vector* staged) {
-  const int lane = Lane();
-  if (LiesInVectors(task)) {
-    const unsigned char* from = PieceBytes<C>(task, piece) + lane * kVectorBytes;
-    if ((piece + 1) * kPieceComponents<C> <= task.components) {
-      STATCOLLECT_UNROLL
-      for (int row = 0; row < kRows; ++row) {
-        CopyAsync(staged + row * kWarpLanes + lane, from + row * kWarpLanes * kVectorBytes, kVectorBytes);
-      }
-    } else {
-      STATCOLLECT_UNROLL
-      for (int row = 0; row < kRows; ++row) {
-        const int v = row * kWarpLanes + lane;
-        const int bytes = BytesIn<C>(task, piece, v);
-        // An address must be valid even if nothing is read from it.
-        CopyAsync(staged + v, bytes > 0 ? from + row * kWarpLanes * kVectorBytes : task.data, bytes);
-      }
-    }
+STATCOLLECT_WARP void StagePiece(const Task& task, std::uint64_t piece, Vector* staged) {
+  if (LiesInVectors(task) && (piece + 1) * kPieceComponents<C> <= task.components) {
+    CopyRows(staged + Lane(), PieceBytes<C>(task, piece) + Lane() * kVectorBytes,
+             std::make_integer_sequence<int, kRows>());
   } else {
-    GatherPiece<C>(task, piece, staged);
+    StageUnusual<C>(task, piece, staged);
   }
   CommitCopies();
 }
@@ -146,9 +152,9 @@ STATCOLLECT_CALL void AppendUnusual(Piece piece, const KernelTables& tables, con
   const LaneKeys keys = KeysOf(tables);
   if constexpr (!C::kWide) {
     NarrowSums sums;
-    const auto reduce = [&](float center) {
+    const auto reduce = [&] {
       const FingerprintOfRows<C> fingerprint = {keys, signs, sketch, PieceMixes<C>(piece.number)};
-      return ReduceNarrow<C, true>(piece, center, fingerprint);
+      return ReduceNarrow<C, true>(piece, fingerprint);
     };
     if (piece.components < kPieceComponents<C> &&
         AddNarrow<C, true>(piece, sketch, 0, &sums, reduce, [] {})) {
@@ -167,10 +173,10 @@ struct OfTensors {
   template <typename Released>
   STATCOLLECT_WARP static bool Add(const Launch&, const Task&, const WarpTools& tools, const Piece& piece,
                                    std::uint32_t held, NarrowSums* sums, const Released& released) {
-    const auto reduce = [&](float center) {
+    const auto reduce = [&] {
       const FingerprintOfRows<C> fingerprint = {tools.keys, tools.signs, tools.own.sketch,
                                                 PieceMixes<C>(piece.number)};
-      return ReduceNarrow<C, false>(piece, center, fingerprint);
+      return ReduceNarrow<C, false>(piece, fingerprint);
     };
     return AddNarrow<C, false>(piece, tools.own.sketch, held, sums, reduce, released);
   }

@@ -12,16 +12,13 @@ namespace statcollect::stats::cuda {
 
 // --- first pass
 
-// Of a lane's components.
-struct FirstPass {
-  float sum;
-  float min, max;  // NaN if there is one
+// Of a lane's components; NaN if there is one.
+struct LaneRange {
+  float min, max;
 };
 
 template <typename C, bool kPartial>
-STATCOLLECT_WARP FirstPass SumAndRange(const Piece& piece) {
-  constexpr int n = kVectorComponents<C>;
-  float sums[2] = {0, 0};
+STATCOLLECT_WARP LaneRange RangeOf(const Piece& piece) {
   typename C::Range range;
   const int rows = RowsOf<C, kPartial>(piece);
   STATCOLLECT_UNROLL_BY(1)
@@ -30,33 +27,30 @@ STATCOLLECT_WARP FirstPass SumAndRange(const Piece& piece) {
     for (int i = 0; i < kRowsAtOnce; ++i) {
       const int v = (base + i) * kWarpLanes + Lane();
       const Vector vector = C::Clean(piece.vectors[v]);
-      float values[n];
-      STATCOLLECT_UNROLL
-      for (int j = 0; j < n; ++j) values[j] = C::Value(vector, j);
-      sums[i % 2] += TreeSum<n>(values);
       const int valid = ValidIn<C, kPartial>(piece, v);
       if (valid > 0) range.Add(kPartial ? FilledUp<C>(vector, valid) : vector);
     }
   }
-  return {sums[0] + sums[1], range.Min(), range.Max()};
+  return {range.Min(), range.Max()};
 }
 
-// What deviations are taken from: near the mean, and the value itself where all are equal. False: see RANGE in
-// piece.h. Lanes that have no components have min > max.
+// Of the piece.
+STATCOLLECT_WARP LaneRange RangeOverLanes(const LaneRange& own) {
+  return {FloatOfOrdered(__reduce_min_sync(kAllLanes, OrderedBits(own.min))),
+          FloatOfOrdered(__reduce_max_sync(kAllLanes, OrderedBits(own.max)))};
+}
+
+// See RANGE in piece.h. Lanes that have no components have min > max.
 template <typename C, bool kPartial>
-STATCOLLECT_WARP bool FindCenter(const Piece& piece, const FirstPass& own, float* center) {
+STATCOLLECT_WARP bool IsInRange(const LaneRange& own) {
   constexpr float kLargest = 0x1p60f, kSmallestSpread = 0x1p-56f;
+  if constexpr (C::kAlwaysInRange) return true;
   const bool empty = kPartial && own.min > own.max;
-  if constexpr (!C::kAlwaysInRange) {
-    if (!__all_sync(kAllLanes, empty || (own.min > -kLargest && own.max < kLargest))) return false;
-  }
-  *center = SumOverLanes(own.sum) / static_cast<float>(kPartial ? piece.components : kPieceComponents<C>);
+  if (!__all_sync(kAllLanes, empty || (own.min > -kLargest && own.max < kLargest))) return false;
   if (__any_sync(kAllLanes, own.max - own.min >= kSmallestSpread)) return true;
   // The lanes' spreads are tiny, not necessarily the piece's.
-  const float min = FloatOfOrdered(__reduce_min_sync(kAllLanes, OrderedBits(own.min)));
-  const float max = FloatOfOrdered(__reduce_max_sync(kAllLanes, OrderedBits(own.max)));
-  *center = *center < min ? min : *center > max ? max : *center;
-  return C::kAlwaysInRange || min == max || max - min >= kSmallestSpread;
+  const LaneRange range = RangeOverLanes(own);
+  return range.min == range.max || range.max - range.min >= kSmallestSpread;
 }
 
 // --- second pass
@@ -64,7 +58,9 @@ STATCOLLECT_WARP bool FindCenter(const Piece& piece, const FirstPass& own, float
 // What a lane keeps of a piece in range.
 struct NarrowLane {
   std::uint32_t count = 0, zero = 0, neg = 0;
-  float deviations = 0, squares = 0, magnitudes = 0;
+  float sum = 0, magnitudes = 0;
+  float deviations = 0,
+        squares = 0;  // from the piece's center and their squares; C::kExactSums: no deviations
   std::uint64_t hash = 0;
 };
 
@@ -102,13 +98,13 @@ struct FingerprintOfRows {
         : of_(of), folds_(of.mixes, piece.number, first / SketchPlace<C>::kBlockRows, of.signs) {}
     // The vector of row base + i of the block, base % kHashRows being 0.
     STATCOLLECT_WARP void Add(int base, int i, const Vector& vector,
-                              const float (&values)[kVectorComponents<C>], std::uint64_t (&hash)[4]) {
+                              const float (&values)[kVectorComponents<C>], std::uint64_t& hash) {
       folds_.Add(base + i, values);
       AddToHash(vector, of_.keys.rows[i], hash);
     }
     // Of the rows from `row` of the piece.
-    STATCOLLECT_WARP std::uint64_t HashOf(int row, std::uint64_t (&hash)[4]) const {
-      return of_.mixes.Factor(row) * TreeSum<4>(hash);
+    STATCOLLECT_WARP std::uint64_t HashOf(int row, std::uint64_t& hash) const {
+      return of_.mixes.Factor(row) * hash;
     }
     STATCOLLECT_WARP void Finish() { folds_.AddTo(of_.sketch.slots, of_.sketch.width, 0, of_.sketch.width); }
 
@@ -124,18 +120,18 @@ struct NoFingerprint {
   struct Block {
     STATCOLLECT_WARP Block(const NoFingerprint&, const Piece&, int) {}
     STATCOLLECT_WARP void Add(int, int, const Vector&, const float (&)[kVectorComponents<C>],
-                              std::uint64_t (&)[4]) {}
-    STATCOLLECT_WARP std::uint64_t HashOf(int, std::uint64_t (&)[4]) const { return 0; }
+                              std::uint64_t&) {}
+    STATCOLLECT_WARP std::uint64_t HashOf(int, std::uint64_t&) const { return 0; }
     STATCOLLECT_WARP void Finish() {}
   };
 };
 
-// Over a piece in range. Fingerprint: one of those above.
+// Over a piece in range, whose center is 0. Fingerprint: one of those above.
 template <typename C, bool kPartial, typename Fingerprint>
-STATCOLLECT_WARP NarrowLane ReduceNarrow(const Piece& piece, float center, const Fingerprint& fingerprint) {
+STATCOLLECT_WARP NarrowLane ReduceNarrow(const Piece& piece, const Fingerprint& fingerprint) {
   constexpr int n = kVectorComponents<C>, kBlockRows = SketchPlace<C>::kBlockRows;
   NarrowLane own;
-  float magnitudes[2] = {0, 0}, deviations[2] = {0, 0}, squares[2] = {0, 0};
+  float sums[2] = {0, 0}, magnitudes[2] = {0, 0}, squares[2] = {0, 0};
   typename C::Signs signs;
   const int rows = RowsOf<C, kPartial>(piece);
   STATCOLLECT_UNROLL_BY(1)
@@ -144,25 +140,23 @@ STATCOLLECT_WARP NarrowLane ReduceNarrow(const Piece& piece, float center, const
     STATCOLLECT_UNROLL_BY(1)
     for (int base = 0; base < kBlockRows; base += kHashRows) {
       if (kPartial && first + base >= rows) break;
-      std::uint64_t block_hash[4] = {};
+      std::uint64_t block_hash = 0;
       STATCOLLECT_UNROLL
       for (int i = 0; i < kHashRows; ++i) {
         const int v = (first + base + i) * kWarpLanes + Lane();
         const Vector vector = C::Clean(piece.vectors[v]);
-        const int valid = ValidIn<C, kPartial>(piece, v);
-        float values[n], absolute[n], deviation[n], square[2] = {0, 0};
+        float values[n], terms[n], absolute[n], square[2] = {0, 0};
         STATCOLLECT_UNROLL
         for (int j = 0; j < n; ++j) {
-          values[j] = C::Value(vector, j);
+          values[j] = terms[j] = C::Value(vector, j);
           absolute[j] = fabsf(values[j]);
-          deviation[j] = !kPartial || j < valid ? values[j] - center : 0.0f;
-          square[j % 2] = fmaf(deviation[j], deviation[j], square[j % 2]);
+          square[j % 2] = fmaf(values[j], values[j], square[j % 2]);
         }
+        sums[i % 2] += TreeSum<n>(terms);
         magnitudes[i % 2] += TreeSum<n>(absolute);
         squares[i % 2] += square[0] + square[1];
-        if constexpr (!C::kExactSums) deviations[i % 2] += TreeSum<n>(deviation);
         signs.Add(vector);
-        if constexpr (kPartial) own.count += static_cast<std::uint32_t>(valid);
+        if constexpr (kPartial) own.count += static_cast<std::uint32_t>(ValidIn<C, true>(piece, v));
         block.Add(base, i, vector, values, block_hash);
       }
       own.hash += block.HashOf(first + base, block_hash);
@@ -170,8 +164,8 @@ STATCOLLECT_WARP NarrowLane ReduceNarrow(const Piece& piece, float center, const
     block.Finish();
   }
   if constexpr (!kPartial) own.count = kPieceComponents<C> / kWarpLanes;
+  own.sum = own.deviations = sums[0] + sums[1];
   own.magnitudes = magnitudes[0] + magnitudes[1];
-  own.deviations = deviations[0] + deviations[1];
   own.squares = squares[0] + squares[1];
   own.neg = signs.Negatives();
   if (signs.AnyZero()) {
@@ -180,6 +174,50 @@ STATCOLLECT_WARP NarrowLane ReduceNarrow(const Piece& piece, float center, const
     own.neg -= negative_zeros;
   }
   return own;
+}
+
+// Whether the lane's squares are mostly its mean's: what is left of them beside that would be too rough. Also if they
+// are too small for float32.
+template <typename C, bool kPartial>
+STATCOLLECT_WARP bool IsFarFromZero(const NarrowLane& lane) {
+  constexpr float kCondition = 0.8f;
+  const auto count = static_cast<float>(kPartial ? lane.count : kPieceComponents<C> / kWarpLanes);
+  return lane.sum != 0 && lane.sum * (lane.sum / count) >= kCondition * lane.squares;
+}
+
+// Of a lane's components, from a center.
+struct Deviations {
+  float center, sum, squares;
+};
+
+// From about the mean, and from the value itself where all are equal.
+template <typename C, bool kPartial>
+STATCOLLECT_CALL Deviations DeviationsFromMean(Piece piece, LaneRange own, float sum) {
+  constexpr int n = kVectorComponents<C>;
+  const LaneRange range = RangeOverLanes(own);
+  const float mean =
+      SumOverLanes(sum) / static_cast<float>(kPartial ? piece.components : kPieceComponents<C>);
+  const float center = mean < range.min ? range.min : mean > range.max ? range.max : mean;
+  float deviations[2] = {0, 0}, squares[2] = {0, 0};
+  const int rows = RowsOf<C, kPartial>(piece);
+  STATCOLLECT_UNROLL_BY(1)
+  for (int base = 0; base < rows; base += kRowsAtOnce) {
+    STATCOLLECT_UNROLL
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const int v = (base + i) * kWarpLanes + Lane();
+      const Vector vector = C::Clean(piece.vectors[v]);
+      const int valid = ValidIn<C, kPartial>(piece, v);
+      float deviation[n], square[2] = {0, 0};
+      STATCOLLECT_UNROLL
+      for (int j = 0; j < n; ++j) {
+        deviation[j] = !kPartial || j < valid ? C::Value(vector, j) - center : 0.0f;
+        square[j % 2] = fmaf(deviation[j], deviation[j], square[j % 2]);
+      }
+      squares[i % 2] += square[0] + square[1];
+      if constexpr (!C::kExactSums) deviations[i % 2] += TreeSum<n>(deviation);
+    }
+  }
+  return {center, deviations[0] + deviations[1], squares[0] + squares[1]};
 }
 
 // --- a unit's pieces in range
@@ -194,19 +232,19 @@ struct NarrowSums {
   double deviations = 0, squares = 0, magnitudes = 0;  // deviations from the origin
 
   template <typename C>
-  STATCOLLECT_WARP void Add(const FirstPass& first, float center, const NarrowLane& lane) {
+  STATCOLLECT_WARP void Add(const LaneRange& range, float center, const NarrowLane& lane) {
     if (pieces == 0) origin = center;
     ++pieces;
     count += lane.count;
     zero += lane.zero;
     neg += lane.neg;
     hash += lane.hash;
-    min = fminf(min, first.min);
-    max = fmaxf(max, first.max);
+    min = fminf(min, range.min);
+    max = fmaxf(max, range.max);
     magnitudes += static_cast<double>(lane.magnitudes);
     // From the piece's center to the unit's origin.
     const auto components = static_cast<double>(lane.count), from = static_cast<double>(center);
-    const double sum = C::kExactSums ? static_cast<double>(first.sum) - components * from
+    const double sum = C::kExactSums ? static_cast<double>(lane.sum) - components * from
                                      : static_cast<double>(lane.deviations);
     const double way = from - static_cast<double>(origin);
     deviations += sum + components * way;
@@ -222,16 +260,15 @@ STATCOLLECT_WARP void FinishNarrow(const NarrowSums& own, const UnitSums& unit) 
   totals.zero = __reduce_add_sync(kAllLanes, own.zero);
   totals.neg = __reduce_add_sync(kAllLanes, own.neg);
   totals.hash = SumOverLanes(own.hash);
-  const float min = FloatOfOrdered(__reduce_min_sync(kAllLanes, OrderedBits(own.min)));
-  const float max = FloatOfOrdered(__reduce_max_sync(kAllLanes, OrderedBits(own.max)));
-  totals.min = static_cast<double>(min);
-  totals.max = static_cast<double>(max);
+  const LaneRange range = RangeOverLanes({own.min, own.max});
+  totals.min = static_cast<double>(range.min);
+  totals.max = static_cast<double>(range.max);
   const double deviations = SumOverLanes(own.deviations), squares = SumOverLanes(own.squares);
   Moments& moments = totals.moments;
   moments.count = totals.components;
   moments.origin = static_cast<double>(own.origin);
   moments.magnitudes = SumOverLanes(own.magnitudes);
-  if (min != max) {
+  if (range.min != range.max) {
     moments.offset = deviations / static_cast<double>(moments.count);
     const double squared = squares - deviations * moments.offset;
     moments.squared_deviations = squared > 0 ? squared : 0;
@@ -242,20 +279,26 @@ STATCOLLECT_WARP void FinishNarrow(const NarrowSums& own, const UnitSums& unit) 
 // Pieces whose sketch the slots may hold before it goes to the sums.
 inline constexpr std::uint32_t kHeldMax = 8;
 
-// Adds a piece of narrow components, if it is in range; else returns false. reduce(center) gives what its lane has
-// to add, and `released` is called once the vectors are no longer needed. What is added to the sketch stays in the
-// slots, beside that of `held` pieces before: the caller counts them and calls FlushSlots after kHeldMax at most,
-// before AppendWide, and at the unit's end.
+// Adds a piece of narrow components, if it is in range; else returns false. reduce() gives what its lane has to add,
+// and `released` is called once the vectors are no longer needed. What is added to the sketch stays in the slots,
+// beside that of `held` pieces before: the caller counts them and calls FlushSlots after kHeldMax at most, before
+// AppendWide, and at the unit's end.
 template <typename C, bool kPartial, typename Reduce, typename Released>
 STATCOLLECT_WARP bool AddNarrow(const Piece& piece, const SketchSlots& sketch, std::uint32_t held,
                                 NarrowSums* sums, const Reduce& reduce, const Released& released) {
-  const FirstPass first = SumAndRange<C, kPartial>(piece);
-  float center;
-  if (!FindCenter<C, kPartial>(piece, first, &center)) return false;
+  const LaneRange range = RangeOf<C, kPartial>(piece);
+  if (!IsInRange<C, kPartial>(range)) return false;
   if (held == 0) ClearSlots(sketch);
-  const NarrowLane lane = reduce(center);
+  NarrowLane lane = reduce();
+  float center = 0;
+  if (__any_sync(kAllLanes, IsFarFromZero<C, kPartial>(lane))) {
+    const Deviations deviations = DeviationsFromMean<C, kPartial>(piece, range, lane.sum);
+    center = deviations.center;
+    lane.deviations = deviations.sum;
+    lane.squares = deviations.squares;
+  }
   released();
-  sums->template Add<C>(first, center, lane);
+  sums->template Add<C>(range, center, lane);
   return true;
 }
 

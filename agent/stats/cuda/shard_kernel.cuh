@@ -21,8 +21,8 @@ STATCOLLECT_CALL void AppendUnusualOfShard(Piece piece, const std::uint64_t* map
                                            const float* signs, SketchSlots sketch, UnitSums unit) {
   if constexpr (!C::kWide) {
     NarrowSums sums;
-    const auto reduce = [&](float center) {
-      NarrowLane lane = ReduceNarrow<C, true>(piece, center, NoFingerprint<C>());
+    const auto reduce = [&] {
+      NarrowLane lane = ReduceNarrow<C, true>(piece, NoFingerprint<C>());
       lane.hash =
           AddRuns<C, float>(piece, map, 1.0, {tables, signs, sketch.slots, sketch.width, 0, sketch.width});
       return lane;
@@ -45,15 +45,15 @@ struct OfShards {
                                    const Piece& piece, std::uint32_t held, NarrowSums* sums,
                                    const Released& released) {
     const SketchSlots& sketch = tools.own.sketch;
-    const auto reduce = [&](float center) {
+    const auto reduce = [&] {
       const std::uint64_t* const map = MapOf(launch, task);
       std::uint64_t block;
       if (LiesInBlocks<C>(map, piece, &block)) {
         const FingerprintOfRows<C> fingerprint = {tools.keys, tools.signs, sketch,
                                                   PieceMixes<C>::AtBlock(block)};
-        return ReduceNarrow<C, false>(piece, center, fingerprint);
+        return ReduceNarrow<C, false>(piece, fingerprint);
       }
-      NarrowLane lane = ReduceNarrow<C, false>(piece, center, NoFingerprint<C>());
+      NarrowLane lane = ReduceNarrow<C, false>(piece, NoFingerprint<C>());
       lane.hash = AddRuns<C, float>(
           piece, map, 1.0, {launch.tables, tools.signs, sketch.slots, sketch.width, 0, sketch.width});
       return lane;

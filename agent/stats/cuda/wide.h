@@ -82,7 +82,7 @@ STATCOLLECT_WARP void ClassifyWide(const Piece& piece, const Fingerprint& finger
   const int rows = RowsOf<C, true>(piece);
   STATCOLLECT_UNROLL_BY(1)
   for (int base = 0; base < rows; base += kHashRows) {
-    std::uint64_t block_hash[4] = {};
+    std::uint64_t block_hash = 0;
     STATCOLLECT_UNROLL
     for (int i = 0; i < kHashRows; ++i) {
       const int v = (base + i) * kWarpLanes + Lane();
@@ -94,7 +94,7 @@ STATCOLLECT_WARP void ClassifyWide(const Piece& piece, const Fingerprint& finger
       }
       if constexpr (Fingerprint::kInPlace) AddToHash(vector, fingerprint.keys.rows[i], block_hash);
     }
-    if constexpr (Fingerprint::kInPlace) hash += mixes.Factor(base) * TreeSum<4>(block_hash);
+    if constexpr (Fingerprint::kInPlace) hash += mixes.Factor(base) * block_hash;
   }
   totals.components = piece.components;
   totals.nan = __reduce_add_sync(kAllLanes, own.nan);

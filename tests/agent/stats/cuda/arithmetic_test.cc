@@ -161,6 +161,40 @@ TEST(CudaArithmetic, KeepsItsPrecisionFarFromZero) {
   ExpectAgrees(TensorOf(DType::kF16, halves).View());
 }
 
+// Sums go once more over a piece that lies far from 0. Here pieces of a unit do, or just do not, in any mixture.
+TEST(CudaArithmetic, KeepsItsPrecisionWhereverTheMeanLies) {
+  std::mt19937_64 random(11);
+  std::normal_distribution<double> normal;
+  for (const double mean : {0.0, 0.5, 1.0, 1.9, 2.0, 2.1, -2.0, 3.0, 10.0, 1000.0}) {
+    std::vector<float> values(40 * 2048 + 77);
+    for (float& value : values) value = static_cast<float>(mean + normal(random));
+    std::vector<std::uint16_t> halves(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      halves[i] = static_cast<std::uint16_t>(BitsAs<std::uint32_t>(values[i]) >> 16);
+    std::vector<std::uint8_t> bytes(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      bytes[i] = static_cast<std::uint8_t>(std::clamp(128 + 8 * (mean + normal(random)), 0.0, 255.0));
+    for (const std::uint32_t unit_pieces : {0u, 8u}) {
+      SCOPED_TRACE(testing::Message() << mean << " in units of " << unit_pieces);
+      ExpectAgrees(TensorOf(values).View(), 16, unit_pieces);
+      ExpectAgrees(TensorOf(DType::kBf16, halves).View(), 16, unit_pieces);
+      ExpectAgrees(TensorOf(DType::kU8, bytes).View(), 16, unit_pieces);
+      ExpectAgrees(TensorOf(DType::kI8, bytes).View(), 16, unit_pieces);
+    }
+  }
+  // Steps from piece to piece: constant ones, whose squares no float32 holds, and others around 0 or far from it.
+  for (const float step : {1e-30f, 1e-9f, 1.0f, 1e6f}) {
+    for (const float noise : {0.0f, 0.1f, 1.0f}) {
+      std::vector<float> values(20 * 2048);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = step * (static_cast<float>(i / 2048 % 4) + noise * static_cast<float>(normal(random)));
+      SCOPED_TRACE(testing::Message() << "steps of " << step << ", noise " << noise);
+      for (const std::uint32_t unit_pieces : {0u, 4u, 16u})
+        ExpectAgrees(TensorOf(values).View(), 16, unit_pieces);
+    }
+  }
+}
+
 TEST(CudaArithmetic, FindsNoDeviationInConstants) {
   for (const float value : {0.1f, -3e20f, 1e-42f, 7.0f, 3e38f}) {
     const Emulated actual = Emulate(TensorOf(std::vector<float>(70001, value)).View(), 16);

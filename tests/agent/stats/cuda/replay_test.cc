@@ -227,7 +227,7 @@ TEST_F(CudaReplayTest, WhatIsReadWhileKernelsRunIsComplete) {
   EXPECT_EQ(results_.size(), 80u);
   EXPECT_EQ(missed_, 0u);
 #if !defined(__SANITIZE_THREAD__)  // a row that is written again while it is read: Poll notices afterwards
-  replay(40, 100, 1000);           // so rarely that rows are written again before they are read
+  replay(40, 100, 4000);           // so rarely that rows are written again before they are read
   EXPECT_EQ(results_.size() + marks_.size() + missed_, 300u);
   EXPECT_GT(missed_, 0u);
 #endif

@@ -135,6 +135,11 @@ T __ldcg(const T* from) {
 // What device.h writes in PTX.
 namespace statcollect::stats::cuda {
 void CopyAsync(void* to_shared, const void* from, int bytes);
+template <int kOffset>
+void CopyAsyncBehind(void* to_shared, const void* from) {
+  CopyAsync(static_cast<unsigned char*>(to_shared) + kOffset,
+            static_cast<const unsigned char*>(from) + kOffset, 16);
+}
 void CommitCopies();
 void AwaitCopies();
 unsigned char* BlockMemory();
