@@ -26,7 +26,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Any:
     collector.stop()
 
 
-@pytest.mark.parametrize(("a", "b"), itertools.combinations(LAYOUTS, 2))
+@pytest.mark.parametrize(("a", "b"), list(itertools.combinations(LAYOUTS, 2)))
 def test_clean_layouts_are_the_same_up_to_rounding(recorded: Collector, a: str, b: str) -> None:
     answer = ask(recorded, a, b)
     assert answer.verdict in SAME, (answer.root, answer.report["notes"])

@@ -9,14 +9,33 @@
 namespace statcollect::query {
 namespace {
 
-// How the tensors of a rank are cut, whatever the order in which they came.
-using RankLayouts = std::vector<std::pair<std::vector<std::int64_t>, Placement>>;
+// How a tensor is cut, whatever its size: its dimensions; for each dimension that is not whole, its number, which part and of how
+// many.
+using Cut = std::vector<std::int64_t>;
+using RankLayouts = std::set<Cut>;
+
+Cut CutOf(const Placement& placement) {
+  const std::size_t dims = placement.global_shape.size();
+  Cut cut{static_cast<std::int64_t>(dims), placement.partial ? 1 : 0, placement.piece, placement.pieces,
+          placement.ranges.empty() ? 0 : 1};
+  if (!placement.ranges.empty() || dims == 0 || placement.boxes.size() < 2 * dims) return cut;
+  cut.push_back(static_cast<std::int64_t>(placement.boxes.size() / (2 * dims)));
+  for (std::size_t d = 0; d < dims; ++d) {
+    const std::int64_t offset = placement.boxes[d], size = placement.boxes[dims + d];
+    if (size == placement.global_shape[d]) continue;
+    cut.push_back(static_cast<std::int64_t>(d));
+    cut.push_back(size > 0 ? (offset + size - 1) / size : -1);
+    cut.push_back(size > 0 ? (placement.global_shape[d] + size - 1) / size : -1);
+  }
+  return cut;
+}
 
 struct Layouts {
   std::vector<RankLayouts> ranks;                 // ascending
   std::vector<std::set<std::string>> parameters;  // their kinds and names, by rank
   bool any_placement = false;
   bool stages = false;              // ranks hold other weights than each other
+  bool uneven = false;              // or another optimizer state
   std::uint32_t micro_batches = 1;  // of a step
 };
 
@@ -45,16 +64,10 @@ Result<Layouts> LayoutsOf(RunView& view) {
     found.stages = found.stages || weights != first_weights;
     RankLayouts& of = found.ranks.emplace_back();
     for (const Layout& layout : (*catalogue)->layouts) {
-      if (layout.placement) of.emplace_back(layout.shape, *layout.placement);
+      if (layout.placement) of.insert(CutOf(*layout.placement));
     }
     found.any_placement = found.any_placement || !of.empty();
-    const auto numbers = [](const Placement& p) {
-      return std::tie(p.global_shape, p.boxes, p.ranges, p.partial, p.piece, p.pieces);
-    };
-    std::sort(of.begin(), of.end(), [&](const auto& x, const auto& y) {
-      return std::pair(x.first, numbers(x.second)) < std::pair(y.first, numbers(y.second));
-    });
-    of.erase(std::unique(of.begin(), of.end()), of.end());
+    found.uneven = found.uneven || found.parameters.back() != found.parameters.front();
   }
   return found;
 }
@@ -122,11 +135,8 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   const bool single = in_a.ranks.size() == 1 && in_b.ranks.size() == 1;
   const bool stages = in_a.stages != in_b.stages;
   const bool known = in_a.any_placement || in_b.any_placement || stages || single;
-  // With placements, a rank that lacks a parameter or its state need not be at fault: the other ranks may have it.
-  const bool same_parts =
-      single || in_a.parameters == in_b.parameters || !(in_a.any_placement && in_b.any_placement);
-  const bool alike =
-      in_a.ranks == in_b.ranks && same_parts && !stages && in_a.micro_batches == in_b.micro_batches;
+  const bool alike = in_a.ranks == in_b.ranks && in_a.uneven == in_b.uneven && !stages &&
+                     in_a.micro_batches == in_b.micro_batches;
   if (!request.logical && (!known || alike)) return {std::nullopt};
   LogicalPair pair;
   auto of_a = LogicalRun::Open(store, a.run()), of_b = LogicalRun::Open(store, b.run());

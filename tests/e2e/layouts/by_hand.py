@@ -135,8 +135,8 @@ def cut(model: Gpt, size: Size, sequence: bool, bug: str | None) -> list[nn.Para
         block.attn.wo = RowParallel(block.attn.wo, sequence, bug == "bias_on_every_rank")
         block.mlp.fc1 = ColumnParallel(block.mlp.fc1, sequence)
         block.mlp.fc2 = RowParallel(block.mlp.fc2, sequence, False)
-        block.mlp.drop.parts = distributed.get_world_size()
-        block.mlp.drop.part = 0 if bug == "dropout_seed" else distributed.get_rank()
+        block.mlp.drop._parts = distributed.get_world_size()
+        block.mlp.drop._part = 0 if bug == "dropout_seed" else distributed.get_rank()
     model.head = GatheredHead(model.head, sequence)
     if not sequence:
         return []

@@ -11,8 +11,6 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-import statagent
-
 from . import by_hand
 from .model import Gpt, Size, loss_of
 
@@ -207,6 +205,8 @@ def _by_hand(model: Gpt, size: Size, layout: Layout, sequence: bool) -> Job:
 
 def _layouts_by_hand(size: Size, sequence: bool) -> dict[str, Any]:
     """What the user of such a model says to watch: nothing in its modules does."""
+    import statagent
+
     outputs = statagent.shard(1) if sequence else statagent.replicate()
     said: dict[str, Any] = dict.fromkeys(("tokens.weight", "head.weight"), statagent.shard(0, global_size=size.vocabulary))
     said |= dict.fromkeys(("*.qkv.*", "*.fc1.*"), statagent.shard(0)) | dict.fromkeys(

@@ -56,15 +56,15 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        self.p, self.part, self.parts, self.calls = p, 0, 1, 0
+        self.p, self._part, self._parts, self.calls = p, 0, 1, 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.p == 0 or not self.training:
             return x
         self.calls += 1
         numbers = torch.Generator().manual_seed(7919 * self.calls)
-        mask = torch.rand((*x.shape[:-1], x.shape[-1] * self.parts), generator=numbers) >= self.p
-        return x * mask.chunk(self.parts, dim=-1)[self.part] / (1 - self.p)
+        mask = torch.rand((*x.shape[:-1], x.shape[-1] * self._parts), generator=numbers) >= self.p
+        return x * mask.chunk(self._parts, dim=-1)[self._part] / (1 - self.p)
 
 
 class Block(nn.Module):

@@ -188,7 +188,7 @@ def check_seed(collector: Collector, seed: int, folder: Path, root: bool = False
     asked = [",".join(repeats) if word == "RUNS" else word for word in question]
     exported = [export(collector, run, folder) for run in (f"a{seed}", f"b{seed}", *repeats)]
     # The model knows identity only.
-    done = collector.statctl("--format", "json", "diff", f"a{seed}", f"b{seed}", "--all", "--no-alignment", *asked)
+    done = collector.statctl("--format", "json", "diff", f"a{seed}", f"b{seed}", "--all", "--no-alignment", "--by-rank", *asked)
     if done.err or done.code not in (0, 1, 2):
         return [f"seed {seed}, diff a{seed} b{seed} {' '.join(asked)}: exit code {done.code}: {done.err}"]
     report = done.json()
