@@ -7,6 +7,7 @@
 #include <span>
 
 #include "common/names.h"
+#include "common/placement.h"
 #include "server/query/compare/noise.h"
 
 namespace statcollect::query {
@@ -30,6 +31,14 @@ double Ratio(double numerator, double denominator) {
 // Whether both sides have the statistic and may be compared in it.
 bool Comparable(const Observation& a, const Observation& b, Statistic statistic) {
   return a.layout->Trusts(statistic) && b.layout->Trusts(statistic);
+}
+
+// Whether hash and sketch took the elements at the same places of a logical tensor.
+bool SamePlace(const Observation& a, const Observation& b) {
+  const auto& x = a.layout->placement;
+  const auto& y = b.layout->placement;
+  if (x && y) return x->boxes == y->boxes && x->ranges == y->ranges && x->global_shape == y->global_shape;
+  return (!x || IsWhole(View(*x))) && (!y || IsWhole(View(*y)));
 }
 
 // A lower bound of ||A - B|| / max(||A||, ||B||) that norms and means alone prove; 0 below their own
@@ -188,8 +197,8 @@ double RelativeDifference(double a, double b) {
 
 Distance Measure(const Observation& a, const Observation& b, bool interval) {
   const bool sketches = !a.sketch.empty() && a.sketch.size() == b.sketch.size() &&
-                        a.layout->hash_kind == b.layout->hash_kind && a.stats->has_finite &&
-                        b.stats->has_finite;
+                        a.layout->hash_kind == b.layout->hash_kind && SamePlace(a, b) &&
+                        a.stats->has_finite && b.stats->has_finite;
   if (sketches) {
     const Distance distance = MeasureSketch(a, b, interval);
     if (std::isfinite(distance.value)) return distance;  // float32 sums may have overflowed
@@ -254,7 +263,8 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
                    bool interval) {
   Comparison result;
   const bool same_dtype = a.layout->dtype == b.layout->dtype;
-  const bool hashes = Comparable(a, b, Statistic::kHash) && a.layout->hash_kind == b.layout->hash_kind;
+  const bool hashes =
+      Comparable(a, b, Statistic::kHash) && a.layout->hash_kind == b.layout->hash_kind && SamePlace(a, b);
   const bool shapes = Comparable(a, b, Statistic::kShape);
   if (same_dtype && hashes && a.stats->hash == b.stats->hash &&
       (!shapes || a.layout->shape == b.layout->shape))

@@ -35,7 +35,7 @@ class Answer:
 
 def ask(collector: Collector, a: str, b: str) -> Answer:
     begun = time.monotonic()
-    report = collector.diff(a, b)
+    report = collector.diff(a, b, "--logical")
     return Answer(report, time.monotonic() - begun)
 
 
