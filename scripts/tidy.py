@@ -24,7 +24,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("agent", "client", "common", "proto", "server")
-GCC_ONLY = ("-fno-tree-slp-vectorize", "-mstringop-strategy=vector_loop", "-Wno-tsan")  # clang refuses them
+GCC_ONLY = (  # clang refuses them
+    "-fno-tree-slp-vectorize",
+    "-fno-tree-ter",
+    "-fno-tree-reassoc",
+    "-mstringop-strategy=vector_loop",
+    "-Wno-tsan",
+)
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 

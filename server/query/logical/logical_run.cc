@@ -306,7 +306,7 @@ std::uint32_t LogicalRun::Intern(Attempt& attempt, const Layout& layout) {
 
 void LogicalRun::Note(const TensorDef& def, std::uint64_t step, const MergedTensor& merged) {
   const std::string what = std::string(Name(def.key.kind)) + " " + Printable(def.key.name);
-  const auto note = [&](const char* about, const std::string& text) {
+  const auto note = [&](const char* about, const std::string& text) STATCOLLECT_REQUIRES(mutex_) {
     notes_.try_emplace(about, run_ + ": " + what + ", step " + std::to_string(step) + ": " + text);
   };
   if (!merged.problem.empty()) note("problem", merged.problem + "; such tensors were not compared");
