@@ -121,6 +121,15 @@ std::set<std::string> TiedNames(const RunView& view) {
   return tied;
 }
 
+// Whether two runs of one rank each, whose steps have different numbers of micro-batches, may have cut one batch: as many
+// elements of some activation in a step. Otherwise one of them did something twice.
+bool SameBatch(const RunCut& a, const RunCut& b) {
+  return std::any_of(a.elements.begin(), a.elements.end(), [&](const auto& of_a) {
+    const auto of_b = b.elements.find(of_a.first);
+    return of_b != b.elements.end() && of_b->second == of_a.second;
+  });
+}
+
 }  // namespace
 
 Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, RunView& b,
@@ -145,6 +154,8 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   pair.a = *std::move(of_a);
   pair.b = *std::move(of_b);
   const RunCut &cut_a = pair.a->cut(), &cut_b = pair.b->cut();
+  const bool one_rank_each = single && !in_a.any_placement && !in_b.any_placement;
+  if (!request.logical && one_rank_each && !SameBatch(cut_a, cut_b)) return {std::nullopt};
   std::set<TensorName> hidden = cut_a.unknown;
   hidden.insert(cut_b.unknown.begin(), cut_b.unknown.end());
   const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches ||

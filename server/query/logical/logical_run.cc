@@ -6,6 +6,7 @@
 
 #include "common/names.h"
 #include "common/placement.h"
+#include "common/shape.h"
 #include "server/query/logical/logical_scan.h"
 
 namespace statcollect::query {
@@ -166,6 +167,7 @@ void LogicalRun::Choose(std::set<TensorName> hidden, std::set<std::string> tied,
 // where those differ, the ranks no longer agree.
 Status LogicalRun::Classify() {
   for (Attempt& attempt : attempts_) {
+    cut_.elements.clear();
     cut_.ranks = std::max(cut_.ranks, static_cast<std::uint32_t>(attempt.members.size()));
     cut_.stages = std::max(cut_.stages, attempt.stages);
     std::set<std::string> replicated;
@@ -183,7 +185,10 @@ Status LogicalRun::Classify() {
         STATCOLLECT_RETURN_IF_ERROR(scan->status());
         STATCOLLECT_RETURN_IF_ERROR(Add(attempt, i, std::move(blocks), step));
       }
-      for (const auto& [id, parts] : step.parts) Judge(attempt.activations[id], parts, &replicated);
+      for (const auto& [id, parts] : step.parts) {
+        Judge(attempt.activations[id], parts, &replicated);
+        if (number == steps->front()) CountElements(attempt.activations[id], parts);
+      }
     }
   }
   return Status::Ok();
@@ -211,6 +216,13 @@ void LogicalRun::Judge(const TensorDef& def, const std::vector<Part>& parts,
   }
   if (bare && IsOfParameter(def.key.kind) && replicated->contains(def.key.name)) return;
   cut_.unknown.insert(name);
+}
+
+void LogicalRun::CountElements(const TensorDef& def, const std::vector<Part>& parts) {
+  if (!IsOfBatch(def.key.kind) || IsGradientOfActivation(def.key.kind) || def.key.mode != Mode::kTrain)
+    return;
+  std::uint64_t& elements = cut_.elements[NameOf(def)];
+  for (const Part& part : parts) elements += NumelOf(part.layout->shape);
 }
 
 LogicalRun::Attempt* LogicalRun::Find(AttemptId id) {

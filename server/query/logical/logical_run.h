@@ -36,6 +36,8 @@ struct RunCut {
   std::uint32_t ranks = 0;
   std::uint32_t micro_batches = 1, pieces = 1;
   std::uint32_t stages = 1;  // of a pipeline, which numbers micro-batches as it runs them
+  // Of the first step in training: elements of each activation, all passes of all ranks together.
+  std::map<TensorName, std::uint64_t> elements;
 };
 
 class LogicalRun : public RunReader {
@@ -101,6 +103,7 @@ class LogicalRun : public RunReader {
   void FindStages(Attempt& attempt);
   Status Classify();
   void Judge(const TensorDef& def, const std::vector<Part>& parts, std::set<std::string>* replicated);
+  void CountElements(const TensorDef& def, const std::vector<Part>& parts);
   Status Grow(Attempt& attempt) STATCOLLECT_REQUIRES(mutex_);
   void Define(Attempt& attempt) STATCOLLECT_REQUIRES(mutex_);
   std::uint32_t IdOf(Attempt& attempt, const Member& member, const TensorDef& def)

@@ -28,19 +28,22 @@ query::Divergence Row() {
   row.tolerance = 1e-4;
   row.times_noise = 7;
   row.origin = true;
-  row.a = query::ObservationSide{.l2 = 2.0};
+  row.a = query::ObservationSide{.l2 = 2.0, .shape = {8, 16}};
   row.b = query::ObservationSide{.l2 = 3.0};
   row.class_name = "LayerNorm";
   row.mode = "train";
   row.activation_b = "layers.2.ln";
   row.previous = "blocks.1";
   row.previous_distance = 1e-7;
+  row.logical = true;
+  row.ranks_a = {0};
+  row.ranks_b = {0, 1};
   return row;
 }
 
 // Root begins with the fields of a Divergence, so that clients can read one as the other.
 TEST(RootWire, RootBeginsAsADivergence) {
-  constexpr int kShared = 24;
+  constexpr int kShared = 27;
   const auto *row = v1::Divergence::descriptor(), *root = v1::Root::descriptor();
   ASSERT_EQ(row->field_count(), kShared) << "a new field of Divergence belongs into Root, too";
   for (int i = 0; i < kShared; ++i) {
@@ -93,6 +96,9 @@ TEST(RootWire, FillsEveryField) {
   EXPECT_EQ(wire.activation(), "blocks.2.ln");
   EXPECT_EQ(wire.distance(), 1e-5);
   EXPECT_EQ(wire.b().l2(), 3);
+  EXPECT_THAT(wire.ranks_a(), ElementsAre(0));
+  EXPECT_THAT(wire.ranks_b(), ElementsAre(0, 1));
+  EXPECT_THAT(wire.global_shape(), ElementsAre(8, 16));
   EXPECT_EQ(wire.confidence(), "likely");
   EXPECT_THAT(wire.because(), ElementsAre("it differs", "its sisters do not"));
   EXPECT_EQ(wire.alternatives(0).activation(), "head");
