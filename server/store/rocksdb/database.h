@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <rocksdb/db.h>
+#include <rocksdb/wal_filter.h>
 
 #include "server/store/rocksdb/families.h"
 #include "server/store/rocksdb/util.h"
@@ -17,6 +18,7 @@ namespace statcollect {
 
 // Closes when its last user releases it.
 struct Database {
+  std::unique_ptr<rocksdb::WalFilter> log_filter;  // of the logs that were recovered; RocksDB keeps a pointer
   std::unique_ptr<rocksdb::DB> db;
   std::vector<rocksdb::ColumnFamilyHandle*> families;  // by Family
   std::atomic<bool> closing{false};                    // asks running scans to end early

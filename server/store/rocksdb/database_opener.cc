@@ -16,6 +16,7 @@
 #include "server/store/direct_io.h"
 #include "server/store/rocksdb/contents_filter.h"
 #include "server/store/rocksdb/families.h"
+#include "server/store/rocksdb/log_gap_filter.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/rocksdb/zero_tail.h"
 
@@ -79,7 +80,7 @@ rocksdb::DBOptions MakeDbOptions(const std::string& directory, bool fsync, rocks
   // A crash may tear the log's last record; nothing in it was acknowledged, so it is dropped. Damage anywhere
   // else could hide acknowledged records: then opening fails, where point-in-time recovery would silently
   // roll back.
-  // Without syncs a power cut may damage any log, and only the beginning up to there is sound.
+  // Without syncs a power cut may damage any log, and only the beginning up to there is sound (LogGapFilter).
   options.wal_recovery_mode = fsync ? rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords
                                     : rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   return options;
@@ -177,8 +178,10 @@ Status DatabaseOpener::CheckProperties(const Database& database) const {
   return Status::Ok();
 }
 
-rocksdb::Status DatabaseOpener::TryOpen(bool read_only, const rocksdb::DBOptions& options,
+rocksdb::Status DatabaseOpener::TryOpen(bool read_only, rocksdb::DBOptions options,
                                         Database& database) const {
+  if (!fsync_) database.log_filter = std::make_unique<LogGapFilter>(log_);
+  options.wal_filter = database.log_filter.get();
   // A store of an earlier build lacks the newer families. Opening creates them. If nothing may be changed,
   // `default` is used for them, because it contains none of their keys either.
   std::vector<std::string> existing;

@@ -31,7 +31,7 @@ class DatabaseOpener {
 
  private:
   Status CheckProperties(const Database& database) const;
-  rocksdb::Status TryOpen(bool read_only, const rocksdb::DBOptions& options, Database& database) const;
+  rocksdb::Status TryOpen(bool read_only, rocksdb::DBOptions options, Database& database) const;
 
   const std::string directory_;
   const std::function<void(const std::string&)> log_;
