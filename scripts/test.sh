@@ -84,7 +84,7 @@ if [ "$sanitizers" = 1 ]; then
   done
 fi
 step "build $preset"
-scripts/build.sh "$preset" -DSTATCOLLECT_BUILD_TESTS=ON -DSTATCOLLECT_BUILD_BENCH=ON
+scripts/build.sh "$preset" -DSTATCOLLECT_BUILD_TESTS=ON -DSTATCOLLECT_BUILD_BENCH=ON -DSTATCOLLECT_WARNINGS_AS_ERRORS=ON
 step "clang-tidy"
 .venv/bin/python scripts/tidy.py "build/$preset"
 step "unit tests (ctest)"
