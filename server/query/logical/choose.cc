@@ -5,30 +5,12 @@
 #include <utility>
 
 #include "common/names.h"
+#include "server/query/logical/cut.h"
 
 namespace statcollect::query {
 namespace {
 
-// How a tensor is cut, whatever its size: its dimensions; for each dimension that is not whole, its number, which part and of how
-// many.
-using Cut = std::vector<std::int64_t>;
 using RankLayouts = std::set<Cut>;
-
-Cut CutOf(const Placement& placement) {
-  const std::size_t dims = placement.global_shape.size();
-  Cut cut{static_cast<std::int64_t>(dims), placement.partial ? 1 : 0, placement.piece, placement.pieces,
-          placement.ranges.empty() ? 0 : 1};
-  if (!placement.ranges.empty() || dims == 0 || placement.boxes.size() < 2 * dims) return cut;
-  cut.push_back(static_cast<std::int64_t>(placement.boxes.size() / (2 * dims)));
-  for (std::size_t d = 0; d < dims; ++d) {
-    const std::int64_t offset = placement.boxes[d], size = placement.boxes[dims + d];
-    if (size == placement.global_shape[d]) continue;
-    cut.push_back(static_cast<std::int64_t>(d));
-    cut.push_back(size > 0 ? (offset + size - 1) / size : -1);
-    cut.push_back(size > 0 ? (placement.global_shape[d] + size - 1) / size : -1);
-  }
-  return cut;
-}
 
 struct Layouts {
   std::vector<RankLayouts> ranks;                 // ascending
@@ -64,9 +46,10 @@ Result<Layouts> LayoutsOf(RunView& view) {
     found.stages = found.stages || weights != first_weights;
     RankLayouts& of = found.ranks.emplace_back();
     for (const Layout& layout : (*catalogue)->layouts) {
-      if (layout.placement) of.insert(CutOf(*layout.placement));
+      found.any_placement = found.any_placement || layout.placement;
+      Cut cut = CutOf(layout);
+      if (!cut.empty()) of.insert(std::move(cut));
     }
-    found.any_placement = found.any_placement || !of.empty();
     found.uneven = found.uneven || found.parameters.back() != found.parameters.front();
   }
   return found;
@@ -130,6 +113,43 @@ bool SameBatch(const RunCut& a, const RunCut& b) {
   });
 }
 
+// Whether the runs differ in ranks, stages, micro-batches or in what each rank holds of the optimizer.
+bool OtherRanks(const Layouts& a, const Layouts& b) {
+  return a.ranks.size() != b.ranks.size() || a.stages != b.stages || a.uneven != b.uneven ||
+         a.micro_batches != b.micro_batches;
+}
+
+// Of the tensors that both runs have, by name; of runs without any, by the layouts that each rank has at all. A
+// tensor whose place only one run knows is not cut alike, unless it is whole.
+bool CutAlike(const Layouts& in_a, const Layouts& in_b, const RunCut& a, const RunCut& b) {
+  bool any = false;
+  for (const auto& [name, of_a] : a.tensors) {
+    const auto found = b.tensors.find(name);
+    if (found == b.tensors.end()) continue;
+    any = true;
+    const TensorCut& of_b = found->second;
+    const bool alike = std::any_of(of_a.prints.begin(), of_a.prints.end(),
+                                   [&](std::uint64_t print) { return of_b.prints.contains(print); });
+    if (!alike) return false;
+    if (a.unknown.contains(name) != b.unknown.contains(name) && of_a.shape != of_b.shape) return false;
+  }
+  return any || in_a.ranks == in_b.ranks;
+}
+
+LogicalPair MakePair(const RunView& a, const RunView& b, std::unique_ptr<LogicalRun> of_a,
+                     std::unique_ptr<LogicalRun> of_b) {
+  LogicalPair pair{.a = std::move(of_a), .b = std::move(of_b), .notes = {}};
+  const RunCut &cut_a = pair.a->cut(), &cut_b = pair.b->cut();
+  std::set<TensorName> hidden = cut_a.unknown;
+  hidden.insert(cut_b.unknown.begin(), cut_b.unknown.end());
+  const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches ||
+                    cut_a.stages > 1 || cut_b.stages > 1;
+  NoteCut(a, b, fold, hidden, &pair);
+  pair.a->Choose(hidden, TiedNames(b), fold);
+  pair.b->Choose(std::move(hidden), TiedNames(a), fold);
+  return pair;
+}
+
 }  // namespace
 
 Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, RunView& b,
@@ -142,28 +162,18 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   if (!layouts_b.ok()) return layouts_b.status();
   const Layouts &in_a = *layouts_a, &in_b = *layouts_b;
   const bool single = in_a.ranks.size() == 1 && in_b.ranks.size() == 1;
-  const bool stages = in_a.stages != in_b.stages;
-  const bool known = in_a.any_placement || in_b.any_placement || stages || single;
-  const bool alike = in_a.ranks == in_b.ranks && in_a.uneven == in_b.uneven && !stages &&
-                     in_a.micro_batches == in_b.micro_batches;
-  if (!request.logical && (!known || alike)) return {std::nullopt};
-  LogicalPair pair;
+  const bool placements = in_a.any_placement || in_b.any_placement;
+  const bool other_ranks = OtherRanks(in_a, in_b);
+  const bool maybe = placements || (other_ranks && (single || in_a.stages != in_b.stages));
+  if (!request.logical && !maybe) return {std::nullopt};
   auto of_a = LogicalRun::Open(store, a.run()), of_b = LogicalRun::Open(store, b.run());
   if (!of_a.ok()) return of_a.status();
   if (!of_b.ok()) return of_b.status();
-  pair.a = *std::move(of_a);
-  pair.b = *std::move(of_b);
-  const RunCut &cut_a = pair.a->cut(), &cut_b = pair.b->cut();
-  const bool one_rank_each = single && !in_a.any_placement && !in_b.any_placement;
-  if (!request.logical && one_rank_each && !SameBatch(cut_a, cut_b)) return {std::nullopt};
-  std::set<TensorName> hidden = cut_a.unknown;
-  hidden.insert(cut_b.unknown.begin(), cut_b.unknown.end());
-  const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches ||
-                    cut_a.stages > 1 || cut_b.stages > 1;
-  NoteCut(a, b, fold, hidden, &pair);
-  pair.a->Choose(hidden, TiedNames(b), fold);
-  pair.b->Choose(std::move(hidden), TiedNames(a), fold);
-  return {std::move(pair)};
+  const bool one_rank_each = single && !placements;
+  if (!request.logical && one_rank_each && !SameBatch((*of_a)->cut(), (*of_b)->cut())) return {std::nullopt};
+  const bool alike = !other_ranks && CutAlike(in_a, in_b, (*of_a)->cut(), (*of_b)->cut());
+  if (!request.logical && alike) return {std::nullopt};
+  return {MakePair(a, b, *std::move(of_a), *std::move(of_b))};
 }
 
 void DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, DiffReport* report) {

@@ -7,6 +7,7 @@
 #include "common/names.h"
 #include "common/placement.h"
 #include "common/shape.h"
+#include "server/query/logical/cut.h"
 #include "server/query/logical/logical_scan.h"
 
 namespace statcollect::query {
@@ -200,8 +201,12 @@ void LogicalRun::Judge(const TensorDef& def, const std::vector<Part>& parts,
   if (IsOfBatch(def.key.kind) && def.key.mode == Mode::kTrain)
     cut_.micro_batches = std::max(cut_.micro_batches, def.key.micro_batch + 1);
   bool equal = true, placed = true, bare = true;
+  TensorCut& cut = cut_.tensors[name];
+  if (cut.prints.empty()) cut.shape = parts.front().layout->shape;
+  std::uint64_t print = 0;
   for (const Part& part : parts) {
     const Layout& layout = *part.layout;
+    print += PrintOf(part.rank, layout);
     placed = placed && layout.placement && !layout.placement->partial;
     bare = bare && !layout.placement;
     equal = equal && HasHash(part) && part.stats->hash == parts.front().stats->hash;
@@ -209,6 +214,7 @@ void LogicalRun::Judge(const TensorDef& def, const std::vector<Part>& parts,
     if (IsCut(layout)) cut_.placed.insert(name);
     cut_.pieces = std::max(cut_.pieces, layout.placement->pieces);
   }
+  cut.prints.insert(print);
   if (placed || (bare && parts.size() == 1)) return;
   if (bare && equal) {
     if (def.key.kind == Kind::kWeight && def.key.mode == Mode::kInit) replicated->insert(def.key.name);

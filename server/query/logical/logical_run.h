@@ -29,8 +29,15 @@ struct TensorName {
   auto operator<=>(const TensorName&) const = default;
 };
 
+// How one tensor is cut. Two runs cut it alike if they have a print in common.
+struct TensorCut {
+  std::set<std::uint64_t> prints;   // of which part each rank holds, whatever its size; see logical/cut.h
+  std::vector<std::int64_t> shape;  // of the first rank's part
+};
+
 // How a run is cut, as far as its first steps show.
 struct RunCut {
+  std::map<TensorName, TensorCut> tensors;
   std::set<TensorName> unknown;  // recorded by several ranks, which differ, without a placement
   std::set<TensorName> placed;   // with a placement that is not the whole, or a piece of the batch
   std::uint32_t ranks = 0;

@@ -35,7 +35,7 @@ class Answer:
 
 def ask(collector: Collector, a: str, b: str) -> Answer:
     begun = time.monotonic()
-    report = collector.diff(a, b, "--logical")
+    report = collector.diff(a, b)
     return Answer(report, time.monotonic() - begun)
 
 
