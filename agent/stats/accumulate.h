@@ -1,5 +1,5 @@
-// The arithmetic of the statistics, once, for host and device: what a component is worth, what it adds to
-// moments, and how partial results combine. Header-only; no containers, no allocation, no libm beyond sqrt.
+// The arithmetic of the statistics, once, for host and device: what a component adds to moments, and how partial
+// results combine. Header-only; no containers, no allocation, no libm beyond sqrt.
 // Hash and sketch are defined in fingerprint.h.
 //
 // MOMENTS. Each engine documents its order of summation (cpu/kernels.h, cuda/engine.cuh); it depends on
@@ -16,68 +16,14 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "agent/stats/fingerprint.h"
-
-#if defined(__CUDACC__)
-#define STATCOLLECT_HD __host__ __device__ __forceinline__
-#else
-// Always inlined: the translation units for different instruction sets must not share an out-of-line copy.
-#define STATCOLLECT_HD inline __attribute__((always_inline))
-#endif
+#include "common/narrow_float.h"
 
 namespace statcollect::stats {
 
 inline constexpr std::uint64_t kChunkComponents = 16384;
 inline constexpr int kSketchSums = 64;  // at most
-
-// --- values of the narrow float types, exactly. U: 32-bit unsigned (or a vector of them), F: float (or as
-// wide a vector).
-
-template <typename To, typename From>
-STATCOLLECT_HD To BitsAs(const From& from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof(to));
-  return to;
-}
-
-template <typename F, typename U>
-STATCOLLECT_HD F FloatOfBf16(const U& bits) {
-  const U shifted = bits << 16;
-  return BitsAs<F>(shifted);
-}
-
-// The magnitude's bits, moved to float's places, read as a float that is 2^112 too small, subnormals
-// included; infinities and NaN (exponent 31) get float's exponent instead.
-template <typename F, typename U>
-STATCOLLECT_HD F FloatOfF16(const U& bits) {
-  const U magnitude = (bits & 0x7fffu) << 13;
-  const F scaled = BitsAs<F>(magnitude) * 0x1p112f;
-  const U finite = BitsAs<U>(scaled);
-  const U special = magnitude | 0x7f800000u;
-  const U result = ((bits & 0x7c00u) == 0x7c00u ? special : finite) | ((bits & 0x8000u) << 16);
-  return BitsAs<F>(result);
-}
-
-// Upper byte of a float16.
-template <typename F, typename U>
-STATCOLLECT_HD F FloatOfF8E5M2(const U& bits) {
-  const U half = bits << 8;
-  return FloatOfF16<F, U>(half);
-}
-
-// "fn": no infinities; NaN is 0x7f and 0xff.
-template <typename F, typename U>
-STATCOLLECT_HD F FloatOfF8E4M3(const U& bits) {
-  const U magnitude = (bits & 0x7fu) << 20;
-  const F scaled = BitsAs<F>(magnitude) * 0x1p120f;
-  const U finite = BitsAs<U>(scaled);
-  const U nan = magnitude | 0x7fc00000u;
-  const U result = ((bits & 0x7fu) == 0x7fu ? nan : finite) | ((bits & 0x80u) << 24);
-  return BitsAs<F>(result);
-}
 
 // --- moments
 

@@ -1,13 +1,11 @@
 #include "client/values/tensor_values.h"
 
-#include <bit>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "common/endian.h"
 #include "common/names.h"
+#include "common/narrow_float.h"
 
 namespace statcollect::client {
 namespace {
@@ -17,27 +15,6 @@ T Read(const char* at) {
   T value;
   std::memcpy(&value, at, sizeof value);
   return value;
-}
-
-// A float with these widths; the exponent's all-ones pattern means infinity and NaN if `has_infinity`, else
-// only with an all-ones mantissa NaN (the "fn" variant).
-float Widen(unsigned bits, int exponent_bits, int mantissa_bits, bool has_infinity) {
-  const bool negative = (bits >> (exponent_bits + mantissa_bits) & 1u) != 0;
-  const int exponent = static_cast<int>(bits >> mantissa_bits & ((1u << exponent_bits) - 1));
-  const unsigned mantissa = bits & ((1u << mantissa_bits) - 1);
-  const int bias = (1 << (exponent_bits - 1)) - 1;
-  const bool top = exponent == (1 << exponent_bits) - 1;
-  float value = 0;
-  if (top && has_infinity) {
-    value = mantissa == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
-  } else if (top && mantissa == (1u << mantissa_bits) - 1) {
-    value = std::numeric_limits<float>::quiet_NaN();
-  } else if (exponent == 0) {
-    value = std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits);
-  } else {
-    value = std::ldexp(static_cast<float>(mantissa | 1u << mantissa_bits), exponent - bias - mantissa_bits);
-  }
-  return negative ? -value : value;
 }
 
 bool IsNarrow(DType dtype) {
@@ -88,11 +65,6 @@ std::string NpyDType(DType dtype, bool raw) {
 
 }  // namespace
 
-float WidenBf16(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
-float WidenF16(std::uint16_t bits) { return Widen(bits, 5, 10, true); }
-float WidenF8E4M3(std::uint8_t bits) { return Widen(bits, 4, 3, false); }
-float WidenF8E5M2(std::uint8_t bits) { return Widen(bits, 5, 2, true); }
-
 std::size_t TensorValues::component_bytes() const { return DTypeBytes(dtype) / (IsComplex(dtype) ? 2 : 1); }
 
 std::uint64_t TensorValues::components() const { return elements() * (IsComplex(dtype) ? 2 : 1); }
@@ -107,13 +79,13 @@ long double TensorValues::At(std::uint64_t i) const {
     case DType::kC64:
       return Read<float>(at);
     case DType::kF16:
-      return WidenF16(Read<std::uint16_t>(at));
+      return FloatOfF16<float, std::uint32_t>(Read<std::uint16_t>(at));
     case DType::kBf16:
-      return WidenBf16(Read<std::uint16_t>(at));
+      return FloatOfBf16<float, std::uint32_t>(Read<std::uint16_t>(at));
     case DType::kF8E4M3:
-      return WidenF8E4M3(Read<std::uint8_t>(at));
+      return FloatOfF8E4M3<float, std::uint32_t>(Read<std::uint8_t>(at));
     case DType::kF8E5M2:
-      return WidenF8E5M2(Read<std::uint8_t>(at));
+      return FloatOfF8E5M2<float, std::uint32_t>(Read<std::uint8_t>(at));
     case DType::kI8:
       return Read<std::int8_t>(at);
     case DType::kI16:

@@ -44,12 +44,6 @@ std::vector<std::int64_t> KeptShape(const v1::CaptureRow& row);
 // which holds each of their values exactly, or with `raw` their bits as uint16 or uint8.
 std::string ToNpy(const TensorValues& values, bool raw);
 
-// Widens one value of a narrow format to float32, exactly. `bits`: the lowest 8 or 16.
-float WidenBf16(std::uint16_t bits);
-float WidenF16(std::uint16_t bits);
-float WidenF8E4M3(std::uint8_t bits);
-float WidenF8E5M2(std::uint8_t bits);
-
 }  // namespace statcollect::client
 
 #endif  // STATCOLLECT_CLIENT_VALUES_TENSOR_VALUES_H_

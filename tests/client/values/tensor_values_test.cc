@@ -31,24 +31,6 @@ TensorValues Make(DType dtype, const std::vector<std::int64_t>& shape, const std
   return *std::move(made);
 }
 
-TEST(TensorValues, NarrowFloatsWidenExactly) {
-  EXPECT_EQ(WidenBf16(0x3f80), 1.0f);
-  EXPECT_EQ(WidenBf16(0xc049), -3.140625f);
-  EXPECT_EQ(WidenF16(0x3c00), 1.0f);
-  EXPECT_EQ(WidenF16(0x7bff), 65504.0f);
-  EXPECT_EQ(WidenF16(0x0001), 5.9604644775390625e-8f);
-  EXPECT_EQ(WidenF16(0xfc00), -std::numeric_limits<float>::infinity());
-  EXPECT_TRUE(std::isnan(WidenF16(0x7e00)));
-  EXPECT_EQ(WidenF8E4M3(0x7e), 448.0f);
-  EXPECT_TRUE(std::isnan(WidenF8E4M3(0x7f)));
-  EXPECT_TRUE(std::isnan(WidenF8E4M3(0xff)));
-  EXPECT_EQ(WidenF8E4M3(0x01), 0.001953125f);
-  EXPECT_EQ(WidenF8E5M2(0x7b), 57344.0f);
-  EXPECT_EQ(WidenF8E5M2(0x7c), std::numeric_limits<float>::infinity());
-  EXPECT_TRUE(std::isnan(WidenF8E5M2(0x7d)));
-  EXPECT_TRUE(std::signbit(WidenF8E5M2(0x80)));
-}
-
 TEST(TensorValues, NpyHasTheShapeAndTheBytes) {
   const TensorValues values = Make<float>(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6});
   const std::string npy = ToNpy(values, false);
