@@ -100,6 +100,10 @@ def _expert_ranks(groups: Any) -> int:
     return int(groups.get_expert_model_parallel_world_size())
 
 
+def _expert_rank(groups: Any) -> int:
+    return int(groups.get_expert_model_parallel_rank())
+
+
 # --- activations
 
 
@@ -199,14 +203,22 @@ class Activations:
 # --- names
 
 
-def global_key(parent: Any, key: str, child: Any) -> str:
-    """The key of a child among all ranks' children: pipeline stages and ranks with other experts number theirs from 0 each."""
-    if not key.isdigit() or not _is_megatron(child):
-        return key
-    number = getattr(child, "layer_number", None)
-    if isinstance(number, int) and not isinstance(number, bool) and number > 0:
-        return str(number - 1)
-    return key
+def keys(model: Any) -> dict[int, str]:
+    """By id of a module, its key among all ranks' modules, where its parent has another: pipeline stages and ranks with other experts number
+    theirs from 0 each."""
+    found: dict[int, str] = {}
+    for module in model.modules():
+        if not _is_megatron(module):
+            continue
+        for container in module.children():
+            for key, child in container._modules.items():
+                number = getattr(child, "layer_number", None)
+                if child is not None and key.isdigit() and _is_megatron(child) and type(number) is int and number > 0:
+                    found[id(child)] = str(number - 1)
+        first = first_expert(module)
+        for key, child in module.local_experts._modules.items() if first else ():
+            found[id(child)] = str(first + int(key))
+    return found
 
 
 def first_expert(module: Any) -> int:
@@ -215,4 +227,4 @@ def first_expert(module: Any) -> int:
     count = getattr(module, "num_local_experts", 0)
     if groups is None or not hasattr(module, "local_experts") or not _is_megatron(module):
         return 0
-    return int(groups.get_expert_model_parallel_rank()) * int(count)
+    return _expert_rank(groups) * int(count)
