@@ -83,7 +83,7 @@ class ModelLayouts:
             mine = dtensor.placement_of(named.value)
             return mine if mine is not None and mine.boxes[0][1] == shape else None
         if self._megatron is not None:
-            return megatron.of_parameter(named.value, named.owner, shape)
+            return self._megatron.parameter(named.value, named.owner, shape)
         part = None if self._shards is None else self._shards.of_name(name)
         if self._replicas.has(named.value) or (part is not None and shape == part.shape):
             return whole(shape)
@@ -124,8 +124,10 @@ class ModelLayouts:
             return placed
         if placed is None and self._megatron is None and not self._cut_by_tensors and (self._piece or ranks == all_ranks()):
             placed = whole(shape)  # all of what there is of these samples
-        if placed is None or (rule is not None and rule.dim is None):
+        if placed is None or (rule is not None and rule.dim is None and kind not in _GRADIENTS):
             return placed
+        if self._megatron is not None and kind == "output" and len(shape) == 1:
+            return placed  # a bias beside the output
         if rule is not None and kind == "batch":
             self._count_samples(name + path, rule, shape)
         # Gradients depend on how each rank's loss is averaged, so those of other numbers of ranks never add up.
