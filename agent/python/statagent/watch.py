@@ -113,7 +113,9 @@ def watch(
     except BaseException:
         attachment.watch.remove()
         raise
-    agent.add_config({**sharding(model), **(megatron.settings() if megatron.has_megatron(model) else {})})
+    agent.add_config(sharding(model) | (megatron.settings() if megatron.has_megatron(model) else {}))
+    for wrapper in wrappers:
+        agent.add_config(wrapper.settings())
     requested = {
         "kinds": ", ".join(sorted(chosen)), "include": ", ".join(selection.include), "exclude": ", ".join(selection.exclude),
         "steps": steps or "", "parameter_steps": parameter_steps or "", "updates": updates or "", "eval": text(bool(eval)),

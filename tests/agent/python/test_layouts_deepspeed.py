@@ -24,6 +24,7 @@ def test_the_parts_of_all_ranks_add_up_to_the_plain_model(ranks: list[dict[str, 
     found = [rank[f"zero{stage}_{given}"] for rank in ranks]
     check_parameters(ranks[0]["plain"], "plain", found, f"zero{stage} {given}")
     for number, rank in enumerate(found):
+        assert rank.facts[f"zero{stage} {given}"]["config"]["parallel.zero_stage"] == str(stage)
         outputs = [r for r in rank.facts[f"zero{stage} {given}"]["records"] if r.kind == "output"]
         assert outputs and {(r.placement.piece, r.placement.pieces) for r in outputs} == {(number, len(ranks))}
         assert not [e for e in rank.facts[f"zero{stage} {given}"]["events"] if e[1] in ("layout_unknown", "not_recorded")]

@@ -19,6 +19,11 @@ class Wrapper:
     outer: Any
     inner: tuple[Any, ...]
 
+    def settings(self) -> dict[str, str]:
+        """As the collector reads them (docs/ranks.md)."""
+        sharded = any(hasattr(each, "model_param_gbuf_map") for each in _parts(self.outer))
+        return {"parallel.distributed_optimizer": "true"} if sharded else {}
+
     def slices(self) -> slices.Slices:
         found: slices.Slices = {}
         for each in _parts(self.outer):

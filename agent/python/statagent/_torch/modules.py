@@ -78,6 +78,8 @@ def sharding(model: Any) -> dict[str, str]:
             found["parallel.fsdp"] = "FullyShardedDataParallel"
         elif "FSDPModule" in classes:
             found["parallel.fsdp"] = "fully_shard"
+        elif type(module).__name__ == "DeepSpeedEngine" and callable(getattr(module, "zero_optimization_stage", None)):
+            found["parallel.zero_stage"] = f"{module.zero_optimization_stage()}"
     parameters = list(model.parameters())
     shards = sum(hasattr(parameter, "to_local") for parameter in parameters)
     if shards:
