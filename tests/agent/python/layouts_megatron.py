@@ -154,6 +154,9 @@ def _gpt(label: str, tensor: int, pipeline: int = 1, gated: bool = False, expert
             expert = groups.get_expert_model_parallel_rank() * (experts // expert_ranks)
             names = {name: _global(name, offset, expert) for name, _ in model.named_parameters()}
             _fill(model, (groups.get_tensor_model_parallel_rank(), tensor), names)
+            if gated:  # as versions before 0.16 have it
+                for layer in model.decoder.layers:
+                    layer.mlp.linear_fc1.weight.partition_stride = layer.mlp.linear_fc1.bias.partition_stride = 1
             optimizer = _optimizer(model)
             with watched(found, label):
                 statagent.watch(model, optimizer=optimizer, updates="0-")
