@@ -275,8 +275,9 @@ PYTHON_TABLE: dict[str, set[str]] = {
     "statagent._layouts.placement": set(),  # data alone, below the rest of its folder
     "statagent._native": {"statagent.errors", "statagent._layouts.placement"},
     "statagent._torch": {"statagent.errors"},
-    "statagent._layouts": {"statagent.errors", "statagent._native", "statagent._torch", "statagent._layouts.placement"},
-    "statagent._runtime": PYTHON_BASE | {"statagent._native", "statagent._torch", "statagent._layouts"},
+    "statagent._layouts": {"statagent.errors", "statagent._torch", "statagent._layouts.placement"},
+    "statagent._runtime": PYTHON_BASE
+    | {"statagent._native", "statagent._torch", "statagent._layouts", "statagent._layouts.placement"},
     "statagent._settings": {"statagent.errors", "statagent._torch", "statagent._runtime"},
     "statagent._compile": {"statagent._torch", "statagent._runtime"},
     "statagent._watch": PYTHON_BASE
@@ -288,7 +289,7 @@ PYTHON_TABLE: dict[str, set[str]] = {
         "statagent._compile",
         "statagent._layouts",
     },
-    "statagent.compute": {"statagent.errors", "statagent._native"},
+    "statagent.compute": {"statagent.errors", "statagent._native", "statagent._layouts.placement"},
 }
 # Attributes of torch's modules that have the same names as private attributes of this package.
 TORCH_ATTRIBUTES = {"_modules", "_parameters", "_version"}

@@ -50,6 +50,15 @@ def test_rows_name_the_ranks_that_hold_the_tensor(recorded: Collector) -> None:
     assert "ranks 0 (B: 0,1)" in text
 
 
+def test_activations_of_known_samples_are_compared_element_by_element(recorded: Collector) -> None:
+    def kinds(a: str, b: str) -> set[str]:
+        rows = recorded.diff(a, b, "--logical", "--tolerance", "1e-12", "--all")["diverged"]
+        return {row["distance_kind"] for row in rows if row["kind"] == "output" and row["activation"] == "blocks.1.mlp.fc2"}
+
+    assert kinds("ddp2_order", "ddp4_order") == kinds("plain", "ddp4_order") == {"sketch"}
+    assert kinds("ddp2", "ddp4") == {"statistics"}
+
+
 def test_by_rank_and_logical_are_as_asked(recorded: Collector, tmp_path: Path) -> None:
     by_rank = recorded.diff("plain", "tp2", "--by-rank")
     assert by_rank["verdict"] == "diverged" and by_rank["first"]["reason"] in ("shape", "missing_in_b")

@@ -11,6 +11,7 @@
 ...     optimizer.step()                               # also ends the step
 """
 
+from ._layouts.samples import batch
 from ._layouts.user import replicate, shard
 from .agent import Agent, close, counters, flush, init, inspect, log_batch, log_scalar, rank, step
 from .compute import compute
@@ -39,6 +40,7 @@ __all__ = [
     "StatagentError",
     "TensorTypeError",
     "Watch",
+    "batch",
     "close",
     "compute",
     "counters",

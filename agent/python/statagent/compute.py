@@ -6,8 +6,9 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from ._layouts.placement import Placement
 from ._native import library as _library
-from ._native.placement import Box, placed
+from ._native.placement import Box, placement_of, put
 from ._native.tensors import borrow, dtype_name, give_back
 from .errors import InvalidArgumentError
 
@@ -58,15 +59,18 @@ def compute(
         raise InvalidArgumentError(f"compute statistics: sketch is {sketch!r}; expected 0, 16, 32 or 64")
     if isinstance(samples, bool) or not isinstance(samples, int) or not 0 <= samples <= SAMPLES_MAX:
         raise InvalidArgumentError(f"compute statistics: samples is {samples!r}; expected a whole number in 0..{SAMPLES_MAX}")
-    place = placed(tensor, global_shape, offset, boxes, flat)
+    place = placement_of("compute statistics of a shard", tensor, global_shape, offset, boxes, flat)
     library = _library.load()
     found = _library.Statistics()
     sums, first = (ctypes.c_double * max(1, sketch))(), (ctypes.c_double * max(1, samples))()
     borrowed = borrow(tensor)
     structure = borrowed[0]
     compute_on = library.statagent_compute_on_held if structure.held else library.statagent_compute_on
-    with place.of(structure):
+    try:
+        put(structure, place, again=False)
         _library.check(compute_on(structure, sketch, samples, structure.stream, found, sums, first))
+    finally:
+        put(structure, None)
     shape = list((ctypes.c_int64 * structure.ndim).from_address(structure.shape)) if structure.ndim else []
     dtype = dtype_name(structure.dtype)
     histogram = _exponents(library, structure) if exponents else None
@@ -79,10 +83,18 @@ def compute(
     result["samples"] = list(first[: found.sample_count])
     if histogram is not None:
         result["exponents"] = histogram
-    result.update(place.keys)
+    result.update(_keys(place))
     if partial:
         result["partial"] = True
     return result
+
+
+def _keys(place: Placement | None) -> dict[str, Any]:
+    if place is None:
+        return {}
+    keys: dict[str, Any] = {"global_shape": list(place.global_shape)}
+    keys.update({"flat": list(place.ranges)} if place.ranges else {"boxes": list(place.boxes)})
+    return keys
 
 
 def _exponents(library: Any, structure: Any) -> dict[int, int]:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._compile import tracing
+from ._layouts import megatron
 from ._layouts.layouts import layouts_of
+from ._layouts.sharded import Shards
+from ._layouts.slices import name_originals
 from ._runtime import process
 from ._runtime.agent import Agent
 from ._runtime.current import current_agent
@@ -73,8 +76,8 @@ def watch(
     copy of the weights during such an update.
     random_states: fingerprints of the random generators, as scalars of each step.
     between: also record inputs that no watched module has returned, such as residual sums, as kind input.
-    layouts: how tensors are cut over the ranks, where torch's own objects do not say so: {"*.qkv": statagent.shard(-1, group)}. Patterns
-    are of modules, for their outputs, and of parameters.
+    layouts: how tensors are cut over the ranks, where the model's own objects do not say so: {"*.qkv": statagent.shard(-1, group)}.
+    Patterns are of modules, for their outputs, and of parameters; with statagent.batch also of the model's inputs.
 
     Raises InvalidArgumentError for an argument that cannot be used, and StatagentError if no agent is running."""
     if process.disabled():
@@ -82,14 +85,15 @@ def watch(
     agent = _expect_running_agent()
     check_model(model)
     check_name(name)
-    optimizers, scaler = check_optimizers(optimizer), check_scaler(scaler)
+    (optimizers, wrappers), scaler = check_optimizers(optimizer, model), check_scaler(scaler)
     chosen = check_kinds(kinds, bool(optimizers))
     between = bool(between) and "input" not in chosen
     memory_choices, padding = check_memory(memory), check_density(density)
     selection = Selection(include, exclude)
     recorded_steps, recorded_parameters = Steps(steps, "steps"), Steps(parameter_steps, "parameter_steps")
     parts = _select(model, name, selection, chosen)
-    places = layouts_of(model, parts.all_modules, parts.all_parameters, layouts)
+    shards = Shards(model, parts.all_parameters, wrappers, name)
+    places = layouts_of(model, parts.all_modules, parts.all_parameters, layouts, shards)
 
     tracing.prepare()
     attachment = Attachment(agent, unwrap(model))
@@ -98,7 +102,7 @@ def watch(
         attachment.place(places)
         attachment.hook_modules(parts.modules, chosen, between)
         attachment.observe_buffers(parts.buffers)
-        attachment.hook_optimizers(optimizers, parts.parameters, chosen)
+        attachment.hook_optimizers(optimizers, wrappers, parts.parameters, shards, chosen)
         attachment.observe_memory(parts.modules, optimizers, memory_choices)
         attachment.observe_inputs(parts.all_parameters, padding, fingerprints)
         attachment.begin(eval, recorded_steps, recorded_parameters)
@@ -109,15 +113,17 @@ def watch(
     except BaseException:
         attachment.watch.remove()
         raise
-    agent.add_config(sharding(model))
+    agent.add_config(sharding(model) | (megatron.settings() if megatron.has_megatron(model) else {}))
+    for wrapper in wrappers:
+        agent.add_config(wrapper.settings())
     requested = {
         "kinds": ", ".join(sorted(chosen)), "include": ", ".join(selection.include), "exclude": ", ".join(selection.exclude),
         "steps": steps or "", "parameter_steps": parameter_steps or "", "updates": updates or "", "eval": text(bool(eval)),
         "between": text(between), "optimizer": text(bool(optimizers)),
     }  # fmt: skip
     report_recording(agent, name, {option: value for option, value in requested.items() if value})
-    _record_initial_values(agent, parts, chosen)
-    _report_foreign_parameters(agent, optimizers, parts.all_parameters)
+    _record_initial_values(agent, parts, shards, chosen)
+    _report_foreign_parameters(agent, optimizers, parts.all_parameters, shards)
     tracing.compiled.forget_graphs(parts.all_modules)
     return attachment.watch
 
@@ -134,8 +140,8 @@ class _Parts:
 
 
 def _select(model: Any, prefix: str, selection: Selection, kinds: frozenset[str]) -> _Parts:
-    all_modules = name_modules(model, prefix)
-    all_parameters = name_parameters(all_modules, prefix)
+    all_modules = name_modules(model, prefix, megatron.keys(model))
+    all_parameters = name_originals(model, all_modules, name_parameters(all_modules, prefix), prefix)
     all_buffers = name_buffers(all_modules, prefix)
     selection.check([named.name for named in [*all_modules, *all_parameters, *all_buffers]])
     return _Parts(
@@ -164,26 +170,28 @@ def _expect_running_agent() -> Agent:
     return agent
 
 
-def _record_initial_values(agent: Agent, parts: _Parts, kinds: frozenset[str]) -> None:
+def _record_initial_values(agent: Agent, parts: _Parts, shards: Shards, kinds: frozenset[str]) -> None:
     if "weight" in kinds:
-        _record_initial(agent, parts.parameters, "weight")
-    _record_initial(agent, parts.buffers, "buffer")
+        _record_initial(agent, [(named, shards.weight(named)) for named in parts.parameters], "weight")
+    _record_initial(agent, [(named, named.value) for named in parts.buffers], "buffer")
 
 
-def _record_initial(agent: Agent, tensors: list[Named], kind: Kind) -> None:
-    for named in tensors:
+def _record_initial(agent: Agent, tensors: list[tuple[Named, Any]], kind: Kind) -> None:
+    for named, tensor in tensors:
+        if tensor is None:
+            continue
         try:
             handle = agent.intern(named.name, kind, "", 0, 0, "init", named.parent, named.class_name, named.depth)
         except StatagentError as error:
             agent.refuse(str(error), named.name, kind)
             continue
-        agent.observe_handle(handle, named.value)
+        agent.observe_handle(handle, tensor)
 
 
-def _report_foreign_parameters(agent: Agent, optimizers: list[Any], parameters: list[Named]) -> None:
+def _report_foreign_parameters(agent: Agent, optimizers: list[Any], parameters: list[Named], shards: Shards) -> None:
     known = {id(named.value) for named in parameters}
     updated = [parameter for each in optimizers for group in each.param_groups for parameter in group["params"]]
-    foreign = sum(id(parameter) not in known for parameter in updated)
+    foreign = sum(id(parameter) not in known and not shards.in_tensor(parameter) for parameter in updated)
     if foreign:
         reason = f"the optimizer has {len(updated)} parameters, {foreign} of them outside of the model"
         warn_once("foreign parameters", f"watch: {reason}; those are not recorded")

@@ -17,7 +17,7 @@ import statagent
 
 from .support import environment
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[1]  # tests/agent
 TIMEOUT_SECONDS = 240
 
 
@@ -67,7 +67,7 @@ def launch(folder: Path, module: str, ranks: int) -> list[dict[str, Found]]:
 def _environment() -> dict[str, str]:
     inherited = os.environ.get("PYTHONPATH", "")
     env = environment(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")
-    env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{TESTS}" + (f":{inherited}" if inherited else "")
+    env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{TESTS}:{TESTS.parent / 'e2e'}" + (f":{inherited}" if inherited else "")
     return env
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from statagent._layouts.placement import Placement
 from statagent._native import library as _library
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,6 +38,7 @@ class Record:
     shape: tuple[int, ...]
     l2: float
     hash: int
+    placement: Placement | None = None
 
 
 class Recording:
@@ -107,7 +109,8 @@ class Recording:
         statistics = _library.Statistics()
         assert self.real.statagent_compute(tensor, 0, 0, statistics, None, None) == 0
         shape = tuple((ctypes.c_int64 * tensor.ndim).from_address(tensor.shape)) if tensor.ndim else ()
-        return Record(step, *self._identities[handle], _DTYPE_NAMES[tensor.dtype], shape, statistics.l2, statistics.hash)
+        place = _placement(tensor)
+        return Record(step, *self._identities[handle], _DTYPE_NAMES[tensor.dtype], shape, statistics.l2, statistics.hash, place)
 
     def statagent_log_scalar(self, agent: Any, name: bytes, value: float, micro_batch: int) -> int:
         code = int(self.real.statagent_log_scalar(agent, name, value, micro_batch))
@@ -170,6 +173,25 @@ class Recording:
         found = [r for r in found if all(getattr(r, field) == value for field, value in fields.items())]
         assert len(found) == 1, f"{name} {kind} {fields}: {found or sorted({(r.name, r.kind) for r in self.records})}"
         return found[0]
+
+
+def _placement(tensor: Any) -> Placement | None:
+    """What the tensor's structure points to."""
+    if not tensor.placement:
+        return None
+    found = _library.Placement.from_address(tensor.placement)
+    dims = found.ndim
+
+    def numbers(address: int, count: int) -> tuple[int, ...]:
+        return tuple((ctypes.c_int64 * count).from_address(address)) if count else ()
+
+    flat = numbers(found.boxes, 2 * dims * found.box_count)
+    sides = [flat[at : at + dims] for at in range(0, len(flat), dims)] if dims else []
+    ranges = numbers(found.ranges, 2 * found.range_count)
+    return Placement(
+        numbers(found.global_shape, dims), boxes=tuple(zip(sides[::2], sides[1::2])), ranges=tuple(zip(ranges[::2], ranges[1::2])),
+        partial=bool(found.partial), piece=found.piece, pieces=found.pieces,
+    )  # fmt: skip
 
 
 def environment(**extra: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ BUGS = (
     "dropout_seed",
     "divided_twice",
     "tied_on_one_stage",
+    "samples_swapped",
 )
 
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # this rank's inputs and targets -> loss, with the gradients made
@@ -35,6 +37,8 @@ class Job:
     parameters: list[nn.Parameter]
     step: Step
     layouts: dict[str, Any] | None = None  # for watch
+    optimizer: Any = None  # if the layout brings its own
+    update: Callable[[], Any] | None = None  # what makes its update, if not its step()
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,14 @@ class Layout:
     data: int = 1
     micro_batches: int = 1
     bug: str | None = None  # one of BUGS
+    name: str = ""
 
     def part_of(self, batch: torch.Tensor, rank: int) -> torch.Tensor:
         """The sequences of a rank, in the order in which a DistributedSampler deals them."""
-        return batch[rank * self.data // self.ranks :: self.data]
+        number = rank * self.data // self.ranks
+        if self.bug == "samples_swapped":
+            number = {1: 2, 2: 1}.get(number, number)
+        return batch[number :: self.data]
 
 
 def _accumulate(model: nn.Module, micro_batches: int) -> Step:
@@ -89,26 +97,79 @@ def _divide(model: nn.Module) -> None:
             parameter.grad /= distributed.get_world_size()
 
 
+def ddp_in_order(model: Gpt, size: Size, layout: Layout) -> Job:
+    """The user says which samples are where; the table of positions has none."""
+    import statagent
+
+    job = ddp(model, size, layout)
+    job.layouts = {"positions": statagent.batch(None), "*": statagent.batch()}
+    return job
+
+
 def zero1(model: Gpt, size: Size, layout: Layout) -> Job:
     return ddp(model, size, layout)  # the optimizer is what is cut: train.py
 
 
+def deepspeed_zero(model: Gpt, size: Size, layout: Layout) -> Job:
+    """Of the stage that is the last letter of the layout's name."""
+    import deepspeed
+
+    stage = int(layout.name[-1])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, foreach=False)
+    config = {
+        "train_micro_batch_size_per_gpu": size.batch // layout.data, "zero_allow_untested_optimizer": True, "gradient_clipping": 0.0,
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+    }  # fmt: skip
+    engine: Any
+    engine, wrapper, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = loss_of(engine(inputs), targets)
+        engine.backward(loss)
+        return loss.detach()
+
+    return Job(engine, [], step, optimizer=wrapper, update=engine.step)
+
+
 def fsdp1(model: Gpt, size: Size, layout: Layout) -> Job:
+    return _fsdp1(model, layout, use_orig_params=True)
+
+
+def fsdp1_flat(model: Gpt, size: Size, layout: Layout) -> Job:
+    return _fsdp1(model, layout, use_orig_params=False)
+
+
+def fsdp1_hybrid(model: Gpt, size: Size, layout: Layout) -> Job:
+    """Shards over two ranks, and replicas of them on the two others."""
+    from torch.distributed.fsdp import ShardingStrategy
+
+    mesh = init_device_mesh("cpu", (2, layout.ranks // 2), mesh_dim_names=("replicas", "shards"))
+    return _fsdp1(model, layout, use_orig_params=True, sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh=mesh)
+
+
+def _fsdp1(model: Gpt, layout: Layout, **options: Any) -> Job:
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     from .model import Block
 
     wrapped = FullyShardedDataParallel(
-        model, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu"), use_orig_params=True
+        model, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu"), **options
     )
     return Job(wrapped, list(wrapped.parameters()), _accumulate(wrapped, layout.micro_batches))
 
 
 def fsdp2(model: Gpt, size: Size, layout: Layout) -> Job:
+    return _fsdp2(model, layout, init_device_mesh("cpu", (layout.ranks,), mesh_dim_names=("dp",)))
+
+
+def fsdp2_hybrid(model: Gpt, size: Size, layout: Layout) -> Job:
+    return _fsdp2(model, layout, init_device_mesh("cpu", (2, layout.ranks // 2), mesh_dim_names=("replicas", "shards")))
+
+
+def _fsdp2(model: Gpt, layout: Layout, mesh: DeviceMesh) -> Job:
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (layout.ranks,), mesh_dim_names=("dp",))
     for block in model.blocks.values():
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -273,9 +334,14 @@ LAYOUTS: dict[str, Layout] = {
     "accumulate": Layout(plain, micro_batches=2),
     "ddp2": Layout(ddp, ranks=2, data=2),
     "ddp4": Layout(ddp, ranks=4, data=4),
+    "ddp2_order": Layout(ddp_in_order, ranks=2, data=2),
+    "ddp4_order": Layout(ddp_in_order, ranks=4, data=4),
     "zero1": Layout(zero1, ranks=2, data=2),
     "fsdp1": Layout(fsdp1, ranks=2, data=2),
+    "fsdp1_flat": Layout(fsdp1_flat, ranks=2, data=2),
+    "fsdp1_hybrid": Layout(fsdp1_hybrid, ranks=4, data=4),
     "fsdp2": Layout(fsdp2, ranks=2, data=2),
+    "fsdp2_hybrid": Layout(fsdp2_hybrid, ranks=4, data=4),
     "tp2": Layout(tensor_parallel, ranks=2),
     "tp2_sp": Layout(sequence_parallel, ranks=2),
     "dp2_tp2": Layout(data_and_tensor, ranks=4, data=2),
@@ -283,3 +349,5 @@ LAYOUTS: dict[str, Layout] = {
     "megatron2_sp": Layout(megatron_sequence, ranks=2),
     "pp2": Layout(pipeline, ranks=2, micro_batches=4),
 }
+if importlib.util.find_spec("deepspeed") is not None:  # scripts/setup.sh does not install it
+    LAYOUTS |= {f"deepspeed{stage}": Layout(deepspeed_zero, ranks=2, data=2, name=f"deepspeed{stage}") for stage in (1, 2, 3)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -42,7 +43,7 @@ def record(collector: Collector, wanted: list[dict[str, Any]], folder: Path, tim
             if ranks == 1
             else torchrun(ranks, "-m", "layouts.train", str(path))
         )
-        env = collector.environment()
-        env["PYTHONPATH"] += f":{here}"
+        env = collector.environment(DS_ACCELERATOR="cpu")
+        env["PYTHONPATH"] = ":".join(filter(None, (env["PYTHONPATH"], str(here), os.environ.get("PYTHONPATH", ""))))
         done = run_command(command, env=env, timeout=timeout)
         assert done.code == 0, f"training {[job['run'] for job in several]} exited with {done.code}:\n{done.out}\n{done.err}"

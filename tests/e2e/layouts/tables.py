@@ -87,6 +87,10 @@ BUGS = [
         "tied_on_one_stage", "pp2", (("weight_grad", "tokens.weight"), ("weight_grad", "head.weight")), size=(("tied", True),),
         text="the first and the last stage share a table and do not sum its gradients",
     ),
+    Bug(
+        "samples_swapped", "ddp4_order", (("batch", "x"),),
+        text="two ranks have each other's samples: without `batch()`, nothing differs",
+    ),
 ]  # fmt: skip
 
 

@@ -31,7 +31,8 @@ def train(name: str, run: str | None, steps: int, size: Size, bug: str | None = 
     layout = replace(LAYOUTS[name], bug=bug)
     rank = distributed.get_rank() if distributed.is_initialized() else 0
     job = layout.cut(build(size), size, layout)
-    optimizer = optimizer_of(job, name)
+    optimizer = job.optimizer or optimizer_of(job, name)
+    update = job.update or optimizer.step
     if run is not None:
         statagent.init(run=run, if_exists="replace", launch=f"{run}-1")
         extra: dict[str, Any] = {} if job.layouts is None else {"layouts": job.layouts}
@@ -43,7 +44,7 @@ def train(name: str, run: str | None, steps: int, size: Size, bug: str | None = 
         losses.append(float(loss))
         if run is not None and losses[-1] == losses[-1]:
             statagent.log_scalar("loss", losses[-1])
-        optimizer.step()
+        update()
         optimizer.zero_grad()
     if run is not None:
         statagent.close(timeout=20)

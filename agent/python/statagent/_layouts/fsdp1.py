@@ -1,4 +1,5 @@
-"""Parts of parameters that FullyShardedDataParallel holds: ranges of the flattened parameter, with use_orig_params=True."""
+"""Parts of parameters that FullyShardedDataParallel holds: ranges of the flattened parameter, with use_orig_params=True. Without, see
+slices.flat_parameters."""
 
 from __future__ import annotations
 

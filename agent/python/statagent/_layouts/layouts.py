@@ -1,4 +1,5 @@
-"""Where each recorded tensor of a rank lies in the model's logical tensor: what the user says first, then what torch's own objects know.
+"""Where each recorded tensor of a rank lies in the model's logical tensor: what the user says first, then what the objects of torch,
+Megatron-Core and DeepSpeed know.
 
 What is not known is None; the collector takes tensors of unknown place that are the same bits on all ranks as replicas."""
 
@@ -9,50 +10,67 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from .._native.placement import structure_of
 from .._torch.modules import Named
 from ..errors import InvalidArgumentError
-from . import dtensor
-from .data_parallel import data_parallel, replicates
+from . import dtensor, megatron
+from .data_parallel import Replicas, cuts_sequences, data_parallel, of_group
 from .fsdp1 import FlatShards
 from .placement import Placement, whole
-from .user import Rules
+from .reports import LogEvent, Reports
+from .rules import Rules
+from .samples import Batch
+from .sharded import Shards
 
 _OF_PARAMETERS = frozenset(("weight", "weight_grad", "optimizer_state"))
 _OF_OUTPUTS = frozenset(("output", "grad_output"))
+_OF_INPUTS = frozenset(("input", "grad_input"))
+_GRADIENTS = frozenset(("grad_output", "grad_input", "inspect_grad"))  # of activations
 
 
 class ModelLayouts:
-    """Layouts of one watched model's tensors, asked by name and kind. Threads: any, after construction."""
+    """Layouts of one watched model's tensors, asked by name, kind and path. Threads: any, after construction."""
 
-    def __init__(self, model: Any, modules: Iterable[Named], parameters: Iterable[Named], rules: Rules) -> None:
+    def __init__(
+        self, model: Any, modules: Iterable[Named], parameters: Iterable[Named], rules: Rules, shards: Shards | None = None
+    ) -> None:
         self._rules = rules
         self._modules = {named.name: named.value for named in modules}
         self._parameters = {named.name: named for named in parameters}
-        self._piece = data_parallel(model)
-        self._replicates = replicates(model)
+        self._megatron = megatron.Activations(model) if megatron.has_megatron(model) else None
+        self._piece = data_parallel(model) if self._megatron is None else megatron.data_parallel()
+        self._replicas = Replicas(model)
         self._flat = FlatShards(model)
+        self._shards = shards
+        self._samples: int | None = None  # of the micro-batch on this rank, as its first input shows
+        self._first_input = ""
+        # Whether ranks hold parts of the same samples, so that a plain activation may be a part: parameters are cut over other ranks than
+        # those of the batch, or sequences are cut.
+        sizes = {named.value.device_mesh.size() for named in self._parameters.values() if hasattr(named.value, "device_mesh")}
+        self._cut_by_tensors = cuts_sequences(model) or any(self._piece is not None and n != self._piece[1] for n in sizes)
 
     def names(self) -> Iterable[str]:
         return self._modules.keys() | self._parameters.keys()
 
-    def place(self, name: str, kind: str, tensor: Any) -> Placement | None:
+    def place(self, name: str, kind: str, path: str, tensor: Any) -> Placement | None:
         """None: not known. Raises InvalidArgumentError if the user's layout does not fit the tensor."""
-        shape = tuple(_local(tensor).shape)
+        shape = tuple(getattr(tensor, "_local_tensor", tensor).shape)
         if kind in _OF_PARAMETERS:
             return self._of_parameter(name, shape, tensor)
         if kind == "buffer":
             rule = self._rules.find(name)
             return None if rule is None else rule.place(shape)
-        placed = self._of_activation(name, kind, shape, tensor)
-        if self._piece is None or self._piece[1] == 1:
-            return placed
-        # The rest of the batch is on other ranks, in an order that is not known.
-        if placed is None and not self._is_cut_by_tensors():
-            placed = whole(shape)
-        return None if placed is None else replace(placed, piece=self._piece[0], pieces=self._piece[1])
+        return self._among_samples(name, kind, path, shape, self._of_activation(name, kind, path, shape, tensor))
+
+    # --- parameters
 
     def _of_parameter(self, name: str, shape: tuple[int, ...], tensor: Any) -> Placement | None:
+        part = None if self._shards is None else self._shards.of_name(name)
+        if part is not None and shape == (part.stop - part.start,) and shape != part.shape:
+            return part.place(self._uncut(name, part.shape, self._parameters[name].value))
+        return self._uncut(name, shape, tensor)
+
+    def _uncut(self, name: str, shape: tuple[int, ...], tensor: Any) -> Placement | None:
+        """Of a parameter that no optimizer cuts, or before it does."""
         rule = self._rules.find(name)
         if rule is not None:
             return rule.place(shape)
@@ -64,28 +82,79 @@ class ModelLayouts:
         if hasattr(named.value, "device_mesh"):  # an update computed from its local parts
             mine = dtensor.placement_of(named.value)
             return mine if mine is not None and mine.boxes[0][1] == shape else None
-        return self._flat.place(named.value, shape) or (whole(shape) if self._replicates else None)
+        if self._megatron is not None:
+            return self._megatron.parameter(named.value, named.owner, shape)
+        part = None if self._shards is None else self._shards.of_name(name)
+        if self._replicas.has(named.value) or (part is not None and shape == part.shape):
+            return whole(shape)
+        return self._flat.place(named.value, shape)
 
-    def _of_activation(self, name: str, kind: str, shape: tuple[int, ...], tensor: Any) -> Placement | None:
+    # --- activations
+
+    def _of_activation(self, name: str, kind: str, path: str, shape: tuple[int, ...], tensor: Any) -> Placement | None:
         rule = self._rules.find(name) if kind in _OF_OUTPUTS else None
         if rule is not None:
             return rule.place(shape)
         if hasattr(tensor, "device_mesh"):
             return dtensor.placement_of(tensor)
+        if kind == "batch" and self._megatron is not None:
+            return self._megatron.batch(shape)
         module = self._modules.get(name)
-        if module is None or kind not in _OF_OUTPUTS:
+        if module is None or (kind in _OF_INPUTS and path != "0"):
             return None
-        style = dtensor.output_layout(module)
-        return None if style is None else dtensor.placement_under(*style, shape, _features(module))
+        if kind in _OF_OUTPUTS:
+            if self._megatron is not None:
+                return self._megatron.output(module, shape)
+            style = dtensor.output_layout(module)
+            return None if style is None else dtensor.placement_under(*style, shape, _features(module))
+        if kind not in _OF_INPUTS:
+            return None
+        if self._megatron is not None:
+            return self._megatron.input(module, shape)
+        style = dtensor.input_layout(module)
+        return None if style is None else dtensor.placement_under(*style, shape, None)
 
-    def _is_cut_by_tensors(self) -> bool:
-        """Whether a part of the model is cut over other ranks than those of the batch, so that a plain activation may be a part."""
-        sizes = {p.value.device_mesh.size() for p in self._parameters.values() if hasattr(p.value, "device_mesh")}
-        return any(self._piece is not None and size != self._piece[1] for size in sizes)
+    def _among_samples(
+        self, name: str, kind: str, path: str, shape: tuple[int, ...], placed: Placement | None
+    ) -> Placement | None:
+        """The place in the global batch of an activation whose place in this rank's part of the batch is `placed`."""
+        rule = self._rules.batch(name)
+        ranks = self._ranks_of_batch(rule)
+        if ranks is None or ranks[1] == 1:
+            return placed
+        if placed is None and self._megatron is None and not self._cut_by_tensors and (self._piece or ranks == all_ranks()):
+            placed = whole(shape)  # all of what there is of these samples
+        if placed is None or (rule is not None and rule.dim is None and kind not in _GRADIENTS):
+            return placed
+        if self._megatron is not None and kind == "output" and len(shape) == 1:
+            return placed  # a bias beside the output
+        if rule is not None and kind == "batch":
+            self._count_samples(name + path, rule, shape)
+        # Gradients depend on how each rank's loss is averaged, so those of other numbers of ranks never add up.
+        if rule is not None and kind not in _GRADIENTS and self._samples is not None:
+            found = rule.place(placed, ranks, self._samples)
+            if found is not None:
+                return found
+        return replace(placed, piece=ranks[0], pieces=ranks[1])
+
+    def _ranks_of_batch(self, rule: Batch | None) -> tuple[int, int] | None:
+        """This rank's number among those that have a part of the batch each, and how many they are. None: not known."""
+        if rule is None or rule.dim is None:
+            return self._piece
+        return rule.ranks or self._piece or all_ranks()
+
+    def _count_samples(self, name: str, rule: Batch, shape: tuple[int, ...]) -> None:
+        count = rule.count(shape)
+        if count is not None and self._first_input in ("", name):
+            self._first_input, self._samples = name, count
 
 
-def _local(tensor: Any) -> Any:
-    return getattr(tensor, "_local_tensor", tensor)
+def all_ranks() -> tuple[int, int] | None:
+    """This process's number among all ranks, and how many there are. None: it is alone."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return of_group(distributed.group.WORLD)
 
 
 def _features(module: Any) -> int | None:
@@ -97,46 +166,53 @@ def _features(module: Any) -> int | None:
 
 
 class Layouts:
-    """Layouts of all watched models of an agent. `address` never raises."""
+    """Layouts of all watched models of an agent. `place` never raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_event: LogEvent) -> None:
         self._models: dict[int, ModelLayouts] = {}
         self._by_name: dict[str, ModelLayouts] = {}
-        self.refusals: list[str] = []
+        self._reports = Reports(log_event)
+        self.changes = 0  # how often models were added and removed
 
     def add(self, key: int, model: ModelLayouts) -> None:
         self._models[key] = model
+        self.changes += 1
         self._by_name.update(dict.fromkeys(model.names(), model))
 
     def remove(self, key: int) -> None:
         gone = self._models.pop(key, None)
+        self.changes += 1
         self._by_name = {name: model for name, model in self._by_name.items() if model is not gone}
 
-    def address(self, name: str, kind: str, tensor: Any) -> int | None:
-        """Of the C structure statagent_placement; None: not known, or not the layout that the user said."""
+    def end_step(self) -> None:
+        """Reports layouts of the user that did not fit in this step, and what was not known for the first time."""
+        self._reports.end_step()
+
+    def place(self, name: str, kind: str, path: str, tensor: Any) -> Placement | None:
+        """None: not known, or not the layout that the user said."""
         model = self._by_name.get(name)
         if model is None and kind == "batch" and len(self._models) == 1:
             model = next(iter(self._models.values()))
-        if model is None:
-            return None
         try:
-            placement = model.place(name, kind, tensor)
-        except InvalidArgumentError as error:
-            self.refusals.append(str(error))
+            placed = None if model is None else model.place(name, kind, path, tensor)
+        except Exception as error:
+            self._reports.refuse(name, kind, str(error))
             return None
-        return None if placement is None else structure_of(placement)
+        if placed is None:
+            self._reports.unknown(name, kind)
+        return placed
 
 
-def layouts_of(model: Any, modules: list[Named], parameters: list[Named], layouts: Any) -> ModelLayouts | None:
+def layouts_of(
+    model: Any, modules: list[Named], parameters: list[Named], layouts: Any, shards: Shards | None = None
+) -> ModelLayouts | None:
     """None for a process without others: each tensor is whole. Raises InvalidArgumentError."""
     rules = Rules(layouts)
-    found = ModelLayouts(model, modules, parameters, rules)
+    found = ModelLayouts(model, modules, parameters, rules, shards)
     unused = rules.unused(list(found.names()))
     if unused:
         raise InvalidArgumentError(
             f"watch: the pattern {unused[0]!r} of layouts matches nothing; expected one that matches some of: "
             + ", ".join(sorted(found.names())[:12])
         )
-    distributed = sys.modules.get("torch.distributed")
-    alone = distributed is None or not distributed.is_available() or not distributed.is_initialized()
-    return None if alone and not layouts else found
+    return None if all_ranks() is None and not layouts else found

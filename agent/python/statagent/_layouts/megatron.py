@@ -12,7 +12,8 @@ from .placement import Placement, whole
 
 _COLUMN = frozenset(("ColumnParallelLinear", "TEColumnParallelLinear", "TELayerNormColumnParallelLinear"))
 _ROW = frozenset(("RowParallelLinear", "TERowParallelLinear"))
-_SEQUENCE_FIRST = frozenset(("TransformerLayer", "SelfAttention", "CrossAttention", "MLP", "LanguageModelEmbedding"))
+_CORE = frozenset(("DotProductAttention", "TEDotProductAttention"))
+_SEQUENCE_FIRST = frozenset(("TransformerBlock", "TransformerLayer", "SelfAttention", "CrossAttention", "MLP"))
 
 Cut = tuple[int, tuple[Span, ...]]
 
@@ -57,6 +58,10 @@ def has_megatron(model: Any) -> bool:
     return state() is not None and any(_is_megatron(module) for module in model.modules())
 
 
+def _is_a(name: str, module: Any) -> bool:
+    return any(base.__name__ == name for base in type(module).__mro__)
+
+
 def _is_megatron(module: Any) -> bool:
     return any(base.__module__.startswith("megatron.") for base in type(module).__mro__)
 
@@ -64,8 +69,9 @@ def _is_megatron(module: Any) -> bool:
 # --- parameters
 
 
-def of_parameter(parameter: Any, owner: Any, shape: tuple[int, ...]) -> Placement | None:
-    """Of a parameter, its gradient or its optimizer's state, of this shape. `owner`: the module that has it. None: not known."""
+def of_parameter(parameter: Any, owner: Any, shape: tuple[int, ...], blocks: int = 1) -> Placement | None:
+    """Of a parameter, its gradient or its optimizer's state, of this shape. `owner`: the module that has it. `blocks`: at least so many are
+    cut each, if any. None: not known."""
     groups = state()
     if groups is None or shape != tuple(parameter.shape) or hasattr(parameter, "device_mesh"):
         return None
@@ -73,7 +79,7 @@ def of_parameter(parameter: Any, owner: Any, shape: tuple[int, ...]) -> Placemen
         return None  # other ranks have other experts under the same name
     if not getattr(parameter, "tensor_model_parallel", False):
         return whole(shape)
-    dim, blocks = getattr(parameter, "partition_dim", -1), getattr(parameter, "partition_stride", 1)
+    dim, blocks = getattr(parameter, "partition_dim", -1), max(blocks, getattr(parameter, "partition_stride", 1))
     part, parts = _tensor_ranks(groups, owner, parameter)
     if parts == 1:
         return whole(shape)
@@ -96,8 +102,19 @@ def _holds_several_experts(module: Any) -> bool:
     return getattr(module, "num_local_experts", getattr(module, "num_gemms", 1)) != 1 and not hasattr(module, "local_experts")
 
 
+def _sizes(groups: Any) -> tuple[int, ...]:
+    """Of the groups that cut activations."""
+    return (
+        int(groups.get_tensor_model_parallel_world_size()), int(groups.get_context_parallel_world_size()), _expert_ranks(groups),
+    )  # fmt: skip
+
+
 def _expert_ranks(groups: Any) -> int:
     return int(groups.get_expert_model_parallel_world_size())
+
+
+def _expert_rank(groups: Any) -> int:
+    return int(groups.get_expert_model_parallel_rank())
 
 
 # --- activations
@@ -108,22 +125,39 @@ class Activations:
 
     def __init__(self, model: Any) -> None:
         self._unknown: set[int] = set()  # modules whose rows are the tokens of an expert
+        self._gated: set[int] = set()  # modules whose features are those of a gate and those of an input, each of which is cut
+        self._positions: set[int] = set()  # embeddings (batch, sequence, features)
+        self._embedding: Any = None
         for module in model.modules():
             if getattr(module, "is_expert", False) or hasattr(module, "num_local_experts"):
                 self._unknown.update(id(each) for each in module.modules())
+            if getattr(getattr(module, "config", None), "gated_linear_unit", False) and hasattr(module, "linear_fc1"):
+                self._gated.add(id(module.linear_fc1))
+            if _is_a("LanguageModelEmbedding", module):
+                self._embedding = module
+                self._positions.update(id(getattr(module, key, None)) for key in ("position_embeddings", "tokentype_embeddings"))
         self._parallel_sequence = any(
             bool(getattr(getattr(module, "config", None), "sequence_parallel", False)) for module in model.modules()
         )
+
+    def parameter(self, parameter: Any, owner: Any, shape: tuple[int, ...]) -> Placement | None:
+        """As of_parameter, for a module of this model."""
+        return of_parameter(parameter, owner, shape, self._blocks(owner))
+
+    def _blocks(self, module: Any) -> int:
+        """Of its features. Linears of gated layers that do not have a stride of 2 hold their parts of the gate and of the input, too."""
+        return max(2 if id(module) in self._gated else 1, getattr(getattr(module, "weight", None), "partition_stride", 1))
 
     def output(self, module: Any, shape: tuple[int, ...]) -> Placement | None:
         """None: not known."""
         names = {base.__name__ for base in type(module).__mro__}
         groups = state()
-        if groups is None or id(module) in self._unknown:
-            return None
-        bias = getattr(module, "bias", None)
-        if len(shape) == 1 and bias is not None and tuple(bias.shape) == shape and names & (_COLUMN | _ROW):
-            return of_parameter(bias, module, shape)  # returned beside the output, to be added later
+        if groups is None or id(module) in self._unknown or not getattr(module, "post_process", True):
+            return None  # a stage of a pipeline, whose last one has what the whole model returns
+        if all(size == 1 for size in _sizes(groups)):
+            return whole(shape)
+        if len(shape) == 1:
+            return self._bias(names, module, shape)
         if names & _COLUMN:
             return self._column(groups, module, shape)
         if "VocabParallelEmbedding" in names:
@@ -131,11 +165,32 @@ class Activations:
             return self._place(groups, module, shape, 0 if first else 1, bool(first))
         if names & _ROW:
             return self._place(groups, module, shape, 0, bool(getattr(module, "sequence_parallel", False)))
+        if id(module) in self._positions and len(shape) == 3:
+            return self._place(groups, module, shape, 1, False)
+        if self._embedding is not None and module in (self._embedding, getattr(self._embedding, "embedding_dropout", None)):
+            scattered = self._parallel_sequence and getattr(self._embedding, "scatter_to_sequence_parallel", True)
+            return self._place(groups, module, shape, 0, scattered)
         if names & _SEQUENCE_FIRST and _is_megatron(module):
             return self._place(groups, module, shape, 0, self._parallel_sequence)
+        if names & _CORE and len(shape) == 3:
+            return self._place(groups, module, shape, 0, False, features=1)
         if self._is_norm(names, module) and len(shape) == 3:
             return self._place(groups, module, shape, 0, self._parallel_sequence)
-        return None
+        return self._of_model(groups, module, shape) if "GPTModel" in names else None
+
+    def _bias(self, names: set[str], module: Any, shape: tuple[int, ...]) -> Placement | None:
+        """Returned beside the output, to be added later."""
+        last = next((getattr(module, key) for key in ("linear_proj", "linear_fc2") if hasattr(module, key)), module)
+        bias = getattr(last, "bias", None)
+        if bias is None or tuple(bias.shape) != shape or not names & (_COLUMN | _ROW | _SEQUENCE_FIRST):
+            return None
+        return self.parameter(bias, last, shape)
+
+    def _of_model(self, groups: Any, module: Any, shape: tuple[int, ...]) -> Placement | None:
+        """Losses (batch, sequence) or logits (batch, sequence, vocabulary)."""
+        if len(shape) == 3:
+            return self._place(groups, module, shape, 1, False, features=1 if getattr(module, "parallel_output", True) else 0)
+        return self.batch(shape) if len(shape) == 2 else None
 
     def input(self, module: Any, shape: tuple[int, ...]) -> Placement | None:
         """Of the first argument. None: not known."""
@@ -163,8 +218,7 @@ class Activations:
     def _column(self, groups: Any, module: Any, shape: tuple[int, ...]) -> Placement | None:
         if getattr(module, "gather_output", False):
             return self._place(groups, module, shape, 0, False)
-        blocks = getattr(getattr(module, "weight", None), "partition_stride", 1)
-        return self._place(groups, module, shape, 0, False, features=blocks)
+        return self._place(groups, module, shape, 0, False, features=self._blocks(module))
 
     def _place(
         self, groups: Any, module: Any, shape: tuple[int, ...], sequence: int, scattered: bool, features: int = 0
@@ -193,20 +247,29 @@ class Activations:
     def _is_norm(self, names: set[str], module: Any) -> bool:
         """A norm whose output goes into layers that are cut as its parameters say."""
         weight = getattr(module, "weight", None)
-        return hasattr(weight, "sequence_parallel") and any(name.endswith("Norm") for name in names)
+        known = hasattr(weight, "sequence_parallel") or not self._parallel_sequence
+        return weight is not None and known and any(name.endswith("Norm") for name in names)
 
 
 # --- names
 
 
-def global_key(parent: Any, key: str, child: Any) -> str:
-    """The key of a child among all ranks' children: pipeline stages and ranks with other experts number theirs from 0 each."""
-    if not key.isdigit() or not _is_megatron(child):
-        return key
-    number = getattr(child, "layer_number", None)
-    if isinstance(number, int) and not isinstance(number, bool) and number > 0:
-        return str(number - 1)
-    return key
+def keys(model: Any) -> dict[int, str]:
+    """By id of a module, its key among all ranks' modules, where its parent has another: pipeline stages and ranks with other experts number
+    theirs from 0 each."""
+    found: dict[int, str] = {}
+    for module in model.modules():
+        if not _is_megatron(module):
+            continue
+        for container in module.children():
+            for key, child in container._modules.items():
+                number = getattr(child, "layer_number", None)
+                if child is not None and key.isdigit() and _is_megatron(child) and type(number) is int and number > 0:
+                    found[id(child)] = str(number - 1)
+        first = first_expert(module)
+        for key, child in module.local_experts._modules.items() if first else ():
+            found[id(child)] = str(first + int(key))
+    return found
 
 
 def first_expert(module: Any) -> int:
@@ -215,4 +278,4 @@ def first_expert(module: Any) -> int:
     count = getattr(module, "num_local_experts", 0)
     if groups is None or not hasattr(module, "local_experts") or not _is_megatron(module):
         return 0
-    return int(groups.get_expert_model_parallel_rank()) * int(count)
+    return _expert_rank(groups) * int(count)

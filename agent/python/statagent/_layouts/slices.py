@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .._torch.modules import Named
 from .cuts import part_of
 from .placement import Placement, whole
 
@@ -95,22 +96,47 @@ def megatron(optimizer: Any) -> Slices:
     return found
 
 
-def flat_parameters(model: Any) -> Slices:
+def flat_parameters(model: Any, prefix: str = "") -> Slices:
     """Of FullyShardedDataParallel with use_orig_params=False, whose optimizer updates flat parameters. The slices' parameters are the names
-    of the originals within `model`, without the wrappers' parts."""
+    of the originals within `model`, after `prefix` and without the wrappers' parts; empty slices are those of other ranks."""
     found: Slices = {}
     for path, module in model.named_modules():
-        flat = getattr(getattr(module, "_handle", None), "flat_param", None)
-        if flat is None or getattr(flat, "_params", None) is not None or not hasattr(flat, "_shard_param_infos"):
+        flat = flat_of(module)
+        if flat is None:
             continue
         slices = found[id(flat)] = []
         for name, shape, here in zip(flat._fqns, flat._shapes, flat._shard_param_infos):
-            if here.in_shard:
-                full = plain_name(f"{path}.{name}")
-                slices.append(
-                    Slice(full, tuple(shape), here.offset_in_shard, here.intra_param_start_idx, here.intra_param_end_idx + 1)
-                )
+            span = (here.intra_param_start_idx, here.intra_param_end_idx + 1) if here.in_shard else (0, 0)
+            at = here.offset_in_shard if here.in_shard else 0
+            slices.append(Slice(plain_name(f"{prefix}.{path}.{name}"), tuple(shape), at, *span))
     return found
+
+
+def flat_of(module: Any) -> Any | None:
+    """The flat parameter of a FullyShardedDataParallel with use_orig_params=False. None: the module is not one, or has no parameters."""
+    flat = getattr(getattr(module, "_handle", None), "flat_param", None)
+    if flat is None or getattr(flat, "_params", None) is not None or not hasattr(flat, "_shard_param_infos"):
+        return None
+    return flat
+
+
+def name_originals(model: Any, modules: list[Named], parameters: list[Named], prefix: str = "") -> list[Named]:
+    """The model's parameters, with the originals in place of the flat parameters that contain them; `value` is then the flat parameter."""
+    found: dict[int, tuple[Any, list[str]]] = {}
+    for path, module in model.named_modules():
+        flat = flat_of(module)
+        if flat is not None:
+            found[id(flat)] = flat, [plain_name(f"{prefix}.{path}.{name}") for name in flat._fqns]
+    if not found:
+        return parameters
+    places = {named.name: number for number, named in enumerate(modules)}
+    originals = [named for named in parameters if id(named.value) not in found]
+    for flat, names in found.values():
+        for name in names:
+            parent = name.rpartition(".")[0] or modules[0].name
+            depth = modules[places[parent]].depth + 1 if parent in places else -1
+            originals.append(Named(name, flat, parent, "Parameter", depth))
+    return sorted(originals, key=lambda named: places.get(named.parent, len(places)))
 
 
 _WRAPPERS = frozenset(("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"))

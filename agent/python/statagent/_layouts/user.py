@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from ..errors import InvalidArgumentError
@@ -61,20 +59,21 @@ def shard(dim: int, group: Any = None, global_size: int | None = None) -> Sharde
         raise InvalidArgumentError(f"shard: dim is {dim!r} and global_size {global_size!r}; expected whole numbers") from None
     if total is not None and total < 0:
         raise InvalidArgumentError(f"shard: global_size is {total}; expected a number from 0")
-    rank, size = _position("shard", group)
+    rank, size = position("shard", group)
     return Sharded(at, rank, size, total)
 
 
 def replicate(group: Any = None) -> Replicated:
     """A layout for `watch(layouts=...)`: every rank of the group holds the same. Where they differ, `statctl ranks` and `diff` say so.
     Raises InvalidArgumentError."""
-    _position("replicate", group)
+    if not (hasattr(group, "get_local_rank") and hasattr(group, "ndim")):  # over a mesh of any dimensions
+        position("replicate", group)
     return Replicated()
 
 
-def _position(what: str, group: Any) -> tuple[int, int]:
+def position(what: str, group: Any) -> tuple[int, int]:
     """This rank's number in the group, and the group's size."""
-    if isinstance(group, tuple) and len(group) == 2 and all(isinstance(n, int) for n in group):
+    if isinstance(group, tuple) and len(group) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in group):
         rank, size = group
     elif hasattr(group, "get_local_rank") and hasattr(group, "ndim"):
         if group.ndim != 1:
@@ -94,26 +93,3 @@ def _position(what: str, group: Any) -> tuple[int, int]:
     if not 0 <= rank < size:
         raise InvalidArgumentError(f"{what}: this process is rank {rank} of {size} in the group; expected a member")
     return rank, size
-
-
-class Rules:
-    """The user's layouts by pattern; the first that matches a name wins."""
-
-    def __init__(self, layouts: Mapping[str, Any] | None) -> None:
-        if layouts is not None and not isinstance(layouts, Mapping):
-            raise InvalidArgumentError(
-                f"watch: layouts is a {type(layouts).__name__}; expected {{'*.qkv': statagent.shard(-1, group)}}"
-            )
-        self._rules = list((layouts or {}).items())
-        for pattern, layout in self._rules:
-            if not isinstance(pattern, str) or not isinstance(layout, (Sharded, Replicated)):
-                raise InvalidArgumentError(
-                    f"watch: layouts holds {pattern!r}: {layout!r}; expected a pattern of names and statagent.shard or statagent.replicate"
-                )
-
-    def find(self, name: str) -> Sharded | Replicated | None:
-        return next((layout for pattern, layout in self._rules if fnmatchcase(name, pattern)), None)
-
-    def unused(self, names: list[str]) -> list[str]:
-        """Patterns that match none of the names."""
-        return [pattern for pattern, _ in self._rules if not any(fnmatchcase(name, pattern) for name in names)]

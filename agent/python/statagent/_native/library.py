@@ -103,9 +103,10 @@ class Placement(_Structure):
 
 
 class Tensor(_Structure):
-    __slots__ = ("address", "entries", "held", "stream")
+    __slots__ = ("address", "entries", "held", "placed", "stream")
     address: c_void_p  # of this structure, as an argument of statagent_observe
     entries: Any  # what shape and strides point to
+    placed: Any  # what `placement` points to
     held: bool  # small and on the CPU: functions that read it hold the GIL, see HELD_BYTES_MAX
     stream: int | None  # CUDA stream that computes the tensor
     _fields_ = [
@@ -123,7 +124,7 @@ class Tensor(_Structure):
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
         self.address = c_void_p(ctypes.addressof(self))
-        self.entries, self.held, self.stream = None, False, None
+        self.entries, self.placed, self.held, self.stream = None, None, False, None
 
 
 class Statistics(_Structure):

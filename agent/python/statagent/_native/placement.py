@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from .._layouts import placement as placements
@@ -17,114 +16,103 @@ Box = tuple[Sequence[int], Sequence[int]]  # offset, size
 _EXAMPLE = "such as compute(t[:, 5:9], global_shape=t.shape, offset=(0, 5))"
 
 
-@functools.lru_cache(maxsize=65536)
-def _made(placement: placements.Placement) -> Placement:
+def _make(placement: placements.Placement) -> Placement:
     shape, dims = placement.global_shape, len(placement.global_shape)
-    boxes = [number for box in placement.boxes for side in box for number in side] if dims else []
+    boxes = [number for box in placement.boxes for side in box for number in side]
     ranges = [number for span in placement.ranges for number in span]
+    if len(boxes) != 2 * dims * len(placement.boxes) or len(ranges) != 2 * len(placement.ranges):
+        raise InvalidArgumentError(
+            f"place a shard in the tensor of global shape {shape}: found a box or a range of another number of dimensions; expected "
+            f"an offset and a size of {dims} numbers for each box, a start and a stop for each range"
+        )
     numbers = (ctypes.c_int64 * (dims + len(boxes) + len(ranges) + 1))(*shape, *boxes, *ranges)
     at = ctypes.addressof(numbers)
     made = Placement(
         ndim=dims, global_shape=at, boxes=at + 8 * dims, ranges=at + 8 * (dims + len(boxes)),
-        box_count=len(boxes) // (2 * dims) if dims else 0, range_count=len(ranges) // 2,
+        box_count=len(placement.boxes) if dims else 0, range_count=len(placement.ranges),
         partial=int(placement.partial), piece=placement.piece, pieces=placement.pieces,
     )  # fmt: skip
     made.numbers = numbers
-    _kept.append(made)
     return made
 
 
-_kept: list[Placement] = []  # structures of tensors point to them for as long as the process lives
+_made = functools.lru_cache(maxsize=4096)(_make)
 
 
-def structure_of(placement: placements.Placement) -> int:
-    """The address of its C structure statagent_placement, valid from now on. Made once for equal placements."""
-    return ctypes.addressof(_made(placement))
+def put(structure: Tensor, placement: placements.Placement | None, again: bool = True) -> None:
+    """The tensor of this structure lies there; None: not known. `again`: an equal placement is likely to come again. Raises
+    InvalidArgumentError for a placement that has no C structure; whether it fits the tensor is checked by the library."""
+    structure.placed = None if placement is None else (_made if again else _make)(placement)  # kept alive with the structure
+    structure.placement = None if placement is None else ctypes.addressof(structure.placed)
 
 
-class Place:
-    """What `compute` adds to its result, and to the C structure of the tensor."""
-
-    def __init__(self, keys: dict[str, Any], global_shape: list[int] | None = None) -> None:
-        self.keys = keys
-        self._placement: Placement | None = None
-        if global_shape is None:
-            return
-        boxes = [number for box in keys.get("boxes", []) if global_shape for side in box for number in side]
-        ranges = [number for span in keys.get("flat", []) for number in span]
-        dims = len(global_shape)
-        self._numbers = (ctypes.c_int64 * (dims + len(boxes) + len(ranges) + 1))(*global_shape, *boxes, *ranges)
-        at = ctypes.addressof(self._numbers)
-        self._placement = Placement(
-            ndim=dims, global_shape=at, boxes=at + 8 * dims, ranges=at + 8 * (dims + len(boxes)),
-            box_count=len(boxes) // (2 * dims) if dims else 0, range_count=len(ranges) // 2,
-        )  # fmt: skip
-
-    @contextmanager
-    def of(self, structure: Tensor) -> Iterator[None]:
-        """The tensor's structure has this placement meanwhile."""
-        if self._placement is not None:
-            structure.placement = ctypes.addressof(self._placement)
-        try:
-            yield
-        finally:
-            structure.placement = None
+def placement_of(
+    attempted: str, tensor: Any, global_shape: Any, offset: Any, boxes: Any, flat: Any, partial: bool = False
+) -> placements.Placement | None:
+    """The placement that these arguments of `compute` and `observe` describe; None: they describe none. Raises InvalidArgumentError, which
+    says what was `attempted`."""
+    try:
+        return _placement_of(tensor, global_shape, offset, boxes, flat, bool(partial))
+    except _UnusableError as unusable:
+        raise InvalidArgumentError(f"{attempted}: found {unusable.args[0]}; expected {unusable.args[1]}") from None
 
 
-def placed(tensor: Any, global_shape: Any, offset: Any, boxes: Any, flat: Any) -> Place:
-    """The place that these arguments of `compute` describe. Raises InvalidArgumentError; that it fits the tensor is checked by the
-    library."""
+def _placement_of(
+    tensor: Any, global_shape: Any, offset: Any, boxes: Any, flat: Any, partial: bool
+) -> placements.Placement | None:
     given = [name for name, value in (("offset", offset), ("boxes", boxes), ("flat", flat)) if value is not None]
+    if global_shape is None and given:
+        raise _UnusableError(f"{given[0]} without global_shape", f"the shape of the logical tensor as well, {_EXAMPLE}")
     if global_shape is None:
-        if given:
-            raise _refuse(f"{given[0]} without global_shape", f"the shape of the logical tensor as well, {_EXAMPLE}")
-        return Place({})
+        return placements.Placement(tuple(getattr(tensor, "shape", ())), partial=True) if partial else None
     if len(given) > 1:
-        raise _refuse(" and ".join(given), "one of offset, boxes and flat")
+        raise _UnusableError(" and ".join(given), "one of offset, boxes and flat")
     shape = _numbers("global_shape", global_shape)
-    keys: dict[str, Any] = {"global_shape": shape}
     if flat is not None:
-        keys["flat"] = [tuple(_numbers("a range of flat", span, 2)) for span in _several("flat", flat, "[(0, 0)]")]
-    elif boxes is not None:
-        found = []
-        for box in _several("boxes", boxes, "a box of size 0"):
-            if not isinstance(box, (tuple, list)) or len(box) != 2:
-                raise _refuse(f"a box is {box!r}", "(offset, size)")
-            found.append(tuple(tuple(_numbers(what, side, len(shape))) for what, side in zip(("an offset", "a size"), box)))
-        keys["boxes"] = found
-    else:
-        size = list(getattr(tensor, "shape", ()))
-        at = [0] * len(shape) if offset is None else _numbers("offset", offset, len(shape))
-        if len(size) != len(shape):
-            raise _refuse(
-                f"a tensor of {len(size)} dimensions, global_shape {tuple(shape)}",
-                "as many dimensions; use flat for a flattened shard",
-            )
-        if offset is None and [int(n) for n in size] != shape:
-            raise _refuse(
-                f"a tensor of shape {tuple(size)}, global_shape {tuple(shape)} and no place", f"offset, boxes or flat, {_EXAMPLE}"
-            )
-        keys["boxes"] = [(tuple(at), tuple(int(n) for n in size))]
-    return Place(keys, shape)
+        ranges = [_pair("a range of flat", span) for span in _several("flat", flat, "[(0, 0)]")]
+        return placements.Placement(shape, ranges=tuple(ranges), partial=partial)
+    if boxes is not None:
+        found = [_box(box, len(shape)) for box in _several("boxes", boxes, "a box of size 0")]
+        return placements.Placement(shape, boxes=tuple(found), partial=partial)
+    size = tuple(int(n) for n in getattr(tensor, "shape", ()))
+    at = (0,) * len(shape) if offset is None else _numbers("offset", offset, len(shape))
+    if len(size) != len(shape):
+        raise _UnusableError(
+            f"a tensor of {len(size)} dimensions, global_shape {shape}", "as many dimensions; use flat for a flattened shard"
+        )
+    if offset is None and size != shape:
+        raise _UnusableError(f"a tensor of shape {size}, global_shape {shape} and no place", f"offset, boxes or flat, {_EXAMPLE}")
+    return placements.Placement(shape, boxes=((at, size),), partial=partial)
 
 
-def _refuse(found: str, expected: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"compute statistics of a shard: found {found}; expected {expected}")
+class _UnusableError(Exception):
+    """What was found, what was expected."""
+
+
+def _box(box: Any, dims: int) -> placements.Box:
+    if not isinstance(box, (tuple, list)) or len(box) != 2:
+        raise _UnusableError(f"a box is {box!r}", "(offset, size)")
+    return _numbers("an offset", box[0], dims), _numbers("a size", box[1], dims)
+
+
+def _pair(name: str, span: Any) -> tuple[int, int]:
+    start, stop = _numbers(name, span, 2)
+    return start, stop
 
 
 def _several(name: str, values: Any, none: str) -> list[Any]:
     if not isinstance(values, (tuple, list)) or not values:
-        raise _refuse(f"{name}={values!r}", f"a list of at least one; for an empty shard {none}")
+        raise _UnusableError(f"{name}={values!r}", f"a list of at least one; for an empty shard {none}")
     return list(values)
 
 
-def _numbers(name: str, values: Any, count: int | None = None) -> list[int]:
+def _numbers(name: str, values: Any, count: int | None = None) -> tuple[int, ...]:
     try:
-        numbers = [operator.index(value) for value in values]
+        numbers = tuple(operator.index(value) for value in values)
     except TypeError:
-        raise _refuse(f"{name}={values!r}", "whole numbers") from None
+        raise _UnusableError(f"{name}={values!r}", "whole numbers") from None
     if count is not None and len(numbers) != count:
-        raise _refuse(f"{name} of {len(numbers)} numbers, {tuple(numbers)}", f"{count}")
+        raise _UnusableError(f"{name} of {len(numbers)} numbers, {numbers}", f"{count}")
     if any(not -(2**63) <= number < 2**63 for number in numbers):
-        raise _refuse(f"{name}={values!r}", "numbers of 64 bits")
+        raise _UnusableError(f"{name}={values!r}", "numbers of 64 bits")
     return numbers

@@ -101,7 +101,8 @@ def borrow(value: Any) -> Borrowed:
 def give_back(borrowed: Borrowed) -> None:
     """Returns the structure, for the next tensor of the same layout. Not needed after a failure."""
     if borrowed[1] is not None:
-        borrowed[0].placement = None
+        if borrowed[0].placed is not None:
+            borrowed[0].placement = borrowed[0].placed = None
         _idle[borrowed[1]] = borrowed[0]
 
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p
 from typing import Any, TypeVar
 
-from .._layouts.layouts import Layouts
+from .._layouts.placement import Placement
 from .._native.arguments import milliseconds, number_of, whole_number
 from .._native.library import last_error
+from .._native.placement import placement_of, put
 from .._native.session import Session
 from .._native.tensors import Place, borrow, give_back
 from .._torch.autograd import GradientHook, in_backward
@@ -21,6 +22,7 @@ from . import failures, process
 from .deferred import Deferred, on_gpu
 from .known_tensors import KnownTensors
 from .log import warn, warn_once
+from .placing import Placing
 from .refusals import Refusals
 from .thinning import Meter, Thinning, outside_of
 
@@ -55,7 +57,7 @@ class Agent:
         self.meter: Meter | None = None  # hooks add their time to it, if an overhead budget is set
         self._thinning: Thinning | None = None
         self._handles: dict[tuple[Any, ...], int] = {}
-        self._identities: dict[int, tuple[str, str]] = {}  # handle -> name and kind, for messages
+        self._identities: dict[int, tuple[str, str, str]] = {}  # handle -> name, kind and path
         self._calls: dict[tuple[Any, ...], int] = {}  # next call index in this step
         self._step_listeners: list[Callable[[], None]] = []
         self._ending_listeners: list[Callable[[], None]] = []
@@ -79,7 +81,7 @@ class Agent:
         self.updates_replayed = False  # a watched optimizer's update is part of a CUDA graph
         self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
         self.watches: list[Any] = []  # removed by close
-        self.layouts: Layouts | None = None  # of the watched models' tensors; None: this process is the only one
+        self.placing: Placing | None = None  # where the watched models' tensors lie; None: this process is the only one
         self.settings: dict[str, str] = {}  # the run's configuration as sent
         self.recordings: dict[str, dict[str, str]] = {}  # name of each watch -> what it records, as settings
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
@@ -108,15 +110,17 @@ class Agent:
         if handle is None:
             assert self.session is not None
             handle = self.session.intern(name, kind, path, micro_batch, call, mode, parent, class_name, depth)
-            self._handles[key] = handle
+            self._handles[key], self._identities[handle] = handle, (name, kind, path)
         return handle
 
-    def observe_handle(self, handle: int, tensor: Any) -> None:
-        """Records the tensor's statistics under an interned identity. Never raises."""
+    def observe_handle(self, handle: int, tensor: Any, placement: Placement | None = None) -> None:
+        """Records the tensor's statistics under an interned identity. `placement` overrides what is known. Never raises."""
         try:
             borrowed = borrow(tensor)
-            if self.layouts is not None:
-                self._place(handle, borrowed[0], tensor)
+            if placement is not None:
+                put(borrowed[0], placement, again=False)
+            elif self.placing is not None:
+                self.placing.put(borrowed[0], handle, self._identities[handle], tensor)
             code = self._observe_structure(handle, borrowed[0])
             give_back(borrowed)
             if code:
@@ -136,8 +140,8 @@ class Agent:
             structure = place.borrow(tensor)
             if structure is None:
                 borrowed = borrow(tensor)
-                if self.layouts is not None:
-                    self._place(handle, borrowed[0], tensor)
+                if self.placing is not None:
+                    self.placing.put(borrowed[0], handle, self._identities[handle], tensor)
                 code = self._observe_structure(handle, borrowed[0])
                 place.learn(tensor, borrowed)
             else:
@@ -151,13 +155,6 @@ class Agent:
         except Exception as error:
             self._refuse_handle(handle, str(error))
 
-    def _place(self, handle: int, structure: Any, tensor: Any) -> None:
-        """Says where the tensor lies in a logical tensor."""
-        assert self.layouts is not None
-        structure.placement = self.layouts.address(*self._identity(handle), tensor)
-        while self.layouts.refusals:
-            self.report_not_recorded(*self._identity(handle), self.layouts.refusals.pop())
-
     def observe_list(self, items: Sequence[tuple[int, Place, Any]]) -> None:
         """As observe_at for each (handle, place, tensor), with one call of the library for each CUDA stream: small tensors on a GPU
         then share kernel launches. Precondition: that of observe_at, and each place occurs once. Never raises."""
@@ -168,8 +165,8 @@ class Agent:
                 if structure is None:
                     borrowed = borrow(tensor)
                     structure = borrowed[0]
-                    if self.layouts is not None:
-                        self._place(handle, structure, tensor)
+                    if self.placing is not None:
+                        self.placing.put(structure, handle, self._identities[handle], tensor)
                 by_stream.setdefault(structure.stream, []).append((handle, place, (structure, borrowed, tensor)))
             except Exception as error:
                 self._refuse_handle(handle, str(error))
@@ -194,20 +191,27 @@ class Agent:
             for _ in range(refused - 1):
                 self._count_refused(message)
 
-    def observe(self, name: str, tensor: Any, kind: str = "inspect", path: str = "", micro_batch: int | None = None) -> None:
-        """Records one tensor under a name. Its call index counts from 0 in each micro-batch. Never raises."""
+    def observe(
+        self, name: str, tensor: Any, kind: str = "inspect", path: str = "", micro_batch: int | None = None, *, global_shape: Any = None,
+        offset: Any = None, boxes: Any = None, flat: Any = None, partial: bool = False,
+    ) -> None:  # fmt: skip
+        """Records one tensor under a name. Its call index counts from 0 in each micro-batch. Never raises.
+
+        global_shape, with offset, boxes or flat as for `compute`: where the tensor lies in the logical tensor that several ranks hold
+        together; global_shape alone: it is the whole, and other ranks hold replicas. partial: a sum that is still to be reduced."""
         if self._closed:
             return
         self.begin_step()
         if not (self.wanted or (self.inputs_wanted and kind == "batch")):
             return
         try:
+            placement = placement_of(f"observe '{name}'", tensor, global_shape, offset, boxes, flat, partial)
             at = self.micro_batch if micro_batch is None else micro_batch
             handle = self.intern(name, kind, path, at, self.next_call(name, kind, path, at))
         except Exception as error:
             self.refuse(str(error), str(name), kind)
             return
-        self.observe_handle(handle, tensor)
+        self.observe_handle(handle, tensor, placement)
 
     def next_call(self, *key: Any) -> int:
         """The next call index of an identity in this step, from 0."""
@@ -580,13 +584,7 @@ class Agent:
         self._refusals.report(name, kind, reason)
 
     def _refuse_handle(self, handle: int, message: str) -> None:
-        self.refuse(message, *self._identity(handle))
-
-    def _identity(self, handle: int) -> tuple[str, str]:
-        """Name and kind."""
-        if len(self._identities) != len(self._handles):
-            self._identities = {number: (key[0], key[1]) for key, number in list(self._handles.items())}
-        return self._identities.get(handle, ("", ""))
+        self.refuse(message, *self._identities.get(handle, ("", "", ""))[:2])
 
 
 def _discard(listeners: list[Any], listener: Any) -> None:

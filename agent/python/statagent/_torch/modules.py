@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -78,6 +78,8 @@ def sharding(model: Any) -> dict[str, str]:
             found["parallel.fsdp"] = "FullyShardedDataParallel"
         elif "FSDPModule" in classes:
             found["parallel.fsdp"] = "fully_shard"
+        elif type(module).__name__ == "DeepSpeedEngine" and callable(getattr(module, "zero_optimization_stage", None)):
+            found["parallel.zero_stage"] = f"{module.zero_optimization_stage()}"
     parameters = list(model.parameters())
     shards = sum(hasattr(parameter, "to_local") for parameter in parameters)
     if shards:
@@ -85,9 +87,10 @@ def sharding(model: Any) -> dict[str, str]:
     return found
 
 
-def name_modules(model: Any, prefix: str = "") -> list[Named]:
+def name_modules(model: Any, prefix: str = "", keys: Mapping[int, str] | None = None) -> list[Named]:
     """All modules except wrappers, each once, parents first. The root's name is `prefix`, which then also prefixes its children's names;
-    without a prefix it is the root's class."""
+    without a prefix it is the root's class. `keys`: of modules, by id, that are not called as their parent calls them."""
+    known = keys or {}
     root = unwrap(model)
     found: list[Named] = []
     seen: set[int] = set()
@@ -105,6 +108,7 @@ def name_modules(model: Any, prefix: str = "") -> list[Named]:
         found.append(Named(name, module, parent, class_name(module), depth))
         for key, child in module._modules.items():
             if child is not None:
+                key = known.get(id(child), key)
                 visit(child, f"{path}.{key}" if path else key, f"{raw}.{key}", name, depth + 1)
 
     visit(root, prefix, prefix or class_name(root), "", 1)

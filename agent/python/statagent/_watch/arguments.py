@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
 
+from .._layouts.sharded import Wrapper, wrapper_in, wrapper_of
 from .._torch.modules import unwrap
 from ..errors import InvalidArgumentError
 
@@ -55,18 +56,23 @@ def check_name(name: Any) -> None:
         )
 
 
-def check_optimizers(optimizer: Any) -> list[Any]:
-    """The optimizers that `watch` is given, each once and without wrappers."""
-    if optimizer is None:
-        return []
-    given = [_unwrap_optimizer(each) for each in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
-    found = list({id(each): each for each in given}.values())
+def check_optimizers(optimizer: Any, model: Any = None) -> tuple[list[Any], list[Wrapper]]:
+    """The optimizers of torch that `watch` is given, each once; and those of DeepSpeed and Megatron-Core that contain some of them. `model`:
+    may be an engine, which has made such a wrapper."""
+    found: list[Any] = []
+    wrappers: list[Wrapper] = []
+    for each in [] if optimizer is None else optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
+        wrapper = wrapper_of(each) or wrapper_in(model, each)
+        if wrapper is not None:
+            wrappers.append(wrapper)
+        found += [_unwrap_optimizer(each)] if wrapper is None else wrapper.inner
+    found = list({id(each): each for each in found}.values())
     for each in found:
         if not hasattr(each, "register_step_post_hook") or not hasattr(each, "param_groups"):
             raise InvalidArgumentError(
                 f"watch: found a {type(each).__name__} as optimizer; expected a torch.optim.Optimizer, or a list"
             )
-    return found
+    return found, list({id(each.outer): each for each in wrappers}.values())
 
 
 def _unwrap_optimizer(optimizer: Any) -> Any:

@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
+from .._layouts.sharded import Shards
 from .._native.tensors import Place, capturing, plain_tensor_types
 from .._runtime.agent import Agent
 from .._runtime.log import warn_once
@@ -29,7 +30,7 @@ def goes_in_list(tensor: Any) -> bool:
 class OptimizerHooks:
     """One watched optimizer. Updates within a step have call indexes 0, 1, ...
 
-    `wanted`: whether this step is recorded. `parameters_wanted`: whether parameters, gradients and state are recorded in it. `trained`: whether
+    `shards`: what of the parameters is in other tensors. `wanted`: whether this step is recorded. `parameters_wanted`: whether parameters, gradients and state are recorded in it. `trained`: whether
     the model has been run in it."""
 
     def __init__(
@@ -37,22 +38,21 @@ class OptimizerHooks:
         agent: Agent,
         optimizer: Any,
         parameters: list[Named],
+        shards: Shards,
         kinds: frozenset[str],
         wanted: Callable[[], bool],
         trained: Callable[[], bool],
         parameters_wanted: Callable[[], bool],
     ) -> None:
         self._agent, self._optimizer, self._kinds, self._wanted, self.trained = agent, optimizer, kinds, wanted, trained
-        self._parameters_wanted = parameters_wanted
+        self._parameters_wanted, self._shards = parameters_wanted, shards
         self._updating: FrameType | None = None  # the caller of the hooks while an update runs
         self._model_parameters = parameters
+        self._of_torch = [optimizer]
         self._updated: list[int] = []  # ids of what the optimizer updates
         self._parameters: list[Named] = []  # those of the model's parameters that it updates, as they are now
         self._follow_parameters()
-        self._removables = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
-        ]
+        self._removables = self._attach(optimizer)
         self._plain = plain_tensor_types()
         self._places: dict[tuple[int, str, str], Place] = {}  # by parameter, kind and path
         self._list: list[tuple[int, Place, Any]] = []  # handles, places and tensors for one call of the library
@@ -62,6 +62,10 @@ class OptimizerHooks:
         self._before_update: list[tuple[Named, Any]] = []  # copies of the weights, while such an update runs
         agent.optimizers.setdefault(id(optimizer), 0)
         agent.optimizer_hooks.setdefault(id(optimizer), []).append(self)
+
+    def _attach(self, optimizer: Any) -> list[Any]:
+        """Registers hooks; returns what removes them."""
+        return [optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after)]
 
     def _follow_parameters(self) -> None:
         """Follows parameters that were replaced in a module since `watch`, and groups that were added to the optimizer or changed."""
@@ -129,14 +133,15 @@ class OptimizerHooks:
         if self.on_phase is not None:
             self.on_phase("pre_optimizer")
         for attend in self.before_update:
-            attend(self._optimizer)
+            for optimizer in self._of_torch:
+                attend(optimizer)
         updates_wanted = self.updates_wanted is not None and self.updates_wanted()
         if not (updates_wanted or self._parameters_wanted()):
             return
         try:
             self._follow_parameters()
             if updates_wanted:
-                self._before_update = [(named, named.value.detach().clone()) for named in self._parameters]
+                self._before_update = [(named, weight.detach().clone()) for named, weight in self._weights()]
         except Exception as error:
             self._before_update = []
             self._agent.refuse(str(error))
@@ -144,40 +149,58 @@ class OptimizerHooks:
             return
         if "weight_grad" not in self._kinds:
             return
-        for named in self._parameters:
-            if named.value.grad is not None:
-                self._record(named, "weight_grad", "", named.value.grad)
+        self._record_gradients()
         self._observe_list()
 
     def _after(self, *_: Any) -> None:
         if self._within_update():
             return
         self._updating = None
+        self._end_update()
+
+    def _end_update(self) -> None:
         begun = perf_counter_ns()
         self._record_updates()
         if self._parameters_wanted():
-            for named in self._parameters:
-                if "weight" in self._kinds:
-                    self._record(named, "weight", "", named.value)
-                if "optimizer_state" in self._kinds:
-                    self._record_state(named)
+            self._record_after()
             self._observe_list()
         if self.on_phase is not None:
             self.on_phase("post_optimizer")
         self._agent.note_spent(begun)
         self._end_step()
 
+    def _record_gradients(self) -> None:
+        for named in self._parameters:
+            gradient = named.value.grad
+            part = None if gradient is None else self._shards.of_flat(named, gradient)
+            if part is not None:
+                self._record(named, "weight_grad", "", part)
+
+    def _record_after(self) -> None:
+        for named in self._parameters:
+            weight = self._shards.weight(named) if "weight" in self._kinds else None
+            if weight is not None:
+                self._record(named, "weight", "", weight)
+            if "optimizer_state" in self._kinds:
+                self._record_state(named)
+
+    def _weights(self) -> list[tuple[Named, Any]]:
+        """What is here of each weight."""
+        found = [(named, self._shards.weight(named)) for named in self._parameters]
+        return [(named, weight) for named, weight in found if weight is not None]
+
     def _record_updates(self) -> None:
         """Records the change of each weight as kind optimizer_state, path "update", in float32 or wider, so that it is exact."""
         import torch
 
         before, self._before_update = self._before_update, []
+        now = {named.name: weight for named, weight in self._weights()} if before else {}
         while before:  # frees each copy after its use
             named, weight = before.pop(0)
             try:
                 with torch.no_grad():
                     dtype = torch.promote_types(weight.dtype, torch.float32)
-                    update = named.value.detach().to(dtype) - weight.to(dtype)
+                    update = now[named.name].detach().to(dtype) - weight.to(dtype)
                 self._record(named, "optimizer_state", "update", update)
             except Exception as error:
                 self._agent.refuse(str(error), named.name, "optimizer_state")
@@ -187,12 +210,17 @@ class OptimizerHooks:
             state = self._optimizer.state.get(named.value)
             if state is None:  # ZeroRedundancyOptimizer keeps that of its own share in an optimizer inside
                 state = getattr(getattr(self._optimizer, "optim", None), "state", {}).get(named.value, {})
-            plain = type(state) is dict and all(type(key) is str and type(value) in self._plain for key, value in state.items())
-            for path, tensor in state.items() if plain else flatten(state):
-                if tensor.dim() > 0:  # counters of updates are 0-d
-                    self._record(named, "optimizer_state", path, tensor)
+            for path, tensor in self._tensors(state):
+                part = self._shards.of_flat(named, tensor)
+                if part is not None:
+                    self._record(named, "optimizer_state", path, part)
         except Exception as error:
             self._agent.refuse(str(error), named.name, "optimizer_state")
+
+    def _tensors(self, state: Any) -> list[tuple[str, Any]]:
+        plain = type(state) is dict and all(type(key) is str and type(value) in self._plain for key, value in state.items())
+        found = list(state.items()) if plain else flatten(state)
+        return [(path, tensor) for path, tensor in found if tensor.dim() > 0]  # counters of updates are 0-d
 
     def _record(self, named: Named, kind: str, path: str, tensor: Any) -> None:
         agent = self._agent

@@ -8,8 +8,10 @@ from typing import Any
 
 from .._compile import tracing
 from .._layouts.layouts import Layouts, ModelLayouts
+from .._layouts.sharded import Shards, Wrapper
 from .._runtime.agent import Agent
 from .._runtime.log import warn_once
+from .._runtime.placing import Placing
 from .._settings.checklist import Checklist
 from .._torch.modules import Named
 from ..errors import InvalidArgumentError
@@ -22,6 +24,7 @@ from .optimizers import OptimizerHooks
 from .passes import Passes
 from .random_states import RandomStates
 from .root_hooks import InertHook, InputsHook, RootHook
+from .sharded_optimizers import ShardedOptimizerHooks
 from .steps import Steps
 from .training_scalars import TrainingScalars
 from .transitions import Transitions
@@ -104,7 +107,10 @@ class Attachment:
         """Says where the model's tensors lie in logical tensors; None: this process is the only one."""
         if layouts is None:
             return
-        known = self._agent.layouts = self._agent.layouts or Layouts()
+        if self._agent.placing is None:
+            self._agent.placing = Placing(Layouts(self._agent.log_event))
+            self._agent.add_ending_listener(self._agent.placing.layouts.end_step)
+        known = self._agent.placing.layouts
         known.add(id(self.watch), layouts)
         self._removables.append(_Placed(known, id(self.watch)))
 
@@ -146,12 +152,18 @@ class Attachment:
         passes.buffers = BufferObserver(self._agent, buffers, position)
         self._removables.append(passes.buffers)
 
-    def hook_optimizers(self, optimizers: list[Any], parameters: list[Named], kinds: frozenset[str]) -> None:
-        passes = self._passes
-        self.watch._optimizers += [
-            OptimizerHooks(self._agent, each, parameters, kinds, passes.wanted, passes.trained, passes.parameters_wanted)
-            for each in optimizers
-        ]
+    def hook_optimizers(
+        self, optimizers: list[Any], wrappers: list[Wrapper], parameters: list[Named], shards: Shards, kinds: frozenset[str]
+    ) -> None:
+        """`optimizers`: of torch, including those inside of the wrappers."""
+        passes, hooks = self._passes, self.watch._optimizers
+        asks = passes.wanted, passes.trained, passes.parameters_wanted
+        wrapped = {id(inner) for wrapper in wrappers for inner in wrapper.inner}
+        for wrapper in wrappers:
+            hooks.append(ShardedOptimizerHooks(self._agent, wrapper, parameters, shards, kinds, *asks))
+        for each in optimizers:
+            if id(each) not in wrapped:
+                hooks.append(OptimizerHooks(self._agent, each, parameters, shards, kinds, *asks))
 
     def observe_memory(self, modules: list[Named], optimizers: list[Any], choices: frozenset[str]) -> None:
         if not choices:

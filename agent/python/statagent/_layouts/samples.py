@@ -1,0 +1,113 @@
+"""Where the samples of a rank lie in the global batch: `watch(layouts={"*": batch()})`."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidArgumentError
+from .cuts import RANGES_MAX, Span, cut_along, joined
+from .placement import Placement
+from .user import position
+
+ORDERS = ("interleaved", "blocks")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The dimension of the samples, each of which is on one rank of a group; made by `batch`."""
+
+    dim: int | None
+    order: str
+    ranks: tuple[int, int] | None  # this rank's number, and how many there are; None: as the model's wrapper says
+
+    def count(self, shape: tuple[int, ...]) -> int | None:
+        """Samples in a tensor of this shape. None: it does not have that dimension."""
+        if self.dim is None or not -len(shape) <= self.dim < len(shape):
+            return None
+        return shape[self.dim]
+
+    def place(self, placed: Placement, ranks: tuple[int, int], samples: int) -> Placement | None:
+        """Of an activation in the global batch, if `placed` is its place in this rank's part of the batch. `samples`: of this micro-batch on
+        this rank. None: not known, because this dimension does not have them or is cut already, or the tensor would consist of too many boxes
+        or of boxes that differ in two dimensions."""
+        shape, boxes = placed.global_shape, placed.boxes
+        if self.dim is None or self.count(shape) != samples or placed.ranges or placed.pieces > 1:
+            return None
+        dim, (rank, size) = self.dim % len(shape), ranks
+        if any((offset[dim], extent[dim]) != (0, samples) for offset, extent in boxes):
+            return None
+        along = next((d for d in range(len(shape)) if len({(offset[d], extent[d]) for offset, extent in boxes}) > 1), None)
+        spans: dict[int, tuple[Span, ...]] = {}
+        for d in range(len(shape)):
+            spans[d] = tuple((offset[d], offset[d] + extent[d]) for offset, extent in (boxes if d == along else boxes[:1]))
+        spans[dim] = self._here(rank, size, samples)
+        if len(spans[dim]) > RANGES_MAX:
+            return None
+        local = tuple(sum(stop - start for start, stop in spans[d]) for d in range(len(shape)))
+        whole = {d: samples * size if d == dim else shape[d] for d in range(len(shape))}
+        found = cut_along(local, {d: (whole[d], spans[d]) for d in range(len(shape))})
+        return None if found is None else Placement(found.global_shape, found.boxes, partial=placed.partial)
+
+    def _here(self, rank: int, size: int, samples: int) -> tuple[Span, ...]:
+        if self.order == "blocks":
+            return ((rank * samples, (rank + 1) * samples),)
+        return joined([(k * size + rank, k * size + rank + 1) for k in range(samples)]) or ((0, 0),)
+
+
+def batch(dim: int | None = 0, order: Any = "interleaved", group: Any = None) -> Batch:
+    """A layout for `watch(layouts=...)`: which samples of the global batch this rank has. Then activations are compared sample by sample with
+    runs that have the same global batch on another number of ranks; without it, only their extremes, mean and deviation are.
+
+    dim: the dimension of activations that has one entry for each sample; None: the tensors that match do not consist of samples.
+    order: where rank r of W has sample k of its b: "interleaved" at k * W + r, as DistributedSampler deals them; "blocks" at r * b + k, as
+    Megatron and Accelerate do. Or a DataLoader or DistributedSampler, which says so itself.
+    group: the data-parallel ranks: a ProcessGroup, a one-dimensional DeviceMesh, or (rank, size); default: those of the model's wrapper, or
+    of the sampler; else all ranks.
+
+    Holds for inputs of the model and activations that match the pattern, beside `shard` or `replicate` of another pattern, where the
+    dimension is as long as that of the model's first input. Parameters and gradients are not affected. Raises InvalidArgumentError."""
+    try:
+        at = None if dim is None else operator.index(dim)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"batch: dim is {dim!r}; expected a whole number, or None for tensors without samples"
+        ) from None
+    ranks = None if group is None else position("batch", group)
+    if isinstance(order, str):
+        if order not in ORDERS:
+            raise InvalidArgumentError(
+                f"batch: order is {order!r}; expected one of {', '.join(ORDERS)}, a DataLoader or a DistributedSampler"
+            )
+        return Batch(at, order, ranks)
+    found, dealt = _dealing(order)
+    if ranks is not None and ranks != dealt:
+        raise InvalidArgumentError(
+            f"batch: the sampler deals to rank {dealt[0]} of {dealt[1]}, and group says rank {ranks[0]} of {ranks[1]}; expected the same; "
+            "leave out group="
+        )
+    return Batch(at, found, dealt)
+
+
+def _dealing(loader: Any) -> tuple[str, tuple[int, int]]:
+    """The order in which a data loader or sampler deals samples to ranks; this rank's number among them, and how many there are."""
+    batches = getattr(loader, "batch_sampler", None)
+    several: tuple[Any, ...] = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
+    for sampler in several:
+        if _is("DistributedSampler", "torch.", sampler):
+            return "interleaved", (int(sampler.rank), int(sampler.num_replicas))
+        if _is("BatchSamplerShard", "accelerate.", sampler):
+            return "blocks", (int(sampler.process_index), int(sampler.num_processes))
+    raise InvalidArgumentError(
+        f"batch: found a {type(loader).__name__} as order, which does not say which samples each rank has; expected a DataLoader with torch's "
+        "DistributedSampler or prepared by Accelerate, or 'interleaved' or 'blocks'"
+    )
+
+
+def _is(name: str, package: str, sampler: object) -> bool:
+    """Whether the sampler is of that class, or of one derived from it that deals alike."""
+    for base in type(sampler).__mro__:
+        if base.__name__ == name and base.__module__.startswith(package):
+            return type(sampler).__iter__ is base.__iter__  # type: ignore[attr-defined]
+    return False

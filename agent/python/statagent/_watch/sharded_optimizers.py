@@ -1,0 +1,104 @@
+"""Hooks on optimizers of DeepSpeed and Megatron-Core: they update tensors of their own, by optimizers of torch inside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._layouts.sharded import Shards, Wrapper
+from .._runtime.agent import Agent
+from .._torch.modules import Named
+from .optimizers import OptimizerHooks
+
+
+class ShardedOptimizerHooks(OptimizerHooks):
+    """The wrapper's step() is the update. Within it the optimizers inside may be called several times, each time for some tensors: this rank's
+    gradients are recorded before such a call, its state after it. Weights are recorded at the end, as the model uses them."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        wrapper: Wrapper,
+        parameters: list[Named],
+        shards: Shards,
+        kinds: frozenset[str],
+        wanted: Callable[[], bool],
+        trained: Callable[[], bool],
+        parameters_wanted: Callable[[], bool],
+    ) -> None:
+        self._wrapper = wrapper
+        self._names = {id(named.value): named for named in parameters}
+        super().__init__(agent, wrapper.outer, parameters, shards, kinds, wanted, trained, parameters_wanted)
+        self._of_torch = list(wrapper.inner)
+
+    def _attach(self, optimizer: Any) -> list[Any]:
+        inner = self._wrapper.inner
+        return [
+            _AroundStep(optimizer, self._begin, self._end_update),
+            *(each.register_step_pre_hook(self._before_part) for each in inner),
+            *(each.register_step_post_hook(self._after_part) for each in inner),
+        ]
+
+    def _follow_parameters(self) -> None:
+        self._parameters = [named for named in self._model_parameters if named.value.requires_grad]
+
+    def _begin(self) -> None:
+        self._agent.begin_step()
+        self._begin_update()
+
+    def _record_gradients(self) -> None:
+        """The wrapper has not made them yet."""
+
+    def _record_state(self, named: Named) -> None:
+        """Each is recorded after its part of the update."""
+
+    def _before_part(self, optimizer: Any, *_: Any) -> None:
+        if self._parameters_wanted() and "weight_grad" in self._kinds:
+            self._record_parts(optimizer, "weight_grad", lambda tensor: [] if tensor.grad is None else [("", tensor.grad)])
+
+    def _after_part(self, optimizer: Any, *_: Any) -> None:
+        if self._parameters_wanted() and "optimizer_state" in self._kinds:
+            self._record_parts(optimizer, "optimizer_state", lambda tensor: self._tensors(optimizer.state.get(tensor, {})))
+
+    def _record_parts(self, optimizer: Any, kind: str, values: Callable[[Any], list[tuple[str, Any]]]) -> None:
+        """Of what the optimizer is called for now: by path, tensors that are like one that it updates."""
+        for tensor in [each for group in optimizer.param_groups for each in group["params"]]:
+            try:
+                for path, value in values(tensor):
+                    if id(tensor) in self._names:
+                        self._record(self._names[id(tensor)], kind, path, value)
+                    for named, part in self._shards.in_tensor(tensor):
+                        here = part.of(value)
+                        if here is not None:
+                            self._record(named, kind, path, here)
+            except Exception as error:
+                self._agent.refuse(str(error), "", kind)
+        self._observe_list()
+
+
+class _AroundStep:
+    """Calls functions, which do not raise, before and after an object's step()."""
+
+    def __init__(self, optimizer: Any, before: Callable[[], None], after: Callable[[], None]) -> None:
+        self._optimizer, self._calls = optimizer, (before, after)
+        self._own = optimizer.__dict__.get("step")  # if another program has replaced the method
+        self._step, self._active = optimizer.step, True
+        self._replacement: Any = self._call
+        optimizer.step = self._replacement
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if self._active:
+            self._calls[0]()
+        result = self._step(*args, **kwargs)
+        if self._active:
+            self._calls[1]()
+        return result
+
+    def remove(self) -> None:
+        self._active = False
+        if self._optimizer.__dict__.get("step") is not self._replacement:
+            return  # replaced once more: what is there calls this
+        if self._own is None:
+            del self._optimizer.step
+        else:
+            self._optimizer.step = self._own

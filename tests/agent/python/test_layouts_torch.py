@@ -1,0 +1,26 @@
+"""Layouts of torch's wrappers on real ranks over gloo: known tensors are cut by torch, and the parts must merge to the whole."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("accelerate")
+
+from . import layouts_ranks
+from .layouts_ranks import Found
+
+NAMES = (
+    "distributed_tensors", "partial_sums", "tensor_parallel_styles", "foreign_hooks", "fsdp2", "fsdp2_over_tensor_parallel", "fsdp1",
+    "fsdp1_flat", "ddp", "users", "samplers",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
+    return layouts_ranks.launch(tmp_path_factory.mktemp("torch"), "python.layouts_torch", request.param)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_parts_of_all_ranks_merge_to_the_whole(ranks: list[dict[str, Found]], name: str) -> None:
+    layouts_ranks.check_merges(ranks, name)
