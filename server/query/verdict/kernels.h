@@ -42,9 +42,10 @@ class Kernels {
  private:
   struct Module {
     double by_first = 1, by_second = 1;  // elements of its matrix in each row and in each column
-    bool winograd = false;               // a Winograd algorithm exists for its matrix
-    bool transposed = false;             // its outputs are the columns
-    bool copies = false;                 // its outputs are copies, not sums
+    double normalised = 1;    // elements of a channel that a BatchNorm takes the mean of, in training
+    bool winograd = false;    // a Winograd algorithm exists for its matrix
+    bool transposed = false;  // its outputs are the columns
+    bool copies = false;      // its outputs are copies, not sums
   };
   const Module* Find(std::string_view module) const;
   static double Rounding(double terms, bool winograd, double unit);

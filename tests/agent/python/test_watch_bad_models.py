@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import subprocess
 import sys
 import warnings
@@ -461,9 +462,8 @@ import sys, torch
 model = torch.load({str(tmp_path / "model.pt")!r}, weights_only=False)
 print(float(model(torch.ones(1, 8)).detach()), "statagent" in sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={"PATH": ""}, capture_output=True, text=True, timeout=60, check=False
-    )
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", script], env=bare, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     with torch.no_grad():
         assert done.stdout.split() == [str(float(model(torch.ones(1, 8)))), "False"]

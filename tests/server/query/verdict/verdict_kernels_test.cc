@@ -54,6 +54,19 @@ TEST(Kernels, RowsOfEmbeddingsAreNotSummed) {
   EXPECT_EQ(With("Embedding", {4, 4096}).OfOutput("m", kRoundoffF32), kRoundoffF32);
 }
 
+TEST(Kernels, ABatchNormSumsOverTheBatchInTraining) {
+  TensorDef output{.key = Key("m"), .class_name = "BatchNorm2d"};
+  const Layout layout{.dtype = DType::kF32, .shape = {8, 32, 16, 16}};
+  Kernels kernels(OtherConvolutions::kNone);
+  kernels.Note(output, layout);
+  EXPECT_NEAR(kernels.OfOutput("m", kRoundoffF32) / kRoundoffF32, 0.08 * std::sqrt(8 * 16 * 16), 1e-6);
+  EXPECT_EQ(kernels.OfInputGradient("m", kRoundoffF32), kRoundoffF32);
+  Kernels evaluating(OtherConvolutions::kNone);
+  output.key.mode = Mode::kEval;
+  evaluating.Note(output, layout);
+  EXPECT_EQ(evaluating.OfOutput("m", kRoundoffF32), kRoundoffF32);
+}
+
 TEST(Kernels, CoarseValuesAreSummedInF32) {
   const Kernels kernels = With("Linear", {16, 65536});
   EXPECT_EQ(kernels.OfOutput("m", kRoundoffBf16), kRoundoffBf16);
