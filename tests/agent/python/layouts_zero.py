@@ -69,7 +69,9 @@ def _zero(stage: int, given: str) -> Any:
         }  # fmt: skip
         engine, sharded, _, _ = deepspeed.initialize(model=net, optimizer=own, config=config, dist_init_required=False)
         with watched(found, f"zero{stage} {given}"):
-            statagent.watch(engine, optimizer=own if given == "inner" else sharded, updates="0-")
+            statagent.watch(
+                engine, optimizer={"inner": own, "outer": sharded}.get(given) or _of_accelerate(sharded), updates="0-"
+            )
             for x in _batches():
                 engine.backward(engine(x).square().mean())
                 engine.step()
@@ -77,6 +79,14 @@ def _zero(stage: int, given: str) -> Any:
         engine.destroy()
 
     return check(f"zero{stage}_{given}", run)
+
+
+def _of_accelerate(optimizer: Any) -> Any:
+    from accelerate import Accelerator
+    from accelerate.utils.deepspeed import DeepSpeedOptimizerWrapper
+
+    Accelerator(cpu=True)
+    return DeepSpeedOptimizerWrapper(optimizer)
 
 
 def _fsdp1(label: str, originals: bool, strategy: str) -> Any:
@@ -125,5 +135,5 @@ FSDP = [
     _fsdp1("fsdp1_flat_grad", False, "SHARD_GRAD_OP"), _fsdp1("fsdp1_no_shard", False, "NO_SHARD"),
 ]  # fmt: skip
 HYBRID = [_fsdp1("fsdp1_hybrid", True, "HYBRID_SHARD"), _fsdp1("fsdp1_hybrid_flat", False, "HYBRID_SHARD"), fsdp2_hybrid]
-ZERO = [plain, *(_zero(stage, given) for stage in (1, 2, 3) for given in ("outer", "inner"))]
+ZERO = [plain, *(_zero(stage, given) for stage in (1, 2, 3) for given in ("outer", "inner", "accelerate"))]
 CHECKS = {2: FSDP, 4: [*FSDP, *HYBRID]}

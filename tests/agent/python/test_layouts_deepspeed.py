@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
+pytest.importorskip("accelerate")
 
 from . import layouts_ranks
 from .layouts_ranks import Found
@@ -18,7 +19,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return layouts_ranks.launch(tmp_path_factory.mktemp("deepspeed"), "python.layouts_deepspeed", request.param)
 
 
-@pytest.mark.parametrize("given", ["outer", "inner"])
+@pytest.mark.parametrize("given", ["outer", "inner", "accelerate"])
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_the_parts_of_all_ranks_add_up_to_the_plain_model(ranks: list[dict[str, Found]], stage: int, given: str) -> None:
     found = [rank[f"zero{stage}_{given}"] for rank in ranks]

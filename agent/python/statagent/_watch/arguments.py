@@ -62,7 +62,7 @@ def check_optimizers(optimizer: Any, model: Any = None) -> tuple[list[Any], list
     found: list[Any] = []
     wrappers: list[Wrapper] = []
     for each in [] if optimizer is None else optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
-        wrapper = wrapper_of(each) or wrapper_in(model, each)
+        wrapper = _find_wrapper(each, model)
         if wrapper is not None:
             wrappers.append(wrapper)
         found += [_unwrap_optimizer(each)] if wrapper is None else wrapper.inner
@@ -73,6 +73,16 @@ def check_optimizers(optimizer: Any, model: Any = None) -> tuple[list[Any], list
                 f"watch: found a {type(each).__name__} as optimizer; expected a torch.optim.Optimizer, or a list"
             )
     return found, list({id(each.outer): each for each in wrappers}.values())
+
+
+def _find_wrapper(optimizer: Any, model: Any) -> Wrapper | None:
+    """The wrapper that is given, inside of Accelerate's or Lightning's optimizer, or around the one that is given."""
+    for _ in range(_WRAPPED_MAX):
+        found = wrapper_of(optimizer) or wrapper_in(model, optimizer)
+        if found is not None:
+            return found
+        optimizer = getattr(optimizer, "optimizer", None)
+    return None
 
 
 def _unwrap_optimizer(optimizer: Any) -> Any:
