@@ -40,14 +40,14 @@ Result<std::map<std::uint32_t, RankMeta>> LogicalRun::Ranks(AttemptId attempt) {
 }
 
 Result<std::vector<TensorDef>> LogicalRun::Activations(AttemptId attempt, std::uint32_t) {
-  MutexLock lock(mutex_);
+  ReaderLock lock(mutex_);
   Attempt* const found = Find(attempt);
   if (found == nullptr) return std::vector<TensorDef>();
   return found->activations;
 }
 
 Result<std::vector<Layout>> LogicalRun::Layouts(AttemptId attempt, std::uint32_t) {
-  MutexLock lock(mutex_);
+  MutexLock lock(plans_mutex_);
   Attempt* const found = Find(attempt);
   if (found == nullptr) return std::vector<Layout>();
   return found->layouts;
