@@ -57,10 +57,10 @@ Result<Answer> Asker::Diff(const std::string& a, const std::string& b, const std
   }
   if (const grpc::Status status = reader->Finish(); !status.ok()) return FromGrpc(what, status);
   const bool identical = report.verdict() == v1::VERDICT_IDENTICAL;
-  const bool as_expected =
-      expected == Expect::kIdentical  ? identical
-      : expected == Expect::kDiverged ? report.verdict() == v1::VERDICT_DIVERGED
-                                      : identical || report.verdict() == v1::VERDICT_WITHIN_TOLERANCE;
+  const bool as_expected = expected == Expect::kIdentical ? identical
+                           : expected == Expect::kDiverged
+                               ? report.verdict() == v1::VERDICT_DIVERGED
+                               : identical || report.verdict() == v1::VERDICT_WITHIN_TOLERANCE;
   if (!as_expected) {
     const char* const wanted = expected == Expect::kIdentical  ? "identical"
                                : expected == Expect::kDiverged ? "diverged"

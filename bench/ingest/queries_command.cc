@@ -121,10 +121,14 @@ std::vector<Question> Questions(const QueriesOptions& o, const Network& network,
   const std::uint64_t all = per_step * o.send.steps, of_one = all / o.send.streams;
   if (o.layouts) {
     const std::string ranks = std::to_string(o.send.streams);
-    return {{"diff of " + ranks + " ranks with one, the same model", [&] { return asker.Diff(kCut, kWhole, "", Expect::kAgree); }, of_one},
-            {"diff of " + ranks + " ranks with one, all differ", [&] { return asker.Diff(kCutOther, kWhole, "", Expect::kDiverged); }, of_one},
-            {"diff of " + ranks + " ranks with " + ranks + ", identical", [&] { return asker.Diff(kCut, kCut, "", Expect::kIdentical); }, all},
-            {"diff of " + ranks + " ranks with " + ranks + ", all differ", [&] { return asker.Diff(kCut, kCutOther, "", Expect::kDiverged); }, all}};
+    return {{"diff of " + ranks + " ranks with one, the same model",
+             [&] { return asker.Diff(kCut, kWhole, "", Expect::kAgree); }, of_one},
+            {"diff of " + ranks + " ranks with one, all differ",
+             [&] { return asker.Diff(kCutOther, kWhole, "", Expect::kDiverged); }, of_one},
+            {"diff of " + ranks + " ranks with " + ranks + ", identical",
+             [&] { return asker.Diff(kCut, kCut, "", Expect::kIdentical); }, all},
+            {"diff of " + ranks + " ranks with " + ranks + ", all differ",
+             [&] { return asker.Diff(kCut, kCutOther, "", Expect::kDiverged); }, all}};
   }
   const TensorDef& middle = network.activations()[o.activations / 2];
   return {
@@ -185,8 +189,9 @@ Command AddQueries(CLI::App& app) {
       "Load three runs (one, the same again, one that differs everywhere), then time series and diffs");
   o->target.AddFlags(command);
   command->add_flag("!--no-load", o->load, "The runs are there from an earlier call with the same sizes");
-  command->add_flag("--layouts", o->layouts,
-                    "Instead: two runs cut over --ranks (which divide 8) and one on a single rank; time diffs of them");
+  command->add_flag(
+      "--layouts", o->layouts,
+      "Instead: two runs cut over --ranks (which divide 8) and one on a single rank; time diffs of them");
   command->add_option("--ranks", o->send.streams, "Ranks of a run")
       ->check(CLI::Range(1u, 4096u))
       ->capture_default_str();

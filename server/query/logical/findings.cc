@@ -40,9 +40,9 @@ std::vector<std::string> Findings::Sentences(const std::string& run) const {
   for (const auto& [finding, found] : found_) {
     const std::size_t count = found.tensors.size();
     sentences.push_back(run + ": " + Heading(finding) + ": " + std::to_string(count) +
-                        (count == 1 ? " tensor, " : " tensors, such as ") + std::string(Name(found.first.kind)) +
-                        " " + Printable(found.first.name) + ", step " + std::to_string(found.step) + ": " +
-                        found.what);
+                        (count == 1 ? " tensor, " : " tensors, such as ") +
+                        std::string(Name(found.first.kind)) + " " + Printable(found.first.name) + ", step " +
+                        std::to_string(found.step) + ": " + found.what);
   }
   return sentences;
 }

@@ -160,6 +160,17 @@ void LogicalRun::Choose(std::set<TensorName> hidden, std::set<std::string> tied,
   hidden_ = std::move(hidden);
   tied_ = std::move(tied);
   fold_ = fold;
+  DefineAgain();
+}
+
+void LogicalRun::ChooseAlone() {
+  WriterLock lock(mutex_);
+  hidden_ = cut_.unknown;
+  sums_ = true;
+  DefineAgain();
+}
+
+void LogicalRun::DefineAgain() {
   for (Attempt& attempt : attempts_) {
     attempt.activations.clear();
     attempt.ids.clear();
@@ -263,6 +274,20 @@ bool LogicalRun::IsDefined(const Member& member, const StatColumns& block) const
   return below(block.activation, member.logical.size()) && below(block.layout, member.layouts.size());
 }
 
+Part LogicalRun::MakePart(const Member& member, std::uint32_t id, std::uint32_t layout,
+                          const TensorStats* stats, std::uint32_t order) {
+  const TensorKey& key = member.activations[id].key;
+  Part part;
+  part.rank = member.rank;
+  part.micro_batch = key.micro_batch;
+  part.call = key.call;
+  part.layout = &member.layouts[layout];
+  part.stats = stats;
+  part.order = order;
+  part.stage = member.stage;
+  return part;
+}
+
 Status LogicalRun::Add(Attempt& attempt, std::size_t index, Step& step) {
   const Member& member = attempt.members[index];
   const StatColumns& block = step.blocks[step.used - 1];
@@ -285,15 +310,9 @@ Status LogicalRun::Add(Attempt& attempt, std::size_t index, Step& step) {
   for (std::size_t i = 0; i < block.size(); ++i) {
     const std::uint32_t id = member.logical[block.activation[i]];
     if (id == kHidden) continue;
-    const TensorKey& key = member.activations[block.activation[i]].key;
-    step.PartsOf(id).push_back({.rank = member.rank,
-                     .micro_batch = key.micro_batch,
-                     .call = key.call,
-                     .layout = &member.layouts[block.layout[i]],
-                     .stats = &block.stats[i],
-                     .sketch = block.SketchOf(i),
-                     .order = block.order[i],
-                     .stage = member.stage});
+    Part part = MakePart(member, block.activation[i], block.layout[i], &block.stats[i], block.order[i]);
+    part.sketch = block.SketchOf(i);
+    step.PartsOf(id).push_back(part);
   }
   return Status::Ok();
 }
@@ -309,7 +328,7 @@ const MergePlan& LogicalRun::PlanOf(Attempt& attempt, const Parts& parts, Step& 
     plan = attempt.plans[id];
   }
   if (plan && Fits(*plan, of)) return *plan;
-  auto made = std::make_shared<MergePlan>(MakePlan(of));
+  auto made = std::make_shared<MergePlan>(MakePlan(of, sums_));
   MutexLock lock(plans_mutex_);
   made->layout.id = Intern(attempt, made->layout);
   plan = std::move(made);
@@ -327,10 +346,9 @@ void LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, Step& step,
   for (const Parts& parts : step.parts) {
     std::uint64_t first = ~std::uint64_t{0};
     for (const Part& part : parts.second) {
-      const std::uint64_t order =
-          attempt.stages == 1
-              ? part.order
-              : OrderOf(attempt.activations[parts.first].key, part.stage, attempt.stages, part.order);
+      const std::uint64_t order = attempt.stages == 1 ? part.order
+                                                      : OrderOf(attempt.activations[parts.first].key,
+                                                                part.stage, attempt.stages, part.order);
       first = std::min(first, order);
     }
     ordered.emplace_back(first, &parts);
@@ -378,9 +396,9 @@ void LogicalRun::MergeInto(const MergePlan& plan, const Parts& parts, const Tens
 }
 
 std::uint32_t LogicalRun::Intern(Attempt& attempt, const Layout& layout) {
-  const auto [known, is_new] =
-      attempt.layout_ids.try_emplace({layout.dtype, layout.hash_kind, layout.absent, layout.untrusted, layout.shape},
-                                     static_cast<std::uint32_t>(attempt.layouts.size()));
+  const auto [known, is_new] = attempt.layout_ids.try_emplace(
+      {layout.dtype, layout.hash_kind, layout.absent, layout.untrusted, layout.shape},
+      static_cast<std::uint32_t>(attempt.layouts.size()));
   if (is_new) {
     attempt.layouts.push_back(layout);
     attempt.layouts.back().id = known->second;

@@ -57,6 +57,9 @@ class LogicalRun : public RunReader {
   // and gradients of activations, which depend on how a loss is averaged over micro-batches, are left out.
   // `tied`: parameters that the other run knows by another name, which are left out, too.
   void Choose(std::set<TensorName> hidden, std::set<std::string> tied, bool fold);
+  // Instead, for questions about this run alone: tensors of which nothing says how they are cut are left out, and
+  // norms and counts of a batch that is cut over ranks are kept.
+  void ChooseAlone();
   // Ranks that hold a tensor in the newest attempt that has it; ascending.
   std::vector<std::uint32_t> RanksOf(const TensorName& tensor) const;
   // What was found while reading: replicas that differ, parts that are missing or overlap. One sentence each.
@@ -95,7 +98,8 @@ class LogicalRun : public RunReader {
     std::map<TensorKey, std::uint32_t> ids;
     std::map<TensorName, std::set<std::uint32_t>> holders;
     // Of merged tensors, which have no placement; by all but their ids.
-    std::map<std::tuple<DType, HashKind, std::uint32_t, std::uint32_t, std::vector<std::int64_t>>, std::uint32_t>
+    std::map<std::tuple<DType, HashKind, std::uint32_t, std::uint32_t, std::vector<std::int64_t>>,
+             std::uint32_t>
         layout_ids;
     std::vector<Layout> layouts;
     std::vector<std::shared_ptr<const MergePlan>> plans;  // by logical id: the newest
@@ -120,6 +124,7 @@ class LogicalRun : public RunReader {
   LogicalRun(RunReader& store, std::string run) : store_(store), run_(std::move(run)) {}
   Status Read();
   void FindStages(Attempt& attempt);
+  void DefineAgain() STATCOLLECT_REQUIRES(mutex_);
   Status Classify();
   void Judge(const TensorDef& def, const std::vector<Part>& parts, std::set<std::string>* replicated);
   Status Grow(Attempt& attempt) STATCOLLECT_REQUIRES(mutex_);
@@ -130,6 +135,9 @@ class LogicalRun : public RunReader {
   const std::vector<Member>& MembersOf(AttemptId attempt);  // empty: no such attempt
   // Adds a rank's records, which are in the step's last block. Reads definitions again if it must.
   Status Add(Attempt& attempt, std::size_t member, Step& step);
+  Status ReadDefinitionsAgain(Attempt& attempt);  // of a run that is live
+  static Part MakePart(const Member& member, std::uint32_t id, std::uint32_t layout, const TensorStats* stats,
+                       std::uint32_t order);
   bool IsDefined(const Member& member, const StatColumns& block) const STATCOLLECT_REQUIRES_SHARED(mutex_);
   // The step as blocks of one rank: one with sketches, one without; those that are not empty.
   void Merge(Attempt& attempt, std::uint64_t step_number, Step& step, std::vector<StatColumns>* blocks);
@@ -143,7 +151,7 @@ class LogicalRun : public RunReader {
   RunCut cut_;
   std::set<TensorName> hidden_;
   std::set<std::string> tied_;
-  bool fold_ = false;
+  bool fold_ = false, sums_ = false;
   std::deque<Attempt> attempts_;
   mutable SharedMutex mutex_;  // for what Grow and Define write
   Mutex plans_mutex_;          // for the attempts' layouts and plans; taken after mutex_

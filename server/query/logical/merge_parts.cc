@@ -112,14 +112,13 @@ void PlacePiece(std::span<const Part> parts, std::span<const std::uint32_t> piec
     const Layout& layout = *parts[i].layout;
     if (GlobalShape(layout) != shape || layout.dtype != front.layout->dtype) {
       return Fail(plan, Tiling::kConflicting,
-                  Two(front, parts[i]) + " do not agree about its global shape or dtype: " + Text(shape) + " of " +
-                      std::string(Name(front.layout->dtype)) + " and " + Text(GlobalShape(layout)) + " of " +
-                      std::string(Name(layout.dtype)));
+                  Two(front, parts[i]) + " do not agree about its global shape or dtype: " + Text(shape) +
+                      " of " + std::string(Name(front.layout->dtype)) + " and " + Text(GlobalShape(layout)) +
+                      " of " + std::string(Name(layout.dtype)));
     }
     const auto known = plan.counted.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto same = std::find_if(known, plan.counted.end(), [&](std::uint32_t at) {
-      return SamePlace(*parts[at].layout, layout);
-    });
+    const auto same = std::find_if(known, plan.counted.end(),
+                                   [&](std::uint32_t at) { return SamePlace(*parts[at].layout, layout); });
     if (same != plan.counted.end()) {
       plan.replicas.push_back({.part = i, .of = *same});
       continue;
@@ -160,7 +159,7 @@ void CheckPieces(std::span<const Part> parts, std::span<const std::uint32_t> sor
 }
 
 // What is known of the sum of the parts.
-void Describe(std::span<const Part> parts, std::size_t pieces, MergePlan& plan) {
+void Describe(std::span<const Part> parts, std::size_t pieces, bool sums, MergePlan& plan) {
   Layout& layout = plan.layout;
   for (const Part& part : parts) {
     layout.absent |= part.layout->absent;
@@ -168,9 +167,13 @@ void Describe(std::span<const Part> parts, std::size_t pieces, MergePlan& plan) 
     if (part.layout->placement && part.layout->placement->partial) layout.absent |= kEverything;
   }
   if (pieces > 1 || PiecesOf(parts.front()) > 1) {
-    layout.absent |= kOfWholeBatch;
-    if (IsWholeNumber(layout.dtype)) layout.absent |= BitOf(Statistic::kMean) | BitOf(Statistic::kStd);
+    layout.absent |= sums ? BitOf(Statistic::kHash) : kOfWholeBatch;
+    if (!sums && IsWholeNumber(layout.dtype))
+      layout.absent |= BitOf(Statistic::kMean) | BitOf(Statistic::kStd);
     layout.shape.clear();
+    std::uint64_t elements = 0;
+    for (const std::uint32_t i : plan.counted) elements += NumelOf(parts[i].layout->shape);
+    if (sums) layout.shape = {static_cast<std::int64_t>(elements)};
     plan.has_sketch = false;
   }
   if (plan.tiling != Tiling::kWhole) {
@@ -193,30 +196,28 @@ std::string RanksText(std::span<const std::uint32_t> ranks) {
   return ranks.size() > kShown ? text + " and others" : text;
 }
 
-MergePlan MakePlan(std::span<const Part> parts) {
+MergePlan MakePlan(std::span<const Part> parts, bool sums) {
   MergePlan plan;
   std::vector<std::uint32_t> sorted;
   for (const Part& part : parts) {
     sorted.push_back(static_cast<std::uint32_t>(plan.parts.size()));
     plan.parts.push_back({part.rank, part.micro_batch, part.call, part.layout});
   }
-  std::stable_sort(sorted.begin(), sorted.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return PieceOf(parts[a]) < PieceOf(parts[b]);
-  });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return PieceOf(parts[a]) < PieceOf(parts[b]); });
   plan.layout = *parts[sorted.front()].layout;
   plan.layout.id = 0;
   plan.layout.shape = GlobalShape(*parts[sorted.front()].layout);
   plan.layout.placement.reset();
   std::size_t pieces = 0;
   for (auto begin = sorted.begin(); begin != sorted.end(); ++pieces) {
-    const auto end = std::find_if(begin, sorted.end(), [&](std::uint32_t i) {
-      return PieceOf(parts[i]) != PieceOf(parts[*begin]);
-    });
+    const auto end = std::find_if(
+        begin, sorted.end(), [&](std::uint32_t i) { return PieceOf(parts[i]) != PieceOf(parts[*begin]); });
     PlacePiece(parts, {begin, end}, plan);
     begin = end;
   }
   CheckPieces(parts, sorted, plan);
-  Describe(parts, pieces, plan);
+  Describe(parts, pieces, sums, plan);
   return plan;
 }
 
@@ -228,8 +229,8 @@ bool Fits(const MergePlan& plan, std::span<const Part> parts) {
                     });
 }
 
-bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stats, std::vector<double>* sketch,
-           std::vector<std::uint32_t>* differing) {
+bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stats,
+           std::vector<double>* sketch, std::vector<std::uint32_t>* differing) {
   *stats = TensorStats();
   for (const std::uint32_t i : plan.counted) statcollect::Merge(*stats, *parts[i].stats);
   for (const auto& [part, of] : plan.replicas) {
@@ -237,9 +238,9 @@ bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stat
   }
   if (!plan.has_sketch || plan.counted.empty()) return false;
   const std::size_t width = parts[plan.counted.front()].sketch.size();
-  const bool has_all = width > 0 && std::all_of(plan.counted.begin(), plan.counted.end(), [&](std::uint32_t i) {
-                         return parts[i].sketch.size() == width;
-                       });
+  const bool has_all =
+      width > 0 && std::all_of(plan.counted.begin(), plan.counted.end(),
+                               [&](std::uint32_t i) { return parts[i].sketch.size() == width; });
   if (!has_all) return false;
   const std::size_t at = sketch->size();
   sketch->resize(at + width);

@@ -38,11 +38,11 @@ struct MergePlan {
     std::uint32_t part = 0, of = 0;
   };
 
-  std::vector<Key> parts;               // that it was made for
-  std::vector<std::uint32_t> counted;   // indexes of the parts that add up
-  std::vector<Replica> replicas;        // and of those that repeat one of them
-  Layout layout;                        // dtype, global shape, and what is absent; everything unless whole
-  bool has_sketch = true;               // hash and sketch need every element's place
+  std::vector<Key> parts;              // that it was made for
+  std::vector<std::uint32_t> counted;  // indexes of the parts that add up
+  std::vector<Replica> replicas;       // and of those that repeat one of them
+  Layout layout;                       // dtype, global shape, and what is absent; everything unless whole
+  bool has_sketch = true;              // hash and sketch need every element's place
   Tiling tiling = Tiling::kWhole;
   std::string problem;  // what is missing or contradicts; empty if whole
 };
@@ -51,7 +51,9 @@ struct MergePlan {
 // (data-parallel ranks, micro-batches), whose order is not known, hash, sketch and everything that grows with the
 // number of samples are absent: extremes, mean and deviation remain. Precondition: at least one part. Cost: the
 // square of the number of different places.
-MergePlan MakePlan(std::span<const Part> parts);
+// `sums`: counts and norms of the pieces are kept, as of a tensor of one dimension; not for comparing with runs that
+// may have had other batches.
+MergePlan MakePlan(std::span<const Part> parts, bool sums = false);
 
 // Whether the plan was made for such parts.
 bool Fits(const MergePlan& plan, std::span<const Part> parts);
@@ -60,8 +62,8 @@ bool Fits(const MergePlan& plan, std::span<const Part> parts);
 // sketch to rounding. Appends the sketch to `sketch`; false, and nothing is appended, if there is none, because the
 // plan has none or not all parts have sums of one width. `differing`: gets the ranks whose replica is not the first
 // one's.
-bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stats, std::vector<double>* sketch,
-           std::vector<std::uint32_t>* differing);
+bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stats,
+           std::vector<double>* sketch, std::vector<std::uint32_t>* differing);
 
 // "rank 3", "ranks 0, 1, 2"; the first eight.
 std::string RanksText(std::span<const std::uint32_t> ranks);

@@ -53,7 +53,8 @@ inline Placement Piece(const Sizes& shape, std::uint32_t piece, std::uint32_t pi
 }
 
 // Equal parts along a dimension for ranks first .. first + count - 1; the last ones may be smaller or empty.
-inline std::vector<Held> Shards(const Sizes& shape, std::size_t dim, std::uint32_t count, std::uint32_t first = 0) {
+inline std::vector<Held> Shards(const Sizes& shape, std::size_t dim, std::uint32_t count,
+                                std::uint32_t first = 0) {
   const std::int64_t each = (shape[dim] + count - 1) / count;
   std::vector<Held> held;
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -88,12 +89,14 @@ inline Computed Compute(const Whole& whole, const std::optional<Placement>& plac
     values.clear();
     const std::size_t dims = place->global_shape.size();
     if (place->ranges.empty()) {
-      ForEachInBox(*place, 0, 0,
-                   [&](std::int64_t number) { values.push_back(whole.values[static_cast<std::size_t>(number)]); });
+      ForEachInBox(*place, 0, 0, [&](std::int64_t number) {
+        values.push_back(whole.values[static_cast<std::size_t>(number)]);
+      });
       shape.assign(place->boxes.begin() + static_cast<std::ptrdiff_t>(dims), place->boxes.end());
     }
     for (std::size_t i = 0; i < place->ranges.size(); i += 2)
-      values.insert(values.end(), whole.values.begin() + place->ranges[i], whole.values.begin() + place->ranges[i + 1]);
+      values.insert(values.end(), whole.values.begin() + place->ranges[i],
+                    whole.values.begin() + place->ranges[i + 1]);
     if (!place->ranges.empty()) shape = {static_cast<std::int64_t>(values.size())};
   }
   values.reserve(1);  // an empty tensor has an address, too
@@ -103,8 +106,8 @@ inline Computed Compute(const Whole& whole, const std::optional<Placement>& plac
   computed.sketch.resize(16);
   std::uint32_t written = 0;
   const PlacementView view = place ? View(*place) : PlacementView();
-  computed.stats = stats::ComputeCpu({values.data(), DType::kF32, shape, {}}, computed.sketch, {}, &written, nullptr,
-                                     place ? &view : nullptr);
+  computed.stats = stats::ComputeCpu({values.data(), DType::kF32, shape, {}}, computed.sketch, {}, &written,
+                                     nullptr, place ? &view : nullptr);
   return computed;
 }
 

@@ -81,7 +81,8 @@ class LogicalDiff : public ::testing::Test {
     ASSERT_EQ(store_.violation(), "");
   }
   static void WriteItem(RunWriter& run, const Training& training, const Item& item, std::uint64_t step) {
-    Random random(std::hash<std::string>()(item.key.name) + 100 * static_cast<std::uint64_t>(item.key.kind) + step);
+    Random random(std::hash<std::string>()(item.key.name) + 100 * static_cast<std::uint64_t>(item.key.kind) +
+                  step);
     const Whole whole = RandomTensor(random, item.shape);
     for (const Held& held : training.cut(item)) {
       if (training.without && training.without(item, step, held.rank)) continue;
@@ -90,7 +91,9 @@ class LogicalDiff : public ::testing::Test {
       Record(run, step, item.key, of_rank, {held});
     }
   }
-  void Write(const std::string& name, const Cutter& cut) { Write(name, {.cut = cut, .change = {}, .without = {}}); }
+  void Write(const std::string& name, const Cutter& cut) {
+    Write(name, {.cut = cut, .change = {}, .without = {}});
+  }
 
   DiffReport Ask(DiffRequest request = {}) {
     request.run_a = "a";
@@ -134,14 +137,16 @@ TEST_F(LogicalDiff, RandomCutsOfOneTrainingAreIdentical) {
   request.logical = true;
   const DiffReport r = Ask(request);
   EXPECT_EQ(r.verdict, Verdict::kIdentical) << ::testing::PrintToString(r.notes);
-  EXPECT_EQ(r.compared.identical, 3 * Items().size()) << r.compared.records << ::testing::PrintToString(r.notes);
+  EXPECT_EQ(r.compared.identical, 3 * Items().size())
+      << r.compared.records << ::testing::PrintToString(r.notes);
 }
 
 TEST_F(LogicalDiff, ATensorThatDiffersIsNamedWithItsRanks) {
   Write("a", TensorParallel(4));
-  Write("b", {.change = [](const Item& item, std::uint64_t step, std::uint32_t, Whole& whole) {
-                if (Is(item, "q") && step == 1) whole.values[20] += 3;
-              },
+  Write("b", {.change =
+                  [](const Item& item, std::uint64_t step, std::uint32_t, Whole& whole) {
+                    if (Is(item, "q") && step == 1) whole.values[20] += 3;
+                  },
               .without = {}});
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kDiverged);
@@ -206,9 +211,9 @@ TEST_F(LogicalDiff, RunsWithoutPlacementsAreComparedByRankAsBefore) {
 // --- what is not whole: said in one sentence, and the rest is compared
 
 TEST_F(LogicalDiff, AMissingRankMakesItsTensorsIncomplete) {
-  Write("a", {.cut = TensorParallel(2), .change = {}, .without = [](const Item&, std::uint64_t, std::uint32_t rank) {
-                return rank == 1;
-              }});
+  Write("a", {.cut = TensorParallel(2),
+              .change = {},
+              .without = [](const Item&, std::uint64_t, std::uint32_t rank) { return rank == 1; }});
   Write("b", OneRank);
   const DiffReport r = Ask();
   EXPECT_EQ(r.compared.diverged, 0u) << ::testing::PrintToString(r.notes);
@@ -225,13 +230,15 @@ TEST_F(LogicalDiff, PartsThatOverlapAreSaidAndTheRestIsCompared) {
     return held;
   };
   Write("a", overlapping);
-  Write("b", {.change = [](const Item& item, std::uint64_t step, std::uint32_t, Whole& whole) {
-                if (Is(item, "head") && step == 2) whole.values[3] += 2;
-              },
+  Write("b", {.change =
+                  [](const Item& item, std::uint64_t step, std::uint32_t, Whole& whole) {
+                    if (Is(item, "head") && step == 2) whole.values[3] += 2;
+                  },
               .without = {}});
   const DiffReport r = Ask();
-  EXPECT_THAT(r.notes, Contains(HasSubstr("a: layout contradicts itself, not compared: 1 tensor, output q, step 0: "
-                                          "the parts of ranks 0 and 1 overlap")));
+  EXPECT_THAT(r.notes,
+              Contains(HasSubstr("a: layout contradicts itself, not compared: 1 tensor, output q, step 0: "
+                                 "the parts of ranks 0 and 1 overlap")));
   EXPECT_EQ(r.verdict, Verdict::kDiverged);
   EXPECT_EQ(r.compared.diverged, 1u);
   ASSERT_TRUE(r.first);
@@ -242,12 +249,14 @@ TEST_F(LogicalDiff, ReplicasThatDifferAreSaid) {
   Write("a", {.cut = TensorParallel(4),
               .change =
                   [](const Item& item, std::uint64_t step, std::uint32_t rank, Whole& whole) {
-                    if (Is(item, "norm.weight", Kind::kWeightGrad) && step == 1 && rank == 3) whole.values[4] += 1;
+                    if (Is(item, "norm.weight", Kind::kWeightGrad) && step == 1 && rank == 3)
+                      whole.values[4] += 1;
                   },
               .without = {}});
   Write("b", OneRank);
   const DiffReport r = Ask();
-  EXPECT_THAT(r.notes, Contains(HasSubstr("a: replicas differ: 1 tensor, weight_grad norm.weight, step 1: rank 3 ")));
+  EXPECT_THAT(r.notes,
+              Contains(HasSubstr("a: replicas differ: 1 tensor, weight_grad norm.weight, step 1: rank 3 ")));
 }
 
 TEST_F(LogicalDiff, ARunMayChangeItsLayoutWhenItResumes) {

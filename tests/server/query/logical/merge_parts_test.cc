@@ -190,7 +190,10 @@ Placement OfColumns(std::int64_t columns) { return Box({4, columns}, {2, 0}, {2,
 INSTANTIATE_TEST_SUITE_P(
     MergeParts, NotWhole,
     ::testing::Values(
-        Bad{"missing", {{0, At({0, 0}, {2, 6})}}, Tiling::kIncomplete, "rank 0 recorded 12 of its 24 elements"},
+        Bad{"missing",
+            {{0, At({0, 0}, {2, 6})}},
+            Tiling::kIncomplete,
+            "rank 0 recorded 12 of its 24 elements"},
         Bad{"hole",
             {{0, At({0, 0}, {2, 6})}, {1, At({2, 0}, {2, 2})}, {2, At({2, 3}, {2, 3})}},
             Tiling::kIncomplete,
