@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <shared_mutex>
 #include <utility>
 
 #if defined(__clang__)
@@ -20,6 +21,8 @@
 #define STATCOLLECT_GUARDED_BY(mutex) STATCOLLECT_THREAD_ATTRIBUTE(guarded_by(mutex))
 // On a function: the caller holds the mutex.
 #define STATCOLLECT_REQUIRES(...) STATCOLLECT_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
+// On a function: the caller holds the mutex, shared with other readers at least.
+#define STATCOLLECT_REQUIRES_SHARED(...) STATCOLLECT_THREAD_ATTRIBUTE(requires_shared_capability(__VA_ARGS__))
 // On a function that the analysis cannot follow. Say why beside it.
 #define STATCOLLECT_NO_THREAD_SAFETY_ANALYSIS STATCOLLECT_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
@@ -66,6 +69,50 @@ class STATCOLLECT_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  private:
   Mutex& mutex_;
   bool held_ = true;
+};
+
+// Many readers or one writer.
+class STATCOLLECT_THREAD_ATTRIBUTE(capability("mutex")) SharedMutex {
+ public:
+  SharedMutex() = default;
+  SharedMutex(const SharedMutex&) = delete;
+  SharedMutex& operator=(const SharedMutex&) = delete;
+
+  void lock() STATCOLLECT_THREAD_ATTRIBUTE(acquire_capability()) { mutex_.lock(); }
+  void unlock() STATCOLLECT_THREAD_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
+  void lock_shared() STATCOLLECT_THREAD_ATTRIBUTE(acquire_shared_capability()) { mutex_.lock_shared(); }
+  void unlock_shared() STATCOLLECT_THREAD_ATTRIBUTE(release_shared_capability()) { mutex_.unlock_shared(); }
+
+ private:
+  std::shared_mutex mutex_;
+};
+
+class STATCOLLECT_THREAD_ATTRIBUTE(scoped_lockable) WriterLock {
+ public:
+  explicit WriterLock(SharedMutex& mutex) STATCOLLECT_THREAD_ATTRIBUTE(acquire_capability(mutex))
+      : mutex_(mutex) {
+    mutex_.lock();
+  }
+  ~WriterLock() STATCOLLECT_THREAD_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
+  WriterLock(const WriterLock&) = delete;
+  WriterLock& operator=(const WriterLock&) = delete;
+
+ private:
+  SharedMutex& mutex_;
+};
+
+class STATCOLLECT_THREAD_ATTRIBUTE(scoped_lockable) ReaderLock {
+ public:
+  explicit ReaderLock(SharedMutex& mutex) STATCOLLECT_THREAD_ATTRIBUTE(acquire_shared_capability(mutex))
+      : mutex_(mutex) {
+    mutex_.lock_shared();
+  }
+  ~ReaderLock() STATCOLLECT_THREAD_ATTRIBUTE(release_generic_capability()) { mutex_.unlock_shared(); }
+  ReaderLock(const ReaderLock&) = delete;
+  ReaderLock& operator=(const ReaderLock&) = delete;
+
+ private:
+  SharedMutex& mutex_;
 };
 
 // std::condition_variable for Mutex. Each wait releases the mutex and holds it again when it returns, so to the caller it is held

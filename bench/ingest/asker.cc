@@ -57,11 +57,16 @@ Result<Answer> Asker::Diff(const std::string& a, const std::string& b, const std
   }
   if (const grpc::Status status = reader->Finish(); !status.ok()) return FromGrpc(what, status);
   const bool identical = report.verdict() == v1::VERDICT_IDENTICAL;
-  const bool diverged = report.verdict() == v1::VERDICT_DIVERGED;
-  if (expected == Expect::kIdentical ? !identical : !diverged) {
+  const bool as_expected = expected == Expect::kIdentical ? identical
+                           : expected == Expect::kDiverged
+                               ? report.verdict() == v1::VERDICT_DIVERGED
+                               : identical || report.verdict() == v1::VERDICT_WITHIN_TOLERANCE;
+  if (!as_expected) {
+    const char* const wanted = expected == Expect::kIdentical  ? "identical"
+                               : expected == Expect::kDiverged ? "diverged"
+                                                               : "identical or within tolerance";
     return Status(Code::kInternal, what + ": the verdict is " + v1::Verdict_Name(report.verdict()) + " (" +
-                                       report.message() + "); expected " +
-                                       (expected == Expect::kIdentical ? "identical" : "diverged"));
+                                       report.message() + "); expected " + wanted);
   }
   return Answer{.records = report.compared().records()};
 }

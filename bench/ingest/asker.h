@@ -16,7 +16,7 @@ struct Answer {
   std::uint64_t records = 0;  // that the answer is about
 };
 
-enum class Expect { kIdentical, kDiverged };
+enum class Expect { kIdentical, kAgree, kDiverged };  // kAgree: identical, or up to rounding
 
 // Any thread.
 class Asker {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include <grpc/slice.h>
 
@@ -110,12 +111,27 @@ std::uint32_t EncodeStepEnds(const std::vector<Segment>& segments, std::uint32_t
   return records;
 }
 
+// Activations are cut along their features, parameters along their rows.
+void Cut(std::uint32_t rank, std::uint32_t shards, bool parameter, Layout* layout) {
+  Placement place{.global_shape = layout->shape, .boxes = {}, .ranges = {}};
+  const std::size_t dim = parameter ? 0 : layout->shape.size() - 1;
+  layout->shape[dim] /= shards;
+  std::vector<std::int64_t> offset(layout->shape.size());
+  offset[dim] = rank * layout->shape[dim];
+  place.boxes = offset;
+  place.boxes.insert(place.boxes.end(), layout->shape.begin(), layout->shape.end());
+  layout->placement = std::move(place);
+}
+
 // Serialized Records with nothing but the definitions: fields 1 and 2.
-std::string EncodeDefinitions(const Network& network) {
+std::string EncodeDefinitions(const Network& network, std::uint32_t rank, std::uint32_t shards) {
   RecordBatch batch;
   batch.first_seq = 1;
   batch.activations = network.activations();
   batch.layouts = network.layouts();
+  for (Layout& layout : batch.layouts) {
+    if (shards > 1) Cut(rank, shards, layout.shape.size() < 3, &layout);
+  }
   batch.steps.push_back({});  // a batch holds a record
   v1::Records records;
   records.ParseFromString(ToWire(batch, {}).records());
@@ -137,8 +153,9 @@ void BatchEncoder::ConstantColumn::Add(std::uint64_t value) {
   begin.push_back(bytes.size());
 }
 
-BatchEncoder::BatchEncoder(const RecordMaker& maker)
-    : maker_(maker), definitions_(EncodeDefinitions(maker.network())) {
+BatchEncoder::BatchEncoder(const RecordMaker& maker) : maker_(maker) {
+  // The last shard has the longest numbers.
+  definition_bytes_ = EncodeDefinitions(maker.network(), maker.shards() - 1, maker.shards()).size();
   for (std::uint32_t i = 0; i < maker.network().size(); ++i) {
     activation_.Add(i);
     layout_.Add(maker.network().layout_of()[i]);
@@ -195,12 +212,14 @@ BatchEncoder::Encoded BatchEncoder::Encode(std::uint32_t rank, std::uint64_t fir
   std::size_t stats = 0;
   for (const Column& column : columns) stats += FieldBytes(column.field, column.bytes);
   if (k > 0) stats += VarintBytes(Tag(19, kVarintType)) + VarintBytes(k) + FieldBytes(20, sketch.bytes);
-  const std::size_t records = (define ? definitions_.size() : 0) + FieldBytes(3, stats) + small_.size();
+  const std::string definitions =
+      define ? EncodeDefinitions(maker_.network(), rank, maker_.shards()) : std::string();
+  const std::size_t records = definitions.size() + FieldBytes(3, stats) + small_.size();
 
   grpc_slice slice = grpc_slice_malloc(kHeaderMax + records);
   char* const begin = reinterpret_cast<char*>(GRPC_SLICE_START_PTR(slice)) + kHeaderMax;
   char* to = begin;
-  if (define) to = Copy(to, definitions_.data(), definitions_.size());
+  to = Copy(to, definitions.data(), definitions.size());
   to = PutBytes(to, 3, stats);
   for (const Column& column : columns) to = Put(to, column);
   if (k > 0) to = Put(PutVarint(PutVarint(to, Tag(19, kVarintType)), k), sketch);

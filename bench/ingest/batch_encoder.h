@@ -39,7 +39,7 @@ class BatchEncoder {
   // session.
   Encoded Encode(std::uint32_t rank, std::uint64_t first_seq, const std::vector<Segment>& segments,
                  bool define);
-  std::size_t definition_bytes() const { return definitions_.size(); }
+  std::size_t definition_bytes() const { return definition_bytes_; }  // at most
 
  private:
   // Varints of a column that is the same in every step, with the place of each.
@@ -50,8 +50,8 @@ class BatchEncoder {
   };
 
   const RecordMaker& maker_;
+  std::size_t definition_bytes_ = 0;
   ConstantColumn activation_, layout_;  // the execution order is that of the activations
-  std::string definitions_;
   MadeColumns columns_;
   std::string zero_, neg_, pos_, step_, small_;
 };

@@ -27,6 +27,7 @@ using nlohmann::json;
 
 constexpr std::chrono::seconds kQuestionTime{30};
 constexpr char kBase[] = "queries-base", kSame[] = "queries-same", kOther[] = "queries-other";
+constexpr char kCut[] = "queries-cut", kCutOther[] = "queries-cut-other", kWhole[] = "queries-whole";
 
 struct QueriesOptions {
   Target target;
@@ -36,18 +37,33 @@ struct QueriesOptions {
   double repeat = 0;
   int rounds = 5;
   bool load = true;
+  bool layouts = false;
 };
 
+struct RunToLoad {
+  const char* name;
+  bool differs;
+  std::uint32_t ranks, shards;
+};
+
+std::vector<RunToLoad> RunsOf(const QueriesOptions& o) {
+  const std::uint32_t ranks = o.send.streams;
+  if (o.layouts) return {{kCut, false, ranks, ranks}, {kCutOther, true, ranks, ranks}, {kWhole, false, 1, 1}};
+  return {{kBase, false, ranks, 1}, {kSame, false, ranks, 1}, {kOther, true, ranks, 1}};
+}
+
 // One run; leaves the daemon stopped, with all of it in tables, so that its size counts.
-Result<json> Load(QueriesOptions& o, const Network& network, const char* run, bool differs) {
+Result<json> Load(QueriesOptions& o, const Network& network, const RunToLoad& run) {
   const StoredBytes before = o.target.Stored();
   if (o.target.spawns()) STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
   MakerOptions maker_options = o.maker;
-  if (differs) maker_options.differ_from = 0;
+  if (run.differs) maker_options.differ_from = 0;
+  maker_options.shards = run.shards;
   const RecordMaker maker(network, maker_options);
   SendOptions send = o.send;
   send.collector = o.target.address();
-  send.run = run;
+  send.run = run.name;
+  send.streams = run.ranks;
   Progress progress(send.streams);
   const auto sent = Send(send, maker, &progress);
   if (!sent.ok()) return sent.status();
@@ -56,9 +72,9 @@ Result<json> Load(QueriesOptions& o, const Network& network, const char* run, bo
     STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
     STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(nullptr));
   }
-  std::fprintf(stderr, "loaded %s: %.0f records/s\n", run,
+  std::fprintf(stderr, "loaded %s: %.0f records/s\n", run.name,
                static_cast<double>(sent->stat_records) / sent->seconds);
-  return json{{"run", run},
+  return json{{"run", run.name},
               {"records_per_second", static_cast<double>(sent->stat_records) / sent->seconds},
               {"stored", StoredJson(before, o.target.Stored(), sent->stat_records)}};
 }
@@ -102,7 +118,18 @@ Result<json> Time(const Question& question, int rounds) {
 std::vector<Question> Questions(const QueriesOptions& o, const Network& network, const Asker& asker) {
   // A diff compares the losses, too: one a rank and step.
   const std::uint64_t per_step = std::uint64_t{o.send.streams} * (o.activations + 1);
-  const std::uint64_t all = per_step * o.send.steps;
+  const std::uint64_t all = per_step * o.send.steps, of_one = all / o.send.streams;
+  if (o.layouts) {
+    const std::string ranks = std::to_string(o.send.streams);
+    return {{"diff of " + ranks + " ranks with one, the same model",
+             [&] { return asker.Diff(kCut, kWhole, "", Expect::kAgree); }, of_one},
+            {"diff of " + ranks + " ranks with one, all differ",
+             [&] { return asker.Diff(kCutOther, kWhole, "", Expect::kDiverged); }, of_one},
+            {"diff of " + ranks + " ranks with " + ranks + ", identical",
+             [&] { return asker.Diff(kCut, kCut, "", Expect::kIdentical); }, all},
+            {"diff of " + ranks + " ranks with " + ranks + ", all differ",
+             [&] { return asker.Diff(kCut, kCutOther, "", Expect::kDiverged); }, all}};
+  }
   const TensorDef& middle = network.activations()[o.activations / 2];
   return {
       {"series of one activation (P11)", [&, middle] { return asker.Series(kBase, middle); },
@@ -124,11 +151,12 @@ Result<json> Measure(QueriesOptions& o) {
                 {"activations", o.activations},
                 {"sketch", o.maker.sketch},
                 {"repeat", o.repeat},
+                {"layouts", o.layouts},
                 {"rounds", o.rounds}}}};
   if (!o.target.spawns()) STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
   if (o.load) {
-    for (const auto& [run, differs] : {std::pair{kBase, false}, {kSame, false}, {kOther, true}}) {
-      auto loaded = Load(o, network, run, differs);
+    for (const RunToLoad& run : RunsOf(o)) {
+      auto loaded = Load(o, network, run);
       if (!loaded.ok()) return loaded.status();
       out["loads"].push_back(*loaded);
     }
@@ -161,6 +189,9 @@ Command AddQueries(CLI::App& app) {
       "Load three runs (one, the same again, one that differs everywhere), then time series and diffs");
   o->target.AddFlags(command);
   command->add_flag("!--no-load", o->load, "The runs are there from an earlier call with the same sizes");
+  command->add_flag(
+      "--layouts", o->layouts,
+      "Instead: two runs cut over --ranks (which divide 8) and one on a single rank; time diffs of them");
   command->add_option("--ranks", o->send.streams, "Ranks of a run")
       ->check(CLI::Range(1u, 4096u))
       ->capture_default_str();

@@ -39,11 +39,31 @@ RecordMaker::RecordMaker(const Network& network, const MakerOptions& options)
   for (float& value : normals_) value = normal(engine);
 }
 
+void RecordMaker::Cut(std::uint32_t rank, std::size_t at, std::uint32_t n, MadeColumns* out) const {
+  const std::uint32_t shards = options_.shards;
+  const auto share = [&](std::uint64_t count) { return count / shards + (rank < count % shards ? 1 : 0); };
+  const double root = std::sqrt(static_cast<double>(shards));
+  for (std::size_t i = at; i < at + n; ++i) {
+    const std::uint64_t numel = (out->zero[i] + out->neg[i] + out->pos[i]) / shards;
+    out->zero[i] = share(out->zero[i]);
+    out->neg[i] = std::min(share(out->neg[i]), numel - out->zero[i]);
+    out->pos[i] = numel - out->zero[i] - out->neg[i];
+    out->l1[i] /= shards;
+    out->l2[i] /= root;
+    const std::uint64_t hash = out->hash[i];
+    out->hash[i] = rank > 0 ? Mix(hash + rank) : hash;
+    for (std::uint32_t other = 1; rank == 0 && other < shards; ++other) out->hash[i] -= Mix(hash + other);
+  }
+  for (std::size_t i = at * options_.sketch; i < (at + n) * options_.sketch; ++i)
+    out->sketch[i] /= static_cast<float>(shards);
+}
+
 void RecordMaker::Make(std::uint32_t rank, std::uint64_t step, std::uint32_t first, std::uint32_t n,
                        std::size_t at, MadeColumns* out) const {
   const bool differs = step >= options_.differ_from;
-  const std::uint64_t stream =
-      Mix(options_.seed + (differs ? 0x10000000000u : 0)) ^ Mix(~std::uint64_t{rank});
+  const std::size_t begin = at;
+  const std::uint64_t stream = Mix(options_.seed + (differs ? 0x10000000000u : 0)) ^
+                               Mix(~std::uint64_t{options_.shards > 1 ? 0 : rank});
   const std::uint64_t moving = Mix(stream + step + 1), fixed = Mix(stream);
   // All tensors drift together by a few per cent, each step adds noise of its own.
   const double drift = 1.0 + 0.05 * std::sin(0.02 * static_cast<double>(step));
@@ -94,6 +114,7 @@ void RecordMaker::Make(std::uint32_t rank, std::uint64_t step, std::uint32_t fir
     float* sketch = out->sketch.data() + at * k;
     for (std::uint32_t j = 0; j < k; ++j) sketch[j] = from[j] * scale;
   }
+  if (options_.shards > 1) Cut(rank, begin, n, out);
 }
 
 }  // namespace statcollect::bench

@@ -27,6 +27,9 @@ struct MakerOptions {
   std::uint32_t sketch = 16;  // k: 0, 16, 32 or 64
   // From this step on every record differs from those of the same seed without it.
   std::uint64_t differ_from = std::numeric_limits<std::uint64_t>::max();
+  // Of tensor parallelism: the ranks hold parts of rank 0's tensors, whose statistics add up to those (the hash
+  // exactly). Divides 8, at most as many as there are ranks.
+  std::uint32_t shards = 1;
 };
 
 // Immutable; any thread. Equal options and network: bit-identical records.
@@ -39,9 +42,12 @@ class RecordMaker {
   void Make(std::uint32_t rank, std::uint64_t step, std::uint32_t first, std::uint32_t n, std::size_t at,
             MadeColumns* out) const;
   std::uint32_t sketch() const { return options_.sketch; }
+  std::uint32_t shards() const { return options_.shards; }
   const Network& network() const { return network_; }
 
  private:
+  void Cut(std::uint32_t rank, std::size_t at, std::uint32_t n, MadeColumns* out) const;
+
   const Network& network_;
   const MakerOptions options_;
   std::vector<float> normals_;  // a pool, read from random places

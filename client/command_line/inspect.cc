@@ -36,6 +36,8 @@ void AddSeries(CommandSet& commands) {
   AddRankFilter(app, o.ranks);
   app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100-");
   app->add_option("--path", o.output_path, "Only this place in a nested output, such as 0");
+  app->add_flag("--by-rank", o.by_rank,
+                "Each rank's part of a tensor that is cut over ranks; so with --rank, too");
 }
 
 void AddTop(CommandSet& commands) {
@@ -55,6 +57,8 @@ void AddTop(CommandSet& commands) {
   app->add_option("--kinds", o.kinds,
                   "Only these kinds, such as output,grad_output (default: all, except integer tensors)");
   app->add_option("--count", o.count, "Rows")->check(CLI::Range(1, 10'000))->capture_default_str();
+  app->add_flag("--by-rank", o.by_rank,
+                "Each rank's part of tensors that are cut over ranks; so with --rank, too");
 }
 
 void AddScalars(CommandSet& commands) {

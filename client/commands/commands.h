@@ -43,6 +43,7 @@ int RemoveNoise(Session& session, const std::string& run);
 
 struct SeriesOptions {
   std::string run, activation, stats, kind, ranks, steps, output_path;
+  bool by_rank = false;
 };
 int Series(Session& session, const SeriesOptions& options);
 
@@ -74,6 +75,7 @@ struct TopOptions {
   std::string run, by = "l2", ranks, kinds;
   std::optional<std::uint64_t> step;  // absent: the newest
   std::uint32_t count = 20;
+  bool by_rank = false;
 };
 int Top(Session& session, const TopOptions& options);
 

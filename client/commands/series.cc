@@ -10,6 +10,7 @@
 #include "client/commands/selection.h"
 #include "client/commands/update_ratio.h"
 #include "client/exports/records_decoder.h"
+#include "client/render/divergence_text.h"
 #include "client/render/flatten.h"
 #include "client/render/plot.h"
 #include "common/names.h"
@@ -95,6 +96,11 @@ const OptionalColumn kPlaces[] = {
 
 std::string KindText(const v1::SeriesPoint& point) { return EnumText(*v1::Kind_descriptor(), point.kind()); }
 
+// "3"; "0-7" if their parts were put together.
+std::string RanksOf(const v1::SeriesPoint& point) {
+  return point.ranks_size() > 0 ? RanksText(point.ranks()) : std::to_string(point.rank());
+}
+
 std::vector<const OptionalColumn*> InterestingPlaces(const v1::GetSeriesResponse& response) {
   std::vector<const OptionalColumn*> places;
   for (const OptionalColumn& place : kPlaces) {
@@ -114,8 +120,7 @@ Table MakeTable(const v1::GetSeriesResponse& response, const Chosen& statistics)
     columns.push_back({std::string(statistic->name), Align::kRight});
   Table table(std::move(columns));
   for (const v1::SeriesPoint& point : response.records()) {
-    std::vector<std::string> cells = {std::to_string(point.step()), std::to_string(point.rank()),
-                                      KindText(point)};
+    std::vector<std::string> cells = {std::to_string(point.step()), RanksOf(point), KindText(point)};
     for (const OptionalColumn* place : places) cells.push_back(place->get(point));
     for (const Statistic* statistic : statistics)
       cells.push_back(FormatNumber(statistic->get(point.stats())));
@@ -138,7 +143,7 @@ std::vector<std::pair<std::string, std::string>> MakePlots(const v1::GetSeriesRe
     auto of = std::find_if(kinds.begin(), kinds.end(),
                            [&](const OfKind& known) { return known.kind == KindText(point); });
     if (of == kinds.end()) of = kinds.insert(of, {.kind = KindText(point), .lines = {}, .steps = {}});
-    std::string label = fmt::format("{} rank {}", of->kind, point.rank());
+    std::string label = fmt::format("{} rank {}", of->kind, RanksOf(point));
     for (const OptionalColumn* place : places)
       label += fmt::format(" {} {}", place->column.title, Printable(place->get(point)));
     PlotLine& line = of->lines[label];
@@ -174,6 +179,7 @@ Status MakeRequest(const SeriesOptions& options, v1::GetSeriesRequest& request) 
   request.set_run(options.run);
   request.set_activation(options.activation);
   request.set_output_path(options.output_path);
+  request.set_by_rank(options.by_rank);
   STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
   const auto kinds = ParseKinds(options.kind);
   if (!kinds.ok()) return {kinds.status().code(), "--kind: " + kinds.status().message()};

@@ -79,8 +79,10 @@ class RowsTable {
   std::vector<std::string> Cells(const v1::TopRow& row) const {
     std::string name = row.activation();
     if (!row.output_path().empty() && row.output_path() != "0") name += "[" + row.output_path() + "]";
-    std::vector<std::string> cells = {ValueText(response_.by(), row.value()), std::to_string(row.rank()),
-                                      EnumText(*v1::Kind_descriptor(), row.kind()), name, row.class_name()};
+    std::vector<std::string> cells = {
+        ValueText(response_.by(), row.value()),
+        row.ranks_size() > 0 ? RanksText(row.ranks()) : std::to_string(row.rank()),
+        EnumText(*v1::Kind_descriptor(), row.kind()), name, row.class_name()};
     if (micro_batches_) cells.push_back(std::to_string(row.micro_batch()));
     if (calls_) cells.push_back(std::to_string(row.call()));
     if (modes_) cells.push_back(row.mode());
@@ -131,6 +133,7 @@ Status MakeRequest(const TopOptions& options, v1::GetTopRequest& request) {
   if (!kinds.ok()) return {kinds.status().code(), "--kinds: " + kinds.status().message()};
   for (const v1::Kind kind : *kinds) request.add_kinds(kind);
   request.set_count(options.count);
+  request.set_by_rank(options.by_rank);
   return Status::Ok();
 }
 

@@ -54,6 +54,18 @@ class Object {
   bool first_ = true;
 };
 
+// Where the rank's part lies in a larger tensor; absent of others. As Placement in proto/statcollect/v1/stats.proto.
+void AddPlacement(Object& object, const Placement& place) {
+  AppendList(std::span<const std::int64_t>(place.global_shape), object.Next("global_shape"));
+  if (place.ranges.empty()) {
+    AppendList(std::span<const std::int64_t>(place.boxes), object.Next("boxes"));
+  } else {
+    AppendList(std::span<const std::int64_t>(place.ranges), object.Next("ranges"));
+  }
+  if (place.pieces > 1) object.Add("piece", place.piece).Add("pieces", place.pieces);
+  if (place.partial) object.Next("partial") += "true";
+}
+
 class JsonExporter final : public Exporter {
  public:
   JsonExporter(const ExportTarget& target, std::optional<Partial> partial, FileWriter out)
@@ -82,6 +94,7 @@ class JsonExporter final : public Exporter {
     object.Add("inf", n.inf);
     AddWord(object, "hash_kind", HashKindOf(*o.layout));
     AddUntrusted(object, *o.layout);
+    if (o.layout->placement) AddPlacement(object, *o.layout->placement);
     if (target_.sketches) AddList(object, "sketch", o.sketch);
     if (target_.samples) AddList(object, "samples", o.samples);
     object.End();

@@ -173,9 +173,11 @@ std::string PlaceText(const v1::Divergence& d) {
   return text;
 }
 
-// "rank 0", "ranks 0-3 (B: 0)"
+// "rank 0", "ranks 0-3 (B: 0)", "rank 1, which holds [4:8, 0:10] of (8, 10)"
 std::string HoldersText(const v1::Divergence& d) {
-  return (d.ranks_a_size() + d.ranks_b_size() > 2 ? "ranks " : "rank ") + RankText(d);
+  const std::string& place = d.has_a() ? d.a().place() : d.b().place();
+  return (d.ranks_a_size() + d.ranks_b_size() > 2 ? "ranks " : "rank ") + RankText(d) +
+         (place.empty() ? "" : ", which holds " + Printable(place));
 }
 
 std::string WhereText(const v1::Divergence& d) {

@@ -17,8 +17,12 @@ std::string ReasonText(const v1::Divergence& d, const v1::DiffReport& report);
 // path 0, call 0.
 std::string PlaceText(const v1::Divergence& d);
 
-// "step 3, micro-batch 1, rank 0, forward, blocks.1.ln2 (LayerNorm)"; the micro-batch only if it is not 0.
+// "step 3, micro-batch 1, rank 0, forward, blocks.1.ln2 (LayerNorm)"; the micro-batch only if it is not 0. Of a part of a larger
+// tensor: "rank 1, which holds [4:8, 0:10] of (8, 10)".
 std::string WhereText(const v1::Divergence& d);
+
+// "0-3", "0,2"
+std::string RanksText(const google::protobuf::RepeatedField<std::uint32_t>& ranks);
 
 // "1"; with merged ranks "1 (B: 3)".
 std::string RankText(const v1::Divergence& d);

@@ -8,6 +8,7 @@
 #include "server/query/diff/diff.h"
 #include "server/query/event_kinds.h"
 #include "server/query/logical/choose.h"
+#include "server/query/logical/one_run.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/noise/noise_store.h"
 #include "server/query/rows.h"
@@ -229,6 +230,42 @@ Status ForEachRecord(Store& store, const Request& request, const std::stop_token
   return Status::Ok();
 }
 
+Result<std::vector<SeriesPoint>> SeriesOf(RunView& view, const SeriesRequest& request,
+                                          const std::stop_token& stop) {
+  auto wanted = StepSet::Parse(request.steps);
+  if (!wanted.ok()) return wanted.status();
+  std::vector<RunView::Series> series;
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachDefinition(view, [&](std::size_t attempt, std::uint32_t rank, const TensorDef& def) {
+        if (Matches(request, def.key) && IsWanted(request.ranks, rank))
+          series.push_back({.attempt = attempt, .rank = rank, .activation = def.id, .points = {}});
+      }));
+  if (series.empty()) return NoActivation(view, request);
+  std::vector<SeriesPoint> points;
+  const auto owners = StepOwners::Of(view, *wanted);
+  if (!owners.ok()) return owners.status();
+  STATCOLLECT_RETURN_IF_ERROR(
+      view.ReadSeries(series, {.first = wanted->first(), .last = wanted->last()}, stop));
+  if (stop.stop_requested()) return Cancelled();
+  for (const RunView::Series& one : series) {
+    auto catalogue = view.Catalogue(one.attempt, one.rank);
+    if (!catalogue.ok()) return catalogue.status();
+    const TensorKey& key = (*catalogue)->activations[one.activation].key;
+    for (const StatPoint& point : one.points) {
+      if (!wanted->Contains(point.step) || !owners->IsOf(one.attempt, point.step)) continue;
+      if (points.size() >= kRowsMax) return TooManyRows("series");
+      points.push_back(MakePoint(request.run, one.rank, key, point, (*catalogue)->layouts[point.layout]));
+    }
+  }
+  const auto key = [](const SeriesPoint& p) {
+    return std::tie(p.kind, p.output_path, p.rank, p.step, p.micro_batch, p.call);
+  };
+  const auto before = [&](const SeriesPoint& x, const SeriesPoint& y) { return key(x) < key(y); };
+  if (!std::is_sorted(points.begin(), points.end(), before))
+    std::stable_sort(points.begin(), points.end(), before);
+  return points;
+}
+
 }  // namespace
 
 QueryEngine::QueryEngine(Store& store, IsStreamOpen is_stream_open, IsStreamOpen may_come_back)
@@ -338,37 +375,16 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
                                                         const std::stop_token& stop) const {
   auto view = RunView::Open(store_, request.run);
   if (!view.ok()) return view.status();
-  auto wanted = StepSet::Parse(request.steps);
-  if (!wanted.ok()) return wanted.status();
-  std::vector<RunView::Series> series;
-  STATCOLLECT_RETURN_IF_ERROR(
-      ForEachDefinition(*view, [&](std::size_t attempt, std::uint32_t rank, const TensorDef& def) {
-        if (Matches(request, def.key) && IsWanted(request.ranks, rank))
-          series.push_back({.attempt = attempt, .rank = rank, .activation = def.id, .points = {}});
-      }));
-  if (series.empty()) return NoActivation(*view, request);
-  std::vector<SeriesPoint> points;
-  const auto owners = StepOwners::Of(*view, *wanted);
-  if (!owners.ok()) return owners.status();
-  STATCOLLECT_RETURN_IF_ERROR(
-      view->ReadSeries(series, {.first = wanted->first(), .last = wanted->last()}, stop));
-  if (stop.stop_requested()) return Cancelled();
-  for (const RunView::Series& one : series) {
-    auto catalogue = view->Catalogue(one.attempt, one.rank);
-    if (!catalogue.ok()) return catalogue.status();
-    const TensorKey& key = (*catalogue)->activations[one.activation].key;
-    for (const StatPoint& point : one.points) {
-      if (!wanted->Contains(point.step) || !owners->IsOf(one.attempt, point.step)) continue;
-      if (points.size() >= kRowsMax) return TooManyRows("series");
-      points.push_back(MakePoint(request.run, one.rank, key, point, (*catalogue)->layouts[point.layout]));
-    }
-  }
-  const auto key = [](const SeriesPoint& p) {
-    return std::tie(p.kind, p.output_path, p.rank, p.step, p.micro_batch, p.call);
-  };
-  const auto before = [&](const SeriesPoint& x, const SeriesPoint& y) { return key(x) < key(y); };
-  if (!std::is_sorted(points.begin(), points.end(), before))
-    std::stable_sort(points.begin(), points.end(), before);
+  if (request.by_rank || !request.ranks.empty()) return SeriesOf(*view, request, stop);
+  auto whole = OpenIfCut(store_, *view);
+  if (!whole.ok()) return whole.status();
+  const auto is_asked = [&](const TensorName& tensor) { return tensor.name == request.activation; };
+  if (!*whole || std::any_of((*whole)->cut().unknown.begin(), (*whole)->cut().unknown.end(), is_asked))
+    return SeriesOf(*view, request, stop);
+  auto of_whole = RunView::Open(**whole, request.run);
+  if (!of_whole.ok()) return of_whole.status();
+  auto points = SeriesOf(*of_whole, request, stop);
+  if (points.ok()) DescribeRanks(**whole, *points);
   return points;
 }
 
@@ -494,7 +510,10 @@ Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& 
 Result<TopReport> QueryEngine::GetTop(const TopRequest& request, const std::stop_token& stop) const {
   auto view = RunView::Open(store_, request.run);
   if (!view.ok()) return view.status();
-  return FindTop(*view, request, stop);
+  if (request.by_rank || !request.ranks.empty()) return FindTop(*view, request, stop);
+  auto whole = OpenIfCut(store_, *view);
+  if (!whole.ok()) return whole.status();
+  return *whole ? FindTopOfWhole(**whole, *view, request, stop) : FindTop(*view, request, stop);
 }
 
 Result<ConfigReport> QueryEngine::CompareConfig(const ConfigRequest& request, const std::stop_token&) const {

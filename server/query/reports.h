@@ -154,6 +154,7 @@ struct ObservationSide {
   std::string hash_kind;               // empty: statagent's own, of today's definition
   std::optional<double> value;         // stage loss: value of the scalar
   std::vector<std::string> untrusted;  // statistics that are shown but never compared
+  std::string place;                   // "[0:4, 0:10] of (8, 10)"; empty: the whole, or not known
 };
 
 // One activation (or loss) of one rank and step that differs.
@@ -333,6 +334,7 @@ struct SeriesRequest {
   std::vector<std::uint32_t> ranks;        // empty: all
   std::string steps;                       // as for StepSet::Parse
   std::optional<std::string> output_path;  // absent: all
+  bool by_rank = false;                    // the parts of tensors that are cut over ranks
 };
 
 struct SeriesPoint {
@@ -346,6 +348,7 @@ struct SeriesPoint {
   std::uint32_t call = 0;
   std::string mode;
   ObservationSide stats;
+  std::vector<std::uint32_t> ranks;  // whose parts were put together; empty: `rank` alone
 };
 
 struct ScalarsRequest {

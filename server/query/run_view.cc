@@ -5,6 +5,7 @@
 
 #include "common/names.h"
 #include "server/query/parallel.h"
+#include "server/query/place_text.h"
 #include "server/query/suggest.h"
 
 namespace statcollect::query {
@@ -300,6 +301,7 @@ ObservationSide MakeSide(const TensorStats& s, const Layout& layout) {
   tell(Statistic::kHash, s.hash, side.hash);
   side.dtype = Name(layout.dtype);
   side.shape = layout.shape;
+  if (layout.placement) side.place = PlaceText(*layout.placement);
   if (layout.hash_kind != HashKind::kContent3) side.hash_kind = Name(layout.hash_kind);
   for (int i = 0; i < kStatisticCount; ++i) {
     const auto statistic = static_cast<Statistic>(i);

@@ -12,9 +12,6 @@
 #include "common/step_set.h"
 
 namespace statcollect::query {
-namespace {
-
-// The order of the rows: the most extreme first.
 bool IsMoreExtreme(TopBy by, double a, double b) {
   switch (by) {
     case TopBy::kMin:
@@ -25,6 +22,8 @@ bool IsMoreExtreme(TopBy by, double a, double b) {
       return a > b;
   }
 }
+
+namespace {
 
 bool IsInteger(DType dtype) { return dtype >= DType::kI8 && dtype <= DType::kBool; }
 
@@ -175,13 +174,15 @@ namespace {
 class TopOfStep {
  public:
   // The report's run, step and order are set.
-  TopOfStep(const TopRequest& request, TopReport report)
+  TopOfStep(const TopRequest& request, TopReport report, const std::function<bool(const TensorKey&)>& wanted)
       : request_(request),
+        wanted_(wanted),
         report_(std::move(report)),
         best_(report_.by, request.count == 0 ? kTopDefault : request.count) {}
 
   void Add(std::uint32_t rank, const Observation& o) {
     any_ = true;
+    if (wanted_ && !wanted_(o.def->key)) return;
     const Kind kind = o.def->key.kind;
     if (!IsAmong(request_.kinds, kind)) return;
     if (request_.kinds.empty() && IsInteger(o.layout->dtype)) {
@@ -211,6 +212,7 @@ class TopOfStep {
 
  private:
   const TopRequest& request_;
+  const std::function<bool(const TensorKey&)>& wanted_;
   TopReport report_;
   Best best_;
   bool any_ = false;
@@ -251,7 +253,8 @@ Status AddRank(RunView& view, std::size_t attempt, std::uint32_t rank, std::uint
 
 }  // namespace
 
-Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::stop_token& stop) {
+Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::stop_token& stop,
+                          const std::function<bool(const TensorKey&)>& wanted) {
   if (request.count > kTopCountMax) {
     return Status(Code::kInvalidArgument, "top: " + std::to_string(request.count) +
                                               " rows requested; expected at most " +
@@ -263,7 +266,8 @@ Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::s
   if (!attempt.ok()) return attempt.status();
   TopOfStep top(
       request,
-      {.run = view.run(), .step = *step, .by = request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by});
+      {.run = view.run(), .step = *step, .by = request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by},
+      wanted);
   for (const auto& [rank, meta] : view.ranks(*attempt)) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "top: cancelled");
     if (IsAmong(request.ranks, rank)) STATCOLLECT_RETURN_IF_ERROR(AddRank(view, *attempt, rank, *step, top));

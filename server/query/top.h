@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_QUERY_TOP_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -42,6 +43,7 @@ struct TopRequest {
   std::vector<std::uint32_t> ranks;   // empty: all
   std::vector<Kind> kinds;            // empty: all
   std::uint32_t count = 0;            // rows; 0: kTopDefault
+  bool by_rank = false;               // the parts of tensors that are cut over ranks
 };
 
 struct TopRow {
@@ -59,13 +61,18 @@ struct TopReport {
   std::vector<std::string> notes;
 };
 
+// Whether `a` comes before `b`.
+bool IsMoreExtreme(TopBy by, double a, double b);
+
 // The value to order by; absent if the observation has none (no finite element, not recorded) or it means
 // nothing (no NaN, no zero).
 std::optional<double> ValueOf(TopBy by, const ObservationSide& side, bool complex);
 
 // Memory: one step of one rank, and the rows. kInvalidArgument: count; kNotFound: the step (names the
 // nearest); kCancelled.
-Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::stop_token& stop);
+// `wanted` (null: all): whether a tensor counts.
+Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::stop_token& stop,
+                          const std::function<bool(const TensorKey&)>& wanted = nullptr);
 
 }  // namespace statcollect::query
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,56 @@ def test_by_rank_and_logical_are_as_asked(recorded: Collector, tmp_path: Path) -
 def test_replicas_that_differ_are_said(recorded: Collector) -> None:
     notes = recorded.diff("plain", "megatron2_sp-norm_gradient")["notes"]
     assert any("replicas differ" in note and "rank 1" in note for note in notes)
+
+
+WEIGHT = "blocks.0.mlp.fc1.weight"
+
+
+def _series(collector: Collector, run: str, *options: str) -> list[dict[str, Any]]:
+    return list(collector.json("series", run, WEIGHT, "--kind", "weight", *options)["records"])
+
+
+@pytest.mark.parametrize("run", ["fsdp1", "fsdp2", "tp2", "dp2_tp2", "megatron2"])
+def test_series_show_whole_tensors_of_runs_that_are_cut(recorded: Collector, run: str) -> None:
+    whole, merged, parts = _series(recorded, "plain"), _series(recorded, run), _series(recorded, run, "--by-rank")
+    assert len(merged) == len(whole) < len(parts)
+    for mine, other in zip(merged, whole, strict=True):
+        assert mine["ranks"] == list(range(LAYOUTS[run].ranks)) and mine["rank"] == 0 and not mine["stats"]["place"]
+        assert (mine["step"], mine["stats"]["shape"]) == (other["step"], other["stats"]["shape"])
+        assert mine["stats"]["l2"] == pytest.approx(other["stats"]["l2"], rel=1e-3)
+    assert all(part["ranks"] == [] for part in parts)
+    assert any(part["stats"]["place"].endswith(f"of {tuple(whole[0]['stats']['shape'])}") for part in parts)
+    assert _series(recorded, run, "--rank", "1") == [part for part in parts if part["rank"] == 1]
+
+
+def test_top_shows_whole_tensors_of_runs_that_are_cut(recorded: Collector) -> None:
+    def norms(run: str, *options: str) -> dict[tuple[str, str, str], float]:
+        rows = recorded.json("top", run, "--kinds", "weight", "--count", "1000", *options)["records"]
+        return {(row["kind"], row["activation"], row["mode"]): row["value"] for row in rows}
+
+    whole = norms("plain")
+    for run in ("fsdp2", "tp2"):
+        assert norms(run) == pytest.approx(whole, rel=1e-3)
+    assert norms("tp2", "--by-rank") != pytest.approx(whole, rel=1e-3)
+    assert norms("ddp2") == norms("ddp2", "--by-rank")  # ranks hold no parts
+
+
+def test_exports_carry_the_placement(recorded: Collector, tmp_path: Path) -> None:
+    def records(run: str) -> list[dict[str, Any]]:
+        done = recorded.statctl("export", "json", run, str(tmp_path / run))
+        assert done.code == 0, done.err
+        return [json.loads(line) for line in (tmp_path / run).read_text(encoding="utf-8").splitlines()]
+
+    parts = [r for r in records("tp2") if r.get("activation") == WEIGHT and r.get("kind") == "weight" and r["step"] == 0]
+    assert sorted(part["boxes"] for part in parts)[0][:2] == [0, 0]
+    assert {part["global_shape"][0] * part["global_shape"][1] for part in parts} == {2 * parts[0]["numel"]}
+    assert not any("boxes" in record for record in records("plain"))
+
+
+def test_rows_of_runs_that_are_cut_alike_name_the_part(recorded: Collector) -> None:
+    report = recorded.diff("megatron2", "megatron2-qkv_interleaved")
+    assert not any("as one model each" in note for note in report["notes"])
+    root = report["root"]
+    assert root["activation"].startswith("blocks.0.attn.qkv") and " of (" in root["a"]["place"]
+    text = recorded.statctl("diff", "megatron2", "megatron2-qkv_interleaved").out
+    assert f"rank {root['rank']}, which holds {root['a']['place']}" in text

@@ -78,6 +78,7 @@ void ToWire(const query::ObservationSide& side, v1::ObservationSide& out) {
   out.mutable_shape()->Add(side.shape.begin(), side.shape.end());
   out.set_hash_kind(side.hash_kind);
   out.mutable_untrusted()->Add(side.untrusted.begin(), side.untrusted.end());
+  out.set_place(side.place);
 }
 
 void ToWire(const query::Compared& compared, v1::Compared& out) {

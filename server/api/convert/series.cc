@@ -36,6 +36,7 @@ Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request) {
   query::SeriesRequest wanted{.run = request.run(), .activation = request.activation(), .kind = *kind};
   wanted.ranks = *std::move(ranks);
   wanted.steps = request.steps();
+  wanted.by_rank = request.by_rank();
   if (!request.output_path().empty()) wanted.output_path = request.output_path();
   return wanted;
 }
@@ -75,6 +76,7 @@ void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse
     added.set_call(point.call);
     added.set_mode(point.mode);
     ToWire(point.stats, *added.mutable_stats());
+    added.mutable_ranks()->Add(point.ranks.begin(), point.ranks.end());
   }
 }
 

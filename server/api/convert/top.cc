@@ -20,6 +20,7 @@ void Fill(const query::TopRow& from, v1::TopRow& to) {
   to.set_mode(from.point.mode);
   to.set_class_name(from.class_name);
   ToWire(from.point.stats, *to.mutable_stats());
+  to.mutable_ranks()->Add(from.point.ranks.begin(), from.point.ranks.end());
 }
 
 }  // namespace
@@ -40,6 +41,7 @@ Result<query::TopRequest> FromWire(const v1::GetTopRequest& request) {
   if (!kinds.ok()) return kinds.status();
   wanted.kinds = *std::move(kinds);
   wanted.count = request.count();
+  wanted.by_rank = request.by_rank();
   return wanted;
 }
 

@@ -142,8 +142,8 @@ LogicalPair MakePair(const RunView& a, const RunView& b, std::unique_ptr<Logical
   const RunCut &cut_a = pair.a->cut(), &cut_b = pair.b->cut();
   std::set<TensorName> hidden = cut_a.unknown;
   hidden.insert(cut_b.unknown.begin(), cut_b.unknown.end());
-  const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches ||
-                    cut_a.stages > 1 || cut_b.stages > 1;
+  const bool as_run = (cut_a.stages > 1 || cut_b.stages > 1) && cut_a.micro_batches > 1;
+  const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches || as_run;
   NoteCut(a, b, fold, hidden, &pair);
   pair.a->Choose(hidden, TiedNames(b), fold);
   pair.b->Choose(std::move(hidden), TiedNames(a), fold);

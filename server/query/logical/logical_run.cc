@@ -46,17 +46,23 @@ std::uint64_t OrderOf(const TensorKey& key, std::uint32_t stage, std::uint32_t s
   return (static_cast<std::uint64_t>(phase) << 48) | (place << 32) | order;
 }
 
+// Keeps the memory.
+void Empty(StatColumns* block) {
+  block->activation.clear();
+  block->layout.clear();
+  block->step.clear();
+  block->order.clear();
+  block->stats.clear();
+  block->sketch_width = 0;
+  block->sketch.clear();
+  block->sample_count.clear();
+  block->samples.clear();
+}
+
 bool HasHash(const Part& part) { return part.layout->Has(Statistic::kHash); }
 
 bool IsCut(const Layout& layout) {
   return layout.placement && (layout.placement->pieces > 1 || !IsWhole(View(*layout.placement)));
-}
-
-std::string RanksText(const std::vector<std::uint32_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size() && i < 8; ++i)
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  return ranks.size() > 8 ? text + " and others" : text;
 }
 
 }  // namespace
@@ -78,7 +84,7 @@ Status LogicalRun::Read() {
     if (!ranks.ok()) return ranks.status();
     attempt.ranks = *std::move(ranks);
     for (const auto& [rank, of] : attempt.ranks) attempt.members.emplace_back().rank = rank;
-    MutexLock lock(mutex_);
+    WriterLock lock(mutex_);
     STATCOLLECT_RETURN_IF_ERROR(Grow(attempt));
     FindStages(attempt);
     Define(attempt);
@@ -151,14 +157,26 @@ std::uint32_t LogicalRun::IdOf(Attempt& attempt, const Member& member, const Ten
 }
 
 void LogicalRun::Choose(std::set<TensorName> hidden, std::set<std::string> tied, bool fold) {
-  MutexLock lock(mutex_);
+  WriterLock lock(mutex_);
   hidden_ = std::move(hidden);
   tied_ = std::move(tied);
   fold_ = fold;
+  DefineAgain();
+}
+
+void LogicalRun::ChooseAlone() {
+  WriterLock lock(mutex_);
+  hidden_ = cut_.unknown;
+  sums_ = true;
+  DefineAgain();
+}
+
+void LogicalRun::DefineAgain() {
   for (Attempt& attempt : attempts_) {
     attempt.activations.clear();
     attempt.ids.clear();
     attempt.holders.clear();
+    attempt.plans.clear();
     for (Member& member : attempt.members) member.logical.clear();
     Define(attempt);
   }
@@ -180,11 +198,9 @@ Status LogicalRun::Classify() {
       for (std::size_t i = 0; i < attempt.members.size(); ++i) {
         const auto scan =
             store_.ScanStats(attempt.id, attempt.members[i].rank, {.first = number, .last = number});
-        std::vector<StatColumns> blocks;
-        while (scan->NextHead() && scan->Load(/*sketches=*/false, &blocks.emplace_back())) {
-        }
+        while (scan->NextHead() && scan->Load(/*sketches=*/false, &step.NewBlock()))
+          STATCOLLECT_RETURN_IF_ERROR(Add(attempt, i, step));
         STATCOLLECT_RETURN_IF_ERROR(scan->status());
-        STATCOLLECT_RETURN_IF_ERROR(Add(attempt, i, std::move(blocks), step));
       }
       for (const auto& [id, parts] : step.parts) {
         Judge(attempt.activations[id], parts, &replicated);
@@ -237,118 +253,173 @@ LogicalRun::Attempt* LogicalRun::Find(AttemptId id) {
   return found == attempts_.end() ? nullptr : &*found;
 }
 
-Status LogicalRun::Add(Attempt& attempt, std::size_t index, std::vector<StatColumns> blocks, Step& step) {
-  MutexLock lock(mutex_);
-  Member& member = attempt.members[index];
-  for (StatColumns& read : blocks) {
-    const StatColumns& block = step.blocks.emplace_back(std::move(read));
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      const std::uint32_t id = block.activation[i], layout = block.layout[i];
-      if (id >= member.logical.size() || layout >= member.layouts.size()) {
-        STATCOLLECT_RETURN_IF_ERROR(Grow(attempt));
-        Define(attempt);
-      }
-      if (id >= member.logical.size() || layout >= member.layouts.size()) {
-        return {Code::kDataLoss,
-                "merge the ranks of run '" + run_ + "': rank " + std::to_string(member.rank) +
-                    " has a record without a definition; the store is damaged; restore a checkpoint"};
-      }
-      if (member.logical[id] == kHidden) continue;
-      const TensorKey& key = member.activations[id].key;
-      step.parts[member.logical[id]].push_back({.rank = member.rank,
-                                                .micro_batch = key.micro_batch,
-                                                .call = key.call,
-                                                .layout = &member.layouts[layout],
-                                                .stats = &block.stats[i],
-                                                .sketch = block.SketchOf(i),
-                                                .order = block.order[i],
-                                                .stage = member.stage});
+StatColumns& LogicalRun::Step::NewBlock() {
+  if (used == blocks.size()) blocks.emplace_back();
+  return blocks[used++];
+}
+
+std::vector<Part>& LogicalRun::Step::PartsOf(std::uint32_t id) {
+  if (slots.size() <= id) slots.resize(id + 1);
+  if (slots[id] == 0) {
+    const std::size_t place = parts.size();
+    if (place == pool.size()) pool.emplace_back();
+    pool[place].first = id;
+    parts = std::span(pool).first(place + 1);
+    slots[id] = static_cast<std::uint32_t>(place + 1);
+  }
+  return pool[slots[id] - 1].second;
+}
+
+void LogicalRun::Step::Clear() {
+  for (auto& [id, of] : parts) {
+    of.clear();
+    slots[id] = 0;
+  }
+  parts = {};
+  used = 0;
+}
+
+bool LogicalRun::IsDefined(const Member& member, const StatColumns& block) const {
+  const auto below = [](const std::vector<std::uint32_t>& ids, std::size_t end) {
+    return std::all_of(ids.begin(), ids.end(), [end](std::uint32_t id) { return id < end; });
+  };
+  return below(block.activation, member.logical.size()) && below(block.layout, member.layouts.size());
+}
+
+Part LogicalRun::MakePart(const Member& member, std::uint32_t id, std::uint32_t layout,
+                          const TensorStats* stats, std::uint32_t order) {
+  const TensorKey& key = member.activations[id].key;
+  Part part;
+  part.rank = member.rank;
+  part.micro_batch = key.micro_batch;
+  part.call = key.call;
+  part.layout = &member.layouts[layout];
+  part.stats = stats;
+  part.order = order;
+  part.stage = member.stage;
+  return part;
+}
+
+Status LogicalRun::Add(Attempt& attempt, std::size_t index, Step& step) {
+  const Member& member = attempt.members[index];
+  const StatColumns& block = step.blocks[step.used - 1];
+  bool defined = false;
+  {
+    ReaderLock lock(mutex_);
+    defined = IsDefined(member, block);
+  }
+  if (!defined) {
+    WriterLock lock(mutex_);
+    STATCOLLECT_RETURN_IF_ERROR(Grow(attempt));
+    Define(attempt);
+    if (!IsDefined(member, block)) {
+      return {Code::kDataLoss,
+              "merge the ranks of run '" + run_ + "': rank " + std::to_string(member.rank) +
+                  " has a record without a definition; the store is damaged; restore a checkpoint"};
     }
+  }
+  ReaderLock lock(mutex_);
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    const std::uint32_t id = member.logical[block.activation[i]];
+    if (id == kHidden) continue;
+    Part part = MakePart(member, block.activation[i], block.layout[i], &block.stats[i], block.order[i]);
+    part.sketch = block.SketchOf(i);
+    step.PartsOf(id).push_back(part);
   }
   return Status::Ok();
 }
 
-std::vector<StatColumns> LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, const Step& step) {
-  struct Row {
-    std::uint64_t order;
-    std::uint32_t id;
-    MergedTensor merged;
-  };
-  MutexLock lock(mutex_);
-  std::vector<Row> rows;
-  rows.reserve(step.parts.size());
-  for (const auto& [id, parts] : step.parts) {
-    Row row{.order = ~std::uint64_t{0}, .id = id, .merged = attempt.merger.Merge(parts)};
-    Note(attempt.activations[id], step_number, row.merged);
-    if (!row.merged.problem.empty()) continue;
-    for (const Part& part : parts) {
-      const std::uint64_t order =
-          attempt.stages == 1 ? part.order
-                              : OrderOf(attempt.activations[id].key, part.stage, attempt.stages, part.order);
-      row.order = std::min(row.order, order);
-    }
-    rows.push_back(std::move(row));
+const MergePlan& LogicalRun::PlanOf(Attempt& attempt, const Parts& parts, Step& step) {
+  const auto& [id, of] = parts;
+  if (step.plans.size() <= id) step.plans.resize(id + 1);
+  std::shared_ptr<const MergePlan>& plan = step.plans[id];
+  if (plan && Fits(*plan, of)) return *plan;
+  {
+    MutexLock lock(plans_mutex_);
+    if (attempt.plans.size() <= id) attempt.plans.resize(id + 1);
+    plan = attempt.plans[id];
   }
-  std::stable_sort(rows.begin(), rows.end(), [](const Row& x, const Row& y) { return x.order < y.order; });
-  std::vector<StatColumns> blocks(2);
-  std::uint32_t order = 0;
-  for (Row& row : rows) {
-    StatColumns& block = blocks[row.merged.sketch.empty() ? 1 : 0];
-    if (!row.merged.sketch.empty()) {
-      const auto width = static_cast<std::uint32_t>(row.merged.sketch.size());
-      if (block.sketch_width != 0 && block.sketch_width != width) continue;  // ranks of different settings
-      block.sketch_width = width;
-      block.sketch.insert(block.sketch.end(), row.merged.sketch.begin(), row.merged.sketch.end());
+  if (plan && Fits(*plan, of)) return *plan;
+  auto made = std::make_shared<MergePlan>(MakePlan(of, sums_));
+  MutexLock lock(plans_mutex_);
+  made->layout.id = Intern(attempt, made->layout);
+  plan = std::move(made);
+  attempt.plans[id] = plan;
+  return *plan;
+}
+
+void LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, Step& step,
+                       std::vector<StatColumns>* blocks) {
+  blocks->resize(2);
+  for (StatColumns& block : *blocks) Empty(&block);
+  ReaderLock lock(mutex_);
+  std::vector<std::pair<std::uint64_t, const Parts*>> ordered;
+  ordered.reserve(step.parts.size());
+  for (const Parts& parts : step.parts) {
+    std::uint64_t first = ~std::uint64_t{0};
+    for (const Part& part : parts.second) {
+      const std::uint64_t order = attempt.stages == 1 ? part.order
+                                                      : OrderOf(attempt.activations[parts.first].key,
+                                                                part.stage, attempt.stages, part.order);
+      first = std::min(first, order);
     }
-    block.activation.push_back(row.id);
-    block.layout.push_back(Intern(attempt, row.merged.layout));
-    block.step.push_back(step_number);
-    block.order.push_back(order++);
-    block.stats.push_back(row.merged.stats);
-    block.sample_count.push_back(0);
+    ordered.emplace_back(first, &parts);
   }
-  std::erase_if(blocks, [](const StatColumns& block) { return block.empty(); });
-  return blocks;
+  std::sort(ordered.begin(), ordered.end(), [](const auto& x, const auto& y) {
+    return std::pair(x.first, x.second->first) < std::pair(y.first, y.second->first);
+  });
+  for (const auto& [order, parts] : ordered) {
+    MergeInto(PlanOf(attempt, *parts, step), *parts, attempt.activations[parts->first].key, step_number,
+              blocks);
+  }
+  std::erase_if(*blocks, [](const StatColumns& block) { return block.empty(); });
+}
+
+void LogicalRun::MergeInto(const MergePlan& plan, const Parts& parts, const TensorKey& key,
+                           std::uint64_t step_number, std::vector<StatColumns>* blocks) {
+  StatColumns &with = (*blocks)[0], &without = (*blocks)[1];
+  const auto place = static_cast<std::uint32_t>(with.size() + without.size());
+  TensorStats stats;
+  std::vector<std::uint32_t> differing;
+  const std::size_t before = with.sketch.size();
+  bool has_sketch = statcollect::query::Merge(plan, parts.second, &stats, &with.sketch, &differing);
+  if (has_sketch) {
+    const auto width = static_cast<std::uint32_t>(with.sketch.size() - before);
+    if (with.sketch_width == 0) with.sketch_width = width;
+    has_sketch = with.sketch_width == width;  // false: ranks of different settings
+    if (!has_sketch) with.sketch.resize(before);
+  }
+  StatColumns& block = has_sketch ? with : without;
+  block.activation.push_back(parts.first);
+  block.layout.push_back(plan.layout.id);
+  block.step.push_back(step_number);
+  block.order.push_back(place);
+  block.stats.push_back(stats);
+  block.sample_count.push_back(0);
+  if (plan.tiling != Tiling::kWhole) {
+    findings_.Add(plan.tiling == Tiling::kIncomplete ? Finding::kIncomplete : Finding::kConflicting, key,
+                  step_number, place, plan.problem);
+  }
+  if (!differing.empty()) {
+    findings_.Add(Finding::kReplicasDiffer, key, step_number, place,
+                  RanksText(differing) +
+                      " from the first of its ranks, whose values were compared; statctl ranks shows more");
+  }
 }
 
 std::uint32_t LogicalRun::Intern(Attempt& attempt, const Layout& layout) {
-  for (std::size_t i = 0; i < attempt.layouts.size(); ++i) {
-    Layout same = layout;
-    same.id = attempt.layouts[i].id;
-    if (same == attempt.layouts[i]) return same.id;
+  const auto [known, is_new] = attempt.layout_ids.try_emplace(
+      {layout.dtype, layout.hash_kind, layout.absent, layout.untrusted, layout.shape},
+      static_cast<std::uint32_t>(attempt.layouts.size()));
+  if (is_new) {
+    attempt.layouts.push_back(layout);
+    attempt.layouts.back().id = known->second;
   }
-  attempt.layouts.push_back(layout);
-  attempt.layouts.back().id = static_cast<std::uint32_t>(attempt.layouts.size() - 1);
-  return attempt.layouts.back().id;
-}
-
-void LogicalRun::Note(const TensorDef& def, std::uint64_t step, const MergedTensor& merged) {
-  const std::string what = std::string(Name(def.key.kind)) + " " + Printable(def.key.name);
-  const auto note = [&](const char* about, const std::string& text) STATCOLLECT_REQUIRES(mutex_) {
-    notes_.try_emplace(about, run_ + ": " + what + ", step " + std::to_string(step) + ": " + text);
-  };
-  if (!merged.problem.empty()) note("problem", merged.problem + "; such tensors were not compared");
-  if (!merged.complete) {
-    note("incomplete",
-         "the ranks that were recorded do not hold all of it; what they hold was compared without "
-         "hash and sketch");
-  }
-  if (!merged.differing.empty()) {
-    note("differing",
-         "replicas differ: " + RanksText(merged.differing) +
-             " from the first of its ranks, whose values were compared; statctl ranks shows more");
-  }
-}
-
-std::vector<std::string> LogicalRun::Notes() const {
-  MutexLock lock(mutex_);
-  std::vector<std::string> notes;
-  for (const auto& [about, text] : notes_) notes.push_back(text);
-  return notes;
+  return known->second;
 }
 
 std::vector<std::uint32_t> LogicalRun::RanksOf(const TensorName& tensor) const {
-  MutexLock lock(mutex_);
+  ReaderLock lock(mutex_);
   for (auto attempt = attempts_.rbegin(); attempt != attempts_.rend(); ++attempt) {
     const auto found = attempt->holders.find(tensor);
     if (found != attempt->holders.end()) return {found->second.begin(), found->second.end()};

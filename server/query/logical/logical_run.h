@@ -12,11 +12,13 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/records.h"
 #include "common/status.h"
 #include "common/thread_annotations.h"
+#include "server/query/logical/findings.h"
 #include "server/query/logical/merge_parts.h"
 #include "server/store/store.h"
 
@@ -57,10 +59,13 @@ class LogicalRun : public RunReader {
   // and gradients of activations, which depend on how a loss is averaged over micro-batches, are left out.
   // `tied`: parameters that the other run knows by another name, which are left out, too.
   void Choose(std::set<TensorName> hidden, std::set<std::string> tied, bool fold);
+  // Instead, for questions about this run alone: tensors of which nothing says how they are cut are left out, and
+  // norms and counts of a batch that is cut over ranks are kept.
+  void ChooseAlone();
   // Ranks that hold a tensor in the newest attempt that has it; ascending.
   std::vector<std::uint32_t> RanksOf(const TensorName& tensor) const;
   // What was found while reading: replicas that differ, parts that are missing or overlap. One sentence each.
-  std::vector<std::string> Notes() const;
+  std::vector<std::string> Notes() const { return findings_.Sentences(run_); }
 
   Result<std::vector<std::string>> ListRuns() override { return store_.ListRuns(); }
   Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return store_.Attempts(run); }
@@ -94,13 +99,26 @@ class LogicalRun : public RunReader {
     std::vector<TensorDef> activations;
     std::map<TensorKey, std::uint32_t> ids;
     std::map<TensorName, std::set<std::uint32_t>> holders;
+    // Of merged tensors, which have no placement; by all but their ids.
+    std::map<std::tuple<DType, HashKind, std::uint32_t, std::uint32_t, std::vector<std::int64_t>>,
+             std::uint32_t>
+        layout_ids;
     std::vector<Layout> layouts;
-    PartMerger merger;
+    std::vector<std::shared_ptr<const MergePlan>> plans;  // by logical id: the newest
   };
-  // Records of all ranks in one step, by logical id.
+  using Parts = std::pair<std::uint32_t, std::vector<Part>>;  // of a logical id
+  // Records of all ranks in one step. Reuses its memory from step to step.
   struct Step {
     std::deque<StatColumns> blocks;  // what the parts point to
-    std::map<std::uint32_t, std::vector<Part>> parts;
+    std::size_t used = 0;            // of them
+    std::vector<Parts> pool;
+    std::vector<std::uint32_t> slots;  // by logical id: its place in the pool and 1; 0: not recorded
+    std::span<Parts> parts;            // of the pool: what was recorded
+    std::vector<std::shared_ptr<const MergePlan>> plans;  // by logical id, as far as they were needed
+
+    StatColumns& NewBlock();
+    std::vector<Part>& PartsOf(std::uint32_t id);
+    void Clear();
   };
 
   static constexpr std::uint32_t kHidden = ~std::uint32_t{0};
@@ -108,6 +126,7 @@ class LogicalRun : public RunReader {
   LogicalRun(RunReader& store, std::string run) : store_(store), run_(std::move(run)) {}
   Status Read();
   void FindStages(Attempt& attempt);
+  void DefineAgain() STATCOLLECT_REQUIRES(mutex_);
   Status Classify();
   void Judge(const TensorDef& def, const std::vector<Part>& parts, std::set<std::string>* replicated);
   void CountElements(const TensorDef& def, const std::vector<Part>& parts);
@@ -115,25 +134,31 @@ class LogicalRun : public RunReader {
   void Define(Attempt& attempt) STATCOLLECT_REQUIRES(mutex_);
   std::uint32_t IdOf(Attempt& attempt, const Member& member, const TensorDef& def)
       STATCOLLECT_REQUIRES(mutex_);
-  std::uint32_t Intern(Attempt& attempt, const Layout& layout) STATCOLLECT_REQUIRES(mutex_);
   Attempt* Find(AttemptId id);
   const std::vector<Member>& MembersOf(AttemptId attempt);  // empty: no such attempt
-  // Adds a rank's records of a step. Reads definitions again if it must.
-  Status Add(Attempt& attempt, std::size_t member, std::vector<StatColumns> blocks, Step& step);
-  // The step as blocks of one rank; the first with sketches, the second without.
-  std::vector<StatColumns> Merge(Attempt& attempt, std::uint64_t step_number, const Step& step);
-  void Note(const TensorDef& def, std::uint64_t step, const MergedTensor& merged)
-      STATCOLLECT_REQUIRES(mutex_);
+  // Adds a rank's records, which are in the step's last block. Reads definitions again if it must.
+  Status Add(Attempt& attempt, std::size_t member, Step& step);
+  Status ReadDefinitionsAgain(Attempt& attempt);  // of a run that is live
+  static Part MakePart(const Member& member, std::uint32_t id, std::uint32_t layout, const TensorStats* stats,
+                       std::uint32_t order);
+  bool IsDefined(const Member& member, const StatColumns& block) const STATCOLLECT_REQUIRES_SHARED(mutex_);
+  // The step as blocks of one rank: one with sketches, one without; those that are not empty.
+  void Merge(Attempt& attempt, std::uint64_t step_number, Step& step, std::vector<StatColumns>* blocks);
+  void MergeInto(const MergePlan& plan, const Parts& parts, const TensorKey& key, std::uint64_t step_number,
+                 std::vector<StatColumns>* blocks);
+  const MergePlan& PlanOf(Attempt& attempt, const Parts& parts, Step& step);
+  std::uint32_t Intern(Attempt& attempt, const Layout& layout) STATCOLLECT_REQUIRES(plans_mutex_);
 
   RunReader& store_;
   const std::string run_;
   RunCut cut_;
   std::set<TensorName> hidden_;
   std::set<std::string> tied_;
-  bool fold_ = false;
+  bool fold_ = false, sums_ = false;
   std::deque<Attempt> attempts_;
-  mutable Mutex mutex_;
-  std::map<std::string, std::string> notes_ STATCOLLECT_GUARDED_BY(mutex_);  // by what they are about
+  mutable SharedMutex mutex_;  // for what Grow and Define write
+  Mutex plans_mutex_;          // for the attempts' layouts and plans; taken after mutex_
+  Findings findings_;
 };
 
 }  // namespace statcollect::query

@@ -55,24 +55,26 @@ bool LogicalScan::ReadStep() {
     any = true;
   }
   if (!any) return false;
-  LogicalRun::Step step;
+  gathered_.Clear();
   for (std::size_t i = 0; i < scans_.size() && status_.ok(); ++i) {
-    std::vector<StatColumns> blocks;
-    while (there_[i] && scans_[i]->head().step == step_) {
-      if (!scans_[i]->Load(/*sketches=*/true, &blocks.emplace_back())) break;
+    while (there_[i] && status_.ok() && scans_[i]->head().step == step_) {
+      if (!scans_[i]->Load(/*sketches=*/true, &gathered_.NewBlock())) break;
+      status_ = run_.Add(*attempt_, i, gathered_);
       there_[i] = scans_[i]->NextHead();
     }
-    status_ = scans_[i]->status();
-    if (status_.ok()) status_ = run_.Add(*attempt_, i, std::move(blocks), step);
+    if (status_.ok()) status_ = scans_[i]->status();
   }
   if (!status_.ok()) return false;
-  blocks_ = run_.Merge(*attempt_, step_, step);
+  run_.Merge(*attempt_, step_, gathered_, &blocks_);
   return true;
 }
 
 bool LogicalScan::Load(bool sketches, StatColumns* columns) {
+  if (sketches) {
+    std::swap(*columns, blocks_[at_]);
+    return true;
+  }
   *columns = blocks_[at_];
-  if (sketches) return true;
   columns->sketch_width = 0;
   columns->sketch.clear();
   return true;

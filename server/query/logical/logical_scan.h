@@ -19,6 +19,7 @@ class LogicalScan final : public StatScan {
 
   bool NextHead() override;
   const BlockHead& head() const override { return head_; }
+  // With sketches: once for each head, because the block is given away.
   bool Load(bool sketches, StatColumns* columns) override;
   const Status& status() const override { return status_; }
   std::uint64_t bytes_read() const override;
@@ -30,7 +31,8 @@ class LogicalScan final : public StatScan {
   LogicalRun::Attempt* const attempt_;
   std::vector<std::unique_ptr<StatScan>> scans_;  // by member
   std::vector<bool> there_;                       // whether a scan stands at a block
-  std::vector<StatColumns> blocks_;               // of the step, still to be yielded
+  LogicalRun::Step gathered_;                     // of the step at hand
+  std::vector<StatColumns> blocks_;               // the same, merged
   std::size_t at_ = 0;
   std::uint64_t step_ = 0;
   BlockHead head_;

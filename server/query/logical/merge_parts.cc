@@ -1,9 +1,12 @@
 #include "server/query/logical/merge_parts.h"
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "common/merge_stats.h"
+#include "common/names.h"
 #include "common/shape.h"
 
 namespace statcollect::query {
@@ -59,108 +62,190 @@ bool Overlap(const Layout& a, const Layout& b) {
   return BoxesOverlap(*a.placement, *b.placement) || RangesOverlap(*a.placement, *b.placement);
 }
 
-Tiling MakeTiling(std::span<const Part> parts) {
-  Tiling tiling;
-  const Numbers& shape = GlobalShape(*parts.front().layout);
-  std::uint64_t held = 0;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const Layout& layout = *parts[i].layout;
-    if (GlobalShape(layout) != shape || layout.dtype != parts.front().layout->dtype) {
-      tiling.problem = "ranks " + std::to_string(parts.front().rank) + " and " +
-                       std::to_string(parts[i].rank) +
-                       " do not agree about its global shape or dtype: " + Text(shape) + " and " +
-                       Text(GlobalShape(layout));
-      return tiling;
-    }
-    const auto same = std::find_if(tiling.first.begin(), tiling.first.end(),
-                                   [&](std::size_t at) { return SamePlace(*parts[at].layout, layout); });
-    tiling.replica_of.push_back(same == tiling.first.end() ? i : *same);
-    if (same != tiling.first.end()) continue;
-    for (const std::size_t other : tiling.first) {
-      if (!Overlap(*parts[other].layout, layout)) continue;
-      tiling.problem = "the parts of ranks " + std::to_string(parts[other].rank) + " and " +
-                       std::to_string(parts[i].rank) + " overlap";
-      return tiling;
-    }
-    tiling.first.push_back(i);
-    held += NumelOf(layout.shape);
-  }
-  tiling.complete = held == NumelOf(shape);
-  return tiling;
-}
-
 // Of what pieces of a batch in unknown order cannot tell.
 constexpr std::uint32_t kOfWholeBatch =
     BitOf(Statistic::kShape) | BitOf(Statistic::kHash) | BitOf(Statistic::kL1) | BitOf(Statistic::kL2) |
     BitOf(Statistic::kZero) | BitOf(Statistic::kNeg) | BitOf(Statistic::kPos);
+// All but "signs of infinities were not kept", which is no statistic.
+constexpr std::uint32_t kEverything =
+    ((std::uint32_t{1} << kStatisticCount) - 1) & ~BitOf(Statistic::kInfSign);
+
+std::uint32_t PieceNumber(const Part& part) {
+  return part.layout->placement ? part.layout->placement->piece : 0;
+}
+
+std::uint32_t PiecesOf(const Part& part) {
+  return part.layout->placement ? std::max(part.layout->placement->pieces, 1u) : 1;
+}
 
 std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> PieceOf(const Part& part) {
-  return {part.layout->placement ? part.layout->placement->piece : 0, part.micro_batch, part.call};
+  return {PieceNumber(part), part.micro_batch, part.call};
 }
 
 bool IsWholeNumber(DType dtype) { return dtype >= DType::kI8 && dtype <= DType::kBool; }
 
-bool IsCutByBatch(const Part& part) { return part.layout->placement && part.layout->placement->pieces > 1; }
+void Fail(MergePlan& plan, Tiling tiling, std::string problem) {
+  if (plan.tiling == Tiling::kConflicting) return;
+  plan.tiling = tiling;
+  plan.problem = std::move(problem);
+}
+
+std::vector<std::uint32_t> RanksOf(std::span<const Part> parts, std::span<const std::uint32_t> of) {
+  std::vector<std::uint32_t> ranks;
+  for (const std::uint32_t i : of) ranks.push_back(parts[i].rank);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+std::string Two(const Part& a, const Part& b) {
+  return "ranks " + std::to_string(a.rank) + " and " + std::to_string(b.rank);
+}
+
+// Places the parts of one piece of the batch, numbered by `piece`.
+void PlacePiece(std::span<const Part> parts, std::span<const std::uint32_t> piece, MergePlan& plan) {
+  const Part& front = parts[piece.front()];
+  const Numbers& shape = GlobalShape(*front.layout);
+  const std::size_t begin = plan.counted.size();
+  std::uint64_t held = 0;
+  for (const std::uint32_t i : piece) {
+    const Layout& layout = *parts[i].layout;
+    if (GlobalShape(layout) != shape || layout.dtype != front.layout->dtype) {
+      return Fail(plan, Tiling::kConflicting,
+                  Two(front, parts[i]) + " do not agree about its global shape or dtype: " + Text(shape) +
+                      " of " + std::string(Name(front.layout->dtype)) + " and " + Text(GlobalShape(layout)) +
+                      " of " + std::string(Name(layout.dtype)));
+    }
+    const auto known = plan.counted.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto same = std::find_if(known, plan.counted.end(),
+                                   [&](std::uint32_t at) { return SamePlace(*parts[at].layout, layout); });
+    if (same != plan.counted.end()) {
+      plan.replicas.push_back({.part = i, .of = *same});
+      continue;
+    }
+    for (auto other = known; other != plan.counted.end(); ++other) {
+      if (Overlap(*parts[*other].layout, layout))
+        return Fail(plan, Tiling::kConflicting, "the parts of " + Two(parts[*other], parts[i]) + " overlap");
+    }
+    plan.counted.push_back(i);
+    held += NumelOf(layout.shape);
+  }
+  if (held != NumelOf(shape)) {
+    Fail(plan, Tiling::kIncomplete,
+         RanksText(RanksOf(parts, piece)) + " recorded " + std::to_string(held) + " of its " +
+             std::to_string(NumelOf(shape)) + " elements");
+  }
+}
+
+// Whether all pieces of the batch are there.
+void CheckPieces(std::span<const Part> parts, std::span<const std::uint32_t> sorted, MergePlan& plan) {
+  const Part& front = parts[sorted.front()];
+  std::uint32_t there = 0;
+  std::optional<std::uint32_t> last;
+  for (const std::uint32_t i : sorted) {
+    if (PiecesOf(parts[i]) != PiecesOf(front)) {
+      return Fail(plan, Tiling::kConflicting,
+                  Two(front, parts[i]) + " do not agree into how many pieces the batch is cut: " +
+                      std::to_string(PiecesOf(front)) + " and " + std::to_string(PiecesOf(parts[i])));
+    }
+    if (last != PieceNumber(parts[i])) ++there;
+    last = PieceNumber(parts[i]);
+  }
+  if (there < PiecesOf(front)) {
+    Fail(plan, Tiling::kIncomplete,
+         RanksText(RanksOf(parts, sorted)) + " recorded " + std::to_string(there) + " of the " +
+             std::to_string(PiecesOf(front)) + " pieces of its batch");
+  }
+}
+
+// What is known of the sum of the parts.
+void Describe(std::span<const Part> parts, std::size_t pieces, bool sums, MergePlan& plan) {
+  Layout& layout = plan.layout;
+  for (const Part& part : parts) {
+    layout.absent |= part.layout->absent;
+    layout.untrusted |= part.layout->untrusted;
+    if (part.layout->placement && part.layout->placement->partial) layout.absent |= kEverything;
+  }
+  if (pieces > 1 || PiecesOf(parts.front()) > 1) {
+    layout.absent |= sums ? BitOf(Statistic::kHash) : kOfWholeBatch;
+    if (!sums && IsWholeNumber(layout.dtype))
+      layout.absent |= BitOf(Statistic::kMean) | BitOf(Statistic::kStd);
+    layout.shape.clear();
+    std::uint64_t elements = 0;
+    for (const std::uint32_t i : plan.counted) elements += NumelOf(parts[i].layout->shape);
+    if (sums) layout.shape = {static_cast<std::int64_t>(elements)};
+    plan.has_sketch = false;
+  }
+  if (plan.tiling != Tiling::kWhole) {
+    layout.absent |= kEverything;
+    layout.shape.clear();
+    plan.has_sketch = false;
+    plan.counted.clear();
+    plan.replicas.clear();
+  }
+  layout.untrusted &= ~layout.absent;
+}
 
 }  // namespace
 
-const Tiling& PartMerger::TilingOf(std::span<const Part> parts) {
-  std::vector<const Layout*> layouts;
-  layouts.reserve(parts.size());
-  for (const Part& part : parts) layouts.push_back(part.layout);
-  const auto known = known_.find(layouts);
-  if (known != known_.end()) return known->second;
-  return known_.emplace(std::move(layouts), MakeTiling(parts)).first->second;
+std::string RanksText(std::span<const std::uint32_t> ranks) {
+  constexpr std::size_t kShown = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size() && i < kShown; ++i)
+    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  return ranks.size() > kShown ? text + " and others" : text;
 }
 
-MergedTensor PartMerger::Merge(std::span<const Part> parts) {
-  MergedTensor merged;
-  std::vector<Part> sorted(parts.begin(), parts.end());
+MergePlan MakePlan(std::span<const Part> parts, bool sums) {
+  MergePlan plan;
+  std::vector<std::uint32_t> sorted;
+  for (const Part& part : parts) {
+    sorted.push_back(static_cast<std::uint32_t>(plan.parts.size()));
+    plan.parts.push_back({part.rank, part.micro_batch, part.call, part.layout});
+  }
   std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const Part& a, const Part& b) { return PieceOf(a) < PieceOf(b); });
-  merged.layout = *sorted.front().layout;
-  merged.layout.shape = GlobalShape(*sorted.front().layout);
-  merged.layout.placement.reset();
+                   [&](std::uint32_t a, std::uint32_t b) { return PieceOf(parts[a]) < PieceOf(parts[b]); });
+  plan.layout = *parts[sorted.front()].layout;
+  plan.layout.id = 0;
+  plan.layout.shape = GlobalShape(*parts[sorted.front()].layout);
+  plan.layout.placement.reset();
   std::size_t pieces = 0;
-  bool every_sketch = true;
   for (auto begin = sorted.begin(); begin != sorted.end(); ++pieces) {
-    const auto end =
-        std::find_if(begin, sorted.end(), [&](const Part& part) { return PieceOf(part) != PieceOf(*begin); });
-    const std::span<const Part> piece(begin, end);
+    const auto end = std::find_if(
+        begin, sorted.end(), [&](std::uint32_t i) { return PieceOf(parts[i]) != PieceOf(parts[*begin]); });
+    PlacePiece(parts, {begin, end}, plan);
     begin = end;
-    const Tiling& tiling = TilingOf(piece);
-    if (!tiling.problem.empty()) {
-      merged.problem = tiling.problem;
-      return merged;
-    }
-    merged.complete = merged.complete && tiling.complete;
-    for (std::size_t i = 0; i < piece.size(); ++i) {
-      const Part& part = piece[i];
-      merged.layout.absent |= part.layout->absent;
-      merged.layout.untrusted |= part.layout->untrusted;
-      if (tiling.replica_of[i] != i) {
-        if (part.stats->hash != piece[tiling.replica_of[i]].stats->hash)
-          merged.differing.push_back(part.rank);
-        continue;
-      }
-      statcollect::Merge(merged.stats, *part.stats);
-      every_sketch = every_sketch && !part.sketch.empty();
-      if (!every_sketch) continue;
-      merged.sketch.resize(part.sketch.size());
-      if (merged.sketch.size() == part.sketch.size()) MergeSketch(merged.sketch, part.sketch);
-    }
   }
-  const bool in_pieces = pieces > 1 || IsCutByBatch(sorted.front());
-  if (in_pieces) {
-    merged.layout.absent |= kOfWholeBatch;
-    if (IsWholeNumber(merged.layout.dtype))
-      merged.layout.absent |= BitOf(Statistic::kMean) | BitOf(Statistic::kStd);
-    merged.layout.shape.clear();
+  CheckPieces(parts, sorted, plan);
+  Describe(parts, pieces, sums, plan);
+  return plan;
+}
+
+bool Fits(const MergePlan& plan, std::span<const Part> parts) {
+  return std::equal(parts.begin(), parts.end(), plan.parts.begin(), plan.parts.end(),
+                    [](const Part& part, const MergePlan::Key& key) {
+                      return part.layout == key.layout && part.rank == key.rank &&
+                             part.micro_batch == key.micro_batch && part.call == key.call;
+                    });
+}
+
+bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stats,
+           std::vector<double>* sketch, std::vector<std::uint32_t>* differing) {
+  *stats = TensorStats();
+  for (const std::uint32_t i : plan.counted) statcollect::Merge(*stats, *parts[i].stats);
+  for (const auto& [part, of] : plan.replicas) {
+    if (parts[part].stats->hash != parts[of].stats->hash) differing->push_back(parts[part].rank);
   }
-  if (!merged.complete) merged.layout.absent |= BitOf(Statistic::kHash);
-  if (in_pieces || !merged.complete || !every_sketch) merged.sketch.clear();
-  merged.layout.untrusted &= ~merged.layout.absent;
-  return merged;
+  if (!plan.has_sketch || plan.counted.empty()) return false;
+  const std::size_t width = parts[plan.counted.front()].sketch.size();
+  const bool has_all =
+      width > 0 && std::all_of(plan.counted.begin(), plan.counted.end(),
+                               [&](std::uint32_t i) { return parts[i].sketch.size() == width; });
+  if (!has_all) return false;
+  const std::size_t at = sketch->size();
+  sketch->resize(at + width);
+  for (const std::uint32_t i : plan.counted) MergeSketch(std::span(*sketch).subspan(at), parts[i].sketch);
+  return true;
 }
 
 }  // namespace statcollect::query

@@ -3,10 +3,8 @@
 #define STATCOLLECT_SERVER_QUERY_LOGICAL_MERGE_PARTS_H_
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "common/records.h"
@@ -23,37 +21,52 @@ struct Part {
   std::uint32_t order = 0, stage = 0;
 };
 
-struct MergedTensor {
-  Layout layout;  // dtype, global shape, and what is absent; without an id
-  TensorStats stats;
-  std::vector<double> sketch;  // empty: it says nothing, because hash and sketch need every element's place
-  std::vector<std::uint32_t> differing;  // ranks whose replica is not the first one's
-  bool complete = true;                  // the parts tile the tensor
-  std::string problem;                   // why there is no result; empty: there is one
+enum class Tiling : std::uint8_t {
+  kWhole,
+  kIncomplete,   // parts are missing
+  kConflicting,  // parts overlap, or do not agree about the shape or into how many pieces the batch is cut
 };
 
-// How the boxes of several ranks lie in one tensor, known once for the layouts.
-struct Tiling {
-  std::vector<std::size_t> first;       // distinct places: the first part with each
-  std::vector<std::size_t> replica_of;  // of each part: the first part with its place
-  bool complete = true;
-  std::string problem;  // they overlap, or do not agree about the shape; empty: neither
+// How the parts of a tensor go together: the same in every step in which the same ranks record the same layouts.
+struct MergePlan {
+  struct Key {
+    std::uint32_t rank = 0, micro_batch = 0, call = 0;
+    const Layout* layout = nullptr;
+    bool operator==(const Key&) const = default;
+  };
+  struct Replica {
+    std::uint32_t part = 0, of = 0;
+  };
+
+  std::vector<Key> parts;              // that it was made for
+  std::vector<std::uint32_t> counted;  // indexes of the parts that add up
+  std::vector<Replica> replicas;       // and of those that repeat one of them
+  Layout layout;                       // dtype, global shape, and what is absent; everything unless whole
+  bool has_sketch = true;              // hash and sketch need every element's place
+  Tiling tiling = Tiling::kWhole;
+  std::string problem;  // what is missing or contradicts; empty if whole
 };
 
-class PartMerger {
- public:
-  // Merges the parts of one tensor. Parts without a placement are replicas of the whole; the caller has checked
-  // that. Counts, extremes and hash are exact, moments and sketch to rounding. If
-  // the tensor has several pieces (data-parallel ranks, micro-batches), whose order is not known, hash, sketch
-  // and everything that grows with the number of samples are absent: extremes, mean and deviation remain.
-  // Precondition: at least one part.
-  MergedTensor Merge(std::span<const Part> parts);
+// Parts without a placement are replicas of the whole; the caller has checked that. If the tensor has several pieces
+// (data-parallel ranks, micro-batches), whose order is not known, hash, sketch and everything that grows with the
+// number of samples are absent: extremes, mean and deviation remain. Precondition: at least one part. Cost: the
+// square of the number of different places.
+// `sums`: counts and norms of the pieces are kept, as of a tensor of one dimension; not for comparing with runs that
+// may have had other batches.
+MergePlan MakePlan(std::span<const Part> parts, bool sums = false);
 
- private:
-  const Tiling& TilingOf(std::span<const Part> parts);
+// Whether the plan was made for such parts.
+bool Fits(const MergePlan& plan, std::span<const Part> parts);
 
-  std::map<std::vector<const Layout*>, Tiling> known_;
-};
+// Adds up the parts of a plan that is whole, otherwise nothing: counts, extremes and hash are exact, moments and
+// sketch to rounding. Appends the sketch to `sketch`; false, and nothing is appended, if there is none, because the
+// plan has none or not all parts have sums of one width. `differing`: gets the ranks whose replica is not the first
+// one's.
+bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stats,
+           std::vector<double>* sketch, std::vector<std::uint32_t>* differing);
+
+// "rank 3", "ranks 0, 1, 2"; the first eight.
+std::string RanksText(std::span<const std::uint32_t> ranks);
 
 }  // namespace statcollect::query
 

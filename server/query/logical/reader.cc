@@ -40,14 +40,14 @@ Result<std::map<std::uint32_t, RankMeta>> LogicalRun::Ranks(AttemptId attempt) {
 }
 
 Result<std::vector<TensorDef>> LogicalRun::Activations(AttemptId attempt, std::uint32_t) {
-  MutexLock lock(mutex_);
+  ReaderLock lock(mutex_);
   Attempt* const found = Find(attempt);
   if (found == nullptr) return std::vector<TensorDef>();
   return found->activations;
 }
 
 Result<std::vector<Layout>> LogicalRun::Layouts(AttemptId attempt, std::uint32_t) {
-  MutexLock lock(mutex_);
+  MutexLock lock(plans_mutex_);
   Attempt* const found = Find(attempt);
   if (found == nullptr) return std::vector<Layout>();
   return found->layouts;
@@ -57,19 +57,63 @@ std::unique_ptr<StatScan> LogicalRun::ScanStats(AttemptId attempt, std::uint32_t
   return std::make_unique<LogicalScan>(*this, Find(attempt), steps);
 }
 
-Result<std::vector<StatPoint>> LogicalRun::ActivationSeries(AttemptId attempt, std::uint32_t rank,
+Result<std::vector<StatPoint>> LogicalRun::ActivationSeries(AttemptId attempt_id, std::uint32_t,
                                                             std::uint32_t activation, StepBounds steps) {
-  std::vector<StatPoint> points;
-  const auto scan = ScanStats(attempt, rank, steps);
-  while (scan->Next()) {
-    const StatColumns& block = scan->block().columns;
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      if (block.activation[i] == activation)
-        points.push_back({scan->block().step, block.layout[i], block.order[i], block.stats[i]});
+  struct OfRank {
+    const Member* member = nullptr;
+    std::uint32_t id = 0;
+    std::vector<StatPoint> points;
+  };
+  std::vector<OfRank> read;
+  Attempt* const attempt = Find(attempt_id);
+  if (attempt == nullptr) return std::vector<StatPoint>();
+  {
+    ReaderLock lock(mutex_);
+    for (const Member& member : attempt->members) {
+      for (std::uint32_t id = 0; id < member.logical.size(); ++id) {
+        if (member.logical[id] == activation) read.push_back({.member = &member, .id = id, .points = {}});
+      }
     }
   }
-  STATCOLLECT_RETURN_IF_ERROR(scan->status());
+  for (OfRank& of : read) {
+    auto points = store_.ActivationSeries(attempt_id, of.member->rank, of.id, steps);
+    if (!points.ok()) return points.status();
+    of.points = *std::move(points);
+  }
+  const bool grown = std::any_of(read.begin(), read.end(), [&](const OfRank& of) {
+    ReaderLock lock(mutex_);
+    return std::any_of(of.points.begin(), of.points.end(),
+                       [&](const StatPoint& point) { return point.layout >= of.member->layouts.size(); });
+  });
+  if (grown) STATCOLLECT_RETURN_IF_ERROR(ReadDefinitionsAgain(*attempt));
+  std::map<std::uint64_t, std::vector<Part>> by_step;
+  ReaderLock lock(mutex_);
+  for (const OfRank& of : read) {
+    for (const StatPoint& point : of.points) {
+      if (point.layout < of.member->layouts.size())
+        by_step[point.step].push_back(MakePart(*of.member, of.id, point.layout, &point.stats, point.order));
+    }
+  }
+  std::vector<StatPoint> points;
+  Step scratch;
+  std::vector<double> no_sketch;
+  std::vector<std::uint32_t> differing;
+  for (auto& [step, parts] : by_step) {
+    const std::uint32_t order = parts.front().order;
+    const Parts of_step(activation, std::move(parts));
+    const MergePlan& plan = PlanOf(*attempt, of_step, scratch);
+    StatPoint& point =
+        points.emplace_back(StatPoint{.step = step, .layout = plan.layout.id, .order = order, .stats = {}});
+    statcollect::query::Merge(plan, of_step.second, &point.stats, &no_sketch, &differing);
+  }
   return points;
+}
+
+Status LogicalRun::ReadDefinitionsAgain(Attempt& attempt) {
+  WriterLock lock(mutex_);
+  STATCOLLECT_RETURN_IF_ERROR(Grow(attempt));
+  Define(attempt);
+  return Status::Ok();
 }
 
 Result<std::vector<std::uint64_t>> LogicalRun::StatSteps(AttemptId attempt, std::uint32_t, StepBounds steps) {

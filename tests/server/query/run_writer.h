@@ -135,6 +135,24 @@ class RunWriter {
     Extend(r, step);
     return *this;
   }
+  // A record as an agent computed it, with a layout of its own, whose id is set here.
+  RunWriter& Record(std::uint32_t rank, std::uint64_t step, const TensorKey& key, Layout layout,
+                    const TensorStats& stats, const std::vector<double>& sketch) {
+    Rank& r = ranks_[rank];
+    StatColumns& c = r.batch.stats;
+    assert(sketch.size() == sketch_);
+    c.sketch_width = sketch_;
+    c.activation.push_back(Intern(r, key));
+    c.layout.push_back(Intern(r, std::move(layout)));
+    c.step.push_back(step);
+    c.order.push_back(ordered_ ? r.next_order[step]++ : 0);
+    c.stats.push_back(stats);
+    c.sketch.insert(c.sketch.end(), sketch.begin(), sketch.end());
+    c.sample_count.push_back(0);
+    r.stat_steps.insert(step);
+    Extend(r, step);
+    return *this;
+  }
   RunWriter& Scalar(std::uint32_t rank, std::uint64_t step, const std::string& name, double value,
                     std::uint32_t micro_batch = 0) {
     ranks_[rank].batch.scalars.push_back({name, step, micro_batch, value});
@@ -268,15 +286,16 @@ class RunWriter {
     return entry->second;
   }
   std::uint32_t Intern(Rank& r, const Tensor& tensor) const {
-    Layout layout{.id = static_cast<std::uint32_t>(r.layouts.size()),
-                  .dtype = tensor.dtype,
-                  .shape = tensor.Shape(),
-                  .absent = absent_,
-                  .hash_kind = hash_kind_};
+    return Intern(
+        r,
+        Layout{.dtype = tensor.dtype, .shape = tensor.Shape(), .absent = absent_, .hash_kind = hash_kind_});
+  }
+  static std::uint32_t Intern(Rank& r, Layout layout) {
     for (const Layout& known : r.layouts) {
-      if (known.dtype == layout.dtype && known.shape == layout.shape && known.absent == layout.absent)
-        return known.id;
+      layout.id = known.id;
+      if (known == layout) return known.id;
     }
+    layout.id = static_cast<std::uint32_t>(r.layouts.size());
     r.layouts.push_back(layout);
     r.batch.layouts.push_back(layout);
     return layout.id;

@@ -1,0 +1,93 @@
+#include "server/query/logical/one_run.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "common/placement.h"
+
+namespace statcollect::query {
+namespace {
+
+void DescribeRanks(const LogicalRun& run, SeriesPoint& point) {
+  point.ranks = run.RanksOf({point.kind, point.activation, point.output_path});
+  if (!point.ranks.empty()) point.rank = point.ranks.front();
+}
+
+// The newest step with statistics that every rank of the newest launch has reached.
+Result<std::optional<std::uint64_t>> NewestStepOfAll(LogicalRun& run, const RunView& by_rank) {
+  const std::size_t newest = by_rank.attempts().size() - 1;
+  std::optional<std::uint64_t> last;
+  for (const auto& [rank, meta] : by_rank.ranks(newest)) {
+    if (meta.last_step) last = std::min(last.value_or(*meta.last_step), *meta.last_step);
+  }
+  if (!last) return {std::nullopt};
+  for (std::uint64_t width = 0;; width = 4 * width + 16) {
+    const std::uint64_t first = *last > width ? *last - width : 0;
+    auto steps = run.StatSteps(by_rank.attempts()[newest].id, 0, {.first = first, .last = *last});
+    if (!steps.ok()) return steps.status();
+    if (!steps->empty()) return {steps->back()};
+    if (first == 0) return {std::nullopt};
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LogicalRun>> OpenIfCut(RunReader& store, RunView& view) {
+  bool cut = false;
+  for (std::size_t attempt = 0; attempt < view.attempts().size() && !cut; ++attempt) {
+    if (view.ranks(attempt).size() < 2) continue;
+    for (const auto& [rank, meta] : view.ranks(attempt)) {
+      auto catalogue = view.Catalogue(attempt, rank);
+      if (!catalogue.ok()) return catalogue.status();
+      cut = cut || std::any_of((*catalogue)->layouts.begin(), (*catalogue)->layouts.end(),
+                               [](const Layout& l) { return l.placement && !IsWhole(View(*l.placement)); });
+    }
+  }
+  if (!cut) return std::unique_ptr<LogicalRun>();
+  auto run = LogicalRun::Open(store, view.run());
+  if (run.ok()) (*run)->ChooseAlone();
+  return run;
+}
+
+void DescribeRanks(const LogicalRun& run, std::vector<SeriesPoint>& points) {
+  for (SeriesPoint& point : points) DescribeRanks(run, point);
+}
+
+Result<TopReport> FindTopOfWhole(LogicalRun& run, RunView& by_rank, const TopRequest& request,
+                                 const std::stop_token& stop) {
+  TopRequest wanted = request;
+  if (!wanted.step) {
+    auto newest = NewestStepOfAll(run, by_rank);
+    if (!newest.ok()) return newest.status();
+    wanted.step = *newest;
+  }
+  auto whole = RunView::Open(run, by_rank.run());
+  if (!whole.ok()) return whole.status();
+  auto top = FindTop(*whole, wanted, stop);
+  if (!top.ok()) return top;
+  for (TopRow& row : top->rows) DescribeRanks(run, row.point);
+  top->notes.insert(top->notes.begin(), "the parts of ranks were put together; --by-rank shows each rank's");
+  for (std::string& note : run.Notes()) top->notes.push_back(std::move(note));
+  if (run.cut().unknown.empty()) return top;
+  wanted.step = top->step;
+  auto parts = FindTop(by_rank, wanted, stop, [&](const TensorKey& key) {
+    return run.cut().unknown.contains({key.kind, key.name, key.output_path});
+  });
+  if (!parts.ok()) return parts;
+  top->considered += parts->considered;
+  std::move(parts->rows.begin(), parts->rows.end(), std::back_inserter(top->rows));
+  std::stable_sort(top->rows.begin(), top->rows.end(), [&](const TopRow& a, const TopRow& b) {
+    return IsMoreExtreme(top->by, a.value, b.value);
+  });
+  const std::size_t count = request.count == 0 ? kTopDefault : request.count;
+  if (top->rows.size() > count) top->rows.resize(count);
+  const std::size_t unknown = run.cut().unknown.size();
+  top->notes.push_back(
+      "layout not known: " + std::to_string(unknown) + (unknown == 1 ? " tensor " : " tensors ") +
+      "of which ranks have different values, and nothing says how they are cut: shown rank by rank");
+  return top;
+}
+
+}  // namespace statcollect::query

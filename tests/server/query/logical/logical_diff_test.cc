@@ -1,0 +1,273 @@
+// Runs that are cut up differently, compared as one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+
+#include "common/names.h"
+#include "server/query/query.h"
+#include "tests/server/query/logical/cut_tensor.h"
+#include "tests/support/fake_store.h"
+
+namespace statcollect::query {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using namespace statcollect::testing;  // NOLINT: the helpers
+
+struct Item {
+  TensorKey key;
+  Sizes shape;
+};
+
+// A step of the little model, in order; samples are along the first dimension of outputs.
+const std::vector<Item>& Items() {
+  static const std::vector<Item> items = {
+      {Key("embed"), {8, 10}},
+      {Key("q"), {8, 12}},
+      {Key("head"), {8, 14}},
+      {Key("head", Kind::kGradOutput), {8, 14}},
+      {Key("q.weight", Kind::kWeightGrad), {12, 10}},
+      {Key("norm.weight", Kind::kWeightGrad), {10}},
+      {Key("q.weight", Kind::kWeight), {12, 10}},
+      {Key("norm.weight", Kind::kWeight), {10}},
+  };
+  return items;
+}
+
+bool Is(const Item& item, const std::string& name, Kind kind = Kind::kOutput) {
+  return item.key.name == name && item.key.kind == kind;
+}
+
+using Cutter = std::function<std::vector<Held>(const Item&)>;
+
+std::vector<Held> OneRank(const Item&) { return {{0, std::nullopt}}; }
+
+// q's and the head's features over the ranks, everything else on all of them.
+Cutter TensorParallel(std::uint32_t ranks) {
+  return [ranks](const Item& item) {
+    const bool cut = item.key.name.starts_with("q") || item.key.name.starts_with("head");
+    const std::size_t dim = item.key.name.ends_with("weight") ? 0 : 1;
+    return cut ? Shards(item.shape, dim, ranks) : Copies(item.shape, ranks);
+  };
+}
+
+struct Training {
+  Cutter cut = OneRank;
+  std::uint64_t first = 0, steps = 3;
+  // May change what a rank sees.
+  std::function<void(const Item&, std::uint64_t step, std::uint32_t rank, Whole&)> change;
+  std::function<bool(const Item&, std::uint64_t step, std::uint32_t rank)> without;
+};
+
+class LogicalDiff : public ::testing::Test {
+ protected:
+  void Write(const std::string& name, const Training& training) {
+    std::uint32_t ranks = 1;
+    for (const Item& item : Items()) {
+      for (const Held& held : training.cut(item)) ranks = std::max(ranks, held.rank + 1);
+    }
+    RunWriter run(store_, name, ranks);
+    for (std::uint64_t step = training.first; step < training.first + training.steps; ++step) {
+      for (const Item& item : Items()) WriteItem(run, training, item, step);
+    }
+    run.Commit();
+    ASSERT_EQ(store_.violation(), "");
+  }
+  static void WriteItem(RunWriter& run, const Training& training, const Item& item, std::uint64_t step) {
+    Random random(std::hash<std::string>()(item.key.name) + 100 * static_cast<std::uint64_t>(item.key.kind) +
+                  step);
+    const Whole whole = RandomTensor(random, item.shape);
+    for (const Held& held : training.cut(item)) {
+      if (training.without && training.without(item, step, held.rank)) continue;
+      Whole of_rank = whole;
+      if (training.change) training.change(item, step, held.rank, of_rank);
+      Record(run, step, item.key, of_rank, {held});
+    }
+  }
+  void Write(const std::string& name, const Cutter& cut) {
+    Write(name, {.cut = cut, .change = {}, .without = {}});
+  }
+
+  DiffReport Ask(DiffRequest request = {}) {
+    request.run_a = "a";
+    request.run_b = "b";
+    auto report = QueryEngine(store_).Diff(request);
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report.ok() ? *report : DiffReport();
+  }
+  static bool AsOneModel(const DiffReport& report) {
+    return std::any_of(report.notes.begin(), report.notes.end(), [](const std::string& note) {
+      return note.find("as one model each") != std::string::npos;
+    });
+  }
+
+  FakeStore store_;
+};
+
+TEST_F(LogicalDiff, TensorParallelAgainstOneRankIsIdentical) {
+  Write("a", TensorParallel(2));
+  Write("b", OneRank);
+  const DiffReport r = Ask();
+  EXPECT_TRUE(AsOneModel(r));
+  EXPECT_EQ(r.verdict, Verdict::kIdentical) << ::testing::PrintToString(r.notes);
+  EXPECT_EQ(r.compared.records, 3 * Items().size());
+  EXPECT_THAT(r.ranks, ElementsAre(0, 1));
+  EXPECT_THAT(r.ranks_b, ElementsAre(0));
+}
+
+TEST_F(LogicalDiff, RandomCutsOfOneTrainingAreIdentical) {
+  Random random(20261127);
+  std::map<std::string, std::vector<Held>> cuts;
+  const auto randomly = [&](const Item& item) {
+    auto& cut = cuts[item.key.name + std::string(Name(item.key.kind))];
+    if (cut.empty()) cut = RandomCut(random, item.shape);
+    return cut;
+  };
+  Write("a", randomly);
+  cuts.clear();
+  Write("b", randomly);
+  DiffRequest request;
+  request.logical = true;
+  const DiffReport r = Ask(request);
+  EXPECT_EQ(r.verdict, Verdict::kIdentical) << ::testing::PrintToString(r.notes);
+  EXPECT_EQ(r.compared.identical, 3 * Items().size())
+      << r.compared.records << ::testing::PrintToString(r.notes);
+}
+
+TEST_F(LogicalDiff, ATensorThatDiffersIsNamedWithItsRanks) {
+  Write("a", TensorParallel(4));
+  Write("b", {.change =
+                  [](const Item& item, std::uint64_t step, std::uint32_t, Whole& whole) {
+                    if (Is(item, "q") && step == 1) whole.values[20] += 3;
+                  },
+              .without = {}});
+  const DiffReport r = Ask();
+  EXPECT_EQ(r.verdict, Verdict::kDiverged);
+  ASSERT_TRUE(r.root);
+  EXPECT_EQ(r.root->at.activation, "q");
+  EXPECT_EQ(r.root->at.step, 1u);
+  EXPECT_THAT(r.root->at.ranks_a, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(r.root->at.ranks_b, ElementsAre(0));
+}
+
+// --- the choice
+
+TEST_F(LogicalDiff, RunsThatAreCutAlikeAreComparedByRank) {
+  Write("a", TensorParallel(2));
+  Write("b", TensorParallel(2));
+  const DiffReport r = Ask();
+  EXPECT_FALSE(AsOneModel(r));
+  EXPECT_EQ(r.verdict, Verdict::kIdentical);
+  EXPECT_EQ(r.compared.records, 2 * 3 * Items().size());
+}
+
+// As torch's tensor parallelism against a hand-written one: the layouts are the same as sets.
+TEST_F(LogicalDiff, ATensorWhosePlaceOnlyOneRunKnowsIsLeftOut) {
+  Write("a", TensorParallel(2));
+  const auto of_rank = [](const Item& item, std::uint64_t, std::uint32_t rank, Whole& whole) {
+    if (!Is(item, "q")) return;
+    const Computed half = Compute(whole, Shards(item.shape, 1, 2)[rank].placement);
+    whole.shape = half.layout.shape;
+    Whole part{whole.shape, {}};
+    ForEachInBox(*half.layout.placement, 0, 0,
+                 [&](std::int64_t i) { part.values.push_back(whole.values[static_cast<std::size_t>(i)]); });
+    whole = part;
+  };
+  const Cutter by_hand = [](const Item& item) {
+    return Is(item, "q") ? std::vector<Held>{{0, std::nullopt}, {1, std::nullopt}} : TensorParallel(2)(item);
+  };
+  Write("b", {.cut = by_hand, .change = of_rank, .without = {}});
+  const DiffReport r = Ask();
+  EXPECT_TRUE(AsOneModel(r));
+  EXPECT_EQ(r.compared.diverged, 0u) << ::testing::PrintToString(r.notes);
+  EXPECT_EQ(r.compared.records, 3 * (Items().size() - 1));
+  EXPECT_THAT(r.notes, Contains(HasSubstr("layout not known: 1 tensor, such as output q")));
+}
+
+TEST_F(LogicalDiff, OtherCutsOverAsManyRanksAreFound) {
+  Write("a", TensorParallel(2));
+  Write("b", [](const Item& item) { return Shards(item.shape, 0, 2); });
+  const DiffReport r = Ask();
+  EXPECT_TRUE(AsOneModel(r));
+  EXPECT_EQ(r.verdict, Verdict::kIdentical) << ::testing::PrintToString(r.notes);
+}
+
+TEST_F(LogicalDiff, RunsWithoutPlacementsAreComparedByRankAsBefore) {
+  const Cutter two = [](const Item&) { return std::vector<Held>{{0, std::nullopt}, {1, std::nullopt}}; };
+  Write("a", two);
+  Write("b", OneRank);
+  const DiffReport r = Ask();
+  EXPECT_FALSE(AsOneModel(r));
+  EXPECT_THAT(r.notes, Contains(HasSubstr("the runs have different ranks (2 and 1)")));
+}
+
+// --- what is not whole: said in one sentence, and the rest is compared
+
+TEST_F(LogicalDiff, AMissingRankMakesItsTensorsIncomplete) {
+  Write("a", {.cut = TensorParallel(2),
+              .change = {},
+              .without = [](const Item&, std::uint64_t, std::uint32_t rank) { return rank == 1; }});
+  Write("b", OneRank);
+  const DiffReport r = Ask();
+  EXPECT_EQ(r.compared.diverged, 0u) << ::testing::PrintToString(r.notes);
+  EXPECT_NE(r.verdict, Verdict::kDiverged);
+  EXPECT_THAT(r.unmatched.only_b, IsEmpty());
+  EXPECT_THAT(r.notes, Contains(HasSubstr("a: incomplete, not compared: 5 tensors, such as output q, step 0: "
+                                          "rank 0 recorded 48 of its 96 elements")));
+}
+
+TEST_F(LogicalDiff, PartsThatOverlapAreSaidAndTheRestIsCompared) {
+  const Cutter overlapping = [](const Item& item) {
+    auto held = TensorParallel(2)(item);
+    if (Is(item, "q")) held[1].placement = Box({8, 12}, {0, 5}, {8, 7});
+    return held;
+  };
+  Write("a", overlapping);
+  Write("b", {.change =
+                  [](const Item& item, std::uint64_t step, std::uint32_t, Whole& whole) {
+                    if (Is(item, "head") && step == 2) whole.values[3] += 2;
+                  },
+              .without = {}});
+  const DiffReport r = Ask();
+  EXPECT_THAT(r.notes,
+              Contains(HasSubstr("a: layout contradicts itself, not compared: 1 tensor, output q, step 0: "
+                                 "the parts of ranks 0 and 1 overlap")));
+  EXPECT_EQ(r.verdict, Verdict::kDiverged);
+  EXPECT_EQ(r.compared.diverged, 1u);
+  ASSERT_TRUE(r.first);
+  EXPECT_EQ(r.first->activation, "head");
+}
+
+TEST_F(LogicalDiff, ReplicasThatDifferAreSaid) {
+  Write("a", {.cut = TensorParallel(4),
+              .change =
+                  [](const Item& item, std::uint64_t step, std::uint32_t rank, Whole& whole) {
+                    if (Is(item, "norm.weight", Kind::kWeightGrad) && step == 1 && rank == 3)
+                      whole.values[4] += 1;
+                  },
+              .without = {}});
+  Write("b", OneRank);
+  const DiffReport r = Ask();
+  EXPECT_THAT(r.notes,
+              Contains(HasSubstr("a: replicas differ: 1 tensor, weight_grad norm.weight, step 1: rank 3 ")));
+}
+
+TEST_F(LogicalDiff, ARunMayChangeItsLayoutWhenItResumes) {
+  Write("a", TensorParallel(2));
+  Write("a", {.cut = TensorParallel(4), .first = 3, .change = {}, .without = {}});
+  Write("b", {.steps = 6, .change = {}, .without = {}});
+  const DiffReport r = Ask();
+  EXPECT_TRUE(AsOneModel(r));
+  EXPECT_EQ(r.verdict, Verdict::kIdentical) << ::testing::PrintToString(r.notes);
+  EXPECT_EQ(r.compared.records, 6 * Items().size());
+}
+
+}  // namespace
+}  // namespace statcollect::query
