@@ -12,6 +12,7 @@ void AddDiff(CommandSet& commands) {
       "  statctl diff base ort --exact              # the first difference of any size\n"
       "  statctl diff base ort --noise base2,base3  # beyond what repeats of base differ by\n"
       "  statctl diff base ort --map names.txt --first\n"
+      "  statctl diff hf mcore --map hf:megatron    # the same model in two implementations\n"
       "  statctl diff one four --merge-ranks        # 1 rank against 4: weights, gradients, optimizer "
       "state\n"
       "  statctl diff base ort --format json > report.json\n",
@@ -47,8 +48,9 @@ void AddDiff(CommandSet& commands) {
       ->excludes(app->get_option("--noise"));
   app->add_option(
       "--map", o.map,
-      "File of lines PATTERN -> NAME that turn names of run A into those of run B, such as\n"
-      "h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2; several names, separated by commas, are compared as one");
+      "Names of run A and their names in run B: a built-in map such as hf:megatron (statctl map list),\n"
+      "or a file of lines PATTERN -> NAME, such as h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2; several names,\n"
+      "separated by commas, are compared as one");
   app->add_flag("--no-alignment", o.no_alignment,
                 "Treat names that differ as missing; do not match them by order, class and shape");
 }
