@@ -55,6 +55,27 @@ void AddDiff(CommandSet& commands) {
                 "Treat names that differ as missing; do not match them by order, class and shape");
 }
 
+void AddMap(CommandSet& commands) {
+  CLI::App* map = commands.AddGroup(
+      "map", "Names of the same tensors in two runs: built-in maps, and proposals by value",
+      "  statctl diff hf mcore --map hf:megatron         # a built-in map\n"
+      "  statctl map list                                # which there are\n"
+      "  statctl map show hf:megatron > names.txt        # its rules, to change them\n"
+      "  statctl map propose base port > names.txt       # pairs of names, by what the tensors hold\n"
+      "  statctl diff base port --map names.txt\n");
+  map->require_subcommand(1);
+  commands.AddSub(map, "list", "Lists the built-in maps", ListMaps);
+  const auto [show, of_show] = commands.AddSub(map, "show", "Prints the rules of a built-in map", ShowMap);
+  show->add_option("name", of_show.name, "Such as hf:megatron")->required();
+  const auto [propose, of_propose] =
+      commands.AddSub(map, "propose",
+                      "Pairs names that only one run has by their tensors' values in the first steps.\n"
+                      "Exit code: 0 every name has a pair, 1 some are ambiguous or alone, 2 no answer",
+                      ProposeMap);
+  propose->add_option("run_a", of_propose.run_a, "The baseline run")->required();
+  propose->add_option("run_b", of_propose.run_b, "The run with other names")->required();
+}
+
 void AddNoise(CommandSet& commands) {
   struct NoiseOptions {
     std::string run, repeats;

@@ -9,11 +9,12 @@
 #include "client/render/progress_bar.h"
 #include "common/known_maps.h"
 #include "common/names.h"
+#include "common/utf8.h"
 
 namespace statcollect::client {
 namespace {
 
-constexpr std::size_t kMapBytesMax = std::size_t{1} << 20;
+constexpr std::size_t kMapBytesMax = std::size_t{2} << 20;
 
 // A built-in map by its name, unless there is a file of that name.
 Result<std::string> ReadMap(const std::string& path) {
@@ -36,6 +37,17 @@ Result<std::string> ReadMap(const std::string& path) {
     return Status(Code::kInvalidArgument, "--map: '" + Printable(path) + "' has more than " +
                                               FormatCount(kMapBytesMax) +
                                               " bytes; expected lines PATTERN -> NAME");
+  }
+  for (std::size_t at = 0, line = 1; at < text.size();) {
+    const std::size_t bytes = DecodeUtf8(std::string_view(text).substr(at)).bytes;
+    if (bytes == 0) {
+      return Status(Code::kInvalidArgument,
+                    "--map: '" + Printable(path) + "' line " + std::to_string(line) +
+                        " is not text: found a byte that is not UTF-8; expected lines "
+                        "PATTERN -> NAME");
+    }
+    line += text[at] == '\n' ? 1 : 0;
+    at += bytes;
   }
   return text;
 }

@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
 
-constexpr std::size_t kBytesMax = std::size_t{1} << 20;
+constexpr std::size_t kBytesMax = std::size_t{2} << 20;
 constexpr std::size_t kPatternsMax = 1000;
 constexpr std::int64_t kPatternBytesMax = std::int64_t{1} << 20;  // of one compiled
 constexpr std::size_t kShownBytesMax = 200;
@@ -111,10 +111,12 @@ Result<NameMap> NameMap::Parse(std::string_view text) {
   }
   std::size_t number = 0;
   while (!text.empty()) {
-    const std::string_view line = Trimmed(text.substr(0, text.find('\n')), kBlanks);
+    std::string_view line = Trimmed(text.substr(0, text.find('\n')), kBlanks);
     text.remove_prefix(
         std::min(text.size(), text.find('\n') == std::string_view::npos ? text.size() : text.find('\n') + 1));
     ++number;
+    if (const std::size_t comment = line.find(" #"); comment != std::string_view::npos)
+      line = Trimmed(line.substr(0, comment), kBlanks);
     if (!line.empty() && line.front() != '#') STATCOLLECT_RETURN_IF_ERROR(map.Add(number, line));
   }
   return map;
@@ -241,7 +243,7 @@ std::vector<std::string> NameMap::Unused(const std::string& run_a, const std::st
   }
   std::size_t more = 0;
   for (const auto& rule : rules_) {
-    if (rule->used) continue;
+    if (rule->used && rule->taken.empty()) continue;
     if (sentences.size() == kUnusedMax) {
       ++more;
       continue;
@@ -257,7 +259,7 @@ std::vector<std::string> NameMap::Unused(const std::string& run_a, const std::st
       why = "the names that it makes of those of " + run_a + " are missing, or already matched, in " + run_b;
     }
     sentences.push_back("map line " + std::to_string(rule->line) + " '" + rule->text +
-                        "' has no effect: " + why);
+                        (rule->used ? "' has effect only in part: " : "' has no effect: ") + why);
   }
   if (more > 0) sentences.push_back(std::to_string(more) + " more lines of the map have no effect");
   return sentences;

@@ -24,8 +24,8 @@ struct NameRelation {
 // One rule per line: `pattern -> name`. The pattern is a name of A, or a regular expression (RE2) that must
 // match a whole name of A; `\1`..`\9` in the rest of the line are its groups. A pattern of only letters,
 // digits, dots, `_`, `-` and `/` is a name. Several names on a side, separated by commas, are compared
-// together: `(.*)\.q, \1.k, \1.v -> \1.qkv`; the first one is the pattern. Blank lines and lines that begin
-// with # are ignored. The first matching rule applies whose names exist.
+// together: `(.*)\.q, \1.k, \1.v -> \1.qkv`; the first one is the pattern. Blank lines, lines that begin
+// with #, and the rest of a line behind " #" are ignored. The first matching rule applies whose names exist.
 // `pattern -> -` leaves out names of A that have no counterpart, `- -> pattern` names of B.
 // A line may end with options in brackets, separated by commas: `[any order]`, `[sequence first]`, `[padded]`;
 // NameRelation says what they mean.
@@ -33,7 +33,7 @@ struct NameRelation {
 // Immutable except for the marks of use; thread-safe.
 class NameMap {
  public:
-  // kInvalidArgument names the line, the error in it and what is expected. At most 1 MiB and 10,000 rules.
+  // kInvalidArgument names the line, the error in it and what is expected. At most 2 MiB and 1,000 regular expressions.
   static Result<NameMap> Parse(std::string_view text);
 
   struct Names {

@@ -21,6 +21,7 @@ TEST(NameMap, NamesStandForThemselvesDotsAndAll) {
   const NameMap map = Parsed("a.b -> x\r\n# nothing\n\n  Linear_7_0th_output->blocks.0.attn.qkv  \n");
   EXPECT_THAT(map.Find("a.b")->b, ElementsAre("x"));
   EXPECT_FALSE(map.Find("aXb"));
+  EXPECT_THAT(Parsed("a -> b  # 0.90 distance 1e-5, maybe").Find("a")->b, ElementsAre("b"));
   EXPECT_THAT(map.Find("Linear_7_0th_output")->b, ElementsAre("blocks.0.attn.qkv"));
 }
 
@@ -123,7 +124,7 @@ TEST(NameMap, WrongLinesAreNamed) {
   EXPECT_THAT(Refusal("a,,b -> c"), HasSubstr("found an empty name"));
   EXPECT_THAT(Refusal("(a -> b"), HasSubstr("is not a pattern: missing )"));
   EXPECT_THAT(Refusal("a(.) -> \\2"), HasSubstr("requests 2 matches"));
-  EXPECT_THAT(Refusal(std::string((1 << 20) + 1, 'a')), HasSubstr("expected at most 1048576"));
+  EXPECT_THAT(Refusal(std::string((2 << 20) + 1, 'a')), HasSubstr("expected at most 2097152"));
   std::string many;
   for (int i = 0; i < 1001; ++i) many += "a(.) -> b\n";
   EXPECT_THAT(Refusal(many), HasSubstr("more than 1000 regular expressions"));
