@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "common/status.h"
-#include "server/query/compare/propose_map.h"
 #include "server/query/captures/exponents.h"
+#include "server/query/compare/propose_map.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/settings/config_report.h"
 #include "server/query/top.h"

@@ -32,7 +32,7 @@ def runs(shared_collector: Collector) -> Collector:
     return shared_collector
 
 
-@pytest.mark.parametrize("a, b, name", [("hf", "mcore", "hf:megatron"), ("mcore", "hf", "megatron:hf")])
+@pytest.mark.parametrize(("a", "b", "name"), [("hf", "mcore", "hf:megatron"), ("mcore", "hf", "megatron:hf")])
 def test_two_implementations_of_one_model_agree(runs: Collector, a: str, b: str, name: str) -> None:
     report = runs.diff(a, b, "--map", name, "--no-alignment")
     assert report["verdict"] in ("identical", "within_tolerance"), report.get("first")
@@ -48,7 +48,7 @@ def test_two_implementations_of_one_model_agree(runs: Collector, a: str, b: str,
 
 
 @pytest.mark.parametrize(
-    "run, stage, tensor",
+    ("run", "stage", "tensor"),
     [  # A permutation of rows is seen in the first tensor that is computed from them.
         ("interleaving", "forward", "model.layers.1.self_attn.o_proj"),
         ("gate", "forward", "model.layers.1.mlp.down_proj"),
@@ -118,9 +118,12 @@ def test_http_proposes_the_same(runs: Collector) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    ("arguments", "message"),
     [
-        (["diff", "hf", "mcore", "--map", "hf:jax"], "no built-in map 'hf:jax'; known are hf:megatron, hf:torchtitan, megatron:hf"),
+        (
+            ["diff", "hf", "mcore", "--map", "hf:jax"],
+            "no built-in map 'hf:jax'; known are hf:megatron, hf:torchtitan, megatron:hf",
+        ),
         (["diff", "hf", "mcore", "--map", "nowhere.txt"], "expected a file of lines PATTERN -> NAME, or a built-in map"),
         (["map", "show", "hf"], "known are hf:megatron"),
         (["map", "propose", "hf", "nobody"], "nobody"),
@@ -134,7 +137,7 @@ def test_what_does_not_exist_is_said(runs: Collector, arguments: list[str], mess
 
 
 @pytest.mark.parametrize(
-    "text, message",
+    ("text", "message"),
     [
         ("(((((", "no '->'"),
         ("a -> b [any odor]", "expected any order, sequence first or padded"),

@@ -122,7 +122,8 @@ class SelfAttention(nn.Module):
         self.linear_proj, self.linear_qkv = Parallel(WIDTH, WIDTH), Parallel(WIDTH, WIDTH + 2 * GROUPS * HEAD)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
-        groups = self.linear_qkv(x)[0].unflatten(-1, (GROUPS, -1))  # the rows of each query group: its heads, then its key and value
+        # The rows of each query group: its heads, then its key and value.
+        groups = self.linear_qkv(x)[0].unflatten(-1, (GROUPS, -1))
         q, k, v = groups.split([WIDTH // GROUPS, HEAD, HEAD], dim=-1)
         return self.linear_proj(self.core_attention(q.reshape(*q.shape[:2], HEADS, HEAD), k, v))
 

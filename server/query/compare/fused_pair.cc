@@ -148,4 +148,13 @@ FusedPair Fuse(const NameRelation& relation, std::span<const Observation> a, std
   return pair;
 }
 
+std::vector<Observation> PartsOf(std::span<const std::uint32_t> ids,
+                                 std::span<const Observation* const> by_id) {
+  std::vector<Observation> parts;
+  for (const std::uint32_t id : ids) {
+    if (by_id[id] != nullptr) parts.push_back(*by_id[id]);
+  }
+  return parts;
+}
+
 }  // namespace statcollect::query

@@ -3,7 +3,9 @@
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_FUSED_PAIR_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_FUSED_PAIR_H_
 
+#include <cstdint>
 #include <span>
+#include <vector>
 
 #include "server/query/compare/combine.h"
 #include "server/query/compare/name_map.h"
@@ -20,6 +22,10 @@ struct FusedPair {
 // not zero has no statistics at all, because theirs cannot be told from the others'. Both sides get the shape of
 // the one that is a single tensor, if they have as many elements. Precondition: no side is empty.
 FusedPair Fuse(const NameRelation& relation, std::span<const Observation> a, std::span<const Observation> b);
+
+// The parts of a side that a step has, given all of its records by id.
+std::vector<Observation> PartsOf(std::span<const std::uint32_t> ids,
+                                 std::span<const Observation* const> by_id);
 
 }  // namespace statcollect::query
 

@@ -1,11 +1,9 @@
 #include "server/query/compare/propose_map.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cmath>
 #include <cstdio>
-#include <deque>
 #include <limits>
 #include <map>
 #include <optional>
@@ -79,7 +77,6 @@ Side Gather(const RankCatalogue& catalogue, std::vector<StepData> steps,
             const std::set<std::string>& of_both) {
   Side side{.steps = std::move(steps), .names = {}};
   std::unordered_map<std::string, std::size_t> known;
-  std::vector<std::tuple<std::size_t, std::uint32_t, std::size_t>> unused;
   for (const TensorDef& def : catalogue.activations) {
     if (of_both.contains(def.key.name)) continue;
     if (known.try_emplace(def.key.name, side.names.size()).second)
@@ -324,6 +321,7 @@ class Proposer {
   }
 
   void SuggestEqual(std::size_t i, std::size_t j, const std::string& equal) {
+    if (!reason_[i].method.empty()) return;  // the first finding knows of all of them
     const Observation& first = a_.names[i].first();
     char value[64] = "";
     if (IsConstant(first)) (void)std::snprintf(value, sizeof value, "constant, all %.6g: ", first.stats->min);
@@ -395,55 +393,81 @@ std::set<std::string> NamesOf(const RankCatalogue& catalogue) {
   return names;
 }
 
-}  // namespace
+// The first steps that both runs have, of one launch each.
+struct CommonSteps {
+  std::vector<std::uint64_t> steps;
+  std::size_t attempt_a = 0, attempt_b = 0;
+  std::vector<StepData> a, b;
+};
 
-Result<ProposeMapReport> ProposeNames(RunView& a, RunView& b, const std::stop_token& stop) {
-  ProposeMapReport report{.run_a = a.run(), .run_b = b.run()};
+Result<CommonSteps> ReadCommonSteps(RunView& a, RunView& b, std::uint32_t rank, const std::stop_token& stop) {
+  CommonSteps common;
   const auto every = StepSet::Parse("");
   if (!every.ok()) return every.status();
   const auto steps_a = a.Steps(*every), steps_b = b.Steps(*every);
   if (!steps_a.ok()) return steps_a.status();
   if (!steps_b.ok()) return steps_b.status();
-  const auto ranks_a = a.AllRanks(), ranks_b = b.AllRanks();
-  const auto rank = std::find_if(ranks_a.begin(), ranks_a.end(), [&](std::uint32_t r) {
-    return std::binary_search(ranks_b.begin(), ranks_b.end(), r);
-  });
-  std::vector<StepData> data_a, data_b;
-  std::optional<std::pair<std::size_t, std::size_t>> attempts;
-  for (auto step = steps_a->begin(); step != steps_a->end() && rank != ranks_a.end(); ++step) {
+  for (const auto& [step, attempt_a] : *steps_a) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "map propose: cancelled");
-    const auto other = steps_b->find(step->first);
+    const auto other = steps_b->find(step);
     if (other == steps_b->end()) continue;
-    if (attempts && *attempts != std::pair(step->second, other->second)) break;
-    auto of_a = a.Read(step->second, *rank, step->first), of_b = b.Read(other->second, *rank, step->first);
+    const std::size_t attempt_b = other->second;
+    if (!common.steps.empty() && (attempt_a != common.attempt_a || attempt_b != common.attempt_b)) break;
+    auto of_a = a.Read(attempt_a, rank, step), of_b = b.Read(attempt_b, rank, step);
     if (!of_a.ok()) return of_a.status();
     if (!of_b.ok()) return of_b.status();
     if (of_a->observations.empty() || of_b->observations.empty()) continue;
-    attempts = std::pair(step->second, other->second);
-    report.steps.push_back(step->first);
-    data_a.push_back(*std::move(of_a));
-    data_b.push_back(*std::move(of_b));
-    if (report.steps.size() == kStepsCompared) break;
+    common.attempt_a = attempt_a;
+    common.attempt_b = attempt_b;
+    common.steps.push_back(step);
+    common.a.push_back(*std::move(of_a));
+    common.b.push_back(*std::move(of_b));
+    if (common.steps.size() == kStepsCompared) break;
   }
-  if (!attempts) {
+  return common;
+}
+
+std::optional<std::uint32_t> LowestCommonRank(const RunView& a, const RunView& b) {
+  const auto ranks_b = b.AllRanks();
+  for (const std::uint32_t rank : a.AllRanks()) {
+    if (std::binary_search(ranks_b.begin(), ranks_b.end(), rank)) return rank;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<ProposeMapReport> ProposeNames(RunView& a, RunView& b, const std::stop_token& stop) {
+  ProposeMapReport report{.run_a = a.run(), .run_b = b.run()};
+  const auto rank = LowestCommonRank(a, b);
+  CommonSteps common;
+  if (rank) {
+    auto read = ReadCommonSteps(a, b, *rank, stop);
+    if (!read.ok()) return read.status();
+    common = *std::move(read);
+  }
+  if (common.steps.empty()) {
     return Status(Code::kNotFound, "map propose: found no step with tensors of the same rank in both '" +
                                        Printable(a.run()) + "' and '" + Printable(b.run()) +
                                        "'; record both from the same step, such as step 0");
   }
-  const auto catalogue_a = a.Catalogue(attempts->first, *rank),
-             catalogue_b = b.Catalogue(attempts->second, *rank);
+  const auto catalogue_a = a.Catalogue(common.attempt_a, *rank),
+             catalogue_b = b.Catalogue(common.attempt_b, *rank);
   if (!catalogue_a.ok()) return catalogue_a.status();
   if (!catalogue_b.ok()) return catalogue_b.status();
   std::set<std::string> of_both;
   const auto names_a = NamesOf(**catalogue_a), names_b = NamesOf(**catalogue_b);
   std::set_intersection(names_a.begin(), names_a.end(), names_b.begin(), names_b.end(),
                         std::inserter(of_both, of_both.end()));
-  if (ranks_a.size() > 1 || ranks_b.size() > 1)
+  if (a.AllRanks().size() > 1 || b.AllRanks().size() > 1)
     report.notes.push_back("compared rank " + std::to_string(*rank) + " of both runs");
-  if (!of_both.empty())
-    report.notes.push_back(std::to_string(of_both.size()) + " names that both runs have need no line");
-  Proposer proposer(Gather(**catalogue_a, std::move(data_a), of_both),
-                    Gather(**catalogue_b, std::move(data_b), of_both));
+  if (!of_both.empty()) {
+    report.notes.push_back(std::to_string(of_both.size()) + " name" + (of_both.size() == 1 ? "" : "s") +
+                           " that both runs have need no line");
+  }
+  report.steps = common.steps;
+  Proposer proposer(Gather(**catalogue_a, std::move(common.a), of_both),
+                    Gather(**catalogue_b, std::move(common.b), of_both));
   STATCOLLECT_RETURN_IF_ERROR(proposer.Run(stop));
   proposer.Report(report);
   report.map = MapOf(report);

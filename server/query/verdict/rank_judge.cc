@@ -132,16 +132,6 @@ std::size_t Choose(const std::vector<Explained>& explained, const std::vector<Ju
   return chosen;
 }
 
-// The parts of a group that a step has.
-std::vector<Observation> PartsOf(const std::vector<std::uint32_t>& ids,
-                                 const std::vector<const Observation*>& by_id) {
-  std::vector<Observation> parts;
-  for (const std::uint32_t id : ids) {
-    if (by_id[id] != nullptr) parts.push_back(*by_id[id]);
-  }
-  return parts;
-}
-
 }  // namespace
 
 RankJudge::Steps RankJudge::WithThoseBefore(const std::set<std::uint64_t>& steps,

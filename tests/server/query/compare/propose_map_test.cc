@@ -139,7 +139,7 @@ TEST_F(Propose, NamesOfBothRunsNeedNoLine) {
   B("b", Values(2));
   const ProposeMapReport report = Report();
   EXPECT_THAT(Pairs(report), ElementsAre("a>b hash"));
-  EXPECT_THAT(report.notes, ElementsAre("1 names that both runs have need no line"));
+  EXPECT_THAT(report.notes, ElementsAre("1 name that both runs have need no line"));
 }
 
 TEST_F(Propose, TheMapIsReadBack) {
