@@ -137,7 +137,7 @@ class Proposer {
     if (cut_ > 0) {
       report.notes.push_back("of " + std::to_string(cut_) + " names only the " +
                              std::to_string(kDistancesMax) +
-                             " tensors of the nearest norm were compared: more have nearly the same norm");
+                             " likeliest tensors were compared: the others are too much alike");
     }
   }
 
@@ -185,20 +185,30 @@ class Proposer {
     std::size_t next_at = 0;
   };
 
-  using Bucket = std::vector<std::pair<double, std::size_t>>;  // norm, name
+  using Bucket = std::vector<std::pair<double, std::size_t>>;  // position, name; ascending
+
+  // A coordinate whose difference is at most the L2 distance of two tensors: one direction of the sketch, which
+  // tells tensors of equal norm apart, or the norm.
+  static double PositionOf(const Observation& record) {
+    if (record.sketch.empty()) return record.stats->l2;
+    double sum = 0;
+    for (const double part : record.sketch) sum += part;
+    return sum / std::sqrt(static_cast<double>(record.sketch.size()));
+  }
 
   Status MatchByDistance(const std::stop_token& stop) {
-    std::map<std::pair<Kind, std::vector<std::int64_t>>, Bucket> buckets;
+    std::map<std::tuple<Kind, std::vector<std::int64_t>, std::size_t>, Bucket> buckets;
     const auto key = [](const Observation& record) {
-      return std::pair(record.def->key.kind, record.layout->shape);
+      return std::tuple(record.def->key.kind, record.layout->shape, record.sketch.size());
     };
     const auto measurable = [](const Observation& record) {
-      return record.layout->Trusts(Statistic::kShape) && record.stats->has_finite && !IsConstant(record);
+      return record.layout->Trusts(Statistic::kShape) && record.stats->has_finite && !IsConstant(record) &&
+             std::isfinite(PositionOf(record));
     };
     for (std::size_t j = 0; j < b_.names.size(); ++j) {
       const Named& named = b_.names[j];
       if (!named.pair && measurable(named.first()))
-        buckets[key(named.first())].emplace_back(named.first().stats->l2, j);
+        buckets[key(named.first())].emplace_back(PositionOf(named.first()), j);
     }
     for (auto& [of, bucket] : buckets) std::sort(bucket.begin(), bucket.end());
     std::vector<std::tuple<double, std::size_t, Nearest>> found;
@@ -237,17 +247,23 @@ class Proposer {
                        (b.pair ? " is nearer to it" : " is about as near")});
   }
 
-  // Norms bound the distance from below, so the search ends where they are further apart than what was found.
+  // Positions bound the distance from below, so the search ends where they are further apart than what was found.
   Nearest Search(const Observation& of, const Bucket& bucket) {
     Nearest nearest;
-    auto up = std::lower_bound(bucket.begin(), bucket.end(), std::pair(of.stats->l2, std::size_t{0}));
+    const double own = PositionOf(of);
+    // Of tensors that are near enough, none has a larger norm.
+    const double norm = of.stats->l2 / (1 - kNear);
+    auto up = std::lower_bound(bucket.begin(), bucket.end(), std::pair(own, std::size_t{0}));
     auto down = up;
     for (std::size_t tried = 0; up != bucket.end() || down != bucket.begin(); ++tried) {
-      const auto gap = [&](double norm) { return RelativeDifference(norm, of.stats->l2); };
+      const auto gap = [&](double position) {
+        const double apart = std::abs(position - own);
+        return apart == 0 ? 0 : apart / norm;
+      };
       const double above = up == bucket.end() ? std::numeric_limits<double>::infinity() : gap(up->first);
       const double below =
           down == bucket.begin() ? std::numeric_limits<double>::infinity() : gap(std::prev(down)->first);
-      if (std::min(above, below) > std::min(nearest.next, kNear)) break;
+      if (std::min(above, below) > std::min({nearest.next, kClearly * nearest.distance, kNear})) break;
       if (tried == kDistancesMax) {
         ++cut_;
         break;
