@@ -57,7 +57,7 @@ void AddDiff(CommandSet& commands) {
 
 void AddMap(CommandSet& commands) {
   CLI::App* map = commands.AddGroup(
-      "map", "Names of the same tensors in two runs: built-in maps, and proposals by value",
+      "map", "Lists, shows and proposes maps of names",
       "  statctl diff hf mcore --map hf:megatron         # a built-in map\n"
       "  statctl map list                                # which there are\n"
       "  statctl map show hf:megatron > names.txt        # its rules, to change them\n"
