@@ -12,6 +12,7 @@ void AddDiff(CommandSet& commands) {
       "  statctl diff base ort --exact              # the first difference of any size\n"
       "  statctl diff base ort --noise base2,base3  # beyond what repeats of base differ by\n"
       "  statctl diff base ort --map names.txt --first\n"
+      "  statctl diff hf mcore --map hf:megatron    # the same model in two implementations\n"
       "  statctl diff one four --merge-ranks        # 1 rank against 4: weights, gradients, optimizer "
       "state\n"
       "  statctl diff base ort --format json > report.json\n",
@@ -47,10 +48,32 @@ void AddDiff(CommandSet& commands) {
       ->excludes(app->get_option("--noise"));
   app->add_option(
       "--map", o.map,
-      "File of lines PATTERN -> NAME that turn names of run A into those of run B, such as\n"
-      "h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2; several names, separated by commas, are compared as one");
+      "Names of run A and their names in run B: a built-in map such as hf:megatron (statctl map list),\n"
+      "or a file of lines PATTERN -> NAME, such as h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2; several names,\n"
+      "separated by commas, are compared as one");
   app->add_flag("--no-alignment", o.no_alignment,
                 "Treat names that differ as missing; do not match them by order, class and shape");
+}
+
+void AddMap(CommandSet& commands) {
+  CLI::App* map = commands.AddGroup(
+      "map", "Lists, shows and proposes maps of names",
+      "  statctl diff hf mcore --map hf:megatron         # a built-in map\n"
+      "  statctl map list                                # which there are\n"
+      "  statctl map show hf:megatron > names.txt        # its rules, to change them\n"
+      "  statctl map propose base port > names.txt       # pairs of names, by what the tensors hold\n"
+      "  statctl diff base port --map names.txt\n");
+  map->require_subcommand(1);
+  commands.AddSub(map, "list", "Lists the built-in maps", ListMaps);
+  const auto [show, of_show] = commands.AddSub(map, "show", "Prints the rules of a built-in map", ShowMap);
+  show->add_option("name", of_show.name, "Such as hf:megatron")->required();
+  const auto [propose, of_propose] =
+      commands.AddSub(map, "propose",
+                      "Pairs names that only one run has by their tensors' values in the first steps.\n"
+                      "Exit code: 0 every name has a pair, 1 some are ambiguous or alone, 2 no answer",
+                      ProposeMap);
+  propose->add_option("run_a", of_propose.run_a, "The baseline run")->required();
+  propose->add_option("run_b", of_propose.run_b, "The run with other names")->required();
 }
 
 void AddNoise(CommandSet& commands) {

@@ -16,6 +16,7 @@ void AddRanks(CommandSet& commands);
 // --- inspect.cc: what one run recorded
 void AddSummary(CommandSet& commands);
 void AddSeries(CommandSet& commands);
+void AddMap(CommandSet& commands);
 void AddTop(CommandSet& commands);
 void AddScalars(CommandSet& commands);
 void AddMemory(CommandSet& commands);

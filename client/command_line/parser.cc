@@ -59,6 +59,7 @@ Parser::Parser() : app_(kDescription, "statctl") {
   AddDiff(commands_);
   AddExport(commands_);
   AddSummary(commands_);
+  AddMap(commands_);
   AddNoise(commands_);
   AddRuns(commands_);
   AddShow(commands_);

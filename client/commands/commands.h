@@ -71,6 +71,13 @@ struct ExponentsOptions {
 };
 int Exponents(Session& session, const ExponentsOptions& options);
 
+struct MapOptions {
+  std::string name, run_a, run_b;
+};
+int ListMaps(Session& session, const MapOptions& options);
+int ShowMap(Session& session, const MapOptions& options);
+int ProposeMap(Session& session, const MapOptions& options);
+
 struct TopOptions {
   std::string run, by = "l2", ranks, kinds;
   std::optional<std::uint64_t> step;  // absent: the newest

@@ -319,6 +319,11 @@ Result<v1::RanksReport> Collector::CheckRanks(const v1::CheckRanksRequest& reque
   return report;
 }
 
+Result<v1::ProposeMapResponse> Collector::ProposeMap(const v1::ProposeMapRequest& request) {
+  return impl_->Ask<v1::ProposeMapResponse>(
+      [&](auto& context, auto& response) { return impl_->query().ProposeMap(&context, request, &response); });
+}
+
 Result<v1::GetTopResponse> Collector::GetTop(const v1::GetTopRequest& request) {
   return impl_->Ask<v1::GetTopResponse>(
       [&](auto& context, auto& response) { return impl_->query().GetTop(&context, request, &response); });

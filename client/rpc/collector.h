@@ -51,6 +51,7 @@ class Collector {
   Status FollowEvents(const v1::ListEventsRequest& request,
                       const std::function<void(const v1::FollowEventsResponse&)>& take);
   Result<v1::GetTopResponse> GetTop(const v1::GetTopRequest& request);
+  Result<v1::ProposeMapResponse> ProposeMap(const v1::ProposeMapRequest& request);
   Result<v1::ConfigReport> CompareConfig(const v1::CompareConfigRequest& request);
   // Calls `take` for each message, in order; its error ends the query and is returned.
   Status ReadRecords(const v1::ReadRecordsRequest& request,

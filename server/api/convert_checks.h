@@ -6,6 +6,7 @@
 
 #include "common/status.h"
 #include "server/query/captures/exponents.h"
+#include "server/query/compare/propose_map.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/settings/config_report.h"
 #include "server/query/top.h"
@@ -14,11 +15,13 @@
 namespace statcollect::api {
 
 Result<query::TopRequest> FromWire(const v1::GetTopRequest& request);
+Result<query::ProposeMapRequest> FromWire(const v1::ProposeMapRequest& request);
 Result<query::ConfigRequest> FromWire(const v1::CompareConfigRequest& request);
 Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request);
 Result<query::ExponentsRequest> FromWire(const v1::ListExponentsRequest& request);
 
 void ToWire(const query::TopReport& report, v1::GetTopResponse& out);
+void ToWire(const query::ProposeMapReport& report, v1::ProposeMapResponse& out);
 void ToWire(const query::ConfigReport& report, v1::ConfigReport& out);
 void ToWire(const query::RanksReport& report, v1::RanksReport& out);
 void ToWire(const std::vector<query::ExponentRow>& rows, v1::ListExponentsResponse& out);

@@ -516,6 +516,23 @@ Result<TopReport> QueryEngine::GetTop(const TopRequest& request, const std::stop
   return *whole ? FindTopOfWhole(**whole, *view, request, stop) : FindTop(*view, request, stop);
 }
 
+Result<ProposeMapReport> QueryEngine::ProposeMap(const ProposeMapRequest& request,
+                                                 const std::stop_token& stop) const {
+  auto a = RunView::Open(store_, request.run_a);
+  if (!a.ok()) return a.status();
+  auto b = RunView::Open(store_, request.run_b);
+  if (!b.ok()) return b.status();
+  const DiffRequest as_diff{.run_a = request.run_a, .run_b = request.run_b};
+  auto logical = ChooseLogical(store_, *a, *b, as_diff);
+  if (!logical.ok()) return logical.status();
+  if (!*logical) return ProposeNames(*a, *b, stop);
+  auto view_a = RunView::Open(*(*logical)->a, request.run_a);
+  if (!view_a.ok()) return view_a.status();
+  auto view_b = RunView::Open(*(*logical)->b, request.run_b);
+  if (!view_b.ok()) return view_b.status();
+  return ProposeNames(*view_a, *view_b, stop);
+}
+
 Result<ConfigReport> QueryEngine::CompareConfig(const ConfigRequest& request, const std::stop_token&) const {
   auto a = RunView::Open(store_, request.run_a);
   if (!a.ok()) return a.status();

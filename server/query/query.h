@@ -18,6 +18,7 @@
 #include "common/status.h"
 #include "server/query/captures/captures.h"
 #include "server/query/captures/exponents.h"
+#include "server/query/compare/propose_map.h"
 #include "server/query/logical/choose.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/records_reader.h"
@@ -85,6 +86,9 @@ class QueryEngine {
                      const std::stop_token& stop = {}) const;
   // See top.h.
   Result<TopReport> GetTop(const TopRequest& request, const std::stop_token& stop = {}) const;
+  // See propose_map.h. Runs that are cut up differently are put together first, as for Diff.
+  Result<ProposeMapReport> ProposeMap(const ProposeMapRequest& request,
+                                      const std::stop_token& stop = {}) const;
   // See config_report.h.
   Result<ConfigReport> CompareConfig(const ConfigRequest& request, const std::stop_token& stop = {}) const;
   // See ranks.h.

@@ -27,19 +27,35 @@ std::string Joined(const std::vector<std::string>& names) {
   return joined;
 }
 
-// B's activations that have no counterpart yet, by identity.
+// Wrappers of training frameworks, which name what they wrap "module".
+std::string_view Unwrapped(std::string_view name) {
+  constexpr std::string_view kWrapper = "module.";
+  while (name.starts_with(kWrapper)) name.remove_prefix(kWrapper.size());
+  return name;
+}
+
+// A module that only passes its input on, where other variants have one that computes.
+bool PassesOn(const TensorDef& def) { return def.class_name == "Identity" || def.class_name == "IdentityOp"; }
+
+// Activations of a run that have no counterpart yet, by identity.
 class Left {
  public:
-  Left(const RankCatalogue& catalogue, const std::vector<std::uint32_t>& matched) : matched_(matched) {
+  Left(const RankCatalogue& catalogue, const std::vector<std::uint32_t>& matched)
+      : defs_(catalogue.activations), matched_(matched) {
     for (const TensorDef& def : catalogue.activations) {
-      if (matched[def.id] == Alignment::kNone) by_key_.emplace(def.key, def.id);
+      if (matched[def.id] != Alignment::kNone) continue;
+      by_key_.emplace(def.key, def.id);
+      TensorKey plain = def.key;
+      plain.name = Unwrapped(def.key.name);
+      if (plain.name != def.key.name) by_key_.emplace(std::move(plain), def.id);
     }
   }
-  // The activation with this name and the rest of `key`; otherwise the name's only output there, whatever its
+  // The activation with this name and the rest of `like`; otherwise the name's only output there, whatever its
   // path.
-  std::optional<std::uint32_t> Find(TensorKey key, const std::string& name) const {
+  std::optional<std::uint32_t> Find(const TensorDef& like, const std::string& name) const {
+    TensorKey key = like.key;
     key.name = name;
-    if (const auto found = by_key_.find(key); found != by_key_.end() && Free(found->second))
+    if (const auto found = by_key_.find(key); found != by_key_.end() && Fits(found->second, like))
       return found->second;
     key.output_path.clear();
     std::optional<std::uint32_t> only;
@@ -47,17 +63,27 @@ class Left {
       const TensorKey& other = it->first;
       if (other.name != key.name || other.kind != key.kind) break;
       if (other.micro_batch != key.micro_batch || other.call != key.call || other.mode != key.mode ||
-          !Free(it->second))
+          !Fits(it->second, like))
         continue;
       if (only) return std::nullopt;
       only = it->second;
     }
     return only;
   }
+  // Whether another name has been matched with it.
+  bool IsTaken(const TensorDef& like, const std::string& name) const {
+    TensorKey key = like.key;
+    key.name = name;
+    const auto found = by_key_.find(key);
+    return found != by_key_.end() && matched_[found->second] != Alignment::kNone;
+  }
 
  private:
-  bool Free(std::uint32_t id) const { return matched_[id] == Alignment::kNone; }
+  bool Fits(std::uint32_t id, const TensorDef& like) const {
+    return matched_[id] == Alignment::kNone && (PassesOn(like) || !PassesOn(defs_[id]));
+  }
 
+  const std::vector<TensorDef>& defs_;
   const std::vector<std::uint32_t>& matched_;
   std::map<TensorKey, std::uint32_t> by_key_;
 };
@@ -107,32 +133,61 @@ void Alignment::MatchByIdentity() {
 
 void Alignment::MatchByNames(const NameMap& names) {
   const Left left_a(a_, b_of_a_), left_b(b_, a_of_b_);
+  const auto taken = [](const auto& ids, const auto& traits) {
+    return std::any_of(ids.begin(), ids.end(), [&](std::uint32_t id) { return traits[id].grouped; });
+  };
+  // The activations of a rule's names; absent: one is missing or has a counterpart.
+  const auto find = [&](const TensorDef& def, const NameMap::Names& found) -> std::optional<AlignedGroup> {
+    AlignedGroup group{.a = {def.id}, .b = {}, .relation = found.relation};
+    for (std::size_t i = 1; i < found.a.size(); ++i) {
+      const auto id = left_a.Find(def, found.a[i]);
+      if (!id) return std::nullopt;
+      group.a.push_back(*id);
+    }
+    for (const std::string& name : found.b) {
+      const auto id = left_b.Find(def, name);
+      if (!id && left_b.IsTaken(def, name)) names.MarkTaken(found, name);
+      if (!id) return std::nullopt;
+      group.b.push_back(*id);
+    }
+    if (taken(group.a, traits_a_) || taken(group.b, traits_b_)) return std::nullopt;
+    return group;
+  };
   for (const TensorDef& def : a_.activations) {
     if (b_of_a_[def.id] != kNone || traits_a_[def.id].grouped) continue;
-    const auto found = names.Find(def.key.name);
-    if (!found) continue;
-    AlignedGroup group;
-    for (const std::string& name : found->a) {
-      if (const auto id = left_a.Find(def.key, name)) group.a.push_back(*id);
+    std::string name = def.key.name;
+    auto found = names.Find(name);
+    if (!found) found = names.Find(name = Unwrapped(name));
+    for (; found; found = names.Find(name, found->rule + 1)) {
+      if (found->b.empty()) {
+        names.MarkUsed(*found);
+        traits_a_[def.id].grouped = true;
+        left_out_a_.insert(def.key.name);
+        break;
+      }
+      auto group = find(def, *found);
+      if (!group) continue;
+      names.MarkUsed(*found);
+      NoteRenamed({.a = Joined(found->a), .b = Joined(found->b), .method = "map", .confidence = 1});
+      Match(*std::move(group));
+      break;
     }
-    for (const std::string& name : found->b) {
-      if (const auto id = left_b.Find(def.key, name)) group.b.push_back(*id);
-    }
-    if (group.a.size() != found->a.size() || group.b.size() != found->b.size()) continue;
-    const auto taken = [](const auto& ids, const auto& traits) {
-      return std::any_of(ids.begin(), ids.end(), [&](std::uint32_t id) { return traits[id].grouped; });
-    };
-    if (taken(group.a, traits_a_) || taken(group.b, traits_b_)) continue;
-    names.MarkUsed(*found);
-    NoteRenamed({.a = Joined(found->a), .b = Joined(found->b), .method = "map", .confidence = 1});
-    if (group.a.size() == 1 && group.b.size() == 1) {
-      Match(group.a.front(), group.b.front());
-      continue;
-    }
-    for (const std::uint32_t id : group.a) traits_a_[id].grouped = true;
-    for (const std::uint32_t id : group.b) traits_b_[id].grouped = true;
-    groups_.push_back(std::move(group));
   }
+  for (const TensorDef& def : b_.activations) {
+    if (a_of_b_[def.id] != kNone || traits_b_[def.id].grouped) continue;
+    if (!names.LeavesOut(def.key.name) && !names.LeavesOut(std::string(Unwrapped(def.key.name)))) continue;
+    traits_b_[def.id].grouped = true;
+    left_out_b_.insert(def.key.name);
+  }
+}
+
+void Alignment::Match(AlignedGroup group) {
+  if (group.a.size() == 1 && group.b.size() == 1 && group.relation == NameRelation())
+    return Match(group.a.front(), group.b.front());
+  for (const std::uint32_t id : group.a) traits_a_[id].grouped = true;
+  for (const std::uint32_t id : group.b) traits_b_[id].grouped = true;
+  group_at_.emplace(group.a.front(), groups_.size());
+  groups_.push_back(std::move(group));
 }
 
 // Gradients, other calls and micro-batches, and weights of a matched module are matched with it.
@@ -146,10 +201,11 @@ void Alignment::MatchByOrder(const std::vector<OrderMatch>& by_order) {
   const Left left_b(b_, a_of_b_);
   for (const TensorDef& def : a_.activations) {
     if (b_of_a_[def.id] != kNone || traits_a_[def.id].grouped) continue;
-    TensorKey key = def.key;
+    TensorDef like = def;
+    TensorKey& key = like.key;
     if (const auto output = outputs.find({key.name, key.output_path}); output != outputs.end()) {
       key.output_path = output->second->path_b;
-      if (const auto id = left_b.Find(key, output->second->name_b)) {
+      if (const auto id = left_b.Find(like, output->second->name_b); id && !traits_b_[*id].grouped) {
         Match(def.id, *id);
         NoteRenamed({.a = def.key.name,
                      .b = output->second->name_b,
@@ -162,7 +218,8 @@ void Alignment::MatchByOrder(const std::vector<OrderMatch>& by_order) {
          dot = key.name.rfind('.', dot - 1)) {
       const auto module = modules.find(key.name.substr(0, dot));
       if (module == modules.end()) continue;
-      if (const auto id = left_b.Find(def.key, module->second->name_b + key.name.substr(dot)))
+      if (const auto id = left_b.Find(def, module->second->name_b + key.name.substr(dot));
+          id && !traits_b_[*id].grouped)
         Match(def.id, *id);
       break;
     }

@@ -8,8 +8,10 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -26,12 +28,14 @@ namespace statcollect::query {
 struct ActivationTraits {
   Stage stage = Stage::kUnspecified;
   bool wanted = false;   // its kind was requested
-  bool grouped = false;  // part of a group that is compared as one; not matched by itself
+  bool grouped = false;  // part of a group, or left out by the map; not compared by itself
 };
 
-// Activations that match only together: the parts of a fused or split module. Ids.
+// Activations that match only together, the parts of a fused or split module, or whose elements lie at other
+// places in the two runs. Ids.
 struct AlignedGroup {
   std::vector<std::uint32_t> a, b;
+  NameRelation relation;
 };
 
 // One rank of two launches. Immutable except for the marks. Definitions are borrowed.
@@ -55,11 +59,19 @@ class Alignment {
   const ActivationTraits& traits_a(std::uint32_t id) const { return traits_a_[id]; }
   const ActivationTraits& traits_b(std::uint32_t id) const { return traits_b_[id]; }
   const std::vector<AlignedGroup>& groups() const { return groups_; }
+  // The group whose first part of A this is; null: none.
+  const AlignedGroup* GroupAt(std::uint32_t id_a) const {
+    const auto found = group_at_.find(id_a);
+    return found == group_at_.end() ? nullptr : &groups_[found->second];
+  }
   // Equal definitions and layouts, id for id, and all requested: blocks with equal digests hold equal
   // records.
   bool same_ids() const { return same_ids_; }
   // Whether both sides have requested activations without a counterpart.
   bool IsOpenOnBothSides() const;
+  // Names that the map leaves out, of each run.
+  const std::set<std::string>& left_out_a() const { return left_out_a_; }
+  const std::set<std::string>& left_out_b() const { return left_out_b_; }
   // Matches between different names.
   const std::vector<AlignedNames>& renamed() const { return renamed_; }
 
@@ -88,6 +100,7 @@ class Alignment {
   }
   void MatchByIdentity();
   void MatchByNames(const NameMap& names);
+  void Match(AlignedGroup group);
   void MatchByOrder(const std::vector<OrderMatch>& by_order);
   void NoteRenamed(const AlignedNames& names);
   void Match(std::uint32_t id_a, std::uint32_t id_b);
@@ -97,6 +110,8 @@ class Alignment {
   std::vector<std::uint32_t> b_of_a_, a_of_b_;
   std::vector<ActivationTraits> traits_a_, traits_b_;
   std::vector<AlignedGroup> groups_;
+  std::unordered_map<std::uint32_t, std::size_t> group_at_;  // by A's first part
+  std::set<std::string> left_out_a_, left_out_b_;
   std::vector<AlignedNames> renamed_;
   bool same_ids_ = false;
   mutable std::vector<std::atomic<std::uint8_t>> marks_a_, marks_b_;

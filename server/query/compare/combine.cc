@@ -42,7 +42,7 @@ void AddValues(const TensorStats& part, TensorStats& whole) {
 }  // namespace
 
 Combined Combine(std::span<const Observation> parts) {
-  Combined whole{.def = parts.front().def, .layout = *parts.front().layout, .stats = {}};
+  Combined whole{.def = parts.front().def, .layout = *parts.front().layout, .stats = {}, .sketch = {}};
   Moments moments;
   for (const Observation& part : parts) {
     whole.layout.absent |= part.layout->absent;
@@ -58,6 +58,7 @@ Combined Combine(std::span<const Observation> parts) {
     whole.layout.absent |= BitOf(Statistic::kMean) | BitOf(Statistic::kStd);
   whole.layout.absent |= BitOf(Statistic::kHash);
   whole.layout.untrusted &= ~whole.layout.absent;
+  whole.layout.placement.reset();
   whole.layout.shape.clear();
   if (whole.layout.Has(Statistic::kShape))
     whole.layout.shape = {static_cast<std::int64_t>(whole.stats.numel)};

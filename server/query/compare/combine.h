@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "common/records.h"
 #include "server/query/run_view.h"
@@ -16,9 +17,10 @@ struct Combined {
   const TensorDef* def = nullptr;  // the first part's
   Layout layout;                   // one dimension of all elements
   TensorStats stats;
+  std::vector<double> sketch;  // empty, unless the elements' places are known (fused_pair.h)
   // Points into this object.
   Observation observation(std::uint32_t order) const {
-    return {.def = def, .layout = &layout, .stats = &stats, .sketch = {}, .order = order};
+    return {.def = def, .layout = &layout, .stats = &stats, .sketch = sketch, .order = order};
   }
 };
 

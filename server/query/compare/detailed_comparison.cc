@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "server/query/compare/combine.h"
+#include "server/query/compare/fused_pair.h"
 #include "server/query/compare/pair_judge.h"
 
 namespace statcollect::query {
@@ -40,6 +40,8 @@ class DetailedComparison {
     Index(b_, alignment_.b(), by_id_b_);
     for (const Observation& seen : a_) {
       const ActivationTraits& traits = alignment_.traits_a(seen.def->id);
+      const AlignedGroup* const group = alignment_.GroupAt(seen.def->id);
+      if (group != nullptr) CompareGroup(*group);  // in A's order
       if (!traits.wanted || traits.grouped) continue;
       const std::uint32_t other = alignment_.b_of(seen.def->id);
       const Observation* const b = other == Alignment::kNone ? nullptr : by_id_b_[other];
@@ -50,7 +52,9 @@ class DetailedComparison {
       position_of_b_[b] = seen.order + 1ull;
       ComparePair(seen, *b, *seen.def);
     }
-    for (const AlignedGroup& group : alignment_.groups()) CompareGroup(group);
+    for (const AlignedGroup& group : alignment_.groups()) {
+      if (by_id_a_[group.a.front()] == nullptr) CompareGroup(group);
+    }
     STATCOLLECT_RETURN_IF_ERROR(judge_.status());
     AddMissingInA();
     if (context_.limits.WantsOrder(to_.step)) CompareOrder();
@@ -136,21 +140,21 @@ class DetailedComparison {
     }
     return parts;
   }
-  static Combined Together(const std::vector<const Observation*>& parts) {
+  static std::vector<Observation> Copies(const std::vector<const Observation*>& parts) {
     std::vector<Observation> copies;
     for (const Observation* part : parts) copies.push_back(*part);
-    return Combine(copies);
+    return copies;
   }
 
   void CompareGroup(const AlignedGroup& group) {
+    if (!alignment_.traits_a(group.a.front()).wanted) return;
     const auto a = Parts(group.a, by_id_a_), b = Parts(group.b, by_id_b_);
     const bool whole = a.size() == group.a.size() && b.size() == group.b.size();
     for (const Observation* part : b) position_of_b_[part] = a.empty() ? 0 : a.front()->order + 1ull;
     if (whole) {
-      const Combined& combined_a = combined_.emplace_back(Together(a));
-      const Combined& combined_b = combined_.emplace_back(Together(b));
-      const Observation& seen_a = observations_.emplace_back(combined_a.observation(a.front()->order));
-      const Observation& seen_b = observations_.emplace_back(combined_b.observation(b.front()->order));
+      const FusedPair& fused = fused_.emplace_back(Fuse(group.relation, Copies(a), Copies(b)));
+      const Observation& seen_a = observations_.emplace_back(fused.a.observation(a.front()->order));
+      const Observation& seen_b = observations_.emplace_back(fused.b.observation(b.front()->order));
       return ComparePair(seen_a, seen_b, *a.front()->def);
     }
     // Some part is missing, so the others have nothing to be compared with.
@@ -237,7 +241,7 @@ class DetailedComparison {
   std::map<std::tuple<Stage, std::uint32_t, Mode>, Agreeing> agreeing_;
   std::vector<Pair> forward_;
   ForwardTrace trace_;
-  std::deque<Combined> combined_;
+  std::deque<FusedPair> fused_;
   std::deque<Observation> observations_;
   const StepOrder order_a_, order_b_;
 };

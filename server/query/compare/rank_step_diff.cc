@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
-#include "server/query/compare/combine.h"
 #include "server/query/compare/detailed_comparison.h"
+#include "server/query/compare/fused_pair.h"
 #include "server/query/compare/loaded_step.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/pair_judge.h"
@@ -231,6 +231,7 @@ class RankScan {
   }
 
   void CompareGroup(const AlignedGroup& group, PairJudge& judge, RankStepFindings& at, Quick& quick) {
+    if (!at.alignment->traits_a(group.a.front()).wanted) return;
     std::vector<Observation> parts_a, parts_b;
     const auto gather = [](const auto& ids, const LoadedStep& loaded, std::vector<Observation>& parts) {
       for (const std::uint32_t id : ids) {
@@ -240,7 +241,7 @@ class RankScan {
     gather(group.a, loaded_a_, parts_a);
     gather(group.b, loaded_b_, parts_b);
     if (parts_a.size() == group.a.size() && parts_b.size() == group.b.size()) {
-      const Combined a = Combine(parts_a), b = Combine(parts_b);
+      const auto [a, b] = Fuse(group.relation, parts_a, parts_b);
       return ComparePair(a.observation(0), b.observation(0), group.a.front(),
                          at.alignment->traits_a(group.a.front()).stage, judge, at, quick);
     }

@@ -17,6 +17,7 @@
 #include "server/query/diff/diff_scan.h"
 #include "server/query/diff/growth.h"
 #include "server/query/diff/loaded_weights.h"
+#include "server/query/diff/map_notes.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/recorded_config.h"
 #include "server/query/settings/recording_policy.h"
@@ -509,7 +510,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
         .context = context, .plan = *plan, .steps = builder.steps_to_judge(), .last_step = last_step};
     STATCOLLECT_RETURN_IF_ERROR(JudgeReport(question, request, builder.tally(), report, stop));
     AddBracket(*plan, report);
-    for (std::string& unused : names->Unused(a.run(), b.run())) report.notes.push_back(std::move(unused));
+    AddMapNotes(*names, aligner, report, a.run(), b.run());
   } else {
     report.verdict = Verdict::kIncomparable;
     report.message = plan->incomparable;

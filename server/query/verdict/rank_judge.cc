@@ -172,7 +172,7 @@ Status RankJudge::Read(std::uint64_t step, StepPairs& to) {
   return Status::Ok();
 }
 
-// Tensors without a counterpart, or with one only as part of a group, are not judged.
+// Tensors without a counterpart are not judged.
 Status RankJudge::AddTensors(std::uint64_t step, StepPairs& to) const {
   const auto [attempt_a, attempt_b] = plan_.stored.at(step);
   auto a = context_.a.Catalogue(attempt_a, ranks_.a);
@@ -180,16 +180,30 @@ Status RankJudge::AddTensors(std::uint64_t step, StepPairs& to) const {
   auto b = context_.b.Catalogue(attempt_b, ranks_.b);
   if (!b.ok()) return b.status();
   const Alignment& alignment = context_.aligner.For(place_, **a, **b);
-  std::vector<const Observation*> of_b(alignment.b().activations.size(), nullptr);
-  for (const Observation& seen : to.b.observations) of_b[seen.def->id] = &seen;
+  const auto by_id = [](const StepData& data, std::size_t size) {
+    std::vector<const Observation*> all(size, nullptr);
+    for (const Observation& seen : data.observations) all[seen.def->id] = &seen;
+    return all;
+  };
+  const auto of_a = by_id(to.a, alignment.a().activations.size());
+  const auto of_b = by_id(to.b, alignment.b().activations.size());
+  const auto add = [&](const Observation& x, const Observation& y) {
+    const Comparison comparison = Compare(x, y, std::nullopt, /*exact=*/false, /*interval=*/false);
+    to.pairs.push_back({.a = x, .b = y, .distance = DistanceOf(comparison)});
+  };
   to.pairs.reserve(to.a.observations.size());
   for (const Observation& seen : to.a.observations) {
     const ActivationTraits& traits = alignment.traits_a(seen.def->id);
+    if (const AlignedGroup* const group = alignment.GroupAt(seen.def->id)) {
+      const auto parts_a = PartsOf(group->a, of_a), parts_b = PartsOf(group->b, of_b);
+      if (!traits.wanted || parts_a.size() < group->a.size() || parts_b.size() < group->b.size()) continue;
+      const FusedPair& fused = to.fused.emplace_back(Fuse(group->relation, parts_a, parts_b));
+      add(fused.a.observation(seen.order), fused.b.observation(parts_b.front().order));
+      continue;
+    }
     const std::uint32_t other = alignment.b_of(seen.def->id);
     if (!traits.wanted || traits.grouped || other == Alignment::kNone || of_b[other] == nullptr) continue;
-    const Comparison comparison =
-        Compare(seen, *of_b[other], std::nullopt, /*exact=*/false, /*interval=*/false);
-    to.pairs.push_back({.a = seen, .b = *of_b[other], .distance = DistanceOf(comparison)});
+    add(seen, *of_b[other]);
   }
   return Status::Ok();
 }

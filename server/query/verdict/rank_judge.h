@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_QUERY_VERDICT_RANK_JUDGE_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -14,6 +15,7 @@
 
 #include "common/status.h"
 #include "server/query/compare/diff_plan.h"
+#include "server/query/compare/fused_pair.h"
 #include "server/query/compare/rank_step_diff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/settings/other_settings.h"
@@ -66,6 +68,7 @@ class RankJudge {
     StepData a, b;
     std::vector<ScalarRecord> losses_a, losses_b;
     std::vector<TensorPair> pairs;  // in A's order
+    std::deque<FusedPair> fused;    // what pairs of groups point to
   };
 
   // By step, whether it is judged. Other steps, perhaps not requested ones, are read only to explain later

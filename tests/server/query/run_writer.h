@@ -205,6 +205,11 @@ class RunWriter {
     class_name_.clear();
     return *this;
   }
+  // The class of the modules observed from now on.
+  RunWriter& OfClass(std::string name) {
+    class_name_ = std::move(name);
+    return *this;
+  }
   // The rank's step got no end: it died in it, or is still in it.
   RunWriter& NoStepEnd(std::uint32_t rank, std::uint64_t step) {
     ranks_[rank].without_end.insert(step);
