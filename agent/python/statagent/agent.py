@@ -111,6 +111,7 @@ def init(
         if budget is not None and not _asked_steps(steps):
             agent.keep_to_budget(budget)
         _become_current(agent)
+        process.close_with_process(agent)
         failures.report_to(_note_exception)
         tracing.prepare_if_torch()
         return agent

@@ -362,6 +362,27 @@ def test_exit_waits_two_seconds_at_most_without_a_collector(end: str, code: int)
     assert re.search(r"close: [1-9]\d* records .* counted as dropped; .* 127\.0\.0\.1:1 .*STATAGENT_SPILL_DIR", said[0])
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_of_multiprocessing_close_their_agent(method: str, tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text("""
+import statagent, torch
+def train():
+    statagent.init(run="child", collector="127.0.0.1:1", connect_timeout=0)
+    statagent.inspect("x", torch.ones(4))
+    statagent.step()
+""")
+    done = python(f"""
+import multiprocessing, sys
+sys.path.insert(0, {str(tmp_path)!r})
+import ranks
+child = multiprocessing.get_context({method!r}).Process(target=ranks.train)
+child.start()
+child.join()
+assert child.exitcode == 0, child.exitcode
+""")
+    assert len([line for line in done.stderr.splitlines() if "were not stored within" in line]) == 1, done.stderr
+
+
 def test_signals_are_left_to_the_program() -> None:
     done = python(TRAINER + "import os, signal; os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", code=-15)
     assert done.stdout == "", "SIGTERM ends the process at once, as without the agent"

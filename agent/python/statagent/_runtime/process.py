@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,6 +26,16 @@ def environment_rank() -> int:
         if text.isdecimal():
             return int(text)
     return 0
+
+
+def close_with_process(agent: Any) -> None:
+    """Closes the agent when a child of multiprocessing ends. Forked ones leave by os._exit, which runs no other exit handlers."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is None or multiprocessing.parent_process() is None:
+        return
+    from multiprocessing.util import Finalize
+
+    Finalize(None, agent.close, exitpriority=0)
 
 
 def keep_until_next_init(watches: Iterable[Any]) -> None:
