@@ -90,6 +90,19 @@ TEST_F(MappedDiff, TheFirstDifferenceIsFoundInTheOrderOfExecution) {
   EXPECT_EQ(report.root->at.activation, "model.layers.0.self_attn.o_proj");
 }
 
+TEST_F(MappedDiff, AFusedModuleIsInItsPlaceInTheOrderOfExecution) {
+  for (const auto& [name, scale] : {std::pair("ln", 1.0), {"q", 2.0}, {"k", 3.0}, {"v", 4.0}, {"o", 5.0}})
+    a_.Observe(0, 0, Key(name), Values(scale));
+  b_.Observe(0, 0, Key("norm"), Values(1));
+  b_.Observe(0, 0, Key("qkv"), Joined({2, 3, 4}));
+  b_.Observe(0, 0, Key("proj"), Values(5.5));
+  const DiffReport report = Diff("ln -> norm\nq, k, v -> qkv\no -> proj");
+  ASSERT_TRUE(report.first);
+  EXPECT_EQ(report.first->activation, "o");
+  EXPECT_EQ(report.first->reason, Reason::kNumeric);  // not kOrder
+  EXPECT_EQ(report.first->previous, "q");
+}
+
 TEST_F(MappedDiff, WhatTheMapDoesNotKnowStaysMissing) {
   Record();
   a_.Observe(0, 0, Key("model.layers.0.adapter"), Values(3));
