@@ -27,6 +27,7 @@ enum Flag : std::uint8_t {
   kTransposed = 2,    // Hugging Face stores the matrix transposed (Conv1D)
   kVocabulary = 4,    // Megatron-Core pads the vocabulary
   kInterleaved = 16,  // Megatron-Core has q, k and v head by head, Hugging Face one after the other
+  kOtherOutput = 32,  // the outputs differ: Megatron-Core adds the bias later, or has a row for each sequence
   kMayBeFused = 8,    // some variants compute it inside of another module and have no output of it
 };
 
@@ -45,7 +46,7 @@ constexpr Row kRows[] = {
     {kParameter, kPlain, {"input_ids", "input_ids", "tokens"}},
     {kModule, kVocabulary, {"model.embed_tokens", "embedding.word_embeddings", "tok_embeddings"}},
     {kModule, kVocabulary, {"transformer.wte", "embedding.word_embeddings", ""}},
-    {kModule, kPlain, {"transformer.wpe", "embedding.position_embeddings", ""}},
+    {kModule, kMayBeFused | kOtherOutput, {"transformer.wpe", "embedding.position_embeddings", ""}},
 
     {kModule,
      kMayBeFused,
@@ -78,12 +79,12 @@ constexpr Row kRows[] = {
      {"model.layers.#.self_attn.o_proj", "decoder.layers.#.self_attention.linear_proj",
       "layers.#.attention.wo"}},
     {kModule,
-     kTransposed | kMayBeFused,
+     kTransposed | kMayBeFused | kOtherOutput,
      {"transformer.h.#.attn.c_proj", "decoder.layers.#.self_attention.linear_proj", ""}},
     {kOutput,
      kMayBeFused,
      {"model.layers.#.self_attn", "decoder.layers.#.self_attention", "layers.#.attention"}},
-    {kOutput, kMayBeFused, {"transformer.h.#.attn", "decoder.layers.#.self_attention", ""}},
+    {kOutput, kMayBeFused | kOtherOutput, {"transformer.h.#.attn", "decoder.layers.#.self_attention", ""}},
 
     {kModule,
      kMayBeFused,
@@ -106,15 +107,17 @@ constexpr Row kRows[] = {
       "layers.#.feed_forward.w1, layers.#.feed_forward.w3"}},
     {kModule, kPlain, {"model.layers.#.mlp.gate_proj", "", "layers.#.feed_forward.w1"}},
     {kModule, kPlain, {"model.layers.#.mlp.up_proj", "", "layers.#.feed_forward.w3"}},
-    {kModule, kTransposed | kMayBeFused, {"transformer.h.#.mlp.c_fc", "decoder.layers.#.mlp.linear_fc1", ""}},
+    {kModule,
+     kTransposed | kMayBeFused | kOtherOutput,
+     {"transformer.h.#.mlp.c_fc", "decoder.layers.#.mlp.linear_fc1", ""}},
     {kModule,
      kPlain,
      {"model.layers.#.mlp.down_proj", "decoder.layers.#.mlp.linear_fc2", "layers.#.feed_forward.w2"}},
     {kModule,
-     kTransposed | kMayBeFused,
+     kTransposed | kMayBeFused | kOtherOutput,
      {"transformer.h.#.mlp.c_proj", "decoder.layers.#.mlp.linear_fc2", ""}},
     {kOutput, kMayBeFused, {"model.layers.#.mlp", "decoder.layers.#.mlp", "layers.#.feed_forward"}},
-    {kOutput, kMayBeFused, {"transformer.h.#.mlp", "decoder.layers.#.mlp", ""}},
+    {kOutput, kMayBeFused | kOtherOutput, {"transformer.h.#.mlp", "decoder.layers.#.mlp", ""}},
     {kOutput, kMayBeFused, {"model.layers.#", "decoder.layers.#", "layers.#"}},
     {kOutput, kMayBeFused, {"transformer.h.#", "decoder.layers.#", ""}},
 
@@ -220,7 +223,8 @@ class MapText {
       of_outputs.emplace_back("padded");
       of_parameters.emplace_back("padded");
     }
-    if (row.of != kParameter) Line(row, "", "", of_outputs);
+    const bool other_output = Between(kMegatron) && (row.flags & kOtherOutput) != 0;
+    if (row.of != kParameter && !other_output) Line(row, "", "", of_outputs);
     if (row.of == kParameter) Line(row, "", "", of_parameters);
     if (row.of != kModule) return;
     const bool layer = row.names[a_].find('#') != std::string_view::npos;

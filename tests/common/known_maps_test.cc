@@ -68,6 +68,14 @@ TEST(KnownMaps, MegatronHasTheSequenceFirstAndAPaddedVocabulary) {
   EXPECT_THAT(rules, HasSubstr("\ndecoder\\.final_layernorm\\.(weight|bias) -> model.norm.\\1\n"));
 }
 
+TEST(KnownMaps, OutputsThatMegatronCompletesLaterAreLeftOutButTheirParametersAreNot) {
+  const std::string rules = Rules("hf:megatron");
+  EXPECT_THAT(rules, HasSubstr("\ntransformer\\.h\\.(\\d+)\\.mlp\\.c_fc\\.(weight|bias) -> "
+                               "decoder.layers.\\1.mlp.linear_fc1.\\2 [any order]\n"));
+  EXPECT_THAT(rules, HasSubstr("\ntransformer\\.h\\.(\\d+)\\.mlp\\.c_fc -> -\n"));
+  EXPECT_THAT(rules, Not(HasSubstr("c_fc -> decoder")));
+}
+
 TEST(KnownMaps, NoParameterIsLeftOut) {
   for (const std::string& name : KnownMapNames()) {
     const std::string rules = Rules(name.c_str());

@@ -80,6 +80,33 @@ TEST_F(MappedDiff, ABuiltInMapComparesTwoImplementations) {
               Contains(HasSubstr("such as model.layers.0.self_attn.q_proj, are in another order in b")));
 }
 
+TEST_F(MappedDiff, TorchtitansRotaryRowsAreComparedByStatisticsAndItsValuesBitForBit) {
+  Tensor reversed = Values(3);
+  std::reverse(reversed.values.begin(), reversed.values.end());
+  const auto weight = [](const char* name) { return Key(name, Kind::kWeight); };
+  a_.Observe(0, 0, weight("model.layers.0.self_attn.q_proj.weight"), Values(3));
+  a_.Observe(0, 0, weight("model.layers.0.self_attn.v_proj.weight"), Values(4));
+  b_.Observe(0, 0, weight("layers.0.attention.wq.weight"), reversed);
+  b_.Observe(0, 0, weight("layers.0.attention.wv.weight"), Values(4));
+  EXPECT_NE(Diff("hf:torchtitan").verdict, Verdict::kDiverged);
+  EXPECT_EQ(Diff("hf:torchtitan").compared.records, 2u);
+  const DiffReport by_name = Diff("model.layers.0.self_attn.q_proj.weight -> layers.0.attention.wq.weight");
+  EXPECT_EQ(by_name.verdict, Verdict::kDiverged);  // what the map knows matters
+}
+
+TEST_F(MappedDiff, TheRanksOfACutRunAreMergedBeforeTheirNamesAreMapped) {
+  const Tensor whole = Joined({1, 2});
+  a_.Observe(0, 0, Key("model.norm.weight", Kind::kWeight), whole);
+  b_.Observe(0, 0, Key("decoder.final_layernorm.weight", Kind::kWeight), whole);
+  b_.Observe(1, 0, Key("decoder.final_layernorm.weight", Kind::kWeight), whole);
+  a_.Commit();
+  b_.Commit();
+  auto report = QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .map = "hf:megatron", .logical = true});
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->verdict, Verdict::kIdentical);
+  EXPECT_EQ(report->compared.records, 1u);
+}
+
 TEST_F(MappedDiff, TheFirstDifferenceIsFoundInTheOrderOfExecution) {
   Record(/*wrong=*/1.1);
   const DiffReport report = Diff("hf:megatron");
@@ -88,6 +115,19 @@ TEST_F(MappedDiff, TheFirstDifferenceIsFoundInTheOrderOfExecution) {
   EXPECT_EQ(report.first->reason, Reason::kNumeric);  // a fused module before it is not out of order
   ASSERT_TRUE(report.root);
   EXPECT_EQ(report.root->at.activation, "model.layers.0.self_attn.o_proj");
+}
+
+TEST_F(MappedDiff, AFusedModuleIsInItsPlaceInTheOrderOfExecution) {
+  for (const auto& [name, scale] : {std::pair("ln", 1.0), {"q", 2.0}, {"k", 3.0}, {"v", 4.0}, {"o", 5.0}})
+    a_.Observe(0, 0, Key(name), Values(scale));
+  b_.Observe(0, 0, Key("norm"), Values(1));
+  b_.Observe(0, 0, Key("qkv"), Joined({2, 3, 4}));
+  b_.Observe(0, 0, Key("proj"), Values(5.5));
+  const DiffReport report = Diff("ln -> norm\nq, k, v -> qkv\no -> proj");
+  ASSERT_TRUE(report.first);
+  EXPECT_EQ(report.first->activation, "o");
+  EXPECT_EQ(report.first->reason, Reason::kNumeric);  // not kOrder
+  EXPECT_EQ(report.first->previous, "q");
 }
 
 TEST_F(MappedDiff, WhatTheMapDoesNotKnowStaysMissing) {
