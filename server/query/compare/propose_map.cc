@@ -403,7 +403,7 @@ std::string MapOf(const ProposeMapReport& report) {
   return text;
 }
 
-std::set<std::string> NamesOf(const RankCatalogue& catalogue) {
+std::set<std::string> DefinedNames(const RankCatalogue& catalogue) {
   std::set<std::string> names;
   for (const TensorDef& def : catalogue.activations) names.insert(def.key.name);
   return names;
@@ -472,7 +472,7 @@ Result<ProposeMapReport> ProposeNames(RunView& a, RunView& b, const std::stop_to
   if (!catalogue_a.ok()) return catalogue_a.status();
   if (!catalogue_b.ok()) return catalogue_b.status();
   std::set<std::string> of_both;
-  const auto names_a = NamesOf(**catalogue_a), names_b = NamesOf(**catalogue_b);
+  const auto names_a = DefinedNames(**catalogue_a), names_b = DefinedNames(**catalogue_b);
   std::set_intersection(names_a.begin(), names_a.end(), names_b.begin(), names_b.end(),
                         std::inserter(of_both, of_both.end()));
   if (a.AllRanks().size() > 1 || b.AllRanks().size() > 1)

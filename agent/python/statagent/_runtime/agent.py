@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from .._torch.autograd import GradientHook, in_backward
 from ..errors import InvalidArgumentError
 from ..flatten import flatten
 from . import failures, process
+from .callbacks import discard, weakly
 from .deferred import Deferred, on_gpu
 from .known_tensors import KnownTensors
 from .log import warn, warn_once
@@ -46,7 +46,7 @@ class Agent:
         self._pointer = c_void_p(0 if session is None else session.pointer)
         self.run = ""  # the run's name
         self._lock = threading.Lock()
-        self._refusals = Refusals(_weakly(self.log_event))
+        self._refusals = Refusals(weakly(self.log_event))
         self._closed = session is None
         self._failed = False  # the process ends with an uncaught exception
         self.closing = False  # close() has been called
@@ -85,7 +85,7 @@ class Agent:
         self.settings: dict[str, str] = {}  # the run's configuration as sent
         self.recordings: dict[str, dict[str, str]] = {}  # name of each watch -> what it records, as settings
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
-        self.deferred = Deferred(_weakly(self.refuse))  # values that are being copied from a GPU
+        self.deferred = Deferred(weakly(self.refuse))  # values that are being copied from a GPU
         if session is not None:
             self._step_changed()
 
@@ -468,28 +468,28 @@ class Agent:
         self._step_listeners.append(listener)
 
     def remove_step_listener(self, listener: Callable[[], None]) -> None:
-        _discard(self._step_listeners, listener)
+        discard(self._step_listeners, listener)
 
     def add_ending_listener(self, listener: Callable[[], None]) -> None:
         """Called before each end of a step."""
         self._ending_listeners.append(listener)
 
     def remove_ending_listener(self, listener: Callable[[], None]) -> None:
-        _discard(self._ending_listeners, listener)
+        discard(self._ending_listeners, listener)
 
     def add_batch_listener(self, listener: Callable[[str, Any], None]) -> None:
         """Called with the name and value of each tensor that log_batch is given."""
         self._batch_listeners.append(listener)
 
     def remove_batch_listener(self, listener: Callable[[str, Any], None]) -> None:
-        _discard(self._batch_listeners, listener)
+        discard(self._batch_listeners, listener)
 
     def add_flush_listener(self, listener: Callable[[], None]) -> None:
         """Called at the beginning of each flush and of close, to record what was postponed."""
         self._flush_listeners.append(listener)
 
     def remove_flush_listener(self, listener: Callable[[], None]) -> None:
-        _discard(self._flush_listeners, listener)
+        discard(self._flush_listeners, listener)
 
     # --- flush, close, counters --------------------------------------------------------------------------------------------
 
@@ -585,23 +585,6 @@ class Agent:
 
     def _refuse_handle(self, handle: int, message: str) -> None:
         self.refuse(message, *self._identities.get(handle, ("", "", ""))[:2])
-
-
-def _discard(listeners: list[Any], listener: Any) -> None:
-    if listener in listeners:
-        listeners.remove(listener)
-
-
-def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """The bound method, without keeping its object alive: an unused agent is freed at once, with its buffers."""
-    reference = weakref.WeakMethod(method)
-
-    def call(*args: Any) -> None:
-        found = reference()
-        if found is not None:
-            found(*args)
-
-    return call
 
 
 def _is_array(value: Any) -> bool:
