@@ -147,9 +147,10 @@ Result<std::vector<ScalarRecord>> LogicalRun::Scalars(AttemptId attempt, std::ui
   std::vector<std::pair<std::uint64_t, ScalarRecord>> merged;
   for (const auto& [key, values] : gathered) {
     const auto& [step, name, micro_batch] = key;
-    const bool equal = std::all_of(values.all.begin(), values.all.end(), [&](double x) {
-      return x == values.all.front() || (std::isnan(x) && std::isnan(values.all.front()));
-    });
+    const bool equal =
+        std::all_of(values.all.begin(), values.all.end(), [first = values.all.front()](double x) {
+          return x == first || (std::isnan(x) && std::isnan(first));
+        });
     if (!equal && !IsLoss(name)) continue;
     double value = values.all.front();
     if (!equal) {
