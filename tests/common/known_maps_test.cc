@@ -81,8 +81,9 @@ TEST(KnownMaps, NoParameterIsLeftOut) {
     const std::string rules = Rules(name.c_str());
     for (std::size_t at = 0; at < rules.size(); at = rules.find('\n', at) + 1) {
       const std::string line = rules.substr(at, rules.find('\n', at) - at);
-      if (line.ends_with(" -> -") || line.starts_with("- -> "))
+      if (line.ends_with(" -> -") || line.starts_with("- -> ")) {
         EXPECT_THAT(line, Not(HasSubstr("weight"))) << name;
+      }
     }
   }
 }
