@@ -88,7 +88,9 @@ class StoreFaultTest : public ::testing::Test {
     const auto scan = store_->ScanStats(attempt, 0, {});
     std::size_t found = 0;
     while (scan->Next()) found += scan->block().columns.size();
-    if (scan->status().ok()) EXPECT_EQ(found, shared_.stats.size());
+    if (scan->status().ok()) {
+      EXPECT_EQ(found, shared_.stats.size());
+    }
     return scan->status();
   }
   // Changes the last byte of the first block of the attempt.
