@@ -71,8 +71,10 @@ TEST(Json, FollowsItsRules) {
     "neg": null,
     "pos": null,
     "hash_kind": "",
-    "untrusted": []
-  }
+    "untrusted": [],
+    "place": ""
+  },
+  "ranks": []
 })");
 }
 
@@ -112,9 +114,9 @@ TEST(Flatten, MakesOneColumnAField) {
   EXPECT_EQ(
       client::FlattenRecords(points, {"rank", "step"}).ToCsv(),
       "rank,step,run,micro_batch,kind,activation,output_path,call,mode,"
-      "min,max,mean,std,l1,l2,nan,pos_inf,neg_inf,zero,numel,dtype,shape,hash,value,inf,neg,pos,hash_kind,untrusted\r\n"
+      "min,max,mean,std,l1,l2,nan,pos_inf,neg_inf,zero,numel,dtype,shape,hash,value,inf,neg,pos,hash_kind,untrusted,place,ranks\r\n"
       "1,18446744073709551615,base,0,grad_output,\"a,\"\"b\"\"\x1b\u202e\",,0,train,"
-      "NaN,Infinity,0.1,,,,0,0,0,0,0,f32,\"[4,128]\",0x0000000000000abc,,,,,,[]\r\n");
+      "NaN,Infinity,0.1,,,,0,0,0,0,0,f32,\"[4,128]\",0x0000000000000abc,,,,,,[],,[]\r\n");
 }
 
 TEST(Flatten, NamesTheColumnsOfBothSidesAndLeavesAbsentOnesEmpty) {
