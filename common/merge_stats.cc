@@ -6,8 +6,14 @@
 namespace statcollect {
 namespace {
 
+// Finite components. Without counts of signs, as in records of other tools: finite elements, whose shares are
+// the same. Precondition: has_finite.
 double FiniteCount(const TensorStats& stats) {
-  return static_cast<double>(stats.zero + stats.neg + stats.pos);
+  const std::uint64_t counted = stats.zero + stats.neg + stats.pos;
+  if (counted > 0) return static_cast<double>(counted);
+  const double finite = static_cast<double>(stats.numel) - static_cast<double>(stats.nan) -
+                        static_cast<double>(stats.pos_inf) - static_cast<double>(stats.neg_inf);
+  return std::max(finite, 1.0);
 }
 
 // Mean and standard deviation together, without squares that overflow.

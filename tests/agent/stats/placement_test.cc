@@ -131,6 +131,15 @@ TEST(Merge, IsExactForHugeMeansOfOppositeSign) {
   EXPECT_NEAR(merged.std / kHuge, whole.std / kHuge, 1e-12);
 }
 
+TEST(Merge, WeighsByElementsWhereSignsWereNotCounted) {
+  TensorStats a{.numel = 3, .min = 1, .max = 1, .mean = 1, .std = 0, .l1 = 3, .l2 = std::sqrt(3.0)};
+  TensorStats b{.numel = 1, .min = 5, .max = 5, .mean = 5, .std = 0, .l1 = 5, .l2 = 5};
+  a.has_finite = b.has_finite = true;
+  Merge(a, b);
+  EXPECT_DOUBLE_EQ(a.mean, 2);
+  EXPECT_DOUBLE_EQ(a.std, std::sqrt(3.0));
+}
+
 TEST(Merge, LeavesOutWhatIsNotFinite) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   TensorStats merged = Compute(TensorOf(Doubles{nan, nan})).stats;
