@@ -45,10 +45,6 @@ std::string PlaceText(const Placement& place) {
       text += (d > 0 ? ", " : "") + std::to_string(place.global_shape[d]);
     text += ")";
   }
-  if (place.pieces > 1) {
-    text += (text.empty() ? "" : ", ") + std::string("piece ") + std::to_string(place.piece + 1) + " of " +
-            std::to_string(place.pieces) + " of the batch";
-  }
   if (place.partial) text += (text.empty() ? "" : ", ") + std::string("a term of a sum");
   return text;
 }

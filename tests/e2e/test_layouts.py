@@ -125,3 +125,8 @@ def test_rows_of_runs_that_are_cut_alike_name_the_part(recorded: Collector) -> N
     assert root["activation"].startswith("blocks.0.attn.qkv") and " of (" in root["a"]["place"]
     text = recorded.statctl("diff", "megatron2", "megatron2-qkv_interleaved").out
     assert f"rank {root['rank']}, which holds {root['a']['place']}" in text
+
+
+def test_rows_name_no_part_for_a_rank_with_its_share_of_the_batch(recorded: Collector) -> None:
+    rows = recorded.diff("ddp2", "ddp2-divided_twice", "--all")["diverged"]
+    assert any(row["kind"] == "output" for row in rows) and {row["a"].get("place", "") for row in rows} == {""}
