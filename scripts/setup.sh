@@ -42,7 +42,7 @@ apt_packages=(
 pip_packages=(numpy)
 if [ "$purpose" = test ]; then
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl)
-  pip_packages+=(pytest grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)
+  pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
 fi
 
@@ -70,6 +70,7 @@ for package in "${pip_packages[@]}"; do
     grpcio) module=grpc ;;
     protobuf) module=google.protobuf ;;
     clang-tidy) module=clang_tidy ;;
+    pytest-xdist) module=xdist ;;
     *) module="$package" ;;
   esac
   has_module "$module" || missing_pip+=("$package")
