@@ -42,8 +42,16 @@ std::optional<DType> ParseDType(std::string_view name);
 std::optional<Kind> ParseKind(std::string_view name);
 std::optional<IfExists> ParseIfExists(std::string_view name);
 
+constexpr bool IsOfParameter(Kind kind) {
+  return kind == Kind::kWeight || kind == Kind::kWeightGrad || kind == Kind::kOptimizerState;
+}
+constexpr bool IsGradientOfActivation(Kind kind) {
+  return kind == Kind::kGradOutput || kind == Kind::kGradInput || kind == Kind::kInspectGrad;
+}
+
 // Bytes per element; 0 for kUnspecified. Complex: both parts.
 std::size_t DTypeBytes(DType dtype);
+inline bool IsWholeNumber(DType dtype) { return dtype >= DType::kI8 && dtype <= DType::kBool; }
 inline bool IsComplex(DType dtype) { return dtype == DType::kC64 || dtype == DType::kC128; }
 // Whether sketches are kept in float64 (f64, c128, i64, u64); otherwise in float32.
 inline bool HasWideSketch(DType dtype) {

@@ -3,6 +3,8 @@
 #define STATCOLLECT_COMMON_TEXT_H_
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +26,11 @@ inline std::vector<std::string_view> PartsOf(std::string_view text, char separat
     if (!Trimmed(part).empty()) parts.push_back(part);
   }
   return parts;
+}
+
+// "1 record", "2 records". For nouns whose plural is an s.
+inline std::string Counted(std::uint64_t n, std::string_view noun) {
+  return std::to_string(n) + " " + std::string(noun) + (n == 1 ? "" : "s");
 }
 
 }  // namespace statcollect

@@ -25,7 +25,6 @@ bool IsMoreExtreme(TopBy by, double a, double b) {
 
 namespace {
 
-bool IsInteger(DType dtype) { return dtype >= DType::kI8 && dtype <= DType::kBool; }
 
 std::optional<double> Nonzero(double value) { return value > 0 ? std::optional(value) : std::nullopt; }
 
@@ -185,7 +184,7 @@ class TopOfStep {
     if (wanted_ && !wanted_(o.def->key)) return;
     const Kind kind = o.def->key.kind;
     if (!IsAmong(request_.kinds, kind)) return;
-    if (request_.kinds.empty() && IsInteger(o.layout->dtype)) {
+    if (request_.kinds.empty() && IsWholeNumber(o.layout->dtype)) {
       integers_.insert(kind);
       return;
     }

@@ -99,7 +99,7 @@ def settings(collector: Collector, run: str) -> dict[str, str]:
 
 
 def policy_steps(text: str) -> list[int]:
-    """Of "0-15/1, 16-/20": the steps that are recorded in full. A busy machine may choose anew in mid-run."""
+    """The steps that a schedule such as "0-15/1, 16-/20" records in full. On a busy machine a run may change its schedule on the way."""
     steps: list[int] = []
     for part in text.split(", "):
         bounds, every = part.split("/")

@@ -16,10 +16,8 @@
 namespace statcollect::query::cause {
 namespace {
 
-bool IsOfParameter(Kind kind) {
-  return kind == Kind::kWeight || kind == Kind::kWeightGrad || kind == Kind::kOptimizerState ||
-         kind == Kind::kBuffer;
-}
+// Part of a module's state or made for it, not computed by its forward pass.
+bool IsOfState(Kind kind) { return IsOfParameter(kind) || kind == Kind::kBuffer; }
 
 bool IsRecorded(const Side& side, const std::string& module) {
   return std::any_of(side.at.observations.begin(), side.at.observations.end(), [&](const Observation& seen) {
@@ -140,16 +138,16 @@ Found FindModuleSetting(const Evidence& evidence) {
   const bool computed = root.stage == Stage::kForward || root.stage == Stage::kBackward ||
                         root.stage == Stage::kGrad || root.kind == Kind::kBuffer;
   // An optimizer does not move a parameter that is not trained.
-  if (root.stage == Stage::kOptimizer && IsOfParameter(root.kind))
+  if (root.stage == Stage::kOptimizer && IsOfState(root.kind))
     return FirstOf(evidence, root.activation, Confidence::kCertain);
   const bool of_other_form = root.reason == Reason::kShape || root.reason == Reason::kDType ||
                              root.reason == Reason::kMissingInA || root.reason == Reason::kMissingInB;
   if (!computed && !(root.stage == Stage::kWeights && of_other_form)) return std::nullopt;
   const bool forward = root.stage == Stage::kForward || root.kind == Kind::kBuffer || of_other_form;
-  if (IsOfParameter(root.kind)) {
+  if (IsOfState(root.kind)) {
     if (auto found = FirstOf(evidence, root.activation, Confidence::kCertain)) return found;  // requires_grad
   }
-  const std::string module(IsOfParameter(root.kind) ? ParentOf(root.activation) : root.activation);
+  const std::string module(IsOfState(root.kind) ? ParentOf(root.activation) : root.activation);
   if (auto found = FirstOf(evidence, module, forward ? Confidence::kCertain : Confidence::kLikely))
     return found;
   auto around = FromAround(evidence, module, forward);

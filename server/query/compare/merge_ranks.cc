@@ -6,7 +6,7 @@
 #include "common/names.h"
 #include "server/query/compare/distance.h"
 #include "server/query/compare/replicas.h"
-#include "server/query/settings/config_report.h"
+#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/text.h"
 #include "server/query/logical/cut.h"
 
 namespace statcollect::query {
@@ -59,19 +60,15 @@ std::string TensorText(const TensorName& tensor) {
   return std::string(Name(tensor.kind)) + " " + Printable(tensor.name);
 }
 
-std::string Count(std::size_t n, const std::string& what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
-}
-
 void NoteCut(const RunView& a, const RunView& b, bool fold, const std::set<TensorName>& hidden,
              LogicalPair* pair) {
   const RunCut &of_a = pair->a->cut(), &of_b = pair->b->cut();
-  pair->notes.push_back("compared as one model each: the tensors of " + Count(of_a.ranks, "rank") + " of " +
-                        a.run() + " and of " + Count(of_b.ranks, "rank") + " of " + b.run() +
+  pair->notes.push_back("compared as one model each: the tensors of " + Counted(of_a.ranks, "rank") + " of " +
+                        a.run() + " and of " + Counted(of_b.ranks, "rank") + " of " + b.run() +
                         " were put together (--by-rank compares rank by rank)");
   if (fold) {
     const auto parts = [](const RunCut& cut) {
-      return Count(std::size_t{cut.pieces} * cut.micro_batches, "part");
+      return Counted(std::size_t{cut.pieces} * cut.micro_batches, "part");
     };
     pair->notes.push_back(
         "the batch of a step is in " + parts(of_a) + " in " + a.run() + " and in " + parts(of_b) + " in " +
@@ -81,7 +78,7 @@ void NoteCut(const RunView& a, const RunView& b, bool fold, const std::set<Tenso
   }
   if (!hidden.empty()) {
     pair->notes.push_back(
-        "layout not known: " + Count(hidden.size(), "tensor") + ", such as " + TensorText(*hidden.begin()) +
+        "layout not known: " + Counted(hidden.size(), "tensor") + ", such as " + TensorText(*hidden.begin()) +
         ", differ between ranks, and nothing says how they are cut; they were not compared; say it "
         "with watch(layouts=...)");
   }

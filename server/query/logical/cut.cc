@@ -1,17 +1,9 @@
 #include "server/query/logical/cut.h"
 
+#include "common/mix_bits.h"
 #include "common/placement.h"
 
 namespace statcollect::query {
-namespace {
-
-std::uint64_t Mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
 
 Cut CutOf(const Layout& layout) {
   if (!layout.placement) return {};
@@ -33,8 +25,8 @@ Cut CutOf(const Layout& layout) {
 }
 
 std::uint64_t PrintOf(std::uint32_t rank, const Layout& layout) {
-  std::uint64_t print = Mix(std::uint64_t{rank} + 1);
-  for (const std::int64_t number : CutOf(layout)) print = Mix(print ^ static_cast<std::uint64_t>(number + 2));
+  std::uint64_t print = MixBits(std::uint64_t{rank} + 1);
+  for (const std::int64_t number : CutOf(layout)) print = MixBits(print ^ static_cast<std::uint64_t>(number + 2));
   return print;
 }
 

@@ -9,6 +9,7 @@
 #include "common/shape.h"
 #include "server/query/logical/cut.h"
 #include "server/query/logical/logical_scan.h"
+#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {
@@ -17,17 +18,9 @@ constexpr int kStepsLookedAt = 2;
 
 TensorName NameOf(const TensorDef& def) { return {def.key.kind, def.key.name, def.key.output_path}; }
 
-bool IsGradientOfActivation(Kind kind) {
-  return kind == Kind::kGradOutput || kind == Kind::kGradInput || kind == Kind::kInspectGrad;
-}
-
 bool IsOfBatch(Kind kind) {
   return kind == Kind::kOutput || kind == Kind::kInput || kind == Kind::kInspect || kind == Kind::kBatch ||
          IsGradientOfActivation(kind);
-}
-
-bool IsOfParameter(Kind kind) {
-  return kind == Kind::kWeight || kind == Kind::kWeightGrad || kind == Kind::kOptimizerState;
 }
 
 // The order of a step: stages of a pipeline follow each other forward, and the other way round backward.
@@ -402,7 +395,7 @@ void LogicalRun::MergeInto(const MergePlan& plan, const Parts& parts, const Tens
   }
   if (!differing.empty()) {
     findings_.Add(Finding::kReplicasDiffer, key, step_number, place,
-                  RanksText(differing) +
+                  RanksNamed("rank", differing) +
                       " from the first of its ranks, whose values were compared; statctl ranks shows more");
   }
 }

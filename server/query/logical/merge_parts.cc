@@ -8,6 +8,7 @@
 #include "common/merge_stats.h"
 #include "common/names.h"
 #include "common/shape.h"
+#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {
@@ -82,7 +83,6 @@ std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> PieceOf(const Part& part
   return {PieceNumber(part), part.micro_batch, part.call};
 }
 
-bool IsWholeNumber(DType dtype) { return dtype >= DType::kI8 && dtype <= DType::kBool; }
 
 void Fail(MergePlan& plan, Tiling tiling, std::string problem) {
   if (plan.tiling == Tiling::kConflicting) return;
@@ -132,7 +132,7 @@ void PlacePiece(std::span<const Part> parts, std::span<const std::uint32_t> piec
   }
   if (held != NumelOf(shape)) {
     Fail(plan, Tiling::kIncomplete,
-         RanksText(RanksOf(parts, piece)) + " recorded " + std::to_string(held) + " of its " +
+         RanksNamed("rank", RanksOf(parts, piece)) + " recorded " + std::to_string(held) + " of its " +
              std::to_string(NumelOf(shape)) + " elements");
   }
 }
@@ -153,7 +153,7 @@ void CheckPieces(std::span<const Part> parts, std::span<const std::uint32_t> sor
   }
   if (there < PiecesOf(front)) {
     Fail(plan, Tiling::kIncomplete,
-         RanksText(RanksOf(parts, sorted)) + " recorded " + std::to_string(there) + " of the " +
+         RanksNamed("rank", RanksOf(parts, sorted)) + " recorded " + std::to_string(there) + " of the " +
              std::to_string(PiecesOf(front)) + " pieces of its batch");
   }
 }
@@ -187,14 +187,6 @@ void Describe(std::span<const Part> parts, std::size_t pieces, bool sums, MergeP
 }
 
 }  // namespace
-
-std::string RanksText(std::span<const std::uint32_t> ranks) {
-  constexpr std::size_t kShown = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size() && i < kShown; ++i)
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  return ranks.size() > kShown ? text + " and others" : text;
-}
 
 MergePlan MakePlan(std::span<const Part> parts, bool sums) {
   MergePlan plan;
@@ -236,6 +228,7 @@ bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stat
   for (const auto& [part, of] : plan.replicas) {
     if (parts[part].stats->hash != parts[of].stats->hash) differing->push_back(parts[part].rank);
   }
+  std::sort(differing->begin(), differing->end());
   if (!plan.has_sketch || plan.counted.empty()) return false;
   const std::size_t width = parts[plan.counted.front()].sketch.size();
   const bool has_all =

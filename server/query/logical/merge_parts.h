@@ -65,9 +65,6 @@ bool Fits(const MergePlan& plan, std::span<const Part> parts);
 bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stats,
            std::vector<double>* sketch, std::vector<std::uint32_t>* differing);
 
-// "rank 3", "ranks 0, 1, 2"; the first eight.
-std::string RanksText(std::span<const std::uint32_t> ranks);
-
 }  // namespace statcollect::query
 
 #endif  // STATCOLLECT_SERVER_QUERY_LOGICAL_MERGE_PARTS_H_

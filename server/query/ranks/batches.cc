@@ -3,7 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "server/query/ranks/sentence.h"
+#include "common/mix_bits.h"
+#include "server/query/words.h"
 
 namespace statcollect::query {
 

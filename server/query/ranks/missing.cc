@@ -4,7 +4,7 @@
 #include <string>
 
 #include "common/names.h"
-#include "server/query/ranks/sentence.h"
+#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {

@@ -20,6 +20,7 @@
 #include "server/query/ranks/scan.h"
 #include "server/query/ranks/sentence.h"
 #include "server/query/settings/config_report.h"
+#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {

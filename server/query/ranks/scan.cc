@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "common/mix_bits.h"
 #include "server/query/compare/distance.h"
 #include "server/query/parallel.h"
 
@@ -50,12 +51,6 @@ TensorCell CellOf(const Observation& o, const StepOrder& order) {
 }
 
 }  // namespace
-
-std::uint64_t MixBits(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 Status RankStepReader::Run(const std::function<Status(RankStep&)>& take, const std::stop_token& stop) {
   std::vector<RankStep> wave, next = NextWave();

@@ -27,8 +27,6 @@ struct TensorCell {
   double rms = 0;
 };
 
-std::uint64_t MixBits(std::uint64_t x);
-
 // One rank's step on its own, not yet compared with other ranks; made on any thread.
 struct RankStep {
   std::uint64_t step = 0;

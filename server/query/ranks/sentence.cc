@@ -2,7 +2,7 @@
 
 #include "common/names.h"
 #include "server/query/number_text.h"
-#include "server/query/settings/config_report.h"
+#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {
@@ -85,10 +85,6 @@ std::string MissingTensor(const RankFinding& f) {
 }
 
 }  // namespace
-
-std::string RanksNamed(const char* noun, const Ranks& ranks) {
-  return std::string(noun) + (IsOne(ranks) ? " " : "s ") + RanksText(ranks);
-}
 
 std::string Sentence(const RankFinding& finding) {
   switch (finding.reason) {

@@ -8,9 +8,6 @@
 
 namespace statcollect::query {
 
-// "rank 3", "ranks 0, 2..4": adds an s to `noun` for several ranks.
-std::string RanksNamed(const char* noun, const Ranks& ranks);
-
 // One sentence; for missing ranks and steps, the text that the finding already has.
 std::string Sentence(const RankFinding& finding);
 

@@ -11,6 +11,7 @@
 #include "common/names.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/recorded_config.h"
+#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {
@@ -265,7 +266,7 @@ std::vector<std::string> DifferencesBetweenRanks(const RunView& view) {
     std::size_t said = 0;
     for (const auto& [value, who] : values) {
       if (said++ > 0) sentence += ", ";
-      sentence += "'" + Shown(value) + "' on " + (who.size() == 1 ? "rank " : "ranks ") + RanksText(who);
+      sentence += "'" + Shown(value) + "' on " + RanksNamed("rank", who);
       if (said == 3 && values.size() > 3) {
         sentence += ", and " + std::to_string(values.size() - 3) + " more elsewhere";
         break;
@@ -276,18 +277,6 @@ std::vector<std::string> DifferencesBetweenRanks(const RunView& view) {
   }
   if (more > 0) sentences.push_back("ranks differ in " + std::to_string(more) + " more settings");
   return sentences;
-}
-
-std::string RanksText(const std::vector<std::uint32_t>& ranks) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    text += (text.empty() ? "" : ", ") + std::to_string(ranks[i]);
-    if (last > i) text += "-" + std::to_string(ranks[last]);
-    i = last + 1;
-  }
-  return text.empty() ? "none" : text;
 }
 
 }  // namespace statcollect::query

@@ -63,9 +63,6 @@ Result<ConfigReport> ReportConfig(const RunView& a, const RunView* b, bool all);
 // ranks 0-6 and 0.2 on rank 7". Leaves out settings that naturally differ between ranks.
 std::vector<std::string> DifferencesBetweenRanks(const RunView& view);
 
-// "0-3, 7"; `ranks` must be ascending.
-std::string RanksText(const std::vector<std::uint32_t>& ranks);
-
 }  // namespace statcollect::query
 
 #endif  // STATCOLLECT_SERVER_QUERY_SETTINGS_CONFIG_REPORT_H_

@@ -71,10 +71,6 @@ class Patterns {
   bool unknown_ = false;
 };
 
-bool IsOfParameter(Kind kind) {
-  return kind == Kind::kWeight || kind == Kind::kWeightGrad || kind == Kind::kOptimizerState;
-}
-
 // Batches and inspected tensors are recorded without a watch; all other kinds by one.
 bool IsOfWatch(Kind kind) {
   return IsOfParameter(kind) || kind == Kind::kOutput || kind == Kind::kInput || kind == Kind::kGradOutput ||
