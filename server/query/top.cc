@@ -25,7 +25,6 @@ bool IsMoreExtreme(TopBy by, double a, double b) {
 
 namespace {
 
-
 std::optional<double> Nonzero(double value) { return value > 0 ? std::optional(value) : std::nullopt; }
 
 struct Candidate {

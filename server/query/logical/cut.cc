@@ -26,7 +26,8 @@ Cut CutOf(const Layout& layout) {
 
 std::uint64_t PrintOf(std::uint32_t rank, const Layout& layout) {
   std::uint64_t print = MixBits(std::uint64_t{rank} + 1);
-  for (const std::int64_t number : CutOf(layout)) print = MixBits(print ^ static_cast<std::uint64_t>(number + 2));
+  for (const std::int64_t number : CutOf(layout))
+    print = MixBits(print ^ static_cast<std::uint64_t>(number + 2));
   return print;
 }
 

@@ -83,7 +83,6 @@ std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> PieceOf(const Part& part
   return {PieceNumber(part), part.micro_batch, part.call};
 }
 
-
 void Fail(MergePlan& plan, Tiling tiling, std::string problem) {
   if (plan.tiling == Tiling::kConflicting) return;
   plan.tiling = tiling;
