@@ -71,9 +71,11 @@ void AddScalars(CommandSet& commands) {
       Scalars);
   AddRunName(app, o.run);
   app->add_option("--against", o.against, "Compare with this run");
-  app->add_option("--name", o.name, "Only this scalar");
+  app->add_option("--name", o.name,
+                  "Only this scalar. grad_norm is that of the whole model, if ranks hold parts of it");
   app->add_option("--rank", o.ranks, "Only these ranks");
   app->add_option("--steps", o.steps, "Only these steps");
+  app->add_flag("--by-rank", o.by_rank, "With --name grad_norm: of each rank's part; so with --rank, too");
 }
 
 void AddMemory(CommandSet& commands) {

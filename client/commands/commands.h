@@ -50,6 +50,7 @@ int Series(Session& session, const SeriesOptions& options);
 struct ScalarsOptions {
   std::string run, name, ranks, steps;
   std::string against;  // empty: only `run`
+  bool by_rank = false;
 };
 int Scalars(Session& session, const ScalarsOptions& options);
 

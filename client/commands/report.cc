@@ -285,7 +285,7 @@ void AddAligned(const v1::DiffReport& report, Page& page) {
 
 // "0-3"; of merged ranks "0-1 (B: 0-3)".
 using RankList = google::protobuf::RepeatedField<std::uint32_t>;
-std::string RanksText(const RankList& a, const RankList& b) {
+std::string BothRanks(const RankList& a, const RankList& b) {
   const std::string text = FormatRanges({a.begin(), a.end()});
   return b.empty() ? text : fmt::format("{} (B: {})", text, FormatRanges({b.begin(), b.end()}));
 }
@@ -297,7 +297,7 @@ void AddCompared(const v1::DiffReport& report, Page& page) {
                   FormatCount(c.identical()), FormatCount(c.within_tolerance()), FormatCount(c.diverged()))};
   if (report.has_steps()) {
     items.push_back(fmt::format("steps {}..{}, ranks {}", report.steps().first(), report.steps().last(),
-                                RanksText(report.ranks(), report.ranks_b())));
+                                BothRanks(report.ranks(), report.ranks_b())));
   }
   items.push_back(fmt::format("initial weights: {}; batches: {}", Printable(report.inputs().weights()),
                               Printable(report.inputs().batches())));
@@ -306,7 +306,7 @@ void AddCompared(const v1::DiffReport& report, Page& page) {
     items.push_back(fmt::format("spread: {} of {} activations, {} step{}, ranks {}",
                                 FormatCount(spread.activations()), FormatCount(spread.activations_total()),
                                 FormatCount(spread.steps()), spread.steps() == 1 ? "" : "s",
-                                RanksText(spread.ranks(), spread.ranks_b())));
+                                BothRanks(spread.ranks(), spread.ranks_b())));
   }
   AppendGrowth(report, items);
   AppendNoise(report, items);

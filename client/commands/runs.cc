@@ -12,7 +12,7 @@
 namespace statcollect::client {
 namespace {
 
-std::string RanksText(const v1::RunSummary& run) {
+std::string RanksCell(const v1::RunSummary& run) {
   return run.ranks() == run.world_size() ? std::to_string(run.ranks())
                                          : fmt::format("{} of {}", run.ranks(), run.world_size());
 }
@@ -34,7 +34,7 @@ Page Render(const v1::ListRunsResponse& response) {
                {"started"}});
   const std::int64_t now = NowUnixNanos();
   for (const v1::RunSummary& run : response.runs()) {
-    table.AddRow({run.run(), run.state(), RanksText(run), StepsText(run), FormatCount(run.records()),
+    table.AddRow({run.run(), run.state(), RanksCell(run), StepsText(run), FormatCount(run.records()),
                   std::to_string(run.attempts()), FormatCount(run.dropped()),
                   FormatAgo(run.start_unix_nanos(), now)});
   }

@@ -10,6 +10,7 @@
 #include "client/commands/commands.h"
 #include "client/commands/scalars_against.h"
 #include "client/commands/selection.h"
+#include "client/render/divergence_text.h"
 #include "client/render/flatten.h"
 #include "common/names.h"
 #include "proto/json.h"
@@ -20,12 +21,17 @@ namespace {
 constexpr std::size_t kColumnsMax = 6;
 constexpr std::size_t kNameBytesMax = 4096, kNameWidth = 48, kHeadWidth = 24;
 
-using Series = std::pair<std::string, std::uint32_t>;  // name, rank
-using Line = std::pair<std::uint64_t, std::uint32_t>;  // step, micro-batch
+using Series = std::tuple<std::string, std::uint32_t, std::string>;  // name, first rank, RanksOf
+using Line = std::pair<std::uint64_t, std::uint32_t>;                // step, micro-batch
 
 // Names may have a thousand characters: whole only where programs read.
 std::string Shown(const std::string& name, std::size_t width) {
   return ShortenMiddle(Printable(name, kNameBytesMax), width);
+}
+
+// "0", "0-3": whose value it is.
+std::string RanksOf(const v1::ScalarRow& row) {
+  return row.ranks_size() > 0 ? RanksText(row.ranks()) : std::to_string(row.rank());
 }
 
 Table LongTable(const v1::ListScalarsResponse& response) {
@@ -35,7 +41,7 @@ Table LongTable(const v1::ListScalarsResponse& response) {
                {"mb", Align::kRight},
                {"value", Align::kRight}});
   for (const v1::ScalarRow& row : response.records()) {
-    table.AddRow({Shown(row.name(), kNameWidth), std::to_string(row.rank()), std::to_string(row.step()),
+    table.AddRow({Shown(row.name(), kNameWidth), RanksOf(row), std::to_string(row.step()),
                   std::to_string(row.micro_batch()), FormatNumber(row.value())});
   }
   return table;
@@ -46,8 +52,10 @@ Table WideTable(const std::map<Line, std::map<Series, double>>& lines, const std
                 bool micro_batches) {
   std::vector<Column> columns = {{"step", Align::kRight}};
   if (micro_batches) columns.push_back({"mb", Align::kRight});
-  for (const auto& [name, rank] : series) {
-    columns.push_back({fmt::format("{} (rank {})", Shown(name, kHeadWidth), rank), Align::kRight});
+  for (const auto& [name, first, ranks] : series) {
+    const bool one = ranks == std::to_string(first);
+    columns.push_back(
+        {fmt::format("{} ({} {})", Shown(name, kHeadWidth), one ? "rank" : "ranks", ranks), Align::kRight});
   }
   Table table(std::move(columns));
   for (const auto& [line, values] : lines) {
@@ -68,7 +76,7 @@ Table MakeTable(const v1::ListScalarsResponse& response) {
   std::map<Line, std::map<Series, double>> lines;
   bool fits = true, micro_batches = false;
   for (const v1::ScalarRow& row : response.records()) {
-    const Series column{row.name(), row.rank()};
+    const Series column{row.name(), row.rank(), RanksOf(row)};
     series.insert(column);
     fits = lines[{row.step(), row.micro_batch()}].emplace(column, row.value()).second && fits;
     micro_batches = micro_batches || row.micro_batch() > 0;
@@ -80,6 +88,7 @@ Result<v1::ListScalarsResponse> Ask(Session& session, const ScalarsOptions& opti
   v1::ListScalarsRequest request;
   request.set_run(run);
   request.set_name(options.name);
+  request.set_by_rank(options.by_rank);
   STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
   return session.collector().ListScalars(request);
 }

@@ -9,6 +9,7 @@
 #include "server/query/event_kinds.h"
 #include "server/query/logical/choose.h"
 #include "server/query/logical/one_run.h"
+#include "server/query/logical/whole_grad_norm.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/noise/noise_store.h"
 #include "server/query/rows.h"
@@ -390,6 +391,11 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
 
 Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& request,
                                                         const std::stop_token& stop) const {
+  if (request.name == kGradNorm && !request.by_rank && request.ranks.empty()) {
+    auto whole = GradNormOfWhole(request, stop);
+    if (!whole.ok()) return whole.status();
+    if (*whole) return **std::move(whole);
+  }
   std::vector<ScalarRow> rows;
   std::set<std::string> names;
   STATCOLLECT_RETURN_IF_ERROR(ForEachRecord(
@@ -413,6 +419,15 @@ Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& re
   const auto key = [](const ScalarRow& r) { return std::tie(r.name, r.rank, r.step, r.micro_batch); };
   std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
   return rows;
+}
+
+Result<std::optional<std::vector<ScalarRow>>> QueryEngine::GradNormOfWhole(
+    const ScalarsRequest& request, const std::stop_token& stop) const {
+  auto view = RunView::Open(store_, request.run);
+  if (!view.ok()) return view.status();
+  auto steps = StepSet::Parse(request.steps);
+  if (!steps.ok()) return steps.status();
+  return WholeGradNorm(store_, *view, *steps, stop);
 }
 
 Result<std::vector<MemoryRow>> QueryEngine::ListMemory(const MemoryRequest& request,

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -97,6 +98,9 @@ class QueryEngine {
 
  private:
   // `a`, `b`: the runs as they are.
+  // Absent: each rank's own is that of the whole model, or nothing better is known.
+  Result<std::optional<std::vector<ScalarRow>>> GradNormOfWhole(const ScalarsRequest& request,
+                                                                const std::stop_token& stop) const;
   Result<DiffReport> DiffLogical(const LogicalPair& pair, const RunView& a, const RunView& b,
                                  const DiffRequest& request, const OnProgress& progress,
                                  const std::stop_token& stop) const;

@@ -356,6 +356,7 @@ struct ScalarsRequest {
   std::string name;                  // empty: all
   std::vector<std::uint32_t> ranks;  // empty: all
   std::string steps;
+  bool by_rank = false;  // grad_norm: of each rank's part
 };
 
 struct ScalarRow {
@@ -365,6 +366,7 @@ struct ScalarRow {
   std::uint32_t micro_batch = 0;
   std::string name;
   double value = 0;
+  std::vector<std::uint32_t> ranks;  // whose parts were put together; empty: of `rank` alone
 };
 
 struct MemoryRequest {

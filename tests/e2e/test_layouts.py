@@ -106,6 +106,21 @@ def test_top_shows_whole_tensors_of_runs_that_are_cut(recorded: Collector) -> No
     assert norms("ddp2") == norms("ddp2", "--by-rank")  # ranks hold no parts
 
 
+def test_grad_norm_is_that_of_the_whole_model(recorded: Collector) -> None:
+    def norms(run: str, *options: str) -> dict[int, float]:
+        rows = recorded.json("scalars", run, "--name", "grad_norm", *options)["records"]
+        assert not options or not any(row["ranks"] for row in rows)
+        return {row["step"]: row["value"] for row in rows if row["rank"] == 0}
+
+    whole = norms("plain")
+    for run in ("fsdp1_flat", "fsdp2_hybrid", "dp2_tp2", "megatron2", "pp2"):
+        assert norms(run) == pytest.approx(whole, rel=1e-3), run
+        assert norms(run, "--by-rank") != pytest.approx(whole, rel=1e-3), run
+    assert norms("ddp2") == norms("ddp2", "--by-rank")  # ranks hold no parts
+    text = recorded.statctl("scalars", "fsdp2", "--name", "grad_norm").out
+    assert "grad_norm (ranks 0,1)" in text
+
+
 def test_exports_carry_the_placement(recorded: Collector, tmp_path: Path) -> None:
     def records(run: str) -> list[dict[str, Any]]:
         done = recorded.statctl("export", "json", run, str(tmp_path / run))

@@ -46,6 +46,7 @@ Result<query::ScalarsRequest> FromWire(const v1::ListScalarsRequest& request) {
   if (!wanted.ok()) return wanted;
   if (!request.name().empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("scalar", request.name()));
   wanted->name = request.name();
+  wanted->by_rank = request.by_rank();
   return wanted;
 }
 
@@ -89,6 +90,7 @@ void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& 
     added.set_micro_batch(row.micro_batch);
     added.set_name(row.name);
     added.set_value(row.value);
+    added.mutable_ranks()->Assign(row.ranks.begin(), row.ranks.end());
   }
 }
 

@@ -46,6 +46,10 @@ Result<std::unique_ptr<LogicalRun>> OpenIfCut(RunReader& store, RunView& view) {
     }
   }
   if (!cut) return std::unique_ptr<LogicalRun>();
+  return OpenWhole(store, view);
+}
+
+Result<std::unique_ptr<LogicalRun>> OpenWhole(RunReader& store, const RunView& view) {
   auto run = LogicalRun::Open(store, view.run());
   if (run.ok()) (*run)->ChooseAlone();
   return run;

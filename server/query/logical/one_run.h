@@ -18,6 +18,9 @@ namespace statcollect::query {
 // also the first steps of all ranks.
 Result<std::unique_ptr<LogicalRun>> OpenIfCut(RunReader& store, RunView& view);
 
+// Also if none does: the stages of a pipeline hold whole tensors, but different ones.
+Result<std::unique_ptr<LogicalRun>> OpenWhole(RunReader& store, const RunView& view);
+
 // Adds the ranks that hold each tensor.
 void DescribeRanks(const LogicalRun& run, std::vector<SeriesPoint>& points);
 
