@@ -33,6 +33,16 @@ inline std::string Counted(std::uint64_t n, std::string_view noun) {
   return std::to_string(n) + " " + std::string(noun) + (n == 1 ? "" : "s");
 }
 
+// "0-3, 7" for 0 1 2 3 7; "none" for nothing. The first eight ranges, then "and others".
+std::string RanksText(const std::vector<std::uint32_t>& ascending);
+template <typename Ranks>  // a field of a message
+std::string RanksText(const Ranks& ascending) {
+  return RanksText(std::vector<std::uint32_t>(ascending.begin(), ascending.end()));
+}
+
+// "rank 3", "ranks 0-3, 7" for the noun "rank".
+std::string RanksNamed(const char* noun, const std::vector<std::uint32_t>& ascending);
+
 }  // namespace statcollect
 
 #endif  // STATCOLLECT_COMMON_TEXT_H_

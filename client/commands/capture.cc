@@ -19,6 +19,7 @@
 #include "client/render/progress_bar.h"
 #include "common/capture_spec.h"
 #include "common/names.h"
+#include "common/text.h"
 #include "proto/json.h"
 
 namespace statcollect::client {
@@ -130,10 +131,10 @@ class Capturer {
     auto asked = session_.collector().RequestCapture(question);
     if (!asked.ok()) return asked.status();
     asked_ = *std::move(asked);
-    session_.Remark(fmt::format(
-        "asked rank{} {} of run '{}' to capture {} at step {} (request {})",
-        asked_.ranks_size() == 1 ? "" : "s", FormatRanges({asked_.ranks().begin(), asked_.ranks().end()}),
-        Printable(options_.run), Printable(place.activation), place.step, asked_.request()));
+    session_.Remark(fmt::format("asked rank{} {} of run '{}' to capture {} at step {} (request {})",
+                                asked_.ranks_size() == 1 ? "" : "s", RanksText(asked_.ranks()),
+                                Printable(options_.run), Printable(place.activation), place.step,
+                                asked_.request()));
     if (const std::uint32_t told = asked_.told(); told < static_cast<std::uint32_t>(asked_.ranks_size())) {
       session_.Remark(fmt::format("not connected now, asked when they reconnect: {} of {} ranks",
                                   asked_.ranks_size() - static_cast<int>(told), asked_.ranks_size()));

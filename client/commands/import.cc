@@ -18,6 +18,7 @@
 #include "client/rpc/ingest_sender.h"
 #include "common/clock.h"
 #include "common/names.h"
+#include "common/text.h"
 #include "proto/json.h"
 
 namespace statcollect::client {
@@ -344,7 +345,7 @@ class Importer {
     table.AddRow({"records", FormatCount(totals.records)});
     table.AddRow({"steps", fmt::format("{} ({}..{})", FormatCount(totals.steps),
                                        totals.first_step.value_or(0), totals.last_step.value_or(0))});
-    table.AddRow({"ranks", FormatRanges(ranks_)});
+    table.AddRow({"ranks", RanksText(ranks_)});
     table.AddRow({"files", fmt::format("{} ({})", FormatCount(tally.files), FormatBytes(tally.bytes))});
     table.AddRow(
         {"speed",

@@ -7,14 +7,11 @@
 #include "client/render/flatten.h"
 #include "client/render/progress_bar.h"
 #include "common/names.h"
+#include "common/text.h"
 #include "proto/json.h"
 
 namespace statcollect::client {
 namespace {
-
-std::string RanksCell(const google::protobuf::RepeatedField<std::uint32_t>& ranks) {
-  return FormatRanges({ranks.begin(), ranks.end()});
-}
 
 std::string Words(std::string text) {
   std::replace(text.begin(), text.end(), '_', ' ');
@@ -35,7 +32,7 @@ void AddVerdict(const v1::RanksReport& report, Page& page) {
     case v1::RANKS_VERDICT_CONSISTENT:
       return page.AddSentence(
           fmt::format("{}: ranks {} agree in all of {} weights, gradients and states compared.", run,
-                      RanksCell(report.ranks()), FormatCount(report.compared().records())),
+                      RanksText(report.ranks()), FormatCount(report.compared().records())),
           "CONSISTENT", Tone::kGood);
     case v1::RANKS_VERDICT_INCONSISTENT: {
       const v1::RankFinding& first = report.findings(0);
@@ -61,7 +58,7 @@ void AddFindings(const v1::RanksReport& report, Page& page) {
                {"cause"}});
   std::vector<std::string> sentences;
   for (const v1::RankFinding& f : report.findings()) {
-    table.AddRow({std::to_string(f.step()), RanksCell(f.ranks()),
+    table.AddRow({std::to_string(f.step()), RanksText(f.ranks()),
                   f.stage() == v1::STAGE_UNSPECIFIED ? "-" : EnumText(*v1::Stage_descriptor(), f.stage()),
                   TensorText(f), Words(EnumText(*v1::RankReason_descriptor(), f.reason())),
                   f.has_distance() ? FormatShort(f.distance()) : "-", FormatCount(f.steps()),
@@ -82,7 +79,7 @@ void AddCompared(const v1::RanksReport& report, Page& page) {
                   FormatCount(c.diverged()))};
   std::string groups;
   for (int i = 0; i < report.groups_size() && i < 8; ++i)
-    groups += (i == 0 ? "" : " | ") + RanksCell(report.groups(i).ranks());
+    groups += (i == 0 ? "" : " | ") + RanksText(report.groups(i).ranks());
   if (report.groups_size() > 8) groups += " | ...";
   items.push_back("replicas: " + (groups.empty() ? "none" : groups));
   if (report.has_steps())

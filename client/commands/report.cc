@@ -7,6 +7,7 @@
 #include "client/commands/commands.h"
 #include "client/render/divergence_text.h"
 #include "common/names.h"
+#include "common/text.h"
 #include "proto/json.h"
 
 namespace statcollect::client {
@@ -286,8 +287,8 @@ void AddAligned(const v1::DiffReport& report, Page& page) {
 // "0-3"; of merged ranks "0-1 (B: 0-3)".
 using RankList = google::protobuf::RepeatedField<std::uint32_t>;
 std::string BothRanks(const RankList& a, const RankList& b) {
-  const std::string text = FormatRanges({a.begin(), a.end()});
-  return b.empty() ? text : fmt::format("{} (B: {})", text, FormatRanges({b.begin(), b.end()}));
+  const std::string text = RanksText(a);
+  return b.empty() ? text : fmt::format("{} (B: {})", text, RanksText(b));
 }
 
 void AddCompared(const v1::DiffReport& report, Page& page) {

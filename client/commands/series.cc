@@ -15,6 +15,7 @@
 #include "client/render/plot.h"
 #include "common/names.h"
 #include "common/step_set.h"
+#include "common/text.h"
 #include "proto/json.h"
 
 namespace statcollect::client {

@@ -7,6 +7,7 @@
 #include "client/render/divergence_text.h"
 #include "client/render/flatten.h"
 #include "common/names.h"
+#include "common/text.h"
 #include "proto/json.h"
 
 namespace statcollect::client {

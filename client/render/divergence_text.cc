@@ -7,6 +7,7 @@
 #include "client/render/table.h"
 #include "common/capture_spec.h"
 #include "common/names.h"
+#include "common/text.h"
 #include "proto/json.h"
 
 namespace statcollect::client {
@@ -186,19 +187,6 @@ std::string WhereText(const v1::Divergence& d) {
   text += fmt::format("{}, {}, {}", HoldersText(d), StageText(d), PlaceText(d));
   if (!d.class_name().empty()) text += " (" + Printable(d.class_name()) + ")";
   return text;
-}
-
-// "0-3", "0,2"
-std::string RanksText(const google::protobuf::RepeatedField<std::uint32_t>& ranks) {
-  std::string text;
-  for (int i = 0; i < ranks.size(); ++i) {
-    int last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    text += (text.empty() ? "" : ",") + std::to_string(ranks[i]);
-    if (last > i) text += (last > i + 1 ? "-" : ",") + std::to_string(ranks[last]);
-    i = last;
-  }
-  return text.empty() ? "none" : text;
 }
 
 std::string RankText(const v1::Divergence& d) {

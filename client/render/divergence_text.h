@@ -21,9 +21,6 @@ std::string PlaceText(const v1::Divergence& d);
 // tensor: "rank 1, which holds [4:8, 0:10] of (8, 10)".
 std::string WhereText(const v1::Divergence& d);
 
-// "0-3", "0,2"
-std::string RanksText(const google::protobuf::RepeatedField<std::uint32_t>& ranks);
-
 // "1"; with merged ranks "1 (B: 3)".
 std::string RankText(const v1::Divergence& d);
 

@@ -271,17 +271,4 @@ std::string FormatAgo(std::int64_t unix_nanos, std::int64_t now_unix_nanos) {
   return seconds <= 0 ? "now" : FormatDuration(seconds) + " ago";
 }
 
-std::string FormatRanges(const std::vector<std::uint32_t>& ascending) {
-  std::string text;
-  for (std::size_t i = 0; i < ascending.size();) {
-    std::size_t end = i;
-    while (end + 1 < ascending.size() && ascending[end + 1] == ascending[end] + 1) ++end;
-    text += text.empty() ? "" : ", ";
-    text += std::to_string(ascending[i]);
-    if (end > i) text += (end == i + 1 ? ", " : "-") + std::to_string(ascending[end]);
-    i = end + 1;
-  }
-  return text.empty() ? "none" : text;
-}
-
 }  // namespace statcollect::client

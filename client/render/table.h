@@ -69,8 +69,6 @@ std::string FormatBytes(std::uint64_t bytes);      // "3.2 MiB"
 std::string FormatDuration(std::int64_t seconds);  // "5 s", "3 min", "2 h 5 min", "4 d 2 h"
 std::string FormatAgo(std::int64_t unix_nanos,
                       std::int64_t now_unix_nanos);  // "3 min ago"; "-" for 0; "now" if in the future
-// "0-3, 7" for 0 1 2 3 7; "none" for nothing.
-std::string FormatRanges(const std::vector<std::uint32_t>& ascending);
 
 }  // namespace statcollect::client
 

@@ -134,7 +134,7 @@ TEST(Flatten, NamesTheColumnsOfBothSidesAndLeavesAbsentOnesEmpty) {
 
 TEST(Flatten, HasItsHeaderEvenWithoutRecords) {
   EXPECT_EQ(client::FlattenRecords(v1::ListScalarsResponse().records()).ToCsv(),
-            "run,rank,step,micro_batch,name,value\r\n");
+            "run,rank,step,micro_batch,name,value,ranks\r\n");
 }
 
 }  // namespace

@@ -164,7 +164,7 @@ TEST_F(Statctl, RanksSaysWhoPartsFromTheOthersFirst) {
   EXPECT_EQ(done.code, 1) << done.err;
   EXPECT_THAT(done.out,
               StartsWith("INCONSISTENT ddp, from step 2 on: Rank 2 does not have the fc.weight after "
-                         "the update of ranks 0-1"));
+                         "the update of ranks 0, 1"));
   EXPECT_THAT(done.out, HasSubstr("16 tensors against their replicas: 14 equal bit for bit"));
   EXPECT_EQ(Run({"ranks", "ddp", "--steps", "0-1"}).code, 0);
   EXPECT_THAT(Run({"ranks", "ddp", "--steps", "0-1", "-q"}).out,
@@ -416,9 +416,9 @@ TEST_F(Statctl, ScalarsPrintsAColumnANameAndRank) {
   EXPECT_EQ(
       json,
       Json::parse(
-          R"({"records":[{"run":"base","rank":1,"step":1,"micro_batch":0,"name":"loss","value":1.0}]})"));
+          R"({"records":[{"run":"base","rank":1,"step":1,"micro_batch":0,"name":"loss","value":1.0,"ranks":[]}]})"));
   EXPECT_THAT(Run({"scalars", "base", "--format", "csv"}).out,
-              StartsWith("run,rank,step,micro_batch,name,value\r\nbase,0,0,0,loss,2.0\r\n"));
+              StartsWith("run,rank,step,micro_batch,name,value,ranks\r\nbase,0,0,0,loss,2.0,[]\r\n"));
   EXPECT_EQ(Run({"scalars", "base", "--name", "lass"}).code, 2);
 }
 

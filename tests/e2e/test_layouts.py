@@ -48,7 +48,7 @@ def test_rows_name_the_ranks_that_hold_the_tensor(recorded: Collector) -> None:
     assert root is not None and (root["ranks_a"], root["ranks_b"]) == ([0], [0, 1])
     assert root["global_shape"] == [8, 12, 32]
     text = recorded.statctl("diff", "plain", "megatron2-bias_on_every_rank").out
-    assert "ranks 0 (B: 0,1)" in text
+    assert "ranks 0 (B: 0, 1)" in text
 
 
 def test_activations_of_known_samples_are_compared_element_by_element(recorded: Collector) -> None:
@@ -118,7 +118,7 @@ def test_grad_norm_is_that_of_the_whole_model(recorded: Collector) -> None:
         assert norms(run, "--by-rank") != pytest.approx(whole, rel=1e-3), run
     assert norms("ddp2") == norms("ddp2", "--by-rank")  # ranks hold no parts
     text = recorded.statctl("scalars", "fsdp2", "--name", "grad_norm").out
-    assert "grad_norm (ranks 0,1)" in text
+    assert "grad_norm (ranks 0, 1)" in text
 
 
 def test_exports_carry_the_placement(recorded: Collector, tmp_path: Path) -> None:

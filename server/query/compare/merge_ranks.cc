@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "common/names.h"
+#include "common/text.h"
 #include "server/query/compare/distance.h"
 #include "server/query/compare/replicas.h"
-#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {

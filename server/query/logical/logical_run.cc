@@ -7,9 +7,9 @@
 #include "common/names.h"
 #include "common/placement.h"
 #include "common/shape.h"
+#include "common/text.h"
 #include "server/query/logical/cut.h"
 #include "server/query/logical/logical_scan.h"
-#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {

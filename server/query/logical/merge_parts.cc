@@ -8,7 +8,7 @@
 #include "common/merge_stats.h"
 #include "common/names.h"
 #include "common/shape.h"
-#include "server/query/words.h"
+#include "common/text.h"
 
 namespace statcollect::query {
 namespace {

@@ -81,7 +81,8 @@ Result<std::optional<std::vector<ScalarRow>>> WholeGradNorm(RunReader& store, Ru
   if (!wanted.ok()) return wanted.status();
   std::vector<ScalarRow> rows;
   for (const auto& [step, attempt] : *wanted) {
-    if (stop.stop_requested()) return Status(Code::kCancelled, "grad_norm of run '" + by_rank.run() + "': cancelled");
+    if (stop.stop_requested())
+      return Status(Code::kCancelled, "grad_norm of run '" + by_rank.run() + "': cancelled");
     auto ended = HasEnded(by_rank, attempt, step);
     if (!ended.ok()) return ended.status();
     if (!*ended) continue;
@@ -89,7 +90,8 @@ Result<std::optional<std::vector<ScalarRow>>> WholeGradNorm(RunReader& store, Ru
     if (!data.ok()) return data.status();
     const auto norm = NormOf(*data);
     if (!norm) continue;
-    ScalarRow& row = rows.emplace_back(ScalarRow{.run = by_rank.run(), .step = step, .name = std::string(kGradNorm), .value = *norm});
+    ScalarRow& row = rows.emplace_back(
+        ScalarRow{.run = by_rank.run(), .step = step, .name = std::string(kGradNorm), .value = *norm});
     for (const auto& [rank, meta] : by_rank.ranks(attempt)) row.ranks.push_back(rank);
     row.rank = row.ranks.front();
   }

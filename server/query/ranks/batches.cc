@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/mix_bits.h"
-#include "server/query/words.h"
+#include "common/text.h"
 
 namespace statcollect::query {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "common/names.h"
-#include "server/query/words.h"
+#include "common/text.h"
 
 namespace statcollect::query {
 namespace {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/enum_names.h"
+#include "common/text.h"
 #include "server/query/ranks/batches.h"
 #include "server/query/ranks/finding_list.h"
 #include "server/query/ranks/frozen.h"
@@ -20,7 +21,6 @@
 #include "server/query/ranks/scan.h"
 #include "server/query/ranks/sentence.h"
 #include "server/query/settings/config_report.h"
-#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {

@@ -1,8 +1,8 @@
 #include "server/query/ranks/sentence.h"
 
 #include "common/names.h"
+#include "common/text.h"
 #include "server/query/number_text.h"
-#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "common/enum_names.h"
 #include "common/names.h"
+#include "common/text.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/recorded_config.h"
-#include "server/query/words.h"
 
 namespace statcollect::query {
 namespace {

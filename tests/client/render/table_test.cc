@@ -148,11 +148,5 @@ TEST(FormatAgo, SaysHowLong) {
   EXPECT_EQ(FormatAgo(kNow - 90000 * kSecond, kNow), "1 d 1 h ago");
 }
 
-TEST(FormatRanges, JoinsNeighbours) {
-  EXPECT_EQ(FormatRanges({}), "none");
-  EXPECT_EQ(FormatRanges({0, 1, 2, 3, 7}), "0-3, 7");
-  EXPECT_EQ(FormatRanges({0, 1}), "0, 1");
-}
-
 }  // namespace
 }  // namespace statcollect::client

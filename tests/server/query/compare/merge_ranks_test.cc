@@ -95,7 +95,7 @@ TEST_F(MergeRanksTest, EveryRankOfBothRunsIsComparedWithAReplica) {
   EXPECT_EQ(r.compared.records, 4u * (1 + 3 * 3));  // pairs; initial weights, and three kinds in three steps
   EXPECT_EQ(r.inputs.weights, "identical");
   EXPECT_EQ(r.inputs.batches, "unknown");
-  EXPECT_THAT(r.notes, Contains(HasSubstr("0-1 of a and 0-3 of b are replicas")));
+  EXPECT_THAT(r.notes, Contains(HasSubstr("0, 1 of a and 0-3 of b are replicas")));
   EXPECT_THAT(r.notes, Contains(HasSubstr("activations, batches and losses depend on each rank's own data")));
 }
 

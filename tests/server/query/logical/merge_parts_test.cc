@@ -209,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"piece",
             {{0, Piece({4, 6}, 0, 3)}, {1, Piece({4, 6}, 1, 3)}},
             Tiling::kIncomplete,
-            "ranks 0-1 recorded 2 of the 3 pieces of its batch"},
+            "ranks 0, 1 recorded 2 of the 3 pieces of its batch"},
         Bad{"pieces",
             {{0, Piece({4, 6}, 0, 2)}, {1, Piece({4, 6}, 1, 3)}},
             Tiling::kConflicting,

@@ -1,0 +1,26 @@
+#include "common/text.h"
+
+#include <gtest/gtest.h>
+
+namespace statcollect {
+namespace {
+
+TEST(RanksText, JoinsNeighbours) {
+  EXPECT_EQ(RanksText(std::vector<std::uint32_t>()), "none");
+  EXPECT_EQ(RanksText(std::vector<std::uint32_t>{0, 1, 2, 3, 7}), "0-3, 7");
+  EXPECT_EQ(RanksText(std::vector<std::uint32_t>{0, 1}), "0, 1");
+}
+
+TEST(RanksText, IsShortForAThousandRanks) {
+  std::vector<std::uint32_t> even;
+  for (std::uint32_t rank = 0; rank < 1000; rank += 2) even.push_back(rank);
+  EXPECT_EQ(RanksText(even), "0, 2, 4, 6, 8, 10, 12, 14 and others");
+}
+
+TEST(RanksNamed, AgreesInNumber) {
+  EXPECT_EQ(RanksNamed("rank", {3}), "rank 3");
+  EXPECT_EQ(RanksNamed("rank", {3, 4, 5}), "ranks 3-5");
+}
+
+}  // namespace
+}  // namespace statcollect
