@@ -145,3 +145,21 @@ def test_rows_of_runs_that_are_cut_alike_name_the_part(recorded: Collector) -> N
 def test_rows_name_no_part_for_a_rank_with_its_share_of_the_batch(recorded: Collector) -> None:
     rows = recorded.diff("ddp2", "ddp2-divided_twice", "--all")["diverged"]
     assert any(row["kind"] == "output" for row in rows) and {row["a"].get("place", "") for row in rows} == {""}
+
+
+@pytest.mark.parametrize("run", [name for name, layout in LAYOUTS.items() if layout.ranks > 1])
+def test_ranks_of_a_clean_run_agree(recorded: Collector, run: str) -> None:
+    done = recorded.statctl("ranks", run)
+    if run == "pp2":  # the stages have no tensor in common
+        assert done.code == 2 and "no weight, gradient or optimizer state was recorded on two ranks" in done.out, done.out
+        return
+    assert done.code == 0 and done.out.startswith("CONSISTENT"), done.out
+    compared = recorded.json("ranks", run)["compared"]
+    assert compared["records"] == compared["identical"]
+    assert (compared["records"] == 0) == (run in ("fsdp1", "fsdp1_flat", "fsdp2")), compared
+
+
+def test_ranks_names_replicas_that_part_in_a_run_that_is_cut(recorded: Collector) -> None:
+    report = recorded.json("ranks", "megatron2_sp-norm_gradient", codes=(1,))
+    first = report["findings"][0]
+    assert (first["reason"], first["ranks"], first["step"]) == ("gradients_differ", [0, 1], 0) and "ln" in first["activation"], first

@@ -120,6 +120,7 @@ class Merger {
     Replicated(Kind::kOptimizerState) = !layout_a_.state_sharded && !layout_b_.state_sharded;
     for (const auto& [run, layout] : {std::pair(&a_, &layout_a_), std::pair(&b_, &layout_b_)}) {
       for (const std::string& note : layout->notes) merged_.notes.push_back(run->run() + ": " + note);
+      for (const std::string& note : layout->sharded) merged_.notes.push_back(run->run() + ": " + note);
     }
   }
 

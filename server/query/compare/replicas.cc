@@ -105,9 +105,9 @@ class LayoutReader {
     layout_.gradients_sharded = layout_.gradients_sharded || gradients;
     layout_.state_sharded = layout_.state_sharded || state;
     if (weights || gradients || state) {
-      layout_.notes.push_back("sharded over the ranks by the configuration (" + Printable(key) +
-                              "), not compared: " + (weights ? "weights, " : "") +
-                              (gradients ? "gradients, " : "") + "optimizer state");
+      layout_.sharded.push_back("sharded over the ranks by the configuration (" + Printable(key) +
+                                "), not compared: " + (weights ? "weights, " : "") +
+                                (gradients ? "gradients, " : "") + "optimizer state");
     }
   }
 

@@ -21,6 +21,7 @@ struct ReplicaLayout {
   bool weights_sharded = false, gradients_sharded = false, state_sharded = false;
   bool experts_differ = false;     // tensors with "expert" in their name differ between the ranks of a group
   std::vector<std::string> notes;  // what was read, and what could not be used
+  std::vector<std::string> sharded;  // what says that something is sharded: a sentence for each setting
 };
 
 // `configs`: each rank's own. Recognised by the last component of a key, in any case (docs/ranks.md):

@@ -34,18 +34,24 @@ Result<std::optional<std::uint64_t>> NewestStepOfAll(LogicalRun& run, const RunV
 
 }  // namespace
 
-Result<std::unique_ptr<LogicalRun>> OpenIfCut(RunReader& store, RunView& view) {
-  bool cut = false;
-  for (std::size_t attempt = 0; attempt < view.attempts().size() && !cut; ++attempt) {
+Result<bool> HoldsParts(RunView& view) {
+  for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
     if (view.ranks(attempt).size() < 2) continue;
     for (const auto& [rank, meta] : view.ranks(attempt)) {
       auto catalogue = view.Catalogue(attempt, rank);
       if (!catalogue.ok()) return catalogue.status();
-      cut = cut || std::any_of((*catalogue)->layouts.begin(), (*catalogue)->layouts.end(),
-                               [](const Layout& l) { return l.placement && !IsWhole(View(*l.placement)); });
+      if (std::any_of((*catalogue)->layouts.begin(), (*catalogue)->layouts.end(),
+                      [](const Layout& l) { return l.placement && !IsWhole(View(*l.placement)); }))
+        return true;
     }
   }
-  if (!cut) return std::unique_ptr<LogicalRun>();
+  return false;
+}
+
+Result<std::unique_ptr<LogicalRun>> OpenIfCut(RunReader& store, RunView& view) {
+  auto parts = HoldsParts(view);
+  if (!parts.ok()) return parts.status();
+  if (!*parts) return std::unique_ptr<LogicalRun>();
   return OpenWhole(store, view);
 }
 

@@ -1,5 +1,6 @@
 #include "server/query/ranks/batches.h"
 
+#include <set>
 #include <string>
 #include <utility>
 
@@ -14,8 +15,11 @@ void BatchCheck::Check(const GroupStep& at) {
   if (!fed.empty() && at.group == 0) ++steps_with_batches_;
   for (const auto& [micro_batch, ranks] : fed) {
     std::map<std::uint64_t, Ranks> same;
+    std::set<std::pair<std::uint64_t, std::uint64_t>> known;  // sum, part of the batch
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      if (ranks[i].varied) same[ranks[i].sum].push_back((*at.ranks)[i]);
+      if (!ranks[i].varied) continue;
+      const auto& part = at.data_parts[i];
+      if (!part || known.emplace(ranks[i].sum, *part).second) same[ranks[i].sum].push_back((*at.ranks)[i]);
     }
     for (const auto& [sum, who] : same) {
       if (who.size() >= 2) AddSame(who, at.step, micro_batch);

@@ -1,4 +1,4 @@
-// Finds ranks that got the same data.
+// Finds ranks that got the same data, and are not known to work on the same part of the batch.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_BATCHES_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_BATCHES_H_
 

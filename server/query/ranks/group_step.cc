@@ -17,10 +17,12 @@ const GroupStep* GroupCollector::Add(RankStep& read) {
   if (index == 0) {
     at_ = {.step = read.step, .attempt = read.attempt, .group = read.group, .ranks = &ranks};
     at_.recorded.resize(ranks.size());
+    at_.data_parts.resize(ranks.size());
     at_.cells.resize(ranks.size());
   }
   if (!read.data.observations.empty()) {
     at_.recorded[index] = true;
+    at_.data_parts[index] = read.data_part;
     Take(read);
     if (at_.reference) {
       Measure(read);
@@ -43,9 +45,9 @@ bool GroupCollector::Wanted(Kind kind) const {
 void GroupCollector::Take(const RankStep& read) {
   auto& cells = at_.cells[read.index];
   for (std::size_t i = 0; i < read.cells.size(); ++i) {
-    const TensorDef& def = *read.data.observations[i].def;
-    if (!Wanted(def.key.kind)) continue;
-    const std::uint32_t id = keys_.IdOf(at_.attempt, read.rank, def);
+    const Observation& o = read.data.observations[i];
+    if (!Wanted(o.def->key.kind)) continue;
+    const std::uint32_t id = keys_.IdOf(at_.attempt, read.rank, *o.def, *o.layout);
     if (cells.size() <= id) cells.resize(std::max<std::size_t>(keys_.size(), id + 1));
     cells[id] = read.cells[i];
   }
@@ -60,12 +62,12 @@ void GroupCollector::Measure(const RankStep& read) {
   };
   for (std::size_t i = 0; i < reference.cells.size(); ++i) {
     const Observation& o = reference.data.observations[i];
-    if (is_wanted(o)) of_key.emplace(keys_.IdOf(at_.attempt, reference.rank, *o.def), i);
+    if (is_wanted(o)) of_key.emplace(keys_.IdOf(at_.attempt, reference.rank, *o.def, *o.layout), i);
   }
   for (std::size_t i = 0; i < read.cells.size(); ++i) {
     const Observation& o = read.data.observations[i];
     if (!is_wanted(o)) continue;
-    const std::uint32_t id = keys_.IdOf(at_.attempt, read.rank, *o.def);
+    const std::uint32_t id = keys_.IdOf(at_.attempt, read.rank, *o.def, *o.layout);
     const auto found = of_key.find(id);
     if (found == of_key.end()) continue;
     const Observation& r = reference.data.observations[found->second];

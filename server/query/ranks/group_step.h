@@ -20,10 +20,11 @@ struct GroupStep {
   std::uint64_t step = 0;
   std::size_t attempt = 0, group = 0;
   const Ranks* ranks = nullptr;
-  std::vector<bool> recorded;                    // by index of the rank
-  std::optional<RankStep> reference;             // of the first rank that recorded something
-  std::vector<std::vector<TensorCell>> cells;    // by index of the rank, then key
-  std::map<std::uint32_t, Comparison> measured;  // by key: a rank that differs from the reference
+  std::vector<bool> recorded;                            // by index of the rank
+  std::vector<std::optional<std::uint64_t>> data_parts;  // the same; RankStep::data_part
+  std::optional<RankStep> reference;                     // of the first rank that recorded something
+  std::vector<std::vector<TensorCell>> cells;            // by index of the rank, then key
+  std::map<std::uint32_t, Comparison> measured;          // by key: a rank that differs from the reference
 };
 
 // Measures distances while the records of two ranks are in memory, and keeps only the reference rank's. Not

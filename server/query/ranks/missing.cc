@@ -68,7 +68,8 @@ void MissingCheck::CheckWeights(const GroupStep& at) {
   std::uint64_t all = 0, shared = 0;
   std::vector<std::uint32_t> partly;
   for (std::uint32_t id = 0; id < keys_.size(); ++id) {
-    if (keys_[id].role != TensorRole::kWeight || !IsCompared(keys_[id], layout_)) continue;
+    if (keys_[id].role != TensorRole::kWeight || keys_[id].part != 0 || !IsCompared(keys_[id], layout_))
+      continue;
     std::size_t present = 0;
     for (const auto& cells : at.cells) present += cells[id].present ? 1 : 0;
     if (present == 0) continue;

@@ -20,9 +20,15 @@ enum class TensorRole : std::uint8_t { kWeight, kState, kGradient, kBatch, kActi
 TensorRole RoleOf(const TensorKey& key);
 inline bool IsReplicated(TensorRole role) { return role <= TensorRole::kGradient; }
 
-// One tensor, over all ranks and attempts.
+// Which part of a weight, its gradient or its state a rank holds: a number that is equal on ranks with the same
+// part. 0: the whole, or no placement says otherwise. A term of a sum is each rank's own.
+std::uint64_t PartOf(const TensorKey& key, const Layout& layout, std::uint32_t rank);
+
+// One tensor or part of one, over all ranks and attempts.
 struct KeyInfo {
   TensorKey key;
+  std::uint64_t part = 0;  // PartOf
+  bool placed = false;     // a placement says which part it is
   std::string class_name;
   TensorRole role = TensorRole::kActivation;
   std::uint32_t slot = 0;  // of the same tensor after an update: key without call, with `init` as `train`
@@ -35,8 +41,8 @@ struct KeyInfo {
 class KeyTable {
  public:
   // The number of a rank's tensor; assigns numbers to it, its slot and its counterpart if they are new.
-  std::uint32_t IdOf(std::size_t attempt, std::uint32_t rank, const TensorDef& def);
-  // Null if no rank has it.
+  std::uint32_t IdOf(std::size_t attempt, std::uint32_t rank, const TensorDef& def, const Layout& layout);
+  // Any part of it. Null if no rank has it.
   const KeyInfo* Find(const TensorKey& key) const;
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(keys_.size()); }
@@ -44,14 +50,20 @@ class KeyTable {
   const KeyInfo& operator[](std::uint32_t id) const { return keys_[id]; }
 
  private:
-  std::uint32_t Intern(const TensorKey& key, const std::string& class_name);
+  struct Known {  // of a definition
+    std::int64_t id = -1;
+    const Layout* layout = nullptr;  // the newest, from which the part was found
+  };
 
-  std::map<TensorKey, std::uint32_t> ids_;
+  std::uint32_t Intern(const TensorKey& key, std::uint64_t part, const std::string& class_name);
+
+  std::map<std::pair<TensorKey, std::uint64_t>, std::uint32_t> ids_;  // with the part
   std::vector<KeyInfo> keys_;
-  std::map<std::pair<std::size_t, std::uint32_t>, std::vector<std::int64_t>> id_of_def_;  // attempt, rank
+  std::map<std::pair<std::size_t, std::uint32_t>, std::vector<Known>> known_;  // attempt, rank
 };
 
-// Whether replicas must agree on the tensor: it is neither sharded nor an expert.
+// Whether ranks that have the tensor must agree on it: it is not an expert, and the configuration does not say that it
+// is sharded in a way that no placement tells.
 bool IsCompared(const KeyInfo& info, const ReplicaLayout& layout);
 
 }  // namespace statcollect::query

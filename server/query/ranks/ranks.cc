@@ -9,6 +9,7 @@
 
 #include "common/enum_names.h"
 #include "common/text.h"
+#include "server/query/logical/one_run.h"
 #include "server/query/ranks/batches.h"
 #include "server/query/ranks/finding_list.h"
 #include "server/query/ranks/frozen.h"
@@ -64,7 +65,7 @@ class RankCheck {
   // Which steps, ranks and groups.
   Status Choose();
   void ChooseRanks();
-  void ReadLayout();
+  Status ReadLayout();
   Status CheckGroup(const GroupStep& at);
   void Conclude();
   std::string WhyIncomparable() const;
@@ -74,6 +75,7 @@ class RankCheck {
   const std::size_t threads_;
   RanksReport report_;
   ReplicaLayout layout_;
+  bool has_parts_ = false;                      // placements tell which part of a tensor a rank holds
   std::map<std::uint64_t, std::size_t> steps_;  // and their attempts
   KeyTable keys_;
   FindingList findings_;
@@ -97,7 +99,7 @@ Status RankCheck::Choose() {
   if (!steps.ok()) return steps.status();
   steps_ = *std::move(steps);
   if (!steps_.empty()) report_.steps = {{.first = steps_.begin()->first, .last = steps_.rbegin()->first}};
-  ReadLayout();
+  STATCOLLECT_RETURN_IF_ERROR(ReadLayout());
   if (request_.ranks.empty()) missing_.CheckRanks(report_.steps ? report_.steps->first : 0);
   for (const std::string& difference : DifferencesBetweenRanks(view_))
     findings_.Note("the ranks' configurations differ: " + difference);
@@ -114,15 +116,22 @@ void RankCheck::ChooseRanks() {
                  " asked for; the run does not have it");
 }
 
-void RankCheck::ReadLayout() {
+Status RankCheck::ReadLayout() {
+  auto parts = HoldsParts(view_);
+  if (!parts.ok()) return parts.status();
+  has_parts_ = *parts;
   layout_ = FindReplicas(view_);
   for (const std::string& note : layout_.notes) findings_.Note(note);
+  if (!has_parts_) {
+    for (const std::string& note : layout_.sharded) findings_.Note(note);
+  }
   for (Ranks group : layout_.groups) {
     std::erase_if(group, [&](std::uint32_t rank) {
       return !std::binary_search(report_.ranks.begin(), report_.ranks.end(), rank);
     });
     if (!group.empty()) report_.groups.push_back(std::move(group));
   }
+  return Status::Ok();
 }
 
 Status RankCheck::CheckGroup(const GroupStep& at) {
@@ -151,6 +160,11 @@ void RankCheck::Conclude() {
     report_.message.clear();
   } else if (report_.compared.records > 0) {
     report_.verdict = RanksVerdict::kConsistent;
+  } else if (has_parts_ && !steps_.empty() && report_.message.empty()) {
+    report_.verdict = RanksVerdict::kConsistent;
+    report_.message =
+        "no two ranks hold the same part of a weight, gradient or state, so that there are no replicas to "
+        "compare; nothing else stands out";
   } else {
     report_.verdict = RanksVerdict::kIncomparable;
     if (report_.message.empty()) report_.message = WhyIncomparable();

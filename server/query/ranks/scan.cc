@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "common/mix_bits.h"
@@ -50,6 +51,26 @@ TensorCell CellOf(const Observation& o, const StepOrder& order) {
   return cell;
 }
 
+// Ranks of a tensor-parallel group have the same data; the pieces of their activations and the boxes of their inputs
+// say so.
+std::optional<std::uint64_t> DataPartOf(const std::vector<Observation>& observations) {
+  std::optional<std::uint64_t> part;
+  std::uint32_t pieces = 1, piece = 0;
+  for (const Observation& o : observations) {
+    if (!o.layout->placement || o.def->key.mode == Mode::kEval) continue;
+    const Placement& place = *o.layout->placement;
+    if (o.def->key.kind == Kind::kBatch) {
+      for (const std::int64_t number : place.boxes)
+        part = MixBits(part.value_or(0) ^ static_cast<std::uint64_t>(number));
+    } else if (o.def->key.kind == Kind::kOutput) {
+      part = part.value_or(0);
+      if (place.pieces > pieces) std::tie(pieces, piece) = std::tie(place.pieces, place.piece);
+    }
+  }
+  if (part && pieces > 1) part = MixBits(*part ^ (std::uint64_t{piece} << 32 | pieces));
+  return part;
+}
+
 }  // namespace
 
 Status RankStepReader::Run(const std::function<Status(RankStep&)>& take, const std::stop_token& stop) {
@@ -94,6 +115,7 @@ void RankStepReader::Read(RankStep& to, const std::stop_token& stop) const {
   if (!data.ok()) return;
   to.data = *std::move(data);
   to.cells.reserve(to.data.observations.size());
+  to.data_part = DataPartOf(to.data.observations);
   const StepOrder order(to.data.observations);
   for (const Observation& o : to.data.observations) to.cells.push_back(CellOf(o, order));
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <stop_token>
 #include <vector>
 
@@ -34,6 +35,8 @@ struct RankStep {
   std::uint32_t rank = 0;
   StepData data;
   std::vector<TensorCell> cells;  // of its observations, one for one
+  // Which part of the batch the rank works on, if placements say so: equal on ranks with the same part.
+  std::optional<std::uint64_t> data_part;
   Status status;
 };
 
