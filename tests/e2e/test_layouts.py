@@ -162,4 +162,6 @@ def test_ranks_of_a_clean_run_agree(recorded: Collector, run: str) -> None:
 def test_ranks_names_replicas_that_part_in_a_run_that_is_cut(recorded: Collector) -> None:
     report = recorded.json("ranks", "megatron2_sp-norm_gradient", codes=(1,))
     first = report["findings"][0]
-    assert (first["reason"], first["ranks"], first["step"]) == ("gradients_differ", [0, 1], 0) and "ln" in first["activation"], first
+    assert (first["reason"], first["ranks"], first["step"]) == ("gradients_differ", [0, 1], 0) and "ln" in first["activation"], (
+        first
+    )
