@@ -7,6 +7,7 @@
 #define STATCOLLECT_SERVER_STORE_STORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -147,6 +148,7 @@ struct StoreUsage {
   std::uint64_t disk_free_bytes = 0;      // of its file system
   std::uint64_t disk_capacity_bytes = 0;  // of its file system
   std::uint64_t unflushed_bytes = 0;      // in memory and in the log, not yet written to tables
+  std::uint64_t retired_attempts = 0;     // whose data is still to be deleted
 };
 
 // Summary of a stored attempt, for retention and status.
@@ -202,9 +204,20 @@ class Store : public RunReader {
   // --- catalogue
   // Durable when it returns. Assigns id and number.
   virtual Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) = 0;
-  // Durably removes the attempts' data and catalogue entries; unknown ids are ignored. Running scans keep
-  // their snapshot.
-  virtual Status DropAttempts(std::span<const AttemptId> ids) = 0;
+  // Removes the attempts, durable when it returns: no list or census has them, the names of their runs are
+  // free, and what belongs to a run (kept, documents) is gone with its last attempt. Unknown ids are ignored.
+  // Their data stays until PurgeRetired. A small write, whatever their size; on failure nothing has changed.
+  virtual Status RetireAttempts(std::span<const AttemptId> ids) = 0;
+  // Deletes the data of all retired attempts, also of those that an earlier process retired. Blocks that other
+  // attempts share with them stay right throughout. Running scans keep their snapshot. May take minutes, and
+  // makes no other call wait, except another one of itself. `stopped` is called again and again without locks
+  // that other calls need; true ends it with kCancelled. After a failure the next call continues.
+  virtual Status PurgeRetired(const std::function<bool()>& stopped) = 0;
+  // Both, for callers that can wait.
+  Status DropAttempts(std::span<const AttemptId> ids) {
+    STATCOLLECT_RETURN_IF_ERROR(RetireAttempts(ids));
+    return PurgeRetired([] { return false; });
+  }
   // Durable when it returns.
   virtual Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) = 0;
   // Every attempt, by run and number. Reads only the catalogue's small values.

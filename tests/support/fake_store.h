@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,6 +16,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -43,6 +46,24 @@ class FakeStore final : public Store {
   void AwaitBlockedAppend() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return inside_ > 0; });
+  }
+  // Until released, PurgeRetired waits inside, as one of a large run does, or until it is stopped.
+  void BlockPurges() {
+    Set([&] { purge_blocked_ = true; });
+  }
+  void ReleasePurges() {
+    Set([&] { purge_blocked_ = false; });
+  }
+  void FailPurges(const Status& status) {
+    Set([&] { purge_failure_ = status; });
+  }
+  // Waits until PurgeRetired has been called so often.
+  void AwaitPurge(int calls = 1) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return purges_ >= calls; });
+  }
+  std::size_t retired() const {
+    return Get([&] { return retired_.size(); });
   }
   // Items of each Append, in order.
   std::vector<std::size_t> appends() const {
@@ -110,19 +131,38 @@ class FakeStore final : public Store {
     attempts_[made.id] = made;
     return made;
   }
-  Status DropAttempts(std::span<const AttemptId> ids) override {
+  Status RetireAttempts(std::span<const AttemptId> ids) override {
     std::lock_guard lock(mutex_);
     for (const AttemptId id : ids) {
       if (const auto it = attempts_.find(id); it != attempts_.end()) {
-        usage_.disk_bytes -= std::min(usage_.disk_bytes, frees_ * sizes_[id] / 100);
+        retired_.push_back(id);
         const std::string run = it->second.run;
         attempts_.erase(it);
         const auto same = [&](const auto& entry) { return entry.second.run == run; };
         if (std::none_of(attempts_.begin(), attempts_.end(), same)) kept_.erase(run);
       }
+    }
+    usage_.retired_attempts = retired_.size();
+    return Status::Ok();
+  }
+  Status PurgeRetired(const std::function<bool()>& stopped) override {
+    std::unique_lock lock(mutex_);
+    ++purges_;
+    changed_.notify_all();
+    while (purge_blocked_) {
+      lock.unlock();
+      if (stopped()) return {Code::kCancelled, "stopped"};
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      lock.lock();
+    }
+    if (!purge_failure_.ok()) return purge_failure_;
+    for (const AttemptId id : retired_) {
+      usage_.disk_bytes -= std::min(usage_.disk_bytes, frees_ * sizes_[id] / 100);
       data_.erase(data_.lower_bound({id, 0}), data_.lower_bound({id + 1, 0}));
       own_events_.erase(own_events_.lower_bound({id, 0}), own_events_.lower_bound({id + 1, 0}));
     }
+    retired_.clear();
+    usage_.retired_attempts = 0;
     return Status::Ok();
   }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
@@ -517,8 +557,10 @@ class FakeStore final : public Store {
   std::set<std::string> kept_;
   std::map<std::pair<std::string, std::string>, std::string> documents_;  // by run and name
   Status append_failure_, failed_;
-  bool blocked_ = false;
-  int inside_ = 0;
+  bool blocked_ = false, purge_blocked_ = false;
+  int inside_ = 0, purges_ = 0;
+  Status purge_failure_;
+  std::vector<AttemptId> retired_;
   mutable int usage_calls_ = 0;
   mutable std::map<AttemptId, int> ranks_calls_;
   std::vector<std::size_t> appends_;

@@ -17,11 +17,11 @@
 #include "server/store/rocksdb/catalogue.h"
 #include "server/store/rocksdb/catalogue_keys.h"
 #include "server/store/rocksdb/checkpoint.h"
-#include "server/store/rocksdb/drop_attempts.h"
 #include "server/store/rocksdb/families.h"
 #include "server/store/rocksdb/reclaim.h"
 #include "server/store/rocksdb/records.h"
 #include "server/store/rocksdb/recovery.h"
+#include "server/store/rocksdb/remove_attempts.h"
 #include "server/store/rocksdb/stat_scan.h"
 #include "server/store/rocksdb/values.h"
 
@@ -34,7 +34,8 @@ namespace fs = std::filesystem;
 
 // Puts the parts together. Each part's header says who may call it and which locks it takes.
 //
-// Threads: any. Locks, in the order in which they are taken: catalogue_mutex_ or checkpoint_mutex_; that of
+// Threads: any. Locks, in the order in which they are taken: catalogue_mutex_, purge_mutex_ or
+// checkpoint_mutex_, of which none is taken under another; that of
 // Aliases::HoldTargets; that of RecoverableDatabase; those of what has been noted (Aliases, Appender) and of
 // LiveAttempts, under which nothing else is taken.
 class RocksDbStore final : public Store {
@@ -61,10 +62,15 @@ class RocksDbStore final : public Store {
     MutexLock lock(catalogue_mutex_);
     return catalogue_.CreateAttempt(wanted);
   }
-  Status DropAttempts(std::span<const AttemptId> ids) override {
+  Status RetireAttempts(std::span<const AttemptId> ids) override {
     MutexLock lock(catalogue_mutex_);
-    STATCOLLECT_RETURN_IF_ERROR(RemoveAttempts(database_, aliases_, *live_, ids));
-    reclaimer_.StartAfter(ids);
+    return HideAttempts(database_, aliases_, *live_, ids);
+  }
+  Status PurgeRetired(const std::function<bool()>& stopped) override {
+    MutexLock lock(purge_mutex_);
+    const auto deleted = DeleteHidden(database_, aliases_, stopped);
+    if (!deleted.ok()) return deleted.status();
+    if (!deleted->empty()) reclaimer_.StartAfter(*deleted);
     return Status::Ok();
   }
   Result<std::vector<AttemptTally>> Census() override { return catalogue_.Census(); }
@@ -104,12 +110,12 @@ class RocksDbStore final : public Store {
   Status Recover() override {
     const Status failure = database_.health();
     if (failure.code() != Code::kResourceExhausted) return failure;
-    // Who creates or drops attempts uses RocksDB as a scan does, and starts the merges.
-    if (!catalogue_mutex_.try_lock()) return database_.Recover(failure);
+    // Who deletes data uses RocksDB as a scan does, and starts the merges.
+    if (!purge_mutex_.try_lock()) return database_.Recover(failure);
     reclaimer_.Pause();
     const Status recovered = database_.Recover(failure);
     if (recovered.ok()) reclaimer_.Resume();
-    catalogue_mutex_.unlock();
+    purge_mutex_.unlock();
     return recovered;
   }
 
@@ -202,7 +208,8 @@ class RocksDbStore final : public Store {
   Catalogue catalogue_;
   Aliases aliases_;
   Appender appender_;
-  Mutex catalogue_mutex_;  // one attempt is created or dropped at a time
+  Mutex catalogue_mutex_;  // one attempt is created or hidden at a time
+  Mutex purge_mutex_;      // held while data is deleted, which may take long
   Mutex checkpoint_mutex_;
   Reclaimer reclaimer_;  // its thread ends first
 };

@@ -53,7 +53,8 @@ class GatedStore final : public Store {
   Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
     return store_.CreateAttempt(wanted);
   }
-  Status DropAttempts(std::span<const AttemptId> ids) override { return store_.DropAttempts(ids); }
+  Status RetireAttempts(std::span<const AttemptId> ids) override { return store_.RetireAttempts(ids); }
+  Status PurgeRetired(const std::function<bool()>& stopped) override { return store_.PurgeRetired(stopped); }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return store_.Ranks(attempt);
   }

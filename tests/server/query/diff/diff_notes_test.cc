@@ -331,7 +331,8 @@ class GrowingStore final : public Store {
   Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
     return inner_.CreateAttempt(wanted);
   }
-  Status DropAttempts(std::span<const AttemptId> ids) override { return inner_.DropAttempts(ids); }
+  Status RetireAttempts(std::span<const AttemptId> ids) override { return inner_.RetireAttempts(ids); }
+  Status PurgeRetired(const std::function<bool()>& stopped) override { return inner_.PurgeRetired(stopped); }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return inner_.Ranks(attempt);
   }
