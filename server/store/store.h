@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/records.h"
@@ -199,6 +200,20 @@ class RunReader {
                                                    StepBounds steps) = 0;  // by step
 };
 
+// Receives what a read finds, in its order, so that a read needs no copy of all. A status that is not OK ends
+// the read, which returns it. Called from the reading thread.
+template <typename T>
+struct Visitor {
+  // A value of so many stored bytes was read; some lead to no record. Empty: of no interest.
+  std::function<Status(std::size_t bytes)> read;
+  std::function<Status(T record)> take;
+
+  Status Read(std::size_t bytes) const { return read ? read(bytes) : Status::Ok(); }
+};
+
+// The most that a read returns as a list: stored bytes of records, bytes in memory of points and steps.
+inline constexpr std::uint64_t kListBytesMax = std::uint64_t{1} << 30;
+
 class Store : public RunReader {
  public:
   // --- catalogue
@@ -249,17 +264,61 @@ class Store : public RunReader {
   // are permanent.
   virtual Status Recover() = 0;
 
-  virtual Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank,
-                                                   StepBounds steps) = 0;  // by step
-  virtual Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
-                                                       StepBounds steps) = 0;  // by step
+  // Records of a rank by step, those with an activation by step and activation. Captures come without values.
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<ScalarRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<EventRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<StepRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<MemoryRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<DensityRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<ExponentRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<StoredCapture>& visitor) = 0;
+  // See ActivationSeries and StatSteps.
+  virtual Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
+                             StepBounds steps, const Visitor<StatPoint>& visitor) = 0;
+  virtual Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                                const Visitor<std::uint64_t>& visitor) = 0;
 
-  // By step and activation.
-  virtual Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,
-                                                        StepBounds steps) = 0;
-  // By step and activation. Reads no values.
-  virtual Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
-                                                      StepBounds steps) = 0;
+  // The same as lists. kResourceExhausted: more than kListBytesMax.
+  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank, StepBounds steps) final {
+    return ListOf<ScalarRecord>("scalars", attempt, rank, steps);
+  }
+  Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) final {
+    return ListOf<EventRecord>("events", attempt, rank, {});
+  }
+  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) final {
+    return ListOf<StepRecord>("step ends", attempt, rank, steps);
+  }
+  Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+    return ListOf<MemoryRecord>("memory", attempt, rank, steps);
+  }
+  Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+    return ListOf<DensityRecord>("densities", attempt, rank, steps);
+  }
+  Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+    return ListOf<ExponentRecord>("exponents", attempt, rank, steps);
+  }
+  Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+    return ListOf<StoredCapture>("captures", attempt, rank, steps);
+  }
+  Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
+                                                  std::uint32_t activation, StepBounds steps) final {
+    return Collect<StatPoint>("points of a series", rank, [&](const Visitor<StatPoint>& visitor) {
+      return VisitSeries(attempt, rank, activation, steps, visitor);
+    });
+  }
+  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
+                                               StepBounds steps) final {
+    return Collect<std::uint64_t>("steps", rank, [&](const Visitor<std::uint64_t>& visitor) {
+      return VisitStatSteps(attempt, rank, steps, visitor);
+    });
+  }
   // The chunk of a capture's values that begins at this byte. kNotFound: there is none.
   virtual Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                              std::uint32_t activation, std::uint32_t offset) = 0;
@@ -272,6 +331,39 @@ class Store : public RunReader {
   virtual Result<CheckpointReport> Checkpoint(const std::string& directory) = 0;
   virtual Result<StoreUsage> Usage() = 0;
   virtual bool fsync() const = 0;  // whether Append syncs
+
+ private:
+  template <typename T>
+  Result<std::vector<T>> ListOf(const char* what, AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+    return Collect<T>(what, rank, [&](const Visitor<T>& list) {
+      std::uint64_t bytes = 0;
+      Visitor<T> counted;
+      counted.read = [&](std::size_t more) {
+        bytes += more;
+        return bytes <= kListBytesMax ? Status::Ok() : ListTooLong(what, rank);
+      };
+      counted.take = list.take;
+      return Visit(attempt, rank, steps, counted);
+    });
+  }
+  template <typename T, typename Read>
+  Result<std::vector<T>> Collect(const char* what, std::uint32_t rank, const Read& read) {
+    std::vector<T> list;
+    Visitor<T> visitor;
+    visitor.take = [&](T record) {
+      if (list.size() >= kListBytesMax / sizeof(T)) return ListTooLong(what, rank);
+      list.push_back(std::move(record));
+      return Status::Ok();
+    };
+    STATCOLLECT_RETURN_IF_ERROR(read(visitor));
+    return list;
+  }
+  static Status ListTooLong(const std::string& what, std::uint32_t rank) {
+    return {Code::kResourceExhausted,
+            "list " + what + " of rank " + std::to_string(rank) + ": found more than " +
+                std::to_string(kListBytesMax >> 20) +
+                " MiB of them; expected no more at once; narrow the question with --steps"};
+  }
 };
 
 }  // namespace statcollect

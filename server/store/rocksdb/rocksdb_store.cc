@@ -125,49 +125,53 @@ class RocksDbStore final : public Store {
     auto scan = ScanBlocks(*database->db, StatFamiliesOf(*database), attempt, rank, steps);
     return std::make_unique<PinnedScan>(std::move(database), std::move(scan));
   }
-  Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
-                                                  std::uint32_t activation, StepBounds steps) override {
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                     const Visitor<StatPoint>& visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadSeries(*database->db, StatFamiliesOf(*database), attempt, rank, activation, steps);
+    return statcollect::VisitSeries(*database->db, StatFamiliesOf(*database), attempt, rank, activation,
+                                    steps, visitor);
   }
-  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
-                                               StepBounds steps) override {
+  Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                        const Visitor<std::uint64_t>& visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadStatSteps(*database, attempt, rank, steps);
+    return statcollect::VisitStatSteps(*database, attempt, rank, steps, visitor);
   }
-  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
-                                            StepBounds steps) override {
-    return OfSteps<ScalarRecord>("scalars", kScalars, attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ScalarRecord>& visitor) override {
+    return VisitOfSteps("scalars", kScalars, attempt, rank, steps, visitor);
   }
-  Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<EventRecord>& visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadEvents(*database, attempt, rank);
+    return VisitEvents(*database, attempt, rank, steps, visitor);
   }
-  Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return OfSteps<MemoryRecord>("memory", kMemory, attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StepRecord>& visitor) override {
+    return VisitOfSteps("step ends", kSteps, attempt, rank, steps, visitor);
   }
-  Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
-                                               StepBounds steps) override {
-    return OfSteps<DensityRecord>("densities", kDensities, attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<MemoryRecord>& visitor) override {
+    return VisitOfSteps("memory", kMemory, attempt, rank, steps, visitor);
   }
-  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return OfSteps<StepRecord>("step ends", kSteps, attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<DensityRecord>& visitor) override {
+    return VisitOfSteps("densities", kDensities, attempt, rank, steps, visitor);
   }
-  Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,
-                                                StepBounds steps) override {
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ExponentRecord>& visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadValues<ExponentRecord>(*database, "exponents" + OfRank(attempt, rank), kCaptures,
-                                      CaptureRange(attempt, rank, 'e', steps));
+    return VisitValues(*database, "exponents" + OfRank(attempt, rank), kCaptures,
+                       CaptureRange(attempt, rank, 'e', steps), visitor);
   }
-  Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
-                                              StepBounds steps) override {
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StoredCapture>& visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadCaptures(*database, attempt, rank, steps);
+    return VisitCaptures(*database, attempt, rank, steps, visitor);
   }
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override {
@@ -193,11 +197,12 @@ class RocksDbStore final : public Store {
 
   // Values of a rank by step, in a family of their own.
   template <typename T>
-  Result<std::vector<T>> OfSteps(const char* what, Family family, AttemptId attempt, std::uint32_t rank,
-                                 StepBounds steps) {
+  Status VisitOfSteps(const char* what, Family family, AttemptId attempt, std::uint32_t rank,
+                      StepBounds steps, const Visitor<T>& visitor) {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadValues<T>(*database, what + OfRank(attempt, rank), family, RankRange(attempt, rank, steps));
+    return VisitValues(*database, what + OfRank(attempt, rank), family, RankRange(attempt, rank, steps),
+                       visitor);
   }
 
   const std::string directory_;
