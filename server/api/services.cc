@@ -44,8 +44,8 @@ class QueryService final : public v1::Query::CallbackService {
 
   ServerUnaryReactor* ListRuns(CallbackServerContext*, const v1::ListRunsRequest*,
                                v1::ListRunsResponse* response) override {
-    return UnaryCall::Start(quick_, [this, response](const std::stop_token&) {
-      auto runs = engine_.ListRuns();
+    return UnaryCall::Start(quick_, [this, response](const std::stop_token& stop) {
+      auto runs = engine_.ListRuns(stop);
       if (runs.ok()) ToWire(*runs, *response);
       return runs.status();
     });
@@ -53,10 +53,10 @@ class QueryService final : public v1::Query::CallbackService {
 
   ServerUnaryReactor* GetRun(CallbackServerContext*, const v1::GetRunRequest* request,
                              v1::GetRunResponse* response) override {
-    return UnaryCall::Start(quick_, [this, request, response](const std::stop_token&) {
+    return UnaryCall::Start(quick_, [this, request, response](const std::stop_token& stop) {
       const auto run = FromWire(*request);
       if (!run.ok()) return run.status();
-      auto detail = engine_.GetRun(*run);
+      auto detail = engine_.GetRun(*run, stop);
       if (detail.ok()) ToWire(*detail, *response);
       return detail.status();
     });

@@ -28,6 +28,7 @@ start; the message says why.)";
 // Text as the flags give it, before it is checked.
 struct RawFlags {
   std::string listen, http, durability = "fsync", retention = "off", max_disk = "off";
+  std::string query_scan_max = "64GiB";
   std::string alarms = "on";
   std::uint64_t alarm_memory_mib = 64;
 };
@@ -128,9 +129,13 @@ void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       1, 65536);
 }
 
-void AddServiceOptions(CLI::App& app, DaemonConfig& config) {
+void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   app.add_option("--query-threads", config.query_threads, "Threads that answer queries")
       ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option(
+         "--query-scan-max", raw.query_scan_max,
+         "Refuse to read more than this for one query, such as 64GiB; off: no limit. Exports have none")
       ->capture_default_str();
   app.add_option("--log-level", config.log_level,
                  "debug, info, warn or error; the log goes to standard error")
@@ -157,6 +162,9 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
   auto max_disk = ParseDiskLimit("--max-disk", raw.max_disk);
   if (!max_disk.ok()) return max_disk.status();
   config.max_disk = *max_disk;
+  const auto scan_max = ParseSize("--query-scan-max", raw.query_scan_max, ~std::uint64_t{0});
+  if (!scan_max.ok()) return scan_max.status();
+  config.query_scan_bytes_max = *scan_max;
   STATCOLLECT_RETURN_IF_ERROR(CheckAlarms(raw, config));
   if (config.insecure) return Status::Ok();
   for (const auto& [flag, endpoint] :
@@ -189,7 +197,7 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std:
   AddPlaceOptions(app, raw, config);
   AddStoreOptions(app, raw, config);
   AddAlarmOptions(app, raw, config);
-  AddServiceOptions(app, config);
+  AddServiceOptions(app, raw, config);
 
   const auto stop = [&](int code, std::string text) {
     parsed.exit_code = code;

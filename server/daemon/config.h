@@ -22,6 +22,7 @@ struct DaemonConfig {
   bool insecure = false;                 // allow addresses that other machines can reach
   std::uint64_t disk_free_min_mib = 64;  // ingest is refused below it
   unsigned query_threads = 2;
+  std::uint64_t query_scan_bytes_max = std::uint64_t{64} << 30;  // of one query
   std::string log_level = "info";
   std::chrono::seconds retention{0};  // age of a run's last write; 0: off
   DiskLimit max_disk;                 // of the store

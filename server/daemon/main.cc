@@ -305,7 +305,8 @@ int Run(const DaemonConfig& config) {
   const AlarmedIngest::Scope forget(alarmed);
   query::QueryEngine engine(
       **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); },
-      [&](AttemptId attempt, std::uint32_t rank) { return collector.MayComeBack(attempt, rank); });
+      [&](AttemptId attempt, std::uint32_t rank) { return collector.MayComeBack(attempt, rank); },
+      config.query_scan_bytes_max);
   const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed);
   const auto admin_service = MakeAdminService(collector, engine);
 

@@ -50,6 +50,13 @@ Result<std::chrono::seconds> ParseDuration(const std::string& flag, const std::s
   return std::chrono::seconds(*seconds);
 }
 
+Result<std::uint64_t> ParseSize(const std::string& flag, const std::string& text, std::uint64_t when_off) {
+  if (text == "off") return when_off;
+  const auto bytes = ParseByteSize(text);
+  if (!bytes) return Wrong(flag, text, "a number of MiB, GiB or TiB such as 64GiB, or off");
+  return *bytes;
+}
+
 Result<DiskLimit> ParseDiskLimit(const std::string& flag, const std::string& text) {
   if (text == "off") return DiskLimit{};
   if (const auto split = Split(text); split && split->second == "%" && split->first <= 100)

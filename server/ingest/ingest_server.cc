@@ -23,7 +23,8 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
       committer_(
           store, clock,
           {.queue_bytes_max = options.queue_bytes_max, .disk_free_bytes_min = options.disk_free_bytes_min}),
-      registry_(store, clock, committer_),
+      purger_(store, options.log),
+      registry_(store, clock, committer_, [this] { purger_.Wake(); }),
       service_(
           MakeIngestService({.store = store,
                              .clock = clock,
@@ -46,11 +47,13 @@ IngestServer::~IngestServer() { Drain(); }
 
 void IngestServer::Drain() {
   draining_ = true;
+  purger_.RequestStop();
   if (retention_worker_) retention_worker_->Stop();
   service_->BeginDrain();
   worker_.Stop();
   committer_.Drain();
   service_->AwaitStreams(options_.drain_timeout);
+  purger_.Stop();
 }
 
 CollectorStatus IngestServer::GetStatus() {

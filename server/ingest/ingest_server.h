@@ -24,6 +24,7 @@
 #include "server/ingest/committer.h"
 #include "server/ingest/counters.h"
 #include "server/ingest/grpc_service.h"
+#include "server/ingest/purger.h"
 #include "server/ingest/registry.h"
 #include "server/ingest/retention.h"
 #include "server/store/store.h"
@@ -88,6 +89,7 @@ class IngestServer final : public CollectorControl {
   IngestCounters counters_;
   std::atomic<bool> draining_{false};
   Committer committer_;
+  Purger purger_;
   SessionRegistry registry_;
   std::unique_ptr<IngestService> service_;
   Retention retention_;

@@ -532,13 +532,15 @@ Status SessionRegistry::DropLocked(const std::vector<AttemptMeta>& attempts, con
     }
   }
   STATCOLLECT_FAILPOINT("drop.before");
-  STATCOLLECT_RETURN_IF_ERROR(store_.DropAttempts(ids));
+  STATCOLLECT_RETURN_IF_ERROR(store_.RetireAttempts(ids));
   STATCOLLECT_FAILPOINT("drop.after");
   for (const AttemptId id : ids) {
     writers_.erase(writers_.lower_bound({id, 0}), writers_.lower_bound({id + 1, 0}));
     steps_.erase(id);
+    full_.erase(id);
     older_sessions_.erase(id);
   }
+  retired_();
   return Status::Ok();
 }
 

@@ -2,12 +2,14 @@
 // The rules are the table in docs/protocol.md.
 //
 // Threads: any. One mutex is held over a decision and its catalogue writes, so two hellos never decide on the
-// same state. Streams are ended after it is released.
+// same state. Streams are ended after it is released. Removing attempts only hides them under it; their data,
+// which may take minutes, is deleted elsewhere (Purger).
 #ifndef STATCOLLECT_SERVER_INGEST_REGISTRY_H_
 #define STATCOLLECT_SERVER_INGEST_REGISTRY_H_
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -64,8 +66,14 @@ class SessionRegistry {
  public:
   using LateFrom = std::optional<std::uint64_t>;
 
-  SessionRegistry(Store& store, const Clock& clock, Committer& committer)
-      : store_(store), clock_(clock), committer_(committer), start_(clock.Now()) {}
+  // `retired` is called, with the mutex held, when attempts have been retired; it must not wait.
+  SessionRegistry(
+      Store& store, const Clock& clock, Committer& committer, std::function<void()> retired = [] {})
+      : store_(store),
+        clock_(clock),
+        committer_(committer),
+        retired_(std::move(retired)),
+        start_(clock.Now()) {}
 
   // Admits a session. On success the rank is in the catalogue and `stream` is its open stream; an older
   // stream is fenced and will not write anything more. kAlreadyExists: the name is taken, and the policy is
@@ -97,6 +105,7 @@ class SessionRegistry {
   bool MayComeBack(AttemptId attempt, std::uint32_t rank);
   std::uint32_t OpenStreams();
   bool HasOpenStream(const std::string& run);
+  // When it returns, no query finds the run, and its name is free.
   // With `last_write_unix_nanos`, as retention calls it: kFailedPrecondition if something was written after it,
   // or the run is kept.
   Result<DeletedRun> DeleteRun(const std::string& run, bool force,
@@ -167,6 +176,7 @@ class SessionRegistry {
   Store& store_;
   const Clock& clock_;
   Committer& committer_;
+  const std::function<void()> retired_;
   const std::chrono::steady_clock::time_point start_;
   Mutex mutex_;
   std::map<AttemptRank, Writer> writers_ STATCOLLECT_GUARDED_BY(mutex_);

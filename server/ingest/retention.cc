@@ -123,6 +123,8 @@ void Retention::RemoveForSpace(Runs* runs, const StoreUsage& usage) {
   while (live() > limit && possible) {
     possible = RemoveOldest(runs, "runs hold " + Mebibytes(live()) + ", limit " + Mebibytes(limit));
   }
+  // The space of what was removed comes back only after its data has been deleted.
+  if (usage.retired_attempts > 0) last_space_removal_ = now_;
   // Space that does not belong to runs, most likely not freed by RocksDB yet. Removes one run at a time.
   const std::uint64_t overhead = std::min(kOverheadBytesMax, limit);
   if (possible && !last_space_removal_ && usage.disk_bytes > limit + overhead) {

@@ -20,6 +20,7 @@ namespace statcollect::query {
 namespace {
 
 constexpr std::size_t kEventsShown = 100;
+constexpr std::size_t kNamesMax = 100'000;  // kept to suggest one
 
 std::string StateOf(bool open, bool finished) {
   return open ? "running" : finished ? "finished" : "interrupted";
@@ -110,13 +111,14 @@ Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* n
   const std::size_t newest = view.attempts().size() - 1;
   std::vector<std::pair<std::uint32_t, EventRecord>> alarms;
   for (const auto& [rank, meta] : view.ranks(newest)) {
-    auto events = store.Events(view.attempts()[newest].id, rank);
-    if (!events.ok()) return events.status();
-    for (EventRecord& event : *events) {
+    Visitor<EventRecord> visitor;
+    visitor.take = [&, of = rank](EventRecord event) {
       const auto severity = event.fields.find("severity");
       if (event.from_collector && severity != event.fields.end() && severity->second == "alarm")
-        alarms.emplace_back(rank, std::move(event));
-    }
+        alarms.emplace_back(of, std::move(event));
+      return Status::Ok();
+    };
+    STATCOLLECT_RETURN_IF_ERROR(store.Visit(view.attempts()[newest].id, rank, {}, visitor));
   }
   const auto place = [](const auto& alarm) { return std::pair(alarm.second.step, alarm.first); };
   std::stable_sort(alarms.begin(), alarms.end(),
@@ -192,12 +194,11 @@ Status NoActivation(RunView& view, const SeriesRequest& request) {
                                " there are: " + Suggest(request.activation, {names.begin(), names.end()})};
 }
 
-// Calls `take(rank, record)` for the wanted records that `read(attempt, rank, bounds)` gives: by rank and
-// step, of each step from the newest attempt that has it: that has tensors or scalars in it, or else records
-// of this kind. Request: has run, ranks, steps.
-template <typename Request, typename Read, typename Take>
-Status ForEachRecord(Store& store, const Request& request, const std::stop_token& stop, const Read& read,
-                     const Take& take) {
+// Calls `take(rank, record)` for the wanted records of this kind, each as it is read: of each step from the
+// newest attempt that has it: that has tensors or scalars in it, or else records of this kind. By rank; within a
+// rank by attempt, the newest first; then by step. Request: has run, ranks, steps.
+template <typename Record, typename Request, typename Take>
+Status ForEachRecord(Store& store, const Request& request, const Take& take) {
   auto view = RunView::Open(store, request.run);
   if (!view.ok()) return view.status();
   auto wanted = StepSet::Parse(request.steps);
@@ -208,31 +209,43 @@ Status ForEachRecord(Store& store, const Request& request, const std::stop_token
   const auto& attempts = view->attempts();
   for (const std::uint32_t rank : view->AllRanks()) {
     if (!IsWanted(request.ranks, rank)) continue;
-    using Records = std::decay_t<decltype(*read(0, rank, bounds))>;
-    std::map<std::uint64_t, std::pair<std::size_t, Records>> steps;  // with the attempt that they are of
-    for (std::size_t attempt = 0; attempt < attempts.size(); ++attempt) {
-      if (stop.stop_requested()) return Cancelled();
+    std::set<std::uint64_t> of_newer, own;  // steps
+    for (std::size_t attempt = attempts.size(); attempt-- > 0;) {
       if (!view->ranks(attempt).contains(rank)) continue;
-      auto records = read(attempts[attempt].id, rank, bounds);
-      if (!records.ok()) return records.status();
-      for (auto& record : *records) {
-        if (!wanted->Contains(record.step)) continue;
-        if (!owners->IsOf(attempt, record.step)) continue;
-        auto& [of, kept] = steps[record.step];
-        if (of != attempt) kept.clear();
-        of = attempt;
-        kept.push_back(std::move(record));
-      }
-    }
-    for (auto& [step, kept] : steps) {
-      for (auto& record : kept.second) STATCOLLECT_RETURN_IF_ERROR(take(rank, record));
+      Visitor<Record> visitor;
+      visitor.take = [&](Record record) {
+        if (!wanted->Contains(record.step) || !owners->IsOf(attempt, record.step)) return Status::Ok();
+        if (of_newer.contains(record.step)) return Status::Ok();
+        if (attempt > 0) own.insert(own.end(), record.step);
+        return take(rank, record);
+      };
+      STATCOLLECT_RETURN_IF_ERROR(store.Visit(attempts[attempt].id, rank, bounds, visitor));
+      of_newer.merge(own);
+      own.clear();
     }
   }
   return Status::Ok();
 }
 
-Result<std::vector<SeriesPoint>> SeriesOf(RunView& view, const SeriesRequest& request,
-                                          const std::stop_token& stop) {
+// Rows that came from several attempts.
+template <typename Row>
+void SortByStep(std::vector<Row>& rows) {
+  const auto key = [](const Row& row) { return std::pair(row.rank, row.record.step); };
+  const auto before = [&](const Row& x, const Row& y) { return key(x) < key(y); };
+  if (!std::is_sorted(rows.begin(), rows.end(), before)) std::stable_sort(rows.begin(), rows.end(), before);
+}
+
+// Absent: each rank's own is that of the whole model, or nothing better is known.
+Result<std::optional<std::vector<ScalarRow>>> GradNormOfWhole(Store& store, const ScalarsRequest& request,
+                                                              const std::stop_token& stop) {
+  auto view = RunView::Open(store, request.run);
+  if (!view.ok()) return view.status();
+  auto steps = StepSet::Parse(request.steps);
+  if (!steps.ok()) return steps.status();
+  return WholeGradNorm(store, *view, *steps, stop);
+}
+
+Result<std::vector<SeriesPoint>> SeriesOf(RunView& view, const SeriesRequest& request) {
   auto wanted = StepSet::Parse(request.steps);
   if (!wanted.ok()) return wanted.status();
   std::vector<RunView::Series> series;
@@ -245,16 +258,15 @@ Result<std::vector<SeriesPoint>> SeriesOf(RunView& view, const SeriesRequest& re
   std::vector<SeriesPoint> points;
   const auto owners = StepOwners::Of(view, *wanted);
   if (!owners.ok()) return owners.status();
-  STATCOLLECT_RETURN_IF_ERROR(
-      view.ReadSeries(series, {.first = wanted->first(), .last = wanted->last()}, stop));
-  if (stop.stop_requested()) return Cancelled();
+  STATCOLLECT_RETURN_IF_ERROR(view.ReadSeries(series, {.first = wanted->first(), .last = wanted->last()},
+                                              [&](std::size_t attempt, std::uint64_t step) {
+                                                return wanted->Contains(step) && owners->IsOf(attempt, step);
+                                              }));
   for (const RunView::Series& one : series) {
     auto catalogue = view.Catalogue(one.attempt, one.rank);
     if (!catalogue.ok()) return catalogue.status();
     const TensorKey& key = (*catalogue)->activations[one.activation].key;
     for (const StatPoint& point : one.points) {
-      if (!wanted->Contains(point.step) || !owners->IsOf(one.attempt, point.step)) continue;
-      if (points.size() >= kRowsMax) return TooManyRows("series");
       points.push_back(MakePoint(request.run, one.rank, key, point, (*catalogue)->layouts[point.layout]));
     }
   }
@@ -269,15 +281,20 @@ Result<std::vector<SeriesPoint>> SeriesOf(RunView& view, const SeriesRequest& re
 
 }  // namespace
 
-QueryEngine::QueryEngine(Store& store, IsStreamOpen is_stream_open, IsStreamOpen may_come_back)
-    : store_(store), is_stream_open_(std::move(is_stream_open)), may_come_back_(std::move(may_come_back)) {}
+QueryEngine::QueryEngine(Store& store, IsStreamOpen is_stream_open, IsStreamOpen may_come_back,
+                         std::uint64_t read_bytes_max)
+    : store_(store),
+      is_stream_open_(std::move(is_stream_open)),
+      may_come_back_(std::move(may_come_back)),
+      read_bytes_max_(read_bytes_max) {}
 
-Result<std::vector<RunSummary>> QueryEngine::ListRuns() const {
-  auto runs = store_.ListRuns();
+Result<std::vector<RunSummary>> QueryEngine::ListRuns(const std::stop_token& stop) const {
+  LimitedStore store = Limited(stop);
+  auto runs = store.ListRuns();
   if (!runs.ok()) return runs.status();
   std::vector<RunSummary> summaries;
   for (const std::string& run : *runs) {
-    auto view = RunView::Open(store_, run);
+    auto view = RunView::Open(store, run);
     if (!view.ok() && view.status().code() == Code::kNotFound) continue;  // removed meanwhile
     if (!view.ok()) return view.status();
     auto summary = Summarise(*view, is_stream_open_);
@@ -287,8 +304,9 @@ Result<std::vector<RunSummary>> QueryEngine::ListRuns() const {
   return summaries;
 }
 
-Result<RunDetail> QueryEngine::GetRun(const std::string& run) const {
-  auto view = RunView::Open(store_, run);
+Result<RunDetail> QueryEngine::GetRun(const std::string& run, const std::stop_token& stop) const {
+  LimitedStore store = Limited(stop);
+  auto view = RunView::Open(store, run);
   if (!view.ok()) return view.status();
   auto summary = Summarise(*view, is_stream_open_);
   if (!summary.ok()) return summary.status();
@@ -298,14 +316,20 @@ Result<RunDetail> QueryEngine::GetRun(const std::string& run) const {
     detail.attempts.push_back(Describe(view->attempts()[i], view->ranks(i), is_stream_open_));
   }
   for (const auto& [rank, meta] : view->ranks(newest)) {
-    auto events = store_.Events(view->attempts()[newest].id, rank);
-    if (!events.ok()) return events.status();
     // Events of the collector come first, so that frequent events of agents do not crowd them out.
-    std::stable_partition(events->begin(), events->end(),
-                          [](const auto& event) { return event.from_collector; });
-    for (EventRecord& event : *events) {
-      if (detail.events.size() < kEventsShown)
-        detail.events.push_back(MakeEvent(run, view->attempts()[newest], rank, std::move(event)));
+    std::vector<EventRow> own, agents;
+    Visitor<EventRecord> visitor;
+    visitor.take = [&, of = rank](EventRecord event) {
+      auto& shown = event.from_collector ? own : agents;
+      if (shown.size() < kEventsShown)
+        shown.push_back(MakeEvent(run, view->attempts()[newest], of, std::move(event)));
+      return Status::Ok();
+    };
+    STATCOLLECT_RETURN_IF_ERROR(store.Visit(view->attempts()[newest].id, rank, {}, visitor));
+    for (auto* shown : {&own, &agents}) {
+      for (EventRow& event : *shown) {
+        if (detail.events.size() < kEventsShown) detail.events.push_back(std::move(event));
+      }
     }
   }
   if (view->ranks(newest).empty()) return detail;
@@ -322,26 +346,27 @@ Result<RunDetail> QueryEngine::GetRun(const std::string& run) const {
 
 Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgress& progress,
                                      const std::stop_token& stop) const {
-  auto a = RunView::Open(store_, request.run_a);
+  LimitedStore store = Limited(stop);
+  auto a = RunView::Open(store, request.run_a);
   if (!a.ok()) return a.status();
-  auto b = RunView::Open(store_, request.run_b);
+  auto b = RunView::Open(store, request.run_b);
   if (!b.ok()) return b.status();
-  auto logical = ChooseLogical(store_, *a, *b, request);
+  auto logical = ChooseLogical(store, *a, *b, request);
   if (!logical.ok()) return logical.status();
-  if (*logical) return DiffLogical(**logical, *a, *b, request, progress, stop);
-  auto noise = OpenNoise(store_, *a, request);
+  if (*logical) return DiffLogical(store, **logical, *a, *b, request, progress, stop);
+  auto noise = OpenNoise(store, *a, request);
   if (!noise.ok()) return noise.status();
   auto report = DiffRuns(*a, *b, request, is_stream_open_, noise->floor.get(), progress, stop);
   if (!report.ok()) return report;
   report->noise = std::move(noise->source);
   for (const RunView* view : {&*a, &*b})
-    STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store_, *view, &report->notes));
+    STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
 }
 
-Result<DiffReport> QueryEngine::DiffLogical(const LogicalPair& pair, const RunView& a, const RunView& b,
-                                            const DiffRequest& request, const OnProgress& progress,
-                                            const std::stop_token& stop) const {
+Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pair, const RunView& a,
+                                            const RunView& b, const DiffRequest& request,
+                                            const OnProgress& progress, const std::stop_token& stop) const {
   auto view_a = RunView::Open(*pair.a, request.run_a);
   if (!view_a.ok()) return view_a.status();
   auto view_b = RunView::Open(*pair.b, request.run_b);
@@ -351,19 +376,21 @@ Result<DiffReport> QueryEngine::DiffLogical(const LogicalPair& pair, const RunVi
   auto report = DiffRuns(*view_a, *view_b, as_models, is_stream_open_, nullptr, progress, stop);
   if (!report.ok()) return report;
   DescribeRanks(pair, a, b, &*report);
-  for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store_, *view, &report->notes));
+  for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
 }
 
 Result<NoiseSummary> QueryEngine::SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
-  return SaveNoiseOf(store_, request, progress, stop);
+  LimitedStore store = Limited(stop);
+  return SaveNoiseOf(store, request, progress, stop);
 }
 
-Result<NoiseSummary> QueryEngine::GetNoise(const std::string& run, const std::stop_token&) const {
-  auto view = RunView::Open(store_, run);
+Result<NoiseSummary> QueryEngine::GetNoise(const std::string& run, const std::stop_token& stop) const {
+  LimitedStore store = Limited(stop);
+  auto view = RunView::Open(store, run);
   if (!view.ok()) return view.status();
-  return StoredNoise(store_, run);
+  return StoredNoise(store, run);
 }
 
 Status QueryEngine::DeleteNoise(const std::string& run) const {
@@ -374,38 +401,38 @@ Status QueryEngine::DeleteNoise(const std::string& run) const {
 
 Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& request,
                                                         const std::stop_token& stop) const {
-  auto view = RunView::Open(store_, request.run);
+  LimitedStore store = Limited(stop);
+  auto view = RunView::Open(store, request.run);
   if (!view.ok()) return view.status();
-  if (request.by_rank || !request.ranks.empty()) return SeriesOf(*view, request, stop);
-  auto whole = OpenIfCut(store_, *view);
+  if (request.by_rank || !request.ranks.empty()) return SeriesOf(*view, request);
+  auto whole = OpenIfCut(store, *view);
   if (!whole.ok()) return whole.status();
   const auto is_asked = [&](const TensorName& tensor) { return tensor.name == request.activation; };
   if (!*whole || std::any_of((*whole)->cut().unknown.begin(), (*whole)->cut().unknown.end(), is_asked))
-    return SeriesOf(*view, request, stop);
+    return SeriesOf(*view, request);
   auto of_whole = RunView::Open(**whole, request.run);
   if (!of_whole.ok()) return of_whole.status();
-  auto points = SeriesOf(*of_whole, request, stop);
+  auto points = SeriesOf(*of_whole, request);
   if (points.ok()) DescribeRanks(**whole, *points);
   return points;
 }
 
 Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& request,
                                                         const std::stop_token& stop) const {
+  LimitedStore store = Limited(stop);
   if (request.name == kGradNorm && !request.by_rank && request.ranks.empty()) {
-    auto whole = GradNormOfWhole(request, stop);
+    auto whole = GradNormOfWhole(store, request, stop);
     if (!whole.ok()) return whole.status();
     if (*whole) return **std::move(whole);
   }
   std::vector<ScalarRow> rows;
   std::set<std::string> names;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord(
-      store_, request, stop,
-      [&](AttemptId attempt, std::uint32_t rank, StepBounds steps) {
-        return store_.Scalars(attempt, rank, steps);
-      },
-      [&](std::uint32_t rank, ScalarRecord& scalar) {
-        names.insert(scalar.name);
-        if (!request.name.empty() && scalar.name != request.name) return Status::Ok();
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachRecord<ScalarRecord>(store, request, [&](std::uint32_t rank, ScalarRecord& scalar) {
+        if (!request.name.empty() && scalar.name != request.name) {
+          if (names.size() < kNamesMax) names.insert(std::move(scalar.name));
+          return Status::Ok();
+        }
         if (rows.size() >= kRowsMax) return TooManyRows("scalars");
         rows.push_back(
             {request.run, rank, scalar.step, scalar.micro_batch, std::move(scalar.name), scalar.value});
@@ -421,29 +448,18 @@ Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& re
   return rows;
 }
 
-Result<std::optional<std::vector<ScalarRow>>> QueryEngine::GradNormOfWhole(
-    const ScalarsRequest& request, const std::stop_token& stop) const {
-  auto view = RunView::Open(store_, request.run);
-  if (!view.ok()) return view.status();
-  auto steps = StepSet::Parse(request.steps);
-  if (!steps.ok()) return steps.status();
-  return WholeGradNorm(store_, *view, *steps, stop);
-}
-
 Result<std::vector<MemoryRow>> QueryEngine::ListMemory(const MemoryRequest& request,
                                                        const std::stop_token& stop) const {
   std::vector<MemoryRow> rows;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord(
-      store_, request, stop,
-      [&](AttemptId attempt, std::uint32_t rank, StepBounds steps) {
-        return store_.Memory(attempt, rank, steps);
-      },
-      [&](std::uint32_t rank, MemoryRecord& record) {
+  LimitedStore store = Limited(stop);
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachRecord<MemoryRecord>(store, request, [&](std::uint32_t rank, MemoryRecord& record) {
         if (record.module.empty() == request.modules) return Status::Ok();
         if (rows.size() >= kRowsMax) return TooManyRows("memory");
         rows.push_back({request.run, rank, std::move(record)});
         return Status::Ok();
       }));
+  SortByStep(rows);
   return rows;
 }
 
@@ -451,14 +467,13 @@ Result<std::vector<DensityRow>> QueryEngine::ListDensity(const DensityRequest& r
                                                          const std::stop_token& stop) const {
   std::vector<DensityRow> rows;
   std::set<std::string> inputs;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord(
-      store_, request, stop,
-      [&](AttemptId attempt, std::uint32_t rank, StepBounds steps) {
-        return store_.Densities(attempt, rank, steps);
-      },
-      [&](std::uint32_t rank, DensityRecord& record) {
-        inputs.insert(record.input);
-        if (!request.input.empty() && record.input != request.input) return Status::Ok();
+  LimitedStore store = Limited(stop);
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachRecord<DensityRecord>(store, request, [&](std::uint32_t rank, DensityRecord& record) {
+        if (!request.input.empty() && record.input != request.input) {
+          if (inputs.size() < kNamesMax) inputs.insert(std::move(record.input));
+          return Status::Ok();
+        }
         if (rows.size() >= kRowsMax) return TooManyRows("density");
         rows.push_back({request.run, rank, std::move(record)});
         return Status::Ok();
@@ -468,28 +483,30 @@ Result<std::vector<DensityRow>> QueryEngine::ListDensity(const DensityRequest& r
                   "density of run '" + request.run + "': no input '" + Printable(request.input) +
                       "' there; closest: " + Suggest(request.input, {inputs.begin(), inputs.end()}));
   }
+  SortByStep(rows);
   return rows;
 }
 
 Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& request,
                                                       const std::stop_token& stop) const {
-  auto view = RunView::Open(store_, request.run);
+  LimitedStore store = Limited(stop);
+  auto view = RunView::Open(store, request.run);
   if (!view.ok()) return view.status();
   std::vector<EventRow> rows;
   std::set<std::string> kinds;
   for (const std::uint32_t rank : view->AllRanks()) {
     if (!IsWanted(request.ranks, rank)) continue;
     for (std::size_t attempt = 0; attempt < view->attempts().size(); ++attempt) {
-      if (stop.stop_requested()) return Cancelled();
       if (!view->ranks(attempt).contains(rank)) continue;
-      auto events = store_.Events(view->attempts()[attempt].id, rank);
-      if (!events.ok()) return events.status();
-      for (EventRecord& event : *events) {
-        kinds.insert(event.kind);
-        if (!request.Wants(rank, event)) continue;
+      Visitor<EventRecord> visitor;
+      visitor.take = [&](EventRecord event) {
+        if (kinds.size() < kNamesMax) kinds.insert(event.kind);
+        if (!request.Wants(rank, event)) return Status::Ok();
         if (rows.size() >= kRowsMax) return TooManyRows("events");
         rows.push_back(MakeEvent(request.run, view->attempts()[attempt], rank, std::move(event)));
-      }
+        return Status::Ok();
+      };
+      STATCOLLECT_RETURN_IF_ERROR(store.Visit(view->attempts()[attempt].id, rank, {}, visitor));
     }
   }
   if (rows.empty()) STATCOLLECT_RETURN_IF_ERROR(CheckEventKinds(request.run, request.kinds, kinds));
@@ -498,14 +515,16 @@ Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& reque
 
 Result<CapturesReport> QueryEngine::ListCaptures(const CapturesRequest& request,
                                                  const std::stop_token& stop) const {
-  return query::ListCaptures(store_, request, {is_stream_open_, may_come_back_}, stop);
+  LimitedStore store = Limited(stop);
+  return query::ListCaptures(store, request, {is_stream_open_, may_come_back_}, stop);
 }
 
 Status QueryEngine::ReadCapture(const ReadCaptureRequest& request,
                                 const std::function<Status(const CaptureRow&)>& head,
                                 const std::function<Status(std::string)>& data,
                                 const std::stop_token& stop) const {
-  return query::ReadCapture(store_, request, head, data, stop);
+  LimitedStore store(store_, ReadBudget::kNoLimit, stop);
+  return query::ReadCapture(store, request, head, data, stop);
 }
 
 Status QueryEngine::CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec) const {
@@ -514,31 +533,35 @@ Status QueryEngine::CheckCanBeCaptured(const std::string& run, const CaptureSpec
 
 Result<std::vector<ExponentRow>> QueryEngine::ListExponents(const ExponentsRequest& request,
                                                             const std::stop_token& stop) const {
-  return query::ListExponents(store_, request, stop);
+  LimitedStore store = Limited(stop);
+  return query::ListExponents(store, request, stop);
 }
 
 Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& take,
                                 const std::stop_token& stop) const {
-  return query::ReadRecords(store_, request, take, stop);
+  LimitedStore store(store_, ReadBudget::kNoLimit, stop);
+  return query::ReadRecords(store, request, take, stop);
 }
 
 Result<TopReport> QueryEngine::GetTop(const TopRequest& request, const std::stop_token& stop) const {
-  auto view = RunView::Open(store_, request.run);
+  LimitedStore store = Limited(stop);
+  auto view = RunView::Open(store, request.run);
   if (!view.ok()) return view.status();
   if (request.by_rank || !request.ranks.empty()) return FindTop(*view, request, stop);
-  auto whole = OpenIfCut(store_, *view);
+  auto whole = OpenIfCut(store, *view);
   if (!whole.ok()) return whole.status();
   return *whole ? FindTopOfWhole(**whole, *view, request, stop) : FindTop(*view, request, stop);
 }
 
 Result<ProposeMapReport> QueryEngine::ProposeMap(const ProposeMapRequest& request,
                                                  const std::stop_token& stop) const {
-  auto a = RunView::Open(store_, request.run_a);
+  LimitedStore store = Limited(stop);
+  auto a = RunView::Open(store, request.run_a);
   if (!a.ok()) return a.status();
-  auto b = RunView::Open(store_, request.run_b);
+  auto b = RunView::Open(store, request.run_b);
   if (!b.ok()) return b.status();
   const DiffRequest as_diff{.run_a = request.run_a, .run_b = request.run_b};
-  auto logical = ChooseLogical(store_, *a, *b, as_diff);
+  auto logical = ChooseLogical(store, *a, *b, as_diff);
   if (!logical.ok()) return logical.status();
   if (!*logical) return ProposeNames(*a, *b, stop);
   auto view_a = RunView::Open(*(*logical)->a, request.run_a);
@@ -548,18 +571,21 @@ Result<ProposeMapReport> QueryEngine::ProposeMap(const ProposeMapRequest& reques
   return ProposeNames(*view_a, *view_b, stop);
 }
 
-Result<ConfigReport> QueryEngine::CompareConfig(const ConfigRequest& request, const std::stop_token&) const {
-  auto a = RunView::Open(store_, request.run_a);
+Result<ConfigReport> QueryEngine::CompareConfig(const ConfigRequest& request,
+                                                const std::stop_token& stop) const {
+  LimitedStore store = Limited(stop);
+  auto a = RunView::Open(store, request.run_a);
   if (!a.ok()) return a.status();
   if (request.run_b.empty()) return ReportConfig(*a, nullptr, request.all);
-  auto b = RunView::Open(store_, request.run_b);
+  auto b = RunView::Open(store, request.run_b);
   if (!b.ok()) return b.status();
   return ReportConfig(*a, &*b, request.all);
 }
 
 Result<RanksReport> QueryEngine::CheckRanks(const RanksRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
-  auto view = RunView::Open(store_, request.run);
+  LimitedStore store = Limited(stop);
+  auto view = RunView::Open(store, request.run);
   if (!view.ok()) return view.status();
   return query::CheckRanks(*view, request, is_stream_open_, progress, stop);
 }

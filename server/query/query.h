@@ -4,8 +4,10 @@
 // it.
 //
 // Errors common to all: kNotFound for an unknown run (lists the existing names, closest first),
-// kInvalidArgument for steps that do not parse, kCancelled after a stop request, and errors of the store
-// (kDataLoss names the block).
+// kInvalidArgument for steps that do not parse, kCancelled after a stop request, kResourceExhausted for more rows
+// or more read bytes than allowed, and errors of the store (kDataLoss names the block).
+//
+// Stop requests are checked at each value and block that is read.
 #ifndef STATCOLLECT_SERVER_QUERY_QUERY_H_
 #define STATCOLLECT_SERVER_QUERY_QUERY_H_
 
@@ -20,6 +22,7 @@
 #include "server/query/captures/captures.h"
 #include "server/query/captures/exponents.h"
 #include "server/query/compare/propose_map.h"
+#include "server/query/limited_store.h"
 #include "server/query/logical/choose.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/records_reader.h"
@@ -31,18 +34,23 @@
 
 namespace statcollect::query {
 
+// Of stored bytes, by default: about 1.6 billion records.
+inline constexpr std::uint64_t kReadBytesMax = std::uint64_t{64} << 30;
+
 // Thread-safe: has no state of its own. Calls block while they scan, so run them on a separate pool, never on
 // a stream's thread. A default-constructed stop_token never stops.
 class QueryEngine {
  public:
   // Borrows the store, which must outlive the engine. `may_come_back`: for a rank that is not connected and
-  // has not said goodbye.
-  explicit QueryEngine(Store& store, IsStreamOpen is_stream_open = {}, IsStreamOpen may_come_back = {});
+  // has not said goodbye. `read_bytes_max`: stored bytes that one query may read; ReadRecords and ReadCapture,
+  // which stream, have no such limit.
+  explicit QueryEngine(Store& store, IsStreamOpen is_stream_open = {}, IsStreamOpen may_come_back = {},
+                       std::uint64_t read_bytes_max = kReadBytesMax);
 
-  Result<std::vector<RunSummary>> ListRuns() const;
-  Result<RunDetail> GetRun(const std::string& run) const;
+  Result<std::vector<RunSummary>> ListRuns(const std::stop_token& stop = {}) const;
+  Result<RunDetail> GetRun(const std::string& run, const std::stop_token& stop = {}) const;
 
-  // Compares two runs; see docs/divergence.md. Stop requests are checked once per step and rank. Memory: one
+  // Compares two runs; see docs/divergence.md. Memory: one
   // step of one rank of both runs, the definitions, and the rows of the report.
   Result<DiffReport> Diff(const DiffRequest& request, const OnProgress& progress = {},
                           const std::stop_token& stop = {}) const;
@@ -97,16 +105,16 @@ class QueryEngine {
                                  const std::stop_token& stop = {}) const;
 
  private:
-  // `a`, `b`: the runs as they are.
-  // Absent: each rank's own is that of the whole model, or nothing better is known.
-  Result<std::optional<std::vector<ScalarRow>>> GradNormOfWhole(const ScalarsRequest& request,
-                                                                const std::stop_token& stop) const;
-  Result<DiffReport> DiffLogical(const LogicalPair& pair, const RunView& a, const RunView& b,
+  // `store`: as the query sees it. `a`, `b`: the runs as they are.
+  Result<DiffReport> DiffLogical(Store& store, const LogicalPair& pair, const RunView& a, const RunView& b,
                                  const DiffRequest& request, const OnProgress& progress,
                                  const std::stop_token& stop) const;
 
+  LimitedStore Limited(const std::stop_token& stop) const { return {store_, read_bytes_max_, stop}; }
+
   Store& store_;
   IsStreamOpen is_stream_open_, may_come_back_;
+  const std::uint64_t read_bytes_max_;
 };
 
 }  // namespace statcollect::query

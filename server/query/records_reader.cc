@@ -58,6 +58,17 @@ class Reader {
 
   Status CheckRanks() const;
   Result<std::map<std::uint64_t, std::size_t>> Steps();
+  // The steps of a rank's records of one kind.
+  template <typename Record>
+  Status AddSteps(std::size_t attempt, std::uint32_t rank, StepBounds bounds,
+                  std::map<std::uint64_t, std::size_t>* steps) {
+    Visitor<Record> visitor;
+    visitor.take = [&](const Record& record) {
+      (*steps)[record.step] = attempt;
+      return Status::Ok();
+    };
+    return store_.Visit(view_.attempts()[attempt].id, rank, bounds, visitor);
+  }
   Status ReadRankStep(std::uint64_t step, std::size_t attempt, std::uint32_t rank);
   std::vector<Entry> Wanted(const StepData& data, const RankCatalogue& catalogue) const;
   Status SendDefinitions(const RankCatalogue& catalogue, RankState& state);
@@ -100,17 +111,10 @@ Result<std::map<std::uint64_t, std::size_t>> Reader::Steps() {
   std::map<std::uint64_t, std::size_t> others;
   for (std::size_t attempt = 0; attempt < view_.attempts().size(); ++attempt) {
     for (const auto& [rank, meta] : view_.ranks(attempt)) {
-      const auto ends = store_.StepEnds(view_.attempts()[attempt].id, rank,
-                                        {.first = wanted->first(), .last = wanted->last()});
-      if (!ends.ok()) return ends.status();
-      for (const StepRecord& end : *ends) others[end.step] = attempt;
       const StepBounds bounds{.first = wanted->first(), .last = wanted->last()};
-      const auto memory = store_.Memory(view_.attempts()[attempt].id, rank, bounds);
-      if (!memory.ok()) return memory.status();
-      for (const MemoryRecord& record : *memory) others[record.step] = attempt;
-      const auto densities = store_.Densities(view_.attempts()[attempt].id, rank, bounds);
-      if (!densities.ok()) return densities.status();
-      for (const DensityRecord& record : *densities) others[record.step] = attempt;
+      STATCOLLECT_RETURN_IF_ERROR(AddSteps<StepRecord>(attempt, rank, bounds, &others));
+      STATCOLLECT_RETURN_IF_ERROR(AddSteps<MemoryRecord>(attempt, rank, bounds, &others));
+      STATCOLLECT_RETURN_IF_ERROR(AddSteps<DensityRecord>(attempt, rank, bounds, &others));
       const auto events = Events(attempt, rank);
       if (!events.ok()) return events.status();
       for (const EventRecord& event : **events) others[event.step] = attempt;

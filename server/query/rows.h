@@ -19,6 +19,8 @@ namespace statcollect::query {
 Status Cancelled();
 // kResourceExhausted: "list WHAT: more than kRowsMax rows; narrow the query ...".
 Status TooManyRows(const std::string& what);
+// kResourceExhausted: a query would read more than this.
+Status TooManyBytes(std::uint64_t bytes_max);
 
 // True if `wanted` is empty or contains the value.
 template <typename T>

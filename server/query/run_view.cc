@@ -1,11 +1,13 @@
 #include "server/query/run_view.h"
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 
 #include "common/names.h"
 #include "server/query/parallel.h"
 #include "server/query/place_text.h"
+#include "server/query/rows.h"
 #include "server/query/suggest.h"
 
 namespace statcollect::query {
@@ -217,14 +219,22 @@ Status RunView::Undefined(std::uint32_t rank, std::uint64_t step) const {
                                "': a record has no definition; the store is damaged; restore a checkpoint"};
 }
 
-Status RunView::ReadSeries(std::span<Series> series, StepBounds steps, const std::stop_token& stop) {
+Status RunView::ReadSeries(std::span<Series> series, StepBounds steps, const KeepStep& keep) {
   std::vector<Status> statuses(series.size());
+  std::atomic<std::size_t> rows{0};
+  std::atomic<bool> failed{false};
   InParallel(series.size(), [&](std::size_t i) {
-    if (stop.stop_requested()) return;
+    if (failed) return;
     Series& one = series[i];
     auto points = store_->ActivationSeries(attempts_[one.attempt].id, one.rank, one.activation, steps);
     statuses[i] = points.ok() ? Status::Ok() : points.status();
-    if (points.ok()) one.points = *std::move(points);
+    if (points.ok()) {
+      one.points = *std::move(points);
+      if (keep)
+        std::erase_if(one.points, [&](const StatPoint& point) { return !keep(one.attempt, point.step); });
+      if ((rows += one.points.size()) > kRowsMax) statuses[i] = TooManyRows("series");
+    }
+    if (!statuses[i].ok()) failed = true;
   });
   for (std::size_t i = 0; i < series.size(); ++i) {
     STATCOLLECT_RETURN_IF_ERROR(statuses[i]);

@@ -4,11 +4,11 @@
 #define STATCOLLECT_SERVER_QUERY_RUN_VIEW_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
-#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,8 +78,10 @@ class RunView {
     std::uint32_t activation = 0;
     std::vector<StatPoint> points;  // ascending
   };
-  // Reads the points of several series at once. Afterwards the catalogues have their layouts.
-  Status ReadSeries(std::span<Series> series, StepBounds steps, const std::stop_token& stop);
+  // Reads the points of several series at once, those in steps that keep(attempt, step) wants (empty: all).
+  // Afterwards the catalogues have their layouts. kResourceExhausted: more than kRowsMax points.
+  using KeepStep = std::function<bool(std::size_t attempt, std::uint64_t step)>;
+  Status ReadSeries(std::span<Series> series, StepBounds steps, const KeepStep& keep = {});
   Result<std::vector<ScalarRecord>> Scalars(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
   Result<std::vector<EventRecord>> Events(std::size_t attempt, std::uint32_t rank) const;  // by step
 

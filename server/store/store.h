@@ -7,11 +7,13 @@
 #define STATCOLLECT_SERVER_STORE_STORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/records.h"
@@ -147,6 +149,7 @@ struct StoreUsage {
   std::uint64_t disk_free_bytes = 0;      // of its file system
   std::uint64_t disk_capacity_bytes = 0;  // of its file system
   std::uint64_t unflushed_bytes = 0;      // in memory and in the log, not yet written to tables
+  std::uint64_t retired_attempts = 0;     // whose data is still to be deleted
 };
 
 // Summary of a stored attempt, for retention and status.
@@ -197,14 +200,39 @@ class RunReader {
                                                    StepBounds steps) = 0;  // by step
 };
 
+// Receives what a read finds, in its order, so that a read needs no copy of all. A status that is not OK ends
+// the read, which returns it. Called from the reading thread.
+template <typename T>
+struct Visitor {
+  // A value of so many stored bytes was read; some lead to no record. Empty: of no interest.
+  std::function<Status(std::size_t bytes)> read;
+  std::function<Status(T record)> take;
+
+  Status Read(std::size_t bytes) const { return read ? read(bytes) : Status::Ok(); }
+};
+
+// The most that a read returns as a list: stored bytes of records, bytes in memory of points and steps.
+inline constexpr std::uint64_t kListBytesMax = std::uint64_t{1} << 30;
+
 class Store : public RunReader {
  public:
   // --- catalogue
   // Durable when it returns. Assigns id and number.
   virtual Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) = 0;
-  // Durably removes the attempts' data and catalogue entries; unknown ids are ignored. Running scans keep
-  // their snapshot.
-  virtual Status DropAttempts(std::span<const AttemptId> ids) = 0;
+  // Removes the attempts, durable when it returns: no list or census has them, the names of their runs are
+  // free, and what belongs to a run (kept, documents) is gone with its last attempt. Unknown ids are ignored.
+  // Their data stays until PurgeRetired. A small write, whatever their size; on failure nothing has changed.
+  virtual Status RetireAttempts(std::span<const AttemptId> ids) = 0;
+  // Deletes the data of all retired attempts, also of those that an earlier process retired. Blocks that other
+  // attempts share with them stay right throughout. Running scans keep their snapshot. May take minutes, and
+  // makes no other call wait, except another one of itself. `stopped` is called again and again without locks
+  // that other calls need; true ends it with kCancelled. After a failure the next call continues.
+  virtual Status PurgeRetired(const std::function<bool()>& stopped) = 0;
+  // Both, for callers that can wait.
+  Status DropAttempts(std::span<const AttemptId> ids) {
+    STATCOLLECT_RETURN_IF_ERROR(RetireAttempts(ids));
+    return PurgeRetired([] { return false; });
+  }
   // Durable when it returns.
   virtual Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) = 0;
   // Every attempt, by run and number. Reads only the catalogue's small values.
@@ -236,17 +264,61 @@ class Store : public RunReader {
   // are permanent.
   virtual Status Recover() = 0;
 
-  virtual Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank,
-                                                   StepBounds steps) = 0;  // by step
-  virtual Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
-                                                       StepBounds steps) = 0;  // by step
+  // Records of a rank by step, those with an activation by step and activation. Captures come without values.
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<ScalarRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<EventRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<StepRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<MemoryRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<DensityRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<ExponentRecord>& visitor) = 0;
+  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                       const Visitor<StoredCapture>& visitor) = 0;
+  // See ActivationSeries and StatSteps.
+  virtual Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
+                             StepBounds steps, const Visitor<StatPoint>& visitor) = 0;
+  virtual Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                                const Visitor<std::uint64_t>& visitor) = 0;
 
-  // By step and activation.
-  virtual Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,
-                                                        StepBounds steps) = 0;
-  // By step and activation. Reads no values.
-  virtual Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
-                                                      StepBounds steps) = 0;
+  // The same as lists. kResourceExhausted: more than kListBytesMax.
+  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank, StepBounds steps) final {
+    return ListOf<ScalarRecord>("scalars", attempt, rank, steps);
+  }
+  Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) final {
+    return ListOf<EventRecord>("events", attempt, rank, {});
+  }
+  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) final {
+    return ListOf<StepRecord>("step ends", attempt, rank, steps);
+  }
+  Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+    return ListOf<MemoryRecord>("memory", attempt, rank, steps);
+  }
+  Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+    return ListOf<DensityRecord>("densities", attempt, rank, steps);
+  }
+  Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+    return ListOf<ExponentRecord>("exponents", attempt, rank, steps);
+  }
+  Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+    return ListOf<StoredCapture>("captures", attempt, rank, steps);
+  }
+  Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
+                                                  std::uint32_t activation, StepBounds steps) final {
+    return Collect<StatPoint>("points of a series", rank, [&](const Visitor<StatPoint>& visitor) {
+      return VisitSeries(attempt, rank, activation, steps, visitor);
+    });
+  }
+  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
+                                               StepBounds steps) final {
+    return Collect<std::uint64_t>("steps", rank, [&](const Visitor<std::uint64_t>& visitor) {
+      return VisitStatSteps(attempt, rank, steps, visitor);
+    });
+  }
   // The chunk of a capture's values that begins at this byte. kNotFound: there is none.
   virtual Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                              std::uint32_t activation, std::uint32_t offset) = 0;
@@ -259,6 +331,39 @@ class Store : public RunReader {
   virtual Result<CheckpointReport> Checkpoint(const std::string& directory) = 0;
   virtual Result<StoreUsage> Usage() = 0;
   virtual bool fsync() const = 0;  // whether Append syncs
+
+ private:
+  template <typename T>
+  Result<std::vector<T>> ListOf(const char* what, AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+    return Collect<T>(what, rank, [&](const Visitor<T>& list) {
+      std::uint64_t bytes = 0;
+      Visitor<T> counted;
+      counted.read = [&](std::size_t more) {
+        bytes += more;
+        return bytes <= kListBytesMax ? Status::Ok() : ListTooLong(what, rank);
+      };
+      counted.take = list.take;
+      return Visit(attempt, rank, steps, counted);
+    });
+  }
+  template <typename T, typename Read>
+  Result<std::vector<T>> Collect(const char* what, std::uint32_t rank, const Read& read) {
+    std::vector<T> list;
+    Visitor<T> visitor;
+    visitor.take = [&](T record) {
+      if (list.size() >= kListBytesMax / sizeof(T)) return ListTooLong(what, rank);
+      list.push_back(std::move(record));
+      return Status::Ok();
+    };
+    STATCOLLECT_RETURN_IF_ERROR(read(visitor));
+    return list;
+  }
+  static Status ListTooLong(const std::string& what, std::uint32_t rank) {
+    return {Code::kResourceExhausted,
+            "list " + what + " of rank " + std::to_string(rank) + ": found more than " +
+                std::to_string(kListBytesMax >> 20) +
+                " MiB of them; expected no more at once; narrow the question with --steps"};
+  }
 };
 
 }  // namespace statcollect

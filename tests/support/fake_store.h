@@ -4,9 +4,12 @@
 #define STATCOLLECT_TESTS_SUPPORT_FAKE_STORE_H_
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,12 +17,14 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "server/store/store.h"
+#include "tests/support/fake_scan.h"
 
 namespace statcollect::testing {
 
@@ -44,6 +49,27 @@ class FakeStore final : public Store {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return inside_ > 0; });
   }
+  // Until released, PurgeRetired waits inside, as one of a large run does, or until it is stopped.
+  void BlockPurges() {
+    Set([&] { purge_blocked_ = true; });
+  }
+  void ReleasePurges() {
+    Set([&] { purge_blocked_ = false; });
+  }
+  void FailPurges(const Status& status) {
+    Set([&] { purge_failure_ = status; });
+  }
+  // Waits until PurgeRetired has been called so often.
+  void AwaitPurge(int calls = 1) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return purges_ >= calls; });
+  }
+  std::size_t retired() const {
+    return Get([&] { return retired_.size(); });
+  }
+  // Values and blocks read so far; `on_read` is called with the number of each before it is handed out.
+  std::uint64_t reads() const { return reads_; }
+  void OnRead(std::function<void(std::uint64_t reads)> on_read) { on_read_ = std::move(on_read); }
   // Items of each Append, in order.
   std::vector<std::size_t> appends() const {
     return Get([&] { return appends_; });
@@ -110,19 +136,38 @@ class FakeStore final : public Store {
     attempts_[made.id] = made;
     return made;
   }
-  Status DropAttempts(std::span<const AttemptId> ids) override {
+  Status RetireAttempts(std::span<const AttemptId> ids) override {
     std::lock_guard lock(mutex_);
     for (const AttemptId id : ids) {
       if (const auto it = attempts_.find(id); it != attempts_.end()) {
-        usage_.disk_bytes -= std::min(usage_.disk_bytes, frees_ * sizes_[id] / 100);
+        retired_.push_back(id);
         const std::string run = it->second.run;
         attempts_.erase(it);
         const auto same = [&](const auto& entry) { return entry.second.run == run; };
         if (std::none_of(attempts_.begin(), attempts_.end(), same)) kept_.erase(run);
       }
+    }
+    usage_.retired_attempts = retired_.size();
+    return Status::Ok();
+  }
+  Status PurgeRetired(const std::function<bool()>& stopped) override {
+    std::unique_lock lock(mutex_);
+    ++purges_;
+    changed_.notify_all();
+    while (purge_blocked_) {
+      lock.unlock();
+      if (stopped()) return {Code::kCancelled, "stopped"};
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      lock.lock();
+    }
+    if (!purge_failure_.ok()) return purge_failure_;
+    for (const AttemptId id : retired_) {
+      usage_.disk_bytes -= std::min(usage_.disk_bytes, frees_ * sizes_[id] / 100);
       data_.erase(data_.lower_bound({id, 0}), data_.lower_bound({id + 1, 0}));
       own_events_.erase(own_events_.lower_bound({id, 0}), own_events_.lower_bound({id + 1, 0}));
     }
+    retired_.clear();
+    usage_.retired_attempts = 0;
     return Status::Ok();
   }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
@@ -223,7 +268,7 @@ class FakeStore final : public Store {
 
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     std::lock_guard lock(mutex_);
-    auto scan = std::make_unique<Scan>();
+    auto scan = std::make_unique<FakeScan>([this] { CountRead(); });
     for (const RecordBatch& batch : data_[{attempt, rank}].batches) {
       for (std::size_t i = 0; i < batch.stats.size(); ++i) {
         if (batch.stats.step[i] >= steps.first && batch.stats.step[i] <= steps.last)
@@ -232,45 +277,88 @@ class FakeStore final : public Store {
     }
     return scan;
   }
-  Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
-                                                  std::uint32_t activation, StepBounds steps) override {
-    std::vector<StatPoint> points;
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                     const Visitor<StatPoint>& visitor) override {
     const auto scan = ScanStats(attempt, rank, steps);
     while (scan->Next()) {
       const StatColumns& columns = scan->block().columns;
+      STATCOLLECT_RETURN_IF_ERROR(visitor.Read(sizeof(StatPoint)));
       for (std::size_t i = 0; i < columns.size(); ++i) {
         if (columns.activation[i] != activation) continue;
-        points.push_back({.step = columns.step[i],
-                          .layout = columns.layout[i],
-                          .order = columns.order[i],
-                          .stats = columns.stats[i]});
+        STATCOLLECT_RETURN_IF_ERROR(visitor.take({.step = columns.step[i],
+                                                  .layout = columns.layout[i],
+                                                  .order = columns.order[i],
+                                                  .stats = columns.stats[i]}));
       }
     }
-    return points;
+    return scan->status();
   }
-  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
-                                               StepBounds bounds) override {
-    return Get([&] {
-      std::set<std::uint64_t> steps;
+  Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds bounds,
+                        const Visitor<std::uint64_t>& visitor) override {
+    const auto steps = Get([&] {
+      std::set<std::uint64_t> found;
       for (const RecordBatch& batch : data_[{attempt, rank}].batches) {
         for (const std::uint64_t step : batch.stats.step) {
-          if (step >= bounds.first && step <= bounds.last) steps.insert(step);
+          if (step >= bounds.first && step <= bounds.last) found.insert(step);
         }
       }
-      return std::vector<std::uint64_t>(steps.begin(), steps.end());
+      return found;
     });
+    return VisitAll(std::vector<std::uint64_t>(steps.begin(), steps.end()), visitor);
   }
-  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
-                                            StepBounds steps) override {
-    return Collect<ScalarRecord>(attempt, rank, steps, &RecordBatch::scalars);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ScalarRecord>& visitor) override {
+    return VisitAll(Collect<ScalarRecord>(attempt, rank, steps, &RecordBatch::scalars), visitor);
   }
-  Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
-    auto events = Collect<EventRecord>(attempt, rank, {}, &RecordBatch::events);
-    std::lock_guard lock(mutex_);
-    for (const auto& [key, event] : own_events_[{attempt, rank}]) events->push_back(event);
-    std::stable_sort(events->begin(), events->end(),
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StepRecord>& visitor) override {
+    return VisitAll(Collect<StepRecord>(attempt, rank, steps, &RecordBatch::steps), visitor);
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<MemoryRecord>& visitor) override {
+    return VisitAll(Collect<MemoryRecord>(attempt, rank, steps, &RecordBatch::memory), visitor);
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<DensityRecord>& visitor) override {
+    return VisitAll(Collect<DensityRecord>(attempt, rank, steps, &RecordBatch::densities), visitor);
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ExponentRecord>& visitor) override {
+    return VisitAll(Collect<ExponentRecord>(attempt, rank, steps, &RecordBatch::exponents), visitor);
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<EventRecord>& visitor) override {
+    auto events = Collect<EventRecord>(attempt, rank, steps, &RecordBatch::events);
+    {
+      std::lock_guard lock(mutex_);
+      for (const auto& [key, event] : own_events_[{attempt, rank}]) {
+        if (event.step >= steps.first && event.step <= steps.last) events.push_back(event);
+      }
+    }
+    std::stable_sort(events.begin(), events.end(),
                      [](const auto& a, const auto& b) { return a.step < b.step; });
-    return events;
+    return VisitAll(std::move(events), visitor);
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StoredCapture>& visitor) override {
+    return VisitAll(Get([&] {
+                      std::vector<StoredCapture> captures;
+                      for (const auto& [place, chunk] : data_[{attempt, rank}].captures) {
+                        const auto& [step, activation, offset] = place;
+                        if (step < steps.first || step > steps.last) continue;
+                        if (captures.empty() || captures.back().step != step ||
+                            captures.back().activation != activation) {
+                          captures.push_back({.step = step,
+                                              .activation = activation,
+                                              .layout = chunk.layout,
+                                              .elements = chunk.elements});
+                        }
+                        if (captures.back().bytes_stored == offset)
+                          captures.back().bytes_stored += chunk.data.size();
+                      }
+                      return captures;
+                    }),
+                    visitor);
   }
   Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
     std::lock_guard lock(mutex_);
@@ -281,36 +369,6 @@ class FakeStore final : public Store {
       event.from_collector = true;
     }
     return Status::Ok();
-  }
-  Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return Collect<MemoryRecord>(attempt, rank, steps, &RecordBatch::memory);
-  }
-  Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
-                                               StepBounds steps) override {
-    return Collect<DensityRecord>(attempt, rank, steps, &RecordBatch::densities);
-  }
-  Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,
-                                                StepBounds steps) override {
-    return Collect<ExponentRecord>(attempt, rank, steps, &RecordBatch::exponents);
-  }
-  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return Collect<StepRecord>(attempt, rank, steps, &RecordBatch::steps);
-  }
-  Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
-                                              StepBounds steps) override {
-    return Get([&] {
-      std::vector<StoredCapture> captures;
-      for (const auto& [place, chunk] : data_[{attempt, rank}].captures) {
-        const auto& [step, activation, offset] = place;
-        if (step < steps.first || step > steps.last) continue;
-        if (captures.empty() || captures.back().step != step || captures.back().activation != activation) {
-          captures.push_back(
-              {.step = step, .activation = activation, .layout = chunk.layout, .elements = chunk.elements});
-        }
-        if (captures.back().bytes_stored == offset) captures.back().bytes_stored += chunk.data.size();
-      }
-      return captures;
-    });
   }
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override {
@@ -357,85 +415,6 @@ class FakeStore final : public Store {
     std::set<std::pair<std::uint64_t, std::uint32_t>> observed;  // step, activation
     std::map<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>, CaptureChunk>
         captures;  // step, activation, offset
-  };
-
-  class Scan final : public StatScan {
-   public:
-    // One block a record: nothing may depend on how records are grouped into blocks of a step.
-    void Add(const StatColumns& columns, std::size_t i) {
-      StatBlock block{.step = columns.step[i], .columns = {}};
-      block.columns.activation = {columns.activation[i]};
-      block.columns.layout = {columns.layout[i]};
-      block.columns.step = {columns.step[i]};
-      block.columns.order = {columns.order[i]};
-      block.columns.stats = {columns.stats[i]};
-      block.columns.sketch_width = columns.sketch_width;
-      const auto sketch = columns.SketchOf(i);
-      block.columns.sketch.assign(sketch.begin(), sketch.end());
-      const std::size_t samples = i < columns.sample_count.size() ? columns.sample_count[i] : 0;
-      block.columns.sample_count = {static_cast<std::uint32_t>(samples)};
-      std::size_t first = 0;
-      for (std::size_t j = 0; samples > 0 && j < i; ++j) first += columns.sample_count[j];
-      for (std::size_t j = 0; j < samples; ++j) block.columns.samples.push_back(columns.samples[first + j]);
-      blocks_.push_back(std::move(block));
-    }
-    bool NextHead() override {
-      if (next_ == 0) {
-        std::sort(blocks_.begin(), blocks_.end(), [](const StatBlock& a, const StatBlock& b) {
-          return std::tie(a.step, a.columns.activation) < std::tie(b.step, b.columns.activation);
-        });
-      }
-      if (next_++ >= blocks_.size()) return false;
-      const StatBlock& block = blocks_[next_ - 1];
-      head_ = {.step = block.step,
-               .activation = block.columns.activation[0],
-               .records = 1,
-               .digest = DigestOf(block.columns)};
-      return true;
-    }
-    const BlockHead& head() const override { return head_; }
-    bool Load(bool sketches, StatColumns* columns) override {
-      *columns = blocks_[next_ - 1].columns;
-      if (sketches) return true;
-      columns->sketch_width = 0;
-      columns->sketch.clear();
-      return true;
-    }
-    const Status& status() const override { return status_; }
-    std::uint64_t bytes_read() const override { return next_ * sizeof(StatBlock); }
-
-   private:
-    // Of one record. FNV-1a over its numbers, twice.
-    static BlockDigest DigestOf(const StatColumns& c) {
-      const TensorStats& s = c.stats[0];
-      std::vector<std::uint64_t> numbers = {c.activation[0],
-                                            c.layout[0],
-                                            c.order[0],
-                                            s.numel,
-                                            s.nan,
-                                            s.pos_inf,
-                                            s.neg_inf,
-                                            s.zero,
-                                            s.neg,
-                                            s.pos,
-                                            s.has_finite ? 1u : 0u,
-                                            s.hash};
-      for (const double x : {s.min, s.max, s.mean, s.std, s.l1, s.l2})
-        numbers.push_back(std::bit_cast<std::uint64_t>(x));
-      for (const double x : c.sketch) numbers.push_back(std::bit_cast<std::uint64_t>(x));
-      std::uint64_t hashes[2] = {0xcbf29ce484222325u, 0x84222325cbf29ce4u};
-      for (std::uint64_t& hash : hashes) {
-        for (const std::uint64_t number : numbers) hash = (hash ^ number ^ (hash >> 29)) * 0x100000001b3u;
-      }
-      BlockDigest digest;
-      std::memcpy(digest.data(), hashes, sizeof hashes);
-      return digest;
-    }
-
-    std::vector<StatBlock> blocks_;
-    BlockHead head_;
-    std::size_t next_ = 0;
-    Status status_;
   };
 
   template <typename F>
@@ -491,8 +470,8 @@ class FakeStore final : public Store {
   }
 
   template <typename T>
-  Result<std::vector<T>> Collect(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                                 std::vector<T> RecordBatch::*field) {
+  std::vector<T> Collect(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                         std::vector<T> RecordBatch::*field) {
     return Get([&] {
       std::vector<T> found;
       for (const RecordBatch& batch : data_[{attempt, rank}].batches) {
@@ -505,6 +484,24 @@ class FakeStore final : public Store {
     });
   }
 
+  // Without the lock: a visitor may call back.
+  template <typename T>
+  Status VisitAll(std::vector<T> records, const Visitor<T>& visitor) {
+    for (T& record : records) {
+      CountRead();
+      STATCOLLECT_RETURN_IF_ERROR(visitor.Read(sizeof(T)));
+      STATCOLLECT_RETURN_IF_ERROR(visitor.take(std::move(record)));
+    }
+    return Status::Ok();
+  }
+
+  void CountRead() {
+    const std::uint64_t reads = ++reads_;
+    if (on_read_) on_read_(reads);
+  }
+
+  std::atomic<std::uint64_t> reads_{0};
+  std::function<void(std::uint64_t)> on_read_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<AttemptId, AttemptMeta> attempts_;
@@ -517,8 +514,10 @@ class FakeStore final : public Store {
   std::set<std::string> kept_;
   std::map<std::pair<std::string, std::string>, std::string> documents_;  // by run and name
   Status append_failure_, failed_;
-  bool blocked_ = false;
-  int inside_ = 0;
+  bool blocked_ = false, purge_blocked_ = false;
+  int inside_ = 0, purges_ = 0;
+  Status purge_failure_;
+  std::vector<AttemptId> retired_;
   mutable int usage_calls_ = 0;
   mutable std::map<AttemptId, int> ranks_calls_;
   std::vector<std::size_t> appends_;

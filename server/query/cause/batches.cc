@@ -41,8 +41,7 @@ Status AddSeries(const Side& side, std::uint32_t rank, const TensorKey& like,
 }
 
 // Equal batches of `side`, the closest of them. Other ranks are asked for the root's step only.
-Result<std::optional<Batch>> FindEqual(const Side& side, const Observation& wanted, const Divergence& root,
-                                       const std::stop_token& stop) {
+Result<std::optional<Batch>> FindEqual(const Side& side, const Observation& wanted, const Divergence& root) {
   std::vector<RunView::Series> own, others;
   STATCOLLECT_RETURN_IF_ERROR(AddSeries(side, side.rank, side.root->def->key, own));
   std::size_t ranks = 0;
@@ -50,8 +49,8 @@ Result<std::optional<Batch>> FindEqual(const Side& side, const Observation& want
     if (rank == side.rank || ranks++ >= kOtherRanksMax) continue;
     STATCOLLECT_RETURN_IF_ERROR(AddSeries(side, rank, side.root->def->key, others));
   }
-  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(own, Around(root.step), stop));
-  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(others, {.first = root.step, .last = root.step}, stop));
+  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(own, Around(root.step)));
+  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(others, {.first = root.step, .last = root.step}));
   std::optional<Batch> best;
   for (const auto* all : {&own, &others}) {
     for (const RunView::Series& series : *all) {
@@ -101,14 +100,14 @@ Cause MakeCause(const Evidence& evidence, const Batch& found, bool is_of_a) {
 
 }  // namespace
 
-Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token& stop) {
+Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token&) {
   const Divergence& root = evidence.root;
   if (root.stage != Stage::kBatch || !evidence.HasRootPair()) return Found();
   if (evidence.a.root->layout->dtype != evidence.b.root->layout->dtype) return Found();
   for (const bool of_a : {true, false}) {
     const Side &had = of_a ? evidence.a : evidence.b, &has = of_a ? evidence.b : evidence.a;
     if (!TellsBatches(*has.root) || !TellsBatches(*had.root)) return Found();
-    auto found = FindEqual(had, *has.root, root, stop);
+    auto found = FindEqual(had, *has.root, root);
     if (!found.ok()) return found.status();
     if (*found) return Found(MakeCause(evidence, **found, of_a));
   }

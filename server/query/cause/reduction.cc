@@ -18,7 +18,7 @@ struct OtherRanks {
   std::optional<std::uint32_t> different;  // the first rank with a different gradient
 };
 
-Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step, const std::stop_token& stop) {
+Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step) {
   OtherRanks ranks;
   std::vector<RunView::Series> series;
   for (const auto& [rank, meta] : side.view->ranks(side.attempt)) {
@@ -30,7 +30,7 @@ Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step, const 
         series.push_back({.attempt = side.attempt, .rank = rank, .activation = def.id, .points = {}});
     }
   }
-  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(series, {.first = step, .last = step}, stop));
+  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(series, {.first = step, .last = step}));
   for (const RunView::Series& one : series) {
     if (one.points.empty()) continue;
     const TensorStats &theirs = one.points.front().stats, &ours = *side.root->stats;
@@ -45,13 +45,13 @@ Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step, const 
 
 }  // namespace
 
-Result<Found> FindReduction(const Evidence& evidence, const std::stop_token& stop) {
+Result<Found> FindReduction(const Evidence& evidence, const std::stop_token&) {
   const bool applies = evidence.root.stage == Stage::kGrad && evidence.root.kind == Kind::kWeightGrad &&
                        evidence.HasRootPair() && evidence.a.world_size > 1 && evidence.b.world_size > 1;
   if (!applies) return Found();
-  auto a = LookAtOtherRanks(evidence.a, evidence.root.step, stop);
+  auto a = LookAtOtherRanks(evidence.a, evidence.root.step);
   if (!a.ok()) return a.status();
-  auto b = LookAtOtherRanks(evidence.b, evidence.root.step, stop);
+  auto b = LookAtOtherRanks(evidence.b, evidence.root.step);
   if (!b.ok()) return b.status();
   const bool agree_a = a->seen > 0 && a->same == a->seen, agree_b = b->seen > 0 && b->same == b->seen;
   if (a->seen == 0 || b->seen == 0 || agree_a == agree_b) return Found();

@@ -1,5 +1,6 @@
 #include "server/store/rocksdb/aliases.h"
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -84,25 +85,30 @@ void Aliases::RetireTargets(std::span<const AttemptId> ids) {
   for (const AttemptId id : ids) live_.Remove(id);
 }
 
-Status Aliases::TakeOver(const Database& database, std::span<const AttemptId> going) {
+Status Aliases::TakeOver(const Database& database, std::span<const AttemptId> going,
+                         const std::function<bool()>& stopped) {
   for (const AttemptId owner : going) {
     auto users = UsersOf(database, owner);
     if (!users.ok()) return users.status();
     for (const AttemptId user : *users) {
-      if (!live_.Contains(user)) continue;
-      STATCOLLECT_RETURN_IF_ERROR(TakeOverFrom(database, owner, user));
+      // Also for one that has been removed since: its data goes later, and queries may be reading it.
+      if (std::find(going.begin(), going.end(), user) != going.end()) continue;
+      STATCOLLECT_RETURN_IF_ERROR(TakeOverFrom(database, owner, user, stopped));
     }
   }
   return Status::Ok();
 }
 
-Status Aliases::TakeOverFrom(const Database& database, AttemptId owner, AttemptId user) {
+Status Aliases::TakeOverFrom(const Database& database, AttemptId owner, AttemptId user,
+                             const std::function<bool()>& stopped) {
   const std::string attempted = "take over shared blocks of attempt " + std::to_string(owner);
   const KeyRange range = PrefixRange(KeyBuilder().U32(user).Take());
   BlockSource source(*database.db, StatFamiliesOf(database));
   rocksdb::WriteBatch batch;
   auto it = Iterate(*database.db, database.families[kStats], range, /*scan=*/true);
   for (; it->Valid(); it->Next()) {
+    if (stopped()) return {Code::kCancelled, attempted + ": stopped; the next start continues"};
+    if (database.closing) return {Code::kUnavailable, attempted + ": the store is to be opened again"};
     const auto key = DecodeStatKey(View(it->key()));
     if (!key) continue;
     auto reader = BlockReader::Open(*key, View(it->value()));

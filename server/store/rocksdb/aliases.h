@@ -2,6 +2,7 @@
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_ALIASES_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_ALIASES_H_
 
+#include <functional>
 #include <optional>
 #include <set>
 #include <shared_mutex>
@@ -24,8 +25,8 @@ namespace statcollect {
 // that they are found when the owner is removed.
 //
 // Threads: any may call FindTwin. Put is called by one thread at a time, with the lock of HoldTargets held
-// until the batch is written. RetireTargets and TakeOver are called by one thread at a time, which removes
-// the attempts.
+// until the batch is written. RetireTargets is called by one thread at a time, and so is TakeOver, for attempts
+// that are no targets any more; neither waits for the other.
 class Aliases {
  public:
   // Borrows both.
@@ -47,8 +48,11 @@ class Aliases {
   // After it returns, no block becomes an alias of these attempts. Waits for HoldTargets.
   void RetireTargets(std::span<const AttemptId> ids);
   // Blocks of remaining attempts that are aliases of blocks of removed ones get their own content, durably. A
-  // block that cannot be read is logged and skipped: reading it fails before and after.
-  Status TakeOver(const Database& database, std::span<const AttemptId> going);
+  // block that cannot be read is logged and skipped: reading it fails before and after. `stopped` is checked
+  // at each block: kCancelled. kUnavailable: the database is to be opened again. Both: what was done stays, and
+  // the next call continues.
+  Status TakeOver(const Database& database, std::span<const AttemptId> going,
+                  const std::function<bool()>& stopped);
 
   // The database has been opened again: nothing noted before is known to be written.
   void Forget();
@@ -56,7 +60,8 @@ class Aliases {
  private:
   void PutPair(const Database& database, rocksdb::WriteBatch& batch, AttemptId owner, AttemptId user,
                Pairs* pairs);
-  Status TakeOverFrom(const Database& database, AttemptId owner, AttemptId user);
+  Status TakeOverFrom(const Database& database, AttemptId owner, AttemptId user,
+                      const std::function<bool()>& stopped);
 
   RecoverableDatabase& database_;
   LiveAttempts& live_;

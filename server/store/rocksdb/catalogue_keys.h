@@ -24,6 +24,9 @@ inline std::string AttemptKey(const AttemptMeta& attempt) {
   return AttemptPrefix(attempt.run) + KeyBuilder().U32(attempt.number).Take();
 }
 inline std::string KeptKey(const std::string& run) { return "k" + run; }
+// Of an attempt that was removed and still has data.
+inline std::string HiddenKey(AttemptId attempt) { return KeyBuilder('g').U32(attempt).Take(); }
+inline KeyRange AllHidden() { return KeyRange("g", "h"); }
 inline std::string DocumentKey(const std::string& run, const std::string& name) {
   return KeyBuilder('d').Text(run).Text({"\0", 1}).Text(name).Take();
 }

@@ -15,6 +15,7 @@
 #include "server/store/checkpoint_files.h"
 #include "server/store/format_file.h"
 #include "server/store/rocksdb/database_opener.h"
+#include "server/store/rocksdb/remove_attempts.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/rocksdb/write_health.h"
@@ -82,6 +83,9 @@ Result<StoreUsage> MeasureUsage(const std::string& data_dir, const Database* dat
       (void)database->db->GetIntProperty(family, rocksdb::DB::Properties::kCurSizeAllMemTables, &bytes);
       usage.unflushed_bytes += bytes;
     }
+    const auto retired = HiddenAttempts(*database);
+    if (!retired.ok()) return retired.status();
+    usage.retired_attempts = retired->size();
   }
   for (fs::directory_iterator entry(data_dir, error), end; !error && entry != end; entry.increment(error)) {
     std::error_code gone;  // RocksDB removes files at any time

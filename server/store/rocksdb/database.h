@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,12 @@ inline StatFamilies StatFamiliesOf(const Database& database) {
   return {.stats = database.families[kStats], .sketches = database.families[kSketches]};
 }
 
+// A read that would keep RocksDB open too long ends with this.
+inline Status ReadInterrupted(const std::string& what) {
+  return {Code::kUnavailable,
+          "read " + what + ": the store is being opened again after its disk was full; try again"};
+}
+
 // A scan that keeps RocksDB open, and ends with kUnavailable where that would keep it open too long.
 class PinnedScan final : public StatScan {
  public:
@@ -46,8 +53,7 @@ class PinnedScan final : public StatScan {
   bool NextHead() override {
     if (!status_.ok()) return false;
     if (database_->closing) {
-      status_ = Status(Code::kUnavailable,
-                       "scan statistics: the store is being opened again after its disk was full; try again");
+      status_ = ReadInterrupted("statistics");
       return false;
     }
     return scan_->NextHead();

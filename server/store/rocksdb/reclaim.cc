@@ -120,7 +120,7 @@ void Reclaimer::MergeFiles() {
 void Reclaimer::MergeCatalogue() {
   const auto database = database_.Pin();
   if (database == nullptr) return;
-  for (const auto& [begin, end] : {std::pair("m", "n"), std::pair("r", "s")}) {
+  for (const auto& [begin, end] : {std::pair("g", "h"), std::pair("m", "n"), std::pair("r", "s")}) {
     const rocksdb::Slice first(begin), last(end);
     if (!MayFlush()) return;
     (void)database->db->CompactRange(MergeOptions(), database->families[kCatalogue], &first, &last);

@@ -16,7 +16,7 @@ namespace statcollect {
 
 // Affects only space and speed: ids of removed attempts are never read again.
 //
-// Threads: StartAfter, Pause and Resume are called with the store's catalogue mutex held. Merges run in a
+// Threads: StartAfter, Pause and Resume are called with the store's purge mutex held. Merges run in a
 // separate thread, which ends when nothing is left to do and takes no lock except that of Pin.
 class Reclaimer {
  public:
@@ -46,7 +46,7 @@ class Reclaimer {
   std::atomic<std::size_t> removed_{0};  // attempts removed since the catalogue was merged
   std::atomic<bool> running_{false};
   std::atomic<bool> wanted_{false};
-  std::thread thread_;  // guarded by the store's catalogue mutex
+  std::thread thread_;  // guarded by the store's purge mutex
 };
 
 }  // namespace statcollect

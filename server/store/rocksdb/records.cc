@@ -1,6 +1,7 @@
 #include "server/store/rocksdb/records.h"
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "server/store/codec/catalogue.h"
@@ -19,56 +20,53 @@ constexpr std::size_t kEventKeyBytes = 24;
 
 }  // namespace
 
-Result<std::vector<std::uint64_t>> ReadStatSteps(const Database& database, AttemptId attempt,
-                                                 std::uint32_t rank, StepBounds bounds) {
-  std::vector<std::uint64_t> steps;
+Status VisitStatSteps(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds bounds,
+                      const Visitor<std::uint64_t>& visitor) {
   const KeyRange range = RankRange(attempt, rank, bounds);
   auto it = Iterate(*database.db, database.families[kStats], range);
   while (it->Valid()) {
+    if (database.closing) return ReadInterrupted("steps");
+    STATCOLLECT_RETURN_IF_ERROR(visitor.Read(it->key().size()));
     const auto key = DecodeStatKey(View(it->key()));
     if (!key) return Status(Code::kDataLoss, "list steps: found a key of another length than 20 bytes");
-    steps.push_back(key->step);
+    STATCOLLECT_RETURN_IF_ERROR(visitor.take(key->step));
     if (key->step == ~std::uint64_t{0}) break;
     it->Seek(StepPrefix(attempt, rank, key->step + 1));
   }
-  STATCOLLECT_RETURN_IF_ERROR(FromRocks("list steps", it->status()));
-  return steps;
+  return FromRocks("list steps", it->status());
 }
 
-Result<std::vector<EventRecord>> ReadEvents(const Database& database, AttemptId attempt, std::uint32_t rank) {
-  std::vector<EventRecord> events;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<EventRecord>(
-      database, "events" + OfRank(attempt, rank), kEvents, RankRange(attempt, rank, {}),
-      [&](std::string_view key, EventRecord event) {
-        event.from_collector = key.size() == kEventKeyBytes && ReadU64(key.substr(16)) >= kCollectorsOwn;
-        events.push_back(std::move(event));
-      }));
-  return events;
+Status VisitEvents(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                   const Visitor<EventRecord>& visitor) {
+  return VisitValues(database, "events" + OfRank(attempt, rank), kEvents, RankRange(attempt, rank, steps),
+                     visitor, [](std::string_view key, EventRecord* event) {
+                       event->from_collector =
+                           key.size() == kEventKeyBytes && ReadU64(key.substr(16)) >= kCollectorsOwn;
+                     });
 }
 
-Result<std::vector<StoredCapture>> ReadCaptures(const Database& database, AttemptId attempt,
-                                                std::uint32_t rank, StepBounds steps) {
-  std::vector<StoredCapture> captures;
-  Status malformed;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<CaptureHead>(
+Status VisitCaptures(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                     const Visitor<StoredCapture>& visitor) {
+  std::optional<StoredCapture> capture;  // whose chunks are being read
+  std::optional<CaptureKey> place;
+  Visitor<CaptureHead> chunks;
+  chunks.read = visitor.read;
+  chunks.take = [&](const CaptureHead& head) {
+    if (!place) return Status(Code::kDataLoss, "list captures: found a key of another form");
+    if (!capture || capture->step != place->step || capture->activation != place->activation) {
+      if (capture) STATCOLLECT_RETURN_IF_ERROR(visitor.take(*capture));
+      capture = {.step = place->step,
+                 .activation = place->activation,
+                 .layout = head.layout,
+                 .elements = head.elements};
+    }
+    if (capture->bytes_stored == place->offset) capture->bytes_stored += head.bytes;
+    return Status::Ok();
+  };
+  STATCOLLECT_RETURN_IF_ERROR(VisitValues(
       database, "captures" + OfRank(attempt, rank), kCaptures, CaptureRange(attempt, rank, 'h', steps),
-      [&](std::string_view text, const CaptureHead& head) {
-        const auto key = DecodeCaptureKey(text);
-        if (!key) {
-          malformed = {Code::kDataLoss, "list captures: found a key of another form"};
-          return;
-        }
-        if (captures.empty() || captures.back().step != key->step ||
-            captures.back().activation != key->activation) {
-          captures.push_back({.step = key->step,
-                              .activation = key->activation,
-                              .layout = head.layout,
-                              .elements = head.elements});
-        }
-        if (captures.back().bytes_stored == key->offset) captures.back().bytes_stored += head.bytes;
-      }));
-  if (!malformed.ok()) return malformed;
-  return captures;
+      chunks, [&](std::string_view key, CaptureHead*) { place = DecodeCaptureKey(key); }));
+  return capture ? visitor.take(*capture) : Status::Ok();
 }
 
 Result<std::string> ReadCaptureChunk(const Database& database, AttemptId attempt, std::uint32_t rank,

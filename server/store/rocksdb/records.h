@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "common/status.h"
 #include "server/store/rocksdb/database.h"
@@ -16,11 +15,12 @@ namespace statcollect {
 inline constexpr std::uint64_t kCollectorsOwn = std::uint64_t{1} << 63;
 
 // Like the methods of Store. Thread-safe.
-Result<std::vector<std::uint64_t>> ReadStatSteps(const Database& database, AttemptId attempt,
-                                                 std::uint32_t rank, StepBounds bounds);
-Result<std::vector<EventRecord>> ReadEvents(const Database& database, AttemptId attempt, std::uint32_t rank);
-Result<std::vector<StoredCapture>> ReadCaptures(const Database& database, AttemptId attempt,
-                                                std::uint32_t rank, StepBounds steps);
+Status VisitStatSteps(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds bounds,
+                      const Visitor<std::uint64_t>& visitor);
+Status VisitEvents(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                   const Visitor<EventRecord>& visitor);
+Status VisitCaptures(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                     const Visitor<StoredCapture>& visitor);
 Result<std::string> ReadCaptureChunk(const Database& database, AttemptId attempt, std::uint32_t rank,
                                      std::uint64_t step, std::uint32_t activation, std::uint32_t offset);
 

@@ -17,11 +17,11 @@
 #include "server/store/rocksdb/catalogue.h"
 #include "server/store/rocksdb/catalogue_keys.h"
 #include "server/store/rocksdb/checkpoint.h"
-#include "server/store/rocksdb/drop_attempts.h"
 #include "server/store/rocksdb/families.h"
 #include "server/store/rocksdb/reclaim.h"
 #include "server/store/rocksdb/records.h"
 #include "server/store/rocksdb/recovery.h"
+#include "server/store/rocksdb/remove_attempts.h"
 #include "server/store/rocksdb/stat_scan.h"
 #include "server/store/rocksdb/values.h"
 
@@ -34,7 +34,8 @@ namespace fs = std::filesystem;
 
 // Puts the parts together. Each part's header says who may call it and which locks it takes.
 //
-// Threads: any. Locks, in the order in which they are taken: catalogue_mutex_ or checkpoint_mutex_; that of
+// Threads: any. Locks, in the order in which they are taken: catalogue_mutex_, purge_mutex_ or
+// checkpoint_mutex_, of which none is taken under another; that of
 // Aliases::HoldTargets; that of RecoverableDatabase; those of what has been noted (Aliases, Appender) and of
 // LiveAttempts, under which nothing else is taken.
 class RocksDbStore final : public Store {
@@ -61,10 +62,15 @@ class RocksDbStore final : public Store {
     MutexLock lock(catalogue_mutex_);
     return catalogue_.CreateAttempt(wanted);
   }
-  Status DropAttempts(std::span<const AttemptId> ids) override {
+  Status RetireAttempts(std::span<const AttemptId> ids) override {
     MutexLock lock(catalogue_mutex_);
-    STATCOLLECT_RETURN_IF_ERROR(RemoveAttempts(database_, aliases_, *live_, ids));
-    reclaimer_.StartAfter(ids);
+    return HideAttempts(database_, aliases_, *live_, ids);
+  }
+  Status PurgeRetired(const std::function<bool()>& stopped) override {
+    MutexLock lock(purge_mutex_);
+    const auto deleted = DeleteHidden(database_, aliases_, stopped);
+    if (!deleted.ok()) return deleted.status();
+    if (!deleted->empty()) reclaimer_.StartAfter(*deleted);
     return Status::Ok();
   }
   Result<std::vector<AttemptTally>> Census() override { return catalogue_.Census(); }
@@ -104,12 +110,12 @@ class RocksDbStore final : public Store {
   Status Recover() override {
     const Status failure = database_.health();
     if (failure.code() != Code::kResourceExhausted) return failure;
-    // Who creates or drops attempts uses RocksDB as a scan does, and starts the merges.
-    if (!catalogue_mutex_.try_lock()) return database_.Recover(failure);
+    // Who deletes data uses RocksDB as a scan does, and starts the merges.
+    if (!purge_mutex_.try_lock()) return database_.Recover(failure);
     reclaimer_.Pause();
     const Status recovered = database_.Recover(failure);
     if (recovered.ok()) reclaimer_.Resume();
-    catalogue_mutex_.unlock();
+    purge_mutex_.unlock();
     return recovered;
   }
 
@@ -119,49 +125,53 @@ class RocksDbStore final : public Store {
     auto scan = ScanBlocks(*database->db, StatFamiliesOf(*database), attempt, rank, steps);
     return std::make_unique<PinnedScan>(std::move(database), std::move(scan));
   }
-  Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
-                                                  std::uint32_t activation, StepBounds steps) override {
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                     const Visitor<StatPoint>& visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadSeries(*database->db, StatFamiliesOf(*database), attempt, rank, activation, steps);
+    return statcollect::VisitSeries(*database->db, StatFamiliesOf(*database), attempt, rank, activation,
+                                    steps, visitor);
   }
-  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
-                                               StepBounds steps) override {
+  Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                        const Visitor<std::uint64_t>& visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadStatSteps(*database, attempt, rank, steps);
+    return statcollect::VisitStatSteps(*database, attempt, rank, steps, visitor);
   }
-  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
-                                            StepBounds steps) override {
-    return OfSteps<ScalarRecord>("scalars", kScalars, attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ScalarRecord>& visitor) override {
+    return VisitOfSteps("scalars", kScalars, attempt, rank, steps, visitor);
   }
-  Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<EventRecord>& visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadEvents(*database, attempt, rank);
+    return VisitEvents(*database, attempt, rank, steps, visitor);
   }
-  Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return OfSteps<MemoryRecord>("memory", kMemory, attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StepRecord>& visitor) override {
+    return VisitOfSteps("step ends", kSteps, attempt, rank, steps, visitor);
   }
-  Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
-                                               StepBounds steps) override {
-    return OfSteps<DensityRecord>("densities", kDensities, attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<MemoryRecord>& visitor) override {
+    return VisitOfSteps("memory", kMemory, attempt, rank, steps, visitor);
   }
-  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return OfSteps<StepRecord>("step ends", kSteps, attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<DensityRecord>& visitor) override {
+    return VisitOfSteps("densities", kDensities, attempt, rank, steps, visitor);
   }
-  Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,
-                                                StepBounds steps) override {
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ExponentRecord>& visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadValues<ExponentRecord>(*database, "exponents" + OfRank(attempt, rank), kCaptures,
-                                      CaptureRange(attempt, rank, 'e', steps));
+    return VisitValues(*database, "exponents" + OfRank(attempt, rank), kCaptures,
+                       CaptureRange(attempt, rank, 'e', steps), visitor);
   }
-  Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
-                                              StepBounds steps) override {
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StoredCapture>& visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadCaptures(*database, attempt, rank, steps);
+    return VisitCaptures(*database, attempt, rank, steps, visitor);
   }
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override {
@@ -187,11 +197,12 @@ class RocksDbStore final : public Store {
 
   // Values of a rank by step, in a family of their own.
   template <typename T>
-  Result<std::vector<T>> OfSteps(const char* what, Family family, AttemptId attempt, std::uint32_t rank,
-                                 StepBounds steps) {
+  Status VisitOfSteps(const char* what, Family family, AttemptId attempt, std::uint32_t rank,
+                      StepBounds steps, const Visitor<T>& visitor) {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return ReadValues<T>(*database, what + OfRank(attempt, rank), family, RankRange(attempt, rank, steps));
+    return VisitValues(*database, what + OfRank(attempt, rank), family, RankRange(attempt, rank, steps),
+                       visitor);
   }
 
   const std::string directory_;
@@ -202,7 +213,8 @@ class RocksDbStore final : public Store {
   Catalogue catalogue_;
   Aliases aliases_;
   Appender appender_;
-  Mutex catalogue_mutex_;  // one attempt is created or dropped at a time
+  Mutex catalogue_mutex_;  // one attempt is created or hidden at a time
+  Mutex purge_mutex_;      // held while data is deleted, which may take long
   Mutex checkpoint_mutex_;
   Reclaimer reclaimer_;  // its thread ends first
 };

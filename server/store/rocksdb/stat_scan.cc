@@ -85,16 +85,17 @@ class BlockScan final : public StatScan {
 class SeriesWalk {
  public:
   SeriesWalk(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
-             std::uint32_t activation, StepBounds steps)
+             std::uint32_t activation, StepBounds steps, const Visitor<StatPoint>& visitor)
       : db_(db),
         families_(families),
         source_(db, families),
         range_(RankRange(attempt, rank, steps)),
         steps_(steps),
         activation_(activation),
+        visitor_(visitor),
         key_{.attempt = attempt, .rank = rank, .step = steps.first, .activation = activation} {}
 
-  Result<std::vector<StatPoint>> Run() {
+  Status Run() {
     it_ = Iterate(db_, families_.stats, range_);
     while (it_->Valid()) {
       const auto at = DecodeStatKey(View(it_->key()));
@@ -110,8 +111,7 @@ class SeriesWalk {
       if (step == kLastStep) break;
       it_->Seek(StepPrefix(key_.attempt, key_.rank, step + 1));
     }
-    STATCOLLECT_RETURN_IF_ERROR(FromRocks("read a series", it_->status()));
-    return std::move(points_);
+    return FromRocks("read a series", it_->status());
   }
 
  private:
@@ -121,6 +121,7 @@ class SeriesWalk {
     key_.step = step;
     rocksdb::PinnableSlice value;
     const rocksdb::Status read = db_.Get({}, families_.stats, EncodeStatKey(key_), &value);
+    STATCOLLECT_RETURN_IF_ERROR(visitor_.Read(value.size()));
     if (read.IsNotFound()) return false;
     STATCOLLECT_RETURN_IF_ERROR(FromRocks("read a series", read));
     return Take(key_, View(value));
@@ -130,10 +131,10 @@ class SeriesWalk {
     auto record = source_.ReadRecord(key, value, activation_);
     if (!record.ok()) return record.status();
     if (!*record) return false;
-    points_.push_back({.step = key.step,
-                       .layout = static_cast<std::uint32_t>((**record)[kLayout]),
-                       .order = static_cast<std::uint32_t>((**record)[kOrder]),
-                       .stats = StatsOf(**record)});
+    STATCOLLECT_RETURN_IF_ERROR(visitor_.take({.step = key.step,
+                                               .layout = static_cast<std::uint32_t>((**record)[kLayout]),
+                                               .order = static_cast<std::uint32_t>((**record)[kOrder]),
+                                               .stats = StatsOf(**record)}));
     return true;
   }
 
@@ -144,6 +145,7 @@ class SeriesWalk {
     key.step = step;
     key.activation = activation_;
     for (it_->SeekForPrev(EncodeStatKey(key)); it_->Valid(); it_->Prev()) {
+      STATCOLLECT_RETURN_IF_ERROR(visitor_.Read(it_->value().size()));
       const auto at = DecodeStatKey(View(it_->key()));
       if (!at) return ForeignKey(it_->key().size());
       if (at->step != step || at->activation < group) break;
@@ -162,9 +164,9 @@ class SeriesWalk {
   KeyRange range_;
   const StepBounds steps_;
   const std::uint32_t activation_;
+  const Visitor<StatPoint>& visitor_;
   StatKey key_;  // of the last block that had it
   std::unique_ptr<rocksdb::Iterator> it_;
-  std::vector<StatPoint> points_;
 };
 
 }  // namespace
@@ -174,9 +176,9 @@ std::unique_ptr<StatScan> ScanBlocks(rocksdb::DB& db, const StatFamilies& famili
   return std::make_unique<BlockScan>(db, families, attempt, rank, steps);
 }
 
-Result<std::vector<StatPoint>> ReadSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
-                                          std::uint32_t rank, std::uint32_t activation, StepBounds steps) {
-  return SeriesWalk(db, families, attempt, rank, activation, steps).Run();
+Status VisitSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
+                   std::uint32_t activation, StepBounds steps, const Visitor<StatPoint>& visitor) {
+  return SeriesWalk(db, families, attempt, rank, activation, steps, visitor).Run();
 }
 
 }  // namespace statcollect

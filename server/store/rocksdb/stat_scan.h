@@ -14,9 +14,9 @@ namespace statcollect {
 std::unique_ptr<StatScan> ScanBlocks(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
                                      std::uint32_t rank, StepBounds steps);
 
-// See Store::ActivationSeries.
-Result<std::vector<StatPoint>> ReadSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
-                                          std::uint32_t rank, std::uint32_t activation, StepBounds steps);
+// See Store::VisitSeries.
+Status VisitSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
+                   std::uint32_t activation, StepBounds steps, const Visitor<StatPoint>& visitor);
 
 }  // namespace statcollect
 

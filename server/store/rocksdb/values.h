@@ -28,6 +28,28 @@ Status ForEachValue(const Database& database, const std::string& what, Family fa
   return FromRocks("read " + what, it->status());
 }
 
+// Hands each value in the range to the visitor, changed by adapt(key, &value) first.
+template <typename T, typename Adapt>
+Status VisitValues(const Database& database, const std::string& what, Family family, const KeyRange& range,
+                   const Visitor<T>& visitor, const Adapt& adapt) {
+  auto it = Iterate(*database.db, database.families[family], range);
+  for (; it->Valid(); it->Next()) {
+    if (database.closing) return ReadInterrupted(what);
+    STATCOLLECT_RETURN_IF_ERROR(visitor.Read(it->key().size() + it->value().size()));
+    auto value = Decode<T>(what + ", key " + it->key().ToString(/*hex=*/true), View(it->value()));
+    if (!value.ok()) return value.status();
+    adapt(View(it->key()), &*value);
+    STATCOLLECT_RETURN_IF_ERROR(visitor.take(*std::move(value)));
+  }
+  return FromRocks("read " + what, it->status());
+}
+
+template <typename T>
+Status VisitValues(const Database& database, const std::string& what, Family family, const KeyRange& range,
+                   const Visitor<T>& visitor) {
+  return VisitValues(database, what, family, range, visitor, [](std::string_view, T*) {});
+}
+
 template <typename T>
 Result<std::vector<T>> ReadValues(const Database& database, const std::string& what, Family family,
                                   const KeyRange& range) {

@@ -53,7 +53,8 @@ class GatedStore final : public Store {
   Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
     return store_.CreateAttempt(wanted);
   }
-  Status DropAttempts(std::span<const AttemptId> ids) override { return store_.DropAttempts(ids); }
+  Status RetireAttempts(std::span<const AttemptId> ids) override { return store_.RetireAttempts(ids); }
+  Status PurgeRetired(const std::function<bool()>& stopped) override { return store_.PurgeRetired(stopped); }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return store_.Ranks(attempt);
   }
@@ -71,10 +72,6 @@ class GatedStore final : public Store {
   }
   Status Append(std::span<const AppendItem> items) override { return store_.Append(items); }
   Status Recover() override { return store_.Recover(); }
-  Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
-                                                  std::uint32_t activation, StepBounds steps) override {
-    return store_.ActivationSeries(attempt, rank, activation, steps);
-  }
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     {
       std::unique_lock lock(mutex_);
@@ -84,37 +81,44 @@ class GatedStore final : public Store {
     }
     return store_.ScanStats(attempt, rank, steps);
   }
-  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
-                                               StepBounds steps) override {
-    return store_.StatSteps(attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ScalarRecord>& visitor) override {
+    return store_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
-                                            StepBounds steps) override {
-    return store_.Scalars(attempt, rank, steps);
-  }
-  Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
-    auto events = store_.Events(attempt, rank);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<EventRecord>& visitor) override {
+    const Status visited = store_.Visit(attempt, rank, steps, visitor);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !events_held_; });
-    return events;
+    return visited;
   }
-  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return store_.StepEnds(attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StepRecord>& visitor) override {
+    return store_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return store_.Memory(attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<MemoryRecord>& visitor) override {
+    return store_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
-                                               StepBounds steps) override {
-    return store_.Densities(attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<DensityRecord>& visitor) override {
+    return store_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,
-                                                StepBounds steps) override {
-    return store_.Exponents(attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ExponentRecord>& visitor) override {
+    return store_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
-                                              StepBounds steps) override {
-    return store_.Captures(attempt, rank, steps);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StoredCapture>& visitor) override {
+    return store_.Visit(attempt, rank, steps, visitor);
+  }
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                     const Visitor<StatPoint>& visitor) override {
+    return store_.VisitSeries(attempt, rank, activation, steps, visitor);
+  }
+  Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                        const Visitor<std::uint64_t>& visitor) override {
+    return store_.VisitStatSteps(attempt, rank, steps, visitor);
   }
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override {

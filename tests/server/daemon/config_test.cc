@@ -62,6 +62,14 @@ TEST(Config, TakesRetentionInUnitsForPeople) {
   }
 }
 
+TEST(Config, TakesTheMostThatAQueryMayRead) {
+  EXPECT_EQ(Parse({}).config.query_scan_bytes_max, std::uint64_t{64} << 30);
+  EXPECT_EQ(Parse({"--query-scan-max", "512MiB"}).config.query_scan_bytes_max, std::uint64_t{512} << 20);
+  EXPECT_EQ(Parse({"--query-scan-max", "off"}).config.query_scan_bytes_max, ~std::uint64_t{0});
+  for (const char* wrong : {"", "0GiB", "64", "80%", "-1GiB", "99999999TiB"})
+    EXPECT_THAT(ErrorOf({"--query-scan-max", wrong}), HasSubstr("such as 64GiB, or off")) << wrong;
+}
+
 TEST(Config, SampleConfigurationFileIsValid) {
   const ParsedCommandLine parsed = Parse({"--config", SAMPLE_CONFIG});
   ASSERT_FALSE(parsed.exit_code) << parsed.text;

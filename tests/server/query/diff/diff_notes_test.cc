@@ -331,7 +331,8 @@ class GrowingStore final : public Store {
   Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
     return inner_.CreateAttempt(wanted);
   }
-  Status DropAttempts(std::span<const AttemptId> ids) override { return inner_.DropAttempts(ids); }
+  Status RetireAttempts(std::span<const AttemptId> ids) override { return inner_.RetireAttempts(ids); }
+  Status PurgeRetired(const std::function<bool()>& stopped) override { return inner_.PurgeRetired(stopped); }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return inner_.Ranks(attempt);
   }
@@ -347,37 +348,45 @@ class GrowingStore final : public Store {
   }
   Status Append(std::span<const AppendItem> items) override { return inner_.Append(items); }
   Status Recover() override { return inner_.Recover(); }
-  Result<std::vector<StatPoint>> ActivationSeries(AttemptId a, std::uint32_t r, std::uint32_t id,
-                                                  StepBounds steps) override {
-    return inner_.ActivationSeries(a, r, id, steps);
-  }
   std::unique_ptr<StatScan> ScanStats(AttemptId a, std::uint32_t r, StepBounds steps) override {
     if (before_first_scan) std::exchange(before_first_scan, nullptr)();
     return inner_.ScanStats(a, r, steps);
   }
-  Result<std::vector<std::uint64_t>> StatSteps(AttemptId a, std::uint32_t r, StepBounds s) override {
-    return inner_.StatSteps(a, r, s);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ScalarRecord>& visitor) override {
+    return inner_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<ScalarRecord>> Scalars(AttemptId a, std::uint32_t r, StepBounds s) override {
-    return inner_.Scalars(a, r, s);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<EventRecord>& visitor) override {
+    return inner_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<EventRecord>> Events(AttemptId a, std::uint32_t r) override {
-    return inner_.Events(a, r);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StepRecord>& visitor) override {
+    return inner_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<StepRecord>> StepEnds(AttemptId a, std::uint32_t r, StepBounds s) override {
-    return inner_.StepEnds(a, r, s);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<MemoryRecord>& visitor) override {
+    return inner_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<MemoryRecord>> Memory(AttemptId a, std::uint32_t r, StepBounds s) override {
-    return inner_.Memory(a, r, s);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<DensityRecord>& visitor) override {
+    return inner_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<DensityRecord>> Densities(AttemptId a, std::uint32_t r, StepBounds s) override {
-    return inner_.Densities(a, r, s);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ExponentRecord>& visitor) override {
+    return inner_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<ExponentRecord>> Exponents(AttemptId a, std::uint32_t r, StepBounds s) override {
-    return inner_.Exponents(a, r, s);
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StoredCapture>& visitor) override {
+    return inner_.Visit(attempt, rank, steps, visitor);
   }
-  Result<std::vector<StoredCapture>> Captures(AttemptId a, std::uint32_t r, StepBounds s) override {
-    return inner_.Captures(a, r, s);
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                     const Visitor<StatPoint>& visitor) override {
+    return inner_.VisitSeries(attempt, rank, activation, steps, visitor);
+  }
+  Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                        const Visitor<std::uint64_t>& visitor) override {
+    return inner_.VisitStatSteps(attempt, rank, steps, visitor);
   }
   Result<std::string> CaptureChunkAt(AttemptId a, std::uint32_t r, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override {

@@ -697,6 +697,50 @@ TEST_F(RocksDbStoreTest, StoreOfFormat2OpensAndReadsAsWritten) {
   fs::remove_all(expected_directory);
 }
 
+TEST_F(RocksDbStoreTest, AVisitorEndsAReadWhereItWants) {
+  Open();
+  const AttemptId attempt = Create("base").id;
+  std::uint64_t seq = 1;
+  for (std::uint64_t step = 0; step < 20; ++step) {
+    RecordBatch batch = MakeBatch(seq, step, 0, 3);
+    Append(*store_, attempt, 0, batch);
+    seq = batch.last_seq() + 1;
+  }
+  const Status enough(Code::kCancelled, "enough");
+  const auto check = [&]<typename T>(const char* what, T, const auto& visit) {
+    SCOPED_TRACE(what);
+    int reads = 0, takes = 0;
+    const Visitor<T> ends_by_read{.read =
+                                      [&](std::size_t bytes) {
+                                        EXPECT_GT(bytes, 0u);
+                                        return ++reads == 5 ? enough : Status::Ok();
+                                      },
+                                  .take = [&](const T&) { return ++takes, Status::Ok(); }};
+    EXPECT_EQ(visit(ends_by_read).message(), "enough");
+    EXPECT_EQ(reads, 5);
+    EXPECT_LE(takes, 4);
+    takes = 0;
+    const Visitor<T> ends_by_take{.read = {},
+                                  .take = [&](const T&) { return ++takes == 3 ? enough : Status::Ok(); }};
+    EXPECT_EQ(visit(ends_by_take).message(), "enough");
+    EXPECT_EQ(takes, 3);
+  };
+  const auto records = [&](const auto& visitor) { return store_->Visit(attempt, 0, {}, visitor); };
+  check("scalars", ScalarRecord(), records);
+  check("events", EventRecord(), records);
+  check("step ends", StepRecord(), records);
+  check("steps", std::uint64_t(),
+        [&](const auto& visitor) { return store_->VisitStatSteps(attempt, 0, {}, visitor); });
+  check("series", StatPoint(),
+        [&](const auto& visitor) { return store_->VisitSeries(attempt, 0, 1, {}, visitor); });
+  // Also where nothing is found: the steps without the activation are read, too.
+  int reads = 0;
+  const Visitor<StatPoint> none{.read = [&](std::size_t) { return ++reads == 5 ? enough : Status::Ok(); },
+                                .take = [](const StatPoint&) { return Status::Ok(); }};
+  EXPECT_EQ(store_->VisitSeries(attempt, 0, 200, {}, none).message(), "enough");
+  EXPECT_EQ(reads, 5);
+}
+
 // Runs that share files with one that stays.
 TEST_F(RocksDbStoreTest, SpaceOfRemovedRunsComesBack) {
   Open();

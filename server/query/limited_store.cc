@@ -1,0 +1,57 @@
+#include "server/query/limited_store.h"
+
+#include <utility>
+
+#include "server/query/rows.h"
+
+namespace statcollect::query {
+namespace {
+
+// Spends what the scan has read since it last looked.
+class LimitedScan final : public StatScan {
+ public:
+  LimitedScan(std::unique_ptr<StatScan> scan, ReadBudget& budget) : scan_(std::move(scan)), budget_(budget) {}
+
+  bool NextHead() override { return status_.ok() && scan_->NextHead() && Spend(); }
+  const BlockHead& head() const override { return scan_->head(); }
+  bool Load(bool sketches, StatColumns* columns) override {
+    return status_.ok() && scan_->Load(sketches, columns) && Spend();
+  }
+  const Status& status() const override { return status_.ok() ? scan_->status() : status_; }
+  std::uint64_t bytes_read() const override { return scan_->bytes_read(); }
+
+ private:
+  bool Spend() {
+    const std::uint64_t read = scan_->bytes_read();
+    status_ = budget_.Spend(read - spent_);
+    spent_ = read;
+    return status_.ok();
+  }
+
+  const std::unique_ptr<StatScan> scan_;
+  ReadBudget& budget_;
+  std::uint64_t spent_ = 0;
+  Status status_;
+};
+
+}  // namespace
+
+Status ReadBudget::Spend(std::uint64_t bytes) {
+  if (stop_.stop_requested()) return Cancelled();
+  if (bytes_max_ == kNoLimit) return Status::Ok();
+  const std::uint64_t total = bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  return total <= bytes_max_ ? Status::Ok() : TooManyBytes(bytes_max_);
+}
+
+std::unique_ptr<StatScan> LimitedStore::ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+  return std::make_unique<LimitedScan>(store_.ScanStats(attempt, rank, steps), budget_);
+}
+
+Result<std::string> LimitedStore::CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
+                                                 std::uint32_t activation, std::uint32_t offset) {
+  auto chunk = store_.CaptureChunkAt(attempt, rank, step, activation, offset);
+  if (chunk.ok()) STATCOLLECT_RETURN_IF_ERROR(budget_.Spend(chunk->size()));
+  return chunk;
+}
+
+}  // namespace statcollect::query

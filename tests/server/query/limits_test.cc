@@ -1,0 +1,166 @@
+// Queries that are cancelled, that read too much, or that have too many rows: they end while they read.
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/query/query.h"
+#include "tests/server/query/run_writer.h"
+#include "tests/support/fake_store.h"
+
+namespace statcollect::query {
+namespace {
+
+using statcollect::testing::FakeStore;
+using statcollect::testing::Key;
+using statcollect::testing::RunWriter;
+using statcollect::testing::Tensor;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kSteps = 400;
+constexpr std::uint64_t kReadsWhenStopped = 50;
+
+struct Query {
+  friend void PrintTo(const Query& query, std::ostream* out) { *out << query.name; }
+  std::string name;
+  std::function<Status(const QueryEngine&, const std::stop_token&)> ask;
+};
+
+const std::vector<Query>& Queries() {
+  static const std::vector<Query> all = {
+      {"Scalars", [](auto& e, auto& stop) { return e.ListScalars({.run = "a"}, stop).status(); }},
+      {"Memory", [](auto& e, auto& stop) { return e.ListMemory({.run = "a"}, stop).status(); }},
+      {"Density", [](auto& e, auto& stop) { return e.ListDensity({.run = "a"}, stop).status(); }},
+      {"Events", [](auto& e, auto& stop) { return e.ListEvents({.run = "a"}, stop).status(); }},
+      {"Exponents", [](auto& e, auto& stop) { return e.ListExponents({.run = "a"}, stop).status(); }},
+      {"Show", [](auto& e, auto& stop) { return e.GetRun("a", stop).status(); }},
+      {"Series",
+       [](auto& e, auto& stop) { return e.GetSeries({.run = "a", .activation = "x"}, stop).status(); }},
+      {"Top", [](auto& e, auto& stop) { return e.GetTop({.run = "wide", .step = 0}, stop).status(); }},
+      {"Ranks", [](auto& e, auto& stop) { return e.CheckRanks({.run = "a"}, {}, stop).status(); }},
+      {"Diff", [](auto& e, auto& stop) { return e.Diff({.run_a = "a", .run_b = "b"}, {}, stop).status(); }},
+      {"Noise",
+       [](auto& e, auto& stop) { return e.SaveNoise({.run = "a", .repeats = {"b"}}, {}, stop).status(); }},
+      {"ProposeMap",
+       [](auto& e, auto& stop) {
+         return e.ProposeMap({.run_a = "wide", .run_b = "wide too"}, stop).status();
+       }},
+      {"Records",
+       [](auto& e, auto& stop) {
+         return e.ReadRecords(
+             {.run = "a", .steps = ""}, [](const RecordsPart&) { return Status::Ok(); }, stop);
+       }},
+  };
+  return all;
+}
+
+class LimitsTest : public ::testing::TestWithParam<Query> {
+ protected:
+  LimitsTest() {
+    for (const std::string run : {"a", "b"}) {
+      RunWriter writer(store_, run);
+      for (std::uint64_t step = 0; step < kSteps; ++step) {
+        const Tensor tensor{.values = {1, 2, static_cast<double>(step)}};
+        writer.Observe(0, step, Key("x"), tensor)
+            .Scalar(0, step, "loss", 0.5)
+            .Memory(0, {.step = step, .phase = MemoryPhase::kPostForward})
+            .Density(0, {.step = step, .input = "ids", .valid = 4, .total = 8})
+            .Exponents(0, step, Key("x"), tensor, 0, {3})
+            .Event(0, step, "note");
+      }
+      writer.Commit();
+    }
+    for (const std::string run : {"wide", "wide too"}) {
+      RunWriter wide(store_, run);
+      for (std::uint64_t i = 0; i < kSteps; ++i)
+        wide.Observe(0, 0, Key("x" + std::to_string(i)), Tensor{.values = {1, static_cast<double>(i)}});
+      wide.Commit();
+    }
+  }
+
+  FakeStore store_;
+};
+
+TEST_P(LimitsTest, ACancelledQueryReadsNoFurther) {
+  std::stop_source stop;
+  store_.OnRead([&](std::uint64_t reads) {
+    if (reads == kReadsWhenStopped) stop.request_stop();
+  });
+  const Status status = GetParam().ask(QueryEngine(store_), stop.get_token());
+  EXPECT_EQ(status.code(), Code::kCancelled) << status.message();
+  EXPECT_LE(store_.reads(), kReadsWhenStopped + 2 * 4) << "each of its threads: what it was reading";
+}
+
+TEST_P(LimitsTest, AQueryThatIsNotCancelledReadsOn) {
+  const Status status = GetParam().ask(QueryEngine(store_), {});
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_GT(store_.reads(), kReadsWhenStopped + 2 * 4) << "the test above would show nothing";
+}
+
+TEST_P(LimitsTest, AQueryThatReadsTooMuchEndsAndSaysWhatToDo) {
+  const QueryEngine engine(store_, {}, {}, /*read_bytes_max=*/1000);
+  const Status status = GetParam().ask(engine, {});
+  if (GetParam().name == "Records") {
+    EXPECT_TRUE(status.ok()) << "it streams, as fast as its reader reads: " << status.message();
+    return;
+  }
+  EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.message();
+  EXPECT_THAT(status.message(), HasSubstr("of records to read; expected no more than that for one query; "
+                                          "narrow it with --steps or --rank"));
+  EXPECT_LT(store_.reads(), 200u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LimitsTest, ::testing::ValuesIn(Queries()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(RowLimits, RowsAreCountedWhileTheyAreRead) {
+  FakeStore store;
+  const AttemptId id = store.CreateAttempt({.run = "a", .world_size = 1})->id;
+  RecordBatch batch;
+  batch.first_seq = 1;
+  for (std::uint64_t step = 0; step < kRowsMax + 300'000; ++step)
+    batch.scalars.push_back({.name = step % 2 == 0 ? "loss" : "lr", .step = step, .value = 1});
+  RankMeta meta;
+  meta.durable_seq = meta.records = batch.last_seq();
+  const AppendItem item{.attempt = id, .rank = 0, .batch = &batch, .meta = &meta};
+  ASSERT_TRUE(store.Append({&item, 1}).ok());
+  const QueryEngine engine(store);
+  const Status all = engine.ListScalars({.run = "a"}).status();
+  EXPECT_EQ(all.code(), Code::kResourceExhausted);
+  EXPECT_THAT(all.message(), HasSubstr("list scalars: more than 1000000 rows"));
+  EXPECT_EQ(store.reads(), kRowsMax + 1) << "the first row too many is the last";
+  const auto some = engine.ListScalars({.run = "a", .name = "loss"});
+  ASSERT_TRUE(some.ok()) << some.status().message();
+  EXPECT_EQ(some->size(), (kRowsMax + 300'000) / 2) << "what is not asked for does not count";
+}
+
+// A step's rows are those of the newest launch that has records of the kind, whether or not they are asked for.
+TEST(RowLimits, StepsOfSeveralLaunchesComeInOrderAndFromTheNewest) {
+  FakeStore store;
+  RunWriter first(store, "a"), second(store, "a");
+  for (const std::uint64_t step : {1, 2, 3})
+    first.Memory(0, {.step = step, .phase = MemoryPhase::kPostForward, .module = ""});
+  first.Density(0, {.step = 2, .input = "ids", .valid = 1, .total = 1});
+  first.Density(0, {.step = 5, .input = "ids", .valid = 1, .total = 2});
+  second.Memory(0, {.step = 2, .phase = MemoryPhase::kPostForward, .module = "other"});
+  second.Density(0, {.step = 5, .input = "mask", .valid = 1, .total = 3});
+  first.Commit();
+  second.Commit();
+  const QueryEngine engine(store);
+  const auto memory = engine.ListMemory({.run = "a"});
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  ASSERT_EQ(memory->size(), 2u);
+  EXPECT_EQ((*memory)[0].record.step, 1u);
+  EXPECT_EQ((*memory)[1].record.step, 3u) << "step 2 is the second launch's, which has only modules";
+  const auto density = engine.ListDensity({.run = "a"});
+  ASSERT_EQ(density->size(), 2u);
+  EXPECT_EQ((*density)[0].record.step, 2u);
+  EXPECT_EQ((*density)[1].record.total, 3u);
+}
+
+}  // namespace
+}  // namespace statcollect::query
