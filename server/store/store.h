@@ -259,6 +259,8 @@ class Store : public RunReader {
   virtual Result<CheckpointReport> Checkpoint(const std::string& directory) = 0;
   virtual Result<StoreUsage> Usage() = 0;
   virtual bool fsync() const = 0;  // whether Append syncs
+  // Tells this store from others, and from itself before a checkpoint was restored. Unknown: it has none.
+  virtual StoreIdentity identity() const { return {}; }
 };
 
 }  // namespace statcollect
