@@ -132,6 +132,19 @@ void AddServiceOptions(CLI::App& app, DaemonConfig& config) {
   app.add_option("--query-threads", config.query_threads, "Threads that answer queries")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  app.add_option("--connections-max", config.connections_max,
+                 "gRPC connections at a time, one for each rank and each statctl; more are refused")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--http-connections-max", config.http_connections_max,
+                 "HTTP connections at a time; more are refused")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--grpc-memory-mib", config.grpc_memory_mib,
+                 "MiB for what gRPC has received and not handed over; beyond it, senders wait and new "
+                 "connections are refused")
+      ->check(CLI::Range(std::uint64_t{16}, std::uint64_t{1} << 20))
+      ->capture_default_str();
   app.add_option("--log-level", config.log_level,
                  "debug, info, warn or error; the log goes to standard error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
