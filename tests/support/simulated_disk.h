@@ -46,6 +46,7 @@ class SimulatedDisk final : public rocksdb::FileSystem {
     std::uint64_t passes = 0;  // operations let through first
     bool lasting = false;      // else once
     bool no_space = false;     // ENOSPC, else EIO
+    bool no_descriptor = false;  // EMFILE
     bool flip = false;         // of kRead: returns the bytes with one bit changed, and no error
   };
   void Inject(const Fault& fault);
