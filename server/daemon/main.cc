@@ -97,8 +97,7 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget&
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 256 << 10);
   LimitMessages(builder);
   auto listener = GrpcListener::Open(
-      config.listen,
-      {.connections_max = config.connections_max, .descriptors_end = budget.connections_end},
+      config.listen, {.connections_max = config.connections_max, .descriptors_end = budget.connections_end},
       [](const std::string& line) { spdlog::warn("{}", line); });
   if (!listener.ok()) return listener.status();
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(

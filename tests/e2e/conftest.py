@@ -90,7 +90,17 @@ class Collector:
     def start(self) -> Collector:
         listen = self.address or "127.0.0.1:0"
         http = self.http or "127.0.0.1:0"
-        arguments = [*self.wrapper, str(STATCOLLECTORD), "--data-dir", str(self.data_dir), "--listen", listen, "--http", http, *self.extra]
+        arguments = [
+            *self.wrapper,
+            str(STATCOLLECTORD),
+            "--data-dir",
+            str(self.data_dir),
+            "--listen",
+            listen,
+            "--http",
+            http,
+            *self.extra,
+        ]
         with (self.data_dir.parent / "collector.err").open("a") as errors:  # the process has its own from then on
             self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self.process.stdout is not None

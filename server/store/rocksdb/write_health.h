@@ -54,7 +54,8 @@ class BackgroundErrors final : public rocksdb::EventListener {
   explicit BackgroundErrors(std::shared_ptr<WriteHealth> health) : health_(std::move(health)) {}
 
   void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status* error) override {
-    if (error->severity() > rocksdb::Status::Severity::kSoftError || error->IsNoSpace() || IsOutOfFiles(*error))
+    if (error->severity() > rocksdb::Status::Severity::kSoftError || error->IsNoSpace() ||
+        IsOutOfFiles(*error))
       (void)health_->Fail(FromRocks("write the store's files", *error));
   }
   void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status, bool* automatic) override {

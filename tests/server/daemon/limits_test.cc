@@ -46,8 +46,9 @@ TEST(DescriptorBudget, LeavesTheStoreItsShare) {
     const DescriptorBudget budget = DivideDescriptors(all);
     EXPECT_GT(budget.connections_end, 0) << all;
     EXPECT_GT(budget.store_files, 0) << all;
-    EXPECT_LT(static_cast<std::uint64_t>(budget.connections_end) + static_cast<std::uint64_t>(budget.store_files),
-              all)
+    EXPECT_LT(
+        static_cast<std::uint64_t>(budget.connections_end) + static_cast<std::uint64_t>(budget.store_files),
+        all)
         << all;
   }
   EXPECT_GE(DivideDescriptors(65'536).connections_end, 50'000);

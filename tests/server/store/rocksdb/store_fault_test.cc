@@ -305,15 +305,18 @@ INSTANTIATE_TEST_SUITE_P(
                          .lasting = true,
                          .no_descriptor = true},
                         Code::kResourceExhausted},
-        BackgroundFault{
-            {.kind = FileKind::kLog, .operation = DiskOperation::kCreate, .lasting = true, .no_descriptor = true},
-            Code::kResourceExhausted}));
+        BackgroundFault{{.kind = FileKind::kLog,
+                         .operation = DiskOperation::kCreate,
+                         .lasting = true,
+                         .no_descriptor = true},
+                        Code::kResourceExhausted}));
 
 // With the system's own files, so that it is RocksDB's own words that are understood.
 TEST_F(StoreFaultTest, WithoutDescriptorsItRefusesAndRecoversByItself) {
   std::string directory = ::testing::TempDir() + "/descriptors_XXXXXX";
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
-  auto opened = OpenRocksDbStore(directory, {.fsync = false, .memtable_bytes = 256 << 10, .open_files_max = 16});
+  auto opened =
+      OpenRocksDbStore(directory, {.fsync = false, .memtable_bytes = 256 << 10, .open_files_max = 16});
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   const std::unique_ptr<Store> store = *std::move(opened);
   StreamLedger ledger(FaultSeed());
