@@ -197,10 +197,20 @@ struct ExponentRecord {
   bool operator==(const ExponentRecord&) const = default;
 };
 
+// Which store a collector writes to. Another restored checkpoint of the same store has another epoch.
+struct StoreIdentity {
+  std::array<std::uint8_t, 16> id{};  // random, made with the data directory; zeros: unknown
+  std::uint64_t epoch = 0;            // random, made with the data directory and after every restore
+  bool known() const { return *this != StoreIdentity{}; }
+  bool operator==(const StoreIdentity&) const = default;
+};
+
 // One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order stats, scalars,
 // events, memory, densities, settings, steps, captures, exponents. Definitions are not numbered.
 struct RecordBatch {
   std::uint64_t first_seq = 0;
+  // Numbers directly before first_seq that stay unused here, because their records no longer exist.
+  std::uint64_t skipped = 0;
   std::vector<TensorDef> activations;
   std::vector<Layout> layouts;
   StatColumns stats;

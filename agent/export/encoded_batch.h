@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "common/records.h"
+
 namespace statcollect {
 
 // How many definitions a session has sent.
@@ -25,6 +27,9 @@ struct EncodedBatch {
   DefinitionCounts after;       // including its own
   std::string bytes;
   FileSpan file = {};  // in the spill file; written under the exporter's mutex
+  // Numbers directly before first_seq that the collector of the current stream never gets.
+  std::uint64_t skipped = 0;
+  StoreIdentity repairs = {};  // the store whose lack of records it tells of; not for any other
 
   std::uint64_t last_seq() const { return first_seq + records - 1; }
 };

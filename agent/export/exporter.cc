@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
 #include <utility>
 
+#include "agent/export/repair.h"
 #include "agent/export/wire.h"
 #include "agent/export/worker_thread.h"
 
 namespace statcollect {
 namespace {
 
-// Definitions in one batch that repeats them; each takes some hundred bytes.
-constexpr std::uint32_t kRepeatedMax = 2048;
 // After the spill file could not be written.
 constexpr std::chrono::seconds kFileRetry{5};
 // The file's acknowledged beginning is freed in steps of this size.
@@ -26,11 +24,6 @@ std::unique_ptr<SpillFile> MakeFile(const SpillOptions& options, const SessionIn
 // Whoever starts an agent can correct it; later it may be a proxy's bad minute.
 bool IsAccessRefused(Code code) {
   return code == Code::kPermissionDenied || code == Code::kUnauthenticated || code == Code::kUnimplemented;
-}
-
-template <typename Defs>
-void Extend(Defs* to, Defs from) {
-  std::move(from.begin(), from.end(), std::back_inserter(*to));
 }
 
 }  // namespace
@@ -302,35 +295,8 @@ EncodedBatch Exporter::Encode(const RecordBatch& batch) {
 
 std::vector<EncodedBatch> Exporter::RepairLocked(const DefinitionCounts& definitions, std::string_view cause,
                                                  std::uint64_t lost) {
-  std::vector<EncodedBatch> batches;
-  DefinitionCounts from;
-  do {
-    RecordBatch batch;
-    const std::string count = std::to_string(lost);
-    if (lost > 0 && batches.empty()) {
-      batch.events.push_back({.kind = "records_dropped",
-                              .step = last_step_,
-                              .unix_nanos = SystemClock().UnixNanos(),
-                              .text = count + " records were lost in transit: " + std::string(cause),
-                              .fields = {{"cause", std::string(cause)}, {"count", count}}});
-    } else {
-      batch.events.push_back({.kind = "definitions_repeated", .step = last_step_, .text = "after a loss"});
-    }
-    EncodedBatch encoded{.records = 1, .before = from};
-    if (options_.definitions != nullptr) {
-      const std::uint32_t activations = std::min(definitions.activations, from.activations + kRepeatedMax);
-      const std::uint32_t layouts = std::min(definitions.layouts, from.layouts + kRepeatedMax);
-      if (activations > from.activations)
-        Extend(&batch.activations, options_.definitions->Activations(from.activations, activations - 1));
-      if (layouts > from.layouts)
-        Extend(&batch.layouts, options_.definitions->Layouts(from.layouts, layouts - 1));
-      from = {activations, layouts};
-    }
-    encoded.after = from;
-    encoded.bytes = wire::EncodeRecords(batch, {});
-    ledger_->Produce();
-    batches.push_back(std::move(encoded));
-  } while (options_.definitions != nullptr && from != definitions);
+  auto batches = MakeRepair(options_.definitions, definitions, {std::string(cause), lost, last_step_});
+  ledger_->Produce(batches.size());
   return batches;
 }
 
@@ -413,11 +379,12 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
 
 void Exporter::OnWelcome(const Welcome& welcome) {
   SendWindow::Resumed resumed;
+  bool other_store = false;
   {
     MutexLock lock(mutex_);
     window_.SetLimits(welcome.limits);
     takes_captures_ = welcome.limits.capture_chunk_bytes_max >= CaptureQueue::kChunkBytes;
-    const Result<SendWindow::Resumed> result = window_.Resume(welcome.durable_seq);
+    const Result<SendWindow::Resumed> result = window_.Resume(welcome.durable_seq, welcome.store);
     if (!result.ok()) {
       protocol_error_ = result.status();
     } else {
@@ -425,26 +392,40 @@ void Exporter::OnWelcome(const Welcome& welcome) {
       ledger_->Ack(resumed.newly_acked);
       if (resumed.newly_acked > 0) backoff_.Reset();
       ledger_->Regress(resumed.lost, resumed.gone);
-      if (resumed.gone > 0) {
-        window_.Renumber(RepairLocked(window_.DefinedBefore(added_), kDropRegressed, resumed.gone));
-        if (file_ != nullptr) ++marks_due_;
-      }
+      if (resumed.missing > 0) resumed.gone += TellMissingLocked(welcome.store, resumed.missing);
+      ledger_->Drop(kDropRegressed, resumed.void_now);  // last, so that what replaces them is pending before
       progress_.lost_after_ack += resumed.lost;
       ++progress_.streams;
       phase_ = Phase::kWelcomed;
       ever_welcomed_ = true;
       attempt_start_ = welcome.attempt_start_unix_nanos;
+      other_store = store_.known() && welcome.store.known() && store_.id != welcome.store.id;
+      store_ = welcome.store;
       last_failure_.reset();
     }
     changed_.notify_all();
   }
   if (resumed.lost > 0) {
-    log_->LogLoss("the collector at " + options_.collector + " lost " + std::to_string(resumed.lost) +
-                  " records that it had acknowledged (a restored checkpoint?); " +
+    log_->LogLoss("the collector at " + options_.collector + " does not have " +
+                  std::to_string(resumed.lost) + " records that were acknowledged (" +
+                  (other_store ? "it has another store than before" : "a restored checkpoint?") + "); " +
                   std::to_string(resumed.lost - resumed.gone) + " are sent again; " +
                   std::to_string(resumed.gone) + " no longer exist here and count as dropped (regressed)");
   }
   on_room_();
+}
+
+std::uint64_t Exporter::TellMissingLocked(const StoreIdentity& store, std::uint64_t missing) {
+  std::uint64_t dropped = 0;
+  if (store.known()) {  // the batches that tell of it need numbers
+    while (RepairSize(options_.definitions, window_.DefinedBefore(added_)) > window_.RoomBefore())
+      dropped += window_.DropFirst();
+  }
+  auto batches = RepairLocked(window_.DefinedBefore(added_), kDropRegressed, missing + dropped);
+  store.known() ? window_.Bridge(std::move(batches), store) : window_.Renumber(std::move(batches));
+  ledger_->Drop(kDropRegressed, dropped);
+  if (file_ != nullptr) ++marks_due_;
+  return dropped;
 }
 
 void Exporter::OnAck(std::uint64_t durable_seq) {

@@ -152,6 +152,10 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // Batches that report `lost` records (if not 0) and send the first `definitions` again.
   std::vector<EncodedBatch> RepairLocked(const DefinitionCounts& definitions, std::string_view cause,
                                          std::uint64_t lost) STATCOLLECT_REQUIRES(mutex_);
+  // The store lacks numbers that are not held any more: tells it so, with the definitions that went with
+  // them. Returns how many more records were dropped to make room for it.
+  std::uint64_t TellMissingLocked(const StoreIdentity& store, std::uint64_t missing)
+      STATCOLLECT_REQUIRES(mutex_);
   void WaitBackoff();
   Status Explain(const Status& end) const;
 
@@ -181,6 +185,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   Status protocol_error_ STATCOLLECT_GUARDED_BY(mutex_);  // what is wrong with the collector's answers
   bool ever_welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::int64_t attempt_start_ STATCOLLECT_GUARDED_BY(mutex_) = 0;      // as the last welcome said
+  StoreIdentity store_ STATCOLLECT_GUARDED_BY(mutex_);                 // as the last welcome said
   std::optional<Status> last_failure_ STATCOLLECT_GUARDED_BY(mutex_);  // of the last attempt to connect
   Status fatal_ STATCOLLECT_GUARDED_BY(mutex_);
   bool say_goodbye_ STATCOLLECT_GUARDED_BY(mutex_) = true, giving_up_ STATCOLLECT_GUARDED_BY(mutex_) = false;

@@ -1,9 +1,12 @@
 // Numbered batches between the batcher and the collector: unsent batches, sent batches that are not
 // acknowledged, and a ring of recently acknowledged ones, kept in case the collector comes back without them.
 //
-// Invariants: (1) Add assigns sequence numbers from 1 without gaps; only Renumber changes them. (2) A number
-// is counted as acknowledged at most once, unless Resume takes that back. (3) No batch is forgotten before it
-// is acknowledged. Not thread-safe: guarded by the exporter.
+// Invariants: (1) Add assigns sequence numbers from 1 without gaps, and none is used twice, so that a number
+// means the same record on every store that the session meets (docs/decisions/0035): what a store lacks and
+// is not held any more becomes a gap. Two exceptions: the batches that tell of such a loss take the gap's last
+// numbers and are for that store only, and Renumber, for collectors that know no gaps. (2) A number is counted
+// as acknowledged at most once, unless Resume takes that back. (3) No batch is forgotten before it is
+// acknowledged. Not thread-safe: guarded by the exporter.
 #ifndef STATCOLLECT_AGENT_EXPORT_SEND_WINDOW_H_
 #define STATCOLLECT_AGENT_EXPORT_SEND_WINDOW_H_
 
@@ -33,8 +36,12 @@ class SendWindow {
 
   struct Resumed {
     std::uint64_t newly_acked = 0;
-    std::uint64_t lost = 0;  // acknowledged records that are not stored
-    std::uint64_t gone = 0;  // of `lost`: records not held here any more; if not 0, call Renumber next
+    std::uint64_t lost = 0;      // acknowledged records that are not stored
+    std::uint64_t gone = 0;      // of `lost`: records not held here any more
+    std::uint64_t void_now = 0;  // pending records that told another store of its losses
+    // Numbers between the watermark and the first record held that nothing held accounts for. If not 0, call
+    // Bridge next, or Renumber if the collector is unknown.
+    std::uint64_t missing = 0;
   };
 
   void SetLimits(const StreamLimits& limits) { limits_ = limits; }
@@ -52,11 +59,17 @@ class SendWindow {
   // The collector has everything up to durable_seq. Returns the number of newly acknowledged records.
   // kDataLoss: the number was never assigned.
   Result<std::uint64_t> Ack(std::uint64_t durable_seq);
-  // A new stream begins; the collector has everything up to durable_seq. What it lacks becomes unsent again
-  // and does not count as acknowledged any more. kDataLoss: the number was never assigned.
-  Result<Resumed> Resume(std::uint64_t durable_seq);
-  // After a Resume with gone records: puts `first` before the batches held and renumbers all of them from the
-  // collector's watermark on.
+  // A new stream begins; the store has everything up to durable_seq. What it lacks becomes unsent again and
+  // does not count as acknowledged any more. kDataLoss: the number was never assigned.
+  Result<Resumed> Resume(std::uint64_t durable_seq, const StoreIdentity& store = {});
+  // After a Resume with missing numbers: puts `first` before the batches held, under the last of the missing
+  // numbers. Precondition: at most RoomBefore() batches of one record each.
+  void Bridge(std::vector<EncodedBatch> first, const StoreIdentity& store);
+  std::uint64_t RoomBefore() const;
+  // Forgets the first batch held, which counts as missing from now on. Returns the number of its records.
+  std::uint64_t DropFirst();
+  // Instead of Bridge: renumbers `first` and all batches held from the watermark on. On a store that has the
+  // session already, the numbers may mean other records.
   void Renumber(std::vector<EncodedBatch> first);
   // The definitions sent before the first batch held; `otherwise` if none is held.
   DefinitionCounts DefinedBefore(const DefinitionCounts& otherwise) const;
@@ -87,7 +100,19 @@ class SendWindow {
   std::uint64_t Clear();
 
  private:
+  struct Range {
+    std::uint64_t first = 0, last = 0;
+  };
+
   Status CheckGiven(std::uint64_t durable_seq) const;
+  // Moves what the store lacks from the ring to what is unacknowledged, and forgets what was for another store.
+  void TakeBack(std::uint64_t durable_seq, const StoreIdentity& store, Resumed* resumed);
+  // The numbers in (after, last] that were given to a record which still counts as acknowledged or pending.
+  std::uint64_t Counted(std::uint64_t after, std::uint64_t last) const;
+  // Everything from `after` + 1 to the first number held is one gap.
+  void OpenGap(std::uint64_t after);
+  void PushFront(std::vector<EncodedBatch> first);
+  void MarkSkipped();
   void Free(std::uint64_t durable_seq);
   std::uint64_t CountAcked(std::uint64_t durable_seq);
 
@@ -99,6 +124,9 @@ class SendWindow {
   std::size_t unacked_bytes_ = 0;
   std::deque<Entry> recent_;  // acknowledged, directly before unacked_
   std::size_t recent_bytes_ = 0;
+  // Numbers whose records count as dropped, ascending; all below what is held. One for each loss that was
+  // not followed by a larger one.
+  std::vector<Range> gaps_;
 };
 
 }  // namespace statcollect

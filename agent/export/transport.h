@@ -18,6 +18,7 @@ struct Welcome {
   std::uint64_t durable_seq = 0;
   StreamLimits limits;
   std::int64_t attempt_start_unix_nanos = 0;  // 0: the collector is older than this field
+  StoreIdentity store;                        // unknown: the collector is older and knows no gaps
 };
 
 // A request of the collector.

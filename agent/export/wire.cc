@@ -479,6 +479,9 @@ bool DecodeWelcome(std::string_view bytes, Welcome* welcome) {
     if (r.field == 3 && r.is_number) welcome->durable_seq = r.number;
     if (r.field == 4 && r.is_bytes) limits_ok = DecodeLimits(r.bytes, &welcome->limits);
     if (r.field == 6 && r.is_number) welcome->attempt_start_unix_nanos = static_cast<std::int64_t>(r.number);
+    if (r.field == 7 && r.is_bytes && r.bytes.size() == welcome->store.id.size())
+      std::copy(r.bytes.begin(), r.bytes.end(), welcome->store.id.begin());
+    if (r.field == 8 && r.is_number) welcome->store.epoch = r.number;
   }
   return r.ok() && limits_ok;
 }
@@ -546,13 +549,15 @@ std::string EncodeBatch(const EncodedBatch& batch) {
   w.Tag(3, kFixed32);
   w.Fixed(Crc32c(batch.bytes));
   w.Bytes(4, batch.bytes);
+  w.Number(5, batch.skipped);
   return AgentMessage(2, w);
 }
 
 std::string EncodeBatch(const RecordBatch& batch, std::span<const Layout> known) {
   return EncodeBatch(EncodedBatch{.first_seq = batch.first_seq,
                                   .records = static_cast<std::uint32_t>(batch.records()),
-                                  .bytes = EncodeRecords(batch, known)});
+                                  .bytes = EncodeRecords(batch, known),
+                                  .skipped = batch.skipped});
 }
 
 std::string EncodeGoodbye(const AgentCounters& counters) {
@@ -573,19 +578,13 @@ Result<CollectorMessage> Decode(std::string_view bytes) {
   while (ok && r.Next()) {
     // One of them: the last wins.
     if (r.field == 1 && r.is_bytes) {
-      message.ack.reset();
-      message.directive.reset();
-      if (!message.welcome) message.welcome.emplace();
+      if (!message.welcome) message = {.welcome = Welcome()};
       ok = DecodeWelcome(r.bytes, &*message.welcome);
     } else if (r.field == 2 && r.is_bytes) {
-      message.welcome.reset();
-      message.directive.reset();
-      if (!message.ack) message.ack = 0;
+      if (!message.ack) message = {.ack = 0};
       ok = DecodeAck(r.bytes, &*message.ack);
     } else if (r.field == 3 && r.is_bytes) {
-      message.welcome.reset();
-      message.ack.reset();
-      if (!message.directive) message.directive.emplace();
+      if (!message.directive) message = {.directive = Directive()};
       ok = DecodeDirective(r.bytes, &*message.directive);
     }
   }

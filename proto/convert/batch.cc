@@ -26,6 +26,10 @@ Status CheckHeader(const v1::Batch& wire) {
     return convert::Invalid("batch: first_seq " + std::to_string(wire.first_seq()) + " with " +
                             std::to_string(wire.n()) + " records passes the last sequence number");
   }
+  if (wire.skipped() >= wire.first_seq()) {
+    return convert::Invalid("batch: skipped is " + std::to_string(wire.skipped()) +
+                            "; expected less than first_seq, " + std::to_string(wire.first_seq()));
+  }
   if (const std::uint32_t crc = Crc32c(wire.records()); crc != wire.crc()) {
     return Status(Code::kDataLoss, "batch: CRC-32C of records is " + std::to_string(crc) +
                                        "; the sender computed " + std::to_string(wire.crc()) +
@@ -52,6 +56,7 @@ v1::Batch ToWire(const RecordBatch& batch, KnownLayouts known) {
   ToWire(batch, known, &records);
   v1::Batch wire;
   wire.set_first_seq(batch.first_seq);
+  wire.set_skipped(batch.skipped);
   wire.set_n(static_cast<std::uint32_t>(batch.records()));
   records.SerializeToString(wire.mutable_records());
   wire.set_crc(Crc32c(wire.records()));
@@ -90,7 +95,9 @@ Result<RecordBatch> FromWire(const v1::Batch& wire, KnownLayouts known) {
                             " records; expected n = " + std::to_string(wire.n()));
   }
   auto batch = FromWire(records, known);
-  if (batch.ok()) batch->first_seq = wire.first_seq();
+  if (!batch.ok()) return batch;
+  batch->first_seq = wire.first_seq();
+  batch->skipped = wire.skipped();
   return batch;
 }
 

@@ -4,8 +4,10 @@
 #ifndef STATCOLLECT_SERVER_API_CALLS_H_
 #define STATCOLLECT_SERVER_API_CALLS_H_
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -14,6 +16,7 @@
 #include <stop_token>
 #include <utility>
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 #include <grpcpp/support/status.h>
@@ -160,9 +163,17 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   Message message_ STATCOLLECT_GUARDED_BY(mutex_), last_ STATCOLLECT_GUARDED_BY(mutex_);  // on their way
 };
 
+// How slowly a caller may read an answer of any length: no wait for it is longer than `patience`, and all of
+// them together are at most that much longer than what it has read takes at `bytes_per_second_min`.
+struct Pace {
+  std::chrono::milliseconds patience{60'000};
+  std::uint64_t bytes_per_second_min = 64 << 10;
+};
+
 // Sends every message of the work, in order, then a status. Back-pressure: at most one message is in flight,
-// and Send waits for it, so the work is as fast as the caller reads. A caller that reads nothing for
-// `patience` is disconnected, so that it does not block the pool's thread.
+// and Send waits for it, so the work is as fast as the caller reads. A caller that reads more slowly than
+// `pace` gets a status that says so; if it does not read that either, it is disconnected after `patience`. The
+// pool's thread is free at once.
 template <typename Message>
 class FlowCall final : public grpc::ServerWriteReactor<Message>,
                        public std::enable_shared_from_this<FlowCall<Message>> {
@@ -172,8 +183,8 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
   using Work = std::function<Status(const std::stop_token&, const Send&)>;
 
   static grpc::ServerWriteReactor<Message>* Start(WorkerPool& pool, grpc::CallbackServerContext& context,
-                                                  std::chrono::milliseconds patience, Work work) {
-    std::shared_ptr<FlowCall> call(new FlowCall(pool, context, patience));
+                                                  const Pace& pace, Work work) {
+    std::shared_ptr<FlowCall> call(new FlowCall(pool, context, pace));
     call->self_ = call;
     auto item = std::make_shared<WorkItem>(
         [call, work = std::move(work)](const WorkItem& running) {
@@ -190,24 +201,42 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
   }
 
  private:
-  FlowCall(WorkerPool& pool, grpc::CallbackServerContext& context, std::chrono::milliseconds patience)
-      : pool_(pool), context_(context), patience_(patience) {}
+  FlowCall(WorkerPool& pool, grpc::CallbackServerContext& context, const Pace& pace)
+      : pool_(pool), context_(context), pace_(pace) {}
 
   Status SendWhenFree(Message message, const std::stop_token& stop) {
+    const auto began = std::chrono::steady_clock::now();
     MutexLock lock(mutex_);
-    const bool free =
-        free_.wait_for(lock, stop, patience_, [this]() STATCOLLECT_REQUIRES(mutex_) { return !writing_; });
+    const std::chrono::steady_clock::duration earned =
+        std::chrono::milliseconds(1000 * taken_ / pace_.bytes_per_second_min);
+    const bool free = free_.wait_until(lock, stop, began + pace_.patience + std::min(std::chrono::steady_clock::duration(0), earned - waited_),
+                                       [this]() STATCOLLECT_REQUIRES(mutex_) { return !writing_; });
+    waited_ += std::chrono::steady_clock::now() - began;
     if (stop.stop_requested() || lost_) return {Code::kCancelled, "query: cancelled"};
-    if (!free) {
-      lock.unlock();
-      context_.TryCancel();  // ends the write in flight
-      return {Code::kDeadlineExceeded,
-              "query: the answer was not taken for " + std::to_string(patience_.count()) + " ms; try again"};
-    }
+    if (!free) return TooSlowLocked();
     writing_ = true;
     message_ = std::move(message);
+    taken_ += message_.ByteSizeLong();  // when the next one is sent
     this->StartWrite(&message_);
     return Status::Ok();
+  }
+
+  Status TooSlowLocked() STATCOLLECT_REQUIRES(mutex_) {
+    alarm_.Set(std::chrono::system_clock::now() + pace_.patience,
+               [call = this->shared_from_this()](bool due) { call->Disconnect(due); });
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited_).count();
+    return {Code::kDeadlineExceeded,
+            "query: the answer was read too slowly: waited " + std::to_string(seconds) +
+                " s for the reader to take " + std::to_string(taken_) + " bytes; expected at least " +
+                std::to_string(pace_.bytes_per_second_min >> 10) + " KiB/s, and no pause of more than " +
+                std::to_string(std::chrono::duration_cast<std::chrono::seconds>(pace_.patience).count()) +
+                " s; ask for less at a time with --steps or --rank, and read it at once"};
+  }
+
+  void Disconnect(bool due) {
+    MutexLock lock(mutex_);
+    if (!due || !writing_ || done_) return;
+    context_.TryCancel();  // ends the write in flight; calls back on another thread
   }
 
   void End(grpc::Status status) {
@@ -226,18 +255,27 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
   void OnCancel() override {
     if (const auto item = item_.lock()) pool_.Cancel(item);
   }
-  void OnDone() override { const auto last_share = std::move(self_); }
+  void OnDone() override {
+    const auto last_share = std::move(self_);
+    MutexLock lock(mutex_);
+    done_ = true;
+    alarm_.Cancel();
+  }
 
   WorkerPool& pool_;
   grpc::CallbackServerContext& context_;  // owned by gRPC, until OnDone
-  const std::chrono::milliseconds patience_;
+  const Pace pace_;
   std::weak_ptr<WorkItem> item_;    // written once, before gRPC knows the call
   std::shared_ptr<FlowCall> self_;  // gRPC's share of the ownership
   Mutex mutex_;                     // guards everything below
   std::condition_variable_any free_;
-  bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false, lost_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false, lost_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                done_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::duration waited_ STATCOLLECT_GUARDED_BY(mutex_){0};  // for the reader, in all
+  std::uint64_t taken_ STATCOLLECT_GUARDED_BY(mutex_) = 0;                        // bytes sent
   std::optional<grpc::Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
   Message message_ STATCOLLECT_GUARDED_BY(mutex_);  // on its way
+  grpc::Alarm alarm_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect::api

@@ -37,6 +37,11 @@ class QueryService final : public v1::Query::CallbackService {
                .waiting_max = limits.waiting_max,
                .time_limit = limits.time_limit}),
         streams_({.what = "export", .threads = limits.streams, .waiting_max = limits.waiting_max}),
+        captures_({.what = "capture", .threads = limits.captures, .waiting_max = limits.waiting_max}),
+        details_({.what = "show",
+                  .threads = limits.details,
+                  .waiting_max = limits.waiting_max,
+                  .time_limit = limits.time_limit}),
         quick_({.what = "query",
                 .threads = 1,
                 .waiting_max = limits.quick_waiting_max,
@@ -53,7 +58,7 @@ class QueryService final : public v1::Query::CallbackService {
 
   ServerUnaryReactor* GetRun(CallbackServerContext*, const v1::GetRunRequest* request,
                              v1::GetRunResponse* response) override {
-    return UnaryCall::Start(quick_, [this, request, response](const std::stop_token& stop) {
+    return UnaryCall::Start(details_, [this, request, response](const std::stop_token& stop) {
       const auto run = FromWire(*request);
       if (!run.ok()) return run.status();
       auto detail = engine_.GetRun(*run, stop);
@@ -135,7 +140,7 @@ class QueryService final : public v1::Query::CallbackService {
       };
       return engine_.ReadRecords(*wanted, take, stop);
     };
-    return Call::Start(streams_, *context, limits_.stream_patience, work);
+    return Call::Start(streams_, *context, pace(), work);
   }
 
   grpc::ServerWriteReactor<v1::SaveNoiseResponse>* SaveNoise(CallbackServerContext*,
@@ -198,7 +203,7 @@ class QueryService final : public v1::Query::CallbackService {
       };
       return engine_.ReadCapture(*wanted, head, data, stop);
     };
-    return Call::Start(streams_, *context, limits_.stream_patience, work);
+    return Call::Start(captures_, *context, pace(), work);
   }
 
   ServerUnaryReactor* GetTop(CallbackServerContext*, const v1::GetTopRequest* request,
@@ -236,6 +241,10 @@ class QueryService final : public v1::Query::CallbackService {
   }
 
  private:
+  api::Pace pace() const {
+    return {.patience = limits_.stream_patience,
+            .bytes_per_second_min = limits_.stream_bytes_per_second_min};
+  }
   // A question that FromWire, a method of the engine and ToWire answer.
   template <typename Request, typename Response, typename Method>
   ServerUnaryReactor* Answer(const Request& request, Response& response, Method method) {
@@ -255,7 +264,8 @@ class QueryService final : public v1::Query::CallbackService {
   const query::QueryEngine& engine_;
   const QueryLimits limits_;
   EventFeed* const feed_;
-  WorkerPool pool_, streams_, quick_;
+  // Each kind has its own, so that it waits only for its like.
+  WorkerPool pool_, streams_, captures_, details_, quick_;
 };
 
 constexpr std::size_t kPathBytesMax = 4096;

@@ -137,6 +137,19 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
          "--query-scan-max", raw.query_scan_max,
          "Refuse to read more than this for one query, such as 64GiB; off: no limit. Exports have none")
       ->capture_default_str();
+  app.add_option("--connections-max", config.connections_max,
+                 "gRPC connections at a time, one for each rank and each statctl; more are refused")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--http-connections-max", config.http_connections_max,
+                 "HTTP connections at a time; more are refused")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--grpc-memory-mib", config.grpc_memory_mib,
+                 "MiB for what gRPC has received and not handed over; beyond it, senders wait and new "
+                 "connections are refused")
+      ->check(CLI::Range(std::uint64_t{16}, std::uint64_t{1} << 20))
+      ->capture_default_str();
   app.add_option("--log-level", config.log_level,
                  "debug, info, warn or error; the log goes to standard error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))

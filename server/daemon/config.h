@@ -23,6 +23,9 @@ struct DaemonConfig {
   std::uint64_t disk_free_min_mib = 64;  // ingest is refused below it
   unsigned query_threads = 2;
   std::uint64_t query_scan_bytes_max = std::uint64_t{64} << 30;  // of one query
+  unsigned connections_max = 4096;  // gRPC
+  unsigned http_connections_max = 1024;
+  std::uint64_t grpc_memory_mib = 1024;  // of gRPC's buffers
   std::string log_level = "info";
   std::chrono::seconds retention{0};  // age of a run's last write; 0: off
   DiskLimit max_disk;                 // of the store

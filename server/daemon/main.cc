@@ -13,7 +13,6 @@
 #include <utility>
 
 #include <malloc.h>
-#include <sys/resource.h>
 
 #include <grpc/support/log.h>
 #include <grpcpp/impl/codegen/service_type.h>
@@ -38,6 +37,8 @@
 #include "server/control/event_feed.h"
 #include "server/control/webhook.h"
 #include "server/daemon/config.h"
+#include "server/daemon/descriptors.h"
+#include "server/daemon/grpc_listener.h"
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
 #include "server/ingest/ingest_server.h"
@@ -65,16 +66,25 @@ int Fail(const std::string& message) {
   return kExitCannotStart;
 }
 
+// What one connection or all of them may take.
+void LimitConnections(const DaemonConfig& config, grpc::ServerBuilder& builder) {
+  grpc::ResourceQuota quota("statcollectord");
+  quota.Resize(config.grpc_memory_mib << 20);
+  builder.SetResourceQuota(quota);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 64);  // an agent has one
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300'000);  // without a call
+}
+
 struct GrpcServer {
   std::unique_ptr<grpc::Server> server;
-  Endpoint endpoint;  // with the real port
+  std::unique_ptr<GrpcListener> listener;  // stops first
 };
 
-Result<GrpcServer> StartGrpc(const DaemonConfig& config, std::initializer_list<grpc::Service*> services) {
+Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget& budget,
+                             std::initializer_list<grpc::Service*> services) {
   grpc::ServerBuilder builder;
-  int port = 0;
-  // Without this a second daemon could share the port and take half of the streams.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  LimitConnections(config, builder);
   // Agents ping every 10 s, also while idle; half-open connections are found within 30 s.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
@@ -86,16 +96,17 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, std::initializer_list<g
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 256 << 10);
   LimitMessages(builder);
-  builder.AddListeningPort(config.listen.ToString(), grpc::InsecureServerCredentials(), &port);
+  auto listener = GrpcListener::Open(
+      config.listen, {.connections_max = config.connections_max, .descriptors_end = budget.connections_end},
+      [](const std::string& line) { spdlog::warn("{}", line); });
+  if (!listener.ok()) return listener.status();
+  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
   for (grpc::Service* service : services) builder.RegisterService(service);
-  GrpcServer started{.server = builder.BuildAndStart(), .endpoint = config.listen};
-  if (!started.server || port == 0) {
-    return Status(Code::kUnavailable,
-                  "listen for gRPC on " + config.listen.ToString() +
-                      ": the address is in use or not on this machine; stop the process that uses it (see "
-                      "ss -ltnp) or set a different one with --listen");
-  }
-  started.endpoint.port = static_cast<std::uint16_t>(port);
+  GrpcServer started{.server = builder.BuildAndStart(), .listener = *std::move(listener)};
+  if (!started.server) return Status(Code::kInternal, "start gRPC: the server could not be built");
+  started.listener->Start(std::move(acceptor));
   return started;
 }
 
@@ -134,16 +145,6 @@ class Signals {
   boost::asio::signal_set signals_;
   std::thread thread_;
 };
-
-// Streams, connections and the store's files each take a descriptor: all that the system grants. Returns how
-// many.
-std::size_t RaiseFileLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : 1024;
-}
 
 // Cancels running HTTP queries; their callers get an answer that says so.
 void EndHttp(boost::asio::io_context& io, HttpServer& http, api::HttpApi& api) {
@@ -231,10 +232,11 @@ Status Restore(const DaemonConfig& config, RocksDbStoreOptions options) {
 }
 
 // The store of --data-dir, after the restore that --restore-from asks for.
-Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config) {
+Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config, const DescriptorBudget& budget) {
   const RocksDbStoreOptions options{.fsync = config.fsync,
                                     .memtable_bytes = STATCOLLECT_TEST_SETTING(
                                         "STATCOLLECT_MEMTABLE_BYTES", RocksDbStoreOptions().memtable_bytes),
+                                    .open_files_max = budget.store_files,
                                     .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
   if (!config.restore_from.empty()) STATCOLLECT_RETURN_IF_ERROR(Restore(config, options));
   return OpenRocksDbStore(config.data_dir, options);
@@ -255,6 +257,7 @@ CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& a
   return {.version = STATCOLLECT_VERSION,
           .data_dir = config.data_dir,
           .disk_free_bytes_min = config.disk_free_min_mib << 20,
+          .streams_max = config.connections_max,
           .retention = {.age_max = config.retention,
                         .disk_bytes_max = config.max_disk.bytes,
                         .disk_percent_max = config.max_disk.percent},
@@ -270,7 +273,7 @@ struct HttpFront {
 };
 
 Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context& io, IngestServer& collector,
-                            grpc::Server& grpc, std::size_t files_max) {
+                            grpc::Server& grpc, const DescriptorBudget& budget) {
   HttpFront front;
   if (!config.http) return front;
   front.api = std::make_unique<api::HttpApi>(grpc);
@@ -278,8 +281,8 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
                                                     const std::shared_ptr<HttpExchange>& exchange) {
     api->Serve(std::move(request), exchange);
   };
-  HttpLimits limits;
-  limits.connections_max = std::min(limits.connections_max, files_max / 4);
+  const HttpLimits limits{.connections_max = config.http_connections_max,
+                          .descriptors_end = budget.connections_end};
   front.server = std::make_unique<HttpServer>(io, MakePages(collector), limits,
                                               HttpServices{{std::string(api::kHttpPrefix), serve}});
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
@@ -290,8 +293,8 @@ int Run(const DaemonConfig& config) {
   KeepFreedMemory();
   SetUpLog(config);
   std::signal(SIGPIPE, SIG_IGN);
-  const std::size_t files_max = RaiseFileLimit();
-  auto store = OpenStore(config);
+  const DescriptorBudget budget = TakeDescriptors([](const std::string& line) { spdlog::warn("{}", line); });
+  auto store = OpenStore(config, budget);
   if (!store.ok()) return Fail(store.status().message());
   STATCOLLECT_FAILPOINT("start.store_opened");
   SystemClock clock;
@@ -310,14 +313,14 @@ int Run(const DaemonConfig& config) {
   const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed);
   const auto admin_service = MakeAdminService(collector, engine);
 
-  auto grpc = StartGrpc(config, {collector.service(), query_service.get(), admin_service.get()});
+  auto grpc = StartGrpc(config, budget, {collector.service(), query_service.get(), admin_service.get()});
   if (!grpc.ok()) return Fail(grpc.status().message());
-  const auto http = StartHttp(config, io, collector, *grpc->server, files_max);
+  const auto http = StartHttp(config, io, collector, *grpc->server, budget);
   if (!http.ok()) return Fail(http.status().message());
 
   const auto work = boost::asio::make_work_guard(io);  // without --http, too
   const Signals signals(io);  // before the ready line: who reads that may send one at once
-  PrintReady(config, grpc->endpoint, http->server.get());
+  PrintReady(config, grpc->listener->endpoint(), http->server.get());
   io.run();
   if (http->server) EndHttp(io, *http->server, *http->api);
   STATCOLLECT_FAILPOINT("stop.before_drain");
@@ -325,6 +328,7 @@ int Run(const DaemonConfig& config) {
   alarms.Drain();
   feed.Close();
   STATCOLLECT_FAILPOINT("stop.drained");
+  grpc->listener->Stop();
   grpc->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
   grpc->server->Wait();
   spdlog::info("drained; bye");

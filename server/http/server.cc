@@ -436,15 +436,17 @@ class HttpServer::Listener : public std::enable_shared_from_this<HttpServer::Lis
   }
 
   void Accept() {
-    acceptor_.async_accept(
-        asio::make_strand(io_), [self = shared_from_this()](beast::error_code error, tcp::socket socket) {
-          if (error == asio::error::operation_aborted) return;
-          // Over the cap the socket is closed at once; a peer sees a reset and tries again later.
-          if (!error && self->shared_->connections.load() < self->shared_->limits.connections_max) {
-            std::make_shared<Connection>(std::move(socket), self->shared_)->Read();
-          }
-          error ? self->AcceptLater() : self->Accept();
-        });
+    acceptor_.async_accept(asio::make_strand(io_),
+                           [self = shared_from_this()](beast::error_code error, tcp::socket socket) {
+                             if (error == asio::error::operation_aborted) return;
+                             // Over the cap the socket is closed at once; a peer sees a reset and tries again later.
+                             const HttpLimits& limits = self->shared_->limits;
+                             if (!error && self->shared_->connections.load() < limits.connections_max &&
+                                 socket.native_handle() < limits.descriptors_end) {
+                               std::make_shared<Connection>(std::move(socket), self->shared_)->Read();
+                             }
+                             error ? self->AcceptLater() : self->Accept();
+                           });
   }
 
   // Out of descriptors, say: trying again at once would only burn the processor.

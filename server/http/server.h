@@ -23,6 +23,7 @@ struct HttpLimits {
   std::size_t connections_max = 1024;     // which also limits concurrent requests
   std::size_t header_bytes_max = 16'384;  // including the target
   std::size_t body_bytes_max = 1 << 20;   // of a request to a service
+  int descriptors_end = 1 << 30;  // a connection with this descriptor or a higher one is closed at once
   int idle_seconds_max = 15;  // to send a request, between two requests, or without reading any of an answer
 };
 

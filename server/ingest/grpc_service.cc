@@ -20,14 +20,22 @@ grpc::Status ToGrpc(const Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), status.message()};
 }
 
+Status TooMany(std::size_t streams_max) {
+  return {Code::kResourceExhausted, "stream: " + std::to_string(streams_max) +
+                                        " are open; expected fewer (statcollectord --connections-max); the "
+                                        "agent tries again by itself"};
+}
+
 // The streams that gRPC has open. Thread-safe.
 class StreamSet {
  public:
-  // False while draining: the caller ends the stream.
-  bool Add(StreamPointer stream) {
+  enum class Added { kYes, kDraining, kTooMany };
+  // Unless it is kYes, the caller ends the stream; it is in the set meanwhile.
+  Added Add(StreamPointer stream, std::size_t streams_max) {
     MutexLock lock(mutex_);
     streams_.insert(std::move(stream));
-    return !draining_;
+    if (draining_) return Added::kDraining;
+    return streams_.size() > streams_max ? Added::kTooMany : Added::kYes;
   }
   void Remove(const StreamPointer& stream) {
     MutexLock lock(mutex_);
@@ -63,7 +71,16 @@ class Reactor final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::Colle
   Reactor(const StreamContext& context, StreamSet& streams)
       : streams_(streams), stream_(std::make_shared<IngestStream>(context, this)) {
     stream_->Start();
-    if (!streams_.Add(stream_)) stream_->Drain();
+    switch (streams_.Add(stream_, context.streams_max)) {
+      case StreamSet::Added::kYes:
+        break;
+      case StreamSet::Added::kDraining:
+        stream_->Drain();
+        break;
+      case StreamSet::Added::kTooMany:
+        stream_->EndStream(TooMany(context.streams_max));
+        break;
+    }
   }
 
   void OnReadDone(bool ok) override { ok ? stream_->OnMessage(&request_) : stream_->OnReadsDone(); }

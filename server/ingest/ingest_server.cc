@@ -31,6 +31,7 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
                              .registry = registry_,
                              .committer = committer_,
                              .counters = counters_,
+                             .streams_max = options.streams_max,
                              .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); },
                              .committed = options.committed})),
       retention_(store, clock, registry_, options.retention, options.log),

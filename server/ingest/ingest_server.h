@@ -36,6 +36,7 @@ struct CollectorOptions {
   std::string data_dir;
   std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: records are refused
   std::size_t queue_bytes_max = std::size_t{32} << 20;          // received and not yet durable
+  std::size_t streams_max = 4096;                               // of agents, at a time
   std::chrono::milliseconds hello_timeout{10'000};
   std::chrono::milliseconds drain_timeout{5'000};  // for agents to read their last answer
   RetentionOptions retention;

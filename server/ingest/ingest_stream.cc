@@ -15,7 +15,7 @@ Status OutOfOrder(const char* found, const char* expected) {
                 std::string("stream: found ") + found + "; expected " + expected + "; see docs/protocol.md");
 }
 
-v1::CollectorMessage MakeWelcome(const AttemptMeta& attempt, std::uint64_t durable_seq, bool fsync) {
+v1::CollectorMessage MakeWelcome(const AttemptMeta& attempt, std::uint64_t durable_seq, const Store& store) {
   v1::CollectorMessage message;
   v1::Welcome* welcome = message.mutable_welcome();
   welcome->set_protocol_version(kProtocolVersion);
@@ -25,8 +25,12 @@ v1::CollectorMessage MakeWelcome(const AttemptMeta& attempt, std::uint64_t durab
   welcome->mutable_limits()->set_window_batches_max(kWindowBatchesMax);
   welcome->mutable_limits()->set_window_bytes_max(kWindowBytesMax);
   welcome->mutable_limits()->set_capture_chunk_bytes_max(kCaptureChunkBytesMax);
-  welcome->set_fsync(fsync);
+  welcome->set_fsync(store.fsync());
   welcome->set_attempt_start_unix_nanos(attempt.start_unix_nanos);
+  if (const StoreIdentity identity = store.identity(); identity.known()) {
+    welcome->set_store_id(identity.id.data(), identity.id.size());
+    welcome->set_store_epoch(identity.epoch);
+  }
   return message;
 }
 
@@ -334,7 +338,7 @@ void IngestStream::EndLocked(const Status& status, How how) {
 void IngestStream::WriteLocked() {
   if (writing_ || finished_ || end_at_once_) return;
   if (welcome_due_) {
-    transport_->StartWrite(MakeWelcome(*attempt_, durable_seq_, context_.store.fsync()));
+    transport_->StartWrite(MakeWelcome(*attempt_, durable_seq_, context_.store));
     welcome_due_ = ack_due_ = false;  // the welcome says the watermark too
     writing_ = true;
   } else if (ack_due_) {

@@ -149,7 +149,7 @@ Result<IngestSession::Accepted> IngestSession::Accept(RecordBatch batch, std::in
     accepted.meta = Tallies();
     return accepted;
   }
-  accepted.duplicates = received() + 1 - batch.first_seq;
+  accepted.duplicates = received() + 1 - std::min(batch.first_seq, received() + 1);
   TrimFront(&batch, accepted.duplicates);
   STATCOLLECT_RETURN_IF_ERROR(CheckStats(batch));
   STATCOLLECT_RETURN_IF_ERROR(CheckDefined("captures", batch.captures, batch));
@@ -200,11 +200,12 @@ Status IngestSession::CheckOrder(const RecordBatch& batch) const {
                    std::to_string(batch.records()) +
                    " records; expected numbers from 1 and at least one record");
   }
-  if (batch.first_seq <= received() + 1) return Status::Ok();
+  if (batch.first_seq - std::min(batch.skipped, batch.first_seq) <= received() + 1) return Status::Ok();
   return Status(Code::kOutOfRange,
                 "batch: starts at record " + std::to_string(batch.first_seq) + "; expected " +
                     std::to_string(received() + 1) +
-                    " (records are numbered without gaps); connect again and resume from there");
+                    " (records are numbered without gaps, but for those that `skipped` counts); connect "
+                    "again and resume from there");
 }
 
 Status IngestSession::CheckActivations(const RecordBatch& batch) const {

@@ -257,7 +257,7 @@ class Store : public RunReader {
   // `from_collector` set; they are removed with the attempt and not counted in tallies. kNotFound: no such
   // attempt.
   virtual Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) = 0;
-  // OK: writes are accepted. After a write that failed for lack of space (kResourceExhausted), reopens the
+  // OK: writes are accepted. After a write that failed for lack of space or descriptors (kResourceExhausted), reopens the
   // store, which takes as long as a start and blocks readers. Call it when there is space again, and repeat
   // while it returns kResourceExhausted: it waits for running scans, but never for the store's own background
   // work. After OK, ranks and records are durable as read; the failed write may be among them. Other failures
@@ -331,6 +331,8 @@ class Store : public RunReader {
   virtual Result<CheckpointReport> Checkpoint(const std::string& directory) = 0;
   virtual Result<StoreUsage> Usage() = 0;
   virtual bool fsync() const = 0;  // whether Append syncs
+  // Tells this store from others, and from itself before a checkpoint was restored. Unknown: it has none.
+  virtual StoreIdentity identity() const { return {}; }
 
  private:
   template <typename T>

@@ -85,11 +85,22 @@ class Collector:
     ready_line: str = ""
     process: subprocess.Popen[str] | None = None
     extra: list[str] = field(default_factory=list)
+    wrapper: list[str] = field(default_factory=list)  # a command that replaces itself with its arguments
 
     def start(self) -> Collector:
         listen = self.address or "127.0.0.1:0"
         http = self.http or "127.0.0.1:0"
-        arguments = [str(STATCOLLECTORD), "--data-dir", str(self.data_dir), "--listen", listen, "--http", http, *self.extra]
+        arguments = [
+            *self.wrapper,
+            str(STATCOLLECTORD),
+            "--data-dir",
+            str(self.data_dir),
+            "--listen",
+            listen,
+            "--http",
+            http,
+            *self.extra,
+        ]
         with (self.data_dir.parent / "collector.err").open("a") as errors:  # the process has its own from then on
             self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self.process.stdout is not None

@@ -243,13 +243,14 @@ IOStatus SimulatedDisk::CheckLocked(const std::string& path, DiskOperation opera
     if (operation != DiskOperation::kSyncDirectory && fault.kind != KindOf(path)) continue;
     if (passed++ < fault.passes) continue;
     ++struck_;
-    const bool no_space = fault.no_space, spoil = fault.flip;
+    const bool no_space = fault.no_space, no_descriptor = fault.no_descriptor, spoil = fault.flip;
     if (!fault.lasting) faults_.erase(it);
     if (spoil) {
       *flip = true;
       return IOStatus::OK();
     }
-    return no_space ? NoSpace(path) : IOStatus::IOError(path, "Input/output error");
+    if (no_space) return NoSpace(path);
+    return IOStatus::IOError(path, no_descriptor ? "Too many open files" : "Input/output error");
   }
   return IOStatus::OK();
 }

@@ -43,10 +43,11 @@ class SimulatedDisk final : public rocksdb::FileSystem {
   struct Fault {
     FileKind kind = FileKind::kLog;
     DiskOperation operation = DiskOperation::kAppend;
-    std::uint64_t passes = 0;  // operations let through first
-    bool lasting = false;      // else once
-    bool no_space = false;     // ENOSPC, else EIO
-    bool flip = false;         // of kRead: returns the bytes with one bit changed, and no error
+    std::uint64_t passes = 0;    // operations let through first
+    bool lasting = false;        // else once
+    bool no_space = false;       // ENOSPC, else EIO
+    bool no_descriptor = false;  // EMFILE
+    bool flip = false;           // of kRead: returns the bytes with one bit changed, and no error
   };
   void Inject(const Fault& fault);
   void Heal();  // no more faults

@@ -14,6 +14,7 @@
 
 #include "server/store/checkpoint_files.h"
 #include "server/store/format_file.h"
+#include "server/store/identity_file.h"
 #include "server/store/rocksdb/database_opener.h"
 #include "server/store/rocksdb/remove_attempts.h"
 #include "server/store/rocksdb/rocksdb_store.h"
@@ -96,7 +97,7 @@ Result<StoreUsage> MeasureUsage(const std::string& data_dir, const Database* dat
 }
 
 Result<CheckpointReport> MakeCheckpoint(RecoverableDatabase& store, const std::string& data_dir,
-                                        const std::string& directory) {
+                                        const std::string& directory, const StoreIdentity& identity) {
   const std::string attempted = "checkpoint to '" + directory + "'";
   auto target = ParseTarget(attempted, directory, data_dir);
   if (!target.ok()) return target.status();
@@ -109,6 +110,7 @@ Result<CheckpointReport> MakeCheckpoint(RecoverableDatabase& store, const std::s
   StagedDirectory staged(*target);
   STATCOLLECT_RETURN_IF_ERROR(WriteTables(attempted, *database, staged.path()));
   STATCOLLECT_RETURN_IF_ERROR(WriteFormatFile(staged.path(), kStoreFormatVersion));
+  STATCOLLECT_RETURN_IF_ERROR(WriteCheckpointIdentity(staged.path(), identity));
   auto report = MeasureCheckpoint(staged.path());
   if (!report.ok()) return report.status();
   report->directory = *target;

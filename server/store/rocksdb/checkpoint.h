@@ -15,9 +15,9 @@ namespace statcollect {
 // Thread-safe.
 Result<StoreUsage> MeasureUsage(const std::string& data_dir, const Database* database);
 
-// Like Store::Checkpoint, for the store in `data_dir`. One call at a time.
+// Like Store::Checkpoint, for the store in `data_dir`, which is `identity`. One call at a time.
 Result<CheckpointReport> MakeCheckpoint(RecoverableDatabase& store, const std::string& data_dir,
-                                        const std::string& directory);
+                                        const std::string& directory, const StoreIdentity& identity);
 
 }  // namespace statcollect
 

@@ -140,6 +140,7 @@ DatabaseOpener::DatabaseOpener(std::string directory, const RocksDbStoreOptions&
       log_(options.log),
       fsync_(options.fsync),
       memtable_bytes_(options.memtable_bytes),
+      open_files_max_(options.open_files_max),
       env_(options.env),
       live_(std::move(live)),
       cache_(rocksdb::NewLRUCache(kBlockCacheBytes)) {}
@@ -147,7 +148,8 @@ DatabaseOpener::DatabaseOpener(std::string directory, const RocksDbStoreOptions&
 Result<std::shared_ptr<Database>> DatabaseOpener::Open(bool read_only,
                                                        const std::shared_ptr<WriteHealth>& health) const {
   const auto log = std::make_shared<WarningLog>(log_);
-  const rocksdb::DBOptions options = MakeDbOptions(directory_, fsync_, env_.get(), log, health);
+  rocksdb::DBOptions options = MakeDbOptions(directory_, fsync_, env_.get(), log, health);
+  options.max_open_files = open_files_max_;
   const auto database = std::make_shared<Database>();
   rocksdb::Status opened = TryOpen(read_only, options, *database);
   if (opened.IsCorruption() && !read_only && CutZeroTails(*options.env->GetFileSystem(), directory_, log_))

@@ -37,6 +37,7 @@ class DatabaseOpener {
   const std::function<void(const std::string&)> log_;
   const bool fsync_;
   const std::size_t memtable_bytes_;
+  const int open_files_max_;
   const std::shared_ptr<rocksdb::Env> env_;
   const std::shared_ptr<LiveAttempts> live_;
   const std::shared_ptr<rocksdb::Cache> cache_;  // filled by point reads

@@ -33,9 +33,10 @@ std::shared_ptr<Database> RecoverableDatabase::Pin() {
 }
 
 Status RecoverableDatabase::Closed() {
-  return Status(Code::kUnavailable,
-                "use the store: it could not be opened again after its disk was full; free space, and it "
-                "opens by itself");
+  return Status(
+      Code::kUnavailable,
+      "use the store: it could not be opened again after its disk was full, or descriptors ran out; "
+      "free some, and it opens by itself");
 }
 
 Status RecoverableDatabase::Write(const std::string& attempted, const Database& database,
@@ -71,7 +72,7 @@ Status RecoverableDatabase::ReopenLocked(const Status& failure) {
   if (opened.ok()) {
     database_ = *std::move(opened);
     if (const Status loaded = on_opened_(*database_); !loaded.ok()) return health_->Fail(loaded);
-    log_("opened '" + directory_ + "' again: there is space");
+    log_("opened '" + directory_ + "' again: there is space, and descriptors");
     return health_->status();
   }
   log_("open '" + directory_ + "' again: " + opened.status().message());

@@ -10,6 +10,7 @@
 
 #include "server/store/directory_lock.h"
 #include "server/store/format_file.h"
+#include "server/store/identity_file.h"
 #include "server/store/live_attempts.h"
 #include "server/store/rocksdb/aliases.h"
 #include "server/store/rocksdb/append.h"
@@ -52,7 +53,12 @@ class RocksDbStore final : public Store {
         reclaimer_(database_, directory) {}
 
   // Once, before anything else.
-  Status Open() { return database_.Open(); }
+  Status Open() {
+    auto identity = OpenIdentityFile(directory_);
+    if (!identity.ok()) return identity.status();
+    identity_ = *identity;
+    return database_.Open();
+  }
 
   Result<std::vector<std::string>> ListRuns() override { return catalogue_.ListRuns(); }
   Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override {
@@ -182,9 +188,10 @@ class RocksDbStore final : public Store {
 
   Result<StoreUsage> Usage() override { return MeasureUsage(directory_, database_.Pin().get()); }
   bool fsync() const override { return fsync_; }
+  StoreIdentity identity() const override { return identity_; }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
     MutexLock one_at_a_time(checkpoint_mutex_);
-    return MakeCheckpoint(database_, directory_, directory);
+    return MakeCheckpoint(database_, directory_, directory, identity_);
   }
 
  private:
@@ -207,6 +214,7 @@ class RocksDbStore final : public Store {
 
   const std::string directory_;
   const bool fsync_;
+  StoreIdentity identity_;  // written by Open
   const std::shared_ptr<LiveAttempts> live_ = std::make_shared<LiveAttempts>();
   const std::unique_ptr<DirectoryLock> lock_;  // outlives the database
   RecoverableDatabase database_;

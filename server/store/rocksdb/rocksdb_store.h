@@ -21,6 +21,7 @@ struct RocksDbStoreOptions {
   bool fsync = true;  // false: an append is complete once the operating system has it
   // statistics held in memory before they are written to a table
   std::size_t memtable_bytes = std::size_t{64} << 20;
+  int open_files_max = -1;  // tables held open; the others are opened when they are read. -1: all
   // Called from any thread, including RocksDB's own.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
   // Checked repeatedly by RestoreCheckpoint; true ends it with kCancelled. Empty: never.

@@ -1,15 +1,25 @@
 #include "server/store/rocksdb/util.h"
 
+#include <cerrno>
+#include <system_error>
+
 #include "server/store/key.h"
 
 namespace statcollect {
+
+bool IsOutOfFiles(const rocksdb::Status& status) {
+  if (!status.IsIOError()) return false;
+  const std::string text = status.ToString();
+  return text.find(std::generic_category().message(EMFILE)) != std::string::npos ||
+         text.find(std::generic_category().message(ENFILE)) != std::string::npos;
+}
 
 Status FromRocks(const std::string& attempted, const rocksdb::Status& status) {
   if (status.ok()) return Status::Ok();
   Code code = Code::kInternal;
   if (status.IsCorruption()) code = Code::kDataLoss;
   if (status.IsIOError()) code = Code::kUnavailable;
-  if (status.IsNoSpace()) code = Code::kResourceExhausted;
+  if (status.IsNoSpace() || IsOutOfFiles(status)) code = Code::kResourceExhausted;
   if (status.IsNotFound()) code = Code::kNotFound;
   return {code, attempted + ": " + status.ToString()};
 }

@@ -21,7 +21,10 @@ struct StatFamilies {
   rocksdb::ColumnFamilyHandle* sketches = nullptr;
 };
 
+// Lack of space and of descriptors is kResourceExhausted: it passes, and so does what it made fail.
 Status FromRocks(const std::string& attempted, const rocksdb::Status& status);
+// Whether the process or the system had no descriptor left.
+bool IsOutOfFiles(const rocksdb::Status& status);
 
 inline std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 

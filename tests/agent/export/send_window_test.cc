@@ -115,6 +115,76 @@ TEST(SendWindow, NumbersWhatItHoldsAnewWhenTheCollectorLostMoreThanIsKept) {
   EXPECT_EQ(window.TakeNext()->first_seq, 15u);
 }
 
+constexpr StoreIdentity kStore{.id = {1}, .epoch = 1}, kOther{.id = {2}, .epoch = 2};
+
+// Ten batches of two records, of which four fill the ring.
+SendWindow Acknowledged() {
+  SendWindow window;
+  for (std::uint32_t i = 1; i <= 10; ++i) {
+    window.Add(Batch(2, SendWindow::kRecentBytesMax / 4));
+    (void)window.TakeNext();
+    (void)window.Ack(2 * i);
+  }
+  return window;
+}
+
+TEST(SendWindow, ANumberIsNotUsedAgainWhenAStoreLostMoreThanIsKept) {
+  SendWindow window = Acknowledged();
+  const auto lost = window.Resume(4, kStore);
+  ASSERT_TRUE(lost.ok());
+  EXPECT_EQ(lost->gone, 8u) << "5..12; four batches, 13..20, are held";
+  EXPECT_EQ(lost->missing, 8u);
+  window.Bridge({Batch(1)}, kStore);
+  const auto repair = window.TakeNext(), first = window.TakeNext();
+  EXPECT_EQ(repair->first_seq, 12u);
+  EXPECT_EQ(repair->skipped, 7u);
+  EXPECT_EQ(first->first_seq, 13u);
+  EXPECT_EQ(first->skipped, 0u);
+
+  const auto again = window.Resume(4, kStore);  // the stream broke before anything was stored
+  EXPECT_EQ(again->gone, 0u) << "counted before";
+  EXPECT_EQ(again->missing, 0u) << "the batch that tells of it is still there";
+  EXPECT_EQ(window.TakeNext()->skipped, 7u);
+
+  const auto first_store = window.Resume(20, kOther);  // has all of it
+  EXPECT_EQ(first_store->void_now, 1u) << "what tells of the loss was for the store that has it";
+  EXPECT_EQ(first_store->newly_acked, 8u) << "13..20; 5..12 count as lost";
+  EXPECT_TRUE(window.empty());
+
+  EXPECT_EQ(window.Resume(12, kStore)->lost, 8u);
+  EXPECT_EQ(*window.Ack(20), 8u);
+  EXPECT_EQ(window.Resume(2, kStore)->lost, 10u) << "3, 4 and 13..20 counted as acknowledged";
+}
+
+TEST(SendWindow, WhatTellsOfALossTakesTheNextNumberWhenNothingIsHeld) {
+  SendWindow window;
+  window.Add(Batch(2, SendWindow::kRecentBytesMax + 1));
+  (void)window.TakeNext();
+  (void)window.Ack(2);
+  EXPECT_EQ(window.Resume(0, kStore)->missing, 2u);
+  window.Bridge({Batch(1), Batch(1)}, kStore);
+  EXPECT_EQ(window.TakeNext()->skipped, 2u);
+  EXPECT_EQ(window.TakeNext()->first_seq, 4u);
+  EXPECT_EQ(*window.Ack(4), 2u);
+}
+
+TEST(SendWindow, MakesRoomForWhatTellsOfALoss) {
+  SendWindow window;
+  window.Add(Batch(1, SendWindow::kRecentBytesMax));
+  (void)window.TakeNext();
+  (void)window.Ack(1);
+  window.Add(Batch(2));
+  window.Add(Batch(2));
+  EXPECT_EQ(*window.Ack(3), 2u);  // the first has left the ring
+  EXPECT_EQ(window.Resume(0, kStore)->missing, 1u);
+  EXPECT_EQ(window.RoomBefore(), 1u);
+  EXPECT_EQ(window.DropFirst(), 2u);
+  EXPECT_EQ(window.RoomBefore(), 3u);
+  window.Bridge({Batch(1), Batch(1)}, kStore);
+  EXPECT_EQ(window.TakeNext()->skipped, 1u);
+  EXPECT_EQ(*window.Ack(5), 4u) << "two that tell of it, and 4 and 5";
+}
+
 TEST(SendWindow, RefusesAcknowledgementsOfNumbersNeverGiven) {
   SendWindow window;
   window.Add(Batch(1, 100));

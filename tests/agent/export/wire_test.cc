@@ -57,6 +57,15 @@ TEST(Wire, BatchesArriveAsTheyWere) {
   }
 }
 
+TEST(Wire, ABatchSaysWhichNumbersStayUnusedBeforeIt) {
+  RecordBatch batch = testing::RandomBatch(1, 100);
+  batch.skipped = 98;
+  const auto layouts = testing::StandardLayouts();
+  const auto decoded = FromWire(Parse(wire::EncodeBatch(batch, layouts)).batch(), {});
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(decoded->skipped, 98u);
+}
+
 TEST(Wire, BatchesAreByteForByteWhatTheGeneratedCodeWrites) {
   const auto layouts = testing::StandardLayouts();
   RecordBatch batch = testing::RandomBatch(7, 42);
@@ -179,6 +188,8 @@ TEST(Wire, ReadsWhatTheCollectorSays) {
   welcome.mutable_welcome()->mutable_limits()->set_window_batches_max(3);
   welcome.mutable_welcome()->mutable_limits()->set_capture_chunk_bytes_max(1u << 20);
   welcome.mutable_welcome()->set_fsync(true);
+  welcome.mutable_welcome()->set_store_id(std::string(15, 'i') + '\xff');
+  welcome.mutable_welcome()->set_store_epoch(~std::uint64_t{0} - 1);
   const auto read = wire::Decode(welcome.SerializeAsString());
   ASSERT_TRUE(read.ok() && read->welcome && !read->ack);
   EXPECT_EQ(read->welcome->attempt, 2u);
@@ -186,6 +197,12 @@ TEST(Wire, ReadsWhatTheCollectorSays) {
   EXPECT_EQ(read->welcome->limits.window_batches_max, 3u);
   EXPECT_EQ(read->welcome->limits.message_bytes_max, 4u << 20) << "not said: the default";
   EXPECT_EQ(read->welcome->limits.capture_chunk_bytes_max, 1u << 20);
+  EXPECT_EQ(read->welcome->store.id[0], 'i');
+  EXPECT_EQ(read->welcome->store.id[15], 0xff);
+  EXPECT_EQ(read->welcome->store.epoch, ~std::uint64_t{0} - 1);
+  welcome.mutable_welcome()->set_store_id("short");
+  welcome.mutable_welcome()->clear_store_epoch();
+  EXPECT_FALSE(wire::Decode(welcome.SerializeAsString())->welcome->store.known()) << "as an older collector";
 
   v1::CollectorMessage ack;
   ack.mutable_ack()->set_durable_seq(9);

@@ -50,8 +50,8 @@ class EndlessService final : public v1::Query::CallbackService {
   grpc::ServerWriteReactor<v1::ReadRecordsResponse>* ReadRecords(grpc::CallbackServerContext* context,
                                                                  const v1::ReadRecordsRequest*) override {
     using Call = FlowCall<v1::ReadRecordsResponse>;
-    const std::chrono::milliseconds patience(patience_);
-    return Call::Start(pool_, *context, patience, [this](const std::stop_token&, const Call::Send& send) {
+    const Pace pace{.patience = std::chrono::milliseconds(patience_), .bytes_per_second_min = rate_};
+    return Call::Start(pool_, *context, pace, [this](const std::stop_token&, const Call::Send& send) {
       Status status;
       for (std::uint32_t i = 0; status.ok(); ++i) {
         v1::ReadRecordsResponse message;
@@ -73,7 +73,10 @@ class EndlessService final : public v1::Query::CallbackService {
     return *flow_ended_;
   }
   std::uint32_t sent() const { return sent_; }
-  void SetPatience(int milliseconds) { patience_ = milliseconds; }
+  void SetPatience(int milliseconds, std::uint64_t bytes_per_second_min = 64 << 10) {
+    patience_ = milliseconds;
+    rate_ = bytes_per_second_min;
+  }
 
   void AwaitEndlessWork() {
     std::unique_lock lock(mutex_);
@@ -94,6 +97,7 @@ class EndlessService final : public v1::Query::CallbackService {
   std::condition_variable_any changed_;
   bool running_ = false;
   std::atomic<int> patience_ = 60'000;
+  std::atomic<std::uint64_t> rate_ = 64 << 10;
   std::atomic<std::uint32_t> sent_ = 0;
   std::optional<Status> flow_ended_;
   WorkerPool pool_{{.threads = 1, .waiting_max = 0}};
@@ -178,6 +182,31 @@ TEST_F(Calls, FlowWaitsForAReaderThatTakesNothingAndThenGivesItUp) {
   AwaitFreePlace();
   context.TryCancel();
   EXPECT_FALSE(reader->Finish().ok());
+}
+
+// Each wait is shorter than the patience; together they are longer.
+TEST_F(Calls, FlowIsEndedForAReaderThatTakesTooLittleInItsTime) {
+  service_.SetPatience(600, 1 << 30);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  const auto reader = query_->ReadRecords(&context, {});
+  v1::ReadRecordsResponse message;
+  std::atomic<bool> ended = false;
+  std::thread watcher([&] {
+    EXPECT_EQ(service_.AwaitEndOfFlow().code(), Code::kDeadlineExceeded);
+    ended = true;
+  });
+  std::uint32_t read = 0;
+  for (; reader->Read(&message); ++read) {
+    ASSERT_EQ(message.rank(), read) << "what was sent arrives";
+    if (!ended && read % 8 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  watcher.join();
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(status.error_message(), HasSubstr("KiB/s"));
+  EXPECT_EQ(read, service_.sent() - 1) << "the last one was not sent any more";
+  AwaitFreePlace();
 }
 
 TEST_F(Calls, ExceptionBecomesTheCallsStatusWithoutEscapes) {

@@ -197,6 +197,49 @@ Records ReadRecords(v1::Query::Stub& query, const v1::ReadRecordsRequest& reques
   return records;
 }
 
+TEST_F(Services, ReadersOfRecordsAndEventsHoldUpNobodyElse) {
+  Start({.waiting_max = 0, .streams = 1, .details = 1});
+  server_->gate.Hold();
+  grpc::ClientContext exporting;
+  v1::ReadRecordsRequest records;
+  records.set_run("base");
+  const int scans = server_->gate.scans();
+  const auto reader = query_->ReadRecords(&exporting, records);
+  server_->gate.AwaitScans(scans + 1);
+  grpc::ClientContext full;
+  EXPECT_EQ(query_->ReadRecords(&full, records)->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  grpc::ClientContext capturing;
+  v1::ReadCaptureRequest capture;
+  capture.set_run("base");
+  const grpc::Status none = query_->ReadCapture(&capturing, capture)->Finish();
+  EXPECT_NE(none.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << none.error_message();
+
+  server_->gate.HoldEvents(true);
+  grpc::Status shown;
+  std::thread showing([&] {
+    grpc::ClientContext context;
+    v1::GetRunRequest request;
+    request.set_run("base");
+    v1::GetRunResponse response;
+    shown = query_->GetRun(&context, request, &response);
+  });
+  for (int i = 0; i < 20; ++i) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    v1::ListRunsResponse runs;
+    EXPECT_TRUE(query_->ListRuns(&context, {}, &runs).ok()) << "while a run's events are read";
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  server_->gate.HoldEvents(false);
+  server_->gate.Release();
+  showing.join();
+  EXPECT_TRUE(shown.ok()) << shown.error_message();
+  v1::ReadRecordsResponse message;
+  while (reader->Read(&message)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
 TEST_F(Services, ReadRecordsStreamsARunAsItWasRecorded) {
   Start();
   v1::ReadRecordsRequest request;

@@ -48,6 +48,19 @@ TEST(Config, RefusesWhatCannotBeMeant) {
   EXPECT_THAT(ErrorOf({"--restore-from", ""}), HasSubstr("--restore-from"));
 }
 
+TEST(Config, TakesLimitsOnConnections) {
+  const ParsedCommandLine parsed =
+      Parse({"--connections-max", "12", "--http-connections-max", "34", "--grpc-memory-mib", "56"});
+  ASSERT_FALSE(parsed.exit_code) << parsed.text;
+  EXPECT_EQ(parsed.config.connections_max, 12u);
+  EXPECT_EQ(parsed.config.http_connections_max, 34u);
+  EXPECT_EQ(parsed.config.grpc_memory_mib, 56u);
+  for (const char* flag : {"--connections-max", "--http-connections-max", "--grpc-memory-mib"}) {
+    for (const char* wrong : {"0", "-1", "many", "99999999999"})
+      EXPECT_THAT(ErrorOf({flag, wrong}), HasSubstr(flag)) << wrong;
+  }
+}
+
 TEST(Config, TakesRetentionInUnitsForPeople) {
   EXPECT_EQ(Parse({}).config.retention.count(), 0);
   EXPECT_EQ(Parse({"--retention", "30d"}).config.retention, std::chrono::hours(30 * 24));

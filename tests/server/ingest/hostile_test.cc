@@ -88,6 +88,14 @@ const Case kCases[] = {
      [](RawAgent& a) { WriteBadBatch(a, [](v1::Batch* b) { b->set_first_seq(0); }); }, true},
     {"Gap", Code::kOutOfRange,
      [](RawAgent& a) { WriteBadBatch(a, [](v1::Batch* b) { b->set_first_seq(5); }); }, true},
+    {"SkipsMoreThanThereIs", Code::kInvalidArgument,
+     [](RawAgent& a) {
+       WriteBadBatch(a, [](v1::Batch* b) {
+         b->set_first_seq(5);
+         b->set_skipped(~std::uint64_t{0});
+       });
+     },
+     true},
     {"ReorderedBatches", Code::kOutOfRange,
      [](RawAgent& a) {
        RecordBatch second = NthBatch(1);

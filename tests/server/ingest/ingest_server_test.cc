@@ -54,6 +54,26 @@ TEST(CollectorStream, StoresAndAcknowledgesBatchesAndTheGoodbye) {
   EXPECT_GE(status.commits_total, 1u);
 }
 
+TEST(CollectorStream, RefusesStreamsBeyondTheLimitAndKeepsTheOthers) {
+  Harness h({.streams_max = 2});
+  auto first = h.Agent(Harness::Session(0, 1, 3)), second = h.Agent(Harness::Session(1, 1, 3));
+  first->Open();
+  second->Open();
+  auto third = h.Agent(Harness::Session(2, 1, 3));
+  const Status refused = third->Finish();
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_THAT(refused.message(), HasSubstr("--connections-max"));
+  ASSERT_TRUE(first->WriteBatch(NthBatch(0)));
+  EXPECT_TRUE(first->AwaitAck(NthBatch(0).last_seq()));
+  ASSERT_TRUE(first->WriteGoodbye());
+  EXPECT_TRUE(first->Finish().ok());
+  EXPECT_TRUE(Harness::Eventually([&] {
+    auto again = h.Agent(Harness::Session(2, 1, 3));
+    again->WriteHello();
+    return again->Read().has_welcome();
+  })) << "there is room again";
+}
+
 TEST(CollectorStream, KeepsNothingBackThatItAcknowledged) {
   Harness h;
   auto agent = h.Agent();

@@ -159,6 +159,20 @@ TEST_F(IngestSessionTest, RefusesAGapAndSaysWhatItExpected) {
   EXPECT_TRUE(Send(One(2, 0, 1, false)).ok()) << "a refusal changes nothing";
 }
 
+TEST_F(IngestSessionTest, TakesAGapThatTheAgentDeclares) {
+  ASSERT_TRUE(Send(One(1, 0, 0)).ok());
+  RecordBatch batch = One(9, 0, 1, false);
+  batch.skipped = 6;  // 3..8: 2 is missing
+  EXPECT_EQ(session_->Accept(batch, 0).status().code(), Code::kOutOfRange);
+  batch.skipped = 7;
+  const auto accepted = session_->Accept(batch, 0);
+  ASSERT_TRUE(accepted.ok()) << accepted.status().message();
+  EXPECT_EQ(accepted->duplicates, 0u);
+  EXPECT_EQ(session_->received(), 9u);
+  EXPECT_EQ(session_->meta().records, 2u);
+  EXPECT_EQ(session_->Accept(batch, 0)->duplicates, 1u) << "twice";
+}
+
 TEST_F(IngestSessionTest, TakesARepeatedDefinitionOnlyIfItIsTheSame) {
   ASSERT_TRUE(Send(One(1, 0, 0)).ok());
   RecordBatch other = One(2, 0, 1);

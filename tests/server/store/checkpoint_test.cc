@@ -128,6 +128,26 @@ TEST_F(Checkpoint, IsAStoreOfItsOwn) {
   EXPECT_EQ(Watermark(*store_, 0), 2 * kRecordsOfStep);
 }
 
+TEST_F(Checkpoint, HasTheIdOfItsStoreAndAnEpochOfItsOwnOnceItIsOpened) {
+  const StoreIdentity own = store_->identity();
+  ASSERT_TRUE(own.known());
+  ASSERT_TRUE(store_->Checkpoint(root_ / "copy").ok());
+  ASSERT_TRUE(RestoreCheckpoint(root_ / "copy", root_ / "restored").ok());
+  ASSERT_TRUE(RestoreCheckpoint(root_ / "copy", root_ / "again").ok());
+  const StoreIdentity restored = MustOpen(root_ / "restored")->identity();
+  const StoreIdentity again = MustOpen(root_ / "again")->identity();
+  EXPECT_EQ(restored.id, own.id);
+  EXPECT_EQ(again.id, own.id);
+  EXPECT_NE(restored.epoch, own.epoch);
+  EXPECT_NE(restored.epoch, again.epoch);
+  EXPECT_EQ(MustOpen(root_ / "restored")->identity(), restored) << "the same after a restart";
+  EXPECT_NE(MustOpen(root_ / "new")->identity().id, own.id);
+  for (const char* damaged : {"", "statcollect identity", "statcollect identity 00ff 7\n", "\xff\xfe"}) {
+    std::ofstream(root_ / "new" / "STORE_ID", std::ios::trunc) << damaged;
+    EXPECT_TRUE(MustOpen(root_ / "new")->identity().known()) << damaged;
+  }
+}
+
 TEST_F(Checkpoint, TakesAnEmptyFolder) {
   fs::create_directory(root_ / "empty");
   AppendStep(0, 0);

@@ -1,12 +1,16 @@
 // The store on a disk that loses power, fails and fills up.
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -295,7 +299,43 @@ INSTANTIATE_TEST_SUITE_P(
             Code::kResourceExhausted},
         BackgroundFault{
             {.kind = FileKind::kLog, .operation = DiskOperation::kSync, .passes = 30, .no_space = true},
-            Code::kResourceExhausted}));
+            Code::kResourceExhausted},
+        BackgroundFault{{.kind = FileKind::kTable,
+                         .operation = DiskOperation::kCreate,
+                         .lasting = true,
+                         .no_descriptor = true},
+                        Code::kResourceExhausted},
+        BackgroundFault{{.kind = FileKind::kLog,
+                         .operation = DiskOperation::kCreate,
+                         .lasting = true,
+                         .no_descriptor = true},
+                        Code::kResourceExhausted}));
+
+// With the system's own files, so that it is RocksDB's own words that are understood.
+TEST_F(StoreFaultTest, WithoutDescriptorsItRefusesAndRecoversByItself) {
+  std::string directory = ::testing::TempDir() + "/descriptors_XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  auto opened =
+      OpenRocksDbStore(directory, {.fsync = false, .memtable_bytes = 256 << 10, .open_files_max = 16});
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  const std::unique_ptr<Store> store = *std::move(opened);
+  StreamLedger ledger(FaultSeed());
+  const auto attempt = store->CreateAttempt({.run = "a", .world_size = 2});
+  ASSERT_TRUE(attempt.ok());
+  ledger.Add(attempt->id, 2);
+  std::vector<int> taken;
+  for (int copy = 0; (copy = fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.push_back(copy);
+  Status failure;
+  for (int i = 0; i < 100'000 && (failure = ledger.AppendGroup(*store)).ok(); ++i) {
+  }
+  for (const int copy : taken) close(copy);
+  EXPECT_EQ(failure.code(), Code::kResourceExhausted) << failure.message();
+  const Status recovered = store->Recover();
+  EXPECT_TRUE(recovered.ok()) << recovered.message();
+  ledger.CheckAndResume(*store);
+  EXPECT_TRUE(ledger.AppendGroup(*store).ok());
+  std::filesystem::remove_all(directory);
+}
 
 TEST_F(StoreFaultTest, AFullDiskRefusesKeepsAnsweringAndRecoversByItself) {
   OpenWithStreams();

@@ -1,0 +1,90 @@
+#include "server/store/identity_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "common/parse.h"
+#include "server/store/format_file.h"
+
+namespace statcollect {
+namespace {
+
+constexpr char kName[] = "/STORE_ID";
+
+std::uint64_t RandomNumber() {
+  std::random_device device;
+  std::uint64_t number = 0;
+  while (number == 0) number = (std::uint64_t{device()} << 32) | device();
+  return number;
+}
+
+std::string ToHex(const StoreIdentity& identity) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::uint8_t byte : identity.id) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+bool ParseHex(const std::string& text, StoreIdentity* identity) {
+  if (text.size() != 2 * identity->id.size()) return false;
+  if (text.find_first_not_of("0123456789abcdef") != std::string::npos) return false;
+  for (std::size_t i = 0; i < identity->id.size(); ++i)
+    identity->id[i] = static_cast<std::uint8_t>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return true;
+}
+
+Status Failed(const char* attempted, const std::string& path) {
+  return {Code::kUnavailable, std::string(attempted) + " '" + path + "': " + std::strerror(errno) +
+                                  "; expected a disk with space and a folder this user may write"};
+}
+
+Status Write(const std::string& directory, const StoreIdentity& identity) {
+  const std::string path = directory + kName, temporary = path + ".new";
+  std::ofstream out(temporary, std::ios::trunc);
+  out << "statcollect identity " << ToHex(identity) << " " << identity.epoch << "\n";
+  out.close();
+  if (!out || !SyncPath(temporary)) return Failed("write", temporary);
+  if (std::rename(temporary.c_str(), path.c_str()) != 0 || !SyncPath(directory)) return Failed("write", path);
+  return Status::Ok();
+}
+
+// Unknown if the file is missing or damaged; epoch 0: that of a checkpoint.
+StoreIdentity Read(const std::string& path) {
+  std::ifstream in(path);
+  std::string word1, word2, hex, epoch;
+  in >> word1 >> word2 >> hex >> epoch;
+  StoreIdentity identity;
+  const auto number = ParseNumber<std::uint64_t>(epoch);
+  if (word1 != "statcollect" || word2 != "identity" || !number || !ParseHex(hex, &identity)) return {};
+  identity.epoch = *number;
+  return identity;
+}
+
+}  // namespace
+
+Result<StoreIdentity> OpenIdentityFile(const std::string& directory) {
+  StoreIdentity identity = Read(directory + kName);
+  if (identity.epoch != 0) return identity;
+  if (!identity.known()) {
+    std::random_device device;
+    std::generate(identity.id.begin(), identity.id.end(),
+                  [&] { return static_cast<std::uint8_t>(device()); });
+  }
+  identity.epoch = RandomNumber();
+  STATCOLLECT_RETURN_IF_ERROR(Write(directory, identity));
+  return identity;
+}
+
+Status WriteCheckpointIdentity(const std::string& directory, const StoreIdentity& of) {
+  return Write(directory, {.id = of.id, .epoch = 0});
+}
+
+}  // namespace statcollect
