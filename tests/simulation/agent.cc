@@ -1,5 +1,8 @@
 #include "tests/simulation/agent.h"
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 namespace statcollect::simulation {
@@ -34,6 +37,7 @@ void Agent::Start() {
     started_ = true;
     Run();
     exporter_ = nullptr;
+    if (killed_) RestoreSpill();
     done_ = true;
   });
 }
@@ -52,13 +56,13 @@ void Agent::Run() {
       Submit();
     }
   }
-  submitted_all_ = step_ == plan_.batches;
   if (killed_) {
     result_ = exporter_->Finish(Exporter::TimePoint::min(), false);
     return;
   }
   result_ = exporter_->Finish(clock_.Now() + plan_.close);
   if (killed_) return;
+  session_kept_ = exporter_->progress().spilled;
   const AgentCounters counters = ledger_.Snapshot();
   history_.CheckAgent(plan_.session.session, counters);
   if (counters.pending != exporter_->progress().spilled)
@@ -85,11 +89,35 @@ void Agent::Submit() {
   exporter_->Submit(std::move(batch), 1 << 10);
 }
 
+std::string Agent::SpillPath() const {
+  std::string hex;
+  for (const auto byte : plan_.session.session)
+    hex += "0123456789abcdef"[byte >> 4], hex += "0123456789abcdef"[byte & 15];
+  for (const auto& entry : std::filesystem::directory_iterator(plan_.spill)) {
+    if (entry.path().string().find(hex) != std::string::npos) return entry.path().string();
+  }
+  return {};
+}
+
 void Agent::Kill() {
   if (killed_ || done_ || !started_) return;
+  if (!plan_.spill.empty()) {
+    const std::string path = SpillPath();
+    std::ifstream file(path, std::ios::binary);
+    if (!path.empty() && file) spill_ = std::string(std::istreambuf_iterator<char>(file), {});
+  }
   killed_ = true;
   network_.dead.insert(plan_.number);
   network_.Reset(plan_.number);
+}
+
+// What the process did after its death is undone.
+void Agent::RestoreSpill() {
+  if (plan_.spill.empty()) return;
+  const std::string path = SpillPath();
+  if (path.empty()) return;
+  std::filesystem::remove(path);
+  if (spill_) std::ofstream(path, std::ios::binary) << *spill_;
 }
 
 void Agent::Check() {

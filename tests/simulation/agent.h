@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "agent/export/exporter.h"
@@ -36,13 +37,15 @@ class Agent {
   const Status& result() const { return result_; }
   // Whether it was told for good that it cannot be recorded.
   bool refused() const { return refused_; }
-  bool submitted_all() const { return submitted_all_; }
+  // Records that it left in its spill file.
+  std::uint64_t kept() const { return session_kept_; }
   void Check();
 
  private:
   void Run();
   void Submit();
-  void SaveSpill();
+  std::string SpillPath() const;
+  void RestoreSpill();
 
   const AgentPlan plan_;
   Network& network_;
@@ -54,8 +57,10 @@ class Agent {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Exporter> exporter_;
   std::uint64_t step_ = 0, submitted_ = 0;
-  bool done_ = false, killed_ = false, refused_ = false, submitted_all_ = false, started_ = false;
+  bool done_ = false, killed_ = false, refused_ = false, started_ = false;
   Status result_;
+  std::uint64_t session_kept_ = 0;
+  std::optional<std::string> spill_;  // the file at the moment of the kill
 };
 
 }  // namespace statcollect::simulation

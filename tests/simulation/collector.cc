@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <set>
 #include <utility>
+#include <vector>
 
 #include "server/ingest/admission_worker.h"
 #include "server/ingest/committer.h"
@@ -59,6 +59,8 @@ void Machine::PowerOn() {
 
 // As IngestServer, with the simulated network in place of its gRPC service.
 class Collector::Process final : public Listener {
+  using Ends = std::vector<std::shared_ptr<ServerEnd>>;  // in the order in which they came
+
  public:
   Process(Store& store, History& history, Threads& threads, std::function<bool()> powered,
           std::function<void()> lost)
@@ -73,42 +75,44 @@ class Collector::Process final : public Listener {
                  .counters = counters_,
                  .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); }},
         worker_(kTick, [this] {
-          const std::set<std::shared_ptr<ServerEnd>> ends = ends_;
+          const Ends ends = ends_;
           for (const auto& end : ends) end->stream()->CheckHello(clock_.Now(), kHelloTimeout);
           (void)committer_.Admission();
         }) {}
 
   void Kill() {
     store_.Kill();
-    const std::set<std::shared_ptr<ServerEnd>> ends = ends_;
+    const Ends ends = ends_;
     for (const auto& end : ends) end->Kill();
   }
   void Drain() {
     draining_ = true;
-    const std::set<std::shared_ptr<ServerEnd>> ends = ends_;
+    const Ends ends = ends_;
     for (const auto& end : ends) end->stream()->Drain();
     worker_.Stop();
     committer_.Drain();
     const Nanos until = threads_.now() + kDrainTimeout;
     while (!ends_.empty() && threads_.now() < until) threads_.Sleep(std::chrono::milliseconds(20));
     // Shutting the server down ends the rest.
-    const std::set<std::shared_ptr<ServerEnd>> rest = ends_;
+    const Ends rest = ends_;
     for (const auto& end : rest) end->Break();
-    while (!ends_.empty()) threads_.Sleep(std::chrono::milliseconds(20));
+    while (!ends_.empty()) {
+      threads_.Sleep(std::chrono::milliseconds(20));
+    }
   }
   SessionRegistry& registry() { return registry_; }
   std::uint64_t commits() const { return committer_.commits(); }
 
   const StreamContext& context() override { return context_; }
   void Add(const std::shared_ptr<ServerEnd>& end) override {
-    ends_.insert(end);
+    ends_.push_back(end);
     if (store_.killed()) {
       end->Kill();
     } else if (draining_) {
       end->stream()->Drain();
     }
   }
-  void Remove(const std::shared_ptr<ServerEnd>& end) override { ends_.erase(end); }
+  void Remove(const std::shared_ptr<ServerEnd>& end) override { std::erase(ends_, end); }
 
  private:
   Threads& threads_;
@@ -118,7 +122,7 @@ class Collector::Process final : public Listener {
   Committer committer_;
   SessionRegistry registry_;
   const StreamContext context_;
-  std::set<std::shared_ptr<ServerEnd>> ends_;
+  Ends ends_;
   bool draining_ = false;
   AdmissionWorker worker_;
 };
@@ -135,11 +139,22 @@ void Collector::Start() {
   ++starts_;
   process_ = std::make_shared<Process>(
       *machine_.store(), history_, threads_, [this] { return machine_.powered(); }, [this] { Kill(true); });
+  last_ = process_;
   network_.listener = process_.get();
 }
 
 void Collector::Kill(bool power) {
-  if (process_ == nullptr) return;
+  if (process_ == nullptr) {
+    // A drained process may still be at work.
+    const std::shared_ptr<Process> last = last_.lock();
+    if (last == nullptr) return;
+    if (power) {
+      const Real real;
+      machine_.CutPower();
+    }
+    if (power) network_.SilenceAll();
+    return last->Kill();
+  }
   if (power) {
     const Real real;
     machine_.CutPower();

@@ -74,6 +74,7 @@ class Collector {
   Threads& threads_;
   History& history_;
   std::shared_ptr<Process> process_;
+  std::weak_ptr<Process> last_;  // that was started, while anything is left of it
   int ending_ = 0;
   std::uint64_t commits_ = 0, starts_ = 0;
 };

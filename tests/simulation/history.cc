@@ -47,12 +47,25 @@ void History::CheckItem(Store& store, const AppendItem& item, const RecordBatch&
   SessionHistory& session = Of(id);
   if (rank->second.info.session != id)
     return Fail(place + ": a write of " + session.name + ", which was fenced");
+  CheckNewest(store, item, session);
   if (batch.records() == 0) return;
   if (batch.first_seq != rank->second.durable_seq + 1) {
     return Fail(session.name + ": a write of " + Number(batch.first_seq) + ".." + Number(batch.last_seq()) +
                 " behind " + Number(rank->second.durable_seq));
   }
   CheckBatch(item, batch);
+}
+
+// Once a newer launch has the run's name and the rank, nothing more comes of an older one, unless its file is imported.
+void History::CheckNewest(Store& store, const AppendItem& item, const SessionHistory& session) {
+  if (session.late) return;
+  const auto attempts = store.Attempts(item.meta->info.run);
+  for (std::size_t i = 0; attempts.ok() && i < attempts->size(); ++i) {
+    if ((*attempts)[i].id <= item.attempt) continue;
+    const auto ranks = store.Ranks((*attempts)[i].id);
+    if (ranks.ok() && ranks->contains(item.rank))
+      Fail(session.name + ": a write to attempt " + Number(item.attempt) + ", which was fenced");
+  }
 }
 
 void History::CheckBatch(const AppendItem& item, const RecordBatch& batch) {

@@ -19,6 +19,7 @@ struct SessionHistory {
   std::uint64_t attempted = 0;  // the last number that was in a write
   std::uint64_t written = 0;    // the last number in a write that the store has acknowledged
   std::uint64_t acked = 0;      // that the agent counts as acknowledged
+  bool late = false;            // its process has ended, and what it left is imported
   bool removed = false;         // its attempt was removed, so that what it sends later may begin anew
 };
 
@@ -50,6 +51,7 @@ class History {
   std::uint64_t records_written() const { return records_written_; }
 
  private:
+  void CheckNewest(Store& store, const AppendItem& item, const SessionHistory& session);
   void CheckRank(Store& store, AttemptId attempt, std::uint32_t rank, const RankMeta& meta);
 
   std::map<SessionId, SessionHistory> sessions_;

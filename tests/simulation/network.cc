@@ -72,36 +72,32 @@ Nanos Network::Latency() {
 }
 
 void Network::Reset(std::uint32_t agent) {
-  const std::set<Connection*> open = connections_;
-  for (Connection* connection : open) {
-    if (connection->agent() == agent && connections_.contains(connection)) connection->Reset();
+  for (const auto& [number, connection] : connections_) {
+    if (connection->agent() == agent) connection->Reset();
   }
 }
 
 void Network::Silence(std::uint32_t agent) {
-  for (Connection* connection : connections_) {
+  for (const auto& [number, connection] : connections_) {
     if (connection->agent() == agent) connection->Silence();
   }
 }
 
 void Network::ResetAll() {
-  const std::set<Connection*> open = connections_;
-  for (Connection* connection : open) {
-    if (connections_.contains(connection)) connection->Reset();
-  }
+  for (const auto& [number, connection] : connections_) connection->Reset();
 }
 
 void Network::SilenceAll() {
-  for (Connection* connection : connections_) connection->Silence();
+  for (const auto& [number, connection] : connections_) connection->Silence();
 }
 
 Connection::Connection(Network& network, const SessionId& session, std::uint32_t agent,
                        StreamReceiver* receiver)
-    : network_(network), session_(session), agent_(agent), receiver_(receiver) {
-  network_.connections_.insert(this);
+    : network_(network), number_(++network.opened_), session_(session), agent_(agent), receiver_(receiver) {
+  network_.connections_[number_] = this;
 }
 
-Connection::~Connection() { network_.connections_.erase(this); }
+Connection::~Connection() { network_.connections_.erase(number_); }
 
 Nanos Connection::Due(Nanos* last) {
   *last = std::max(*last, network_.threads.now() + network_.Latency());
@@ -148,12 +144,15 @@ bool Connection::SendUp(std::string bytes) {
 }
 
 void Connection::Arrive(std::string bytes) {
-  network_.threads.After(Due(&last_up_), [self = shared_from_this(), bytes = std::move(bytes)]() mutable {
-    if (self->cut_ || self->silent_ || self->server_ == nullptr) return;
-    if (bytes.empty()) {
+  way_up_.push_back(std::move(bytes));
+  network_.threads.After(Due(&last_up_), [self = shared_from_this()] {
+    std::string oldest = std::move(self->way_up_.front());
+    self->way_up_.pop_front();
+    if (self->cut_up_ || self->silent_up_ || self->server_ == nullptr) return;
+    if (oldest.empty()) {
       self->server_->HalfClose();
     } else {
-      self->server_->Deliver(std::move(bytes));
+      self->server_->Deliver(std::move(oldest));
     }
   });
 }
@@ -165,9 +164,12 @@ void Connection::Taken() {
 
 void Connection::Push(Down message) {
   ++network_.messages;
-  network_.threads.After(Due(&last_down_), [self = shared_from_this(), message = std::move(message)] {
+  way_down_.push_back(std::move(message));
+  network_.threads.After(Due(&last_down_), [self = shared_from_this()] {
+    Down oldest = std::move(self->way_down_.front());
+    self->way_down_.pop_front();
     if (self->end_ || self->cut_ || self->silent_) return;
-    self->arrived_.push_back(message);
+    self->arrived_.push_back(std::move(oldest));
     self->network_.threads.Wake(self.get());
   });
 }
@@ -213,7 +215,7 @@ Status Connection::AwaitEnd() {
   }
   while (!reader_done_) network_.threads.Park(this);
   // Its last messages may still be on their way up; nobody speaks to the agent any more.
-  network_.connections_.erase(this);
+  network_.connections_.erase(number_);
   return *end_;
 }
 
@@ -233,16 +235,19 @@ void Connection::Reset() {
   if (end_ || !established_) return;
   ++network_.broken;
   cut_ = true;
+  cut_up_ = network_.threads.random()() % 2 == 0;
   network_.threads.After(network_.Latency(), [self = shared_from_this()] {
     self->EndAgent(Unavailable("connection reset by peer"));
   });
-  network_.threads.After(network_.Latency(), [self = shared_from_this()] { self->BreakServer(); });
+  // After what still arrives.
+  network_.threads.After(Due(&last_up_), [self = shared_from_this()] { self->BreakServer(); });
 }
 
 void Connection::Silence() {
-  if (end_ || silent_) return;
+  if (silent_) return;
   ++network_.broken;
   silent_ = true;
+  silent_up_ = network_.threads.random()() % 2 == 0;
   network_.threads.After(network_.Between(10'000, 30'000), [self = shared_from_this()] {
     self->EndAgent(Unavailable("keepalive watchdog timeout"));
   });

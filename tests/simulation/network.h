@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -41,9 +42,9 @@ class Network {
   Network(Threads& threads, History& history) : threads(threads), history(history) {}
 
   std::unique_ptr<Transport> MakeTransport(const SessionId& session, std::uint32_t agent);
-  // Both ends notice soon, in any order; what is on its way is lost.
+  // Both ends notice soon, in any order; what is on its way to the collector may still arrive.
   void Reset(std::uint32_t agent);
-  // Nothing arrives any more, in either direction; each end notices by its keepalive.
+  // Nothing arrives any more, in both directions or only on the way down; each end notices by its keepalive.
   void Silence(std::uint32_t agent);
   void SilenceAll();
   void ResetAll();
@@ -60,7 +61,8 @@ class Network {
 
  private:
   friend class Connection;
-  std::set<Connection*> connections_;  // that are open at the agent's end
+  std::map<std::uint64_t, Connection*> connections_;  // in the order in which they were opened
+  std::uint64_t opened_ = 0;
 };
 
 // One stream's connection.
@@ -106,14 +108,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Push(Down message);
 
   Network& network_;
+  const std::uint64_t number_;
   const SessionId session_;
   const std::uint32_t agent_;
   StreamReceiver* const receiver_;
   std::shared_ptr<ServerEnd> server_;
   std::deque<std::string> unsent_;  // before the connection is made
   std::size_t on_the_way_ = 0;      // messages of the agent that the collector has not read
-  bool established_ = false, cut_ = false, silent_ = false, reading_ = false;
+  bool established_ = false, cut_ = false, cut_up_ = false, silent_ = false, silent_up_ = false,
+       reading_ = false;
   Nanos last_up_{}, last_down_{};
+  // Sent and not arrived. Whichever thread is the first to carry a message on takes the oldest one.
+  std::deque<std::string> way_up_;
+  std::deque<Down> way_down_;
   std::deque<Down> arrived_;
   std::optional<Status> end_;  // at the agent
   bool reader_done_ = false;

@@ -99,21 +99,10 @@ class WatchedStore final : public Store {
     return std::make_unique<Writer>(inner_.NewWriter(attempt, rank));
   }
   Status Append(std::span<const AppendItem> items) override {
-    return Write<Status>([&] {
-      // The batch that was prepared is kept beside its prepared form, to be checked.
-      std::vector<AppendItem> unwrapped(items.begin(), items.end());
-      for (AppendItem& item : unwrapped) {
-        const auto* prepared = static_cast<const Prepared*>(item.prepared);
-        if (prepared != nullptr) item.prepared = prepared->inner.get();
-        PendingItem(item, prepared == nullptr ? *item.batch : prepared->batch);
-      }
-      const Status appended = inner_.Append(unwrapped);
-      if (appended.ok() && powered_()) {
-        for (const AppendItem& item : unwrapped) history_.Written(item);
-      }
-      ahead_.clear();
-      return appended;
-    });
+    Dawdle();
+    const Status written = AppendNow(items);
+    Dawdle();
+    return killed_ ? Dead() : written;
   }
   Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
     return Write<Status>([&] { return inner_.PutEvents(attempt, events); });
@@ -149,6 +138,30 @@ class WatchedStore final : public Store {
   bool fsync() const override { return inner_.fsync(); }
 
  private:
+  // A disk takes its time, and some writes far more of it.
+  void Dawdle() {
+    const std::uint64_t chance = threads_.random()() % 40;
+    if (chance < 4)
+      threads_.Sleep(std::chrono::microseconds(threads_.random()() % (chance == 0 ? 3'000'000 : 20'000)));
+  }
+  Status AppendNow(std::span<const AppendItem> items) {
+    return Write<Status>([&] {
+      // The batch that was prepared is kept beside its prepared form, to be checked.
+      std::vector<AppendItem> unwrapped(items.begin(), items.end());
+      for (AppendItem& item : unwrapped) {
+        const auto* prepared = static_cast<const Prepared*>(item.prepared);
+        if (prepared != nullptr) item.prepared = prepared->inner.get();
+        PendingItem(item, prepared == nullptr ? *item.batch : prepared->batch);
+      }
+      const Status appended = inner_.Append(unwrapped);
+      if (appended.ok() && powered_()) {
+        for (const AppendItem& item : unwrapped) history_.Written(item);
+      }
+      ahead_.clear();
+      return appended;
+    });
+  }
+
   struct Prepared final : PreparedBatch {
     RecordBatch batch;
     std::unique_ptr<PreparedBatch> inner;

@@ -1,15 +1,18 @@
 #include "tests/simulation/world.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <random>
 #include <utility>
 
+#include "client/imports/spill_reader.h"
 #include "tests/simulation/agent.h"
 #include "tests/simulation/collector.h"
 #include "tests/simulation/history.h"
+#include "tests/simulation/importer.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/threads.h"
 
@@ -129,6 +132,8 @@ class World {
         return FillDisk(duration);
       case Blow::kDeleteRun:
         return collector_.DeleteRun(agent.plan().session.run);
+      case Blow::kImport:
+        return Import(false);
     }
   }
 
@@ -136,6 +141,34 @@ class World {
     if (machine_.model() == nullptr) return;
     machine_.model()->FailAppends({Code::kResourceExhausted, "no space"});
     threads_.After(duration, [this] { machine_.model()->FailAppends({}); });
+  }
+
+  // `all`: whatever was left must be taken now.
+  void Import(bool all) {
+    std::vector<std::string> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(spill_))
+      paths.push_back(entry.path().string());
+    std::sort(paths.begin(), paths.end());
+    for (const std::string& path : paths) {
+      SessionId id{};
+      const auto file = client::SpillReader::Open(path);
+      if (!file.ok()) continue;  // of an agent that lives, or that was killed while it began the file
+      id = (*file)->session().session;
+      history_.Of(id).late = true;
+    }
+    for (const std::string& path : paths) {
+      SessionId id{};
+      Status sent = Importer(network_, threads_).Run(path, &id);
+      while (all && sent.code() == Code::kUnavailable && id == SessionId{}) {  // another import has it
+        threads_.Sleep(seconds(1));
+        sent = Importer(network_, threads_).Run(path, &id);
+      }
+      const SessionHistory& session = history_.Of(id);
+      // Refused where the attempt that has the earlier records is gone, or another has the name.
+      if (sent.ok() || !all || session.removed || sent.code() == Code::kDataLoss || IsFatal(sent.code()))
+        continue;
+      history_.Fail(session.name + ": import of its spill file: " + sent.message());
+    }
   }
 
   // The machine's init system, if the machine has power.
@@ -152,12 +185,15 @@ class World {
   void Calm() {
     network_.unreachable = network_.slow = false;
     if (machine_.model() != nullptr) machine_.model()->FailAppends({});
+    threads_.Spawn([this] {
+      for (; !leaving_; threads_.Sleep(seconds(1))) StartIfDown();
+    });
     const Nanos until = threads_.now() + kCalm + seconds(200);
     while (!std::all_of(agents_.begin(), agents_.end(), [](const auto& agent) { return agent->done(); })) {
       if (threads_.now() > until) return history_.Fail("stalled: " + Unfinished());
-      StartIfDown();
       threads_.Sleep(seconds(1));
     }
+    Import(true);
     for (const auto& agent : agents_) CheckEnd(*agent);
     leaving_ = true;
     collector_.Drain();
@@ -177,7 +213,12 @@ class World {
   // An agent that had the time, and that no other took the place of, has everything stored.
   void CheckEnd(const Agent& agent) {
     const SessionHistory& session = history_.Of(agent.plan().session.session);
-    if (agent.killed() || agent.refused() || session.removed || agent.plan().close < kCalm) return;
+    if (agent.killed() || session.removed) return;
+    if (agent.kept() > 0 && session.written > 0 && session.written < session.acked + agent.kept())
+      history_.Fail(session.name + ": left " + std::to_string(agent.kept()) + " records in its file behind " +
+                    std::to_string(session.acked) + " that were acknowledged; the store has " +
+                    std::to_string(session.written) + " after the import");
+    if (agent.refused() || agent.plan().close < kCalm) return;
     if (agent.result().ok()) {
       if (session.written != session.submitted)
         history_.Fail(session.name + ": came to a good end with " + std::to_string(session.written) + " of " +
@@ -229,15 +270,18 @@ std::vector<Event> MakeEvents(const WorldPlan& plan) {
 }
 
 std::string Describe(const Event& event) {
-  static constexpr const char* kNames[kBlows] = {
+  static constexpr std::array kNames = {
       "the collector is killed",   "the collector's machine loses its power",
       "the power goes in a write", "the collector is drained",
       "a connection is reset",     "a connection falls silent",
       "the network is parted",     "the network is slow",
       "an agent is killed",        "the run is launched again",
-      "the disk is full",          "the run is deleted"};
-  return std::to_string(event.at_millis) + " ms: " + kNames[static_cast<int>(event.blow)] + " (choice " +
-         std::to_string(event.choice % 1000) + ", for " + std::to_string(event.for_millis) + " ms)";
+      "the disk is full",          "the run is deleted",
+      "spill files are imported"};
+  static_assert(kNames.size() == kBlows);
+  return std::to_string(event.at_millis) + " ms: " + kNames[static_cast<std::size_t>(event.blow)] +
+         " (choice " + std::to_string(event.choice % 1000) + ", for " + std::to_string(event.for_millis) +
+         " ms)";
 }
 
 Outcome Play(const WorldPlan& plan, const std::vector<Event>& events) {

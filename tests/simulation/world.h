@@ -29,8 +29,9 @@ enum class Blow {
   kLaunchAgain,
   kDiskFull,
   kDeleteRun,
+  kImport,
 };
-inline constexpr int kBlows = 12;
+inline constexpr int kBlows = 13;
 
 struct Event {
   std::int64_t at_millis = 0;
