@@ -144,25 +144,17 @@ void Collector::Start() {
 }
 
 void Collector::Kill(bool power) {
-  if (process_ == nullptr) {
-    // A drained process may still be at work.
-    const std::shared_ptr<Process> last = last_.lock();
-    if (last == nullptr) return;
-    if (power) {
-      const Real real;
-      machine_.CutPower();
-    }
-    if (power) network_.SilenceAll();
-    return last->Kill();
-  }
+  // A drained process may still be at work.
+  const std::shared_ptr<Process> victim = process_ != nullptr ? process_ : last_.lock();
+  if (victim == nullptr) return;
   if (power) {
     const Real real;
     machine_.CutPower();
   }
   network_.listener = nullptr;
   power ? network_.SilenceAll() : network_.ResetAll();  // the kernel of a killed process says so
-  process_->Kill();
-  Bury(std::exchange(process_, nullptr));
+  victim->Kill();
+  if (process_ != nullptr) Bury(std::exchange(process_, nullptr));
 }
 
 void Collector::Drain() {
