@@ -389,7 +389,12 @@ Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, LateFro
       newest.launch != info.launch) {
     return NewerAttempt(info, newest);  // its own attempt was removed, and the name given to another launch
   }
-  if (own == ranks->end() && MayJoin(info, newest, *ranks)) return JoinLocked(info, newest);
+  if (own == ranks->end() && MayJoin(info, newest, *ranks)) {
+    // The first rank of its launch fenced only its own place in the older attempts.
+    for (std::size_t i = 0; i + 1 < attempts->size(); ++i)
+      RetireLocked({(*attempts)[i].id, info.rank}, Fenced(info), endings);
+    return JoinLocked(info, newest);
+  }
   return ApplyPolicyLocked(info, *attempts, endings);
 }
 

@@ -78,14 +78,13 @@ class Daemon {
   void Signal(int signal) const { kill(pid_, signal); }
   // Whether it has ended within the time, and how.
   bool WaitFor(std::chrono::milliseconds timeout, int* status = nullptr) {
-    int found = 0;
     const auto deadline = std::chrono::steady_clock::now() + timeout;
-    while (pid_ > 0 && waitpid(pid_, &found, WNOHANG) == 0) {
+    while (pid_ > 0 && waitpid(pid_, &ended_, WNOHANG) == 0) {
       if (std::chrono::steady_clock::now() >= deadline) return false;
       usleep(2000);
     }
     pid_ = -1;
-    if (status != nullptr) *status = found;
+    if (status != nullptr) *status = ended_;
     return true;
   }
   void Kill() {
@@ -100,6 +99,7 @@ class Daemon {
   const std::string program_, data_dir_;
   const int port_;
   pid_t pid_ = -1;
+  int ended_ = 0;  // how the last process did, once it was waited for
 };
 
 }  // namespace statcollect::testing

@@ -1,7 +1,10 @@
 // The real daemon, ended with SIGKILL at random moments and at every failpoint, under load from real agents.
+#include <sys/wait.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -37,6 +40,7 @@ using testing::kWriterRecords;
 using testing::Writer;
 
 constexpr std::uint32_t kWriters = 4;
+constexpr int kMoreTries = 6;
 
 std::string ReadFile(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -147,6 +151,35 @@ class KillTest : public ::testing::Test {
     slowest_progress_ = std::max(slowest_progress_, std::chrono::steady_clock::now() - begin);
   }
 
+  // One kill under load, at a failpoint or (without a name) at a random moment; then a start, after which nothing
+  // acknowledged is missing. True: it died there.
+  bool KillOnce(const std::string& place, const std::vector<std::unique_ptr<Writer>>& writers,
+                bool patient = false) {
+    daemon_->Kill();  // the quiet one of the round before
+    const bool often = place.starts_with("commit.") || place.starts_with("ack.");
+    const bool stopping = place.starts_with("stop.");
+    const std::uint64_t passes = patient || stopping ? 1 : 1 + random_() % (often ? 30 : 2);
+    bool died = true;
+    if (Start(place.empty() ? "" : place + ":" + std::to_string(passes))) {
+      AwaitProgress(writers);
+      if (place.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(random_() % 150));
+      if (stopping) daemon_->Signal(SIGTERM);
+      int status = 0;
+      died = !place.empty() && daemon_->WaitFor(patient ? 20s : 4s, &status);
+      if (died && WIFEXITED(status)) died = false;  // it came to its end without passing
+      daemon_->Kill();
+    } else {
+      EXPECT_TRUE(daemon_->WaitFor(1s));
+    }
+    std::vector<std::uint64_t> acked;
+    for (const auto& writer : writers) acked.push_back(writer->acked());
+    EXPECT_TRUE(Start());
+    auto stored = StoredRecords();
+    for (std::uint32_t rank = 0; rank < kWriters; ++rank)
+      EXPECT_GE(stored[rank], acked[rank]) << "rank " << rank << ": acknowledged and lost";
+    return died;
+  }
+
   std::mt19937_64 random_;
   std::string directory_;
   std::unique_ptr<Daemon> daemon_;
@@ -162,39 +195,27 @@ TEST_F(KillTest, NothingAcknowledgedIsLostAndNothingIsThereTwice) {
   for (auto& writer : writers) writer->Run();
   std::jthread churn([&](const std::stop_token& stop) { RunChurn(stop); });
 
-  std::set<std::string> names = Failpoints();
-  names.erase("stop.before_drain");  // by SIGTERM, below
-  names.erase("stop.drained");
+  const std::set<std::string> names = Failpoints();
   std::vector<std::string> plan(names.begin(), names.end());
   plan.resize(std::max<std::size_t>(FaultRounds(plan.size() + 8), plan.size()));  // the others: at random
   for (std::size_t i = names.size(); i < plan.size(); ++i) {
-    if (i % 3 == 0) plan[i] = plan[random_() % names.size()];
+    if (i % 3 == 0)
+      plan[i] = *std::next(names.begin(), static_cast<std::ptrdiff_t>(random_() % names.size()));
   }
   std::shuffle(plan.begin(), plan.end(), random_);
   std::map<std::string, int> died;  // by place
-  for (std::size_t round = 0; round < plan.size() && !HasFailure(); ++round) {
-    SCOPED_TRACE("round " + std::to_string(round) + " " + plan[round]);
-    daemon_->Kill();  // the quiet one of the round before
-    const bool often = plan[round].starts_with("commit") || plan[round].starts_with("ack");
-    const std::string failpoint =
-        plan[round].empty() ? "" : plan[round] + ":" + std::to_string(1 + random_() % (often ? 30 : 2));
-    std::vector<std::uint64_t> acked;
-    if (Start(failpoint)) {
-      AwaitProgress(writers);
-      if (failpoint.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(random_() % 150));
-      if (failpoint.empty() || !daemon_->WaitFor(4s))
-        daemon_->Kill();
-      else
-        ++died[plan[round]];
-    } else {
-      EXPECT_TRUE(daemon_->WaitFor(1s));
-      ++died[plan[round]];
+  std::size_t rounds = 0;
+  for (const std::string& place : plan) {
+    if (HasFailure()) break;
+    SCOPED_TRACE("round " + std::to_string(++rounds) + " " + place);
+    if (KillOnce(place, writers) && !place.empty()) ++died[place];
+  }
+  // What takes some luck to pass in a round, once more until it was passed.
+  for (const std::string& place : names) {
+    for (int tries = 0; died[place] == 0 && tries < kMoreTries && !HasFailure(); ++tries, ++rounds) {
+      SCOPED_TRACE("once more: " + place);
+      if (KillOnce(place, writers, /*patient=*/true)) ++died[place];
     }
-    for (const auto& writer : writers) acked.push_back(writer->acked());
-    ASSERT_TRUE(Start());
-    auto stored = StoredRecords();
-    for (std::uint32_t rank = 0; rank < kWriters; ++rank)
-      EXPECT_GE(stored[rank], acked[rank]) << "rank " << rank << ": acknowledged and lost";
   }
 
   churn.request_stop();
@@ -244,14 +265,14 @@ TEST_F(KillTest, NothingAcknowledgedIsLostAndNothingIsThereTwice) {
     at_failpoints += died[name];
     if (died[name] == 0) quiet += " " + name;
   }
-  std::cout << plan.size() << " kills, " << at_failpoints << " of them at " << names.size()
+  std::cout << rounds << " kills, " << at_failpoints << " of them at " << names.size()
             << " failpoints (not passed in time:" << (quiet.empty() ? " none" : quiet) << "); " << total
             << " records of " << kWriters << " ranks; slowest start "
             << std::chrono::duration_cast<std::chrono::milliseconds>(slowest_start_).count()
             << " ms, slowest first acknowledgement of all ranks after it "
             << std::chrono::duration_cast<std::chrono::milliseconds>(slowest_progress_).count() << " ms"
             << std::endl;
-  EXPECT_GT(at_failpoints, static_cast<int>(names.size()) / 2);
+  EXPECT_EQ(quiet, "") << "failpoints that were never passed: the load does not reach them any more";
   EXPECT_LT(slowest_start_, 10s);
 }
 

@@ -284,6 +284,21 @@ TEST_F(SessionRegistryTest, AppendCreatesTheNextAttemptAndFencesTheRank) {
   EXPECT_FALSE(registry_.IsOpen(first->attempt.id, 0));
 }
 
+TEST_F(SessionRegistryTest, ARankThatJoinsANewAttemptFencesItsOlderStreamToo) {
+  auto older = std::make_shared<FakeStream>();
+  const auto first = Open(Hello(1, 1, "L"), older);
+  ASSERT_TRUE(Open(Hello(0, 2, "M", 2, IfExists::kAppend)).ok());
+  EXPECT_EQ(older->ends, 0) << "its rank has no newer session yet";
+  ASSERT_TRUE(Open(Hello(1, 3, "M", 2, IfExists::kAppend)).ok());
+  EXPECT_EQ(older->ends, 1);
+  EXPECT_EQ(older->end.code(), Code::kAborted);
+  Status done;
+  CommitItem item{.lane = first->lane, .attempt = first->attempt.id, .rank = 1, .meta = first->meta};
+  item.done = [&](const Status& status) { done = status; };
+  EXPECT_FALSE(committer_.Submit(std::move(item), [] {}));
+  EXPECT_EQ(done.code(), Code::kAborted);
+}
+
 TEST_F(SessionRegistryTest, AnOlderAttemptsSessionIsFencedWhateverItsPolicyButMaySendLateWhatItLeft) {
   const auto first = Open(Hello(0, 1, "L"));
   Put(*first, 9, false);

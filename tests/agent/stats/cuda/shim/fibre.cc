@@ -54,7 +54,10 @@ constexpr std::size_t kStackBytes = 64 << 10;
 }  // namespace
 
 struct Fibre::State {
-  const std::unique_ptr<unsigned char[]> stack{new unsigned char[kStackBytes]};
+  explicit State(std::size_t bytes) : stack_bytes(bytes), stack(new unsigned char[bytes]) {}
+
+  const std::size_t stack_bytes;
+  const std::unique_ptr<unsigned char[]> stack;
   void (*function)(void*) = nullptr;
   void* argument = nullptr;
   bool ended = true, started = false;
@@ -82,7 +85,7 @@ struct Fibre::State {
 
   void ToFibre() {
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(&caller_fake_stack, stack.get(), kStackBytes);
+    __sanitizer_start_switch_fiber(&caller_fake_stack, stack.get(), stack_bytes);
 #endif
 #if defined(STATCOLLECT_SHIM_TSAN)
     caller_thread = __tsan_get_current_fiber();
@@ -133,7 +136,8 @@ void Fibre::Main(State* state) {
   }
 }
 
-Fibre::Fibre() : state_(std::make_unique<State>()) {}
+Fibre::Fibre(std::size_t stack_bytes)
+    : state_(std::make_unique<State>(stack_bytes == 0 ? kStackBytes : stack_bytes)) {}
 
 Fibre::~Fibre() {
 #if defined(STATCOLLECT_SHIM_TSAN)
@@ -149,7 +153,7 @@ void Fibre::Start(void (*function)(void*), void* argument) {
   state_->started = true;
 #if defined(STATCOLLECT_OWN_SWITCH)
   // As if the function had been called from nowhere, so that the stack is aligned as after a call.
-  auto top = reinterpret_cast<std::uintptr_t>(state_->stack.get() + kStackBytes) / 16 * 16;
+  auto top = reinterpret_cast<std::uintptr_t>(state_->stack.get() + state_->stack_bytes) / 16 * 16;
   auto** at = reinterpret_cast<void**>(top);
   *--at = nullptr;
   *--at = reinterpret_cast<void*>(&State::Entry);
@@ -158,7 +162,7 @@ void Fibre::Start(void (*function)(void*), void* argument) {
 #else
   getcontext(&state_->own);
   state_->own.uc_stack.ss_sp = state_->stack.get();
-  state_->own.uc_stack.ss_size = kStackBytes;
+  state_->own.uc_stack.ss_size = state_->stack_bytes;
   state_->own.uc_link = nullptr;
   const auto address = reinterpret_cast<std::uintptr_t>(state_.get());
   makecontext(&state_->own, reinterpret_cast<void (*)()>(&State::Entry), 2,

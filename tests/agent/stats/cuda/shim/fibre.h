@@ -2,13 +2,15 @@
 #ifndef STATCOLLECT_TESTS_AGENT_STATS_CUDA_SHIM_FIBRE_H_
 #define STATCOLLECT_TESTS_AGENT_STATS_CUDA_SHIM_FIBRE_H_
 
+#include <cstddef>
 #include <memory>
 
 namespace cuda_shim {
 
 class Fibre {
  public:
-  Fibre();
+  // 0: as much stack as a device's thread needs.
+  explicit Fibre(std::size_t stack_bytes = 0);
   ~Fibre();
   Fibre(const Fibre&) = delete;
   Fibre& operator=(const Fibre&) = delete;
