@@ -34,7 +34,7 @@
 namespace statcollect {
 
 struct CommitterOptions {
-  std::size_t queue_bytes_max = std::size_t{64} << 20;          // of CommitItem::bytes
+  std::size_t queue_bytes_max = std::size_t{128} << 20;         // of CommitItem::bytes
   std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: no records are accepted
 };
 
