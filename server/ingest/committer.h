@@ -34,7 +34,7 @@
 namespace statcollect {
 
 struct CommitterOptions {
-  std::size_t queue_bytes_max = std::size_t{32} << 20;
+  std::size_t queue_bytes_max = std::size_t{128} << 20;         // of CommitItem::bytes
   std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: no records are accepted
 };
 
@@ -52,7 +52,7 @@ struct CommitItem {
   RecordBatch batch;
   std::unique_ptr<PreparedBatch> prepared;
   RankMeta meta;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;      // in memory
   std::uint64_t records = 0;  // of `prepared`; Submit counts those of `batch`
   std::function<void(const Status&)> done;
   std::chrono::steady_clock::time_point since;  // set by Submit

@@ -20,6 +20,8 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
       options_(options),
       start_(clock.Now()),
       start_unix_nanos_(clock.UnixNanos()),
+      memory_(options.decoded_bytes_max),
+      definitions_(options.definition_bytes_max),
       committer_(
           store, clock,
           {.queue_bytes_max = options.queue_bytes_max, .disk_free_bytes_min = options.disk_free_bytes_min}),
@@ -33,6 +35,8 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
                              .counters = counters_,
                              .streams_max = options.streams_max,
                              .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); },
+                             .memory = memory_,
+                             .definitions = definitions_,
                              .committed = options.committed})),
       retention_(store, clock, registry_, options.retention, options.log),
       worker_(std::clamp(options.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax), [this] {
@@ -54,6 +58,7 @@ void IngestServer::Drain() {
   worker_.Stop();
   committer_.Drain();
   service_->AwaitStreams(options_.drain_timeout);
+  memory_.Stop();
   purger_.Stop();
 }
 

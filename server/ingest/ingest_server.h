@@ -23,7 +23,9 @@
 #include "server/ingest/admission_worker.h"
 #include "server/ingest/committer.h"
 #include "server/ingest/counters.h"
+#include "server/ingest/definition_budget.h"
 #include "server/ingest/grpc_service.h"
+#include "server/ingest/memory_gate.h"
 #include "server/ingest/purger.h"
 #include "server/ingest/registry.h"
 #include "server/ingest/retention.h"
@@ -35,7 +37,10 @@ struct CollectorOptions {
   std::string version;
   std::string data_dir;
   std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: records are refused
-  std::size_t queue_bytes_max = std::size_t{32} << 20;          // received and not yet durable
+  // Of batches in memory, decoded: queued for one write, and those with what waits for its turn.
+  std::size_t queue_bytes_max = std::size_t{128} << 20;
+  std::size_t decoded_bytes_max = std::size_t{256} << 20;
+  std::uint64_t definition_bytes_max = 0;  // of all connected ranks; 0: half of the machine's memory
   std::size_t streams_max = 4096;                               // of agents, at a time
   std::chrono::milliseconds hello_timeout{10'000};
   std::chrono::milliseconds drain_timeout{5'000};  // for agents to read their last answer
@@ -89,6 +94,8 @@ class IngestServer final : public CollectorControl {
   const std::int64_t start_unix_nanos_;
   IngestCounters counters_;
   std::atomic<bool> draining_{false};
+  MemoryGate memory_;
+  DefinitionBudget definitions_;
   Committer committer_;
   Purger purger_;
   SessionRegistry registry_;

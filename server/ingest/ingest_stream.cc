@@ -6,6 +6,7 @@
 
 #include "common/failpoint.h"
 #include "proto/convert.h"
+#include "server/ingest/decoded_bytes.h"
 
 namespace statcollect {
 namespace {
@@ -14,6 +15,10 @@ Status OutOfOrder(const char* found, const char* expected) {
   return Status(Code::kFailedPrecondition,
                 std::string("stream: found ") + found + "; expected " + expected + "; see docs/protocol.md");
 }
+
+// What is reserved before a batch is decoded; then it is counted. Ordinary batches take three to five times
+// their bytes on the wire, small definitions up to thirty times.
+constexpr std::size_t kDecodedPerWireByte = 8;
 
 v1::CollectorMessage MakeWelcome(const AttemptMeta& attempt, std::uint64_t durable_seq, const Store& store) {
   v1::CollectorMessage message;
@@ -186,7 +191,8 @@ void IngestStream::Admit(const SessionInfo& info, std::optional<std::uint64_t> l
   auto admission = context_.registry.Open(info, shared_from_this(), late_from);
   STATCOLLECT_FAILPOINT("admission.decided");
   if (!admission.ok()) return End(admission.status(), How::kAtOnce);
-  auto session = IngestSession::Load(context_.store, admission->attempt.id, admission->meta);
+  auto session =
+      IngestSession::Load(context_.store, admission->attempt.id, admission->meta, context_.definitions);
   if (!session.ok()) {
     context_.registry.Close(admission->attempt.id, info.rank, this);
     return End(session.status(), How::kAtOnce);
@@ -220,8 +226,23 @@ void IngestStream::Welcome(Admission admission, std::unique_ptr<IngestSession> s
 
 void IngestStream::TakeBatch(v1::Batch* wire) {
   const std::size_t bytes = wire->ByteSizeLong();
+  auto taken = std::make_shared<v1::Batch>();
+  taken->Swap(wire);
+  context_.memory.Enter(kDecodedPerWireByte * bytes,
+                        [self = shared_from_this(), taken, bytes](MemoryGate::Share memory) {
+                          self->DecodeBatch(taken, bytes, std::move(memory));
+                        });
+}
+
+void IngestStream::DecodeBatch(const std::shared_ptr<v1::Batch>& wire, std::size_t wire_bytes,
+                               MemoryGate::Share memory) {
+  {
+    MutexLock lock(mutex_);
+    if (end_) return;  // while it waited; the agent has it
+  }
   auto batch = FromWire(*wire, session_->layouts());
-  delete wire->release_records();  // not kept while the batch waits for its turn
+  wire->Clear();  // not kept while the batch waits for its turn
+  if (batch.ok()) memory.Resize(DecodedBytes(*batch));
   auto accepted = batch.ok() ? session_->Accept(*std::move(batch), context_.clock.UnixNanos())
                              : Result<IngestSession::Accepted>(batch.status());
   if (!accepted.ok()) {
@@ -231,8 +252,8 @@ void IngestStream::TakeBatch(v1::Batch* wire) {
   context_.counters.duplicate_records.fetch_add(accepted->duplicates, std::memory_order_relaxed);
   if (accepted->batch) {
     context_.counters.batches.fetch_add(1, std::memory_order_relaxed);
-    context_.counters.bytes.fetch_add(bytes, std::memory_order_relaxed);
-    return Submit(*std::move(accepted), bytes, /*goodbye=*/false);
+    context_.counters.bytes.fetch_add(wire_bytes, std::memory_order_relaxed);
+    return Submit(*std::move(accepted), std::move(memory), /*goodbye=*/false);
   }
   MutexLock lock(mutex_);
   ack_due_ = true;  // of what is durable: the acknowledgement that the agent missed, if it is
@@ -245,11 +266,10 @@ void IngestStream::TakeGoodbye(const v1::Goodbye& goodbye) {
     MutexLock lock(mutex_);
     phase_ = Phase::kLeaving;
   }
-  Submit(session_->Finish(FromWire(goodbye.counters()), context_.clock.UnixNanos()), goodbye.ByteSizeLong(),
-         /*goodbye=*/true);
+  Submit(session_->Finish(FromWire(goodbye.counters()), context_.clock.UnixNanos()), {}, /*goodbye=*/true);
 }
 
-void IngestStream::Submit(IngestSession::Accepted accepted, std::size_t bytes, bool goodbye) {
+void IngestStream::Submit(IngestSession::Accepted accepted, MemoryGate::Share memory, bool goodbye) {
   CommitItem item;
   {
     MutexLock lock(mutex_);
@@ -263,14 +283,16 @@ void IngestStream::Submit(IngestSession::Accepted accepted, std::size_t bytes, b
     item.prepared = writer_->Prepare(*accepted.batch);
   }
   item.meta = std::move(accepted.meta);
-  item.bytes = bytes;
+  item.bytes = memory.bytes();
   std::vector<FullSteps> proposed;
   if (accepted.batch) proposed = ProposedFullSteps(accepted.batch->events);
   auto committed = Announcement(accepted.batch, goodbye);
   const Tally tally{
       .seq = item.meta.durable_seq, .records = item.records, .dropped = accepted.dropped, .goodbye = goodbye};
+  auto held = std::make_shared<MemoryGate::Share>(std::move(memory));
   item.done = [self = shared_from_this(), tally, committed, attempt = item.attempt,
-               proposed = std::move(proposed)](const Status& status) {
+               proposed = std::move(proposed), held = std::move(held)](const Status& status) {
+    held->Resize(0);
     if (status.ok() && committed != nullptr) self->context_.committed(std::move(*committed));
     for (const FullSteps& steps : proposed) {
       if (status.ok()) self->context_.registry.AnnounceFull(attempt, steps);

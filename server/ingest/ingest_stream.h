@@ -5,8 +5,9 @@
 // written); ended from any of them. A stream ends once: gracefully, after its queued items are durable and
 // acknowledged, or at once (fenced, failed, cancelled).
 //
-// Threads: the transport calls OnMessage with one message at a time; everything else may be called from any
-// thread. The mutex is not held over validation, registry, store or committer.
+// Threads: the transport calls OnMessage with one message at a time, and reads the next one only when it is
+// asked to: after a batch, once that has been decoded and queued, which a thread of the gate may do. Everything
+// else may be called from any thread. The mutex is not held over validation, registry, store or committer.
 #ifndef STATCOLLECT_SERVER_INGEST_INGEST_STREAM_H_
 #define STATCOLLECT_SERVER_INGEST_INGEST_STREAM_H_
 
@@ -23,6 +24,8 @@
 #include "common/thread_annotations.h"
 #include "server/ingest/committer.h"
 #include "server/ingest/counters.h"
+#include "server/ingest/definition_budget.h"
+#include "server/ingest/memory_gate.h"
 #include "server/ingest/registry.h"
 #include "server/ingest/session.h"
 #include "server/store/committed_batch.h"
@@ -51,6 +54,8 @@ struct StreamContext {
   IngestCounters& counters;
   std::size_t streams_max = 4096;                    // that gRPC has open, welcomed or not
   std::function<void(std::function<void()>)> admit;  // runs the function later, on a thread that may block
+  MemoryGate& memory;                                // of batches that are not durable yet
+  DefinitionBudget& definitions;                     // of the open sessions
   std::function<void(CommittedBatch)> committed =
       {};  // may be empty; called by the committer, must not block
 };
@@ -90,8 +95,9 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   void Admit(const SessionInfo& info, std::optional<std::uint64_t> late_from);
   void Welcome(Admission admission, std::unique_ptr<IngestSession> session);
   void TakeBatch(v1::Batch* wire);
+  void DecodeBatch(const std::shared_ptr<v1::Batch>& wire, std::size_t wire_bytes, MemoryGate::Share memory);
   void TakeGoodbye(const v1::Goodbye& goodbye);
-  void Submit(IngestSession::Accepted accepted, std::size_t bytes, bool goodbye);
+  void Submit(IngestSession::Accepted accepted, MemoryGate::Share memory, bool goodbye);
   std::shared_ptr<CommittedBatch> Announcement(std::optional<RecordBatch>& batch, bool goodbye);
   void OnCommitted(const Status& status, const Tally& tally);
   void ReadNext();
@@ -105,7 +111,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   StreamContext context_;
   const std::chrono::steady_clock::time_point opened_;
 
-  // Set by Welcome before the first batch is read; afterwards used only by OnMessage.
+  // Set by Welcome before the first batch is read; afterwards used only for the message at hand.
   std::unique_ptr<IngestSession> session_;
   std::unique_ptr<StreamWriter> writer_;
   std::shared_ptr<CommitLane> lane_;

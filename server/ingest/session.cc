@@ -4,8 +4,10 @@
 #include <limits>
 #include <utility>
 
+#include "common/byte_size.h"
 #include "common/names.h"
 #include "common/parse.h"
+#include "server/ingest/decoded_bytes.h"
 #include "server/ingest/trim.h"
 
 namespace statcollect {
@@ -41,8 +43,8 @@ Status CheckDefs(const char* field, const std::vector<Def>& known, const std::ve
     }
     if (id < next) return Invalid("two definitions of " + DefPlace(field, id) + "; expected one");
     if (id >= kDefinitionsMax) {
-      return Status(Code::kResourceExhausted,
-                    "batch: " + DefPlace(field, id) + "; a session may define " +
+      return Status(Code::kFailedPrecondition,
+                    "batch: found " + DefPlace(field, id) + "; a session may define " +
                         std::to_string(kDefinitionsMax) +
                         "; observe tensors under names that repeat from step to step");
     }
@@ -109,17 +111,23 @@ std::uint64_t CountDropEvents(std::span<const EventRecord> events,
 }
 
 Result<std::unique_ptr<IngestSession>> IngestSession::Load(Store& store, AttemptId attempt,
-                                                           const RankMeta& meta) {
-  std::unique_ptr<IngestSession> session(new IngestSession(meta));
+                                                           const RankMeta& meta, DefinitionBudget& budget) {
+  std::unique_ptr<IngestSession> session(new IngestSession(meta, budget));
   if (meta.durable_seq > 0) STATCOLLECT_RETURN_IF_ERROR(session->Reload(store, attempt));
   return session;
 }
+
+IngestSession::~IngestSession() { budget_.GiveBack(definition_bytes_); }
 
 Status IngestSession::Reload(Store& store, AttemptId attempt) {
   auto activations = store.Activations(attempt, meta_.info.rank);
   if (!activations.ok()) return activations.status();
   auto layouts = store.Layouts(attempt, meta_.info.rank);
   if (!layouts.ok()) return layouts.status();
+  std::size_t bytes = 0;
+  for (const TensorDef& def : *activations) bytes += DecodedBytes(def);
+  for (const Layout& layout : *layouts) bytes += DecodedBytes(layout);
+  STATCOLLECT_RETURN_IF_ERROR(Reserve(bytes));
   activations_ = *std::move(activations);
   layouts_ = *std::move(layouts);
   for (const TensorDef& def : activations_) by_key_.insert(def.id);
@@ -155,6 +163,7 @@ Result<IngestSession::Accepted> IngestSession::Accept(RecordBatch batch, std::in
   STATCOLLECT_RETURN_IF_ERROR(CheckDefined("captures", batch.captures, batch));
   STATCOLLECT_RETURN_IF_ERROR(CheckDefined("exponents", batch.exponents, batch));
   STATCOLLECT_RETURN_IF_ERROR(CheckSettings(batch));
+  STATCOLLECT_RETURN_IF_ERROR(ReserveDefinitions(batch));
 
   AddDefinitions(batch);
   AddStats(batch.stats);
@@ -281,6 +290,33 @@ Status IngestSession::CheckSettings(const RecordBatch& batch) const {
                                               std::to_string(known.size() + static_cast<std::size_t>(more)) +
                                               " of the rank's configuration; at most " +
                                               std::to_string(kSettingsMax) + " are accepted");
+}
+
+Status IngestSession::ReserveDefinitions(const RecordBatch& batch) {
+  std::size_t bytes = 0;
+  for (const TensorDef& def : batch.activations)
+    bytes += def.id < activations_.size() ? 0 : DecodedBytes(def);
+  for (const Layout& layout : batch.layouts) bytes += layout.id < layouts_.size() ? 0 : DecodedBytes(layout);
+  if (definition_bytes_ + bytes > budget_.session_bytes_max()) {
+    return {Code::kFailedPrecondition,
+            "batch: found definitions of " + Mebibytes(definition_bytes_ + bytes) +
+                " with those that the session gave before; a session may have " +
+                Mebibytes(budget_.session_bytes_max()) +
+                "; observe tensors under shorter names that repeat from step to step"};
+  }
+  return Reserve(bytes);
+}
+
+Status IngestSession::Reserve(std::size_t bytes) {
+  if (!budget_.Take(bytes)) {
+    return {Code::kResourceExhausted,
+            "session: found " + Mebibytes(budget_.bytes()) +
+                " of definitions of connected ranks; the collector has room for " +
+                Mebibytes(budget_.bytes_max()) +
+                "; the agent tries again, and continues when other ranks have ended"};
+  }
+  definition_bytes_ += bytes;
+  return Status::Ok();
 }
 
 void IngestSession::AddDefinitions(const RecordBatch& batch) {

@@ -18,6 +18,7 @@
 
 #include "common/records.h"
 #include "common/status.h"
+#include "server/ingest/definition_budget.h"
 #include "server/store/store.h"
 
 namespace statcollect {
@@ -56,13 +57,19 @@ class IngestSession {
   };
 
   // For a rank in the state `meta`: its watermark is durable, and nothing of the session is in flight to the
-  // store. Reads definitions and the last step's activations from the store.
-  static Result<std::unique_ptr<IngestSession>> Load(Store& store, AttemptId attempt, const RankMeta& meta);
+  // store. Reads definitions and the last step's activations from the store. `budget`, which must outlive the
+  // session: its definitions count there. kResourceExhausted: no room.
+  static Result<std::unique_ptr<IngestSession>> Load(Store& store, AttemptId attempt, const RankMeta& meta,
+                                                     DefinitionBudget& budget);
+  ~IngestSession();
+  IngestSession(const IngestSession&) = delete;
+  IngestSession& operator=(const IngestSession&) = delete;
 
   // There are two watermarks: received() counts everything that Accept returned, durable or queued, and
   // decides what is new; the committer tracks the durable one. After a failure of Accept, which changes
   // nothing here, or of storing an accepted batch, the caller must end the stream. kOutOfRange: a gap.
-  // kInvalidArgument: contradicts what the session has sent. kResourceExhausted: too many definitions.
+  // kInvalidArgument: contradicts what the session has sent. kFailedPrecondition: too many definitions for one
+  // session, which trying again does not change. kResourceExhausted: no room in the budget at the moment.
   Result<Accepted> Accept(RecordBatch batch, std::int64_t unix_nanos);
 
   // The rank's final state. The goodbye's tallies count since the session's start, events only what is new
@@ -83,7 +90,8 @@ class IngestSession {
     bool operator()(const TensorKey& a, std::uint32_t b) const { return a < (*defs)[b].key; }
   };
 
-  explicit IngestSession(RankMeta meta) : meta_(std::move(meta)), by_key_(KeyLess{&activations_}) {}
+  IngestSession(RankMeta meta, DefinitionBudget& budget)
+      : budget_(budget), meta_(std::move(meta)), by_key_(KeyLess{&activations_}) {}
 
   RankMeta Tallies();  // meta_ without the configuration
   Status Reload(Store& store, AttemptId attempt);
@@ -97,10 +105,15 @@ class IngestSession {
   Status CheckDefined(const std::string& field, const std::vector<Record>& records,
                       const RecordBatch& batch) const;
   Status CheckSettings(const RecordBatch& batch) const;
+  // Counts what the batch newly defines.
+  Status ReserveDefinitions(const RecordBatch& batch);
+  Status Reserve(std::size_t bytes);
   void AddDefinitions(const RecordBatch& batch);
   void AddStats(const StatColumns& stats);
   void AddTallies(const RecordBatch& batch);
 
+  DefinitionBudget& budget_;
+  std::size_t definition_bytes_ = 0;
   RankMeta meta_;  // after everything received
   std::vector<TensorDef> activations_;
   std::set<std::uint32_t, KeyLess> by_key_;  // ids, sorted by identity

@@ -29,7 +29,7 @@ class IngestSessionTest : public ::testing::Test {
 
   void Reconnect() {
     const RankMeta meta = store_.Ranks(attempt_).value().at(0);
-    session_ = IngestSession::Load(store_, attempt_, meta).value();
+    session_ = IngestSession::Load(store_, attempt_, meta, budget_).value();
   }
   // Accepts and stores.
   Status Send(const RecordBatch& batch) {
@@ -58,6 +58,7 @@ class IngestSessionTest : public ::testing::Test {
 
   FakeStore store_;
   AttemptId attempt_ = 0;
+  DefinitionBudget budget_;
   std::unique_ptr<IngestSession> session_;
   IngestSession::Accepted last_;
 };
@@ -95,7 +96,7 @@ TEST_F(IngestSessionTest, TrimsThePartThatIsStoredAndKeepsDefinitions) {
     FakeStore store;
     const AttemptId attempt = store.CreateAttempt({.run = "r", .world_size = 1}).value().id;
     ASSERT_TRUE(store.PutRank(attempt, 0, {}).ok());
-    auto session = IngestSession::Load(store, attempt, {}).value();
+    auto session = IngestSession::Load(store, attempt, {}, budget_).value();
     // The front part alone, as an earlier batch: the whole without its back.
     RecordBatch front = whole;
     const std::uint64_t stats = std::min<std::uint64_t>(stored, whole.stats.size());

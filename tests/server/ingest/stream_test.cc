@@ -56,6 +56,7 @@ class IngestStreamTest : public ::testing::Test {
  protected:
   ~IngestStreamTest() override {
     store_.ReleaseAppends();
+    memory_.Stop();
     committer_.Drain();
     pool_.Finish();
     EXPECT_EQ(store_.violation(), "");
@@ -75,11 +76,14 @@ class IngestStreamTest : public ::testing::Test {
   IngestCounters counters_;
   Committer committer_{store_, clock_, {.queue_bytes_max = 4000}};
   SessionRegistry registry_{store_, clock_, committer_};
+  MemoryGate memory_{std::size_t{1} << 20};
+  DefinitionBudget definitions_;
   std::vector<std::unique_ptr<FakeWire>> wires_;
   ThreadPool pool_{4};
   StreamContext context_{store_,    clock_,
                          registry_, committer_,
-                         counters_, [this](std::function<void()> job) { pool_.Post(std::move(job)); }};
+                         counters_, [this](std::function<void()> job) { pool_.Post(std::move(job)); },
+                         memory_,   definitions_};
 };
 
 TEST_F(IngestStreamTest, AcknowledgesOnceForEverythingThatBecameDurableDuringAWrite) {
