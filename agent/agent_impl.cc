@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <random>
 #include <utility>
 
+#include "agent/bounded_run.h"
 #include "agent/tensor_place.h"
 #include "common/names.h"
 
@@ -16,6 +18,9 @@ namespace {
 using namespace statcollect;
 
 constexpr std::chrono::milliseconds kCloseAtExit{2000};
+// Of the time to close, for what follows the wait for the collector. If a disk does not move for so long, or for
+// a fifth of the time to close, it counts as hung.
+constexpr std::chrono::milliseconds kEndingMin{400}, kEndingMax{5000};
 // Longer waits are cut, so that clocks do not overflow.
 constexpr std::chrono::milliseconds kTimeoutMax = std::chrono::hours(24);
 
@@ -202,6 +207,7 @@ Agent::Impl::~Impl() {
   if (Inert()) return;
   RemoveClosedAtExit(this);
   (void)Close(kCloseAtExit);
+  if (left_behind_) (void)parts_.release();  // its threads hang in calls of the system, and use it
 }
 
 Status Agent::Impl::Start() {
@@ -369,13 +375,13 @@ Status Agent::Impl::Flush(std::chrono::milliseconds timeout) {
 Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
   MutexLock one_at_a_time(close_mutex_);
   if (std::exchange(closed_, true)) return close_status_;
-  const TimePoint deadline = After(timeout);
+  const TimePoint deadline =
+      After(timeout - std::clamp(timeout / 5, std::chrono::milliseconds(0), kEndingMin));
   const std::uint64_t before = counters().dropped();
   (void)parts_->cuda.WaitMarked(MarkReplays(), deadline);  // what comes after the refusal is lost
   parts_->recorder.pending_captures().End();
   parts_->recorder.Refuse(kDropClosed);
-  parts_->batcher.Stop(deadline);
-  close_status_ = parts_->exporter.Finish(timeout.count() > 0 ? deadline : TimePoint::min(), goodbye);
+  if (!EndThreads(deadline, timeout, goodbye)) return close_status_;
   parts_->cuda_captures.Abandon();
   parts_->recorder.DropRest(kDropClosed);
   parts_->cuda.Abandon();
@@ -393,6 +399,36 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
   }
   parts_->log.FlushLosses();
   return close_status_;
+}
+
+bool Agent::Impl::EndThreads(TimePoint deadline, std::chrono::milliseconds timeout, bool goodbye) {
+  struct Ending {
+    std::atomic<int> stopped = 0;
+    Status status;
+  };
+  const auto ending = std::make_shared<Ending>();
+  const auto end = [ending, parts = parts_.get(), deadline, goodbye, wait = timeout.count() > 0] {
+    parts->batcher.Stop(deadline);
+    ending->stopped = 1;
+    ending->status = parts->exporter.Finish(wait ? deadline : TimePoint::min(), goodbye);
+  };
+  const auto progress = [&] {
+    return parts_->exporter.activity() + static_cast<std::uint64_t>(ending->stopped);
+  };
+  if (statcollect::RunBounded(end, deadline, std::clamp(timeout / 5, kEndingMin, kEndingMax), progress)) {
+    close_status_ = ending->status;
+    return true;
+  }
+  left_behind_ = true;
+  parts_->exporter.Leave();
+  const std::string where =
+      options_.spill.directory.empty() ? "the system" : "the disk of " + options_.spill.directory;
+  close_status_ = Status(Code::kDeadlineExceeded,
+                         "close: " + where + " does not answer; " + std::to_string(counters().pending) +
+                             " records were neither stored nor counted as dropped; what a spill file holds "
+                             "can be sent with: statctl import spill");
+  parts_->log.LogFinal(close_status_.message());
+  return false;
 }
 
 void Agent::Impl::CloseAtExit() noexcept {

@@ -106,6 +106,9 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   std::uint64_t MarkReplays();
   // As above, behind this gate and only on these devices.
   std::uint64_t Mark(statcollect::Slot* gate, const std::vector<int>& devices);
+  // Ends the threads of parts_ and sets close_status_. False if one of them hangs: they are left behind.
+  bool EndThreads(TimePoint deadline, std::chrono::milliseconds timeout, bool goodbye)
+      STATCOLLECT_REQUIRES(close_mutex_);
   // `place`: of a part of a logical tensor; null: the whole, or not known.
   Status Fill(statcollect::Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
               void* stream, const statcollect::PlacementView* place);
@@ -116,6 +119,7 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   std::unique_ptr<Parts> parts_;
   statcollect::Mutex close_mutex_;
   bool closed_ STATCOLLECT_GUARDED_BY(close_mutex_) = false;
+  bool left_behind_ = false;  // written by the first Close
   Status close_status_ STATCOLLECT_GUARDED_BY(close_mutex_);
 };
 

@@ -355,7 +355,9 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
     if (stream_ != nullptr) stream_->Cancel();
     changed_.notify_all();
   }
+  ++finished_parts_;
   thread_.join();
+  ++finished_parts_;
   const std::uint64_t kept = KeepRest();
   MutexLock lock(mutex_);
   const std::uint64_t lost = DropAllLocked(kDropClosed, kept);
@@ -375,6 +377,13 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
                          "dropped; give close() more time");
   }
   return result_;
+}
+
+void Exporter::Leave() {
+  MutexLock lock(mutex_);
+  stop_ = true;
+  if (stream_ != nullptr) stream_->Cancel();
+  changed_.notify_all();
 }
 
 void Exporter::OnWelcome(const Welcome& welcome) {

@@ -13,6 +13,7 @@
 #ifndef STATCOLLECT_AGENT_EXPORT_EXPORTER_H_
 #define STATCOLLECT_AGENT_EXPORT_EXPORTER_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -90,6 +91,11 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // collector then shows the run as interrupted.
   Status Finish(TimePoint deadline, bool goodbye = true);
   static constexpr std::chrono::milliseconds kLastWord{250};
+  // Instead of waiting any longer for a Finish that hangs: nothing more is sent. The exporter must not be
+  // destroyed.
+  void Leave();
+  // Changes while the spill file is read or written, and while Finish goes on. Any thread.
+  std::uint64_t activity() const { return finished_parts_ + (file_ == nullptr ? 0 : file_->progress()); }
 
   struct Progress {
     std::uint64_t streams = 0;         // welcomes received
@@ -213,6 +219,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   std::optional<bool> takes_captures_ STATCOLLECT_GUARDED_BY(mutex_);  // as the last welcome said
   std::thread thread_;
   Mutex finish_mutex_;  // one Finish at a time
+  std::atomic<std::uint64_t> finished_parts_{0};
 };
 
 }  // namespace statcollect

@@ -1,6 +1,9 @@
 #include "agent/export/log_limiter.h"
 
-#include <cstdio>
+#include <poll.h>
+#include <unistd.h>
+
+#include <string>
 #include <utility>
 
 #include "common/names.h"
@@ -11,9 +14,18 @@ namespace {
 constexpr std::size_t kLineBytesMax = 1000;
 constexpr std::size_t kLossesBytesMax = 800;
 
+constexpr std::size_t kLineBytesMost = 4096;  // PIPE_BUF
+
+// A line that standard error does not take at once is lost: training never waits for it.
 void WriteToStandardError(const std::string& line) {
-  const std::string whole = "statagent: " + line + "\n";
-  std::fwrite(whole.data(), 1, whole.size(), stderr);
+  std::string whole = "statagent: " + line;
+  if (whole.size() >= kLineBytesMost) whole.resize(kLineBytesMost - 1);
+  whole += "\n";
+  // Not through stdio, whose lock another thread may hold for as long as it is stuck in a write. A pipe that is
+  // ready takes so few bytes at once.
+  pollfd error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (poll(&error, 1, 0) == 1 && error.revents == POLLOUT)
+    (void)!write(STDERR_FILENO, whole.data(), whole.size());
 }
 
 }  // namespace

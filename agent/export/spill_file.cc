@@ -143,6 +143,7 @@ Result<EncodedBatch> SpillFile::Read(std::uint64_t offset, spill::FrameHead* fra
   *frame = *decoded;
   STATCOLLECT_RETURN_IF_ERROR(
       ReadAt(fd_, offset + spill::kFrameHeadBytes, frame->payload_bytes, &batch.bytes));
+  ++progress_;
   if (Crc32c(batch.bytes) != frame->payload_crc) return Status(Code::kDataLoss, "a frame is damaged");
   batch.records = frame->records;
   batch.before = {.activations = frame->activations_before, .layouts = frame->layouts_before};
@@ -154,6 +155,7 @@ Result<EncodedBatch> SpillFile::Read(std::uint64_t offset, spill::FrameHead* fra
 Status SpillFile::WriteAt(std::uint64_t offset, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    ++progress_;
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Failed("write", errno);
     bytes.remove_prefix(static_cast<std::size_t>(n));

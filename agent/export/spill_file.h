@@ -10,6 +10,7 @@
 #ifndef STATCOLLECT_AGENT_EXPORT_SPILL_FILE_H_
 #define STATCOLLECT_AGENT_EXPORT_SPILL_FILE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -42,6 +43,7 @@ class SpillFile {
   std::uint64_t bytes_max() const { return options_.bytes_max; }
   std::uint64_t bytes() const { return exists() ? end_ - freed_ : 0; }  // on the disk
   bool Fits(std::size_t payload_bytes) const;
+  std::uint64_t progress() const { return progress_; }  // calls of the system that have returned; any thread
 
   // Creates the file; its first frame will begin with record `seq`.
   Status Create(std::uint64_t seq);
@@ -76,6 +78,7 @@ class SpillFile {
   bool hidden_ = false;
   std::uint64_t end_ = 0;
   std::uint64_t freed_ = 0;  // bytes freed at the beginning
+  mutable std::atomic<std::uint64_t> progress_{0};
 };
 
 }  // namespace statcollect

@@ -209,8 +209,10 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
     MutexLock lock(mutex_);
     const std::chrono::steady_clock::duration earned =
         std::chrono::milliseconds(1000 * taken_ / pace_.bytes_per_second_min);
-    const bool free = free_.wait_until(lock, stop, began + pace_.patience + std::min(std::chrono::steady_clock::duration(0), earned - waited_),
-                                       [this]() STATCOLLECT_REQUIRES(mutex_) { return !writing_; });
+    const bool free = free_.wait_until(
+        lock, stop,
+        began + pace_.patience + std::min(std::chrono::steady_clock::duration(0), earned - waited_),
+        [this]() STATCOLLECT_REQUIRES(mutex_) { return !writing_; });
     waited_ += std::chrono::steady_clock::now() - began;
     if (stop.stop_requested() || lost_) return {Code::kCancelled, "query: cancelled"};
     if (!free) return TooSlowLocked();

@@ -242,8 +242,7 @@ class QueryService final : public v1::Query::CallbackService {
 
  private:
   api::Pace pace() const {
-    return {.patience = limits_.stream_patience,
-            .bytes_per_second_min = limits_.stream_bytes_per_second_min};
+    return {.patience = limits_.stream_patience, .bytes_per_second_min = limits_.stream_bytes_per_second_min};
   }
   // A question that FromWire, a method of the engine and ToWire answer.
   template <typename Request, typename Response, typename Method>

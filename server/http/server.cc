@@ -1,5 +1,6 @@
 #include "server/http/server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -261,12 +262,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
     response_->content_length(length);
     serializer_.emplace(*response_);
     writing_ = true;
+    const HttpLimits& limits = shared_->limits;
+    written_by_ = std::chrono::steady_clock::now() + std::chrono::seconds(limits.idle_seconds_max) +
+                  std::chrono::seconds(length / std::max<std::size_t>(1, limits.bytes_per_second_min));
     WriteSome();
   }
 
-  // Piece by piece, so that a client may be slow as long as it takes something.
+  // Piece by piece, so that a client may be slow as long as it takes enough.
   void WriteSome() {
-    ExpectProgress();
+    const auto idle = std::chrono::seconds(shared_->limits.idle_seconds_max);
+    stream_.expires_at(std::min(std::chrono::steady_clock::now() + idle, written_by_));
     http::async_write_some(stream_, *serializer_,
                            [self = shared_from_this()](beast::error_code error, std::size_t) {
                              if (error) return self->Abort();
@@ -339,6 +344,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<http::response<http::empty_body>> head_;
   std::optional<http::response_serializer<http::empty_body>> head_serializer_;
   std::string piece_;
+  std::chrono::steady_clock::time_point written_by_;  // all of response_
 };
 
 // A service's end of a connection; all calls are forwarded to the connection's strand.

@@ -25,6 +25,7 @@ struct HttpLimits {
   std::size_t body_bytes_max = 1 << 20;   // of a request to a service
   int descriptors_end = 1 << 30;  // a connection with this descriptor or a higher one is closed at once
   int idle_seconds_max = 15;  // to send a request, between two requests, or without reading any of an answer
+  std::size_t bytes_per_second_min = 16 << 10;  // of a page; who reads it more slowly in all is disconnected
 };
 
 // Services by path prefix ("/api/v1/"); they may be called while the io_context runs.

@@ -135,6 +135,28 @@ TEST_F(HttpServerTest, SaysWhoHoldsThePort) {
   EXPECT_THAT(started.message(), HasSubstr("--http"));
 }
 
+TEST_F(HttpServerTest, EndsAPageForAReaderThatTakesTooLittleInItsTime) {
+  constexpr std::size_t kBytes = 64 << 20;
+  const auto page = [](const std::string&) { return HttpResponse{.body = std::string(kBytes, 'x')}; };
+  HttpServer server(*io_, {{"/large", page}}, {.idle_seconds_max = 2, .bytes_per_second_min = 1 << 30});
+  ASSERT_TRUE(server.Start({.host = "127.0.0.1", .port = 0}).ok());
+  asio::io_context io;
+  asio::ip::tcp::socket socket(io);
+  socket.open(asio::ip::tcp::v4());
+  socket.set_option(asio::socket_base::receive_buffer_size(16 << 10));
+  socket.connect({asio::ip::make_address("127.0.0.1"), server.endpoint().port});
+  asio::write(socket, asio::buffer(std::string("GET /large HTTP/1.1\r\nHost: x\r\n\r\n")));
+  std::size_t read = 0;
+  boost::system::error_code ended;
+  std::vector<char> piece(128 << 10);
+  while (!ended && read < kBytes) {  // all of it would take 10 s
+    read += socket.read_some(asio::buffer(piece), ended);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // far less than the limit between two reads
+  }
+  EXPECT_TRUE(ended);
+  EXPECT_LT(read, kBytes);
+}
+
 TEST_F(HttpServerTest, ClosesConnectionsOverTheCap) {
   TearDown();
   StartServer({.connections_max = 2});
