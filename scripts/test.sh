@@ -1,23 +1,31 @@
 #!/usr/bin/env bash
-# Installs missing packages, checks the formatting, builds, and runs every test. Usage: scripts/test.sh [--preset PRESET] [--unit] [--sanitizers]
+# Installs missing packages, checks the formatting, builds, and runs every test. Usage: scripts/test.sh [--preset PRESET] [--unit] [--sanitizers] [--long [MINUTES]]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 preset=release
 unit_only=0
 sanitizers=0
+long=0 # minutes
 while [ $# -gt 0 ]; do
   case "$1" in
     --preset) preset="${2:?--preset takes a name}"; shift 2 ;;
     --unit) unit_only=1; shift ;;
     --sanitizers) sanitizers=1; shift ;;
+    --long)
+      long=120
+      shift
+      case "${1:-}" in '' | -*) ;; *[!0-9]*) echo "test.sh: --long takes minutes, not '$1'" >&2; exit 2 ;; *) long="$1"; shift ;; esac
+      ;;
     -h | --help)
       cat <<'EOF'
-Usage: scripts/test.sh [--preset PRESET] [--unit] [--sanitizers]
+Usage: scripts/test.sh [--preset PRESET] [--unit] [--sanitizers] [--long [MINUTES]]
 
   --preset PRESET  dev, release (default), asan or tsan
   --unit           no pytest: lint, build and the C++ unit tests (ctest)
   --sanitizers     also build the asan and tsan presets and run their unit tests first
+  --long [MINUTES] only the randomised tests, for so long (default 120): simulation, kills, faults of the disk, fuzzing.
+                   Prints their seeds; stops at the first failure
 
 Ends with a table of where the time went and the runners' summaries. One C++ test case: build/PRESET/tests/NAME --gtest_filter=Suite.Case
 EOF
@@ -71,6 +79,27 @@ report() {
 }
 trap report EXIT
 
+# Each for its share of the minutes: half of them simulated worlds, a quarter kills and faults of the disk, the rest fuzzing with at least
+# 30 s a target. STATCOLLECT_FAULT_SEED repeats a run; without it every run is a different one.
+run_long() {
+  local tests="build/$preset/tests" seconds=$((long * 60)) target targets
+  step "simulation, $((seconds / 2)) s"
+  STATCOLLECT_SIMULATION_STEPS=1000000000000 STATCOLLECT_SIMULATION_SECONDS=$((seconds / 2)) "$tests/simulation_test"
+  step "faults of the disk"
+  STATCOLLECT_FAULT_ROUNDS=$((long * 40)) "$tests/store_fault_test"
+  step "kills"
+  STATCOLLECT_FAULT_ROUNDS=$((long * 8 + 30)) "$tests/kill_test"
+  mapfile -t targets < <(find "$tests" -maxdepth 1 -type f -executable -name 'fuzz_*' | sort)
+  for target in "${targets[@]}"; do
+    local name="${target##*/fuzz_}" each=$((seconds / 4 / ${#targets[@]}))
+    [ "$each" -ge 30 ] || each=30
+    step "fuzz $name, $each s"
+    mkdir -p "$work/$name"
+    "$target" -max_total_time="$each" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 -artifact_prefix="build/$preset/" \
+      "$work/$name" "tests/fuzz/corpus/$name" 2>&1 | tail -n 8
+  done
+}
+
 step "set-up"
 scripts/setup.sh --for test
 step "lint"
@@ -92,6 +121,10 @@ if grep -q 'warning:' "$work/build.log"; then
 fi
 step "clang-tidy"
 .venv/bin/python scripts/tidy.py "build/$preset"
+if [ "$long" != 0 ]; then
+  run_long
+  exit 0
+fi
 step "unit tests (ctest)"
 ctest --preset "$preset" | tee "$work/ctest.log"
 if [ "$unit_only" = 0 ]; then

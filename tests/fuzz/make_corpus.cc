@@ -48,6 +48,72 @@ void WriteSpillFiles(const RecordBatch& batch, const SessionInfo& info, const Wr
   write("spill_file", "frame_head", '\2' + frame("", 3));
 }
 
+std::string Step(int choice, const google::protobuf::Message* message = nullptr) {
+  std::string step(1, static_cast<char>(choice));
+  if (message == nullptr) return step;
+  const std::string bytes = message->SerializeAsString();
+  return step + static_cast<char>(bytes.size() >> 8) + static_cast<char>(bytes.size()) + bytes;
+}
+
+// A session from hello to goodbye on one stream; a second stream of it in the midst; two ranks.
+template <typename Write>
+void WriteSessions(const SessionInfo& info, const Write& write) {
+  enum { kMessage = 0, kAdmit = 2, kWritten = 4, kCancel = 8, kOpen = 10, kSecond = 1 };
+  const RecordBatch first = testing::RandomBatch(1, 1, {.activations = 3, .steps = 1});
+  const RecordBatch second = testing::RandomBatch(
+      2, 1 + first.records(), {.activations = 3, .first_step = 1, .steps = 1, .define = false});
+  v1::AgentMessage hello, other, one, two, goodbye;
+  *hello.mutable_hello() = ToWire(info, 1);
+  SessionInfo of_other = info;
+  of_other.rank = 1;
+  of_other.session = {9};
+  *other.mutable_hello() = ToWire(of_other, 1);
+  *one.mutable_batch() = ToWire(first, {});
+  *two.mutable_batch() = ToWire(second, first.layouts);
+  *goodbye.mutable_goodbye()->mutable_counters() = ToWire(AgentCounters{.produced = 9, .acked = 9});
+  const std::string begin = Step(kMessage, &hello) + Step(kAdmit) + Step(kWritten) + Step(kMessage, &one);
+  write("session_states", "whole", begin + Step(kMessage, &two) + Step(kMessage, &goodbye) + Step(kWritten));
+  write("session_states", "again",
+        begin + Step(kMessage + kSecond, &hello) + Step(kAdmit) + Step(kMessage + kSecond, &one) +
+            Step(kMessage + kSecond, &two) + Step(kMessage, &two));
+  write("session_states", "ranks",
+        begin + Step(kMessage + kSecond, &other) + Step(kAdmit) + Step(kMessage + kSecond, &one) +
+            Step(kCancel + kSecond) + Step(kOpen + kSecond) + Step(kMessage + kSecond, &other) +
+            Step(kAdmit));
+}
+
+template <typename Write>
+void WriteAnswers(const Write& write) {
+  v1::CollectorMessage welcome, ack, directive;
+  welcome.mutable_welcome()->set_protocol_version(1);
+  welcome.mutable_welcome()->set_attempt(2);
+  welcome.mutable_welcome()->set_durable_seq(3);
+  welcome.mutable_welcome()->mutable_limits()->set_window_batches_max(8);
+  welcome.mutable_welcome()->mutable_limits()->set_window_bytes_max(1 << 20);
+  ack.mutable_ack()->set_durable_seq(2);
+  directive.mutable_directive()->set_kind("steps");
+  (*directive.mutable_directive()->mutable_arguments())["steps"] = "0-9";
+  const auto frame = [](const v1::CollectorMessage& message) {
+    const std::string bytes = message.SerializeAsString();
+    return static_cast<char>(bytes.size()) + bytes;
+  };
+  const std::string submits(8, '\0');
+  write("collector_message", "acknowledged", submits + frame(ack) + submits + frame(directive));
+  write("collector_message", "resumed",
+        submits + frame(ack) + frame(welcome) + submits + frame(ack) + frame(welcome));
+}
+
+template <typename Write>
+void WriteTexts(const Write& write) {
+  write("http_request", "query", "run_a=base&run_b=pr&ranks=0,1&ranks=4&all&tolerance=1e-3&steps=0-9");
+  write("http_request", "body", R"({"run_a": "base", "run_b": "p\u00e9", "ranks": [0, "1"], "steps": null})");
+  write("http_request", "series", "run=base&activation=layer.0&kind=output&rank=0");
+  write("config_file", "all",
+        "data-dir = \"/d\"\nlisten = \"127.0.0.1:7433\"\nhttp = \"off\"\ndurability = \"process\"\n"
+        "retention = \"30d\"\nmax-disk = \"80%\"\n# comment\nquery-threads = 2\n");
+  write("config_file", "lists", "listen = [\"a\", \"b\"]\n[section]\nx = 1\n");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -130,4 +196,7 @@ int main(int argc, char** argv) {
   write("wire_batch", "captures", ToWire(captured, {}).SerializeAsString());
   write("wire_batch", "hello", ToWire(info, 1).SerializeAsString());
   WriteSpillFiles(batch, info, write);
+  WriteSessions(info, write);
+  WriteAnswers(write);
+  WriteTexts(write);
 }

@@ -12,6 +12,7 @@ class Mutant:
     new: str
     program: str
     cases: str  # --gtest_filter
+    rounds: int = 0  # of a randomised test that needs more than its short form
 
 
 SIMULATED = "Simulation.NothingAcknowledgedIsLostOrDoubledWhateverBefalls"
@@ -72,8 +73,10 @@ MUTANTS = [
         "no_duplicate_detection",
         "records that are sent again are stored again",
         SESSION,
-        "  if (batch.last_seq() <= received()) {\n",
-        "  if (batch.last_seq() + 1 == 0) {\n",
+        "  if (batch.last_seq() <= received()) {\n    accepted.duplicates = batch.records();\n    accepted.meta = Tallies();\n"
+        "    return accepted;\n  }\n  accepted.duplicates = received() + 1 - batch.first_seq;\n"
+        "  TrimFront(&batch, accepted.duplicates);\n",
+        "",
         "simulation_test",
         SIMULATED,
     ),
@@ -112,6 +115,7 @@ MUTANTS = [
         "  if (false) database.log_filter =",
         "store_fault_test",
         "StoreFaultTest.WithoutSyncsAPowerCutLosesAnEndAndLeavesNoHole",
+        rounds=600,
     ),
     Mutant(
         "no_resend",
@@ -135,8 +139,8 @@ MUTANTS = [
         "overtaking",
         "new batches overtake those that wait in the spill file",
         "agent/export/exporter.h",
-        "    return spilled_ == 0 && window_.HasRoom(); }\n",
-        "    return window_.HasRoom(); }\n",
+        "{ return spilled_ == 0 && window_.HasRoom(); }",
+        "{ return window_.HasRoom(); }",
         "simulation_test",
         SIMULATED,
     ),

@@ -9,6 +9,7 @@ Prints the table for docs/reliability.md. The exit code is 1 if a test stays gre
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -42,9 +43,11 @@ def build(work: Path, program: str) -> str:
 def run(work: Path, mutant: Mutant) -> tuple[int, float]:
     """Exit code (124: no end in time) and seconds."""
     began = time.monotonic()
+    environment = os.environ | ({"STATCOLLECT_FAULT_ROUNDS": str(mutant.rounds)} if mutant.rounds else {})
     try:
         done = subprocess.run(
             [str(work / "build/tests" / mutant.program), f"--gtest_filter={mutant.cases}"],
+            env=environment,
             capture_output=True,
             timeout=CASE_SECONDS,
             check=False,

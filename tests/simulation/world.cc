@@ -88,7 +88,7 @@ class World {
       for (auto& byte : plan.session.session) byte = static_cast<std::uint8_t>(random_());
       plan.batches = 10 + random_() % 50;
       if (random_() % 2 == 0) plan.spill = spill_;
-      plan.close = random_() % 4 == 0 ? seconds(random_() % 4) : kCalm;
+      plan.close = random_() % 2 == 0 ? seconds(random_() % 4) : kCalm;
       agents_.push_back(std::make_unique<Agent>(std::move(plan), network_, threads_, history_));
       Agent* const agent = agents_.back().get();
       threads_.After(network_.Between(0, 1500), [agent] { agent->Start(); });

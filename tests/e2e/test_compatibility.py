@@ -1,0 +1,189 @@
+"""What was recorded by the release that introduced a format is read for ever: a session as it went over the wire, and a store.
+
+tests/data/compatibility has both, with what `statctl show` and `export json` said of them. When a format grows, a file of its own is
+added (`python tests/e2e/test_compatibility.py FOLDER` writes one), and the old ones stay.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+import sys
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Collector, agent_environment, run_command
+
+grpc = pytest.importorskip("grpc")
+STREAM = "/statcollect.v1.Ingest/Stream"
+FOLDER = ROOT / "tests" / "data" / "compatibility"
+RUN = "recorded"
+TRAINING = """
+import statagent, torch
+torch.manual_seed(7)
+statagent.init(required=True, samples=4, captures=["0@1"], exponents=["2@0-"], config={"lr": 0.1, "data": {"name": "toy"}})
+model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+statagent.watch(model, optimizer=optimizer)
+for step in range(3):
+    optimizer.zero_grad()
+    x = torch.randn(4, 6)
+    statagent.log_batch(x=x)
+    loss = model(x).square().mean()
+    loss.backward()
+    statagent.log_scalar("loss", loss)
+    optimizer.step()
+statagent.close(timeout=20)
+"""
+# What differs between two readings of the same records: when the collector was told of them.
+CHANGING = re.compile(r'"(start|end_unix_nanos|last_write)[a-z_]*": ?("[^"]*"|-?[0-9.e+]+)')
+
+
+def write_frames(path: Path, messages: list[bytes]) -> None:
+    path.write_bytes(b"".join(struct.pack("<I", len(message)) + message for message in messages))
+
+
+def read_frames(path: Path) -> list[bytes]:
+    data, at, messages = path.read_bytes(), 0, []
+    while at < len(data):
+        (size,) = struct.unpack_from("<I", data, at)
+        messages.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return messages
+
+
+class Recorder:
+    """Between an agent and a collector: passes messages on as they are, and keeps those of the agent."""
+
+    def __init__(self, address: str) -> None:
+        self.sent: list[bytes] = []
+        self.channel = grpc.insecure_channel(address)
+        self.server = grpc.server(futures.ThreadPoolExecutor(4))
+        handler = grpc.stream_stream_rpc_method_handler(self.pass_on)
+        self.server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("statcollect.v1.Ingest", {"Stream": handler}),)
+        )
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+
+    def pass_on(self, messages: Iterator[bytes], _context: Any) -> Iterator[bytes]:
+        def keep() -> Iterator[bytes]:
+            for message in messages:
+                self.sent.append(message)
+                yield message
+
+        yield from self.channel.stream_stream(STREAM)(keep())
+
+    def stop(self) -> None:
+        self.server.stop(1).wait()
+        self.channel.close()
+
+
+def replay(address: str, messages: list[bytes]) -> None:
+    """Says what a recorded agent said, and waits until the collector has ended the stream."""
+    welcomed = threading.Event()
+
+    def say() -> Iterator[bytes]:
+        yield messages[0]
+        assert welcomed.wait(20)
+        yield from messages[1:]
+
+    with grpc.insecure_channel(address) as channel:
+        for _ in channel.stream_stream(STREAM)(say(), timeout=30):
+            welcomed.set()
+
+
+def reading(collector: Collector, folder: Path) -> dict[str, str]:
+    """What is to stay the same, by the name of the file that has it."""
+    show = json.dumps(collector.json("show", RUN), indent=1, ensure_ascii=False)
+    path = folder / "export.jsonl"
+    path.unlink(missing_ok=True)
+    done = collector.statctl("export", "json", RUN, str(path), "--sketch", "--samples")
+    assert done.code == 0, done.err
+    return {"show.json": CHANGING.sub(r'"\1": 0', show), "export.jsonl": CHANGING.sub(r'"\1": 0', path.read_text())}
+
+
+def check(found: dict[str, str]) -> None:
+    for name, text in found.items():
+        kept = [json.loads(line) for line in (FOLDER / name).read_text().splitlines()] if name.endswith("l") else None
+        if kept is None:
+            assert_kept(json.loads((FOLDER / name).read_text()), json.loads(text), name)
+            continue
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert len(lines) == len(kept)
+        for number, (expected, line) in enumerate(zip(kept, lines, strict=True), 1):
+            assert_kept(expected, line, f"{name}:{number}")
+
+
+def assert_kept(expected: Any, found: Any, place: str) -> None:
+    """Every field that was there is there with its value; later releases may add some."""
+    if isinstance(expected, dict):
+        assert isinstance(found, dict), place
+        for key, value in expected.items():
+            assert key in found, f"{place}: {key} is gone"
+            assert_kept(value, found[key], f"{place}.{key}")
+    elif isinstance(expected, list):
+        assert isinstance(found, list) and len(found) == len(expected), place
+        for i, (old, new) in enumerate(zip(expected, found, strict=True)):
+            assert_kept(old, new, f"{place}[{i}]")
+    else:
+        assert found == expected, place
+
+
+def test_a_recorded_session_is_stored_as_it_was(collector: Collector, tmp_path: Path) -> None:
+    replay(collector.address, read_frames(FOLDER / "session.frames"))
+    check(reading(collector, tmp_path))
+
+
+def test_a_recorded_session_that_is_cut_off_and_said_again_is_stored_once(collector: Collector, tmp_path: Path) -> None:
+    messages = read_frames(FOLDER / "session.frames")
+    assert len(messages) > 3
+    with grpc.insecure_channel(collector.address) as channel:
+        call = channel.stream_stream(STREAM)(iter(messages[:-2]), timeout=30)
+        with pytest.raises(grpc.RpcError):  # it ended without a goodbye
+            list(call)
+    replay(collector.address, messages)
+    check(reading(collector, tmp_path))
+
+
+def test_a_store_of_the_format_is_read_as_it_was(tmp_path: Path) -> None:
+    with tarfile.open(FOLDER / "store.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    started = Collector(tmp_path / "store").start()
+    try:
+        check(reading(started, tmp_path))
+    finally:
+        assert started.stop() == 0
+    shutil.rmtree(tmp_path / "store")
+
+
+def write(to: Path) -> None:
+    """Trains a little, and writes what the tests above read."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        collector = Collector(folder / "data").start()
+        recorder = Recorder(collector.address)
+        environment = agent_environment(STATAGENT_COLLECTOR=f"127.0.0.1:{recorder.port}", STATAGENT_RUN=RUN)
+        trained = run_command([sys.executable, "-c", TRAINING], env=environment, cold=True)
+        assert trained.code == 0, trained.err
+        recorder.stop()
+        write_frames(to / "session.frames", recorder.sent)
+        for file, text in reading(collector, folder).items():
+            (to / file).write_text(text)
+        made = collector.statctl("checkpoint", str(folder / "store"))
+        assert made.code == 0, made.err
+        with tarfile.open(to / "store.tar.xz", "w:xz") as archive:
+            archive.add(folder / "store", "store")
+        collector.stop()
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
