@@ -33,10 +33,10 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
                              .registry = registry_,
                              .committer = committer_,
                              .counters = counters_,
-                             .streams_max = options.streams_max,
                              .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); },
                              .memory = memory_,
                              .definitions = definitions_,
+                             .streams_max = options.streams_max,
                              .committed = options.committed})),
       retention_(store, clock, registry_, options.retention, options.log),
       worker_(std::clamp(options.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax), [this] {

@@ -52,10 +52,10 @@ struct StreamContext {
   SessionRegistry& registry;
   Committer& committer;
   IngestCounters& counters;
-  std::size_t streams_max = 4096;                    // that gRPC has open, welcomed or not
   std::function<void(std::function<void()>)> admit;  // runs the function later, on a thread that may block
   MemoryGate& memory;                                // of batches that are not durable yet
   DefinitionBudget& definitions;                     // of the open sessions
+  std::size_t streams_max = 4096;                    // that gRPC has open, welcomed or not
   std::function<void(CommittedBatch)> committed =
       {};  // may be empty; called by the committer, must not block
 };

@@ -74,13 +74,17 @@ struct Collector {
   Committer committer{store, clock, {}};
   SessionRegistry registry{store, clock, committer};
   IngestCounters counters;
+  MemoryGate memory{std::size_t{1} << 40, /*threads=*/0};  // never full, so that all work is done on this thread
+  DefinitionBudget definitions;
   std::deque<std::function<void()>> admissions;
   StreamContext context{.store = store,
                         .clock = clock,
                         .registry = registry,
                         .committer = committer,
                         .counters = counters,
-                        .admit = [this](std::function<void()> job) { admissions.push_back(std::move(job)); }};
+                        .admit = [this](std::function<void()> job) { admissions.push_back(std::move(job)); },
+                        .memory = memory,
+                        .definitions = definitions};
 
   void Admit() {
     while (!admissions.empty()) {

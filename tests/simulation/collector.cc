@@ -73,7 +73,9 @@ class Collector::Process final : public Listener {
                  .registry = registry_,
                  .committer = committer_,
                  .counters = counters_,
-                 .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); }},
+                 .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); },
+                 .memory = memory_,
+                 .definitions = definitions_},
         worker_(kTick, [this] {
           const Ends ends = ends_;
           for (const auto& end : ends) end->stream()->CheckHello(clock_.Now(), kHelloTimeout);
@@ -121,6 +123,8 @@ class Collector::Process final : public Listener {
   IngestCounters counters_;
   Committer committer_;
   SessionRegistry registry_;
+  MemoryGate memory_{std::size_t{1} << 40, /*threads=*/0};  // never full: its threads are none of the schedule's
+  DefinitionBudget definitions_;
   const StreamContext context_;
   Ends ends_;
   bool draining_ = false;
