@@ -189,9 +189,10 @@ class STATAGENT_API Agent {
   // Waits until all records so far are durable in the collector or dropped. kDeadlineExceeded: some are still
   // pending; the message says how many.
   Status Flush(std::chrono::milliseconds timeout) noexcept;
-  // Flushes, sends the goodbye and joins the threads. Takes at most the timeout plus a quarter of a second, in
-  // which a connected collector learns what it will not receive. Pending records stay in the spill file;
-  // without one they are counted as dropped and reported on standard error. Idempotent.
+  // Flushes, sends the goodbye and joins the threads. In the last fifth of the timeout, at most 0.4 s, a connected
+  // collector learns what it will not receive. Pending records stay in the spill file; without one they are
+  // counted as dropped and reported on standard error. If the spill file's disk hangs for a fifth of the timeout
+  // (0.4 to 5 s) after that, the threads are left behind: kDeadlineExceeded. Idempotent.
   Status Close(std::chrono::milliseconds timeout) noexcept;
   // Like Close, for a process that failed: without the goodbye, so the run is shown as interrupted.
   Status CloseFailed(std::chrono::milliseconds timeout) noexcept;

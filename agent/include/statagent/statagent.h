@@ -134,9 +134,10 @@ STATAGENT_C_API const char* statagent_version(void);
 
 /* Waits up to connect_timeout_ms for the collector's answer. 6: the run has data and if_exists is "error". */
 STATAGENT_C_API int statagent_start(const statagent_options* options, statagent_agent** agent);
-/* Flushes, sends the goodbye and joins the threads. Takes at most the timeout plus a quarter of a second, in
- * which a connected collector learns what it will not receive. Pending records stay in the spill file;
- * without one they are counted as dropped and reported on standard error. Idempotent; keeps the handle. */
+/* Flushes, sends the goodbye and joins the threads. In the last fifth of the timeout, at most 0.4 s, a connected
+ * collector learns what it will not receive. Pending records stay in the spill file; without one they are
+ * counted as dropped and reported on standard error. If the spill file's disk hangs for a fifth of the timeout
+ * (0.4 to 5 s) after that, the threads are left behind, and it returns 4. Idempotent; keeps the handle. */
 STATAGENT_C_API int statagent_close(statagent_agent* agent, int64_t timeout_ms);
 /* Like statagent_close, for a process that failed: without the goodbye, so the run is shown as interrupted. */
 STATAGENT_C_API int statagent_close_failed(statagent_agent* agent, int64_t timeout_ms);

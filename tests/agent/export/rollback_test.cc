@@ -53,24 +53,31 @@ class StoresTransport final : public Transport {
   class ModelStream final : public Stream {
    public:
     ModelStream(StoresTransport* owner, StreamReceiver* receiver) : owner_(owner), receiver_(receiver) {}
-    ~ModelStream() override { End({}); }
+    ~ModelStream() override {
+      owner_->SetOpen(nullptr);
+      End({});
+    }
+    // From the test's thread.
+    void Break() {
+      if (!ended_.exchange(true)) receiver_->OnEnd();
+    }
 
     bool SendHello(const SessionInfo&, std::uint64_t) override {
-      generation_ = owner_->generation_;
       Welcome welcome{.attempt = 1};
       owner_->With([&](ModelStore& store) {
+        store_ = &store;
         welcome.durable_seq = store.watermark;
         if (owner_->tells_identity_) welcome.store = store.identity;
       });
+      owner_->SetOpen(this);
       receiver_->OnWelcome(welcome);
       return true;
     }
     bool Send(const EncodedBatch& batch) override {
-      if (generation_ != owner_->generation_) return End({Code::kUnavailable, "the connection was lost"});
       std::uint64_t durable = 0;
       Status refused;
       owner_->With([&](ModelStore& store) {
-        refused = Take(batch, &store);
+        refused = store_ == &store ? Take(batch, &store) : kLost;
         durable = store.watermark;
       });
       if (!refused.ok()) return End(refused);
@@ -83,6 +90,7 @@ class StoresTransport final : public Transport {
     }
     void Cancel() override {}
     Status Finish() override {
+      owner_->SetOpen(nullptr);
       End({Code::kCancelled, "cancelled"});
       return status_;
     }
@@ -100,42 +108,56 @@ class StoresTransport final : public Transport {
       return Status::Ok();
     }
     bool End(const Status& status) {
-      if (ended_) return false;
-      ended_ = true;
+      if (ended_.exchange(true)) return false;
       status_ = status;
       receiver_->OnEnd();
       return false;
     }
 
+    inline static const Status kLost{Code::kUnavailable, "the connection was lost"};
     StoresTransport* const owner_;
     StreamReceiver* const receiver_;
-    int generation_ = 0;
-    bool ended_ = false;
-    Status status_;
+    const ModelStore* store_ = nullptr;
+    std::atomic<bool> ended_ = false;
+    Status status_ = kLost;
   };
 
   std::unique_ptr<Stream> Open(StreamReceiver* receiver) override {
     return std::make_unique<ModelStream>(this, receiver);
   }
 
-  // The agent's next stream, and this one from its next message on, meets this store.
+  // The connection breaks, and the agent's next one meets this store.
   void Meet(ModelStore* store) {
-    std::lock_guard lock(mutex_);
-    store_ = store;
-    ++generation_;
+    {
+      std::lock_guard lock(mutex_);
+      store_ = store;
+    }
+    Break();
+  }
+  void SetOpen(ModelStream* stream) {
+    std::lock_guard lock(open_mutex_);
+    open_ = stream;
   }
   template <typename Use>
   void With(const Use& use) {
     std::lock_guard lock(mutex_);
     use(*store_);
   }
-  void Acknowledge(bool on) { acknowledges_ = on; }
+  // Off: acknowledgements are lost. On again: with the connection.
+  void Acknowledge(bool on) {
+    if (!acknowledges_.exchange(on) && on) Break();
+  }
   void TellIdentity(bool on) { tells_identity_ = on; }
 
  private:
-  std::mutex mutex_;
+  void Break() {
+    std::lock_guard lock(open_mutex_);
+    if (open_ != nullptr) open_->Break();
+  }
+
+  std::mutex mutex_, open_mutex_;
+  ModelStream* open_ = nullptr;
   ModelStore* store_ = nullptr;
-  std::atomic<int> generation_{0};
   std::atomic<bool> acknowledges_{true}, tells_identity_{true};
 };
 
