@@ -8,7 +8,6 @@
 #include <random>
 #include <utility>
 
-#include "client/imports/spill_reader.h"
 #include "tests/simulation/agent.h"
 #include "tests/simulation/collector.h"
 #include "tests/simulation/history.h"
@@ -149,13 +148,6 @@ class World {
     for (const auto& entry : std::filesystem::directory_iterator(spill_))
       paths.push_back(entry.path().string());
     std::sort(paths.begin(), paths.end());
-    for (const std::string& path : paths) {
-      SessionId id{};
-      const auto file = client::SpillReader::Open(path);
-      if (!file.ok()) continue;  // of an agent that lives, or that was killed while it began the file
-      id = (*file)->session().session;
-      history_.Of(id).late = true;
-    }
     for (const std::string& path : paths) {
       SessionId id{};
       Status sent = Importer(network_, threads_).Run(path, &id);
