@@ -9,6 +9,8 @@ namespace statcollect::simulation {
 namespace {
 
 constexpr std::uint32_t kTensors = 3;
+// A file takes a batch only if the largest possible one fits; then it is full after some kilobytes.
+constexpr std::uint64_t kSpillBytes = (1 << 20) + (8 << 10);
 
 }  // namespace
 
@@ -26,12 +28,12 @@ Agent::Agent(AgentPlan plan, Network& network, Threads& threads, History& histor
 
 void Agent::Start() {
   threads_.Spawn([this] {
-    exporter_ =
-        std::make_unique<Exporter>(plan_.session,
-                                   ExporterOptions{.collector = "simulated:1",
-                                                   .seed = plan_.number,
-                                                   .spill = {.directory = plan_.spill, .bytes_max = 6 << 10}},
-                                   transport_.get(), &ledger_, &log_, [] {});
+    exporter_ = std::make_unique<Exporter>(
+        plan_.session,
+        ExporterOptions{.collector = "simulated:1",
+                        .seed = plan_.number,
+                        .spill = {.directory = plan_.spill, .bytes_max = kSpillBytes}},
+        transport_.get(), &ledger_, &log_, [] {});
     if (const Status spill = exporter_->CheckSpill(); !spill.ok()) history_.Fail(spill.message());
     exporter_->Start();
     started_ = true;

@@ -23,6 +23,7 @@ Status Importer::Run(const std::string& path, SessionId* session) {
     auto file = client::SpillReader::Open(path);
     if (!file.ok()) return file.status();
     *session = (*file)->session().session;
+    network_.history.Of(*session).late = true;
     const Status sent = SendOnce(**file);
 
     if (sent.ok()) (void)unlink(path.c_str());
@@ -48,10 +49,14 @@ Status Importer::SendOnce(client::SpillReader& file) {
   if (connection->SendUp(hello.SerializeAsString())) connection->Connect();
   while (!welcomed_ && !ended_) threads_.Park(this);
   std::uint64_t next = file.first_seq();
+  bool read = false;
   while (!ended_) {
     auto frame = file.Next();
     if (!frame.ok()) return (void)end(), frame.status();
-    if (!*frame) break;
+    if (!*frame) {
+      read = true;
+      break;
+    }
     EncodedBatch batch{
         .first_seq = next, .records = (*frame)->records, .bytes = std::move((*frame)->payload)};
     next += batch.records;
@@ -60,8 +65,8 @@ Status Importer::SendOnce(client::SpillReader& file) {
   while (durable_ + 1 < next && !ended_) {
     threads_.Park(this);
   }
-  const bool whole = welcomed_ && durable_ + 1 >= next;
-  if (ended_ || !file.goodbye()) {
+  const bool whole = read && durable_ + 1 >= next;
+  if (!whole || ended_ || !file.goodbye()) {
     const Status status = end();
     return whole && !file.goodbye() ? Status::Ok() : status;
   }

@@ -140,6 +140,7 @@ class Threads::Impl {
 
   std::mt19937_64 random;
   std::int64_t now = 1'000'000'000'000;
+  std::int64_t wall = kEpochNanos;  // the wall clock's lead
   std::uint64_t steps = 0, timer_count = 0;
   std::size_t unfinished = 0;
   Thread* running = nullptr;
@@ -186,6 +187,7 @@ std::uint64_t Threads::steps() const { return impl_->steps; }
 std::size_t Threads::unfinished() const { return impl_->unfinished; }
 Nanos Threads::now() const { return Nanos(impl_->now); }
 void Threads::Spawn(std::function<void()> body) { impl_->Spawn(std::move(body), false); }
+void Threads::JumpWall(Nanos by) { impl_->wall += by.count(); }
 void Threads::After(Nanos delay, std::function<void()> body) {
   impl_->timers.push({impl_->now + delay.count(), ++impl_->timer_count, nullptr, 0, std::move(body)});
 }
@@ -204,7 +206,7 @@ Threads::Impl& Scheduler() { return *Threads::Impl::current; }
 
 std::int64_t NanosOf(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
 
-std::int64_t OffsetOf(clockid_t clock) { return clock == CLOCK_REALTIME ? kEpochNanos : 0; }
+std::int64_t OffsetOf(clockid_t clock) { return clock == CLOCK_REALTIME ? Scheduler().wall : 0; }
 
 int RealLock(pthread_mutex_t* mutex) {
   static auto* const next = Next<int(pthread_mutex_t*)>("pthread_mutex_lock");

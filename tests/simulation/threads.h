@@ -37,6 +37,8 @@ class Threads {
   // --- from inside and outside
   Nanos now() const;
   void Spawn(std::function<void()> body);
+  // Moves the wall clock, and nothing else.
+  void JumpWall(Nanos by);
   void After(Nanos delay, std::function<void()> body);
 
   // --- from inside

@@ -48,7 +48,7 @@ class WatchedStore final : public Store {
   }
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     const Real real;
-    return inner_.ScanStats(attempt, rank, steps);
+    return std::make_unique<Scan>(inner_.ScanStats(attempt, rank, steps));
   }
   Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
                                                   std::uint32_t activation, StepBounds steps) override {
@@ -161,6 +161,30 @@ class WatchedStore final : public Store {
       return appended;
     });
   }
+
+  // RocksDB's own threads take the same locks.
+  class Scan final : public StatScan {
+   public:
+    explicit Scan(std::unique_ptr<StatScan> scan) : scan_(std::move(scan)) {}
+    ~Scan() override {
+      const Real real;
+      scan_ = nullptr;
+    }
+    bool NextHead() override {
+      const Real real;
+      return scan_->NextHead();
+    }
+    const BlockHead& head() const override { return scan_->head(); }
+    bool Load(bool sketches, StatColumns* columns) override {
+      const Real real;
+      return scan_->Load(sketches, columns);
+    }
+    const Status& status() const override { return scan_->status(); }
+    std::uint64_t bytes_read() const override { return scan_->bytes_read(); }
+
+   private:
+    std::unique_ptr<StatScan> scan_;
+  };
 
   struct Prepared final : PreparedBatch {
     RecordBatch batch;

@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <random>
+#include <set>
+#include <string>
 #include <utility>
 
-#include "client/imports/spill_reader.h"
 #include "tests/simulation/agent.h"
 #include "tests/simulation/collector.h"
 #include "tests/simulation/history.h"
@@ -82,6 +84,7 @@ class World {
   void Launch(const std::string& run, IfExists policy) {
     const std::uint32_t ranks = 1 + static_cast<std::uint32_t>(random_() % 3);
     const std::string launch = random_() % 4 == 0 ? "" : "launch" + std::to_string(launches_++) + "#0";
+    ++launches_of_[run];
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       AgentPlan plan{.number = static_cast<std::uint32_t>(agents_.size())};
       plan.session = {.run = run, .launch = launch, .if_exists = policy, .rank = rank, .world_size = ranks};
@@ -131,9 +134,12 @@ class World {
       case Blow::kDiskFull:
         return FillDisk(duration);
       case Blow::kDeleteRun:
+        removed_.insert(agent.plan().session.run);
         return collector_.DeleteRun(agent.plan().session.run);
       case Blow::kImport:
         return Import(false);
+      case Blow::kJumpClock:  // by up to an hour, back or forth
+        return threads_.JumpWall(duration * (event.choice % 2 == 0 ? 600 : -600));
     }
   }
 
@@ -149,13 +155,6 @@ class World {
     for (const auto& entry : std::filesystem::directory_iterator(spill_))
       paths.push_back(entry.path().string());
     std::sort(paths.begin(), paths.end());
-    for (const std::string& path : paths) {
-      SessionId id{};
-      const auto file = client::SpillReader::Open(path);
-      if (!file.ok()) continue;  // of an agent that lives, or that was killed while it began the file
-      id = (*file)->session().session;
-      history_.Of(id).late = true;
-    }
     for (const std::string& path : paths) {
       SessionId id{};
       Status sent = Importer(network_, threads_).Run(path, &id);
@@ -218,6 +217,10 @@ class World {
       history_.Fail(session.name + ": left " + std::to_string(agent.kept()) + " records in its file behind " +
                     std::to_string(session.acked) + " that were acknowledged; the store has " +
                     std::to_string(session.written) + " after the import");
+    if (agent.refused() && launches_of_[agent.plan().session.run] == 1 &&
+        !removed_.contains(agent.plan().session.run))
+      history_.Fail(session.name +
+                    ": refused, though no other launch has its name: " + agent.result().message());
     if (agent.refused() || agent.plan().close < kCalm) return;
     if (agent.result().ok()) {
       if (session.written != session.submitted)
@@ -249,6 +252,8 @@ class World {
   const Nanos began_ = threads_.now();
   std::string spill_;
   int launches_ = 0;
+  std::map<std::string, int> launches_of_;  // by run
+  std::set<std::string> removed_;           // runs
   bool leaving_ = false, over_ = false;
 };
 
@@ -277,7 +282,7 @@ std::string Describe(const Event& event) {
       "the network is parted",     "the network is slow",
       "an agent is killed",        "the run is launched again",
       "the disk is full",          "the run is deleted",
-      "spill files are imported"};
+      "spill files are imported",  "the wall clock jumps"};
   static_assert(kNames.size() == kBlows);
   return std::to_string(event.at_millis) + " ms: " + kNames[static_cast<std::size_t>(event.blow)] +
          " (choice " + std::to_string(event.choice % 1000) + ", for " + std::to_string(event.for_millis) +

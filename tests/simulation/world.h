@@ -30,8 +30,9 @@ enum class Blow {
   kDiskFull,
   kDeleteRun,
   kImport,
+  kJumpClock,
 };
-inline constexpr int kBlows = 13;
+inline constexpr int kBlows = 14;
 
 struct Event {
   std::int64_t at_millis = 0;
