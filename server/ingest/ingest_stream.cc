@@ -16,7 +16,7 @@ Status OutOfOrder(const char* found, const char* expected) {
                 std::string("stream: found ") + found + "; expected " + expected + "; see docs/protocol.md");
 }
 
-// What is reserved before a batch is decoded; then it is counted. Ordinary batches take three to five times
+// What is reserved before a batch is decoded; then it is counted. Ordinary batches take two to three times
 // their bytes on the wire, small definitions up to thirty times.
 constexpr std::size_t kDecodedPerWireByte = 8;
 
