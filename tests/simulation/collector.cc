@@ -7,6 +7,7 @@
 
 #include "server/ingest/admission_worker.h"
 #include "server/ingest/committer.h"
+#include "server/ingest/purger.h"
 #include "server/ingest/registry.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/simulation/watched_store.h"
@@ -67,7 +68,8 @@ class Collector::Process final : public Listener {
       : threads_(threads),
         store_(store, history, threads, std::move(powered), std::move(lost)),
         committer_(store_, clock_, {.queue_bytes_max = 8 << 10}),
-        registry_(store_, clock_, committer_),
+        purger_(store_, [](const std::string&) {}),
+        registry_(store_, clock_, committer_, [this] { purger_.Wake(); }),
         context_{.store = store_,
                  .clock = clock_,
                  .registry = registry_,
@@ -89,6 +91,7 @@ class Collector::Process final : public Listener {
   }
   void Drain() {
     draining_ = true;
+    purger_.RequestStop();
     const Ends ends = ends_;
     for (const auto& end : ends) end->stream()->Drain();
     worker_.Stop();
@@ -122,8 +125,10 @@ class Collector::Process final : public Listener {
   WatchedStore store_;
   IngestCounters counters_;
   Committer committer_;
+  Purger purger_;
   SessionRegistry registry_;
-  MemoryGate memory_{std::size_t{1} << 40, /*threads=*/0};  // never full: its threads are none of the schedule's
+  MemoryGate memory_{std::size_t{1} << 40,
+                     /*threads=*/0};  // never full: its threads are none of the schedule's
   DefinitionBudget definitions_;
   const StreamContext context_;
   Ends ends_;

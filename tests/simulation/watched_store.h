@@ -32,57 +32,77 @@ class WatchedStore final : public Store {
 
   // --- Store
   Result<std::vector<std::string>> ListRuns() override {
-    return Read<std::vector<std::string>>([&] { return inner_.ListRuns(); });
+    return Read<Result<std::vector<std::string>>>([&] { return inner_.ListRuns(); });
   }
   Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override {
-    return Read<std::vector<AttemptMeta>>([&] { return inner_.Attempts(run); });
+    return Read<Result<std::vector<AttemptMeta>>>([&] { return inner_.Attempts(run); });
   }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
-    return Read<std::map<std::uint32_t, RankMeta>>([&] { return inner_.Ranks(attempt); });
+    return Read<Result<std::map<std::uint32_t, RankMeta>>>([&] { return inner_.Ranks(attempt); });
   }
   Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
-    return Read<std::vector<TensorDef>>([&] { return inner_.Activations(attempt, rank); });
+    return Read<Result<std::vector<TensorDef>>>([&] { return inner_.Activations(attempt, rank); });
   }
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
-    return Read<std::vector<Layout>>([&] { return inner_.Layouts(attempt, rank); });
+    return Read<Result<std::vector<Layout>>>([&] { return inner_.Layouts(attempt, rank); });
   }
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     const Real real;
     return std::make_unique<Scan>(inner_.ScanStats(attempt, rank, steps));
   }
-  Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
-                                                  std::uint32_t activation, StepBounds steps) override {
-    return Read<std::vector<StatPoint>>(
-        [&] { return inner_.ActivationSeries(attempt, rank, activation, steps); });
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ScalarRecord>& visitor) override {
+    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
   }
-  Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
-                                               StepBounds steps) override {
-    return Read<std::vector<std::uint64_t>>([&] { return inner_.StatSteps(attempt, rank, steps); });
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<EventRecord>& visitor) override {
+    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
   }
-  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
-                                            StepBounds steps) override {
-    return Read<std::vector<ScalarRecord>>([&] { return inner_.Scalars(attempt, rank, steps); });
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StepRecord>& visitor) override {
+    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
   }
-  Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override {
-    return Read<std::vector<EventRecord>>([&] { return inner_.Events(attempt, rank); });
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<MemoryRecord>& visitor) override {
+    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
   }
-  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return Read<std::vector<StepRecord>>([&] { return inner_.StepEnds(attempt, rank, steps); });
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<DensityRecord>& visitor) override {
+    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ExponentRecord>& visitor) override {
+    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StoredCapture>& visitor) override {
+    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
+  }
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                     const Visitor<StatPoint>& visitor) override {
+    return Read<Status>([&] { return inner_.VisitSeries(attempt, rank, activation, steps, visitor); });
+  }
+  Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                        const Visitor<std::uint64_t>& visitor) override {
+    return Read<Status>([&] { return inner_.VisitStatSteps(attempt, rank, steps, visitor); });
   }
   Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
     return Write<Result<AttemptMeta>>([&] { return inner_.CreateAttempt(wanted); });
   }
-  Status DropAttempts(std::span<const AttemptId> ids) override {
+  Status RetireAttempts(std::span<const AttemptId> ids) override {
     return Write<Status>([&] {
       history_.Removing(inner_, ids);
-      return inner_.DropAttempts(ids);
+      return inner_.RetireAttempts(ids);
     });
+  }
+  Status PurgeRetired(const std::function<bool()>& stopped) override {
+    return Write<Status>([&] { return inner_.PurgeRetired(stopped); });
   }
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
     return Write<Status>([&] { return inner_.PutRank(attempt, rank, meta); });
   }
   Result<std::vector<AttemptTally>> Census() override {
-    return Read<std::vector<AttemptTally>>([&] { return inner_.Census(); });
+    return Read<Result<std::vector<AttemptTally>>>([&] { return inner_.Census(); });
   }
   Status KeepRun(const std::string& run, bool keep) override {
     return Write<Status>([&] { return inner_.KeepRun(run, keep); });
@@ -92,7 +112,7 @@ class WatchedStore final : public Store {
     return Write<Status>([&] { return inner_.PutDocument(run, name, content); });
   }
   Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
-    return Read<std::optional<std::string>>([&] { return inner_.Document(run, name); });
+    return Read<Result<std::optional<std::string>>>([&] { return inner_.Document(run, name); });
   }
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {
     const Real real;
@@ -110,30 +130,16 @@ class WatchedStore final : public Store {
   Status Recover() override {
     return Write<Status>([&] { return inner_.Recover(); });
   }
-  Result<std::vector<MemoryRecord>> Memory(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
-    return Read<std::vector<MemoryRecord>>([&] { return inner_.Memory(attempt, rank, steps); });
-  }
-  Result<std::vector<DensityRecord>> Densities(AttemptId attempt, std::uint32_t rank,
-                                               StepBounds steps) override {
-    return Read<std::vector<DensityRecord>>([&] { return inner_.Densities(attempt, rank, steps); });
-  }
-  Result<std::vector<ExponentRecord>> Exponents(AttemptId attempt, std::uint32_t rank,
-                                                StepBounds steps) override {
-    return Read<std::vector<ExponentRecord>>([&] { return inner_.Exponents(attempt, rank, steps); });
-  }
-  Result<std::vector<StoredCapture>> Captures(AttemptId attempt, std::uint32_t rank,
-                                              StepBounds steps) override {
-    return Read<std::vector<StoredCapture>>([&] { return inner_.Captures(attempt, rank, steps); });
-  }
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override {
-    return Read<std::string>([&] { return inner_.CaptureChunkAt(attempt, rank, step, activation, offset); });
+    return Read<Result<std::string>>(
+        [&] { return inner_.CaptureChunkAt(attempt, rank, step, activation, offset); });
   }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
-    return Read<CheckpointReport>([&] { return inner_.Checkpoint(directory); });
+    return Read<Result<CheckpointReport>>([&] { return inner_.Checkpoint(directory); });
   }
   Result<StoreUsage> Usage() override {
-    return Read<StoreUsage>([&] { return inner_.Usage(); });
+    return Read<Result<StoreUsage>>([&] { return inner_.Usage(); });
   }
   bool fsync() const override { return inner_.fsync(); }
 
@@ -204,8 +210,8 @@ class WatchedStore final : public Store {
 
   static Status Dead() { return {Code::kUnavailable, "this process was killed"}; }
 
-  template <typename T, typename F>
-  Result<T> Read(F&& read) {
+  template <typename R, typename F>
+  R Read(F&& read) {
     if (killed_) return Dead();
     const Real real;
     return read();
