@@ -69,13 +69,14 @@ class Wire final : public StreamTransport {
 };
 
 struct Collector {
+  DefinitionBudget& definitions;  // streams give back to it at their end
   testing::FakeStore store;
   testing::FakeClock clock;
   Committer committer{store, clock, {}};
   SessionRegistry registry{store, clock, committer};
   IngestCounters counters;
-  MemoryGate memory{std::size_t{1} << 40, /*threads=*/0};  // never full, so that all work is done on this thread
-  DefinitionBudget definitions;
+  MemoryGate memory{std::size_t{1} << 40,
+                    /*threads=*/0};  // never full, so that all work is done on this thread
   std::deque<std::function<void()>> admissions;
   StreamContext context{.store = store,
                         .clock = clock,
@@ -113,8 +114,9 @@ void Read(Call& call, const std::uint8_t* data, std::size_t size) {
 // Each step is a byte (its lowest bit: which stream; the rest: what) and, for a message, two bytes of length and the
 // message.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  DefinitionBudget definitions;
   std::vector<std::unique_ptr<Call>> calls;  // a stream may outlive its place
-  Collector collector;
+  Collector collector{definitions};
   const auto open = [&] {
     calls.push_back(std::make_unique<Call>());
     calls.back()->stream = std::make_shared<IngestStream>(collector.context, &calls.back()->wire);
