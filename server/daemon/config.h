@@ -23,7 +23,7 @@ struct DaemonConfig {
   std::uint64_t disk_free_min_mib = 64;  // ingest is refused below it
   unsigned query_threads = 2;
   std::uint64_t query_scan_bytes_max = std::uint64_t{64} << 30;  // of one query
-  unsigned connections_max = 4096;  // gRPC
+  unsigned connections_max = 4096;                               // gRPC
   unsigned http_connections_max = 1024;
   std::uint64_t grpc_memory_mib = 1024;  // of gRPC's buffers
   std::string log_level = "info";

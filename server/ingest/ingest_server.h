@@ -41,7 +41,7 @@ struct CollectorOptions {
   std::size_t queue_bytes_max = std::size_t{128} << 20;
   std::size_t decoded_bytes_max = std::size_t{256} << 20;
   std::uint64_t definition_bytes_max = 0;  // of all connected ranks; 0: half of the machine's memory
-  std::size_t streams_max = 4096;                               // of agents, at a time
+  std::size_t streams_max = 4096;          // of agents, at a time
   std::chrono::milliseconds hello_timeout{10'000};
   std::chrono::milliseconds drain_timeout{5'000};  // for agents to read their last answer
   RetentionOptions retention;
