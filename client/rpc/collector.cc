@@ -27,6 +27,9 @@ using std::chrono::system_clock;
 
 constexpr int kAnswerBytesMax = 1 << 30;  // a long series or a full diff is large
 constexpr std::size_t kMessageBytesMax = 4000;
+// gRPC gives an attempt to connect up after this time: a distant or busy collector takes a second. Connect gives
+// up earlier.
+constexpr int kAttemptMillis = 20'000;
 constexpr milliseconds kConnectSlice{50};  // how soon a cancelled connection attempt is noticed
 constexpr std::string_view kLocalDeadline =
     "Deadline Exceeded";  // gRPC's own words; a collector's deadline has others
@@ -37,7 +40,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
                    0);  // a collector is near; proxies of the environment are for the web
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);  // so is one that was started again
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kAttemptMillis);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   return grpc::CreateCustomChannel("dns:///" + address, grpc::InsecureChannelCredentials(), arguments);
 }

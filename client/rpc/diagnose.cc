@@ -61,6 +61,14 @@ class Socket {
   const int fd_;
 };
 
+// Whether an answer begins with a settings frame, as that of each HTTP/2 server does: 3 bytes of length, type 4, flags,
+// and stream 0 (RFC 9113, 4.1 and 6.5).
+bool IsHttp2(std::string_view answer) {
+  constexpr std::size_t kHeadBytes = 9, kType = 3, kStream = 5;
+  return answer.size() >= kHeadBytes && answer[kType] == 4 &&
+         answer.substr(kStream, kHeadBytes - kStream) == std::string_view("\0\0\0\0", 4);
+}
+
 Diagnosis Unavailable(std::string message) { return {.status = {Code::kUnavailable, std::move(message)}}; }
 
 Diagnosis Silent(const std::string& address, std::chrono::milliseconds patience) {
@@ -74,7 +82,7 @@ Diagnosis Silent(const std::string& address, std::chrono::milliseconds patience)
 // Diagnoses an address that accepts connections.
 Diagnosis Answering(const std::string& address, const std::string& answer,
                     std::chrono::milliseconds patience) {
-  if (answer.empty()) return Silent(address, patience);
+  if (answer.empty() || IsHttp2(answer)) return Silent(address, patience);  // a collector that is slow
   if (answer.starts_with("HTTP/1")) {
     return Unavailable(fmt::format(
         "no collector at {}: it speaks HTTP; is it statcollectord's --http address? expected its gRPC "

@@ -1,9 +1,15 @@
 // What statctl's commands say, one test for each answer that was once wrong or of no use.
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -197,14 +203,15 @@ TEST_F(Statctl, MemoryPrintsALimitedNumberOfRowsAndHowToSeeAll) {
   EXPECT_EQ(RunJson({"memory", "large"})["records"].size(), 200u) << "every record for programs";
 }
 
-// A port that answers every connection with the same bytes, once.
+// A port that answers every connection with the same bytes, once, and the first after a while.
 class TalkingPort : public testing::SilentPort {
  public:
-  explicit TalkingPort(std::string says)
-      : thread_([this, says = std::move(says)] {
+  explicit TalkingPort(std::string says, std::chrono::milliseconds first_delay = {})
+      : thread_([this, says = std::move(says), delay = first_delay]() mutable {
           for (int fd = Accept(); fd >= 0; fd = Accept()) {
             char ignored[256];
             (void)!read(fd, ignored, sizeof ignored);
+            std::this_thread::sleep_for(std::exchange(delay, {}));
             (void)!write(fd, says.data(), says.size());
             close(fd);
           }
@@ -241,6 +248,66 @@ TEST_F(Statctl, WhyNoCollectorAnswersIsSaidWithItsOwnNextStep) {
   closed = testing::SilentPort().address();
   EXPECT_THAT(error(closed),
               AllOf(HasSubstr("Connection refused"), HasSubstr("start one with statcollectord")));
+}
+
+// Hands connections on to another port, and what comes from there so much later.
+class DistantPort : public testing::SilentPort {
+ public:
+  DistantPort(std::string to, std::chrono::milliseconds delay)
+      : thread_([this, to = std::move(to), delay] {
+          std::vector<std::thread> connections;
+          for (int fd = Accept(); fd >= 0; fd = Accept())
+            connections.emplace_back([=] { HandOn(fd, ConnectTo(to), delay); });
+          for (std::thread& connection : connections) connection.join();
+        }) {}
+  ~DistantPort() {
+    Shutdown();
+    thread_.join();
+  }
+
+ private:
+  // "127.0.0.1:PORT"
+  static int ConnectTo(const std::string& address) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0) << address;
+    return fd;
+  }
+  static void HandOn(int near, int far, std::chrono::milliseconds delay) {
+    pollfd ends[2] = {{.fd = near, .events = POLLIN, .revents = 0},
+                      {.fd = far, .events = POLLIN, .revents = 0}};
+    for (bool open = true; open && poll(ends, 2, -1) > 0;) {
+      for (int i = 0; i < 2; ++i) {
+        if (ends[i].revents == 0) continue;
+        char bytes[4096];
+        const ssize_t got = read(ends[i].fd, bytes, sizeof bytes);
+        if (i == 1) std::this_thread::sleep_for(delay);
+        open = open && got > 0 && write(ends[1 - i].fd, bytes, static_cast<std::size_t>(got)) == got;
+      }
+    }
+    close(near);
+    close(far);
+  }
+  std::thread thread_;
+};
+
+TEST_F(Statctl, ACollectorThatIsFarAwayIsWaitedFor) {
+  const DistantPort far(server_.address(), std::chrono::milliseconds(300));
+  const Finished done = testing::Process({STATCTL, "runs", "--collector", far.address()}).Wait();
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("base2"));
+}
+
+TEST_F(Statctl, ACollectorThatIsTooBusyToAnswerIsNotTakenForAnotherServer) {
+  // A settings frame without settings, as gRPC sends it first.
+  const TalkingPort busy(std::string("\0\0\0\4\0\0\0\0\0", 9), std::chrono::milliseconds(600));
+  const Finished done =
+      testing::Process({STATCTL, "runs", "--collector", busy.address(), "--timeout", "0.5"}).Wait();
+  EXPECT_EQ(done.code, 2);
+  EXPECT_THAT(done.err, AllOf(HasSubstr("answered within 0.5 s"), Not(HasSubstr("does not speak gRPC"))));
 }
 
 TEST_F(Statctl, RunsAreFilteredAndSorted) {
