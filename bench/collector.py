@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -20,11 +21,13 @@ class Collector:
     """Starts on entry; stops and removes its data on exit. Agents connect to `address`."""
 
     address: str
+    http: str
 
-    def __init__(self, parent: Path | None = None, data_dir: Path | None = None) -> None:
-        """`data_dir`: an existing folder, which is kept; by default, a new folder in `parent`."""
+    def __init__(self, parent: Path | None = None, data_dir: Path | None = None, options: Sequence[str] = ()) -> None:
+        """`data_dir`: an existing folder, which is kept; by default, a new folder in `parent`. `options`: further ones of the program."""
         self._parent = parent
         self._data_dir = data_dir
+        self._options = options
 
     def __enter__(self) -> Collector:
         binary = BUILD / "bin" / "statcollectord"
@@ -35,17 +38,18 @@ class Collector:
         self._folder = Path(tempfile.mkdtemp(prefix="statcollect-bench-", dir=self._parent))
         self._errors = open(self._folder / "errors.txt", "w", encoding="utf-8")
         self._process = subprocess.Popen(
-            [str(binary), "--data-dir", str(self._data_dir or self._folder / "data"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+            [str(binary), "--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *self._options],
             stdout=subprocess.PIPE, stderr=self._errors, stdin=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         assert self._process.stdout is not None
         ready = self._process.stdout.readline()
         found = re.search(r"grpc (\S+:\d+)", ready)
-        if found is None:
+        http = re.search(r"http (\S+:\d+)", ready)
+        if found is None or http is None:
             said = (self._folder / "errors.txt").read_text(encoding="utf-8")
             self._stop()
             raise RuntimeError(f"start {binary}: expected a line with its address; found: {ready}{said}")
-        self.address = found.group(1)
+        self.address, self.http = found.group(1), http.group(1)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
@@ -60,6 +64,10 @@ class Collector:
             self._process.wait()
         self._errors.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def data_dir(self) -> Path:
+        return self._data_dir or self._folder / "data"
 
     @property
     def pid(self) -> int:

@@ -132,7 +132,7 @@ int Ingest(IngestOptions& o) {
 Command AddIngest(CLI::App& app) {
   auto o = std::make_shared<IngestOptions>();
   CLI::App* command =
-      app.add_subcommand("ingest", "Send records of N ranks as fast as the collector takes them");
+      app.add_subcommand("ingest", "Send records of N ranks, as fast as the collector takes them unless told otherwise");
   o->target.AddFlags(command);
   command->add_flag("--reopen", o->reopen,
                     "Start and stop the spawned daemon once more, so that no log is left, and measure again");
@@ -150,6 +150,10 @@ Command AddIngest(CLI::App& app) {
       ->check(CLI::Range(1u, 4'000'000'000u))
       ->capture_default_str();
   command->add_option("--seconds", o->seconds, "Instead of --steps: send for that long");
+  command
+      ->add_option("--records-per-second", o->send.records_per_second,
+                   "Of all ranks together; 0: as many as are taken")
+      ->capture_default_str();
   AddRecordFlags(command, &o->activations, &o->maker.sketch, &o->repeat);
   command->add_option("--batch-records", o->send.batch_records, "Records of a batch, at most")
       ->check(CLI::Range(1u, 65000u))
