@@ -10,6 +10,7 @@ them and the health are asked for. A sample every --sample-seconds holds the lar
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -18,7 +19,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,9 @@ class Load:
         self.records = 0
         self.comparisons = 0
         self.failure: str | None = None
-        self._threads = [threading.Thread(target=self._guard, args=(part,), name=part.__name__) for part in (self._feed, self._ask)]
+        self._threads = [
+            threading.Thread(target=self._guard, args=(part,), name=part.__name__) for part in (self._feed, self._ask)
+        ]
 
     def start(self) -> None:
         for thread in self._threads:
@@ -90,19 +93,23 @@ class Load:
 
     def _ask(self) -> None:
         while not self._stop.wait(ASK_SECONDS):
-            self._time("health_ms", lambda: _get(self._collector.http, "/healthz"))
-            self._time("runs_ms", lambda: self._statctl("runs"))
+            with self._timed("health_ms"):
+                _get(self._collector.http, "/healthz")
+            with self._timed("runs_ms"):
+                self._statctl("runs")
             if len(self._complete) < 2:
                 continue
             before, last = self._complete[-2:]
-            self._time("show_ms", lambda run=last: self._statctl("show", run))
-            # Exit code 1: they differ, as they should.
-            self._time("diff_ms", lambda a=before, b=last: self._statctl("diff", "--run-a", a, "--run-b", b, expected=(0, 1)))
+            with self._timed("show_ms"):
+                self._statctl("show", last)
+            with self._timed("diff_ms"):  # exit code 1: they differ, as they should
+                self._statctl("diff", "--run-a", before, "--run-b", last, expected=(0, 1))
             self.comparisons += 1
 
-    def _time(self, what: str, question: Callable[[], object]) -> None:
+    @contextlib.contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
         begin = time.monotonic()
-        question()
+        yield
         self._note(what, 1e3 * (time.monotonic() - begin))
 
     def _statctl(self, *arguments: str, expected: tuple[int, ...] = (0,)) -> str:
@@ -114,7 +121,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--sample-seconds", type=float, default=30)
     parser.add_argument("--records-per-second", type=float, default=32_000, help="of the eight ranks together (default 32000)")
-    parser.add_argument("--max-disk", default="1GiB", help="of the store (default 1GiB)")
+    parser.add_argument("--max-disk", default="4GiB", help="of the store (default 4GiB)")
     parser.add_argument("--output", type=Path, help="result file (default: bench/results/<date>-soak.json)")
     arguments = parser.parse_args()
     facts = machine.facts()
@@ -145,7 +152,9 @@ def _start_rank(address: str) -> subprocess.Popen[str]:
         "PYTHONPATH": str(machine.REPOSITORY / "agent" / "python"),
     }  # fmt: skip
     worker = Path(__file__).with_name("soak_rank.py")
-    return subprocess.Popen([sys.executable, str(worker)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        [sys.executable, str(worker)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
 
 
 def _stop_rank(rank: subprocess.Popen[str]) -> dict[str, Any]:
@@ -184,10 +193,8 @@ def _process(name: str, pid: int) -> dict[str, float]:
 def _folder_bytes(folder: Path) -> int:
     total = 0
     for file in folder.rglob("*"):
-        try:
+        with contextlib.suppress(FileNotFoundError):  # the store removes files all the time
             total += file.stat().st_blocks * 512
-        except FileNotFoundError:
-            pass  # the store removes files all the time
     return total
 
 
@@ -199,7 +206,9 @@ def _get(address: str, path: str) -> bytes:
 def _run(command: list[Any], expected: tuple[int, ...] = (0,)) -> str:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     if done.returncode not in expected:
-        raise RuntimeError(f"{Path(command[0]).name} {' '.join(map(str, command[1:]))} ended with {done.returncode}: {done.stderr[-500:]}")
+        raise RuntimeError(
+            f"{Path(command[0]).name} {' '.join(map(str, command[1:]))} ended with {done.returncode}: {done.stderr[-500:]}"
+        )
     return done.stdout
 
 

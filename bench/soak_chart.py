@@ -24,7 +24,10 @@ _LEFT, _TOP, _RIGHT, _BOTTOM = 56, 26, 14, 20
 def draw(rows: list[dict[str, Any]]) -> str:
     """`rows`: samples with "minute" and values by the names of CURVES."""
     lines = (len(CURVES) + _COLUMNS - 1) // _COLUMNS
-    plots = [_plot(rows, what, title, index % _COLUMNS * _WIDTH, index // _COLUMNS * _HEIGHT) for index, (what, title) in enumerate(CURVES)]
+    plots = [
+        _plot(rows, what, title, index % _COLUMNS * _WIDTH, index // _COLUMNS * _HEIGHT)
+        for index, (what, title) in enumerate(CURVES)
+    ]
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_COLUMNS * _WIDTH}" height="{lines * _HEIGHT}" font-family="sans-serif" font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>', *plots, "</svg>\n",

@@ -8,6 +8,7 @@ import select
 import sys
 
 import numpy
+
 import statagent
 
 TENSORS = 20

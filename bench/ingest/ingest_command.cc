@@ -131,8 +131,8 @@ int Ingest(IngestOptions& o) {
 
 Command AddIngest(CLI::App& app) {
   auto o = std::make_shared<IngestOptions>();
-  CLI::App* command =
-      app.add_subcommand("ingest", "Send records of N ranks, as fast as the collector takes them unless told otherwise");
+  CLI::App* command = app.add_subcommand(
+      "ingest", "Send records of N ranks, as fast as the collector takes them unless told otherwise");
   o->target.AddFlags(command);
   command->add_flag("--reopen", o->reopen,
                     "Start and stop the spawned daemon once more, so that no log is left, and measure again");
