@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -72,6 +73,14 @@ class Collector:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def disk_bytes(self) -> int:
+        """Space that its data takes."""
+        total = 0
+        for file in self.data_dir.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # the store removes files all the time
+                total += file.stat().st_blocks * 512
+        return total
 
     def cpu_seconds(self) -> float:
         """Processor time that the collector has used so far, in seconds."""

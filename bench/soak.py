@@ -175,7 +175,7 @@ def _watch(
             break
         rows.append({
             "minute": round((time.monotonic() - begin) / 60, 2), **_process("collector", collector.pid), **_process("agent", rank.pid),
-            "disk_mib": round(_folder_bytes(collector.data_dir) / MEBIBYTE, 1), "records": load.records,
+            "disk_mib": round(collector.disk_bytes() / MEBIBYTE, 1), "records": load.records,
             **{what: round(value, 2) for what, value in load.take_worst().items()},
         })  # fmt: skip
     return rows
@@ -188,14 +188,6 @@ def _process(name: str, pid: int) -> dict[str, float]:
         f"{name}_threads": int(status["Threads"]),
         f"{name}_descriptors": len(os.listdir(f"/proc/{pid}/fd")),
     }
-
-
-def _folder_bytes(folder: Path) -> int:
-    total = 0
-    for file in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # the store removes files all the time
-            total += file.stat().st_blocks * 512
-    return total
 
 
 def _get(address: str, path: str) -> bytes:
