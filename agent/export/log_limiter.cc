@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <deque>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -15,23 +17,43 @@ constexpr std::size_t kLineBytesMax = 1000;
 constexpr std::size_t kLossesBytesMax = 800;
 
 constexpr std::size_t kLineBytesMost = 4096;  // PIPE_BUF
+constexpr std::size_t kWaitingMax = 8;
 
-// A line that standard error does not take at once is lost: training never waits for it.
-void WriteToStandardError(const std::string& line) {
-  std::string whole = "statagent: " + line;
-  if (whole.size() >= kLineBytesMost) whole.resize(kLineBytesMost - 1);
-  whole += "\n";
+// Training never waits for standard error. Lines that it does not take at once are written before the next one, or at
+// the end; beyond kWaitingMax the oldest is lost.
+class StandardError {
+ public:
+  ~StandardError() { WriteWaiting(); }
+
+  void Write(const std::string& line) {
+    std::string whole = "statagent: " + line;
+    if (whole.size() >= kLineBytesMost) whole.resize(kLineBytesMost - 1);
+    waiting_.push_back(whole + "\n");
+    if (waiting_.size() > kWaitingMax) waiting_.pop_front();
+    WriteWaiting();
+  }
+
+ private:
   // Not through stdio, whose lock another thread may hold for as long as it is stuck in a write. A pipe that is
   // ready takes so few bytes at once.
-  pollfd error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
-  if (poll(&error, 1, 0) == 1 && error.revents == POLLOUT)
-    (void)!write(STDERR_FILENO, whole.data(), whole.size());
+  void WriteWaiting() {
+    for (; !waiting_.empty(); waiting_.pop_front()) {
+      pollfd error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+      if (poll(&error, 1, 0) != 1 || error.revents != POLLOUT) return;
+      (void)!write(STDERR_FILENO, waiting_.front().data(), waiting_.front().size());
+    }
+  }
+  std::deque<std::string> waiting_;
+};
+
+LogLimiter::Sink ToStandardError() {
+  return [out = std::make_shared<StandardError>()](const std::string& line) { out->Write(line); };
 }
 
 }  // namespace
 
 LogLimiter::LogLimiter(const Clock* clock, Sink sink)
-    : clock_(clock), sink_(sink ? std::move(sink) : WriteToStandardError) {}
+    : clock_(clock), sink_(sink ? std::move(sink) : ToStandardError()) {}
 
 void LogLimiter::Log(std::string_view text) {
   MutexLock lock(mutex_);

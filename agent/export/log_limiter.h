@@ -20,7 +20,8 @@ class LogLimiter {
   using Sink = std::function<void(const std::string& line)>;
   static constexpr std::chrono::seconds kInterval{60};
 
-  // The default sink writes "statagent: <line>\n" to standard error in one call.
+  // The default sink writes "statagent: <line>\n" to standard error in one call, and never waits for it: a line that
+  // is not taken at once goes before the next one, or is tried again at the end.
   explicit LogLimiter(const Clock* clock, Sink sink = {});
 
   void Log(std::string_view text);

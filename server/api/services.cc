@@ -40,7 +40,7 @@ class QueryService final : public v1::Query::CallbackService {
         captures_({.what = "capture", .threads = limits.captures, .waiting_max = limits.waiting_max}),
         details_({.what = "show",
                   .threads = limits.details,
-                  .waiting_max = limits.waiting_max,
+                  .waiting_max = limits.quick_waiting_max,
                   .time_limit = limits.time_limit}),
         quick_({.what = "query",
                 .threads = 1,

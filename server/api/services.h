@@ -31,7 +31,7 @@ struct QueryLimits {
   std::size_t streams = 8;  // ReadRecords calls that run at the same time; mostly they wait for their readers
   std::size_t captures = 8;              // the same of ReadCapture
   std::size_t details = 2;               // the same of GetRun, which reads a run's events
-  std::size_t quick_waiting_max = 2048;  // queries that only read the catalogue
+  std::size_t quick_waiting_max = 2048;  // of GetRun, and of queries that only read the catalogue
   // a reader of records or captures that takes nothing for this long, or in all that much longer than at this
   // rate, is ended with DEADLINE_EXCEEDED
   std::chrono::milliseconds stream_patience{60'000};

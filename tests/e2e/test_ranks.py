@@ -32,7 +32,8 @@ SCRIPT = textwrap.dedent("""
 
         optimizer.register_step_post_hook(keep_old)
         statagent.init(run=run, config=config)
-        watch = statagent.watch(ddp, optimizer=optimizer)
+        # The module that DDP wraps says nothing of where its weights are.
+        watch = statagent.watch(model if run == "sharded" else ddp, optimizer=optimizer)
         for step in range(6):
             data = torch.Generator().manual_seed(100 * step + (0 if fault == "same_data" else rank))
             x, y = torch.randn(8, 16, generator=data), torch.randint(4, (8,), generator=data)
@@ -71,7 +72,14 @@ def train(collector: Collector, folder: Path, ranks: int, *jobs: str) -> None:
 def runs(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Collector:
     folder = tmp_path_factory.mktemp("ranks")
     faults = ("none", "stale", "no_reduce", "same_data", "frozen", "nan", "loss")
-    train(shared_collector, folder, 2, *(f"{fault},{fault}" for fault in faults), "stale,sharded,fsdp=full_shard")
+    train(
+        shared_collector,
+        folder,
+        2,
+        *(f"{fault},{fault}" for fault in faults),
+        "stale,sharded,fsdp=full_shard",
+        "stale,replicas,fsdp=full_shard",
+    )
     train(shared_collector, folder, 4, "none,clean4", "stale,stale4")
     return shared_collector
 
@@ -130,3 +138,4 @@ def test_shards_by_configuration_are_not_compared(runs: Collector) -> None:
     assert report["verdict"] == "incomparable" and report["findings"] == []
     assert any("sharded" in note for note in report["notes"])
     assert runs.statctl("ranks", "sharded").code == 2
+    assert check(runs, "replicas")["verdict"] == "inconsistent", "the placements of DDP's weights say that they are whole"
