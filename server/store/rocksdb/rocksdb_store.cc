@@ -1,7 +1,5 @@
 #include "server/store/rocksdb/rocksdb_store.h"
 
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -243,9 +241,7 @@ std::error_code MakeFolder(const std::string& directory) {
   fs::create_directories(directory, error);
   for (const fs::path& holder : holders) {
     if (error) return error;
-    const int fd = ::open(holder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || ::fsync(fd) != 0) error.assign(errno, std::generic_category());
-    if (fd >= 0) ::close(fd);
+    if (!SyncPath(holder)) error.assign(errno, std::generic_category());
   }
   return error;
 }
