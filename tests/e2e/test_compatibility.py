@@ -6,6 +6,7 @@ added (`python tests/e2e/test_compatibility.py FOLDER` writes one), and the old 
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -26,6 +27,7 @@ grpc = pytest.importorskip("grpc")
 STREAM = "/statcollect.v1.Ingest/Stream"
 FOLDER = ROOT / "tests" / "data" / "compatibility"
 RUN = "recorded"
+STORE_ID = 7  # of Welcome: the first field that the first collectors did not send
 TRAINING = """
 import statagent, torch
 torch.manual_seed(7)
@@ -61,10 +63,11 @@ def read_frames(path: Path) -> list[bytes]:
 
 
 class Recorder:
-    """Between an agent and a collector: passes messages on as they are, and keeps those of the agent."""
+    """Between an agent and a collector: passes messages on as they are, and keeps them."""
 
     def __init__(self, address: str) -> None:
         self.sent: list[bytes] = []
+        self.answers: list[bytes] = []
         self.channel = grpc.insecure_channel(address)
         self.server = grpc.server(futures.ThreadPoolExecutor(4))
         handler = grpc.stream_stream_rpc_method_handler(self.pass_on)
@@ -80,7 +83,9 @@ class Recorder:
                 self.sent.append(message)
                 yield message
 
-        yield from self.channel.stream_stream(STREAM)(keep())
+        for answer in self.channel.stream_stream(STREAM)(keep()):
+            self.answers.append(answer)
+            yield answer
 
     def stop(self) -> None:
         self.server.stop(1).wait()
@@ -99,6 +104,74 @@ def replay(address: str, messages: list[bytes]) -> None:
     with grpc.insecure_channel(address) as channel:
         for _ in channel.stream_stream(STREAM)(say(), timeout=30):
             welcomed.set()
+
+
+def fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """The fields of a serialised protobuf message: number, and bytes or an integer."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(message):
+        tag = varint()
+        wire = tag & 7
+        if wire == 0:
+            yield tag >> 3, varint()
+            continue
+        size = {1: 8, 5: 4}.get(wire) or varint()
+        yield tag >> 3, message[at : at + size]
+        at += size
+
+
+def field(number: int, value: bytes | int) -> bytes:
+    """A serialised field; integers are at least 0."""
+
+    def varint(rest: int) -> bytes:
+        return bytes([rest]) if rest < 0x80 else bytes([rest & 0x7F | 0x80]) + varint(rest >> 7)
+
+    return varint(number << 3) + varint(value) if isinstance(value, int) else varint(number << 3 | 2) + varint(len(value)) + value
+
+
+class EarlierCollector:
+    """Says what a recorded collector said: its welcome, and acknowledgements in the same form for what it is sent."""
+
+    WELCOME, ACK, DURABLE_SEQ = 1, 2, 1
+    HELLO, BATCH, GOODBYE, FIRST_SEQ, COUNT = 1, 2, 3, 1, 2
+
+    def __init__(self, welcome: bytes) -> None:
+        self.welcome = welcome
+        self.records = 0
+        self.server = grpc.server(futures.ThreadPoolExecutor(4))
+        handler = grpc.stream_stream_rpc_method_handler(self.answer)
+        self.server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("statcollect.v1.Ingest", {"Stream": handler}),)
+        )
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+
+    def answer(self, messages: Iterator[bytes], _context: Any) -> Iterator[bytes]:
+        for message in messages:
+            for body, content in fields(message):
+                if body == self.HELLO:
+                    yield field(self.WELCOME, self.welcome)
+                elif body == self.BATCH:
+                    assert isinstance(content, bytes)
+                    batch = dict(fields(content))
+                    first, count = batch[self.FIRST_SEQ], batch[self.COUNT]
+                    assert isinstance(first, int) and isinstance(count, int) and first == self.records + 1
+                    self.records += count
+                    yield field(self.ACK, field(self.DURABLE_SEQ, self.records))
+                elif body == self.GOODBYE:
+                    return
 
 
 def reading(collector: Collector, folder: Path) -> dict[str, str]:
@@ -154,6 +227,25 @@ def test_a_recorded_session_that_is_cut_off_and_said_again_is_stored_once(collec
     check(reading(collector, tmp_path))
 
 
+@pytest.mark.parametrize("known", ["all that it said", "what the first collectors said"])
+def test_an_agent_delivers_to_a_collector_that_answers_as_it_did(known: str) -> None:
+    recorded = read_frames(FOLDER / "answers.frames")
+    ((body, welcome),) = fields(recorded[0])
+    assert body == EarlierCollector.WELCOME and isinstance(welcome, bytes)
+    (acknowledged,) = dict(fields(recorded[1])).values()
+    assert isinstance(acknowledged, bytes)
+    assert field(EarlierCollector.DURABLE_SEQ, next(iter(dict(fields(acknowledged)).values()))) == acknowledged
+    if known != "all that it said":
+        welcome = b"".join(field(number, value) for number, value in fields(welcome) if number < STORE_ID)
+    collector = EarlierCollector(welcome)
+    environment = agent_environment(STATAGENT_COLLECTOR=f"127.0.0.1:{collector.port}", STATAGENT_RUN=RUN)
+    trained = run_command([sys.executable, "-c", f"{TRAINING}\nprint(statagent.counters())"], env=environment, cold=True)
+    collector.server.stop(1).wait()
+    assert trained.code == 0 and trained.err == "", trained.err
+    counters = ast.literal_eval(trained.out)
+    assert counters["produced"] == counters["acked"] == collector.records > 100
+
+
 def test_a_store_of_the_format_is_read_as_it_was(tmp_path: Path) -> None:
     with tarfile.open(FOLDER / "store.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
@@ -176,6 +268,7 @@ def write(to: Path) -> None:
         assert trained.code == 0, trained.err
         recorder.stop()
         write_frames(to / "session.frames", recorder.sent)
+        write_frames(to / "answers.frames", recorder.answers)
         for file, text in reading(collector, folder).items():
             (to / file).write_text(text)
         made = collector.statctl("checkpoint", str(folder / "store"))

@@ -1,6 +1,5 @@
 #include "server/store/rocksdb/rocksdb_store.h"
 
-
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
