@@ -139,6 +139,17 @@ def test_collector_two_ranks_and_diff_work_from_the_wheel_alone(installed: Path,
     assert "IDENTICAL" in run(*diff, "base2").stdout
 
 
+def test_the_demo_needs_nothing_but_the_wheel(installed: Path, tmp_path: Path) -> None:
+    demo = (installed / "python", "-m", "statcollect", "demo")
+    # What is set for somebody's own training does not reach the demo.
+    done = run(*demo, "--keep", tmp_path / "kept", timeout=110, STATAGENT_DISABLE="1", RANK="7", STATCTL_COLLECTOR="127.0.0.1:1")
+    assert "DIVERGED at step 3, rank 0, forward, blocks.1.norm" in done.stdout, done.stdout + done.stderr
+    assert "IDENTICAL base and base2" in done.stdout
+    assert (tmp_path / "kept/data/FORMAT").is_file()
+    assert "earlier demo's data" in run(*demo, "--keep", tmp_path / "kept", code=2).stderr
+    assert "0 <= bug step < steps" in run(*demo, "--steps", "3", "--bug-step", "3", code=2).stderr
+
+
 def test_commands_pass_on_arguments_and_exit_codes(installed: Path, wheels: dict[str, Path]) -> None:
     version = wheels["statcollect"].name.split("-")[1]
     for program in ("statcollectord", "statctl"):
