@@ -43,7 +43,7 @@ apt_packages=(
 pip_packages=(numpy)
 if [ "$purpose" = test ]; then
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl)
-  pip_packages+=(auditwheel wheel)
+  pip_packages+=(auditwheel wheel pandas polars)
   pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
 fi
