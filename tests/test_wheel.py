@@ -83,8 +83,8 @@ def installed(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def collector(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The gRPC address of a collector that the wheel's command started."""
+def addresses(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The gRPC and the HTTP address of a collector that the wheel's command started."""
     data = tmp_path_factory.mktemp("data")
     with (data / "errors").open("w") as errors:
         process = subprocess.Popen(
@@ -93,11 +93,16 @@ def collector(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         )  # fmt: skip
     assert process.stdout is not None
     line = process.stdout.readline()
-    found = re.search(r"grpc ([\d.]+:\d+)", line)
+    found = re.search(r"grpc ([\d.]+:\d+), http ([\d.]+:\d+)", line)
     assert found, line + (data / "errors").read_text()
-    yield found[1]
+    yield found[1], found[2]
     process.send_signal(signal.SIGTERM)  # reaches the program itself: the command has become it
     assert process.wait(timeout=20) == 0
+
+
+@pytest.fixture
+def collector(addresses: tuple[str, str]) -> str:
+    return addresses[0]
 
 
 def borrowed(folder: Path, *names: str) -> str:
@@ -137,6 +142,11 @@ def test_collector_two_ranks_and_diff_work_from_the_wheel_alone(installed: Path,
     # Not certain: the weights are not recorded here.
     assert re.match(r"DIVERGED (\(possible\) )?at step 3, rank 0, forward, hidden", differs.stdout), differs.stdout
     assert "IDENTICAL" in run(*diff, "base2").stdout
+
+
+def test_the_client_asks_without_any_library(installed: Path, addresses: tuple[str, str]) -> None:
+    program = "import statcollect, sys; print(statcollect.connect(sys.argv[1]).status().state)"
+    assert run(installed / "python", "-c", program, addresses[1]).stdout == "ready\n"
 
 
 def test_the_demo_needs_nothing_but_the_wheel(installed: Path, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .decode import FieldType, field_types
 from .errors import StatcollectError
+from .fields import FieldType, field_types
 
 if TYPE_CHECKING:
     import pandas
