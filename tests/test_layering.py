@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -252,7 +253,7 @@ def test_the_python_package_uses_the_c_interface_only() -> None:
                 top = name.split(".")[0]
                 assert top not in ("grpc", "google", "tests", "bench"), f"{file}: imports {name}"
                 framework = {"pytorch_lightning": "lightning"}.get(top, top)
-                if framework in ("transformers", "accelerate", "lightning", "jax") and not getattr(node, "level", 0):
+                if framework in ("transformers", "accelerate", "lightning", "jax") and not getattr(node, "level", None):
                     assert (file.parent.name, file.stem) == ("integrations", framework), f"{file}: imports {name}"
 
 
@@ -267,6 +268,7 @@ def test_the_python_package_installs_all_of_its_folders() -> None:
 # --- the Python package: no import circles, no private names of other modules ----------------------------------------------
 
 PACKAGE = ROOT / "agent/python"
+CLIENT = ROOT / "client/python"
 # What a module may import of the package, by folder; a module may always import its own folder. The longest prefix wins.
 PYTHON_BASE = {"statagent.errors", "statagent.flatten"}
 PYTHON_TABLE: dict[str, set[str]] = {
@@ -392,12 +394,36 @@ def test_the_python_package_has_no_import_circles() -> None:
     assert import_circle(modules) == []
 
 
+def test_the_client_package_needs_the_standard_library_only() -> None:
+    """It is installed without dependencies; what turns answers into tables is imported where it is asked for."""
+    modules = python_modules(CLIENT)
+    assert len(modules) > 5 and import_circle(modules) == []
+    found = []
+    for name, tree in modules.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, (ast.Import, ast.ImportFrom)) or getattr(node, "level", None):
+                continue
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            for imported in (each.split(".")[0] for each in names):
+                if imported in sys.stdlib_module_names or imported == "statcollect":
+                    continue
+                if imported == "statagent" and name.startswith("statcollect.demo"):
+                    continue
+                if imported in ("pandas", "polars", "pyarrow") and name in (
+                    "statcollect.tables",
+                    "statcollect.rows",
+                ):  # the latter for types only
+                    continue
+                found.append(f"{name}:{node.lineno} imports {imported}")
+    assert found == []
+
+
 def test_the_benchmarks_have_no_import_circles() -> None:
     assert import_circle(python_modules(ROOT / "bench")) == []
 
 
 def test_python_modules_take_no_private_names_of_each_other() -> None:
-    modules = {**python_modules(PACKAGE), **python_modules(ROOT / "bench")}
+    modules = {**python_modules(PACKAGE), **python_modules(CLIENT), **python_modules(ROOT / "bench")}
     assert private_accesses(modules) == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import ctypes
 import math
 from collections.abc import Callable
 from typing import Any
@@ -273,6 +275,27 @@ def test_values_that_are_no_tensors_are_refused(value: Any) -> None:
 def test_torch_tensors_without_plain_memory_are_refused(tensor: torch.Tensor) -> None:
     with pytest.raises(TensorTypeError, match=r"found .*; expected "):
         compute(tensor)
+
+
+@pytest.mark.parametrize("code", "bBhHiIlLqQfd")
+def test_arrays_of_the_standard_library_are_read(code: Any) -> None:
+    values = array.array(code, [3, 0, 7, 1, 2, 5])
+    expected = compute(np.asarray(values))
+    assert compute(values) == compute(memoryview(values)) == expected
+    rows = memoryview(values).cast("B").cast(code, (2, 3))
+    assert compute(rows) == compute(np.asarray(values).reshape(2, 3))
+    # Memory that may not be written, and with gaps.
+    assert compute(memoryview(values.tobytes()).cast(code)) == expected
+    assert compute(memoryview(values)[::2]) == compute(np.asarray(values)[::2].copy())
+    assert compute(memoryview(array.array(code)))["numel"] == 0
+
+
+@pytest.mark.parametrize(
+    "value", [memoryview(b"text").cast("c"), memoryview((ctypes.c_char_p * 2)()), b"text", bytearray(4), [1.0, 2.0]]
+)
+def test_memory_that_is_not_numbers_is_refused(value: Any) -> None:
+    with pytest.raises(TensorTypeError, match=r"expected (one of|a torch tensor)"):
+        compute(value)
 
 
 def test_gradients_conjugates_and_negative_views_are_resolved() -> None:

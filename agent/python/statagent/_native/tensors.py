@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 import math
 import sys
@@ -19,6 +20,13 @@ _NUMPY_DTYPES = {
     "f8": "f64", "f4": "f32", "f2": "f16", "i1": "i8", "i2": "i16", "i4": "i32", "i8": "i64", "u1": "u8", "u2": "u16",
     "u4": "u32", "u8": "u64", "b1": "bool", "c8": "c64", "c16": "c128",
 }  # fmt: skip
+BUFFERS = (memoryview, array.array)  # arrays of the standard library
+_BUFFER_KINDS = {
+    **dict.fromkeys("efd", "f"),
+    **dict.fromkeys("bhilqn", "i"),
+    **dict.fromkeys("BHILQN", "u"),
+    "?": "bool",
+}  # of struct
 _EXTENSION_DTYPES = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}  # of ml_dtypes, by name
 _DTYPE_NAMES = {number: name for name, number in DTYPES.items()}
 _NAMES_BY_BYTES = {
@@ -26,7 +34,7 @@ _NAMES_BY_BYTES = {
     8: ("f64", "i64", "u64", "c64"), 16: ("c128",),
 }  # fmt: skip
 _ITEM_BYTES = {DTYPES[name]: size for size, names in _NAMES_BY_BYTES.items() for name in names}  # of an element, by dtype
-_EXPECTED = "expected a torch tensor, a NumPy array, or anything with DLPack or __array_interface__, in memory of the CPU or of a CUDA device"
+_EXPECTED = "expected a torch tensor, a NumPy array, or anything with DLPack or __array_interface__, in memory of the CPU or of a CUDA device, or a memoryview or array.array"
 _DLPACK_CPU = (1, 3)  # kDLCPU, kDLCUDAHost (pinned memory)
 _DLPACK_CUDA = 2
 _CACHED_LAYOUTS_MAX = 4096
@@ -281,11 +289,29 @@ def _borrow_foreign(value: Any) -> Borrowed:
             import numpy
 
             return _borrow_numpy(numpy, numpy.asarray(value))
+        if isinstance(value, BUFFERS):
+            return _borrow_buffer(memoryview(value))
     except TensorTypeError:
         raise
     except Exception as error:
         raise _refuse(f"a {name} that cannot be read ({type(error).__name__}: {error})") from error
     raise _refuse(f"a {name}")
+
+
+def _borrow_buffer(view: memoryview) -> Borrowed:
+    """Numbers without any library of arrays: array.array, or a memoryview, which may have several dimensions."""
+    kind = _BUFFER_KINDS.get(view.format.removeprefix("@"))
+    if kind is None:
+        raise _refuse(f"a memoryview of format {view.format!r}", f"expected one of {' '.join(_BUFFER_KINDS)}")
+    name = kind if kind == "bool" else f"{kind}{8 * view.itemsize}"
+    shape = view.shape or ()
+    strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+    # Only memory that may be written and has no gaps shows its address.
+    memory: Any = view if view.c_contiguous and not view.readonly else bytearray(view.tobytes())
+    structure = _structure(DTYPES[name], shape, strides)
+    held = (ctypes.c_char * view.nbytes).from_buffer(memory) if view.nbytes else None
+    structure.data = ctypes.addressof(held) if held is not None else 0
+    return structure, None, (held, memory)
 
 
 def _borrow_dlpack(value: Any) -> Borrowed:

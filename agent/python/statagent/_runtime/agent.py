@@ -13,7 +13,7 @@ from .._native.arguments import milliseconds, number_of, whole_number
 from .._native.library import last_error
 from .._native.placement import placement_of, put
 from .._native.session import Session
-from .._native.tensors import Place, borrow, give_back
+from .._native.tensors import BUFFERS, Place, borrow, give_back
 from .._torch.autograd import GradientHook, in_backward
 from ..errors import InvalidArgumentError
 from ..flatten import flatten
@@ -588,4 +588,4 @@ class Agent:
 
 
 def _is_array(value: Any) -> bool:
-    return hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__")
+    return hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__") or isinstance(value, BUFFERS)

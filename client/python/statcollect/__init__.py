@@ -1,0 +1,40 @@
+"""statcollect for Python: ask a collector, and get dataclasses and tables.
+
+>>> import statcollect
+>>> collector = statcollect.connect("127.0.0.1:7433")
+>>> report = collector.diff("base", "ort")
+>>> report.verdict, report.root.activation
+('diverged', 'blocks.1.ln2')
+>>> collector.scalars("base", "loss").to_pandas()
+
+The commands `statcollectord` and `statctl` belong to the same wheel; training scripts `import statagent`.
+"""
+
+from .client import Collector, connect
+from .errors import (
+    AnswerError,
+    ArgumentError,
+    CollectorUnavailableError,
+    NotAllowedError,
+    NotFoundError,
+    ProgramNotFoundError,
+    QueryError,
+    StatcollectError,
+)
+from .records import Observation
+from .rows import Rows
+
+__all__ = [
+    "AnswerError",
+    "ArgumentError",
+    "Collector",
+    "CollectorUnavailableError",
+    "NotAllowedError",
+    "NotFoundError",
+    "Observation",
+    "ProgramNotFoundError",
+    "QueryError",
+    "Rows",
+    "StatcollectError",
+    "connect",
+]

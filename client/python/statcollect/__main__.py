@@ -1,0 +1,28 @@
+"""`python -m statcollect demo`."""
+
+from __future__ import annotations
+
+import sys
+
+USAGE = """Usage: python -m statcollect demo [--steps N] [--bug-step N] [--keep DIR]
+
+  demo   trains a small network on two ranks three times, once with a mistake, and finds it: a few seconds
+
+The collector and its command line are commands of their own: statcollectord, statctl."""
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["demo"]:
+        from .demo import main as demo
+
+        return demo(arguments[1:])
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    print(f"python -m statcollect: '{arguments[0]}' is no command; expected demo; see --help", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,621 @@
+"""What the collector answers. Written by scripts/make_python_client.py from the OpenAPI document; do not edit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .rows import Rows, TableMixin
+
+By = Literal["l2", "l1", "absmax", "rms", "std", "mean", "max", "min", "nan", "inf", "zero_fraction", "numel"]
+Category = Literal["model", "data", "optimizer", "precision", "determinism", "parallel", "versions", "environment", "other"]
+DistanceKind = Literal["sketch", "statistics"]
+Kind = Literal[
+    "output",
+    "input",
+    "grad_output",
+    "grad_input",
+    "weight",
+    "weight_grad",
+    "optimizer_state",
+    "inspect",
+    "inspect_grad",
+    "batch",
+    "buffer",
+]
+RankFindingReason = Literal[
+    "weights_differ",
+    "state_differs",
+    "gradients_differ",
+    "shape_differs",
+    "same_batch",
+    "frozen_weight",
+    "loss_differs",
+    "nonfinite",
+    "outlier",
+    "missing_rank",
+    "missing_step",
+    "missing_activation",
+    "ended_early",
+]
+RanksReportVerdict = Literal["consistent", "inconsistent", "incomparable"]
+Reason = Literal["missing_in_a", "missing_in_b", "order", "shape", "dtype", "nonfinite", "numeric", "bitwise"]
+Stage = Literal["config", "weights", "batch", "forward", "loss", "backward", "grad", "optimizer"]
+Verdict = Literal["identical", "within_tolerance", "diverged", "incomparable"]
+
+
+@dataclass(frozen=True)
+class Alarms:
+    """State of the alarms (docs/alarms.md)."""
+
+    enabled: bool
+    raised: dict[str, int]  # since start, by rule
+    active: dict[str, int]  # active alarms of unfinished runs, by rule
+    evaluated_records: int  # tensor records, since start
+    skipped_records: int  # skipped because the rules could not keep up
+    state_bytes: int
+    webhook: str  # its address; empty: none
+    webhook_sent: int  # messages, since start
+    webhook_failed: int  # attempts
+    webhook_dropped: int  # messages
+
+
+@dataclass(frozen=True)
+class AlignedNames:
+    """Different names in A and B that were matched."""
+
+    a: str  # several names, joined by ", ", if they are compared together
+    b: str
+    method: str  # "map" (the user's), "order" (order of execution, class, depth and shape)
+    confidence: float  # 0..1; 1 for "map"
+
+
+@dataclass(frozen=True)
+class AttemptInfo:
+    attempt: int  # from 1
+    start_unix_nanos: int
+    ranks: Rows[RankInfo]
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Under an overhead budget not every step has its tensors: a difference may have begun in an earlier step than it is seen
+    in."""
+
+    last_agreeing: int | None  # last step that both recorded in full, without a difference; absent: none
+    first_seen: int
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why the runs differ at the root, as far as the stored records show."""
+
+    rule: str  # "learning_rate", "module_setting", "loss_scale", ...: docs/causes.md lists them
+    text: str  # one sentence, with both values and the step
+    confidence: str  # "certain", "likely", "possible"
+    key: str  # what differs, if it has a name: a key of the configuration, a scalar
+    a: str  # its value in A and in B; empty if there is none
+    b: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    records: int
+    identical: int
+    within_tolerance: int
+    diverged: int
+
+
+@dataclass(frozen=True)
+class ConfigDifference:
+    key: str
+    a: str | None  # absent: not set in A
+    b: str | None
+
+
+@dataclass(frozen=True)
+class ConfigItem:
+    # In the order in which they usually explain a difference.; model: layers, widths, eps, dropout, initialisation; data: data
+    # set, seed, batch size, sequence length, tokenizer; optimizer: learning rate, schedule, betas, weight decay, clipping,
+    # accumulation; precision: dtypes, mixed precision, loss scale, TF32; determinism: deterministic algorithms, autotuning, hash
+    # seeds; parallel: world size, parallel layout, sharding; versions: of packages, drivers, the code itself; environment:
+    # hosts, threads, variables, command line
+    category: Category | None
+    key: str
+    a: str | None  # absent: not set in A
+    b: str | None  # absent: not set in B, or only one run was requested
+    same: bool  # both set and equal, numbers by value; true if only one run was requested
+
+
+@dataclass(frozen=True)
+class ConfigReport(TableMixin):
+    run_a: str
+    run_b: str  # empty: only one run was requested
+    same: bool  # nothing differs
+    items: Rows[ConfigItem]  # by category, then key: differences; with `all`, or for one run, everything
+    compared: int  # keys
+    differ: int  # of these
+    notes: list[str]  # one sentence each, such as settings that differ between ranks of one run
+
+    def table(self) -> Rows[ConfigItem]:
+        return self.items
+
+
+@dataclass(frozen=True)
+class DensityRow:
+    run: str
+    rank: int
+    step: int
+    micro_batch: int
+    input: str  # name of the input
+    type: str  # "embed": padding index of an embedding; "label": ignore index of the loss
+    pad_index: int
+    valid: int  # elements
+    total: int  # elements
+    valid_per_sample: list[int]
+
+
+@dataclass(frozen=True)
+class DiffInputs:
+    config: Rows[ConfigDifference]
+    weights: str  # "identical", "differ", "unknown"
+    batches: str
+
+
+@dataclass(frozen=True)
+class DiffReport(TableMixin):
+    run_a: str
+    run_b: str
+    # identical: every compared record is bit-identical, and nothing is unmatched; incomparable: nothing to compare; `message`
+    # says why
+    verdict: Verdict | None
+    first: Divergence | None  # absent unless diverged
+    diverged: Rows[Divergence]  # in order of execution, first `top`
+    compared: Compared | None
+    unmatched: Unmatched | None
+    inputs: DiffInputs | None
+    ranks: list[int]  # compared ranks of A
+    steps: StepRange | None  # compared; absent if none
+    message: str  # why the runs are incomparable, or a remark
+    first_bitwise: Divergence | None  # first record that is not bit-identical, if any
+    origins: Rows[Divergence]  # all independent origins, first included
+    spread: Spread | None
+    notes: list[str]  # one sentence each
+    aligned: Rows[AlignedNames]
+    growth: Growth | None
+    noise: NoiseSource | None  # absent: no noise was used
+    ranks_b: list[int]  # with merge_ranks: compared ranks of B
+    root: Root | None  # the first difference that rounding does not explain, if any
+    explained: str | None  # "rounding": every difference is explained by it; absent otherwise
+    without_hash: int  # part of compared.identical: equal in every statistic that both recorded, but without content
+    # hashes on both sides that would prove equal bits; only where the steps before the first difference were not recorded in
+    # full by both runs
+    bracket: Bracket | None
+
+    def table(self) -> Rows[Divergence]:
+        return self.diverged
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """One activation of one rank and step that differs."""
+
+    step: int
+    micro_batch: int
+    rank: int
+    # weights: as loaded, before the first step; grad: weight gradients; optimizer: weights and optimizer state after the update
+    stage: Stage | None
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    kind: Kind | None
+    activation: str
+    output_path: str
+    call: int
+    reason: Reason | None  # bitwise: only with `exact`
+    distance: float | None  # absent for missing_*; infinite for nonfinite
+    distance_low: float | None  # interval of about two standard deviations, sketch only
+    distance_high: float | None
+    # sketch: estimate of ||A-B|| / max(||A||, ||B||); statistics: largest relative difference of a statistic
+    distance_kind: DistanceKind | None
+    tolerance: float | None
+    times_noise: float | None
+    origin: bool
+    a: ObservationSide | None  # absent for missing_in_a
+    b: ObservationSide | None  # absent for missing_in_b
+    class_name: str
+    mode: str  # "train", "eval", "init"
+    previous: str  # the activation before it that agrees, if any
+    previous_distance: float | None
+    activation_b: str  # its name in B, if different
+    rank_b: int | None  # with merge_ranks: the rank of B, if it differs from `rank`, which is A's
+    # Of a logical tensor, which several ranks may hold: those of A and of B, and its shape. `rank` then means nothing.
+    ranks_a: list[int]
+    ranks_b: list[int]
+    global_shape: list[int]
+
+
+@dataclass(frozen=True)
+class EventRow:
+    run: str
+    rank: int
+    step: int
+    kind: str
+    text: str
+    unix_nanos: int
+    fields: dict[str, str]
+    origin: str  # who raised it: "agent", "collector" (docs/alarms.md)
+    attempt: int  # launch of the run, from 1
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How the distance grows from the first step that is not identical."""
+
+    points: Rows[GrowthPoint]  # at most 40, thinned evenly on a logarithmic scale
+    factor_per_step: float | None  # of `distance` while it is below 0.1; needs at least 3 steps
+
+
+@dataclass(frozen=True)
+class GrowthPoint:
+    """The distance of the runs in a step."""
+
+    step: int
+    diverged: int  # number of records
+    distance: float | None  # geometric mean of the finite distances of records that are not identical
+    distance_max: float | None  # maximum of the same
+
+
+@dataclass(frozen=True)
+class KindCount:
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    kind: Kind | None
+    activations: int
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """In bytes; unknown quantities are absent. Unless stated otherwise they are of the device, from the framework's
+    allocator, at the time of the record; "max" is the maximum since the process began."""
+
+    run: str
+    rank: int
+    step: int
+    micro_batch: int
+    phase: str  # "pre_forward", ... "post_optimizer"
+    device: str  # "cuda:0", "cpu"
+    module: str  # empty: the whole phase
+    allocated: int | None
+    max_allocated: int | None
+    reserved: int | None  # by the allocator, from the device
+    max_reserved: int | None
+    inactive: int | None  # free split blocks that cannot be released
+    max_inactive: int | None
+    parameter: int | None  # of the watched model's parameters on this rank
+    gradient: int | None  # of their gradients
+    buffer: int | None  # of the model's buffers
+    optimizer_state: int | None  # of the watched optimizers' state
+    device_free: int | None  # of the whole device, all processes
+    device_total: int | None
+    host_rss: int | None  # resident memory of the process
+    host_max_rss: int | None
+    host_free: int | None  # of the machine: available without swapping
+    host_total: int | None
+    step_max_allocated: int | None  # maximum within the step so far
+    allocated_delta: int | None  # of a module's record: what its forward pass allocated
+    peak_delta: int | None  # by how much its forward pass raised the peak
+
+
+@dataclass(frozen=True)
+class NoiseSource:
+    """Source of the noise."""
+
+    runs: list[str]  # repeats of A
+    stored: bool  # from a saved profile, not from runs read now
+
+
+@dataclass(frozen=True)
+class ObservationSide:
+    """One side of a comparison. Statistics are absent if the tensor has no finite element, or if the tool that wrote the
+    records did not provide them."""
+
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    l1: float | None
+    l2: float | None
+    nan: int | None
+    pos_inf: int | None
+    neg_inf: int | None
+    zero: int | None  # including -0
+    numel: int | None
+    dtype: str  # "f32"
+    shape: list[int]  # empty: a 0-d tensor or, if numel is absent, unknown
+    hash: str | None
+    value: float | None  # stage loss: the scalar
+    inf: int | None  # infinities of both signs, if they were counted together
+    neg: int | None  # finite elements below zero
+    pos: int | None  # finite elements above zero
+    hash_kind: str  # empty: statagent's own; otherwise "content2" (definition 2), "crc32", "xor64", "md5", "sha1"
+    untrusted: list[str]  # statistics that are shown but never compared: "std"
+    place: str  # the part of a larger tensor that it is: "[0:4, 0:10] of (8, 10)"; empty: the whole, or not known
+
+
+@dataclass(frozen=True)
+class RankFinding:
+    """A problem of some ranks from a step on."""
+
+    step: int  # the first one
+    micro_batch: int
+    # weights: as loaded, before the first step; grad: weight gradients; optimizer: weights and optimizer state after the update
+    stage: Stage | None
+    kind: Kind | None  # unspecified: not about a tensor
+    activation: str  # the first one; stage loss: the scalar's name; empty: not about a single tensor
+    output_path: str
+    call: int
+    class_name: str
+    mode: str  # "train", "eval", "init"
+    # weights_differ: as loaded, or after an update; state_differs: of the optimizer; gradients_differ: before the update, after
+    # the reduction over the ranks; shape_differs: or dtype, of one of these; same_batch: ranks were fed the same data;
+    # frozen_weight: never changed, although its gradient is not zero; loss_differs: was equal on all ranks before; nonfinite:
+    # NaN or infinities that the other ranks do not have; outlier: norms far from the median over the ranks; missing_rank: of the
+    # launch: never reported; missing_step: other ranks have it; missing_activation: a weight that other ranks have; ended_early:
+    # other ranks continued
+    reason: RankFindingReason | None
+    ranks: list[int]  # the affected ranks
+    others: list[int]  # the ranks they were compared with; empty: none, or `ranks` among themselves
+    outvoted: bool  # more than half of the replicas agree against `ranks`
+    distance: float | None  # relative L2 of the first one
+    tolerance: float | None  # 0: bit for bit
+    # sketch: estimate of ||A-B|| / max(||A||, ||B||); statistics: largest relative difference of a statistic
+    distance_kind: DistanceKind | None
+    value: float | None  # outlier: root mean square; loss: its value; frozen weight: gradient's root mean square
+    expected: float | None  # outlier: median over the ranks; loss: of the others
+    activations: int  # number of distinct tensors affected; 0: not about tensors
+    steps: int  # number of steps affected
+    last_step: int  # the last of these
+    propagated: bool  # an earlier finding about one of the ranks may explain it
+    text: str  # one sentence
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    ranks: list[int]  # replicas of each other
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    rank: int
+    local_rank: int
+    host: str
+    pid: int
+    state: str  # "running", "finished", "interrupted"
+    records: int  # stored, of all kinds
+    stat_records: int
+    first_step: int | None
+    last_step: int | None
+    steps: int  # steps with statistics
+    durable_seq: int
+    dropped: dict[str, int]  # reported by the agent, by cause
+
+
+@dataclass(frozen=True)
+class RanksReport(TableMixin):
+    run: str
+    # consistent: replicas agree, no findings; inconsistent: there are findings; incomparable: nothing to compare; `message` says
+    # why
+    verdict: RanksReportVerdict | None
+    findings: Rows[RankFinding]  # by step, then in the order of the step
+    compared: Compared | None  # tensors of a rank, each against its replicas
+    groups: Rows[RankGroup]
+    ranks: list[int]  # checked
+    steps: StepRange | None  # checked; absent if none
+    message: str  # why incomparable, or why consistent although nothing was compared
+    notes: list[str]  # one sentence each
+
+    def table(self) -> Rows[RankFinding]:
+        return self.findings
+
+
+@dataclass(frozen=True)
+class Retention:
+    """State of automatic removal, as of its last look (every minute)."""
+
+    age_seconds_max: int  # since a run's last write; 0: no limit
+    disk_bytes_max: int  # of the store; 0: no limit
+    note: str  # why less is removed than the limits ask for; empty if it is not
+    runs_removed: int  # since start
+    bytes_removed: int  # approximate, since start
+    next: Rows[RetentionNext]  # the first few, in the order of removal
+    kept: list[str]  # runs that are exempt
+
+
+@dataclass(frozen=True)
+class RetentionNext:
+    run: str
+    last_write_unix_nanos: int
+    bytes: int  # approximate
+    due_unix_nanos: int  # by age; 0: only when space runs low
+
+
+@dataclass(frozen=True)
+class Root:
+    """The first difference that rounding does not explain."""
+
+    step: int
+    micro_batch: int
+    rank: int
+    # weights: as loaded, before the first step; grad: weight gradients; optimizer: weights and optimizer state after the update
+    stage: Stage | None
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    kind: Kind | None
+    activation: str
+    output_path: str
+    call: int
+    reason: Reason | None  # bitwise: only with `exact`
+    distance: float | None
+    distance_low: float | None
+    distance_high: float | None
+    # sketch: estimate of ||A-B|| / max(||A||, ||B||); statistics: largest relative difference of a statistic
+    distance_kind: DistanceKind | None
+    tolerance: float | None
+    times_noise: float | None
+    origin: bool
+    a: ObservationSide | None
+    b: ObservationSide | None
+    class_name: str
+    mode: str
+    previous: str
+    previous_distance: float | None
+    activation_b: str
+    rank_b: int | None
+    ranks_a: list[int]
+    ranks_b: list[int]
+    global_shape: list[int]
+    confidence: str  # "certain", "likely", "possible"
+    because: list[str]  # one sentence each, strongest first
+    alternatives: Rows[Divergence]  # at most two, most likely first
+    cause: Cause | None  # absent: no rule fits
+    times_expected: float | None  # the distance divided by what inputs and rounding explain
+    agreeing: int | None  # records before it in causal order, if all agree bit for bit
+    above_tolerance: int | None  # the first step in which a record exceeds its tolerance; absent: none does
+
+
+@dataclass(frozen=True)
+class Run:
+    summary: RunSummary | None
+    attempts: Rows[AttemptInfo]
+    config: dict[str, str]  # of the lowest rank of the newest attempt
+    events: Rows[EventRow]  # newest attempt, first 100
+    activations: int  # distinct activations of the newest attempt's lowest rank
+    kinds: Rows[KindCount]  # the same activations by kind
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run, over all its attempts."""
+
+    run: str
+    attempts: int
+    world_size: int  # of the newest attempt
+    ranks: int  # ranks seen in the newest attempt
+    records: int  # stored, all kinds, all attempts
+    steps: int  # distinct steps of the run's view
+    first_step: int | None
+    last_step: int | None
+    start_unix_nanos: int  # first hello of the newest attempt, collector's clock
+    end_unix_nanos: int  # last goodbye or last write
+    state: str  # "running" (a stream is open), "finished" (all ranks said goodbye), "interrupted"
+    dropped: int  # records that agents reported as lost
+
+
+@dataclass(frozen=True)
+class ScalarRow:
+    run: str
+    rank: int
+    step: int
+    micro_batch: int
+    name: str
+    value: float
+    ranks: list[int]  # whose parts were put together, of which `rank` is the first; empty: of `rank` alone
+
+
+@dataclass(frozen=True)
+class SeriesPoint:
+    run: str
+    rank: int
+    step: int
+    micro_batch: int
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    kind: Kind | None
+    activation: str
+    output_path: str
+    call: int
+    mode: str
+    stats: ObservationSide | None
+    ranks: list[int]  # whose parts were put together (docs/layouts.md); `rank` is the first of them. Empty: `rank` alone
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Extent of a divergence."""
+
+    activations: int  # distinct activations that diverged
+    activations_total: int
+    steps: int  # steps with a divergence
+    ranks: list[int]  # ranks with a divergence; of A
+    ranks_b: list[int]  # with merge_ranks: of B
+
+
+@dataclass(frozen=True)
+class Status:
+    version: str
+    pid: int
+    start_unix_nanos: int
+    uptime_seconds: int
+    data_dir: str
+    durability: str  # "fsync" or "process"
+    state: str  # "ready", "read_only: <why>", "draining"
+    runs: int
+    streams_open: int
+    streams_total: int  # since start
+    batches_total: int  # accepted since start
+    records_total: int  # durable since start
+    bytes_total: int  # of batches accepted since start
+    duplicate_records_total: int  # received again and discarded
+    rejected_batches_total: int
+    commits_total: int
+    disk_bytes: int  # of the store
+    disk_free_bytes: int  # of its file system
+    agents_dropped_total: int  # reported by agents since start
+    dropped_by_cause: dict[str, int]  # reported by agents, over all stored runs
+    backlog_records: int  # received and not yet durable
+    backlog_bytes: int
+    backlog_oldest_millis: int  # age of the oldest of them
+    retention: Retention | None
+    alarms: Alarms | None
+
+
+@dataclass(frozen=True)
+class StepRange:
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Top(TableMixin):
+    run: str
+    step: int
+    # The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated;
+    # absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of
+    # NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed;
+    # zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements
+    by: By | None
+    records: Rows[TopRow]  # most extreme first; equal ones by rank and order of execution
+    considered: int  # observations of the step that have this number
+    notes: list[str]  # one sentence each
+
+    def table(self) -> Rows[TopRow]:
+        return self.records
+
+
+@dataclass(frozen=True)
+class TopRow:
+    value: float  # the number by which the rows are ordered
+    rank: int
+    step: int
+    micro_batch: int
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    kind: Kind | None
+    activation: str
+    output_path: str
+    call: int
+    mode: str  # "train", "eval", "init"
+    class_name: str  # of the module, if known
+    stats: ObservationSide | None
+    ranks: list[int]  # as in SeriesPoint
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    only_a: list[str]  # "kind name[path] call c"
+    only_b: list[str]
