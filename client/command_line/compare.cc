@@ -15,10 +15,17 @@ void AddDiff(CommandSet& commands) {
       "  statctl diff hf mcore --map hf:megatron    # the same model in two implementations\n"
       "  statctl diff one four --merge-ranks        # 1 rank against 4: weights, gradients, optimizer "
       "state\n"
+      "  statctl diff --golden base.scg --run-b pr-17 --junit golden.xml    # in continuous integration\n"
       "  statctl diff base ort --format json > report.json\n",
       Diff);
-  app->add_option("--run-a,run_a", o.run_a, "The baseline run")->required();
-  app->add_option("--run-b,run_b", o.run_b, "The run to compare with it")->required();
+  CLI::Option* run_a = app->add_option("--run-a,run_a", o.run_a, "The baseline run")->required();
+  CLI::Option* run_b = app->add_option("--run-b,run_b", o.run_b, "The run to compare with it")->required();
+  app->add_option("--golden", o.golden, "A file of statctl golden save instead of run A")
+      ->each([run_a, run_b](const std::string&) {  // the one run may then stand in either place
+        run_a->required(false);
+        run_b->required(false);
+      });
+  app->add_option("--junit", o.junit, "Also write the verdict to this file, as JUnit's XML");
   CLI::Option* tolerance = app->add_option("--tolerance", o.tolerance,
                                            "Relative L2 distance to ignore (default: by dtype, f32 1e-4)")
                                ->check(Between(0, kToleranceMax));
@@ -99,6 +106,22 @@ void AddNoise(CommandSet& commands) {
       [](Session& session, const NoiseOptions& o) { return ShowNoise(session, o.run); });
   add("rm", "Removes the saved noise",
       [](Session& session, const NoiseOptions& o) { return RemoveNoise(session, o.run); });
+}
+
+void AddGolden(CommandSet& commands) {
+  CLI::App* golden = commands.AddGroup(
+      "golden", "Saves a run as a file to compare later runs with",
+      "  statctl golden save base base.scg --steps 0-9     # a small file, to keep with the code\n"
+      "  statctl diff --golden base.scg --run-b pr-17      # exit code: 0 same, 1 changed, 2 no answer\n"
+      "  statctl rm 'golden-*'                             # goldens that diff has loaded into the collector\n");
+  golden->require_subcommand(1);
+  const auto [save, o] =
+      commands.AddSub(golden, "save", "Writes a run's records and configuration to a file", SaveGolden);
+  AddRunName(save, o.run);
+  save->add_option("path", o.path, "File to make, such as base.scg")->required();
+  save->add_option("--ranks,--rank", o.ranks, kRankFilter);
+  save->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+  save->add_flag("--overwrite", o.overwrite, "Replace an earlier file");
 }
 
 void AddConfig(CommandSet& commands) {

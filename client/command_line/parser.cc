@@ -61,6 +61,7 @@ Parser::Parser() : app_(kDescription, "statctl") {
   AddSummary(commands_);
   AddMap(commands_);
   AddNoise(commands_);
+  AddGolden(commands_);
   AddRuns(commands_);
   AddShow(commands_);
   AddRemove(commands_);

@@ -30,12 +30,20 @@ struct DiffOptions {
   std::string noise;  // runs that repeat run_a, separated by commas
   bool no_noise = false, no_alignment = false, first_only = false;
   bool merge_ranks = false, logical = false, by_rank = false;
+  std::string golden;  // file that stands for run_a
+  std::string junit;   // file for the verdict
 };
 int Diff(Session& session, const DiffOptions& options);
 // The full text report (report.cc).
 Page RenderDiff(const v1::DiffReport& report);
 // Only its first sentence.
 Page RenderVerdict(const v1::DiffReport& report);
+
+struct GoldenOptions {
+  std::string run, path, ranks, steps;
+  bool overwrite = false;
+};
+int SaveGolden(Session& session, const GoldenOptions& options);
 
 int SaveNoise(Session& session, const std::string& run, const std::string& repeats);
 int ShowNoise(Session& session, const std::string& run);

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "client/commands/commands.h"
+#include "client/commands/golden.h"
 #include "client/commands/selection.h"
 #include "client/render/divergence_text.h"
 #include "client/render/flatten.h"
@@ -127,16 +128,58 @@ int ExitCode(v1::Verdict verdict) {
   }
 }
 
+// Writes --junit; returns the exit code, which a file that cannot be written turns into kExitNoAnswer.
+int Conclude(Session& session, const DiffOptions& options, const JunitCase& of, int code) {
+  if (options.junit.empty()) return code;
+  const Status written = WriteJunit(options.junit, of);
+  return written.ok() ? code : session.Fail("write --junit " + Printable(options.junit, 1000), written);
+}
+
+// The verdict of a comparison with a golden, or that of the runs.
+std::string VerdictText(Session& session, const DiffOptions& options, const v1::DiffReport& report) {
+  if (options.golden.empty()) return RenderVerdict(report).ToText({});
+  const GoldenVerdict verdict = JudgeGolden(session, report, options.golden);
+  const bool as_text =
+      session.options().format == Format::kTable || session.options().format == Format::kMarkdown;
+  if (as_text) {
+    session.PrintLine(verdict.word + " " + verdict.text);
+  } else {
+    session.Remark("statctl: " + verdict.word + " " + verdict.text);
+  }
+  return verdict.word + " " + verdict.text;
+}
+
 }  // namespace
 
-int Diff(Session& session, const DiffOptions& options) {
-  const std::string attempted = "diff " + Printable(options.run_a) + " " + Printable(options.run_b);
+int Diff(Session& session, const DiffOptions& given) {
+  DiffOptions options = given;
+  if (!options.golden.empty() && options.run_b.empty()) options.run_b.swap(options.run_a);
+  const std::string a = options.golden.empty() ? options.run_a : options.golden;
+  const std::string attempted = "diff " + Printable(a) + " " + Printable(options.run_b);
+  JunitCase junit{.name = options.run_b + " against " + a};
+  const auto fail = [&](const Status& status) {
+    junit.error = true;
+    junit.verdict = junit.details = status.message();
+    return Conclude(session, options, junit, session.Fail(attempted, status));
+  };
   v1::DiffRequest request;
-  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
+  if (!options.golden.empty()) {
+    if (!options.run_a.empty())
+      return fail({Code::kInvalidArgument, "--golden: it stands for run A; give one run, --run-b"});
+    auto loaded = LoadGolden(session, options.golden);
+    if (!loaded.ok()) return fail(loaded.status());
+    options.run_a = *std::move(loaded);
+  }
+  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return fail(wrong);
   const auto report = Ask(session, request);
-  if (!report.ok()) return session.Fail(attempted, report.status());
+  if (!report.ok()) return fail(report.status());
   Print(session, *report);
-  return ExitCode(report->verdict());
+  const int code = ExitCode(report->verdict());
+  junit.verdict = VerdictText(session, options, *report);
+  junit.failed = code == kExitDiverged;
+  junit.error = code == kExitNoAnswer;
+  if (code != kExitSame) junit.details = RenderDiff(*report).ToText({});
+  return Conclude(session, options, junit, code);
 }
 
 }  // namespace statcollect::client

@@ -21,6 +21,7 @@ from .errors import (
     QueryError,
     StatcollectError,
 )
+from .golden import assert_matches
 from .records import Observation
 from .rows import Rows
 
@@ -36,5 +37,6 @@ __all__ = [
     "QueryError",
     "Rows",
     "StatcollectError",
+    "assert_matches",
     "connect",
 ]
