@@ -10,10 +10,13 @@ Usage: scripts/web.sh COMMAND
 
   build [DIR]  make the bundle in web/dist, or in DIR; commit web/dist with the sources that it comes from
   check        strict TypeScript
+  install      only the packages, into web/node_modules; the other commands do that themselves
   test         unit tests (Vitest)
-  types        write web/src/api/schema.ts again, from web/openapi.json
+  types [FILE] write web/src/api/schema.ts (or FILE) again, from web/openapi.json
   openapi URL  write web/openapi.json again, from a collector such as http://127.0.0.1:7434, then the types
   run          serve the sources at http://127.0.0.1:5173 with the data of a collector at 127.0.0.1:7434
+
+Exit code 3: there is no Node.js, or the packages could not be installed.
 
 Needs Node.js, which scripts/setup.sh --for web installs into .venv with the packages of web/package-lock.json. A Node.js of 20.19 or
 later on PATH will do, too.
@@ -35,29 +38,36 @@ node_home() {
 
 command="${1:-}"
 case "$command" in
-  build | check | test | types | openapi | run) ;;
+  build | check | install | test | types | openapi | run) ;;
   -h | --help) usage; exit 0 ;;
-  *) echo "web.sh: expected build, check, test, types, openapi or run, not '$command'; see scripts/web.sh --help" >&2; exit 2 ;;
+  *) echo "web.sh: expected build, check, install, test, types, openapi or run, not '$command'; see scripts/web.sh --help" >&2; exit 2 ;;
 esac
 home="$(node_home "$command")"
 PATH="$home:$PATH"
 export PATH
 cd web
 if ! cmp -s package-lock.json node_modules/.installed-lock.json; then
-  npm ci --no-fund --no-audit --loglevel=error >&2
+  npm ci --no-fund --no-audit --loglevel=error >&2 || {
+    echo "web.sh: $command: install the packages of web/package-lock.json: npm ci failed, as above; expected the npm registry, or a" \
+      "mirror that npm is configured for" >&2
+    exit 3
+  }
   cp package-lock.json node_modules/.installed-lock.json
 fi
+in_caller() { # PATH DEFAULT: a path as the caller meant it
+  case "$1" in '') realpath -m "$2" ;; /*) echo "$1" ;; *) realpath -m "$started/$1" ;; esac
+}
 tool() { local name="$1"; shift; "node_modules/.bin/$name" "$@"; }
 case "$command" in
   build)
-    out="$(realpath -m "${2:+$started/}${2:-dist}")"
-    case "${2:-}" in /*) out="$2" ;; esac
+    out="$(in_caller "${2:-}" dist)"
     tool tsc --noEmit
     tool vite build --outDir "$out" --emptyOutDir --logLevel warn
     ;;
   check) tool tsc --noEmit ;;
   test) tool vitest run ;;
-  types) tool openapi-typescript openapi.json --output src/api/schema.ts --alphabetize ;;
+  install) ;;
+  types) tool openapi-typescript openapi.json --output "$(in_caller "${2:-}" src/api/schema.ts)" --alphabetize ;;
   openapi)
     curl -fsS "${2:?openapi takes the address of a collector, such as http://127.0.0.1:7434}/api/v1/openapi.json" -o openapi.json
     tool openapi-typescript openapi.json --output src/api/schema.ts --alphabetize

@@ -364,6 +364,14 @@ statagent.close()
         training.wait()
 
 
+def test_the_sources_know_the_api_as_it_is(collector: Collector) -> None:
+    served = json.loads(collector.get("/api/v1/openapi.json"))
+    known = json.loads((ROOT / "web" / "openapi.json").read_text())
+    assert served == known, (
+        "run scripts/web.sh openapi http://HOST:PORT with a collector of this build, then scripts/web.sh build"
+    )
+
+
 def test_headers_are_strict(collector: Collector) -> None:
     with urllib.request.urlopen(f"http://{collector.http}/", timeout=10) as answer:
         policy = answer.headers["Content-Security-Policy"]

@@ -23,7 +23,7 @@ export function RanksView({ route }: { route: Route }) {
   const sentence =
     report?.verdict === 'consistent'
       ? report.compared && report.compared.records > 0
-        ? `The ranks agree: ${count(report.compared.records)} tensors, each equal to its replicas.`
+        ? `The ranks agree: ${count(report.compared.records)} tensors, ${report.compared.identical === report.compared.records ? 'each equal to its replicas bit for bit' : 'each within its tolerance of its replicas'}.`
         : report.message
       : report?.verdict === 'inconsistent'
         ? (report.findings[0]?.text ?? report.message)

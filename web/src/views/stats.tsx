@@ -73,8 +73,12 @@ export function StatsTable({ a, b, runA, runB }: { a: SeriesPoint | null; b: Ser
           </tr>
           <tr>
             <th scope="row">bits</th>
-            <td class="number hash">{bits[0] ?? '–'}</td>
-            <td class="number hash">{bits[1] ?? '–'}</td>
+            <td class="number hash" title={bits[0] ?? ''}>
+              {bits[0]?.slice(0, 10) ?? '–'}
+            </td>
+            <td class="number hash" title={bits[1] ?? ''}>
+              {bits[1]?.slice(0, 10) ?? '–'}
+            </td>
             <td class="number">{bits[0] && bits[1] ? same(bits[0], bits[1]) : ''}</td>
           </tr>
         </tbody>
