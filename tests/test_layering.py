@@ -22,6 +22,7 @@ QUERY_ROOMS = QUERY | {
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "common": (set(), set()),
     "proto": ({"common"}, {"protobuf", "json"}),
+    "proto/text": ({"common", "proto"}, {"protobuf", "spdlog"}),
     "agent/include": ({"common"}, set()),
     "agent/stats": ({"common"}, set()),
     "agent/stats/cpu": ({"common", "agent/stats"}, set()),
@@ -47,7 +48,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/store": ({"common"}, {"xxhash"}),
     "server/store/codec": ({"common", "server/store"}, {"xxhash"}),
     "server/store/rocksdb": ({"common", "server/store", "server/store/codec"}, {"rocksdb", "spdlog"}),
-    "server/http": ({"common"}, {"boost", "spdlog", "json"}),
+    "server/http": ({"common"}, {"boost", "spdlog", "json", "zlib"}),
+    "server/page": ({"common", "server/http"}, {"xxhash"}),
     "server/control": ({"common"}, {"curl", "json"}),
     "server/ingest": ({"common", "proto", "server/store", "server/control"}, {"grpc", "protobuf", "spdlog"}),
     "server/query": ({"common", "server/store"}, set()),
@@ -67,7 +69,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         {"spdlog"},
     ),
     "server/api": (
-        {"common", "proto", "server/control", "server/query/query.h"} | QUERY_ROOMS,
+        {"common", "proto", "proto/text", "server/control", "server/query/query.h"} | QUERY_ROOMS,
         {"grpc", "protobuf", "spdlog", "json"},
     ),
     "server/api/http": (
@@ -81,6 +83,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
             "server/store",
             "server/store/rocksdb",
             "server/http",
+            "server/page",
             "server/control",
             "server/ingest",
             "server/query",
@@ -95,12 +98,13 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "client/exports": ({"common", "proto", "client/formats"}, {"protobuf", "spdlog"}),
     "client/rpc": ({"common", "proto"}, {"grpc", "protobuf", "spdlog"}),
     "client/imports": ({"common", "proto", "client/formats", "client/rpc"}, {"protobuf", "spdlog"}),
-    "client/render": ({"common", "proto"}, {"protobuf", "json", "spdlog"}),
+    "client/render": ({"common", "proto", "proto/text"}, {"protobuf", "json", "spdlog"}),
     "client/values": ({"common"}, {"protobuf"}),
     "client/commands": (
         {
             "common",
             "proto",
+            "proto/text",
             "client/rpc",
             "client/render",
             "client/values",
@@ -127,6 +131,7 @@ THIRD_PARTY = [
     (r"CLI/", "cli11"),
     (r"(cuda|cuda_\w+\.h|cub/)", "cuda"),
     (r"xxhash\.h", "xxhash"),
+    (r"zlib\.h", "zlib"),
     (r"hwy/", "highway"),
     (r"(arrow|parquet)/", "arrow"),
 ]

@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
-#include "client/render/divergence_text.h"
 #include "client/render/table.h"
 #include "common/names.h"
 #include "proto/json.h"
+#include "proto/text/divergence_text.h"
 
 namespace statcollect::client {
 namespace {

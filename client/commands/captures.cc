@@ -6,11 +6,11 @@
 
 #include "client/commands/commands.h"
 #include "client/commands/selection.h"
-#include "client/render/divergence_text.h"
 #include "client/render/flatten.h"
 #include "common/capture_spec.h"
 #include "common/names.h"
 #include "proto/json.h"
+#include "proto/text/divergence_text.h"
 
 namespace statcollect::client {
 namespace {

@@ -5,12 +5,12 @@
 #include "client/commands/commands.h"
 #include "client/commands/golden.h"
 #include "client/commands/selection.h"
-#include "client/render/divergence_text.h"
 #include "client/render/flatten.h"
 #include "client/render/progress_bar.h"
 #include "common/known_maps.h"
 #include "common/names.h"
 #include "common/utf8.h"
+#include "proto/text/divergence_text.h"
 
 namespace statcollect::client {
 namespace {

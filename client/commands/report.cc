@@ -5,10 +5,11 @@
 #include <fmt/format.h>
 
 #include "client/commands/commands.h"
-#include "client/render/divergence_text.h"
 #include "common/names.h"
 #include "common/text.h"
 #include "proto/json.h"
+#include "proto/text/divergence_text.h"
+#include "proto/text/verdict_text.h"
 
 namespace statcollect::client {
 namespace {
@@ -17,89 +18,17 @@ constexpr int kUnmatchedShown = 5;
 constexpr int kOriginsShown = 5;
 constexpr int kConfigShown = 20;
 
-// "all 48 records compared are equal bit for bit", as far as the content hashes tell.
-std::string EqualText(const v1::DiffReport& report) {
-  const std::uint64_t records = report.compared().records(), unproven = report.without_hash();
-  if (unproven == 0)
-    return fmt::format("all {} records compared are equal bit for bit", FormatCount(records));
-  const std::string all = fmt::format(
-      "all {} records compared are equal in every statistic that both runs recorded", FormatCount(records));
-  if (unproven >= records) return all + "; without content hashes it is unknown whether their bits are equal";
-  return all + fmt::format(", {} of them bit for bit; the others have no content hash",
-                           FormatCount(records - unproven));
-}
-
-bool IsOnlyPossible(const v1::DiffReport& report) {
-  return report.has_root() && report.root().confidence() == "possible";
-}
-
-// The headline of the root, or of the first divergence if there is no root.
-std::string RootHeadline(const v1::DiffReport& report) {
-  v1::Divergence row = Focus(report);
-  if (IsOnlyPossible(report)) {
-    row.set_origin(report.root().has_agreeing());
-    return "(possible) " + Headline(row, report);
-  }
-  const bool after_rounding = report.has_root() && report.root().has_times_expected() &&
-                              !report.root().has_agreeing() && row.origin();
-  if (after_rounding) row.set_origin(false);
-  return Headline(row, report) + (after_rounding ? " Rounding explains everything before it." : "");
-}
-
-// " Cause: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2)."
-std::string CauseText(const v1::DiffReport& report) {
-  if (!report.has_root() || !report.root().has_cause()) return {};
-  const v1::Cause& cause = report.root().cause();
-  const bool sure = cause.confidence() == "certain";
-  return fmt::format(" {}: {}.", sure ? "Cause" : fmt::format("Cause ({})", Printable(cause.confidence())),
-                     Printable(cause.text(), 1000));
-}
-
-// Describes differences that rounding or tolerances explain.
-void AddWithin(const std::string& runs, const v1::DiffReport& report, Page& page) {
-  const v1::Compared& compared = report.compared();
-  const std::uint64_t differ = compared.within_tolerance() + compared.diverged();
-  const std::string of =
-      fmt::format("{} of {} records differ", FormatCount(differ), FormatCount(compared.records()));
-  if (report.explained() == "rounding" && report.has_first()) {
-    return page.AddSentence(
-        fmt::format(
-            "{}: {}, and rounding explains all of them: no tensor differs by more than its inputs do, beyond "
-            "what its sisters and its own past show.",
-            runs, of),
-        "SAME UP TO ROUNDING", Tone::kGood);
-  }
-  if (report.has_root()) {
-    return page.AddSentence(
-        fmt::format(
-            "{}: {}, none by more than its tolerance. But rounding does not explain them: they begin {}{}",
-            runs, of, RootHeadline(report), CauseText(report)),
-        "WITHIN TOLERANCE", Tone::kWarn);
-  }
-  page.AddSentence(fmt::format("{}: {}, none by more than its tolerance{}.", runs, of,
-                               report.explained() == "rounding" ? "; rounding explains all of them" : ""),
-                   "WITHIN TOLERANCE", Tone::kGood);
+Tone ToneOf(const v1::DiffReport& report, const std::string& verdict) {
+  if (report.verdict() == v1::VERDICT_DIVERGED) return Tone::kBad;
+  const bool warns =
+      report.verdict() == v1::VERDICT_INCOMPARABLE ||
+      (report.has_root() && verdict == "WITHIN TOLERANCE" && report.compared().within_tolerance() > 0);
+  return warns ? Tone::kWarn : Tone::kGood;
 }
 
 void AddVerdict(const v1::DiffReport& report, Page& page) {
-  const std::string runs = fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
-  const v1::Compared& compared = report.compared();
-  switch (report.verdict()) {
-    case v1::VERDICT_IDENTICAL:
-      return page.AddSentence(fmt::format("{}: {}.", runs, EqualText(report)), "IDENTICAL", Tone::kGood);
-    case v1::VERDICT_WITHIN_TOLERANCE:
-      if (compared.within_tolerance() == 0) {
-        return page.AddSentence(fmt::format("{}: {}{} exist in only one run.", runs, EqualText(report),
-                                            report.without_hash() > 0 ? ". Others" : "; others"),
-                                "WITHIN TOLERANCE", Tone::kGood);
-      }
-      return AddWithin(runs, report, page);
-    case v1::VERDICT_DIVERGED:
-      return page.AddSentence(RootHeadline(report) + CauseText(report), "DIVERGED", Tone::kBad);
-    default:
-      return page.AddSentence(fmt::format("{}: {}.", runs, Printable(report.message(), 1000)), "INCOMPARABLE",
-                              Tone::kWarn);
-  }
+  const v1::DiffText text = VerdictText(report);
+  page.AddSentence(text.sentence(), text.verdict(), ToneOf(report, text.verdict()));
 }
 
 // Both sides of the first origin, statistic by statistic.
@@ -360,11 +289,9 @@ void AddConfiguration(const v1::DiffReport& report, Page& page) {
 }
 
 void AddNextStep(const v1::DiffReport& report, Page& page) {
-  if (report.verdict() != v1::VERDICT_DIVERGED && !report.has_root()) return;
-  const std::string text = NextStep(report);
-  page.AddSentence(text.ends_with('?') ? text : text + ".", "Next:");
-  if (const std::string values = ValuesAdvice(report); !values.empty())
-    page.AddSentence(values + ".", "Its values:");
+  const v1::DiffText text = TextOf(report);
+  if (!text.next().empty()) page.AddSentence(text.next(), "Next:");
+  if (!text.values().empty()) page.AddSentence(text.values(), "Its values:");
 }
 
 }  // namespace

@@ -10,11 +10,11 @@
 #include "client/commands/commands.h"
 #include "client/commands/scalars_against.h"
 #include "client/commands/selection.h"
-#include "client/render/divergence_text.h"
 #include "client/render/flatten.h"
 #include "common/names.h"
 #include "common/text.h"
 #include "proto/json.h"
+#include "proto/text/divergence_text.h"
 
 namespace statcollect::client {
 namespace {

@@ -10,13 +10,13 @@
 #include "client/commands/selection.h"
 #include "client/commands/update_ratio.h"
 #include "client/exports/records_decoder.h"
-#include "client/render/divergence_text.h"
 #include "client/render/flatten.h"
 #include "client/render/plot.h"
 #include "common/names.h"
 #include "common/step_set.h"
 #include "common/text.h"
 #include "proto/json.h"
+#include "proto/text/divergence_text.h"
 
 namespace statcollect::client {
 namespace {

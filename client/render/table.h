@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "proto/text/number_text.h"
+
 namespace statcollect::client {
 
 enum class Align { kLeft, kRight };
@@ -57,14 +59,7 @@ std::size_t DisplayWidth(std::string_view text);
 // Cuts text that is too long in the middle, with "..". width >= 4.
 std::string ShortenMiddle(std::string_view text, std::size_t width);
 
-// --- cells
-std::string FormatNumber(double value);                        // "%.6g"; "nan", "inf", "-inf"
-std::string FormatNumber(const std::optional<double>& value);  // "-" if absent
-std::string FormatShort(double value);  // two digits: "1.1e-2", "1e-4", "0.25"; for distances
-// The change from a to b, relative to a: "+33 %", "-0.12 %"; below a thousandth "+2.2e-4", from eleven-fold
-// on "12 times". Empty if they are equal, a is 0, or one is not finite.
-std::string FormatChange(double a, double b);
-std::string FormatCount(std::uint64_t value);      // "1,234,567"
+// --- cells; numbers: proto/text/number_text.h
 std::string FormatBytes(std::uint64_t bytes);      // "3.2 MiB"
 std::string FormatDuration(std::int64_t seconds);  // "5 s", "3 min", "2 h 5 min", "4 d 2 h"
 std::string FormatAgo(std::int64_t unix_nanos,

@@ -42,6 +42,7 @@
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
 #include "server/ingest/ingest_server.h"
+#include "server/page/page.h"
 #include "server/query/query.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 
@@ -281,10 +282,13 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
                                                     const std::shared_ptr<HttpExchange>& exchange) {
     api->Serve(std::move(request), exchange);
   };
+  const HttpService page = MakePageService();
   const HttpLimits limits{.connections_max = config.http_connections_max,
                           .descriptors_end = budget.connections_end};
   front.server = std::make_unique<HttpServer>(io, MakePages(collector), limits,
-                                              HttpServices{{std::string(api::kHttpPrefix), serve}});
+                                              HttpServices{{std::string(api::kHttpPrefix), serve},
+                                                           {std::string(kPagePath), page},
+                                                           {std::string(kPageAssetsPrefix), page}});
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
   return front;
 }

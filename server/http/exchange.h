@@ -16,6 +16,7 @@ struct HttpRequest {
   std::string query;         // not decoded, after '?'
   std::string content_type;  // of the body; may have parameters
   std::string body;
+  std::string accept_encoding, if_none_match;  // as sent; empty: not sent
 };
 
 struct HttpResponse {

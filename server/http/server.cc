@@ -47,7 +47,8 @@ HttpResponse Route(const Shared& shared, http::verb method, const std::string& t
   if (handler == shared.handlers.end()) {
     std::string known;
     for (const auto& [path, unused] : shared.handlers) known += (known.empty() ? "" : ", ") + path;
-    for (const auto& [path, unused] : shared.services) known += (known.empty() ? "" : ", ") + path + "...";
+    for (const auto& [path, unused] : shared.services)
+      known += (known.empty() ? "" : ", ") + path + (path == "/" ? "" : "...");
     return ErrorResponse(404, "no page '" + Printable(target) + "'; there are " + known);
   }
   try {
@@ -223,7 +224,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   const HttpService* FindService(const std::string& path) const {
     for (const auto& [prefix, service] : shared_->services) {
-      if (path.compare(0, prefix.size(), prefix) == 0) return &service;
+      if (prefix == "/" ? path == prefix : path.starts_with(prefix)) return &service;
     }
     return nullptr;
   }
@@ -402,7 +403,9 @@ void Connection::Serve(http::request<http::string_body> request, const std::stri
                     .path = target.substr(0, mark),
                     .query = mark == std::string::npos ? "" : target.substr(mark + 1),
                     .content_type = std::string(request[http::field::content_type]),
-                    .body = std::move(request.body())};
+                    .body = std::move(request.body()),
+                    .accept_encoding = std::string(request[http::field::accept_encoding]),
+                    .if_none_match = std::string(request[http::field::if_none_match])};
   Watch();
   auto exchange = std::make_shared<Exchange>(shared_from_this(), number_);
   try {

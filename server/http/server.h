@@ -28,7 +28,7 @@ struct HttpLimits {
   std::size_t bytes_per_second_min = 16 << 10;  // of a page; who reads it more slowly in all is disconnected
 };
 
-// Services by path prefix ("/api/v1/"); they may be called while the io_context runs.
+// Services by path prefix ("/api/v1/"; "/" stands for that path only); they may be called while the io_context runs.
 using HttpServices = std::map<std::string, HttpService>;
 
 // Threads: constructed, started and stopped by one thread; connections run on the io_context's threads.

@@ -119,22 +119,25 @@ struct RunDetail {
 
 struct DiffRequest {
   std::string run_a, run_b;
-  std::optional<double> tolerance;   // relative L2, finite and >= 0; default by dtype
-  bool exact = false;                // a bitwise difference of any size is a divergence
-  std::vector<std::uint32_t> ranks;  // empty: all that both runs have
-  std::string steps;                 // as for StepSet::Parse
-  std::vector<Kind> kinds;           // empty: all kinds and the losses; otherwise only these
-  std::uint32_t top = 0;             // maximum number of rows in `diverged`; 0: 20
-  bool all = false;                  // every diverged row (up to kDivergedRowsMax)
-  std::string map;                   // rules of a NameMap: names of B for names of A
-  bool no_alignment = false;         // do not match different names by order, class and shape
-  bool first_only = false;           // end after the first step that diverged
-  std::vector<std::string> noise;    // repeats of A; differences between them do not count
-  bool no_noise = false;             // do not use a stored noise profile of A either
-  bool logical = false;              // as one model each, whatever the layouts (logical/choose.h)
-  bool by_rank = false;              // rank by rank, whatever the layouts
-  bool merge_ranks = false;          // compare replicas, whatever the numbers of ranks (merge_ranks.h)
+  std::optional<double> tolerance;     // relative L2, finite and >= 0; default by dtype
+  bool exact = false;                  // a bitwise difference of any size is a divergence
+  std::vector<std::uint32_t> ranks;    // empty: all that both runs have
+  std::string steps;                   // as for StepSet::Parse
+  std::vector<Kind> kinds;             // empty: all kinds and the losses; otherwise only these
+  std::uint32_t top = 0;               // maximum number of rows in `diverged`; 0: 20
+  bool all = false;                    // every diverged row (up to kDivergedRowsMax)
+  std::string map;                     // rules of a NameMap: names of B for names of A
+  bool no_alignment = false;           // do not match different names by order, class and shape
+  bool first_only = false;             // end after the first step that diverged
+  std::vector<std::string> noise;      // repeats of A; differences between them do not count
+  bool no_noise = false;               // do not use a stored noise profile of A either
+  bool logical = false;                // as one model each, whatever the layouts (logical/choose.h)
+  bool by_rank = false;                // rank by rank, whatever the layouts
+  bool merge_ranks = false;            // compare replicas, whatever the numbers of ranks (merge_ranks.h)
+  std::uint32_t heat_map_columns = 0;  // also make a heat map of at most so many columns; 0: none
+  std::uint32_t heat_map_rows = 0;     // and rows; 0: kHeatMapRowsDefault
 };
+inline constexpr std::uint32_t kHeatMapSideMax = 4096, kHeatMapRowsDefault = 1024;
 
 inline constexpr std::uint32_t kTopDefault = 20;
 inline constexpr std::uint64_t kDivergedRowsMax = 1'000'000;
@@ -279,6 +282,25 @@ struct Bracket {
   std::uint64_t first_seen = 0;
 };
 
+// Tensors of a row of a heat map, named after the first.
+struct HeatMapRow {
+  Stage stage = Stage::kUnspecified;
+  Kind kind = Kind::kUnspecified;
+  std::string activation, output_path;
+  std::string activation_b;  // its name in B, if different
+  Mode mode = Mode::kTrain;
+  std::uint64_t tensors = 1;
+};
+
+// The distance of the runs by step and tensor.
+struct HeatMap {
+  std::vector<HeatMapRow> rows;                            // in the order of execution
+  std::vector<StepRange> columns;                          // ascending
+  std::string cells;                                       // row by row, a byte each: compare/heat_cell.h
+  std::optional<std::uint32_t> origin_row, origin_column;  // of the root, otherwise of the first divergence
+  std::uint64_t tensors = 0, steps = 0;                    // before merging
+};
+
 struct DiffReport {
   std::string run_a, run_b;
   Verdict verdict = Verdict::kUnspecified;
@@ -302,6 +324,7 @@ struct DiffReport {
   std::uint64_t without_hash = 0;      // part of compared.identical: without content hashes that prove it
   std::optional<Bracket> bracket;      // absent: the step of the first difference is certain
   bool explained_by_rounding = false;  // rounding explains every difference, so nothing diverges
+  std::optional<HeatMap> heat_map;     // if requested and something was compared
 };
 
 struct SaveNoiseRequest {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/names.h"
+#include "proto/text/verdict_text.h"
 #include "server/api/convert/parts.h"
 
 namespace statcollect::api {
@@ -105,6 +106,39 @@ void Fill(const query::Growth& from, v1::Growth& to) {
   Copy(from.factor_per_step, [&](double value) { to.set_factor_per_step(value); });
 }
 
+void Fill(const query::HeatMap& from, v1::HeatMap& to) {
+  for (const query::HeatMapRow& row : from.rows) {
+    v1::HeatMapRow& added = *to.add_rows();
+    added.set_stage(static_cast<v1::Stage>(row.stage));
+    added.set_kind(static_cast<v1::Kind>(row.kind));
+    added.set_activation(row.activation);
+    added.set_output_path(row.output_path);
+    added.set_activation_b(row.activation_b);
+    added.set_mode(std::string(Name(row.mode)));
+    added.set_tensors(row.tensors);
+  }
+  for (const query::StepRange& steps : from.columns) {
+    to.add_first_steps(steps.first);
+    to.add_last_steps(steps.last);
+  }
+  to.set_cells(from.cells);
+  Copy(from.origin_row, [&](std::uint32_t row) { to.set_origin_row(row); });
+  Copy(from.origin_column, [&](std::uint32_t column) { to.set_origin_column(column); });
+  to.set_tensors(from.tensors);
+  to.set_steps(from.steps);
+}
+
+Status CheckHeatMap(const v1::DiffRequest& request) {
+  for (const auto& [field, value] : {std::pair("heat_map_columns", request.heat_map_columns()),
+                                     {"heat_map_rows", request.heat_map_rows()}}) {
+    if (value > query::kHeatMapSideMax) {
+      return Invalid(std::string("diff: ") + field + " is " + std::to_string(value) + "; expected at most " +
+                     std::to_string(query::kHeatMapSideMax) + "; narrow steps or kinds to see more");
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
@@ -148,6 +182,9 @@ Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
   if (!noise.ok()) return noise.status();
   wanted.noise = *std::move(noise);
   wanted.no_noise = request.no_noise();
+  STATCOLLECT_RETURN_IF_ERROR(CheckHeatMap(request));
+  wanted.heat_map_columns = request.heat_map_columns();
+  wanted.heat_map_rows = request.heat_map_rows();
   return wanted;
 }
 
@@ -193,6 +230,8 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
     if (report.bracket->last_agreeing)
       out.mutable_bracket()->set_last_agreeing(*report.bracket->last_agreeing);
   }
+  Copy(report.heat_map, [&](const query::HeatMap& map) { Fill(map, *out.mutable_heat_map()); });
+  *out.mutable_text() = TextOf(out);
 }
 
 }  // namespace statcollect::api

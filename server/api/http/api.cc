@@ -25,6 +25,7 @@
 #include "server/api/http/request.h"
 #include "server/api/http/routes.h"
 #include "server/api/worker_pool.h"
+#include "server/http/gzip.h"
 
 namespace statcollect::api {
 namespace {
@@ -103,9 +104,9 @@ struct Shared {
 class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
                    public std::enable_shared_from_this<Call> {
  public:
-  Call(Shared& shared, const HttpRoute& route, std::shared_ptr<HttpExchange> exchange,
+  Call(Shared& shared, const HttpRoute& route, std::shared_ptr<HttpExchange> exchange, bool gzip,
        std::function<void(Call*)> done)
-      : shared_(shared), route_(route), exchange_(std::move(exchange)), done_(std::move(done)) {}
+      : shared_(shared), route_(route), exchange_(std::move(exchange)), gzip_(gzip), done_(std::move(done)) {}
 
   void Start(const Message& request) {
     self_ = shared_from_this();
@@ -176,16 +177,25 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
       if (parsed && route_.answer == HttpRoute::Answer::kReport) answer = ReportIn(*message);
       if (!parsed || answer == nullptr)
         return exchange_->Send(ErrorResponse(Code::kInternal, "the query ended without an answer"));
-      exchange_->Send({.status = 200, .body = DumpJson(ToJson(*answer)) + "\n"});
+      exchange_->Send(Packed({.status = 200, .body = DumpJson(ToJson(*answer)) + "\n"}));
     } catch (const std::bad_alloc&) {
       exchange_->Send(
           ErrorResponse(Code::kResourceExhausted, "the answer is too large for the collector's memory"));
     }
   }
 
+  HttpResponse Packed(HttpResponse whole) const {
+    constexpr std::size_t kWorthIt = 4096;
+    if (!gzip_ || whole.body.size() < kWorthIt) return whole;
+    whole.body = Gzip(whole.body, 1);
+    whole.headers["Content-Encoding"] = "gzip";
+    return whole;
+  }
+
   Shared& shared_;
   const HttpRoute& route_;
   std::shared_ptr<HttpExchange> exchange_;
+  const bool gzip_;  // the client takes it
   const std::function<void(Call*)> done_;
   grpc::ClientContext context_;
   ByteBuffer request_, received_, answer_;
@@ -252,7 +262,8 @@ class HttpApi::Impl {
     if (!filled.ok())
       return exchange->Send(
           ErrorResponse(filled.code(), std::string(kHttpPrefix) + name + ": " + filled.message()));
-    auto call = std::make_shared<Call>(shared_, route, exchange, [this](Call* done) { Ended(done); });
+    auto call = std::make_shared<Call>(shared_, route, exchange, AcceptsGzip(request.accept_encoding),
+                                       [this](Call* done) { Ended(done); });
     {
       MutexLock lock(mutex_);
       if (closed_) return exchange->Send(ErrorResponse(Code::kUnavailable, "the collector is shutting down"));

@@ -16,29 +16,6 @@ struct Metric {
   double value;
 };
 
-std::string EscapeHtml(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += c;
-    }
-  }
-  return escaped;
-}
-
 std::string EscapeLabel(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -53,25 +30,6 @@ HttpResponse HealthPage() { return {.body = "{\"status\":\"ok\"}\n"}; }
 HttpResponse ReadyPage(const CollectorStatus& status) {
   return {.status = status.ready() ? 200 : 503,
           .body = nlohmann::json{{"status", Printable(status.state)}}.dump() + "\n"};
-}
-
-HttpResponse StartPage(const CollectorStatus& status) {
-  constexpr std::string_view kPage = R"(<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>statcollect</title>
-<style>body{{font:16px/1.5 system-ui,sans-serif;margin:3rem auto;max-width:44rem;padding:0 1rem}}
-td{{padding:.15rem 1.5rem .15rem 0}}code{{background:#eee;padding:.1rem .3rem}}
-@media(prefers-color-scheme:dark){{body{{background:#111;color:#ddd}}code{{background:#333}}a{{color:#8cf}}}}</style></head>
-<body><h1>statcollect</h1><p>This collector takes statistics from training ranks and finds the first place where two runs part
-ways. Ask it with <code>statctl runs</code> and <code>statctl diff --run-a A --run-b B</code>.</p>
-<table><tr><td>state</td><td>{}</td></tr><tr><td>version</td><td>{}</td></tr><tr><td>data</td><td>{} ({})</td></tr>
-<tr><td>runs</td><td>{}</td></tr><tr><td>open streams</td><td>{}</td></tr><tr><td>records since start</td><td>{}</td></tr>
-</table><p><a href="/metrics">metrics</a> &middot; <a href="/healthz">health</a> &middot; <a href="/readyz">readiness</a></p>
-</body></html>
-)";
-  return {.content_type = "text/html; charset=utf-8",
-          .body = fmt::format(kPage, EscapeHtml(Printable(status.state)), EscapeHtml(status.version),
-                              EscapeHtml(Printable(status.data_dir)), status.fsync ? "fsync" : "process",
-                              status.runs, status.streams_open, status.records_total)};
 }
 
 std::string RenderAlarms(const AlarmStatus& a) {
@@ -166,7 +124,6 @@ std::string RenderMetrics(const CollectorStatus& s) {
 
 std::map<std::string, HttpHandler> MakePages(CollectorControl& control) {
   return {
-      {"/", [&control](const std::string&) { return StartPage(control.GetStatus()); }},
       {"/healthz", [](const std::string&) { return HealthPage(); }},
       {"/readyz", [&control](const std::string&) { return ReadyPage(control.GetStatus()); }},
       {"/metrics",

@@ -130,7 +130,7 @@ class RankScan {
       const bool side_by_side = a != nullptr && b != nullptr && a->activation == b->activation;
       const bool equal =
           side_by_side && alignment.same_ids() && a->records == b->records && a->digest == b->digest;
-      if (equal && SkipEqual(*a, alignment, at.tally)) {
+      if (equal && !context_.cells && SkipEqual(*a, alignment, at.tally)) {
         quick.skipped = true;
         continue;
       }
@@ -196,6 +196,7 @@ class RankScan {
         const std::uint32_t other = alignment.b_of(id);
         if (other == Alignment::kNone || !loaded_b_.Has(other)) {
           quick.missing |= !alignment.HasA(id, Alignment::kMissingSeen);
+          AddMissingCell(id, block.order[i], /*of_b=*/false, at);
           continue;
         }
         ++matched;
@@ -209,7 +210,7 @@ class RankScan {
     }
     for (const AlignedGroup& group : alignment.groups()) CompareGroup(group, judge, at, quick);
     STATCOLLECT_RETURN_IF_ERROR(judge.status());
-    LookForMissingInA(alignment, matched, quick);
+    LookForMissingInA(alignment, matched, at, quick);
     if (quick.moved && !quick.skipped && context_.limits.WantsOrder(at.step))
       quick.out_of_order = IsOutOfOrder();
     return Status::Ok();
@@ -225,6 +226,8 @@ class RankScan {
     at.alignment->MarkA(id, Alignment::kCompared);
     if (judged.agreement == Agreement::kDiverged) at.alignment->MarkA(id, Alignment::kDiverged);
     quick.not_identical |= judged.agreement != Agreement::kIdentical;
+    if (context_.cells)
+      at.cells.push_back({.id = id, .order = a.order, .of_b = false, .level = HeatLevel(judged)});
     if (judged.agreement == Agreement::kIdentical || judged.agreement == Agreement::kIncomparable) return;
     constexpr float kUnmeasured = 1e30F;
     follower_.Note(id, judged.distance ? static_cast<float>(judged.distance->value) : kUnmeasured);
@@ -242,16 +245,25 @@ class RankScan {
     gather(group.b, loaded_b_, parts_b);
     if (parts_a.size() == group.a.size() && parts_b.size() == group.b.size()) {
       const auto [a, b] = Fuse(group.relation, parts_a, parts_b);
-      return ComparePair(a.observation(0), b.observation(0), group.a.front(),
-                         at.alignment->traits_a(group.a.front()).stage, judge, at, quick);
+      return ComparePair(a.observation(parts_a.front().order), b.observation(parts_b.front().order),
+                         group.a.front(), at.alignment->traits_a(group.a.front()).stage, judge, at, quick);
     }
-    for (const Observation& part : parts_a)
+    for (const Observation& part : parts_a) {
       quick.missing |= !at.alignment->HasA(part.def->id, Alignment::kMissingSeen);
-    for (const Observation& part : parts_b)
+      AddMissingCell(part.def->id, part.order, /*of_b=*/false, at);
+    }
+    for (const Observation& part : parts_b) {
       quick.missing |= !at.alignment->HasB(part.def->id, Alignment::kMissingSeen);
+      AddMissingCell(part.def->id, part.order, /*of_b=*/true, at);
+    }
   }
 
-  void LookForMissingInA(const Alignment& alignment, std::uint64_t matched, Quick& quick) {
+  void AddMissingCell(std::uint32_t id, std::uint32_t order, bool of_b, RankStepFindings& at) const {
+    if (context_.cells) at.cells.push_back({.id = id, .order = order, .of_b = of_b, .level = kHeatMissing});
+  }
+
+  void LookForMissingInA(const Alignment& alignment, std::uint64_t matched, RankStepFindings& at,
+                         Quick& quick) {
     std::uint64_t wanted = 0;
     for (const StatColumns& block : loaded_b_.blocks()) {
       for (const std::uint32_t id : block.activation) {
@@ -261,12 +273,14 @@ class RankScan {
     }
     if (wanted == matched) return;
     for (const StatColumns& block : loaded_b_.blocks()) {
-      for (const std::uint32_t id : block.activation) {
+      for (std::size_t i = 0; i < block.size(); ++i) {
+        const std::uint32_t id = block.activation[i];
         const ActivationTraits& traits = alignment.traits_b(id);
         if (!traits.wanted || traits.grouped) continue;
         const std::uint32_t other = alignment.a_of(id);
         if (other != Alignment::kNone && loaded_a_.Has(other)) continue;
         quick.missing |= !alignment.HasB(id, Alignment::kMissingSeen);
+        AddMissingCell(id, block.order[i], /*of_b=*/true, at);
       }
     }
   }

@@ -15,6 +15,7 @@
 #include "common/status.h"
 #include "server/query/compare/alignment.h"
 #include "server/query/compare/distance.h"
+#include "server/query/compare/heat_cell.h"
 #include "server/query/compare/merge_ranks.h"
 #include "server/query/compare/noise.h"
 #include "server/query/compare/origin.h"
@@ -88,6 +89,7 @@ struct RankStepFindings {
   bool only_update_in_a = false, only_update_in_b = false;
   std::vector<ScalarRecord> losses_a, losses_b;
   StepRise rise;
+  std::vector<HeatCell> cells;   // only if the context wants them
   std::vector<Spot> loss_spots;  // one per entry of losses_a; empty: the step has one segment
 };
 
@@ -126,6 +128,7 @@ struct DiffContext {
   NoiseFloor* noise = nullptr;  // null: none
   // Whole models that are cut differently: sizes in their modules differ for that reason.
   bool logical = false;
+  bool cells = false;  // also of the heat map; then equal blocks are decoded, too
 };
 
 // Steps of one rank that both runs have, ascending, each run's from one attempt.

@@ -16,6 +16,7 @@
 #include "server/query/diff/bracket.h"
 #include "server/query/diff/diff_scan.h"
 #include "server/query/diff/growth.h"
+#include "server/query/diff/heat_map.h"
 #include "server/query/diff/loaded_weights.h"
 #include "server/query/diff/map_notes.h"
 #include "server/query/settings/config_diff.h"
@@ -474,6 +475,13 @@ void AddPlan(const DiffPlan& plan, bool merged, DiffReport& report) {
     report.steps = StepRange{.first = plan.steps.begin()->first, .last = plan.steps.rbegin()->first};
 }
 
+void TakeCells(StepResult& step, HeatMapBuilder& heat) {
+  for (RankStepFindings& at : step.ranks) {
+    heat.Take(at);
+    at.cells = {};
+  }
+}
+
 }  // namespace
 
 Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
@@ -495,10 +503,14 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                               .aligner = aligner,
                               .limits = limits,
                               .noise = noise,
-                              .logical = request.logical};
+                              .logical = request.logical,
+                              .cells = request.heat_map_columns > 0};
     if (!request.no_alignment) STATCOLLECT_RETURN_IF_ERROR(AlignByOrder(context, *plan, stop));
     ReportBuilder builder(a, b, request, *plan, context);
+    std::optional<HeatMapBuilder> heat;
+    if (context.cells) heat.emplace(*plan, request.heat_map_columns, request.heat_map_rows);
     const auto take = [&](StepResult step) -> Result<bool> {
+      if (heat) TakeCells(step, *heat);
       STATCOLLECT_RETURN_IF_ERROR(builder.Take(std::move(step)));
       return !(request.first_only && builder.diverged());
     };
@@ -510,6 +522,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
         .context = context, .plan = *plan, .steps = builder.steps_to_judge(), .last_step = last_step};
     STATCOLLECT_RETURN_IF_ERROR(JudgeReport(question, request, builder.tally(), report, stop));
     AddBracket(*plan, report);
+    if (heat && report.verdict != Verdict::kIncomparable) report.heat_map = heat->Make(report);
     AddMapNotes(*names, aligner, report, a.run(), b.run());
   } else {
     report.verdict = Verdict::kIncomparable;

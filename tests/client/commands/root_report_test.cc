@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "client/commands/commands.h"
-#include "client/render/divergence_text.h"
+#include "proto/text/divergence_text.h"
 
 namespace statcollect::client {
 namespace {

@@ -1,11 +1,11 @@
-#include "client/render/divergence_text.h"
+#include "proto/text/divergence_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
-namespace statcollect::client {
+namespace statcollect {
 namespace {
 
 using ::testing::AllOf;
@@ -164,4 +164,4 @@ TEST(DivergenceText, AModuleThatRanInEvaluationOnlyIsToldSo) {
 }
 
 }  // namespace
-}  // namespace statcollect::client
+}  // namespace statcollect

@@ -1,16 +1,16 @@
-#include "client/render/divergence_text.h"
+#include "proto/text/divergence_text.h"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include "client/render/table.h"
 #include "common/capture_spec.h"
 #include "common/names.h"
 #include "common/text.h"
 #include "proto/json.h"
+#include "proto/text/number_text.h"
 
-namespace statcollect::client {
+namespace statcollect {
 namespace {
 
 // The kind that goes without saying in a stage.
@@ -333,4 +333,4 @@ std::string ValuesAdvice(const v1::DiffReport& report) {
       Quoted(spec.activation), options);
 }
 
-}  // namespace statcollect::client
+}  // namespace statcollect

@@ -1,13 +1,13 @@
 // Texts about one divergence: where, why, and what to look at next.
-#ifndef STATCOLLECT_CLIENT_RENDER_DIVERGENCE_TEXT_H_
-#define STATCOLLECT_CLIENT_RENDER_DIVERGENCE_TEXT_H_
+#ifndef STATCOLLECT_PROTO_TEXT_DIVERGENCE_TEXT_H_
+#define STATCOLLECT_PROTO_TEXT_DIVERGENCE_TEXT_H_
 
 #include <cstdint>
 #include <string>
 
 #include "statcollect/v1/query.pb.h"
 
-namespace statcollect::client {
+namespace statcollect {
 
 // "forward", "missing in ort": with the names of the report's runs.
 std::string StageText(const v1::Divergence& d);
@@ -52,6 +52,6 @@ std::string NextStep(const v1::DiffReport& report);
 // both have. Precondition: as for Focus.
 std::string ValuesAdvice(const v1::DiffReport& report);
 
-}  // namespace statcollect::client
+}  // namespace statcollect
 
-#endif  // STATCOLLECT_CLIENT_RENDER_DIVERGENCE_TEXT_H_
+#endif  // STATCOLLECT_PROTO_TEXT_DIVERGENCE_TEXT_H_

@@ -1,0 +1,383 @@
+"""The page in a real browser against a real collector with recorded training runs. Needs Chromium and Python's playwright, which
+scripts/setup.sh installs for tests; without them these tests are skipped."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Collector, wait_until
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs Python's playwright: scripts/setup.sh --for test")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: scripts/setup.sh --for test")
+AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
+SHOTS = os.environ.get("STATCOLLECT_PAGE_SHOTS", "")  # a folder that gets a picture of each view
+
+# Runs and tensors as an enemy would name them.
+HOSTILE_RUNS = ["a" * 128, "b.-_x" * 20]
+HOSTILE_NAMES = [
+    "<script>alert(1)</script>",
+    "zero\u200bwidth",
+    "n" * 1024,
+    "a&b=c,d#e?f",
+    "</title><img src=x onerror=alert(2)>",
+    "$(rm -rf ~)'\"",
+    "\u0639\u0631\u0628\u064a",
+]
+HOSTILE = """
+import statagent, torch
+for run in RUNS:
+    agent = statagent.init(run=run)
+    for step in range(3):
+        agent.set_step(step)
+        for name in NAMES:
+            agent.observe(name, torch.ones(4) + (0.5 if run == RUNS[-1] and step > 0 else 0))
+        statagent.log_scalar("<b>loss", 1.0)
+    statagent.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Collector:
+    wrong = ["--bug", "ln_eps", "--bug-step", "2"]
+    shared_collector.train_all({"base": [], "base2": [], "ort": wrong}, tmp_path_factory.mktemp("runs"))
+    return shared_collector
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Open]:
+    """Opens a path of a collector; afterwards no page may have written an error or broken its security policy."""
+    contexts: list[Any] = []
+    problems: list[str] = []
+
+    def opened(collector: Collector, path: str, theme: str = "light", width: int = 1280, quiet: bool = True) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        if quiet:
+            page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+            page.on("dialog", lambda dialog: problems.append("dialog: " + dialog.message))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"http://{collector.http}{path}")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+COMPARE = "/?view=compare&a=base&b=ort"
+CELL = COMPARE + "&tensor=blocks.1.ln2&kind=output&path=0&mode=train&step=2"
+VIEWS = {
+    "runs": "/",
+    "compare": COMPARE,
+    "cell": CELL,
+    "identical": "/?view=compare&a=base&b=base2",
+    "tensor": "/?view=tensor&a=base&b=ort&tensor=blocks.1.ln2&kind=output&path=0&mode=train",
+    "config": "/?view=config&a=base&b=ort",
+    "ranks": "/?view=ranks&a=base",
+    "collector": "/?view=collector",
+    "empty": "/?view=compare",
+    "unknown": "/?view=compare&a=base&b=nobody",
+}
+
+
+def painted(page: Any) -> None:
+    page.wait_for_selector("canvas[data-painted]", state="attached")
+
+
+def until(page: Any, condition: str) -> None:
+    """Waits for an expression; the browser's own way is forbidden by the page's policy."""
+    wait_until(lambda: page.evaluate(condition), what=condition)
+
+
+def settled(page: Any, view: str) -> None:
+    if view in ("compare", "cell", "identical"):
+        painted(page)
+        page.wait_for_selector(".chart canvas")
+    if view in ("cell", "tensor"):
+        page.wait_for_selector(".cell .chart canvas" if view == "cell" else ".grid .chart canvas")
+    page.wait_for_selector("main h1, main h2")
+
+
+def sentence(page: Any) -> str:
+    parts = [page.inner_text(".sentence"), *page.locator(".cause").all_inner_texts()]
+    return " ".join(parts)
+
+
+def test_the_verdict_is_what_statctl_says(recorded: Collector, open_page: Open) -> None:
+    for a, b in (("base", "ort"), ("base", "base2"), ("ort", "base")):
+        page = open_page(recorded, f"/?view=compare&a={a}&b={b}")
+        page.wait_for_selector(".sentence")
+        text = recorded.diff(a, b)["text"]
+        assert sentence(page).lower() == text["sentence"].lower()
+        assert text["verdict"].lower() in page.inner_text(".badge")
+        printed = recorded.statctl("--quiet", "diff", a, b)
+        assert re.sub(r"\s+", " ", printed.out).strip() == f"{text['verdict']} {text['sentence']}"
+
+
+def test_picking_two_runs_leads_to_the_comparison_and_back(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, "/")
+    page.get_by_role("checkbox", name="Pick base", exact=True).check()
+    page.get_by_role("checkbox", name="Pick ort", exact=True).check()
+    page.get_by_role("button", name="Compare base with ort").click()
+    page.wait_for_selector(".sentence")
+    assert page.url.endswith(COMPARE)
+    assert "blocks.1.ln2" in sentence(page)
+    page.get_by_role("button", name="Show the origin").click()
+    page.wait_for_selector(".cell table")
+    assert "tensor=blocks.1.ln2" in page.url and "step=2" in page.url
+    page.go_back()
+    page.wait_for_selector(".cell", state="detached")
+    page.go_back()
+    page.wait_for_selector("table >> text=base2")
+    page.go_forward()
+    page.wait_for_selector(".sentence")
+
+
+def test_filter_and_sort_are_in_the_url(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, "/")
+    page.get_by_role("searchbox").fill("base")
+    until(page, "document.querySelectorAll('tbody tr').length === 2")
+    page.get_by_role("button", name="Run", exact=True).click()
+    assert page.locator("tbody tr").first.inner_text().split()[0] == "base2"
+    page.reload()
+    until(page, "document.querySelectorAll('tbody tr').length === 2")
+    assert page.locator("tbody tr").first.inner_text().split()[0] == "base2"
+
+
+def colour_at(page: Any, row: int, column: int, rows: int, columns: int) -> list[int]:
+    return page.evaluate(
+        """([row, column, rows, columns]) => { const c = document.querySelector('.heat-canvas canvas');
+        return [...c.getContext('2d').getImageData((column + .5) / columns * c.width, (row + .5) / rows * c.height, 1, 1).data] }""",
+        [row, column, rows, columns],
+    )
+
+
+def test_the_picture_shows_what_the_diff_found(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, COMPARE)
+    painted(page)
+    heat = recorded_heat(recorded)
+    rows, columns = len(heat["rows"]), len(heat["first_steps"])
+    cells = bytes.fromhex(heat["cells"])
+    listed = recorded.diff("base", "ort", "--all")["diverged"]
+    diverged = {(d["kind"], d["activation"], d["step"]) for d in listed if d["stage"] != "loss"}
+    shown = set()
+    colours: dict[int, set[tuple[int, ...]]] = {}
+    for row in range(rows):
+        for column in range(columns):
+            level = cells[row * columns + column]
+            colours.setdefault(level, set()).add(tuple(colour_at(page, row, column, rows, columns)) if row % 9 == 0 else ())
+            if level >= 128:
+                shown.add((heat["rows"][row]["kind"], heat["rows"][row]["activation"], heat["first_steps"][column]))
+    assert shown == diverged
+    assert all(len(found - {()}) <= 1 for found in colours.values())  # one colour for each level
+    origin = heat["rows"][heat["origin_row"]]
+    assert (origin["activation"], heat["first_steps"][heat["origin_column"]]) == ("blocks.1.ln2", 2)
+
+
+def recorded_heat(collector: Collector) -> dict[str, Any]:
+    answer = json.loads(collector.get("/api/v1/diff?run_a=base&run_b=ort&heat_map_columns=2048"))
+    return answer["heat_map"]
+
+
+def test_keyboard_alone_finds_the_origin(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, COMPARE)
+    painted(page)
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement?.getAttribute('role')") == "application":
+            break
+    else:
+        pytest.fail("Tab never reached the heat map")
+    page.keyboard.press("Home")
+    assert "the origin" in page.inner_text(".heat-at")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text(".heat-at").startswith("step 3")
+    page.keyboard.press("+")
+    until(page, "location.search.includes('window=')")
+    page.keyboard.press("0")
+    until(page, "!location.search.includes('window=')")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".cell table")
+    assert "step=3" in page.url
+
+
+def test_a_drag_looks_closer_and_the_link_shows_the_same(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, COMPARE)
+    painted(page)
+    box = page.locator(".heat-canvas").bounding_box()
+    page.mouse.move(box["x"] + 20, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 400, box["y"] + 300, steps=4)
+    page.mouse.up()
+    until(page, "location.search.includes('window=')")
+    other = open_page(recorded, page.url.split(recorded.http)[1])
+    painted(other)
+    steps = page.inner_text(".heat-steps")
+    assert other.inner_text(".heat-steps") == steps
+    page.get_by_role("button", name="Show all").click()
+    until(page, "!location.search.includes('window=')")
+
+
+def test_commands_give_the_same_answer(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, COMPARE + "&rank=1")
+    page.wait_for_selector(".sentence")
+    command = page.locator(".commands code").last.inner_text()
+    assert command == "statctl diff base ort --rank 1"
+    printed = recorded.statctl("--quiet", *command.split()[1:])
+    assert sentence(page).lower() in re.sub(r"\s+", " ", printed.out).lower()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy as curl").last.click()
+    page.wait_for_selector("text=Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    url = re.fullmatch(r"curl '?(http[^']+)'?", copied)
+    assert url, copied
+    with urllib.request.urlopen(url[1], timeout=10) as answer:
+        assert json.loads(answer.read())["ranks"] == [1]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_accessibility(recorded: Collector, open_page: Open, view: str) -> None:
+    if not AXE.exists():
+        pytest.skip("needs axe-core: scripts/web.sh check installs it")
+    for theme, width in (("light", 1280), ("dark", 390)):
+        page = open_page(recorded, VIEWS[view], theme, width, quiet=view != "unknown")
+        settled(page, view)
+        page.evaluate(AXE.read_text())
+        found = page.evaluate("axe.run()")["violations"]
+        assert [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in found] == []
+        wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert wide[0] <= wide[1], f"{view} at {width} pixels scrolls sideways"
+
+
+@pytest.mark.skipif(not SHOTS, reason="STATCOLLECT_PAGE_SHOTS names no folder for pictures")
+@pytest.mark.parametrize("view", VIEWS)
+def test_pictures(recorded: Collector, open_page: Open, view: str) -> None:
+    for theme in ("light", "dark"):
+        for width in (1280, 390):
+            page = open_page(recorded, VIEWS[view], theme, width, quiet=view != "unknown")
+            settled(page, view)
+            page.wait_for_timeout(300)
+            page.screenshot(path=str(Path(SHOTS) / f"{view}-{theme}-{width}.png"), full_page=True)
+
+
+def test_hostile_names_stay_text(collector: Collector, open_page: Open) -> None:
+    collector.python(HOSTILE.replace("RUNS", repr(HOSTILE_RUNS)).replace("NAMES", repr(HOSTILE_NAMES)))
+    page = open_page(collector, "/")
+    for box in page.get_by_role("checkbox").all():
+        box.check()
+    page.wait_for_selector("button.main:not([disabled])")
+    page.click("button.main")
+    page.wait_for_selector(".sentence")
+    painted(page)
+    page.click("summary >> text=The same as a table")
+    shown = page.inner_text(".behind table")
+    assert "<script>alert(1)</script>" in shown
+    assert "zero\\u200bwidth" in shown and "\u200b" not in page.inner_text("main")
+    for row in page.locator(".behind tbody button").all():
+        row.click()
+        page.wait_for_selector(".cell table")
+    assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0
+    commands = page.locator(".cell .commands code").all_inner_texts()
+    assert any(shlex.split(command)[4] in HOSTILE_NAMES for command in commands), commands
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_stopped_collector_is_said_and_forgotten(collector: Collector, open_page: Open) -> None:
+    collector.python(HOSTILE.replace("RUNS", "['base', 'ort']").replace("NAMES", "['x']"))
+    page = open_page(collector, "/", quiet=False)
+    page.wait_for_selector("table >> text=base")
+    collector.kill()
+    page.wait_for_selector(".offline")
+    assert page.locator("table >> text=base").count() == 1  # what was there stays
+    page.get_by_role("link", name="Compare").click()
+    collector.start()
+    page.wait_for_selector(".offline", state="detached")
+    page.goto(f"http://{collector.http}/?view=compare&a=base&b=ort")
+    page.wait_for_selector(".sentence")
+    painted(page)
+    collector.kill()
+    page.wait_for_selector(".offline")
+    assert page.locator(".sentence").count() == 1
+    collector.start()
+    page.wait_for_selector(".offline", state="detached")
+
+
+def test_a_running_training_is_followed(collector: Collector, open_page: Open) -> None:
+    collector.python(HOSTILE.replace("RUNS", "['base']").replace("NAMES", "['x']"))
+    live = """
+import statagent, torch, sys
+agent = statagent.init(run="live")
+for step in range(3):
+    agent.set_step(step)
+    agent.observe("x", torch.ones(4) + (0.5 if step == 2 else 0))
+    statagent.flush()
+    print(step, flush=True)
+    sys.stdin.readline()
+statagent.close()
+"""
+    training = subprocess.Popen(
+        [sys.executable, "-c", live], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert training.stdin and training.stdout
+    try:
+        training.stdout.readline()
+        training.stdin.write("\n")
+        training.stdin.flush()
+        wait_until(lambda: "live" in collector.get("/api/v1/runs"), what="the run to appear")
+        page = open_page(collector, "/?view=compare&a=base&b=live", quiet=False)
+        page.wait_for_selector(".live")
+        for _ in range(2):
+            training.stdin.write("\n")
+            training.stdin.flush()
+        training.wait(timeout=30)
+        page.wait_for_selector(".badge >> text=diverged")
+        page.wait_for_selector(".live", state="detached")
+    finally:
+        training.kill()
+        training.wait()
+
+
+def test_the_sources_know_the_api_as_it_is(collector: Collector) -> None:
+    served = json.loads(collector.get("/api/v1/openapi.json"))
+    known = json.loads((ROOT / "web" / "openapi.json").read_text())
+    assert served == known, (
+        "run scripts/web.sh openapi http://HOST:PORT with a collector of this build, then scripts/web.sh build"
+    )
+
+
+def test_headers_are_strict(collector: Collector) -> None:
+    with urllib.request.urlopen(f"http://{collector.http}/", timeout=10) as answer:
+        policy = answer.headers["Content-Security-Policy"]
+        etag = answer.headers["ETag"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    again = urllib.request.Request(f"http://{collector.http}/", headers={"If-None-Match": etag})
+    with pytest.raises(urllib.error.HTTPError) as unchanged:
+        urllib.request.urlopen(again, timeout=10)
+    assert unchanged.value.code == 304

@@ -1,0 +1,86 @@
+// The frame of the page: where one is, and whether the collector answers.
+import { useEffect, useRef } from 'preact/hooks';
+import { useOffline } from './api/use_query';
+import { Link } from './parts/parts';
+import { useRoute, type Route, type View } from './route';
+import { shown } from './text';
+import { CollectorView } from './views/collector';
+import { CompareView } from './views/compare';
+import { ConfigView } from './views/config';
+import { RanksView } from './views/ranks';
+import { RunsView } from './views/runs';
+import { TensorView } from './views/tensor';
+
+function viewOf(route: Route) {
+  switch (route.view) {
+    case 'compare':
+      return <CompareView route={route} />;
+    case 'tensor':
+      return <TensorView route={route} />;
+    case 'config':
+      return <ConfigView route={route} />;
+    case 'ranks':
+      return <RanksView route={route} />;
+    case 'collector':
+      return <CollectorView />;
+    default:
+      return <RunsView route={route} />;
+  }
+}
+
+function titleOf(route: Route): string {
+  const runs = [route.a, route.b].filter(Boolean).map((run) => shown(run, 40)).join(' / ');
+  const view = route.view === 'runs' ? '' : `${route.view} `;
+  return view || runs ? `${view}${runs} – statcollect` : 'statcollect';
+}
+
+const PLACES: readonly (readonly [View, string])[] = [
+  ['runs', 'Runs'],
+  ['compare', 'Compare'],
+  ['config', 'Configuration'],
+  ['ranks', 'Ranks'],
+  ['collector', 'Collector'],
+];
+
+export function App() {
+  const route = useRoute();
+  const offline = useOffline();
+  const main = useRef<HTMLElement>(null);
+  const first = useRef(true);
+  useEffect(() => {
+    document.title = titleOf(route);
+  }, [route]);
+  useEffect(() => {
+    // A new view begins at its top, for the keyboard, too.
+    if (!first.current) {
+      main.current?.focus({ preventScroll: true });
+      window.scrollTo(0, 0);
+    }
+    first.current = false;
+  }, [route.view]);
+  return (
+    <>
+      <a class="skip" href="#main">
+        To the content
+      </a>
+      <nav class="top" aria-label="Views">
+        <Link to={{ view: 'runs' }}>
+          <span class="brand">statcollect</span>
+        </Link>
+        <div class="places">
+          {PLACES.map(([view, text]) => (
+            <Link key={view} to={{ view, a: route.a, b: route.b }} current={route.view === view}>
+              {text}
+            </Link>
+          ))}
+        </div>
+      </nav>
+      <div role="status" class="offline-place">
+        {offline ? <p class="offline">The collector does not answer. What you see may be old; the page goes on by itself when it is back.</p> : null}
+      </div>
+      <main id="main" ref={main} tabIndex={-1}>
+        {viewOf(route)}
+      </main>
+    </>
+  );
+}

@@ -1,0 +1,275 @@
+// The heat map: step x tensor in the order of execution. Drag to look closer, click or Enter to choose a cell.
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useTheme, useWidth } from '../parts/theme';
+import { shown, words } from '../text';
+import { coloursOf, css, describe, paletteOf, IDENTICAL, MISSING, NO_DATA, DIVERGED_MIN, WITHIN_MAX } from './levels';
+import { clamped, levelAt, stepsText, whole, zoomed, type Heat } from './model';
+import type { Window } from './paint';
+import type { Order, Painted } from './worker';
+
+interface Cell {
+  row: number;
+  column: number;
+}
+interface Props {
+  heat: Heat;
+  window: Window;
+  onWindow: (window: Window) => void;
+  chosen: Cell | null;
+  onChoose: (cell: Cell) => void;
+  gutter: number;
+  height: number;
+}
+
+/** One worker for as long as the map is shown. Asks for the newest picture only, and shows none that is older. */
+function usePainter(heat: Heat, canvas: { current: HTMLCanvasElement | null }) {
+  const worker = useRef<Worker | null>(null);
+  const state = useRef({ asked: 0, busy: false, next: null as (Order & { what: 'paint' }) | null });
+  useEffect(() => {
+    const made = new Worker(new URL('./worker.ts', import.meta.url), { type: 'module' });
+    worker.current = made;
+    made.onmessage = (event: MessageEvent<Painted>) => {
+      const { width, height, pixels, milliseconds } = event.data;
+      const target = canvas.current;
+      if (target) {
+        if (target.width !== width) target.width = width;
+        if (target.height !== height) target.height = height;
+        target.getContext('2d')?.putImageData(new ImageData(pixels, width, height), 0, 0);
+        target.dataset['painted'] = String(event.data.id);
+        target.dataset['milliseconds'] = milliseconds.toFixed(1);
+      }
+      const next = state.current.next;
+      state.current.next = null;
+      state.current.busy = next !== null;
+      if (next) made.postMessage(next);
+    };
+    return () => made.terminate();
+  }, []);
+  useEffect(() => {
+    worker.current?.postMessage({ what: 'cells', cells: heat.cells, stride: heat.columns } satisfies Order);
+  }, [heat]);
+  return (window: Window, width: number, height: number, palette: Uint32Array) => {
+    const order = { what: 'paint' as const, id: ++state.current.asked, window, width, height, palette };
+    if (state.current.busy) {
+      state.current.next = order;
+      return;
+    }
+    state.current.busy = true;
+    worker.current?.postMessage(order satisfies Order);
+  };
+}
+
+export function rowText(heat: Heat, row: number): string {
+  const at = heat.rows[row];
+  if (!at) return '';
+  const path = at.output_path === '' || at.output_path === '0' ? '' : `[${at.output_path}]`;
+  const more = at.tensors > 1 ? ` and ${at.tensors - 1} more` : '';
+  return `${shown(at.activation, 120)}${shown(path, 40)} ${words(at.kind)}${at.mode === 'eval' ? ' (eval)' : ''}${more}`;
+}
+
+function cellText(heat: Heat, { row, column }: Cell): string {
+  const origin = row === heat.originRow && column === heat.originColumn ? ' – the origin' : '';
+  return `${stepsText(heat, column)}, ${rowText(heat, row)}: ${describe(levelAt(heat, row, column))}${origin}`;
+}
+
+function bands(heat: Heat, window: Window) {
+  const found: { stage: string; row: number; rows: number }[] = [];
+  for (let row = window.row; row < window.row + window.rows; ++row) {
+    const stage = words(heat.rows[row]?.stage ?? '');
+    const last = found.at(-1);
+    if (last && last.stage === stage) ++last.rows;
+    else found.push({ stage, row, rows: 1 });
+  }
+  return found;
+}
+
+function ticks(window: Window, width: number): number[] {
+  const most = Math.max(2, Math.floor(width / 70));
+  const raw = window.columns / most;
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, raw)));
+  const every = Math.max(1, [1, 2, 5, 10].map((m) => m * power).find((step) => step >= raw) ?? 1);
+  const found: number[] = [];
+  for (let column = Math.ceil(window.column / every) * every; column < window.column + window.columns; column += every) found.push(column);
+  return found;
+}
+
+export function HeatMapView({ heat, window, onWindow, chosen, onChoose, gutter, height }: Props) {
+  const theme = useTheme();
+  const box = useRef<HTMLDivElement>(null);
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const width = useWidth(box);
+  const palette = useMemo(() => paletteOf(theme), [theme]);
+  const draw = usePainter(heat, canvas);
+  const [at, setAt] = useState<Cell | null>(null);
+  const [brush, setBrush] = useState<{ from: { x: number; y: number }; to: { x: number; y: number } } | null>(null);
+
+  useEffect(() => {
+    if (width === 0 || window.rows === 0) return;
+    const scale = Math.min(2, globalThis.devicePixelRatio || 1);
+    draw(window, Math.round(width * scale), Math.round(height * scale), palette);
+  }, [heat, width, height, palette, window.row, window.rows, window.column, window.columns]);
+
+  const x = (column: number) => ((column - window.column) / window.columns) * width;
+  const y = (row: number) => ((row - window.row) / window.rows) * height;
+  const cellAt = (point: { x: number; y: number }): Cell => ({
+    row: Math.min(window.row + window.rows - 1, Math.max(window.row, window.row + Math.floor((point.y / height) * window.rows))),
+    column: Math.min(window.column + window.columns - 1, Math.max(window.column, window.column + Math.floor((point.x / width) * window.columns))),
+  });
+  const pointOf = (event: PointerEvent | WheelEvent | MouseEvent) => {
+    const frame = box.current!.getBoundingClientRect();
+    return { x: Math.min(width, Math.max(0, event.clientX - frame.left)), y: Math.min(height, Math.max(0, event.clientY - frame.top)) };
+  };
+  const cursor = at ?? chosen ?? { row: heat.originRow ?? window.row, column: heat.originColumn ?? window.column };
+
+  const keep = (cell: Cell) => {
+    const row = Math.min(heat.rows.length - 1, Math.max(0, cell.row));
+    const column = Math.min(heat.columns - 1, Math.max(0, cell.column));
+    setAt({ row, column });
+    const inside = row >= window.row && row < window.row + window.rows && column >= window.column && column < window.column + window.columns;
+    if (!inside) onWindow(clamped(heat, { ...window, row: Math.min(row, Math.max(window.row, row - window.rows + 1)), column: Math.min(column, Math.max(window.column, column - window.columns + 1)) }));
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    const far = event.shiftKey ? 10 : 1;
+    const moves: Record<string, [number, number]> = { ArrowUp: [-far, 0], ArrowDown: [far, 0], ArrowLeft: [0, -far], ArrowRight: [0, far] };
+    const move = moves[event.key];
+    if (move) keep({ row: cursor.row + move[0], column: cursor.column + move[1] });
+    else if (event.key === 'Home') keep({ row: heat.originRow ?? cursor.row, column: heat.originColumn ?? 0 });
+    else if (event.key === 'Enter' || event.key === ' ') onChoose(cursor);
+    else if (event.key === '+' || event.key === '=') onWindow(zoomed(heat, window, 0.5, cursor.row, cursor.column));
+    else if (event.key === '-') onWindow(zoomed(heat, window, 2, cursor.row, cursor.column));
+    else if (event.key === '0' || event.key === 'Escape') onWindow(whole(heat));
+    else return;
+    event.preventDefault();
+  };
+  const onWheel = (event: WheelEvent) => {
+    if (!event.ctrlKey && !event.metaKey) return; // the page scrolls
+    event.preventDefault();
+    const cell = cellAt(pointOf(event));
+    onWindow(zoomed(heat, window, event.deltaY > 0 ? 1.25 : 0.8, cell.row, cell.column));
+  };
+  useEffect(() => {
+    const element = box.current;
+    element?.addEventListener('wheel', onWheel, { passive: false });
+    return () => element?.removeEventListener('wheel', onWheel);
+  });
+  const onPointerUp = (event: PointerEvent) => {
+    if (!brush) return;
+    setBrush(null);
+    const to = pointOf(event);
+    if (Math.abs(to.x - brush.from.x) < 6 && Math.abs(to.y - brush.from.y) < 6) return onChoose(cellAt(to));
+    const one = cellAt(brush.from);
+    const other = cellAt(to);
+    onWindow(
+      clamped(heat, {
+        row: Math.min(one.row, other.row),
+        rows: Math.abs(one.row - other.row) + 1,
+        column: Math.min(one.column, other.column),
+        columns: Math.abs(one.column - other.column) + 1,
+      }),
+    );
+  };
+
+  const named = height / Math.max(1, window.rows) >= 13;
+  const mark = (cell: Cell, kind: string) => {
+    if (cell.row < window.row || cell.row >= window.row + window.rows || cell.column < window.column || cell.column >= window.column + window.columns) return null;
+    const w = Math.max(width / window.columns, 3);
+    const h = Math.max(height / window.rows, 3);
+    return <div class={`mark ${kind}`} style={{ left: `${x(cell.column)}px`, top: `${y(cell.row)}px`, width: `${w}px`, height: `${h}px` }} />;
+  };
+  return (
+    <div class="heat">
+      <div class="heat-body" style={{ gridTemplateColumns: `${gutter}px 1fr` }}>
+        <div class="heat-rows" style={{ height: `${height}px` }} aria-hidden="true">
+          {named
+            ? Array.from({ length: window.rows }, (_, i) => window.row + i).map((row) => (
+                <div key={row} class="heat-name" style={{ top: `${y(row)}px`, height: `${height / window.rows}px` }}>
+                  {rowText(heat, row)}
+                </div>
+              ))
+            : bands(heat, window).map((band) => (
+                <div key={band.row} class="heat-band" style={{ top: `${y(band.row)}px`, height: `${(band.rows / window.rows) * height}px` }}>
+                  {(band.rows / window.rows) * height >= 14 ? band.stage : ''}
+                </div>
+              ))}
+        </div>
+        <div
+          ref={box}
+          class="heat-canvas"
+          style={{ height: `${height}px` }}
+          tabIndex={0}
+          role="application"
+          aria-roledescription="heat map"
+          aria-label={`Heat map of ${heat.rows.length} tensors over ${heat.columns} columns of steps. Arrows move, Enter shows a cell, plus and minus zoom, Home goes to the origin.`}
+          onKeyDown={onKeyDown}
+          onPointerDown={(event) => {
+            if (event.button !== 0) return;
+            box.current?.setPointerCapture(event.pointerId);
+            const from = pointOf(event);
+            setBrush({ from, to: from });
+          }}
+          onPointerMove={(event) => {
+            const point = pointOf(event);
+            setAt(cellAt(point));
+            if (brush) setBrush({ ...brush, to: point });
+          }}
+          onPointerUp={onPointerUp}
+          onPointerCancel={() => setBrush(null)}
+          onPointerLeave={() => setAt(null)}
+          onDblClick={() => onWindow(whole(heat))}
+        >
+          <canvas ref={canvas} />
+          {bands(heat, window).slice(1).map((band) => (
+            <div key={band.row} class="heat-line" style={{ top: `${y(band.row)}px` }} />
+          ))}
+          {chosen ? mark(chosen, 'chosen') : null}
+          {at ? mark(at, 'at') : null}
+          {heat.originRow !== null && heat.originColumn !== null ? mark({ row: heat.originRow, column: heat.originColumn }, 'origin') : null}
+          {brush ? (
+            <div class="brush" style={{ left: `${Math.min(brush.from.x, brush.to.x)}px`, top: `${Math.min(brush.from.y, brush.to.y)}px`, width: `${Math.abs(brush.to.x - brush.from.x)}px`, height: `${Math.abs(brush.to.y - brush.from.y)}px` }} />
+          ) : null}
+        </div>
+        <div class="heat-corner">step</div>
+        <div class="heat-steps" aria-hidden="true">
+          {ticks(window, width).map((column) => (
+            <span key={column} style={{ left: `${x(column + 0.5)}px` }}>
+              {heat.first[column]}
+            </span>
+          ))}
+        </div>
+      </div>
+      <p class="heat-at" role="status">
+        {cellText(heat, cursor)}
+      </p>
+    </div>
+  );
+}
+
+/** The one scale of the page. */
+export function Legend() {
+  const colours = coloursOf(useTheme());
+  const gradient = (from: number, to: number) => `linear-gradient(to right, ${Array.from({ length: 9 }, (_, i) => css(colours[Math.round(from + ((to - from) * i) / 8)]!)).join(', ')})`;
+  const key = (level: number, text: string) => (
+    <span class="legend-key">
+      <i style={{ background: css(colours[level]!) }} />
+      {text}
+    </span>
+  );
+  return (
+    <div class="legend" role="img" aria-label="Scale: identical, within tolerance from light to middle blue, diverged from orange to the darkest or brightest end, grey in one run only.">
+      {key(IDENTICAL, 'identical')}
+      <span class="legend-scale">
+        <i style={{ background: gradient(WITHIN_MAX - 80, WITHIN_MAX) }} />
+        <i style={{ background: gradient(DIVERGED_MIN, DIVERGED_MIN + 80) }} />
+        <b>within</b>
+        <b>tolerance</b>
+        <b>diverged</b>
+      </span>
+      {key(MISSING, 'in one run only')}
+      {key(NO_DATA, 'no data')}
+      <span class="legend-key">
+        <i class="origin-key" />
+        origin
+      </span>
+    </div>
+  );
+}

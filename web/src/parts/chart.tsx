@@ -1,0 +1,73 @@
+// Lines over steps, drawn by uPlot.
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import uPlot from 'uplot';
+import 'uplot/dist/uPlot.min.css';
+import { short } from '../text';
+import { joined, tickTexts, type Line } from './lines';
+import { LINES, useTheme, useWidth } from './theme';
+
+interface Props {
+  label: string;
+  lines: readonly Line[];
+  height: number;
+  gutter: number; // pixels left of the plot
+  range?: readonly [number, number];
+  stepText: (x: number) => string;
+  log?: boolean;
+  axis?: boolean; // the steps below; without it, what is below has them
+}
+
+export function Chart({ label, lines, height, gutter, range, stepText, log = false, axis = true }: Props) {
+  const box = useRef<HTMLDivElement>(null);
+  const width = useWidth(box);
+  const theme = useTheme();
+  const [at, setAt] = useState<number | null>(null);
+  const data = useMemo(() => joined(lines), [lines]);
+  const plot = useRef<uPlot | null>(null);
+  useEffect(() => {
+    if (!box.current || width < 60) return;
+    const colours = LINES[theme];
+    const font = '12px system-ui, sans-serif';
+    const options: uPlot.Options = {
+      width,
+      height,
+      padding: [10, 0, axis ? 0 : 6, 0],
+      legend: { show: false },
+      cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { size: 6 } },
+      scales: { x: { time: false, ...(range ? { range: [range[0], range[1]] as [number, number] } : {}) }, y: { distr: log ? 3 : 1 } },
+      axes: [
+        { show: axis, stroke: colours.axis, font, grid: { show: false }, ticks: { stroke: colours.grid, size: 4 }, values: (_, at) => at.map((x) => stepText(x)), space: 70, size: 30 },
+        { size: gutter, stroke: colours.axis, font, grid: { stroke: colours.grid, width: 1 }, ticks: { show: false }, values: (_, at) => tickTexts(at), space: 26 },
+      ],
+      series: [
+        {},
+        ...lines.map((line): uPlot.Series => ({ label: line.label, stroke: colours[line.run], width: 1.75, spanGaps: true, points: { show: line.points.length < 3 }, ...(line.run === 'b' ? { dash: [6, 3] } : {}) })),
+      ],
+      hooks: { setCursor: [(u) => setAt(u.cursor.idx ?? null)] },
+    };
+    plot.current = new uPlot(options, data, box.current);
+    return () => {
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [width, height, theme, log, gutter, axis, range?.[0], range?.[1], data]);
+  const x = at === null ? undefined : data[0][at];
+  return (
+    <figure class="chart" aria-label={label}>
+      <figcaption>
+        <span>{label}</span>
+        {lines.map((line, i) => {
+          const value = at === null ? undefined : data[i + 1]?.[at];
+          return (
+            <span key={line.label} class={`key ${line.run}`}>
+              {line.label}
+              {value !== undefined && value !== null ? <b> {short(value, 5)}</b> : null}
+            </span>
+          );
+        })}
+        {x === undefined ? null : <span class="soft">{stepText(x)}</span>}
+      </figcaption>
+      <div ref={box} style={{ height: `${height}px` }} />
+    </figure>
+  );
+}

@@ -1,0 +1,125 @@
+// Small parts that every view uses.
+import type { ComponentChildren } from 'preact';
+import { useEffect, useState } from 'preact/hooks';
+import type { QueryError } from '../api/client';
+import { follow, hrefOf, type Route } from '../route';
+import { quoted, shown } from '../text';
+
+export function Link({ to, children, current = false, title }: { to: Partial<Route>; children: ComponentChildren; current?: boolean; title?: string }) {
+  return (
+    <a href={hrefOf(to)} onClick={(event) => follow(event, to)} {...(current ? { 'aria-current': 'page' as const } : {})} {...(title ? { title } : {})}>
+      {children}
+    </a>
+  );
+}
+
+/** A name of a run or tensor: whatever it holds, it stays one word of the page. */
+export function Name({ name, longest = 80 }: { name: string; longest?: number }) {
+  return (
+    <bdi class="name" title={shown(name, 2000)}>
+      {shown(name, longest)}
+    </bdi>
+  );
+}
+
+async function copy(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Not over plain HTTP from another machine: the old way.
+    const area = document.createElement('textarea');
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const copied = document.execCommand('copy');
+    area.remove();
+    return copied;
+  }
+}
+
+export function Copy({ text, label }: { text: string; label: string }) {
+  const [done, setDone] = useState<'' | 'Copied' | 'Not copied'>('');
+  useEffect(() => {
+    if (done === '') return;
+    const timer = window.setTimeout(() => setDone(''), 1500);
+    return () => window.clearTimeout(timer);
+  }, [done]);
+  return (
+    <button type="button" class="quiet" onClick={async () => setDone((await copy(text)) ? 'Copied' : 'Not copied')}>
+      <span aria-live="polite">{done || label}</span>
+    </button>
+  );
+}
+
+/** What asks the same elsewhere. */
+export function Commands({ statctl, url }: { statctl: string; url: string }) {
+  const curl = `curl ${quoted(location.origin + url)}`;
+  return (
+    <div class="commands">
+      <code tabIndex={0} aria-label="The same in a terminal">
+        {statctl}
+      </code>
+      <Copy text={statctl} label="Copy as statctl command" />
+      <Copy text={curl} label="Copy as curl" />
+    </div>
+  );
+}
+
+export function Loading({ what }: { what: string }) {
+  return (
+    <div class="state" role="status">
+      <div class="pulse" aria-hidden="true" />
+      <p>{what}…</p>
+    </div>
+  );
+}
+
+export function Refused({ error }: { error: QueryError }) {
+  return (
+    <div class="state" role="alert">
+      <h1>The collector cannot answer this</h1>
+      <p>{shown(error.message, 2000)}</p>
+    </div>
+  );
+}
+
+export function Away() {
+  return (
+    <div class="state" role="status">
+      <h1>The collector does not answer</h1>
+      <p>It is stopped, or this machine cannot reach it. The page tries again by itself.</p>
+    </div>
+  );
+}
+
+export function Empty({ title, children }: { title: string; children: ComponentChildren }) {
+  return (
+    <div class="state">
+      <h1>{title}</h1>
+      {children}
+    </div>
+  );
+}
+
+/** The state of a query that has nothing to show yet; null if it has. */
+export function waiting(query: { data: unknown; error: QueryError | null; offline: boolean }, what: string) {
+  if (query.data !== null) return null;
+  if (query.error) return <Refused error={query.error} />;
+  return query.offline ? <Away /> : <Loading what={what} />;
+}
+
+export function Choice({ label, value, options, onChange }: { label: string; value: string; options: readonly (readonly [string, string])[]; onChange: (value: string) => void }) {
+  return (
+    <label class="choice">
+      <span>{label}</span>
+      <select value={value} onChange={(event) => onChange(event.currentTarget.value)}>
+        {options.map(([one, text]) => (
+          <option key={one} value={one}>
+            {text}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}

@@ -1,0 +1,34 @@
+// Dark or light, as the system says.
+import { useEffect, useState } from 'preact/hooks';
+
+export type Theme = 'light' | 'dark';
+const dark = matchMedia('(prefers-color-scheme: dark)');
+
+export function useTheme(): Theme {
+  const [theme, setTheme] = useState<Theme>(dark.matches ? 'dark' : 'light');
+  useEffect(() => {
+    const changed = () => setTheme(dark.matches ? 'dark' : 'light');
+    dark.addEventListener('change', changed);
+    return () => dark.removeEventListener('change', changed);
+  }, []);
+  return theme;
+}
+
+/** Lines of charts. Run B is dashed, too, so that colour is never all that tells the two apart. */
+export const LINES = {
+  light: { a: '#1f6299', b: '#b8541a', axis: '#56616b', grid: '#e6eaed' },
+  dark: { a: '#7db8e8', b: '#f0a04b', axis: '#9aa6b0', grid: '#2a3138' },
+} as const;
+
+/** The width of an element in CSS pixels, followed as it changes. */
+export function useWidth(element: { current: HTMLElement | null }): number {
+  const [width, setWidth] = useState(0);
+  useEffect(() => {
+    if (!element.current) return;
+    const observer = new ResizeObserver((entries) => setWidth(Math.floor(entries[0]?.contentRect.width ?? 0)));
+    observer.observe(element.current);
+    setWidth(Math.floor(element.current.clientWidth));
+    return () => observer.disconnect();
+  }, []);
+  return width;
+}

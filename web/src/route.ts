@@ -1,0 +1,84 @@
+// Every view is a URL: /?view=compare&a=base&b=ort&rank=0.
+import { useEffect, useState } from 'preact/hooks';
+
+export const VIEWS = ['runs', 'compare', 'tensor', 'config', 'ranks', 'collector'] as const;
+export type View = (typeof VIEWS)[number];
+
+export interface Route {
+  view: View;
+  a: string;
+  b: string;
+  rank: string; // "" or a number
+  stage: string; // of the heat map's rows
+  only: string; // their kind
+  kind: string; // of the tensor
+  tensor: string;
+  path: string; // place in a nested output
+  mode: string;
+  step: string;
+  stat: string;
+  sort: string;
+  filter: string;
+  window: string; // of the heat map: "FIRST_STEP-LAST_STEP:FIRST_ROW-LAST_ROW"
+}
+
+const EMPTY: Route = {
+  view: 'runs', a: '', b: '', rank: '', stage: '', only: '', kind: '', tensor: '', path: '', mode: '', step: '', stat: '', sort: '', filter: '', window: '',
+}; // prettier-ignore
+
+export function parseRoute(search: string): Route {
+  const route: Route = { ...EMPTY };
+  const given = new URLSearchParams(search);
+  for (const name of Object.keys(EMPTY) as (keyof Route)[]) {
+    const value = given.get(name);
+    if (value === null || name === 'view') continue;
+    route[name] = value;
+  }
+  const view = given.get('view') as View;
+  route.view = VIEWS.includes(view) ? view : 'runs';
+  if (!/^\d*$/.test(route.rank)) route.rank = '';
+  if (!/^\d*$/.test(route.step)) route.step = '';
+  return route;
+}
+
+export function hrefOf(route: Partial<Route>): string {
+  const parts: string[] = [];
+  for (const name of Object.keys(EMPTY) as (keyof Route)[]) {
+    const value = route[name];
+    if (!value || (name === 'view' && value === 'runs')) continue;
+    parts.push(`${name}=${encodeURIComponent(value)}`);
+  }
+  return parts.length === 0 ? '/' : `/?${parts.join('&')}`;
+}
+
+const MOVED = 'statcollect:moved';
+
+/** Goes to a view. `replace`: without a new entry for the back button. */
+export function go(route: Partial<Route>, replace = false) {
+  const href = hrefOf(route);
+  if (href === location.pathname + location.search) return;
+  if (replace) history.replaceState(null, '', href);
+  else history.pushState(null, '', href);
+  window.dispatchEvent(new Event(MOVED));
+}
+
+export function useRoute(): Route {
+  const [route, setRoute] = useState(() => parseRoute(location.search));
+  useEffect(() => {
+    const moved = () => setRoute(parseRoute(location.search));
+    window.addEventListener('popstate', moved);
+    window.addEventListener(MOVED, moved);
+    return () => {
+      window.removeEventListener('popstate', moved);
+      window.removeEventListener(MOVED, moved);
+    };
+  }, []);
+  return route;
+}
+
+/** For the onClick of a link within the page; lets the browser open new tabs as ever. */
+export function follow(event: MouseEvent, route: Partial<Route>) {
+  if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  event.preventDefault();
+  go(route);
+}

@@ -1,0 +1,119 @@
+// One tensor at one step: both sides, its series, its neighbours in the order of execution.
+import { useEffect, useMemo, useState } from 'preact/hooks';
+import { urlOf } from '../api/client';
+import type { SeriesPoint } from '../api/types';
+import { useQuery } from '../api/use_query';
+import { describe } from '../heat/levels';
+import { rowText } from '../heat/heat_map';
+import { levelAt, stepsText, type Heat } from '../heat/model';
+import { Chart } from '../parts/chart';
+import type { Line } from '../parts/lines';
+import { Choice, Commands, Link, waiting } from '../parts/parts';
+import { command } from '../text';
+import { placeText, STAT_NAMES, STATS, statOf, StatsTable, type Stat } from './stats';
+
+interface Props {
+  runA: string;
+  runB: string;
+  rank: string;
+  heat: Heat;
+  row: number;
+  column: number;
+  onMove: (row: number) => void;
+}
+
+const placeKey = (point: SeriesPoint) => `${point.rank}/${point.micro_batch}/${point.call}`;
+
+export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
+  const at = heat.rows[row];
+  const [stat, setStat] = useState<Stat>('l2');
+  const [log, setLog] = useState(false);
+  const [place, setPlace] = useState('');
+  useEffect(() => setPlace(''), [row]);
+  const step = heat.first[column] ?? 0;
+  const of = (run: string, activation: string) => ({
+    run,
+    activation,
+    ...(at?.kind ? { kind: at.kind } : {}),
+    ...(at?.output_path ? { output_path: at.output_path } : {}),
+    ...(rank === '' ? {} : { ranks: [Number(rank)] }),
+  });
+  const askA = at ? of(runA, at.activation) : null;
+  const askB = at ? of(runB, at.activation_b || at.activation) : null;
+  const a = useQuery('/api/v1/series', askA);
+  const b = useQuery('/api/v1/series', askB);
+  const kept = (points: readonly SeriesPoint[] | undefined) => (points ?? []).filter((point) => point.mode === at?.mode);
+  const pointsA = useMemo(() => kept(a.data?.records), [a.data, at]);
+  const pointsB = useMemo(() => kept(b.data?.records), [b.data, at]);
+  const places = useMemo(() => {
+    const found = new Map<string, string>();
+    for (const point of [...pointsA, ...pointsB]) if (found.size < 256) found.set(placeKey(point), placeText(point));
+    return [...found];
+  }, [pointsA, pointsB]);
+  const seen = places.some(([key]) => key === place) ? place : (places[0]?.[0] ?? '');
+  const lines = useMemo((): Line[] => {
+    const line = (points: readonly SeriesPoint[], run: 'a' | 'b', label: string): Line => ({
+      label,
+      run,
+      points: points.filter((point) => placeKey(point) === seen).map((point) => [point.step, statOf(point.stats, stat)] as const),
+    });
+    return [line(pointsA, 'a', 'A'), line(pointsB, 'b', 'B')];
+  }, [pointsA, pointsB, stat, seen]);
+  if (!at) return null;
+  const pointAt = (points: readonly SeriesPoint[]) => points.find((point) => point.step === step && placeKey(point) === seen) ?? null;
+  const wait = a.error || b.error ? null : (waiting(a, 'Reading the tensor') ?? waiting(b, 'Reading the tensor'));
+  const [seenRank = '0', seenMicro = '0', seenCall = '0'] = seen.split('/');
+  const values = ['statctl', 'diff-values', runA, runB, at.activation, '--step', String(step), ...(at.kind ? ['--kind', at.kind] : [])];
+  if (at.output_path && at.output_path !== '0') values.push('--path', at.output_path);
+  if (seenMicro !== '0') values.push('--micro-batch', seenMicro);
+  if (seenCall !== '0') values.push('--call', seenCall);
+  if (at.mode !== 'train') values.push('--mode', at.mode);
+  if (seenRank !== '0') values.push('--rank', seenRank);
+  if (at.activation_b) values.push('--activation-b', at.activation_b);
+  const series = ['statctl', 'series', runA, at.activation, ...(at.kind ? ['--kind', at.kind] : []), '--stat', stat, ...(rank === '' ? [] : ['--rank', rank])];
+  return (
+    <section class="cell" aria-label="The chosen cell">
+      <header>
+        <h2>
+          <bdi class="name">{rowText(heat, row)}</bdi>
+        </h2>
+        <p class="lead">
+          {stepsText(heat, column)}: {describe(levelAt(heat, row, column))}
+        </p>
+      </header>
+      <div class="bar">
+        <Choice label="Statistic" value={stat} onChange={(value) => setStat(value as Stat)} options={STATS.map((one) => [one, STAT_NAMES[one]] as const)} />
+        {places.length > 1 ? <Choice label="Of" value={seen} onChange={setPlace} options={places} /> : null}
+        <label class="choice check">
+          <input type="checkbox" checked={log} onChange={(event) => setLog(event.currentTarget.checked)} />
+          <span>Log axis</span>
+        </label>
+        <span class="grow" />
+        <button type="button" class="quiet" disabled={row === 0} onClick={() => onMove(row - 1)}>
+          ↑ Executed before
+        </button>
+        <button type="button" class="quiet" disabled={row + 1 >= heat.rows.length} onClick={() => onMove(row + 1)}>
+          ↓ Executed after
+        </button>
+      </div>
+      {wait ?? (
+        <>
+          {a.error ? <p class="note">A: {a.error.message}</p> : null}
+          {b.error ? <p class="note">B: {b.error.message}</p> : null}
+          <div class="two">
+            <StatsTable a={pointAt(pointsA)} b={pointAt(pointsB)} runA={runA} runB={runB} />
+            <div>
+              <Chart label={`${STAT_NAMES[stat]} over the steps`} lines={lines} height={250} gutter={64} stepText={(x) => (Number.isInteger(x) ? String(x) : '')} log={log && lines.every((line) => line.points.every(([, y]) => y === null || y > 0))} />
+            </div>
+          </div>
+        </>
+      )}
+      <p class="note">
+        <Link to={{ view: 'tensor', a: runA, b: runB, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, rank }}>All statistics of this tensor</Link>
+      </p>
+      <Commands statctl={command(...series)} url={urlOf('/api/v1/series', askA ?? {})} />
+      <p class="note">Element by element, once both runs have captured it at this step:</p>
+      <Commands statctl={command(...values)} url={urlOf('/api/v1/capture', { run: runA, activation: at.activation, step, kind: at.kind })} />
+    </section>
+  );
+}

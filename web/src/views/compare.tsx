@@ -1,0 +1,207 @@
+// Where two runs part: the verdict, the map of where, and the losses above it.
+import { useMemo, useRef } from 'preact/hooks';
+import { urlOf } from '../api/client';
+import type { DiffReport } from '../api/types';
+import { useQuery } from '../api/use_query';
+import { HeatMapView, Legend, rowText } from '../heat/heat_map';
+import { describe, stateOf } from '../heat/levels';
+import { columnOf, heatOf, parseWindow, stepsText, summaries, windowText, type Heat } from '../heat/model';
+import { Chart } from '../parts/chart';
+import { Choice, Commands, Empty, Link, Name, waiting } from '../parts/parts';
+import { useWidth } from '../parts/theme';
+import { go, type Route } from '../route';
+import { command, count, words } from '../text';
+import { Cell } from './cell';
+import { lossLine } from './losses';
+import { Reasons, Verdict } from './verdict';
+
+const COLUMNS_MAX = 2048;
+const ROWS_MAX = 2048;
+const LIVE_MS = 3000;
+
+function rowOf(heat: Heat, route: Route): number {
+  if (route.tensor === '') return -1;
+  return heat.rows.findIndex((row) => row.activation === route.tensor && (row.kind ?? '') === route.kind && row.output_path === route.path && row.mode === (route.mode || row.mode));
+}
+
+function PickFirst() {
+  return (
+    <Empty title="Pick two runs">
+      <p>
+        <Link to={{ view: 'runs' }}>The list of runs</Link> lets you pick the two to compare.
+      </p>
+    </Empty>
+  );
+}
+
+export function CompareView({ route }: { route: Route }) {
+  const there = route.a !== '' && route.b !== '';
+  const runs = useQuery('/api/v1/runs', there ? {} : null, LIVE_MS);
+  const mine = (runs.data?.runs ?? []).filter((run) => run.run === route.a || run.run === route.b);
+  const live = mine.some((run) => run.state === 'running');
+  // Asked again only when a run has more: a finished comparison costs nothing.
+  const version = mine.map((run) => `${run.records}/${run.state}`).join(' ');
+  const request = {
+    run_a: route.a,
+    run_b: route.b,
+    heat_map_columns: COLUMNS_MAX,
+    heat_map_rows: ROWS_MAX,
+    ...(route.rank === '' ? {} : { ranks: [Number(route.rank)] }),
+  };
+  const diff = useQuery('/api/v1/diff', there ? request : null, 0, version);
+  const rankOptions = useRef<readonly (readonly [string, string])[]>([['', 'all ranks']]);
+  if (!there) return <PickFirst />;
+  const wait = waiting(diff, 'Comparing the runs');
+  const report = diff.data;
+  if (report && route.rank === '') rankOptions.current = [['', 'all ranks'], ...report.ranks.map((rank) => [String(rank), `rank ${rank}`] as const)];
+  const known = rankOptions.current.some(([rank]) => rank === route.rank);
+  const ranks = known ? rankOptions.current : [...rankOptions.current, [route.rank, `rank ${route.rank}`] as const];
+  const asked = urlOf('/api/v1/diff', { run_a: route.a, run_b: route.b, ranks: route.rank });
+  return (
+    <>
+      <header class="pair">
+        <span class="key a">
+          <Name name={route.a} />
+        </span>
+        <span class="soft">against</span>
+        <span class="key b">
+          <Name name={route.b} />
+        </span>
+        {live ? <span class="live">live</span> : null}
+        <span class="grow" />
+        <Link to={{ view: 'config', a: route.a, b: route.b }}>Configuration</Link>
+        <Link to={{ ...route, a: route.b, b: route.a, tensor: '', step: '', window: '' }}>Swap</Link>
+      </header>
+      {wait ?? (report ? <Report route={route} report={report} ranks={ranks} /> : null)}
+      <Commands statctl={command('statctl', 'diff', route.a, route.b, ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={asked} />
+    </>
+  );
+}
+
+function Report({ route, report, ranks }: { route: Route; report: DiffReport; ranks: readonly (readonly [string, string])[] }) {
+  const map = report.heat_map;
+  const filters = useMemo(() => {
+    const stages = [...new Set((map?.rows ?? []).map((row) => row.stage ?? ''))];
+    const kinds = [...new Set((map?.rows ?? []).map((row) => row.kind ?? ''))];
+    return { stages, kinds };
+  }, [map]);
+  const heat = useMemo(() => (map ? heatOf(map, route.stage, route.only) : null), [map, route.stage, route.only]);
+  return (
+    <>
+      <Verdict report={report} />
+      {heat && map ? (
+        <>
+          <div class="bar">
+            <Choice label="Rank" value={route.rank} options={ranks} onChange={(rank) => go({ ...route, rank })} />
+            <Choice
+              label="Stage"
+              value={route.stage}
+              options={[['', 'all stages'], ...filters.stages.map((stage) => [stage, words(stage)] as const)]}
+              onChange={(stage) => go({ ...route, stage, window: '' })}
+            />
+            <Choice
+              label="Kind"
+              value={route.only}
+              options={[['', 'all kinds'], ...filters.kinds.map((kind) => [kind, words(kind)] as const)]}
+              onChange={(only) => go({ ...route, only, window: '' })}
+            />
+            <span class="grow" />
+            {route.window ? (
+              <button type="button" class="quiet" onClick={() => go({ ...route, window: '' })}>
+                Show all
+              </button>
+            ) : null}
+          </div>
+          {heat.rows.length > 0 && heat.columns > 0 ? <Picture route={route} report={report} heat={heat} /> : <p class="note">No tensor of this stage and kind was compared.</p>}
+        </>
+      ) : null}
+      <Reasons report={report} />
+    </>
+  );
+}
+
+function Picture({ route, report, heat }: { route: Route; report: DiffReport; heat: Heat }) {
+  const box = useRef<HTMLDivElement>(null);
+  const width = useWidth(box);
+  const gutter = width > 0 && width < 600 ? 64 : 200;
+  const losses = [useQuery('/api/v1/scalars', { run: route.a }, 0, report), useQuery('/api/v1/scalars', { run: route.b }, 0, report)] as const;
+  const window = useMemo(() => parseWindow(heat, route.window), [heat, route.window]);
+  const lines = useMemo(
+    () => [lossLine(losses[0].data?.records, 'a', 'A', heat, route.rank), lossLine(losses[1].data?.records, 'b', 'B', heat, route.rank)],
+    [losses[0].data, losses[1].data, heat, route.rank],
+  );
+  const row = rowOf(heat, route);
+  const chosen = row >= 0 && route.step !== '' ? { row, column: columnOf(heat, Number(route.step)) } : null;
+  const choose = (cell: { row: number; column: number }, replace = false) => {
+    const at = heat.rows[cell.row];
+    if (at) go({ ...route, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, step: String(heat.first[cell.column] ?? 0) }, replace);
+  };
+  const stepText = (x: number) => (heat.first[Math.floor(x)] === undefined ? '' : `step ${heat.first[Math.floor(x)]}`);
+  const origin = heat.originRow !== null && heat.originColumn !== null ? { row: heat.originRow, column: heat.originColumn } : null;
+  const map = report.heat_map;
+  return (
+    <div class="picture" ref={box}>
+      {lines.some((line) => line.points.length > 0) ? (
+        <Chart label="Loss" lines={lines} height={width < 600 ? 110 : 140} gutter={gutter} range={[window.column, window.column + window.columns]} stepText={stepText} axis={false} />
+      ) : (
+        <p class="note">{losses[0].loading || losses[1].loading ? 'Reading the losses…' : 'Neither run logged a loss.'}</p>
+      )}
+      <HeatMapView heat={heat} window={window} chosen={chosen} onChoose={choose} onWindow={(next) => go({ ...route, window: windowText(heat, next) }, true)} gutter={gutter} height={width < 600 ? 360 : 460} />
+      <div class="bar under">
+        <Legend />
+        <span class="grow" />
+        {origin ? (
+          <button type="button" class="main" onClick={() => choose(origin)}>
+            Show the origin
+          </button>
+        ) : null}
+      </div>
+      <p class="note">
+        {count(map?.tensors ?? 0)} tensors in the order of execution, {count(map?.steps ?? 0)} steps. Drag to look closer, click a cell to see both sides.
+      </p>
+      {chosen ? <Cell runA={route.a} runB={route.b} rank={route.rank} heat={heat} row={chosen.row} column={chosen.column} onMove={(next) => choose({ row: next, column: chosen.column }, true)} /> : null}
+      <Behind heat={heat} onChoose={choose} />
+    </div>
+  );
+}
+
+function Behind({ heat, onChoose }: { heat: Heat; onChoose: (cell: { row: number; column: number }) => void }) {
+  const rows = useMemo(() => summaries(heat), [heat]);
+  return (
+    <details class="behind">
+      <summary>The same as a table</summary>
+      <div class="scroll tall" tabIndex={0} role="region" aria-label="Heat map as a table">
+        <table class="rows">
+          <thead>
+            <tr>
+              <th scope="col">Tensor</th>
+              <th scope="col">Stage</th>
+              <th scope="col">Worst</th>
+              <th scope="col" class="number">
+                Diverged in
+              </th>
+              <th scope="col">First</th>
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map(({ index, row, worst, diverged, first }) => (
+              <tr key={index}>
+                <th scope="row">
+                  <button type="button" class="sort" onClick={() => onChoose({ row: index, column: first ?? 0 })}>
+                    <bdi class="name">{rowText(heat, index)}</bdi>
+                  </button>
+                </th>
+                <td>{words(row.stage)}</td>
+                <td>{stateOf(worst) === 'diverged' ? describe(worst) : stateOf(worst)}</td>
+                <td class="number">
+                  {diverged} of {heat.columns}
+                </td>
+                <td>{first === null ? '' : stepsText(heat, first)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </details>
+  );
+}

@@ -1,0 +1,133 @@
+// Whether the ranks of a run agree where they must: which parts, and when.
+import { urlOf } from '../api/client';
+import { useQuery } from '../api/use_query';
+import { Commands, Empty, Link, Name, waiting } from '../parts/parts';
+import type { Route } from '../route';
+import { command, count, shown, words } from '../text';
+
+export function RanksView({ route }: { route: Route }) {
+  const run = route.a;
+  const query = useQuery('/api/v1/ranks', run ? { run } : null);
+  const detail = useQuery('/api/v1/show', run ? { run } : null);
+  if (!run) {
+    return (
+      <Empty title="Pick a run">
+        <p>
+          <Link to={{ view: 'runs' }}>The list of runs</Link> lets you pick one.
+        </p>
+      </Empty>
+    );
+  }
+  const report = query.data;
+  const tone = report?.verdict === 'consistent' ? 'good' : report?.verdict === 'inconsistent' ? 'bad' : 'warn';
+  const sentence =
+    report?.verdict === 'consistent'
+      ? report.compared && report.compared.records > 0
+        ? `The ranks agree: ${count(report.compared.records)} tensors, ${report.compared.identical === report.compared.records ? 'each equal to its replicas bit for bit' : 'each within its tolerance of its replicas'}.`
+        : report.message
+      : report?.verdict === 'inconsistent'
+        ? (report.findings[0]?.text ?? report.message)
+        : (report?.message ?? '');
+  const attempt = detail.data?.attempts.at(-1);
+  return (
+    <>
+      <header class="pair">
+        <span class="soft">Ranks of</span>
+        <span class="key a">
+          <Name name={run} />
+        </span>
+      </header>
+      {waiting(query, 'Comparing the ranks')}
+      {report ? (
+        <section class={`verdict ${tone}`} aria-label="Verdict">
+          <p class="badge">{report.verdict}</p>
+          <h1 class="sentence">{shown(sentence, 2000)}</h1>
+        </section>
+      ) : null}
+      {report && report.findings.length > 0 ? (
+        <div class="scroll" tabIndex={0} role="region" aria-label="Findings">
+          <table class="rows wrap">
+            <thead>
+              <tr>
+                <th scope="col" class="number">
+                  From step
+                </th>
+                <th scope="col">Ranks</th>
+                <th scope="col">What</th>
+                <th scope="col">Finding</th>
+              </tr>
+            </thead>
+            <tbody>
+              {report.findings.map((finding, i) => (
+                <tr key={i}>
+                  <td class="number">{finding.step}</td>
+                  <td>{finding.ranks.join(', ')}</td>
+                  <td>{words(finding.reason)}</td>
+                  <td>{shown(finding.text, 1000)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      ) : null}
+      {report?.notes.map((note) => (
+        <p class="note" key={note}>
+          {shown(note, 2000)}
+        </p>
+      ))}
+      {attempt ? (
+        <>
+          <h2>Launch {attempt.attempt}</h2>
+          <div class="scroll" tabIndex={0} role="region" aria-label="Ranks of the newest launch">
+            <table class="rows">
+              <thead>
+                <tr>
+                  <th scope="col" class="number">
+                    Rank
+                  </th>
+                  <th scope="col">State</th>
+                  <th scope="col">Host</th>
+                  <th scope="col" class="number">
+                    Steps
+                  </th>
+                  <th scope="col" class="number">
+                    Records
+                  </th>
+                  <th scope="col">Lost</th>
+                </tr>
+              </thead>
+              <tbody>
+                {attempt.ranks.map((rank) => (
+                  <tr key={rank.rank}>
+                    <th scope="row" class="number">
+                      {rank.rank}
+                    </th>
+                    <td>
+                      <span class={`dot ${rank.state}`} aria-hidden="true" />
+                      {rank.state}
+                    </td>
+                    <td>
+                      <bdi>{shown(rank.host, 60)}</bdi>
+                    </td>
+                    <td class="number">{count(rank.steps)}</td>
+                    <td class="number">{count(rank.records)}</td>
+                    <td>
+                      {Object.keys(rank.dropped).length === 0 ? (
+                        <span class="soft">nothing</span>
+                      ) : (
+                        Object.entries(rank.dropped)
+                          .map(([cause, lost]) => `${words(cause)} ${count(lost)}`)
+                          .join(', ')
+                      )}
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        </>
+      ) : null}
+      <Commands statctl={command('statctl', 'ranks', run)} url={urlOf('/api/v1/ranks', { run })} />
+    </>
+  );
+}
