@@ -16,7 +16,7 @@ SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 QUERY = {"common", "server/store", "server/query"}
 QUERY_ROOMS = QUERY | {
     f"server/query/{room}"
-    for room in ("captures", "cause", "compare", "diff", "logical", "noise", "ranks", "settings", "verdict")
+    for room in ("captures", "cause", "compare", "diff", "logical", "noise", "ranks", "records", "settings", "verdict")
 }
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "common": (set(), set()),
@@ -56,6 +56,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/noise": (QUERY | {"server/query/compare"}, set()),
     "server/query/logical": (QUERY | {"server/query/compare"}, set()),
     "server/query/ranks": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
+    "server/query/records": (QUERY | {"server/query/logical"}, set()),
     "server/query/cause": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
     "server/query/verdict": (QUERY | {"server/query/compare", "server/query/settings", "server/query/cause"}, set()),
     "server/query/diff": (QUERY | {"server/query/compare", "server/query/settings", "server/query/verdict"}, set()),

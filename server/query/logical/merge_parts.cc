@@ -185,6 +185,27 @@ void Describe(std::span<const Part> parts, std::size_t pieces, bool sums, MergeP
   layout.untrusted &= ~layout.absent;
 }
 
+// What is absent is 0, as in records that agents send.
+void ClearAbsent(const Layout& layout, TensorStats* stats) {
+  if (layout.absent == 0) return;
+  const auto clear = [&](Statistic statistic, auto& number) {
+    if (!layout.Has(statistic)) number = 0;
+  };
+  clear(Statistic::kMin, stats->min);
+  clear(Statistic::kMax, stats->max);
+  clear(Statistic::kMean, stats->mean);
+  clear(Statistic::kStd, stats->std);
+  clear(Statistic::kL1, stats->l1);
+  clear(Statistic::kL2, stats->l2);
+  clear(Statistic::kNan, stats->nan);
+  clear(Statistic::kInf, stats->pos_inf);
+  clear(Statistic::kInf, stats->neg_inf);
+  clear(Statistic::kZero, stats->zero);
+  clear(Statistic::kNeg, stats->neg);
+  clear(Statistic::kPos, stats->pos);
+  clear(Statistic::kHash, stats->hash);
+}
+
 }  // namespace
 
 MergePlan MakePlan(std::span<const Part> parts, bool sums) {
@@ -227,6 +248,7 @@ bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stat
   for (const auto& [part, of] : plan.replicas) {
     if (parts[part].stats->hash != parts[of].stats->hash) differing->push_back(parts[part].rank);
   }
+  ClearAbsent(plan.layout, stats);
   std::sort(differing->begin(), differing->end());
   if (!plan.has_sketch || plan.counted.empty()) return false;
   const std::size_t width = parts[plan.counted.front()].sketch.size();
