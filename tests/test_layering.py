@@ -55,11 +55,11 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/compare": (QUERY | {"server/query/settings"}, set()),
     "server/query/noise": (QUERY | {"server/query/compare"}, set()),
     "server/query/logical": (QUERY | {"server/query/compare"}, set()),
-    "server/query/ranks": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
-    "server/query/records": (QUERY | {"server/query/logical"}, set()),
+    "server/query/ranks": (QUERY | {"server/query/compare", "server/query/logical", "server/query/settings"}, set()),
     "server/query/cause": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
     "server/query/verdict": (QUERY | {"server/query/compare", "server/query/settings", "server/query/cause"}, set()),
     "server/query/diff": (QUERY | {"server/query/compare", "server/query/settings", "server/query/verdict"}, set()),
+    "server/query/records": (QUERY | {"server/query/logical"}, set()),
     "server/query/query.h": (QUERY_ROOMS, set()),
     "server/query/query.cc": (QUERY_ROOMS | {"server/query/query.h"}, set()),
     "server/alarms": (
