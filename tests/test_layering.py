@@ -17,7 +17,7 @@ SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 QUERY = {"common", "server/store", "server/query"}
 QUERY_ROOMS = QUERY | {
     f"server/query/{room}"
-    for room in ("captures", "cause", "compare", "diff", "logical", "noise", "ranks", "settings", "verdict")
+    for room in ("captures", "cause", "compare", "diff", "logical", "noise", "ranks", "records", "settings", "verdict")
 }
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "common": (set(), set()),
@@ -62,6 +62,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/cause": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
     "server/query/verdict": (QUERY | {"server/query/compare", "server/query/settings", "server/query/cause"}, set()),
     "server/query/diff": (QUERY | {"server/query/compare", "server/query/settings", "server/query/verdict"}, set()),
+    "server/query/records": (QUERY | {"server/query/logical"}, set()),
     "server/query/query.h": (QUERY_ROOMS, set()),
     "server/query/query.cc": (QUERY_ROOMS | {"server/query/query.h"}, set()),
     "server/alarms": (

@@ -5,7 +5,7 @@ namespace statcollect::client {
 
 void AddSummary(CommandSet& commands) {
   const auto [app, o] = commands.Add<SummaryOptions>(
-      "summary", "One step of a rank as text, one block per tensor",
+      "summary", "One step as text, one block per tensor",
       "  statctl summary base --step 3\n"
       "  statctl summary ort --step 3 --like base             # in base's order, to compare with base's\n"
       "  statctl summary base --step 3 --out merge_pt         # merge_pt/step_3_.txt\n"
@@ -13,7 +13,9 @@ void AddSummary(CommandSet& commands) {
       Summarise);
   AddRunName(app, o.run);
   app->add_option("--step", o.step, "The step")->required()->check(StepNumber());
-  app->add_option("--rank", o.rank, "The rank")->check(Index())->capture_default_str();
+  app->add_option("--rank", o.rank,
+                  "The rank (default: whole tensors if they are cut over ranks, otherwise rank 0)")
+      ->check(Index());
   app->add_option("--like", o.like, "Take the order from this run's step (default: the run's own)");
   app->add_option("--out", o.out, "Write <out>/step_<k>_.txt instead of standard output");
   app->add_flag("--overwrite", o.overwrite, "Replace that file");

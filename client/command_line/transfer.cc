@@ -17,7 +17,15 @@ void AddExport(CommandSet& commands) {
   app->add_option("path", o.path,
                   "File (csv, json, parquet) or folder to make; '-': standard output (csv, json)")
       ->required();
-  app->add_option("--ranks,--rank", o.ranks, kRankFilter);
+  CLI::Option* ranks = app->add_option("--ranks,--rank", o.ranks, kRankFilter);
+  CLI::Option* whole =
+      app->add_flag("--whole", o.whole,
+                    "Whole tensors instead of the ranks' parts of a run that is cut (default "
+                    "for ort and tensorboard)");
+  app->add_flag("--by-rank", o.by_rank,
+                "Each rank's parts (default for csv, json and parquet; so with --ranks, too)")
+      ->excludes(whole);
+  whole->excludes(ranks);
   app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
   app->add_option("--kinds", o.kinds,
                   "Only tensors of these kinds, such as output,grad_output; no scalars or events");

@@ -170,13 +170,15 @@ struct ExportOptions {
   std::string format, run, path;  // path "-": standard output
   std::string ranks, steps, kinds, statistics;
   bool overwrite = false, sketches = false, samples = false;
+  bool whole = false,
+       by_rank = false;  // neither: whole tensors where the format cannot say where a part lies
 };
 int Export(Session& session, const ExportOptions& options);
 
 struct SummaryOptions {
   std::string run, like, out;  // like, out: empty if not given
   std::uint64_t step = 0;
-  std::uint32_t rank = 0;
+  std::optional<std::uint32_t> rank;  // absent: whole tensors of a run that is cut over ranks, else rank 0
   bool overwrite = false;
 };
 int Summarise(Session& session, const SummaryOptions& options);

@@ -27,6 +27,9 @@ Status MakeRequest(const ExportOptions& options, ExportFormat format, v1::ReadRe
     request.add_kinds(static_cast<v1::Kind>(kind));
   request.set_sketches(options.sketches);
   request.set_samples(options.samples || format == ExportFormat::kOrt);
+  // The other formats have columns that say where a part lies.
+  const bool for_people = format == ExportFormat::kOrt || format == ExportFormat::kTensorBoard;
+  request.set_whole(options.whole || (for_people && !options.by_rank && options.ranks.empty()));
   return Status::Ok();
 }
 

@@ -202,6 +202,7 @@ v1::ListScalarsResponse ToScalars(const SeriesOptions& options, const UpdateRati
       v1::ScalarRow& row = *response.add_records();
       row.set_run(options.run);
       row.set_rank(place.first);
+      row.mutable_ranks()->Assign(ratios.ranks().begin(), ratios.ranks().end());
       row.set_step(place.second);
       row.set_name(fmt::format("{}/{}{}", options.activation, kUpdateRatio, suffix));
       row.set_value(value);
@@ -218,12 +219,14 @@ Page RenderRatios(const SeriesOptions& options, const UpdateRatios& ratios, cons
                {"likely from", Align::kRight},
                {"to", Align::kRight}});
   std::map<std::uint32_t, PlotLine> lines;
+  const std::string all_ranks = ratios.ranks().empty() ? "" : RanksText(ratios.ranks());
   for (const auto& [place, ratio] : ratios.ratios()) {
     const auto& [rank, step] = place;
     if (!wanted.Contains(step)) continue;
-    table.AddRow({std::to_string(step), std::to_string(rank), FormatNumber(ratio.value),
-                  FormatNumber(ratio.low), FormatNumber(ratio.high)});
-    lines[rank].label = fmt::format("rank {}", rank);
+    const std::string whose = all_ranks.empty() ? std::to_string(rank) : all_ranks;
+    table.AddRow({std::to_string(step), whose, FormatNumber(ratio.value), FormatNumber(ratio.low),
+                  FormatNumber(ratio.high)});
+    lines[rank].label = "rank " + whose;
     lines[rank].points.emplace_back(static_cast<double>(step), ratio.value);
   }
   page.AddSentence(
@@ -250,6 +253,7 @@ Status ShowUpdateRatios(Session& session, const SeriesOptions& options) {
                                 wanted->last() == StepSet::kLastStep ? "" : std::to_string(wanted->last())));
   request.add_kinds(v1::KIND_WEIGHT);
   request.set_sketches(true);
+  request.set_whole(!options.by_rank && options.ranks.empty());
   UpdateRatios ratios(options.activation);
   RecordsDecoder decoder(ratios);
   STATCOLLECT_RETURN_IF_ERROR(

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kMissingListed = 20;
 
-// One rank's step: the blocks by name, and the names in order of execution.
+// A step: the blocks by name, and the names in order of execution.
 class Blocks final : public Exporter {
  public:
   // `with_text`: false where the order alone is wanted.
@@ -60,7 +60,8 @@ Status Read(Session& session, const std::string& run, const SummaryOptions& opti
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
   v1::ReadRecordsRequest request;
   request.set_run(run);
-  request.add_ranks(options.rank);
+  request.add_ranks(options.rank.value_or(0));
+  request.set_whole(!options.rank);
   request.set_steps(std::to_string(options.step));
   for (const v1::Kind kind : {v1::KIND_OUTPUT, v1::KIND_GRAD_OUTPUT, v1::KIND_INSPECT, v1::KIND_INSPECT_GRAD})
     request.add_kinds(kind);
@@ -72,7 +73,7 @@ Status Read(Session& session, const std::string& run, const SummaryOptions& opti
   return {Code::kNotFound,
           fmt::format("run {} has no outputs or gradients of rank {} in step {}; statctl show {} lists its "
                       "steps",
-                      run, options.rank, options.step, run)};
+                      run, options.rank.value_or(0), options.step, run)};
 }
 
 // Names of `order` that the run lacks, and of the run that `order` lacks.

@@ -44,6 +44,7 @@ std::optional<UpdateRatio> EstimateUpdateRatio(const WeightRecord& before, const
 Status UpdateRatios::Write(const Observation& observation) {
   const TensorKey& key = observation.def->key;
   if (key.kind != Kind::kWeight || key.name != weight_) return Status::Ok();
+  ranks_.assign(observation.ranks.begin(), observation.ranks.end());
   Last now{.step = observation.step,
            .record = {.stats = *observation.stats,
                       .sketch = {observation.sketch.begin(), observation.sketch.end()}}};

@@ -42,6 +42,8 @@ class UpdateRatios final : public Exporter {
   Status Finish() override { return Status::Ok(); }
 
   bool seen() const { return !last_.empty(); }  // whether there was any record of the weight
+  // Whose parts were put together, then rank 0 stands for them; empty: each rank's own.
+  const std::vector<std::uint32_t>& ranks() const { return ranks_; }
   // By rank, then step.
   const std::map<std::pair<std::uint32_t, std::uint64_t>, UpdateRatio>& ratios() const { return ratios_; }
 
@@ -52,6 +54,7 @@ class UpdateRatios final : public Exporter {
   };
 
   const std::string weight_;
+  std::vector<std::uint32_t> ranks_;
   std::map<std::uint32_t, Last> last_;  // by rank
   std::map<std::pair<std::uint32_t, std::uint64_t>, UpdateRatio> ratios_;
 };

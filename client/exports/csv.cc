@@ -1,5 +1,6 @@
 // One line an observation, with a header (docs/import-export.md).
 #include <utility>
+#include <vector>
 
 #include "client/exports/exporter.h"
 #include "client/exports/output.h"
@@ -13,6 +14,9 @@ constexpr std::string_view kHeader =
     "rank,step,micro_batch,kind,activation,output_path,call,mode,class,depth,order,dtype,shape,numel,nan,pos_"
     "inf,"
     "neg_inf,zero,neg,pos,min,max,mean,std,l1,l2,hash,inf,hash_kind,untrusted";
+
+constexpr int kPlaceColumns = 6;  // global_shape to partial
+const std::vector<std::int64_t> kNone;
 
 // Fields of one line, each after the first with a comma before it.
 class Line {
@@ -65,7 +69,7 @@ class CsvExporter final : public Exporter {
     out_.buffer() += kHeader;
     if (target.sketches) out_.buffer() += ",sketch";
     if (target.samples) out_.buffer() += ",samples";
-    out_.buffer() += "\r\n";
+    out_.buffer() += ",global_shape,boxes,ranges,piece,pieces,partial,ranks\r\n";
   }
 
   Status Write(const Observation& o) override {
@@ -86,6 +90,7 @@ class CsvExporter final : public Exporter {
     line.Add(n.inf).Add(HashKindOf(*o.layout)).Add(UntrustedOf(*o.layout));
     if (target_.sketches) AddIfThere(line, o.sketch);
     if (target_.samples) AddIfThere(line, o.samples);
+    AddPlace(line, o);
     line.End();
     return out_.Flushed();
   }
@@ -96,7 +101,24 @@ class CsvExporter final : public Exporter {
   }
 
  private:
-  static void AddIfThere(Line& line, std::span<const double> values) {
+  // Where a part lies in the whole tensor; cells of tensors that are not parts are empty.
+  static void AddPlace(Line& line, const Observation& o) {
+    if (o.layout->placement) {
+      const Placement& place = *o.layout->placement;
+      line.AddList(std::span<const std::int64_t>(place.global_shape));
+      AddIfThere(line, std::span<const std::int64_t>(place.ranges.empty() ? place.boxes : kNone));
+      AddIfThere(line, std::span<const std::int64_t>(place.ranges));
+      const bool is_piece = place.pieces > 1;
+      const auto number = [&](std::uint64_t value) { return is_piece ? std::optional(value) : std::nullopt; };
+      line.Add(number(place.piece)).Add(number(place.pieces)).Add(place.partial ? "true" : "");
+    } else {
+      for (int i = 0; i < kPlaceColumns; ++i) line.Next();
+    }
+    const std::vector<std::int64_t> ranks(o.ranks.begin(), o.ranks.end());
+    AddIfThere(line, std::span<const std::int64_t>(ranks));
+  }
+  template <typename T>
+  static void AddIfThere(Line& line, std::span<const T> values) {
     if (values.empty()) {
       line.Next();
     } else {

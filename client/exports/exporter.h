@@ -19,6 +19,8 @@ namespace statcollect::client {
 // One tensor of one step. Everything it points to is valid only during the call.
 struct Observation {
   std::uint32_t rank = 0;
+  // Not empty: of the whole tensor, put together from the parts of these ranks; rank is 0.
+  std::span<const std::uint32_t> ranks;
   std::uint64_t step = 0;
   std::uint32_t order = 0;  // position in the step's order of execution
   const TensorDef* def = nullptr;
@@ -41,7 +43,7 @@ std::string UntrustedOf(const Layout& layout);
 std::string_view HashKindOf(const Layout& layout);
 
 // Records arrive by step, then rank; for each rank the tensors in order of execution, then scalars, events,
-// memory, densities and the step's end. Nothing exists under the final name before Finish; an exporter
+// memory, densities and the step's end. Whole tensors of a step come before its ranks' records. Nothing exists under the final name before Finish; an exporter
 // destroyed before that leaves nothing.
 class Exporter {
  public:
@@ -56,6 +58,9 @@ class Exporter {
   // Whole sentences for the user, after Finish: what the format could not hold.
   virtual std::vector<std::string> Remarks() const { return {}; }
 };
+
+// Of a folder that has one folder per rank, the one with whole tensors.
+inline constexpr std::string_view kWholeFolder = "whole";
 
 enum class ExportFormat { kCsv, kJson, kOrt, kTensorBoard, kParquet };
 std::optional<ExportFormat> ParseExportFormat(std::string_view name);

@@ -1,6 +1,7 @@
 // JSON lines: one object a record of any kind (docs/import-export.md).
 #include <concepts>
 #include <utility>
+#include <vector>
 
 #include "client/exports/exporter.h"
 #include "client/exports/output.h"
@@ -95,6 +96,10 @@ class JsonExporter final : public Exporter {
     AddWord(object, "hash_kind", HashKindOf(*o.layout));
     AddUntrusted(object, *o.layout);
     if (o.layout->placement) AddPlacement(object, *o.layout->placement);
+    if (!o.ranks.empty()) {
+      const std::vector<std::int64_t> ranks(o.ranks.begin(), o.ranks.end());
+      AppendList(std::span<const std::int64_t>(ranks), object.Next("ranks"));
+    }
     if (target_.sketches) AddList(object, "sketch", o.sketch);
     if (target_.samples) AddList(object, "samples", o.samples);
     object.End();

@@ -35,7 +35,9 @@ class OrtExporter final : public Exporter {
       ++left_out_["records without " + std::string(lacks)];
       return Status::Ok();
     }
-    if (!place_ || *place_ != std::pair(o.step, o.rank)) STATCOLLECT_RETURN_IF_ERROR(BeginStep(o));
+    std::string of = FolderOf(o);
+    if (!place_ || *place_ != std::pair(o.step, of))
+      STATCOLLECT_RETURN_IF_ERROR(BeginStep(o.step, std::move(of)));
     const std::string_view direction = IsBackward(key.kind) ? "_backward" : "_forward";
     std::string label = OrtLabel(key);
     // An output and an inspected tensor of one name.
@@ -62,19 +64,24 @@ class OrtExporter final : public Exporter {
   }
 
  private:
-  Status BeginStep(const Observation& o) {
+  // Empty: the export's own.
+  std::string FolderOf(const Observation& o) const {
+    if (!o.ranks.empty()) return std::string(kWholeFolder);
+    return rank_folders_ ? fmt::format("rank_{}", o.rank) : "";
+  }
+  Status BeginStep(std::uint64_t step, std::string of) {
     STATCOLLECT_RETURN_IF_ERROR(EndStep());
     std::string parent = partial_.path();
-    if (rank_folders_) {
-      parent += fmt::format("/rank_{}", o.rank);
-      if (ranks_.insert(o.rank).second) STATCOLLECT_RETURN_IF_ERROR(MakeFolder(parent));
+    if (!of.empty()) {
+      parent += "/" + of;
+      if (folders_.insert(of).second) STATCOLLECT_RETURN_IF_ERROR(MakeFolder(parent));
     }
-    folder_ = fmt::format("{}/step_{}", parent, o.step);
+    folder_ = fmt::format("{}/step_{}", parent, step);
     STATCOLLECT_RETURN_IF_ERROR(MakeFolder(folder_));
     auto order = FileWriter::Create(folder_ + "/order.txt");
     if (!order.ok()) return order.status();
     order_.emplace(*std::move(order));
-    place_ = {o.step, o.rank};
+    place_ = {step, std::move(of)};
     return Status::Ok();
   }
   Status EndStep() {
@@ -88,11 +95,11 @@ class OrtExporter final : public Exporter {
 
   const bool rank_folders_;
   Partial partial_;
-  std::optional<std::pair<std::uint64_t, std::uint32_t>> place_;  // step and rank being written
-  std::string folder_;                                            // of that step
+  std::optional<std::pair<std::uint64_t, std::string>> place_;  // step and folder of ranks being written
+  std::string folder_;                                          // of that step
   std::optional<FileWriter> order_;
   std::set<std::string> names_;  // of that step's files
-  std::set<std::uint32_t> ranks_;
+  std::set<std::string> folders_;
   std::map<std::string, std::uint64_t> left_out_;
 };
 
@@ -100,10 +107,10 @@ class OrtExporter final : public Exporter {
 
 Result<std::unique_ptr<Exporter>> MakeOrtExporter(const ExportTarget& target) {
   const auto is_ours = [](std::string_view name) {
-    return IsNumbered(name, "step_") || IsNumbered(name, "rank_");
+    return IsNumbered(name, "step_") || IsNumbered(name, "rank_") || name == kWholeFolder;
   };
   auto partial =
-      Partial::Folder(target.path, target.overwrite, is_ours, "step_<k> and rank_<r> folders only");
+      Partial::Folder(target.path, target.overwrite, is_ours, "step_<k>, rank_<r> and whole folders only");
   if (!partial.ok()) return partial.status();
   return std::unique_ptr<Exporter>(std::make_unique<OrtExporter>(target, *std::move(partial)));
 }

@@ -34,6 +34,10 @@ REQUIRED = {
 COUNTS = ("numel", "nan", "pos_inf", "neg_inf", "zero", "neg", "pos")
 MOMENTS = ("min", "max", "mean", "std", "l1", "l2")
 LISTS = ("sketch", "samples")
+PLACE = {  # null of tensors that are no parts
+    "global_shape": pa.list_(pa.int64()), "boxes": pa.list_(pa.int64()), "ranges": pa.list_(pa.int64()),
+    "piece": pa.uint32(), "pieces": pa.uint32(), "partial": pa.bool_(), "ranks": pa.list_(pa.uint32()),
+}  # fmt: skip
 
 
 def schema_of(run: str, lists: list[str]) -> pa.Schema:
@@ -45,6 +49,7 @@ def schema_of(run: str, lists: list[str]) -> pa.Schema:
     fields += [pa.field("hash", pa.uint64()), pa.field("inf", pa.uint64())]
     fields += [pa.field("hash_kind", pa.utf8()), pa.field("untrusted", pa.utf8())]
     fields += [pa.field(name, pa.list_(pa.float64())) for name in lists]
+    fields += [pa.field(name, kind) for name, kind in PLACE.items()]
     return pa.schema(fields, metadata={"statcollect.run": run})
 
 
@@ -63,7 +68,7 @@ def value_of(name: str, value: Any) -> Any:
 
 def batches_of(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     while part := list(itertools.islice(rows, ROWS_OF_BATCH)):
-        columns = [pa.array([value_of(field.name, row[field.name]) for row in part], field.type) for field in schema]
+        columns = [pa.array([value_of(field.name, row.get(field.name)) for row in part], field.type) for field in schema]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -7,7 +7,7 @@
 namespace statcollect::client {
 
 Status RecordsDecoder::Take(const v1::ReadRecordsResponse& message) {
-  Definitions& definitions = definitions_[{message.attempt(), message.rank()}];
+  Definitions& definitions = definitions_[{message.attempt(), message.rank(), message.ranks_size() > 0}];
   auto batch = FromWire(message.records(), definitions.layouts);
   if (!batch.ok()) return {Code::kDataLoss, "the collector's answer: " + batch.status().message()};
   definitions.activations.insert(definitions.activations.end(), batch->activations.begin(),
@@ -16,7 +16,8 @@ Status RecordsDecoder::Take(const v1::ReadRecordsResponse& message) {
   if (batch->records() == 0) return Status::Ok();
   records_ += batch->records();
   ranks_.insert(message.rank());
-  STATCOLLECT_RETURN_IF_ERROR(WriteStats(message.rank(), batch->stats, definitions));
+  ranks_.insert(message.ranks().begin(), message.ranks().end());
+  STATCOLLECT_RETURN_IF_ERROR(WriteStats(message, batch->stats, definitions));
   const auto write = [&](const auto& records) -> Status {
     for (const auto& record : records) {
       NoteStep(record.step);
@@ -31,7 +32,7 @@ Status RecordsDecoder::Take(const v1::ReadRecordsResponse& message) {
   return write(batch->steps);
 }
 
-Status RecordsDecoder::WriteStats(std::uint32_t rank, const StatColumns& stats,
+Status RecordsDecoder::WriteStats(const v1::ReadRecordsResponse& message, const StatColumns& stats,
                                   const Definitions& definitions) {
   std::size_t sample = 0;
   for (std::size_t i = 0; i < stats.size(); ++i) {
@@ -40,7 +41,8 @@ Status RecordsDecoder::WriteStats(std::uint32_t rank, const StatColumns& stats,
                                    " is not defined; are statctl and statcollectord of the same version?"};
     }
     const Observation observation{
-        .rank = rank,
+        .rank = message.rank(),
+        .ranks = {message.ranks().data(), static_cast<std::size_t>(message.ranks_size())},
         .step = stats.step[i],
         .order = stats.order[i],
         .def = &definitions.activations[stats.activation[i]],

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -33,11 +34,13 @@ class RecordsDecoder {
     std::vector<TensorDef> activations;
     std::vector<Layout> layouts;
   };
-  Status WriteStats(std::uint32_t rank, const StatColumns& stats, const Definitions& definitions);
+  Status WriteStats(const v1::ReadRecordsResponse& message, const StatColumns& stats,
+                    const Definitions& definitions);
   void NoteStep(std::uint64_t step);
 
   Exporter& to_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Definitions> definitions_;  // by attempt and rank
+  // By attempt, rank and whether it is of whole tensors.
+  std::map<std::tuple<std::uint32_t, std::uint32_t, bool>, Definitions> definitions_;
   std::uint64_t records_ = 0;
   std::set<std::uint32_t> ranks_;
   std::optional<std::pair<std::uint64_t, std::uint64_t>> steps_;

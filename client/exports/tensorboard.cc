@@ -136,7 +136,7 @@ class TensorBoardExporter final : public Exporter {
         chosen_(std::move(chosen)) {}
 
   Status Write(const Observation& o) override {
-    auto file = FileOf(o.rank);
+    auto file = o.ranks.empty() ? FileOf(o.rank) : FileOf(std::nullopt);
     if (!file.ok()) return file.status();
     const Numbers numbers = NumbersOf(o);
     const std::string tag =
@@ -197,7 +197,10 @@ class TensorBoardExporter final : public Exporter {
   Status Write(std::uint32_t rank, const StepRecord& end) override {
     auto file = FileOf(rank);
     if (!file.ok()) return file.status();
-    return (*file)->EndStep(static_cast<double>(end.unix_nanos) / kNanosPerSecond);
+    const double wall_time = static_cast<double>(end.unix_nanos) / kNanosPerSecond;
+    if (const auto whole = files_.find(std::nullopt); whole != files_.end())
+      STATCOLLECT_RETURN_IF_ERROR(whole->second.EndStep(wall_time));
+    return (*file)->EndStep(wall_time);
   }
 
   Status Finish() override {
@@ -220,16 +223,18 @@ class TensorBoardExporter final : public Exporter {
     return value ? file.Add(step, tag + std::string(statistic.name), *value) : Status::Ok();
   }
 
-  Result<EventFile*> FileOf(std::uint32_t rank) {
+  // Without a rank: that of whole tensors.
+  Result<EventFile*> FileOf(std::optional<std::uint32_t> rank) {
     const auto known = files_.find(rank);
     if (known != files_.end()) return &known->second;
     std::string folder = partial_.path();
-    if (rank_folders_) {
-      folder += fmt::format("/rank_{}", rank);
+    if (!rank || rank_folders_) {
+      folder += rank ? fmt::format("/rank_{}", *rank) : fmt::format("/{}", kWholeFolder);
       STATCOLLECT_RETURN_IF_ERROR(MakeFolder(folder));
     }
     // Readers of the format look for the prefix; the rest tells files of one folder apart.
-    auto out = FileWriter::Create(fmt::format("{}/{}0.{}.rank{}", folder, kFilePrefix, run_, rank));
+    const std::string whose = rank ? fmt::format("rank{}", *rank) : std::string(kWholeFolder);
+    auto out = FileWriter::Create(fmt::format("{}/{}0.{}.{}", folder, kFilePrefix, run_, whose));
     if (!out.ok()) return out.status();
     EventFile& file = files_.emplace(rank, *std::move(out)).first->second;
     STATCOLLECT_RETURN_IF_ERROR(file.WriteVersion(0));
@@ -240,7 +245,7 @@ class TensorBoardExporter final : public Exporter {
   const std::string run_;
   Partial partial_;
   const std::vector<const Statistic*> chosen_;
-  std::map<std::uint32_t, EventFile> files_;
+  std::map<std::optional<std::uint32_t>, EventFile> files_;  // by rank
   std::map<std::uint32_t, std::uint64_t> events_;
 };
 
@@ -261,7 +266,7 @@ Result<std::vector<const Statistic*>> Choose(const std::vector<std::string>& nam
 }
 
 bool IsEventFileOrRank(std::string_view name) {
-  return name.starts_with(kFilePrefix) || name.starts_with("rank_");
+  return name.starts_with(kFilePrefix) || name.starts_with("rank_") || name == kWholeFolder;
 }
 
 }  // namespace
@@ -270,7 +275,7 @@ Result<std::unique_ptr<Exporter>> MakeTensorBoardExporter(const ExportTarget& ta
   auto chosen = Choose(target.statistics);
   if (!chosen.ok()) return chosen.status();
   auto partial = Partial::Folder(target.path, target.overwrite, IsEventFileOrRank,
-                                 "event files and rank_<r> folders only");
+                                 "event files, rank_<r> and whole folders only");
   if (!partial.ok()) return partial.status();
   return std::unique_ptr<Exporter>(
       std::make_unique<TensorBoardExporter>(target, *std::move(partial), *std::move(chosen)));

@@ -11,7 +11,7 @@
 #include "common/status.h"
 #include "server/control/control.h"
 #include "server/query/captures/captures.h"
-#include "server/query/records_reader.h"
+#include "server/query/records/records_reader.h"
 #include "server/query/reports.h"
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/query.pb.h"

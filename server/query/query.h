@@ -25,7 +25,7 @@
 #include "server/query/limited_store.h"
 #include "server/query/logical/choose.h"
 #include "server/query/ranks/ranks.h"
-#include "server/query/records_reader.h"
+#include "server/query/records/records_reader.h"
 #include "server/query/reports.h"
 #include "server/query/settings/config_report.h"
 #include "server/query/top.h"

@@ -73,8 +73,8 @@ void NoteCut(const RunView& a, const RunView& b, bool fold, const std::set<Tenso
     pair->notes.push_back(
         "the batch of a step is in " + parts(of_a) + " in " + a.run() + " and in " + parts(of_b) + " in " +
         b.run() +
-        ", whose samples are not in a known order: its activations were compared by extremes, mean and deviation; "
-        "their gradients depend on how the loss is averaged and were not compared");
+        ": activations whose samples are not in a known order were compared by extremes, mean and deviation; gradients "
+        "of activations depend on how the loss is averaged and were not compared");
   }
   if (!hidden.empty()) {
     pair->notes.push_back(
@@ -140,7 +140,8 @@ LogicalPair MakePair(const RunView& a, const RunView& b, std::unique_ptr<Logical
   std::set<TensorName> hidden = cut_a.unknown;
   hidden.insert(cut_b.unknown.begin(), cut_b.unknown.end());
   const bool as_run = (cut_a.stages > 1 || cut_b.stages > 1) && cut_a.micro_batches > 1;
-  const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches || as_run;
+  const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches || as_run ||
+                    cut_a.batch_of_step || cut_b.batch_of_step;
   NoteCut(a, b, fold, hidden, &pair);
   pair.a->Choose(hidden, TiedNames(b), fold);
   pair.b->Choose(std::move(hidden), TiedNames(a), fold);

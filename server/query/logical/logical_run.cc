@@ -136,7 +136,7 @@ std::uint32_t LogicalRun::IdOf(Attempt& attempt, const Member& member, const Ten
   const TensorName name = NameOf(def);
   const bool in_training = def.key.mode == Mode::kTrain;
   if (IsOfParameter(def.key.kind) && tied_.contains(def.key.name)) return kHidden;
-  if (hidden_.contains(name) || (fold_ && in_training && IsGradientOfActivation(def.key.kind)))
+  if (hidden_.contains(name) || (fold_ && !sums_ && in_training && IsGradientOfActivation(def.key.kind)))
     return kHidden;
   attempt.holders[name].insert(member.rank);
   TensorDef logical = def;
@@ -161,6 +161,7 @@ void LogicalRun::ChooseAlone() {
   WriterLock lock(mutex_);
   hidden_ = cut_.unknown;
   sums_ = true;
+  fold_ = cut_.batch_of_step;
   DefineAgain();
 }
 
@@ -207,8 +208,13 @@ Status LogicalRun::Classify() {
 void LogicalRun::Judge(const TensorDef& def, const std::vector<Part>& parts,
                        std::set<std::string>* replicated) {
   const TensorName name = NameOf(def);
-  if (IsOfBatch(def.key.kind) && def.key.mode == Mode::kTrain)
+  if (IsOfBatch(def.key.kind) && def.key.mode == Mode::kTrain) {
     cut_.micro_batches = std::max(cut_.micro_batches, def.key.micro_batch + 1);
+    const bool is_later = def.key.micro_batch > 0 && !IsGradientOfActivation(def.key.kind);
+    const auto& place = parts.front().layout->placement;
+    if (is_later && place && place->pieces <= 1 && MakePlan(parts).tiling == Tiling::kIncomplete)
+      cut_.batch_of_step = true;
+  }
   bool equal = true, placed = true, bare = true;
   TensorCut& cut = cut_.tensors[name];
   if (cut.prints.empty()) cut.shape = parts.front().layout->shape;

@@ -44,7 +44,8 @@ struct RunCut {
   std::set<TensorName> placed;   // with a placement that is not the whole, or a piece of the batch
   std::uint32_t ranks = 0;
   std::uint32_t micro_batches = 1, pieces = 1;
-  std::uint32_t stages = 1;  // of a pipeline, which numbers micro-batches as it runs them
+  std::uint32_t stages = 1;    // of a pipeline, which numbers micro-batches as it runs them
+  bool batch_of_step = false;  // a micro-batch's activations are boxes of a batch that it has with others
   // Of the first step in training: elements of each activation, all passes of all ranks together.
   std::map<TensorName, std::uint64_t> elements;
 };

@@ -136,6 +136,26 @@ void PlacePiece(std::span<const Part> parts, std::span<const std::uint32_t> piec
   }
 }
 
+// Whether the parts of several micro-batches are boxes of one batch, as those of known samples are: together they are
+// whole, and none is the same as one of another micro-batch. Then `plan` has them; else it is as it was.
+bool PlaceAsOneBatch(std::span<const Part> parts, std::span<const std::uint32_t> sorted, MergePlan& plan) {
+  if (PieceOf(parts[sorted.front()]) == PieceOf(parts[sorted.back()])) return false;
+  const bool boxes = std::all_of(sorted.begin(), sorted.end(), [&](std::uint32_t i) {
+    const auto& place = parts[i].layout->placement;
+    return place && !place->boxes.empty() && place->pieces <= 1;
+  });
+  if (!boxes) return false;
+  MergePlan one;
+  PlacePiece(parts, sorted, one);
+  const bool apart = std::all_of(one.replicas.begin(), one.replicas.end(), [&](const auto& replica) {
+    return PieceOf(parts[replica.part]) == PieceOf(parts[replica.of]);
+  });
+  if (one.tiling != Tiling::kWhole || !apart) return false;
+  plan.counted = std::move(one.counted);
+  plan.replicas = std::move(one.replicas);
+  return true;
+}
+
 // Whether all pieces of the batch are there.
 void CheckPieces(std::span<const Part> parts, std::span<const std::uint32_t> sorted, MergePlan& plan) {
   const Part& front = parts[sorted.front()];
@@ -185,6 +205,27 @@ void Describe(std::span<const Part> parts, std::size_t pieces, bool sums, MergeP
   layout.untrusted &= ~layout.absent;
 }
 
+// What is absent is 0, as in records that agents send.
+void ClearAbsent(const Layout& layout, TensorStats* stats) {
+  if (layout.absent == 0) return;
+  const auto clear = [&](Statistic statistic, auto& number) {
+    if (!layout.Has(statistic)) number = 0;
+  };
+  clear(Statistic::kMin, stats->min);
+  clear(Statistic::kMax, stats->max);
+  clear(Statistic::kMean, stats->mean);
+  clear(Statistic::kStd, stats->std);
+  clear(Statistic::kL1, stats->l1);
+  clear(Statistic::kL2, stats->l2);
+  clear(Statistic::kNan, stats->nan);
+  clear(Statistic::kInf, stats->pos_inf);
+  clear(Statistic::kInf, stats->neg_inf);
+  clear(Statistic::kZero, stats->zero);
+  clear(Statistic::kNeg, stats->neg);
+  clear(Statistic::kPos, stats->pos);
+  clear(Statistic::kHash, stats->hash);
+}
+
 }  // namespace
 
 MergePlan MakePlan(std::span<const Part> parts, bool sums) {
@@ -200,8 +241,9 @@ MergePlan MakePlan(std::span<const Part> parts, bool sums) {
   plan.layout.id = 0;
   plan.layout.shape = GlobalShape(*parts[sorted.front()].layout);
   plan.layout.placement.reset();
-  std::size_t pieces = 0;
-  for (auto begin = sorted.begin(); begin != sorted.end(); ++pieces) {
+  const bool one_batch = PlaceAsOneBatch(parts, sorted, plan);
+  std::size_t pieces = one_batch ? 1 : 0;
+  for (auto begin = one_batch ? sorted.end() : sorted.begin(); begin != sorted.end(); ++pieces) {
     const auto end = std::find_if(
         begin, sorted.end(), [&](std::uint32_t i) { return PieceOf(parts[i]) != PieceOf(parts[*begin]); });
     PlacePiece(parts, {begin, end}, plan);
@@ -227,6 +269,7 @@ bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stat
   for (const auto& [part, of] : plan.replicas) {
     if (parts[part].stats->hash != parts[of].stats->hash) differing->push_back(parts[part].rank);
   }
+  ClearAbsent(plan.layout, stats);
   std::sort(differing->begin(), differing->end());
   if (!plan.has_sketch || plan.counted.empty()) return false;
   const std::size_t width = parts[plan.counted.front()].sketch.size();

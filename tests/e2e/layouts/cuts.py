@@ -24,6 +24,8 @@ BUGS = (
     "divided_twice",
     "tied_on_one_stage",
     "samples_swapped",
+    "not_averaged",
+    "samples_repeated",
 )
 
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # this rank's inputs and targets -> loss, with the gradients made
@@ -60,25 +62,30 @@ class Layout:
         return batch[number :: self.data]
 
 
-def _accumulate(model: nn.Module, micro_batches: int) -> Step:
+def _accumulate(model: nn.Module, layout: Layout) -> Step:
+    count, bug = layout.micro_batches, layout.bug
+
     def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         total = torch.zeros(())
-        for x, y in zip(inputs.chunk(micro_batches), targets.chunk(micro_batches)):
-            loss = loss_of(model(x), y) / micro_batches
-            loss.backward()
-            total += loss.detach()
+        parts = list(zip(inputs.chunk(count), targets.chunk(count)))
+        if bug == "samples_repeated":
+            parts[-1] = parts[0]
+        for x, y in parts:
+            loss = loss_of(model(x), y)
+            (loss if bug == "not_averaged" else loss / count).backward()
+            total += loss.detach() / count
         return total
 
     return step
 
 
 def plain(model: Gpt, size: Size, layout: Layout) -> Job:
-    return Job(model, list(model.parameters()), _accumulate(model, layout.micro_batches))
+    return Job(model, list(model.parameters()), _accumulate(model, layout))
 
 
 def ddp(model: Gpt, size: Size, layout: Layout) -> Job:
     wrapped = nn.parallel.DistributedDataParallel(model)
-    step = _accumulate(wrapped, layout.micro_batches)
+    step = _accumulate(wrapped, layout)
     return Job(wrapped, list(wrapped.parameters()), _then(step, wrapped, _divide) if layout.bug == "divided_twice" else step)
 
 
@@ -97,12 +104,13 @@ def _divide(model: nn.Module) -> None:
             parameter.grad /= distributed.get_world_size()
 
 
-def ddp_in_order(model: Gpt, size: Size, layout: Layout) -> Job:
+def in_order(model: Gpt, size: Size, layout: Layout) -> Job:
     """The user says which samples are where; the table of positions has none."""
     import statagent
 
-    job = ddp(model, size, layout)
-    job.layouts = {"positions": statagent.batch(None), "*": statagent.batch()}
+    job = ddp(model, size, layout) if layout.ranks > 1 else plain(model, size, layout)
+    samples = statagent.batch(micro_batches=layout.micro_batches)
+    job.layouts = {"positions": statagent.batch(None), "*": samples}
     return job
 
 
@@ -156,7 +164,7 @@ def _fsdp1(model: Gpt, layout: Layout, **options: Any) -> Job:
     wrapped = FullyShardedDataParallel(
         model, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu"), **options
     )
-    return Job(wrapped, list(wrapped.parameters()), _accumulate(wrapped, layout.micro_batches))
+    return Job(wrapped, list(wrapped.parameters()), _accumulate(wrapped, layout))
 
 
 def fsdp2(model: Gpt, size: Size, layout: Layout) -> Job:
@@ -173,7 +181,7 @@ def _fsdp2(model: Gpt, layout: Layout, mesh: DeviceMesh) -> Job:
     for block in model.blocks.values():
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    return Job(model, list(model.parameters()), _accumulate(model, layout.micro_batches))
+    return Job(model, list(model.parameters()), _accumulate(model, layout))
 
 
 # --- tensor parallel, by torch's own styles
@@ -260,7 +268,7 @@ def _by_hand(model: Gpt, size: Size, layout: Layout, sequence: bool) -> Job:
             assert parameter.grad is not None
             distributed.all_reduce(parameter.grad)
 
-    step = _then(_accumulate(model, layout.micro_batches), model, reduce)
+    step = _then(_accumulate(model, layout), model, reduce)
     return Job(model, list(model.parameters()), step, _layouts_by_hand(size, sequence))
 
 
@@ -334,8 +342,12 @@ LAYOUTS: dict[str, Layout] = {
     "accumulate": Layout(plain, micro_batches=2),
     "ddp2": Layout(ddp, ranks=2, data=2),
     "ddp4": Layout(ddp, ranks=4, data=4),
-    "ddp2_order": Layout(ddp_in_order, ranks=2, data=2),
-    "ddp4_order": Layout(ddp_in_order, ranks=4, data=4),
+    "ddp2_order": Layout(in_order, ranks=2, data=2),
+    "ddp4_order": Layout(in_order, ranks=4, data=4),
+    "accumulate_order": Layout(in_order, micro_batches=2),
+    "ddp2_accumulate": Layout(ddp, ranks=2, data=2, micro_batches=4),
+    "ddp2_accumulate_order": Layout(in_order, ranks=2, data=2, micro_batches=4),
+    "ddp4_accumulate_order": Layout(in_order, ranks=4, data=4, micro_batches=2),
     "zero1": Layout(zero1, ranks=2, data=2),
     "fsdp1": Layout(fsdp1, ranks=2, data=2),
     "fsdp1_flat": Layout(fsdp1_flat, ranks=2, data=2),

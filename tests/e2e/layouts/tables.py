@@ -91,6 +91,14 @@ BUGS = [
         "samples_swapped", "ddp4_order", (("batch", "x"),),
         text="two ranks have each other's samples: without `batch()`, nothing differs",
     ),
+    Bug(
+        "not_averaged", "ddp2_accumulate_order", (("weight_grad", "tokens.weight"),),
+        text="the gradients of micro-batches are summed, and not divided by their number",
+    ),
+    Bug(
+        "samples_repeated", "accumulate_order", (("batch", "x"),),
+        text="the last micro-batch has the samples of the first",
+    ),
 ]  # fmt: skip
 
 

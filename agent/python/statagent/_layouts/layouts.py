@@ -34,6 +34,7 @@ class ModelLayouts:
         self, model: Any, modules: Iterable[Named], parameters: Iterable[Named], rules: Rules, shards: Shards | None = None
     ) -> None:
         self._rules = rules
+        self.by_micro_batch = rules.by_micro_batch()
         self._modules = {named.name: named.value for named in modules}
         self._parameters = {named.name: named for named in parameters}
         self._megatron = megatron.Activations(model) if megatron.has_megatron(model) else None
@@ -51,7 +52,7 @@ class ModelLayouts:
     def names(self) -> Iterable[str]:
         return self._modules.keys() | self._parameters.keys()
 
-    def place(self, name: str, kind: str, path: str, tensor: Any) -> Placement | None:
+    def place(self, name: str, kind: str, path: str, micro_batch: int, tensor: Any) -> Placement | None:
         """None: not known. Raises InvalidArgumentError if the user's layout does not fit the tensor."""
         shape = tuple(getattr(tensor, "_local_tensor", tensor).shape)
         if kind in _OF_PARAMETERS:
@@ -59,7 +60,8 @@ class ModelLayouts:
         if kind == "buffer":
             rule = self._rules.find(name)
             return None if rule is None else rule.place(shape)
-        return self._among_samples(name, kind, path, shape, self._of_activation(name, kind, path, shape, tensor))
+        placed = self._of_activation(name, kind, path, shape, tensor)
+        return self._among_samples(name, kind, path, micro_batch, shape, placed)
 
     # --- parameters
 
@@ -115,14 +117,21 @@ class ModelLayouts:
         return None if style is None else dtensor.placement_under(*style, shape, None)
 
     def _among_samples(
-        self, name: str, kind: str, path: str, shape: tuple[int, ...], placed: Placement | None
+        self, name: str, kind: str, path: str, micro_batch: int, shape: tuple[int, ...], placed: Placement | None
     ) -> Placement | None:
         """The place in the global batch of an activation whose place in this rank's part of the batch is `placed`."""
         rule = self._rules.batch(name)
         ranks = self._ranks_of_batch(rule)
-        if ranks is None or ranks[1] == 1:
+        accumulates = rule is not None and rule.micro_batches > 1
+        if (ranks is None or ranks[1] == 1) and not accumulates:
             return placed
-        if placed is None and self._megatron is None and not self._cut_by_tensors and (self._piece or ranks == all_ranks()):
+        ranks, alone = ranks or (0, 1), all_ranks() in (None, (0, 1))
+        if (
+            placed is None
+            and self._megatron is None
+            and not self._cut_by_tensors
+            and (self._piece or alone or ranks == all_ranks())
+        ):
             placed = whole(shape)  # all of what there is of these samples
         if placed is None or (rule is not None and rule.dim is None and kind not in _GRADIENTS):
             return placed
@@ -132,7 +141,7 @@ class ModelLayouts:
             self._count_samples(name + path, rule, shape)
         # Gradients depend on how each rank's loss is averaged, so those of other numbers of ranks never add up.
         if rule is not None and kind not in _GRADIENTS and self._samples is not None:
-            found = rule.place(placed, ranks, self._samples)
+            found = rule.place(placed, ranks, self._samples, micro_batch)
             if found is not None:
                 return found
         return replace(placed, piece=ranks[0], pieces=ranks[1])
@@ -170,6 +179,7 @@ class Layouts:
 
     def __init__(self, log_event: LogEvent) -> None:
         self._models: dict[int, ModelLayouts] = {}
+        self.by_micro_batch = False  # whether tensors of micro-batches have places of their own
         self._by_name: dict[str, ModelLayouts] = {}
         self._reports = Reports(log_event)
         self.changes = 0  # how often models were added and removed
@@ -177,6 +187,7 @@ class Layouts:
     def add(self, key: int, model: ModelLayouts) -> None:
         self._models[key] = model
         self.changes += 1
+        self.by_micro_batch = self.by_micro_batch or model.by_micro_batch
         self._by_name.update(dict.fromkeys(model.names(), model))
 
     def remove(self, key: int) -> None:
@@ -188,13 +199,13 @@ class Layouts:
         """Reports layouts of the user that did not fit in this step, and what was not known for the first time."""
         self._reports.end_step()
 
-    def place(self, name: str, kind: str, path: str, tensor: Any) -> Placement | None:
+    def place(self, name: str, kind: str, path: str, micro_batch: int, tensor: Any) -> Placement | None:
         """None: not known, or not the layout that the user said."""
         model = self._by_name.get(name)
         if model is None and kind == "batch" and len(self._models) == 1:
             model = next(iter(self._models.values()))
         try:
-            placed = None if model is None else model.place(name, kind, path, tensor)
+            placed = None if model is None else model.place(name, kind, path, micro_batch, tensor)
         except Exception as error:
             self._reports.refuse(name, kind, str(error))
             return None

@@ -35,6 +35,10 @@ class Rules:
         """Which samples are here."""
         return next((each for pattern, each in self._rules if isinstance(each, Batch) and fnmatchcase(name, pattern)), None)
 
+    def by_micro_batch(self) -> bool:
+        """Whether each micro-batch has other samples of one batch."""
+        return any(isinstance(each, Batch) and each.micro_batches > 1 for _, each in self._rules)
+
     def unused(self, names: list[str]) -> list[str]:
         """Patterns that match none of the names; not those of `batch`, which may be of inputs, whose names are not known yet."""
         patterns = [pattern for pattern, each in self._rules if not isinstance(each, Batch)]

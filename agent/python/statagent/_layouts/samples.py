@@ -21,6 +21,7 @@ class Batch:
     dim: int | None
     order: str
     ranks: tuple[int, int] | None  # this rank's number, and how many there are; None: as the model's wrapper says
+    micro_batches: int = 1  # of a step, which together have the global batch
 
     def count(self, shape: tuple[int, ...]) -> int | None:
         """Samples in a tensor of this shape. None: it does not have that dimension."""
@@ -28,10 +29,15 @@ class Batch:
             return None
         return shape[self.dim]
 
-    def place(self, placed: Placement, ranks: tuple[int, int], samples: int) -> Placement | None:
-        """Of an activation in the global batch, if `placed` is its place in this rank's part of the batch. `samples`: of this micro-batch on
-        this rank. None: not known, because this dimension does not have them or is cut already, or the tensor would consist of too many boxes
+    def place(self, placed: Placement, ranks: tuple[int, int], samples: int, micro_batch: int = 0) -> Placement | None:
+        """Of an activation in the global batch, if `placed` is its place in this rank's part of the micro-batch. `samples`: of this
+        micro-batch on this rank. None: not known, because this dimension does not have them or is cut already, or the tensor would consist of too many boxes
         or of boxes that differ in two dimensions."""
+        if micro_batch >= self.micro_batches > 1:
+            raise InvalidArgumentError(
+                f"place samples of micro-batch {micro_batch}, counted from 0, by batch(micro_batches={self.micro_batches}): expected at most "
+                f"{self.micro_batches} in a step"
+            )
         shape, boxes = placed.global_shape, placed.boxes
         if self.dim is None or self.count(shape) != samples or placed.ranges or placed.pieces > 1:
             return None
@@ -42,21 +48,23 @@ class Batch:
         spans: dict[int, tuple[Span, ...]] = {}
         for d in range(len(shape)):
             spans[d] = tuple((offset[d], offset[d] + extent[d]) for offset, extent in (boxes if d == along else boxes[:1]))
-        spans[dim] = self._here(rank, size, samples)
+        spans[dim] = self._here(rank, size, samples, micro_batch if self.micro_batches > 1 else 0)
         if len(spans[dim]) > RANGES_MAX:
             return None
         local = tuple(sum(stop - start for start, stop in spans[d]) for d in range(len(shape)))
-        whole = {d: samples * size if d == dim else shape[d] for d in range(len(shape))}
+        whole = {d: samples * size * self.micro_batches if d == dim else shape[d] for d in range(len(shape))}
         found = cut_along(local, {d: (whole[d], spans[d]) for d in range(len(shape))})
         return None if found is None else Placement(found.global_shape, found.boxes, partial=placed.partial)
 
-    def _here(self, rank: int, size: int, samples: int) -> tuple[Span, ...]:
+    def _here(self, rank: int, size: int, samples: int, micro_batch: int) -> tuple[Span, ...]:
+        first = micro_batch * samples * size  # of the micro-batch
         if self.order == "blocks":
-            return ((rank * samples, (rank + 1) * samples),)
-        return joined([(k * size + rank, k * size + rank + 1) for k in range(samples)]) or ((0, 0),)
+            return ((first + rank * samples, first + (rank + 1) * samples),)
+        numbers = range(first + rank, first + samples * size, size)
+        return joined([(number, number + 1) for number in numbers]) or ((0, 0),)
 
 
-def batch(dim: int | None = 0, order: Any = "interleaved", group: Any = None) -> Batch:
+def batch(dim: int | None = 0, order: Any = "interleaved", group: Any = None, micro_batches: int = 1) -> Batch:
     """A layout for `watch(layouts=...)`: which samples of the global batch this rank has. Then activations are compared sample by sample with
     runs that have the same global batch on another number of ranks; without it, only their extremes, mean and deviation are.
 
@@ -65,6 +73,8 @@ def batch(dim: int | None = 0, order: Any = "interleaved", group: Any = None) ->
     Megatron and Accelerate do. Or a DataLoader or DistributedSampler, which says so itself.
     group: the data-parallel ranks: a ProcessGroup, a one-dimensional DeviceMesh, or (rank, size); default: those of the model's wrapper, or
     of the sampler; else all ranks.
+    micro_batches: of each step, which together have the global batch, one after the other (gradient accumulation). With 1, each micro-batch is
+    a batch by itself.
 
     Holds for inputs of the model and activations that match the pattern, beside `shard` or `replicate` of another pattern, where the
     dimension is as long as that of the model's first input. Parameters and gradients are not affected. Raises InvalidArgumentError."""
@@ -74,20 +84,22 @@ def batch(dim: int | None = 0, order: Any = "interleaved", group: Any = None) ->
         raise InvalidArgumentError(
             f"batch: dim is {dim!r}; expected a whole number, or None for tensors without samples"
         ) from None
+    if isinstance(micro_batches, bool) or not isinstance(micro_batches, int) or micro_batches < 1:
+        raise InvalidArgumentError(f"batch: micro_batches is {micro_batches!r}; expected a whole number from 1")
     ranks = None if group is None else position("batch", group)
     if isinstance(order, str):
         if order not in ORDERS:
             raise InvalidArgumentError(
                 f"batch: order is {order!r}; expected one of {', '.join(ORDERS)}, a DataLoader or a DistributedSampler"
             )
-        return Batch(at, order, ranks)
+        return Batch(at, order, ranks, micro_batches)
     found, dealt = _dealing(order)
     if ranks is not None and ranks != dealt:
         raise InvalidArgumentError(
             f"batch: the sampler deals to rank {dealt[0]} of {dealt[1]}, and group says rank {ranks[0]} of {ranks[1]}; expected the same; "
             "leave out group="
         )
-    return Batch(at, found, dealt)
+    return Batch(at, found, dealt, micro_batches)
 
 
 def _dealing(loader: Any) -> tuple[str, tuple[int, int]]:

@@ -57,7 +57,7 @@ class Agent:
         self.meter: Meter | None = None  # hooks add their time to it, if an overhead budget is set
         self._thinning: Thinning | None = None
         self._handles: dict[tuple[Any, ...], int] = {}
-        self._identities: dict[int, tuple[str, str, str]] = {}  # handle -> name, kind and path
+        self._identities: dict[int, tuple[str, str, str, int]] = {}  # handle -> name, kind, path and micro-batch
         self._calls: dict[tuple[Any, ...], int] = {}  # next call index in this step
         self._step_listeners: list[Callable[[], None]] = []
         self._ending_listeners: list[Callable[[], None]] = []
@@ -110,7 +110,7 @@ class Agent:
         if handle is None:
             assert self.session is not None
             handle = self.session.intern(name, kind, path, micro_batch, call, mode, parent, class_name, depth)
-            self._handles[key], self._identities[handle] = handle, (name, kind, path)
+            self._handles[key], self._identities[handle] = handle, (name, kind, path, micro_batch)
         return handle
 
     def observe_handle(self, handle: int, tensor: Any, placement: Placement | None = None) -> None:
@@ -145,6 +145,8 @@ class Agent:
                 code = self._observe_structure(handle, borrowed[0])
                 place.learn(tensor, borrowed)
             else:
+                if self.placing is not None and self.placing.layouts.by_micro_batch:  # the last tensor's was another one, maybe
+                    self.placing.put(structure, handle, self._identities[handle], tensor)
                 if structure.held:  # as _observe_structure, without its cost
                     code = self.native_observe(self._pointer, handle, structure.address, None)
                 else:
@@ -584,7 +586,7 @@ class Agent:
         self._refusals.report(name, kind, reason)
 
     def _refuse_handle(self, handle: int, message: str) -> None:
-        self.refuse(message, *self._identities.get(handle, ("", "", ""))[:2])
+        self.refuse(message, *self._identities.get(handle, ("", "", "", 0))[:2])
 
 
 def _is_array(value: Any) -> bool:

@@ -18,16 +18,15 @@ class Placing:
         # handle -> spec of the last tensor if it was distributed, else its shape; its placement as a C structure, and that one's address
         self._last: dict[int, tuple[Any, Any, int | None]] = {}
 
-    def put(self, structure: Tensor, handle: int, identity: tuple[str, str, str], tensor: Any) -> None:
-        """Adds the tensor's placement to its structure. `identity`: the handle's name, kind and path."""
+    def put(self, structure: Tensor, handle: int, identity: tuple[str, str, str, int], tensor: Any) -> None:
+        """Adds the tensor's placement to its structure. `identity`: the handle's name, kind, path and micro-batch."""
         if self._changes != self.layouts.changes:
             self._last.clear()
             self._changes = self.layouts.changes
         spec = getattr(tensor, "_spec", None)  # of a DTensor
         last = self._last.get(handle)
         if last is not None and (last[0] is spec if spec is not None else last[0] == tensor.shape):
-            if last[2] is not None:
-                structure.placed, structure.placement = last[1], last[2]
+            structure.placed, structure.placement = last[1], last[2]
             return
         put(structure, self.layouts.place(*identity, tensor))
         if identity[1] != "batch":  # from which the layouts also learn how many samples there are

@@ -216,5 +216,44 @@ INSTANTIATE_TEST_SUITE_P(
             "ranks 0 and 1 do not agree into how many pieces the batch is cut: 2 and 3"}),
     [](const auto& info) { return std::string(info.param.name); });
 
+// Two ranks with two micro-batches each: samples 0 to 7 in rows, dealt in turn within a micro-batch.
+TEST(MergeParts, MicroBatchesOfKnownSamplesAreOneBatch) {
+  Random random(5);
+  const Sizes shape = {8, 6};
+  const Whole whole = RandomTensor(random, shape);
+  Put put;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    for (std::uint32_t micro_batch = 0; micro_batch < 2; ++micro_batch)
+      put.Add(whole, {rank, Box(shape, {4 * micro_batch + 2 * rank, 0}, {2, 6})}, micro_batch);
+  }
+  ExpectEqual(put.Together(), Compute(whole, std::nullopt), "micro-batches");
+}
+
+// The same place in two micro-batches: it is not the batch's.
+TEST(MergeParts, MicroBatchesOfUnknownSamplesStayPieces) {
+  Random random(6);
+  const Sizes shape = {4, 6};
+  Put put;
+  for (std::uint32_t micro_batch = 0; micro_batch < 2; ++micro_batch)
+    put.Add(RandomTensor(random, shape), {0, AllOf(shape)}, micro_batch);
+  put.Together();
+  EXPECT_EQ(put.plan.tiling, Tiling::kWhole);
+  EXPECT_FALSE(put.plan.layout.Has(Statistic::kHash));
+  EXPECT_FALSE(put.plan.has_sketch);
+  EXPECT_THAT(put.plan.replicas, IsEmpty());
+}
+
+TEST(MergeParts, AMissingMicroBatchIsSaid) {
+  Random random(7);
+  const Sizes shape = {6, 4};
+  const Whole whole = RandomTensor(random, shape);
+  Put put;
+  for (const std::uint32_t micro_batch : {0u, 2u})
+    put.Add(whole, {0, Box(shape, {2 * micro_batch, 0}, {2, 4})}, micro_batch);
+  put.Together();
+  EXPECT_EQ(put.plan.tiling, Tiling::kIncomplete);
+  EXPECT_THAT(put.plan.problem, HasSubstr("of its 24 elements"));
+}
+
 }  // namespace
 }  // namespace statcollect::query

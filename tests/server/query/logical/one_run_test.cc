@@ -1,4 +1,9 @@
 // Questions about one run that is cut over its ranks.
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -114,6 +119,58 @@ TEST_F(OneRun, ATensorOfUnknownPlaceIsShownRankByRank) {
   EXPECT_THAT(top.rows, SizeIs(3));
   EXPECT_EQ(top.considered, 3u);
   EXPECT_THAT(top.notes, Contains(HasSubstr("layout not known: 1 tensor ")));
+}
+
+// By step; for each record whether it is of a whole tensor, its rank, name and elements.
+std::vector<std::string> Exported(FakeStore& store, const RecordsRequest& request) {
+  std::map<std::pair<bool, std::uint32_t>, std::pair<std::vector<TensorDef>, std::vector<Layout>>> known;
+  std::vector<std::string> seen;
+  const Status status = QueryEngine(store).ReadRecords(request, [&](const RecordsPart& part) {
+    auto& [defs, layouts] = known[{part.ranks.empty(), part.rank}];
+    const RecordBatch& records = part.records;
+    defs.insert(defs.end(), records.activations.begin(), records.activations.end());
+    layouts.insert(layouts.end(), records.layouts.begin(), records.layouts.end());
+    for (std::size_t i = 0; i < records.stats.size(); ++i) {
+      const Layout& layout = layouts.at(records.stats.layout[i]);
+      EXPECT_TRUE(layout.Has(Statistic::kHash) || records.stats.stats[i].hash == 0);
+      seen.push_back(std::to_string(records.stats.step[i]) + (part.ranks.empty() ? " rank " : " whole ") +
+                     std::to_string(part.rank) + " " + defs.at(records.stats.activation[i]).key.name + " " +
+                     std::to_string(NumelOf(layout.shape)));
+    }
+    for (const ScalarRecord& scalar : records.scalars)
+      seen.push_back(std::to_string(scalar.step) + " rank " + std::to_string(part.rank) + " " + scalar.name);
+    return Status::Ok();
+  });
+  EXPECT_TRUE(status.ok()) << status.message();
+  return seen;
+}
+
+TEST_F(OneRun, RecordsOfWholeTensorsComeBeforeWhatStaysTheRanks) {
+  RunWriter run(store_, "r", 2);
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    Record(run, step, Key("w", Kind::kWeight), Values(step), Shards(kShape, 0, 2));
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      Record(run, step, Key("piece"), Values(rank + 5), {{rank, Piece(kShape, rank, 2)}});
+      Record(run, step, Key("out"), Values(rank), {{rank, std::nullopt}});
+      run.Scalar(rank, step, "loss", 1);
+    }
+  }
+  run.Commit();
+  EXPECT_THAT(Exported(store_, {.run = "r", .steps = "1", .whole = true}),
+              ElementsAre("1 whole 0 w 60", "1 whole 0 piece 120", "1 rank 0 out 60", "1 rank 0 loss",
+                          "1 rank 1 out 60", "1 rank 1 loss"));
+  EXPECT_THAT(
+      Exported(store_, {.run = "r", .ranks = {1}, .kinds = {Kind::kOutput}, .whole = true}),
+      ElementsAre("0 whole 0 piece 120", "0 rank 1 out 60", "1 whole 0 piece 120", "1 rank 1 out 60"));
+  EXPECT_THAT(Exported(store_, {.run = "r", .steps = "1", .kinds = {Kind::kWeight}}),
+              ElementsAre("1 rank 0 w 30", "1 rank 1 w 30"));
+}
+
+TEST_F(OneRun, RecordsOfRanksWithoutPartsAreTheRanks) {
+  RunWriter run(store_, "r", 2);
+  Record(run, 0, Key("w"), Values(0), Copies(kShape, 2));
+  run.Commit();
+  EXPECT_THAT(Exported(store_, {.run = "r", .whole = true}), ElementsAre("0 rank 0 w 60", "0 rank 1 w 60"));
 }
 
 }  // namespace

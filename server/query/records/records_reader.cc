@@ -1,11 +1,14 @@
-#include "server/query/records_reader.h"
+#include "server/query/records/records_reader.h"
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "common/step_set.h"
+#include "server/query/logical/one_run.h"
 #include "server/query/rows.h"
 #include "server/query/run_view.h"
 
@@ -47,6 +50,8 @@ class Reader {
   Reader(Store& store, RunView& view, const RecordsRequest& request, const OnRecords& take)
       : store_(store), view_(view), request_(request), take_(take) {}
 
+  // Before Run: whole tensors come first in each step; of the ranks' own, those of unknown place remain.
+  Status PutTogether(LogicalRun& run);
   Status Run(const std::stop_token& stop);
 
  private:
@@ -69,7 +74,13 @@ class Reader {
     };
     return store_.Visit(view_.attempts()[attempt].id, rank, bounds, visitor);
   }
+  Status ReadStep(std::uint64_t step, std::size_t attempt, Progress* progress, const std::stop_token& stop);
+  Status ReadWholeStep(std::uint64_t step, std::size_t attempt);
   Status ReadRankStep(std::uint64_t step, std::size_t attempt, std::uint32_t rank);
+  Status SendStatsOf(RunView& view, std::uint64_t step, std::size_t attempt, std::uint32_t rank,
+                     RankState& state);
+  std::vector<std::uint32_t> RanksOf(std::size_t attempt) const;
+  bool IsWantedKey(const TensorKey& key) const;
   std::vector<Entry> Wanted(const StepData& data, const RankCatalogue& catalogue) const;
   Status SendDefinitions(const RankCatalogue& catalogue, RankState& state);
   Status SendStats(const std::vector<Entry>& entries);
@@ -83,7 +94,10 @@ class Reader {
   const RecordsRequest& request_;
   const OnRecords& take_;
   std::map<std::pair<std::size_t, std::uint32_t>, RankState> states_;
-  RecordsPart part_;  // being filled
+  std::optional<RunView> whole_;                    // the same run as one rank
+  const std::set<TensorName>* unplaced_ = nullptr;  // tensors that it lacks
+  std::map<std::size_t, RankState> whole_states_;   // by attempt
+  RecordsPart part_;                                // being filled
 };
 
 Status Reader::CheckRanks() const {
@@ -125,43 +139,81 @@ Result<std::map<std::uint64_t, std::size_t>> Reader::Steps() {
   return steps;
 }
 
+Status Reader::PutTogether(LogicalRun& run) {
+  auto view = RunView::Open(run, view_.run());
+  if (!view.ok()) return view.status();
+  whole_.emplace(*std::move(view));
+  unplaced_ = &run.cut().unknown;
+  return Status::Ok();
+}
+
+std::vector<std::uint32_t> Reader::RanksOf(std::size_t attempt) const {
+  std::vector<std::uint32_t> ranks;
+  for (const auto& [rank, meta] : view_.ranks(attempt)) {
+    if (IsWanted(request_.ranks, rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 Status Reader::Run(const std::stop_token& stop) {
   STATCOLLECT_RETURN_IF_ERROR(CheckRanks());
   const auto steps = Steps();
   if (!steps.ok()) return steps.status();
   Progress progress;
-  const auto ranks_of = [&](std::size_t attempt) {
-    std::vector<std::uint32_t> ranks;
-    for (const auto& [rank, meta] : view_.ranks(attempt)) {
-      if (IsWanted(request_.ranks, rank)) ranks.push_back(rank);
-    }
-    return ranks;
-  };
-  for (const auto& [step, attempt] : *steps) progress.total += ranks_of(attempt).size();
-  for (const auto& [step, attempt] : *steps) {
-    for (const std::uint32_t rank : ranks_of(attempt)) {
-      if (stop.stop_requested()) return {Code::kCancelled, "records: cancelled"};
-      ++progress.done;
-      part_ = {.attempt = view_.attempts()[attempt].number, .rank = rank, .progress = progress};
-      STATCOLLECT_RETURN_IF_ERROR(ReadRankStep(step, attempt, rank));
-    }
+  for (const auto& [step, attempt] : *steps) progress.total += RanksOf(attempt).size();
+  for (const auto& [step, attempt] : *steps)
+    STATCOLLECT_RETURN_IF_ERROR(ReadStep(step, attempt, &progress, stop));
+  return Status::Ok();
+}
+
+Status Reader::ReadStep(std::uint64_t step, std::size_t attempt, Progress* progress,
+                        const std::stop_token& stop) {
+  const std::uint32_t number = view_.attempts()[attempt].number;
+  if (whole_) {
+    if (stop.stop_requested()) return {Code::kCancelled, "records: cancelled"};
+    part_ = {.attempt = number, .progress = *progress};
+    for (const auto& [rank, meta] : view_.ranks(attempt)) part_.ranks.push_back(rank);
+    STATCOLLECT_RETURN_IF_ERROR(ReadWholeStep(step, attempt));
+  }
+  for (const std::uint32_t rank : RanksOf(attempt)) {
+    if (stop.stop_requested()) return {Code::kCancelled, "records: cancelled"};
+    ++progress->done;
+    part_ = {.attempt = number, .rank = rank, .progress = *progress};
+    STATCOLLECT_RETURN_IF_ERROR(ReadRankStep(step, attempt, rank));
   }
   return Status::Ok();
 }
 
+Status Reader::ReadWholeStep(std::uint64_t step, std::size_t attempt) {
+  STATCOLLECT_RETURN_IF_ERROR(SendStatsOf(*whole_, step, attempt, 0, whole_states_[attempt]));
+  return Send();
+}
+
 Status Reader::ReadRankStep(std::uint64_t step, std::size_t attempt, std::uint32_t rank) {
-  const auto data = view_.Read(attempt, rank, step);
+  if (unplaced_ == nullptr || !unplaced_->empty())
+    STATCOLLECT_RETURN_IF_ERROR(SendStatsOf(view_, step, attempt, rank, states_[{attempt, rank}]));
+  if (request_.kinds.empty()) STATCOLLECT_RETURN_IF_ERROR(AddOthers(step, attempt, rank));
+  return Send();
+}
+
+// The last of them stay in part_.
+Status Reader::SendStatsOf(RunView& view, std::uint64_t step, std::size_t attempt, std::uint32_t rank,
+                           RankState& state) {
+  const auto data = view.Read(attempt, rank, step);
   if (!data.ok()) return data.status();
-  const auto catalogue = view_.Catalogue(attempt, rank);
+  const auto catalogue = view.Catalogue(attempt, rank);
   if (!catalogue.ok()) return catalogue.status();
   part_.layouts = (*catalogue)->layouts;
   const std::vector<Entry> entries = Wanted(*data, **catalogue);
-  if (!entries.empty()) {
-    STATCOLLECT_RETURN_IF_ERROR(SendDefinitions(**catalogue, states_[{attempt, rank}]));
-    STATCOLLECT_RETURN_IF_ERROR(SendStats(entries));
-  }
-  if (request_.kinds.empty()) STATCOLLECT_RETURN_IF_ERROR(AddOthers(step, attempt, rank));
-  return Send();
+  if (entries.empty()) return Status::Ok();
+  STATCOLLECT_RETURN_IF_ERROR(SendDefinitions(**catalogue, state));
+  return SendStats(entries);
+}
+
+bool Reader::IsWantedKey(const TensorKey& key) const {
+  if (!IsWanted(request_.kinds, key.kind)) return false;
+  return unplaced_ == nullptr || !part_.ranks.empty() ||
+         unplaced_->contains({key.kind, key.name, key.output_path});
 }
 
 std::vector<Entry> Reader::Wanted(const StepData& data, const RankCatalogue& catalogue) const {
@@ -170,8 +222,7 @@ std::vector<Entry> Reader::Wanted(const StepData& data, const RankCatalogue& cat
     Entry entry{.block = &block};
     for (; entry.index < block.size(); ++entry.index) {
       entry.order = block.order[entry.index];
-      if (IsWanted(request_.kinds, catalogue.activations[block.activation[entry.index]].key.kind))
-        entries.push_back(entry);
+      if (IsWantedKey(catalogue.activations[block.activation[entry.index]].key)) entries.push_back(entry);
       entry.sample += SampleCount(entry);
     }
   }
@@ -272,6 +323,7 @@ Status Reader::AddOthers(std::uint64_t step, std::size_t attempt, std::uint32_t 
 Status Reader::Send() {
   RecordsPart part{.attempt = part_.attempt,
                    .rank = part_.rank,
+                   .ranks = part_.ranks,
                    .records = std::exchange(part_.records, RecordBatch()),
                    .layouts = part_.layouts,
                    .progress = part_.progress};
@@ -284,7 +336,15 @@ Status ReadRecords(Store& store, const RecordsRequest& request, const OnRecords&
                    const std::stop_token& stop) {
   auto view = RunView::Open(store, request.run);
   if (!view.ok()) return view.status();
-  return Reader(store, *view, request, take).Run(stop);
+  Reader reader(store, *view, request, take);
+  std::unique_ptr<LogicalRun> whole;
+  if (request.whole) {
+    auto opened = OpenIfCut(store, *view);
+    if (!opened.ok()) return opened.status();
+    whole = *std::move(opened);
+    if (whole) STATCOLLECT_RETURN_IF_ERROR(reader.PutTogether(*whole));
+  }
+  return reader.Run(stop);
 }
 
 }  // namespace statcollect::query
