@@ -21,6 +21,7 @@ Examples:
   statcollectord --data-dir /var/lib/statcollect --config /etc/statcollect/statcollectord.toml
   statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line shows it
   statcollectord --restore-from /backup/monday --data-dir ./restored   starts from what statctl checkpoint saved
+  statcollectord token --help                        makes, lists and revokes tokens, which then every call needs
 
 Prints one line when it is ready. SIGTERM: stops accepting, writes what was received, exits with 0. Exit code 2: it could not
 start; the message says why.)";
@@ -154,6 +155,9 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
                  "debug, info, warn or error; the log goes to standard error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
+  app.add_option("--token-file", config.token_file,
+                 "File of tokens, from statcollectord token create; without it <data-dir>/tokens, if it exists. "
+                 "With one, every call needs a token");
   app.add_flag("--insecure", config.insecure,
                "Allow addresses that other machines can reach, without TLS or tokens");
 }

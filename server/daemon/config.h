@@ -32,6 +32,7 @@ struct DaemonConfig {
   AlarmSettings alarms;
   std::string alarm_webhook;     // http[s]://HOST[:PORT][/PATH]; empty: none
   std::string alarm_webhook_ca;  // file of certificate authorities, PEM; empty: the system's
+  std::string token_file;        // of tokens; empty: <data_dir>/tokens, if it exists
   std::string restore_from;      // checkpoint to start from; empty: none
 };
 

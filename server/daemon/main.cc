@@ -9,6 +9,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -28,8 +29,11 @@
 #include "common/failpoint.h"
 #include "common/thread_annotations.h"
 #include "proto/convert.h"
+#include "server/access/access.h"
 #include "server/alarms/alarms.h"
+#include "server/api/guard.h"
 #include "server/api/http/api.h"
+#include "server/api/http/gate.h"
 #include "server/api/http/pages.h"
 #include "server/api/http/routes.h"
 #include "server/api/services.h"
@@ -39,12 +43,16 @@
 #include "server/daemon/config.h"
 #include "server/daemon/descriptors.h"
 #include "server/daemon/grpc_listener.h"
+#include "server/daemon/token_command.h"
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
 #include "server/ingest/ingest_server.h"
 #include "server/page/page.h"
 #include "server/query/query.h"
 #include "server/store/rocksdb/rocksdb_store.h"
+#include "statcollect/v1/admin.pb.h"
+#include "statcollect/v1/ingest.pb.h"
+#include "statcollect/v1/query.pb.h"
 
 namespace statcollect {
 namespace {
@@ -82,9 +90,10 @@ struct GrpcServer {
   std::unique_ptr<GrpcListener> listener;  // stops first
 };
 
-Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget& budget,
+Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget& budget, api::Guard& guard,
                              std::initializer_list<grpc::Service*> services) {
   grpc::ServerBuilder builder;
+  guard.AddAudit(builder);
   LimitConnections(config, builder);
   // Agents ping every 10 s, also while idle; half-open connections are found within 30 s.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
@@ -274,7 +283,8 @@ struct HttpFront {
 };
 
 Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context& io, IngestServer& collector,
-                            grpc::Server& grpc, const DescriptorBudget& budget) {
+                            grpc::Server& grpc, const DescriptorBudget& budget,
+                            access::AccessControl& access) {
   HttpFront front;
   if (!config.http) return front;
   front.api = std::make_unique<api::HttpApi>(grpc);
@@ -288,9 +298,36 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
   front.server = std::make_unique<HttpServer>(io, MakePages(collector), limits,
                                               HttpServices{{std::string(api::kHttpPrefix), serve},
                                                            {std::string(kPagePath), page},
-                                                           {std::string(kPageAssetsPrefix), page}});
+                                                           {std::string(kPageAssetsPrefix), page}},
+                                              api::MakeHttpGate(access));
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
   return front;
+}
+
+// The check of tokens; `clock` and `audit` must outlive it.
+Result<std::unique_ptr<access::AccessControl>> OpenAccess(const DaemonConfig& config, const Clock& clock,
+                                                          access::AuditLog& audit) {
+  const bool named = !config.token_file.empty();
+  return access::AccessControl::Open({.token_file = named ? config.token_file : config.data_dir + "/tokens",
+                                      .required = named,
+                                      .log = [](const std::string& line) { spdlog::warn("{}", line); }},
+                                     clock, audit);
+}
+
+// The services, each behind the check.
+struct GuardedServices {
+  std::unique_ptr<grpc::Service> ingest, query, admin;
+};
+
+GuardedServices GuardServices(api::Guard& guard, grpc::Service& ingest, grpc::Service& query,
+                              grpc::Service& admin) {
+  const auto wrap = [&](const google::protobuf::FileDescriptor& file, const char* name,
+                        grpc::Service& service) {
+    return guard.Wrap(*file.FindServiceByName(name), service);
+  };
+  return {.ingest = wrap(*v1::AgentMessage::descriptor()->file(), "Ingest", ingest),
+          .query = wrap(*v1::ListRunsRequest::descriptor()->file(), "Query", query),
+          .admin = wrap(*v1::GetStatusRequest::descriptor()->file(), "Admin", admin)};
 }
 
 int Run(const DaemonConfig& config) {
@@ -317,9 +354,16 @@ int Run(const DaemonConfig& config) {
   const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed);
   const auto admin_service = MakeAdminService(collector, engine);
 
-  auto grpc = StartGrpc(config, budget, {collector.service(), query_service.get(), admin_service.get()});
+  access::AuditLog audit(config.data_dir + "/audit.jsonl", clock,
+                         [](const std::string& line) { spdlog::warn("{}", line); });
+  const auto access = OpenAccess(config, clock, audit);
+  if (!access.ok()) return Fail(access.status().message());
+  api::Guard guard(**access);
+  const GuardedServices guarded = GuardServices(guard, *collector.service(), *query_service, *admin_service);
+  auto grpc =
+      StartGrpc(config, budget, guard, {guarded.ingest.get(), guarded.query.get(), guarded.admin.get()});
   if (!grpc.ok()) return Fail(grpc.status().message());
-  const auto http = StartHttp(config, io, collector, *grpc->server, budget);
+  const auto http = StartHttp(config, io, collector, *grpc->server, budget, **access);
   if (!http.ok()) return Fail(http.status().message());
 
   const auto work = boost::asio::make_work_guard(io);  // without --http, too
@@ -343,6 +387,8 @@ int Run(const DaemonConfig& config) {
 }  // namespace statcollect
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "token")
+    return statcollect::RunTokenCommand(argc - 1, argv + 1);
   const auto parsed = statcollect::ParseCommandLine(argc, argv, STATCOLLECT_VERSION);
   if (parsed.exit_code) {
     (*parsed.exit_code == 0 ? std::cout : std::cerr) << parsed.text;

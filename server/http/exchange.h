@@ -6,7 +6,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace statcollect {
 
@@ -16,7 +18,9 @@ struct HttpRequest {
   std::string query;         // not decoded, after '?'
   std::string content_type;  // of the body; may have parameters
   std::string body;
-  std::string accept_encoding, if_none_match;  // as sent; empty: not sent
+  std::string accept_encoding = {}, if_none_match = {};  // as sent; empty: not sent
+  std::vector<std::string> authorization = {};           // the Authorization fields
+  std::string address = {};                              // of the caller, "ipv4:127.0.0.1:40000"
 };
 
 struct HttpResponse {
@@ -44,6 +48,10 @@ class HttpExchange {
   // (immediately if it already has). Set it before answering.
   virtual void OnGone(std::function<void()> gone) = 0;
 };
+
+// Decides from the head of a request (no body yet) whether it may go on: absent, or the answer that refuses
+// it. Like a handler, runs on a thread of the io_context.
+using HttpGate = std::function<std::optional<HttpResponse>(const HttpRequest& head)>;
 
 using HttpService = std::function<void(HttpRequest, std::shared_ptr<HttpExchange>)>;
 

@@ -29,6 +29,7 @@ using tcp = asio::ip::tcp;
 struct Shared {
   std::map<std::string, HttpHandler> handlers;
   HttpServices services;
+  HttpGate gate;
   HttpLimits limits;
   std::atomic<std::size_t> connections{0};
 };
@@ -187,6 +188,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (error) return void(IsRefused(error));
     const auto& request = parser_->get();
     const std::string target(request.target());
+    if (shared_->gate) {
+      if (auto refused = shared_->gate(HeadOf(request, target))) return Refuse(*std::move(refused));
+    }
     service_ = FindService(target.substr(0, target.find('?')));
     const bool has_body = request.chunked() || parser_->content_length().value_or(0) > 0;
     if (service_ == nullptr && has_body) return Refuse(ErrorResponse(413, "expected no request body"));
@@ -221,6 +225,29 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void Serve(http::request<http::string_body> request, const std::string& target);
+
+  // All but the body.
+  HttpRequest HeadOf(const http::request<http::string_body>& request, const std::string& target) const {
+    const std::size_t mark = target.find('?');
+    HttpRequest head{
+        .method = request.method() == http::verb::head ? "GET" : std::string(request.method_string()),
+        .path = target.substr(0, mark),
+        .query = mark == std::string::npos ? "" : target.substr(mark + 1),
+        .content_type = std::string(request[http::field::content_type]),
+        .body = {},
+        .accept_encoding = std::string(request[http::field::accept_encoding]),
+        .if_none_match = std::string(request[http::field::if_none_match])};
+    const auto [begin, end] = request.equal_range(http::field::authorization);
+    for (auto field = begin; field != end; ++field) head.authorization.emplace_back(field->value());
+    beast::error_code failed;
+    const tcp::endpoint peer = stream_.socket().remote_endpoint(failed);
+    if (!failed) {
+      const bool v6 = peer.address().is_v6();
+      head.address = (v6 ? "ipv6:[" : "ipv4:") + peer.address().to_string() + (v6 ? "]:" : ":") +
+                     std::to_string(peer.port());
+    }
+    return head;
+  }
 
   const HttpService* FindService(const std::string& path) const {
     for (const auto& [prefix, service] : shared_->services) {
@@ -398,14 +425,8 @@ class Connection::Exchange final : public HttpExchange {
 
 void Connection::Serve(http::request<http::string_body> request, const std::string& target) {
   stream_.expires_never();  // the service's own limits count from here on
-  const std::size_t mark = target.find('?');
-  HttpRequest asked{.method = head_only_ ? "GET" : std::string(request.method_string()),
-                    .path = target.substr(0, mark),
-                    .query = mark == std::string::npos ? "" : target.substr(mark + 1),
-                    .content_type = std::string(request[http::field::content_type]),
-                    .body = std::move(request.body()),
-                    .accept_encoding = std::string(request[http::field::accept_encoding]),
-                    .if_none_match = std::string(request[http::field::if_none_match])};
+  HttpRequest asked = HeadOf(request, target);
+  asked.body = std::move(request.body());
   Watch();
   auto exchange = std::make_shared<Exchange>(shared_from_this(), number_);
   try {
@@ -485,8 +506,9 @@ class HttpServer::Listener : public std::enable_shared_from_this<HttpServer::Lis
 };
 
 HttpServer::HttpServer(asio::io_context& io, std::map<std::string, HttpHandler> handlers, HttpLimits limits,
-                       HttpServices services) {
+                       HttpServices services, HttpGate gate) {
   auto shared = std::make_shared<Shared>();
+  shared->gate = std::move(gate);
   shared->services = std::move(services);
   shared->handlers = std::move(handlers);
   shared->limits = limits;

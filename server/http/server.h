@@ -34,9 +34,9 @@ using HttpServices = std::map<std::string, HttpService>;
 // Threads: constructed, started and stopped by one thread; connections run on the io_context's threads.
 class HttpServer {
  public:
-  // Handlers by exact path (the target up to '?').
+  // Handlers by exact path (the target up to '?'). An empty gate lets everything through.
   HttpServer(boost::asio::io_context& io, std::map<std::string, HttpHandler> handlers, HttpLimits limits = {},
-             HttpServices services = {});
+             HttpServices services = {}, HttpGate gate = {});
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

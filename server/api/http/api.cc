@@ -21,6 +21,8 @@
 #include "common/names.h"
 #include "common/thread_annotations.h"
 #include "proto/json.h"
+#include "server/access/token.h"
+#include "server/api/guard.h"
 #include "server/api/http/openapi.h"
 #include "server/api/http/request.h"
 #include "server/api/http/routes.h"
@@ -107,6 +109,17 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
   Call(Shared& shared, const HttpRoute& route, std::shared_ptr<HttpExchange> exchange, bool gzip,
        std::function<void(Call*)> done)
       : shared_(shared), route_(route), exchange_(std::move(exchange)), gzip_(gzip), done_(std::move(done)) {}
+
+  // The call is checked like one from the network: with the caller's own token.
+  void SetCaller(const HttpRequest& asked) {
+    for (const std::string& field : asked.authorization) {
+      // gRPC must not be given anything else as metadata; the gate has refused it where tokens are required.
+      const auto token = access::BearerToken(field);
+      if (token && access::TokenId(*token))
+        context_.AddMetadata("authorization", "Bearer " + std::string(*token));
+    }
+    if (!asked.address.empty()) context_.AddMetadata(kPeerField, asked.address);
+  }
 
   void Start(const Message& request) {
     self_ = shared_from_this();
@@ -264,6 +277,7 @@ class HttpApi::Impl {
           ErrorResponse(filled.code(), std::string(kHttpPrefix) + name + ": " + filled.message()));
     auto call = std::make_shared<Call>(shared_, route, exchange, AcceptsGzip(request.accept_encoding),
                                        [this](Call* done) { Ended(done); });
+    call->SetCaller(request);
     {
       MutexLock lock(mutex_);
       if (closed_) return exchange->Send(ErrorResponse(Code::kUnavailable, "the collector is shutting down"));

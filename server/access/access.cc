@@ -1,0 +1,186 @@
+#include "server/access/access.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "common/names.h"
+#include "server/access/token.h"
+
+namespace statcollect::access {
+namespace {
+
+// How soon a changed file is noticed.
+constexpr std::chrono::milliseconds kLookInterval{100};
+
+// "Query/Diff" of "/statcollect.v1.Query/Diff".
+std::string Shown(std::string_view method) {
+  constexpr std::string_view kPackage = "/statcollect.v1.";
+  if (method.starts_with(kPackage)) method.remove_prefix(kPackage.size());
+  return Printable(method);
+}
+
+std::string HowToGet(Scope scope) {
+  return "statcollectord token create --scope " + std::string(ScopeName(scope)) + " makes one";
+}
+
+Status Unauthenticated(std::string_view method, const std::string& found, Scope scope) {
+  return {Code::kUnauthenticated,
+          Shown(method) + ": " + found + "; expected a token with scope '" + std::string(ScopeName(scope)) +
+              "', from the file that STATAGENT_TOKEN_FILE or STATCTL_TOKEN_FILE names, or as 'Authorization: "
+              "Bearer stc_...' over HTTP; " +
+              HowToGet(scope)};
+}
+
+// Without the port, which differs for each connection.
+std::string_view HostOf(std::string_view address) { return address.substr(0, address.rfind(':')); }
+
+}  // namespace
+
+AccessControl::AccessControl(Options options, const Clock& clock, AuditLog& audit)
+    : options_(std::move(options)), clock_(clock), audit_(audit), looked_(clock.Now()) {}
+
+Result<std::unique_ptr<AccessControl>> AccessControl::Open(Options options, const Clock& clock,
+                                                           AuditLog& audit) {
+  std::unique_ptr<AccessControl> access(new AccessControl(std::move(options), clock, audit));
+  const std::string& path = access->options_.token_file;
+  const Stamp stamp = StampOf(path);
+  auto tokens = ReadTokens(path);
+  if (!tokens.ok()) {
+    const bool absent = tokens.status().code() == Code::kNotFound;
+    if (absent && !access->options_.required) return access;
+    return Status(tokens.status().code(),
+                  tokens.status().message() +
+                      (absent ? "; statcollectord token create --token-file makes it" : ""));
+  }
+  MutexLock lock(access->mutex_);
+  access->on_ = true;
+  access->tokens_ = *std::move(tokens);
+  access->stamp_ = stamp;
+  return access;
+}
+
+bool AccessControl::on() const {
+  MutexLock lock(mutex_);
+  return on_;
+}
+
+AccessControl::Stamp AccessControl::StampOf(const std::string& path) {
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) return {};
+  return {.inode = found.st_ino,
+          .size = static_cast<std::uint64_t>(found.st_size),
+          .changed_nanos = found.st_ctim.tv_sec * 1'000'000'000 + found.st_ctim.tv_nsec};
+}
+
+// A file that cannot be used leaves the tokens as they were; one that is gone leaves none.
+void AccessControl::LookAgain() {
+  const auto now = clock_.Now();
+  if (now - looked_ < kLookInterval) return;
+  looked_ = now;
+  const Stamp stamp = StampOf(options_.token_file);
+  if (stamp == stamp_) return;
+  stamp_ = stamp;
+  auto tokens = ReadTokens(options_.token_file);
+  if (tokens.ok()) {
+    options_.log((on_ ? "tokens: read again, " : "tokens: authorization is on from now on, ") +
+                 std::to_string(tokens->size()) + " tokens");
+    on_ = true;
+    tokens_ = *std::move(tokens);
+  } else if (tokens.status().code() == Code::kNotFound) {
+    if (on_) options_.log("tokens: the file is gone; every token is refused until it is back");
+    tokens_.clear();
+  } else {
+    on_ = true;  // someone wants authorization
+    options_.log(tokens.status().message() + "; the tokens known so far stay");
+  }
+}
+
+Result<Principal> AccessControl::Check(const Caller& caller) {
+  auto decided = Decide(caller, FindRule(caller.method));
+  if (!decided.ok()) AuditRefusal(caller, decided.status());
+  return decided;
+}
+
+Result<Principal> AccessControl::Decide(const Caller& caller, const MethodRule* rule) {
+  MutexLock lock(mutex_);
+  LookAgain();
+  if (!on_) return Principal{};
+  if (rule == nullptr) {
+    return Status(Code::kPermissionDenied,
+                  Shown(caller.method) + ": it is not in the table of methods; no token allows it");
+  }
+  if (!rule->scope) return Principal{};
+  return Authenticate(caller, *rule);
+}
+
+Result<Principal> AccessControl::Authenticate(const Caller& caller, const MethodRule& rule) {
+  const Scope scope = *rule.scope;
+  if (caller.authorization.empty()) return Unauthenticated(rule.method, "no token was sent", scope);
+  if (caller.authorization.size() > 1)
+    return Unauthenticated(rule.method, "found several Authorization fields", scope);
+  const auto token = BearerToken(caller.authorization.front());
+  const auto id = token ? TokenId(*token) : std::nullopt;
+  if (!id) return Unauthenticated(rule.method, "found something that is not a token", scope);
+  const Digest digest = DigestOf(*token);
+  const auto found = tokens_.find(*id);
+  if (found == tokens_.end() || !Equal(found->second.digest, digest))
+    return Unauthenticated(rule.method, "the collector does not know this token", scope);
+  const TokenRecord& record = found->second;
+  if (const Status valid = CheckRecord(found->first, record); !valid.ok())
+    return Unauthenticated(rule.method, valid.message(), scope);
+  if (!record.scopes.Has(scope)) {
+    return Status(Code::kPermissionDenied,
+                  Shown(rule.method) + ": token " + found->first + " has scope '" + record.scopes.ToString() +
+                      "'; expected '" + std::string(ScopeName(scope)) + "'; " + HowToGet(scope));
+  }
+  return Principal{.id = found->first, .digest = digest, .scopes = record.scopes};
+}
+
+Status AccessControl::CheckRecord(const std::string& id, const TokenRecord& record) const {
+  if (record.revoked) return {Code::kUnauthenticated, "token " + id + " was revoked"};
+  if (record.expires && clock_.UnixNanos() / 1'000'000'000 >= *record.expires)
+    return {Code::kUnauthenticated, "token " + id + " has expired"};
+  return Status::Ok();
+}
+
+Status AccessControl::StillValid(const Principal& principal) {
+  MutexLock lock(mutex_);
+  LookAgain();
+  if (!on_) return Status::Ok();
+  if (principal.id.empty())
+    return {Code::kUnauthenticated, "authorization was turned on, and this call has no token"};
+  const auto found = tokens_.find(principal.id);
+  if (found == tokens_.end() || !Equal(found->second.digest, principal.digest))
+    return {Code::kUnauthenticated, "token " + principal.id + " was removed"};
+  if (!(found->second.scopes == principal.scopes))
+    return {Code::kUnauthenticated, "the scopes of token " + principal.id + " were changed"};
+  return CheckRecord(found->first, found->second);
+}
+
+void AccessControl::AuditRefusal(const Caller& caller, const Status& why) {
+  std::optional<std::uint64_t> left_out;
+  {
+    MutexLock lock(mutex_);
+    left_out = limiter_.Admit(HostOf(caller.address), clock_.Now());
+  }
+  if (!left_out) return;
+  // Only an id that the collector knows: the rest is whatever a stranger has sent.
+  std::string principal = "nobody";
+  if (caller.authorization.size() == 1) {
+    const auto token = BearerToken(caller.authorization.front());
+    const auto id = token ? TokenId(*token) : std::nullopt;
+    MutexLock lock(mutex_);
+    if (id && tokens_.find(*id) != tokens_.end()) principal = "token " + std::string(*id);
+  }
+  audit_.Write({.principal = principal,
+                .address = std::string(caller.address),
+                .method = std::string(caller.method),
+                .object = {},
+                .outcome = std::string(why.code() == Code::kUnauthenticated ? "unauthenticated"
+                                                                           : "permission_denied") +
+                           ": " + why.message(),
+                .left_out = *left_out});
+}
+
+}  // namespace statcollect::access

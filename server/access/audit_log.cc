@@ -1,0 +1,123 @@
+#include "server/access/audit_log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "common/names.h"
+
+namespace statcollect::access {
+namespace {
+
+constexpr std::size_t kFieldBytesMax = 500;
+constexpr std::chrono::minutes kTellInterval{1};
+
+// "2026-01-31T12:34:56.789Z".
+std::string TimeText(std::int64_t unix_nanos) {
+  const std::time_t seconds = unix_nanos / 1'000'000'000;
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", parts.tm_year + 1900,
+                parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
+                static_cast<int>(unix_nanos / 1'000'000 % 1000));
+  return text.data();
+}
+
+std::string LineOf(const AuditEntry& entry, std::int64_t unix_nanos) {
+  nlohmann::ordered_json line = {{"time", TimeText(unix_nanos)},
+                                 {"principal", Printable(entry.principal, kFieldBytesMax)},
+                                 {"address", Printable(entry.address, kFieldBytesMax)},
+                                 {"method", Printable(entry.method, kFieldBytesMax)},
+                                 {"object", Printable(entry.object, kFieldBytesMax)},
+                                 {"outcome", Printable(entry.outcome, kFieldBytesMax)}};
+  if (entry.left_out > 0) line["left_out"] = entry.left_out;
+  return line.dump() + "\n";
+}
+
+std::string Rotated(const std::string& path, int number) { return path + "." + std::to_string(number); }
+
+}  // namespace
+
+AuditLog::AuditLog(std::string path, const Clock& clock, std::function<void(const std::string&)> log,
+                   std::size_t file_bytes_max)
+    : path_(std::move(path)),
+      clock_(clock),
+      log_(std::move(log)),
+      file_bytes_max_(file_bytes_max),
+      told_(clock.Now() - kTellInterval) {}
+
+AuditLog::~AuditLog() {
+  if (file_ >= 0) close(file_);
+}
+
+bool AuditLog::OpenFile() {
+  if (file_ >= 0) return true;
+  file_ = open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+  struct stat found {};
+  if (file_ < 0 || fstat(file_, &found) != 0) return false;
+  bytes_ = static_cast<std::uint64_t>(found.st_size);
+  char last = '\n';
+  // After a power cut the last line may be half: it stays, on a line of its own.
+  if (bytes_ > 0 && pread(file_, &last, 1, found.st_size - 1) == 1 && last != '\n') (void)Append("\n");
+  return true;
+}
+
+void AuditLog::Rotate() {
+  close(std::exchange(file_, -1));
+  for (int number = kFilesKept - 1; number > 0; --number)
+    (void)std::rename(Rotated(path_, number).c_str(), Rotated(path_, number + 1).c_str());
+  (void)std::rename(path_.c_str(), Rotated(path_, 1).c_str());
+}
+
+// One write, so that a line is never in two pieces.
+bool AuditLog::Append(const std::string& line) {
+  const ssize_t put = write(file_, line.data(), line.size());
+  if (put > 0) bytes_ += static_cast<std::uint64_t>(put);
+  return put == static_cast<ssize_t>(line.size());
+}
+
+void AuditLog::Write(const AuditEntry& entry) {
+  const std::string line = LineOf(entry, clock_.UnixNanos());
+  MutexLock lock(mutex_);
+  if (file_ >= 0 && bytes_ + line.size() > file_bytes_max_) Rotate();
+  if (OpenFile() && Append(line)) return;
+  const int error = errno;
+  ++lost_;
+  if (file_ >= 0) close(std::exchange(file_, -1));  // the next one tries again
+  const auto now = clock_.Now();
+  if (now - told_ < kTellInterval) return;
+  told_ = now;
+  log_("audit log " + Printable(path_) + ": " + std::generic_category().message(error) + "; " +
+       std::to_string(lost_) + " lines lost so far");
+}
+
+std::vector<std::string> AuditLog::Newest(std::size_t lines_max) const {
+  MutexLock lock(mutex_);
+  std::vector<std::string> lines;  // newest first
+  for (int number = 0; number <= kFilesKept && lines.size() < lines_max; ++number) {
+    std::ifstream file(number == 0 ? path_ : Rotated(path_, number));
+    std::vector<std::string> in_file;
+    for (std::string line; std::getline(file, line);) in_file.push_back(std::move(line));
+    for (auto line = in_file.rbegin(); line != in_file.rend() && lines.size() < lines_max; ++line)
+      lines.push_back(std::move(*line));
+  }
+  std::reverse(lines.begin(), lines.end());
+  return lines;
+}
+
+std::uint64_t AuditLog::lost() const {
+  MutexLock lock(mutex_);
+  return lost_;
+}
+
+}  // namespace statcollect::access

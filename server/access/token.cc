@@ -1,0 +1,88 @@
+#include "server/access/token.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <span>
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+namespace statcollect::access {
+namespace {
+
+constexpr std::string_view kPrefix = "stc_";
+constexpr std::string_view kDigits = "0123456789abcdef";
+constexpr std::string_view kScheme = "bearer";
+
+std::string Hex(std::span<const std::uint8_t> bytes) {
+  std::string text;
+  for (const std::uint8_t byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+bool IsHex(std::string_view text) { return text.find_first_not_of(kDigits) == std::string_view::npos; }
+
+}  // namespace
+
+Result<std::string> MakeToken() {
+  std::array<std::uint8_t, (kTokenIdBytes + kTokenSecretBytes) / 2> random{};
+  std::size_t filled = 0;
+  while (filled < random.size()) {
+    const ssize_t got = getrandom(random.data() + filled, random.size() - filled, 0);
+    if (got < 0 && errno != EINTR)
+      return Status(Code::kInternal, "make a token: the system gave no random bytes");
+    filled += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  }
+  const std::string text = Hex(random);
+  return std::string(kPrefix) + text.substr(0, kTokenIdBytes) + "_" + text.substr(kTokenIdBytes);
+}
+
+std::optional<std::string_view> TokenId(std::string_view token) {
+  if (token.size() != kTokenBytes || !token.starts_with(kPrefix)) return std::nullopt;
+  const std::string_view id = token.substr(kPrefix.size(), kTokenIdBytes);
+  const std::string_view rest = token.substr(kPrefix.size() + kTokenIdBytes);
+  if (!IsHex(id) || rest[0] != '_' || !IsHex(rest.substr(1))) return std::nullopt;
+  return id;
+}
+
+Digest DigestOf(std::string_view token) {
+  Digest digest{};
+  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), digest.data());
+  return digest;
+}
+
+bool Equal(const Digest& a, const Digest& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
+
+std::string ToHex(const Digest& digest) { return Hex(digest); }
+
+std::optional<Digest> DigestFromHex(std::string_view text) {
+  Digest digest{};
+  if (text.size() != 2 * digest.size() || !IsHex(text)) return std::nullopt;
+  for (std::size_t i = 0; i < digest.size(); ++i) {
+    digest[i] =
+        static_cast<std::uint8_t>(kDigits.find(text[2 * i]) << 4 | kDigits.find(text[2 * i + 1]));
+  }
+  return digest;
+}
+
+std::optional<std::string_view> BearerToken(std::string_view field) {
+  const auto trim = [](std::string_view text) {
+    while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+    while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+    return text;
+  };
+  field = trim(field);
+  if (field.size() <= kScheme.size() || field[kScheme.size()] != ' ') return std::nullopt;
+  for (std::size_t i = 0; i < kScheme.size(); ++i) {
+    if (std::tolower(static_cast<unsigned char>(field[i])) != kScheme[i]) return std::nullopt;
+  }
+  return trim(field.substr(kScheme.size()));
+}
+
+}  // namespace statcollect::access

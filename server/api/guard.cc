@@ -1,0 +1,326 @@
+#include "server/api/guard.h"
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <google/protobuf/message.h>
+#include <grpc/byte_buffer.h>
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc.h>
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+#include <grpcpp/impl/rpc_service_method.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+#include <grpcpp/support/server_interceptor.h>
+
+#include "common/thread_annotations.h"
+#include "server/access/token.h"
+#include "server/api/calls.h"
+
+namespace statcollect::api {
+namespace {
+
+using google::protobuf::MethodDescriptor;
+using grpc::ByteBuffer;
+using grpc::internal::MethodHandler;
+using grpc::internal::RpcMethod;
+
+constexpr std::chrono::milliseconds kRecheckInterval{500};
+
+std::string_view View(grpc::string_ref text) { return {text.data(), text.size()}; }
+
+std::vector<std::string_view> FieldsOf(const grpc::ServerContextBase& context, const char* name) {
+  std::vector<std::string_view> found;
+  const auto [begin, end] = context.client_metadata().equal_range(name);
+  for (auto field = begin; field != end; ++field) found.push_back(View(field->second));
+  return found;
+}
+
+// Of the network; behind the in-process channel, which only HTTP uses, what HTTP says.
+std::string AddressOf(const grpc::ServerContextBase& context) {
+  std::string peer = context.peer();
+  if (!peer.starts_with("inproc")) return peer;
+  const auto told = FieldsOf(context, kPeerField);
+  return told.empty() ? peer : std::string(told.front());
+}
+
+// The calls that stay open, and a thread that ends those whose token is no longer valid. Thread-safe.
+class OpenCalls {
+ public:
+  explicit OpenCalls(access::AccessControl& access) : access_(access), thread_([this] { Watch(); }) {}
+  ~OpenCalls() {
+    {
+      MutexLock lock(mutex_);
+      closing_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+  }
+  OpenCalls(const OpenCalls&) = delete;
+  OpenCalls& operator=(const OpenCalls&) = delete;
+
+  std::uint64_t Add(access::Principal principal, grpc_call* call) {
+    grpc_call_ref(call);
+    MutexLock lock(mutex_);
+    calls_.emplace(++last_, Open{std::move(principal), call});
+    return last_;
+  }
+  void Remove(std::uint64_t id) {
+    grpc_call* call = nullptr;
+    {
+      MutexLock lock(mutex_);
+      call = calls_.extract(id).mapped().call;
+    }
+    grpc_call_unref(call);
+  }
+
+ private:
+  struct Open {
+    access::Principal principal;
+    grpc_call* call;
+  };
+
+  void Watch() {
+    MutexLock lock(mutex_);
+    while (!closing_) {
+      changed_.wait_for(mutex_, kRecheckInterval, [this]() STATCOLLECT_REQUIRES(mutex_) { return closing_; });
+      for (const auto& [id, open] : calls_) {
+        const Status valid = access_.StillValid(open.principal);
+        // The client is told why when it comes back.
+        if (!valid.ok())
+          grpc_call_cancel_with_status(open.call, GRPC_STATUS_UNAUTHENTICATED, valid.message().c_str(), nullptr);
+      }
+    }
+  }
+
+  access::AccessControl& access_;
+  Mutex mutex_;  // guards everything below
+  ConditionVariable changed_;
+  bool closing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::uint64_t last_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, Open> calls_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+// Ends its call at once.
+template <typename Base>
+class RefusedCall final : public Base {
+ public:
+  explicit RefusedCall(const Status& why) { this->Finish(ToGrpc(why)); }
+  void OnDone() override { delete this; }
+};
+
+using Parameter = MethodHandler::HandlerParameter;
+
+// Parses the request with the handler and runs it.
+void ParseAndRun(MethodHandler& handler, const Parameter& from, bool has_request,
+                 std::function<void()> at_end) {
+  void* request = nullptr;
+  void* data = nullptr;
+  grpc::Status parsed;
+  if (has_request) {
+    request =
+        handler.Deserialize(from.call->call(), static_cast<grpc_byte_buffer*>(from.request), &parsed, &data);
+  }
+  handler.RunHandler(Parameter(from.call, from.server_context, request, parsed, data, std::move(at_end)));
+}
+
+// A method of the service, behind the check. gRPC hands it the request's bytes, because it does not parse.
+class GuardedMethod final : public MethodHandler {
+ public:
+  GuardedMethod(access::AccessControl& access, OpenCalls& open_calls, const char* name, RpcMethod::RpcType type,
+                MethodHandler& method)
+      : access_(access), open_calls_(open_calls), name_(name), type_(type), method_(method) {}
+
+  void* Deserialize(grpc_call*, grpc_byte_buffer* request, grpc::Status*, void**) override { return request; }
+
+  void RunHandler(const Parameter& call) override {
+    const std::string address = AddressOf(*call.server_context);
+    auto allowed = access_.Check({.authorization = FieldsOf(*call.server_context, "authorization"),
+                                  .method = name_,
+                                  .address = address});
+    if (!allowed.ok()) return Refuse(call, allowed.status());
+    if (type_ == RpcMethod::NORMAL_RPC) return ParseAndRun(method_, call, true, call.call_requester);
+    const std::uint64_t id = open_calls_.Add(*std::move(allowed), call.call->call());
+    auto at_end = [&open_calls = open_calls_, id, next = call.call_requester] {
+      open_calls.Remove(id);
+      next();
+    };
+    ParseAndRun(method_, call, type_ == RpcMethod::SERVER_STREAMING, std::move(at_end));
+  }
+
+ private:
+  // The handlers are used only while RunHandler runs. With ByteBuffer, their parsing keeps the bytes.
+  void Refuse(const Parameter& call, const Status& why) {
+    using Context = grpc::CallbackServerContext;
+    if (type_ == RpcMethod::NORMAL_RPC) {
+      grpc::internal::CallbackUnaryHandler<ByteBuffer, ByteBuffer> refusing(
+          [&](Context*, const ByteBuffer*, ByteBuffer*) {
+            return new RefusedCall<grpc::ServerUnaryReactor>(why);
+          });
+      return ParseAndRun(refusing, call, true, call.call_requester);
+    }
+    if (type_ == RpcMethod::SERVER_STREAMING) {
+      grpc::internal::CallbackServerStreamingHandler<ByteBuffer, ByteBuffer> refusing(
+          [&](Context*, const ByteBuffer*) {
+            return new RefusedCall<grpc::ServerWriteReactor<ByteBuffer>>(why);
+          });
+      return ParseAndRun(refusing, call, true, call.call_requester);
+    }
+    grpc::internal::CallbackBidiHandler<ByteBuffer, ByteBuffer> refusing([&](Context*) {
+      return new RefusedCall<grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>>(why);
+    });
+    ParseAndRun(refusing, call, false, call.call_requester);
+  }
+
+  access::AccessControl& access_;
+  OpenCalls& open_calls_;
+  const char* const name_;
+  const RpcMethod::RpcType type_;
+  MethodHandler& method_;
+};
+
+RpcMethod::RpcType TypeOf(const MethodDescriptor& method) {
+  if (method.client_streaming())
+    return method.server_streaming() ? RpcMethod::BIDI_STREAMING : RpcMethod::CLIENT_STREAMING;
+  return method.server_streaming() ? RpcMethod::SERVER_STREAMING : RpcMethod::NORMAL_RPC;
+}
+
+// The methods of another service, in its order.
+class GuardedService final : public grpc::Service {
+ public:
+  GuardedService(access::AccessControl& access, OpenCalls& open_calls,
+                 const google::protobuf::ServiceDescriptor& type, grpc::Service& service) {
+    names_.reserve(static_cast<std::size_t>(type.method_count()));  // gRPC keeps pointers to them
+    for (int i = 0; i < type.method_count(); ++i) {
+      const MethodDescriptor& method = *type.method(i);
+      const char* name = names_.emplace_back("/" + type.full_name() + "/" + method.name()).c_str();
+      AddMethod(new grpc::internal::RpcServiceMethod(name, TypeOf(method), nullptr));
+      MarkMethodCallback(i, new GuardedMethod(access, open_calls, name, TypeOf(method), HandlerOf(service, i)));
+    }
+  }
+
+ private:
+  // A service shows its handlers to its derived classes only.
+  static MethodHandler& HandlerOf(grpc::Service& service, int index) {
+    constexpr auto kGet = &GuardedService::GetHandler;
+    return *(service.*kGet)(index);
+  }
+
+  std::vector<std::string> names_;
+};
+
+std::string BytesOf(grpc_byte_buffer* buffer) {
+  std::string bytes;
+  grpc_byte_buffer_reader reader;
+  if (buffer == nullptr || grpc_byte_buffer_reader_init(&reader, buffer) == 0) return bytes;
+  for (grpc_slice* part = nullptr; grpc_byte_buffer_reader_peek(&reader, &part) != 0;) {
+    bytes.append(reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(*part)), GRPC_SLICE_LENGTH(*part));
+  }
+  grpc_byte_buffer_reader_destroy(&reader);
+  return bytes;
+}
+
+// What a request is about: its run, profile or folder.
+std::string ObjectOf(const google::protobuf::Descriptor& type, const std::string& request) {
+  const std::unique_ptr<google::protobuf::Message> message(
+      google::protobuf::MessageFactory::generated_factory()->GetPrototype(&type)->New());
+  if (!message->ParseFromString(request)) return {};
+  for (const char* name : {"run", "name", "directory"}) {
+    const auto* field = type.FindFieldByName(name);
+    if (field != nullptr && field->type() == google::protobuf::FieldDescriptor::TYPE_STRING)
+      return message->GetReflection()->GetString(*message, field);
+  }
+  return {};
+}
+
+// "/pkg.Service/Method".
+const MethodDescriptor* FindMethod(std::string name) {
+  if (!name.empty()) name.erase(0, 1);
+  for (char& c : name) c = c == '/' ? '.' : c;
+  return google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(name);
+}
+
+// Writes down what became of one call. What Guard refused is written already.
+class Auditor final : public grpc::experimental::Interceptor {
+ public:
+  Auditor(access::AccessControl& access, grpc::ServerContextBase& context, const char* method)
+      : access_(access), context_(context), method_(method) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    using Point = grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(Point::POST_RECV_MESSAGE)) {
+      const MethodDescriptor* method = FindMethod(method_);
+      if (method != nullptr)
+        object_ = ObjectOf(*method->input_type(), BytesOf(static_cast<grpc_byte_buffer*>(methods->GetRecvMessage())));
+    }
+    if (methods->QueryInterceptionHookPoint(Point::PRE_SEND_STATUS)) Write(methods->GetSendStatus());
+    methods->Proceed();
+  }
+
+ private:
+  void Write(const grpc::Status& status) {
+    if (status.error_code() == grpc::UNAUTHENTICATED || status.error_code() == grpc::PERMISSION_DENIED) return;
+    access::Principal principal;
+    const auto fields = FieldsOf(context_, "authorization");
+    const auto token = fields.size() == 1 ? access::BearerToken(fields.front()) : std::nullopt;
+    const auto id = token && access_.on() ? access::TokenId(*token) : std::nullopt;
+    if (id) principal.id = std::string(*id);
+    access_.audit().Write({.principal = principal.Name(),
+                           .address = AddressOf(context_),
+                           .method = method_,
+                           .object = object_,
+                           .outcome = status.ok() ? "ok"
+                                                  : "error " + std::to_string(status.error_code()) + ": " +
+                                                        status.error_message()});
+  }
+
+  access::AccessControl& access_;
+  grpc::ServerContextBase& context_;
+  const std::string method_;
+  std::string object_;
+};
+
+class AuditorFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit AuditorFactory(access::AccessControl& access) : access_(access) {}
+  grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
+    const access::MethodRule* rule = access::FindRule(info->method());
+    if (rule == nullptr || !rule->audited) return nullptr;
+    return new Auditor(access_, *info->server_context(), info->method());
+  }
+
+ private:
+  access::AccessControl& access_;
+};
+
+}  // namespace
+
+class Guard::Impl {
+ public:
+  explicit Impl(access::AccessControl& access) : access(access), open_calls(access) {}
+  access::AccessControl& access;
+  OpenCalls open_calls;
+};
+
+Guard::Guard(access::AccessControl& access) : impl_(std::make_unique<Impl>(access)) {}
+Guard::~Guard() = default;
+
+std::unique_ptr<grpc::Service> Guard::Wrap(const google::protobuf::ServiceDescriptor& type,
+                                           grpc::Service& service) {
+  return std::make_unique<GuardedService>(impl_->access, impl_->open_calls, type, service);
+}
+
+void Guard::AddAudit(grpc::ServerBuilder& builder) {
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+  factories.push_back(std::make_unique<AuditorFactory>(impl_->access));
+  builder.experimental().SetInterceptorCreators(std::move(factories));
+}
+
+}  // namespace statcollect::api

@@ -1,0 +1,43 @@
+// Puts the check of tokens before every method of a gRPC service, before its request is parsed.
+#ifndef STATCOLLECT_SERVER_API_GUARD_H_
+#define STATCOLLECT_SERVER_API_GUARD_H_
+
+#include <memory>
+
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/impl/service_type.h>
+
+#include "server/access/access.h"
+
+namespace grpc {
+class ServerBuilder;
+}
+
+namespace statcollect::api {
+
+// What HTTP tells of its caller on the in-process channel, where it is the only peer.
+inline constexpr char kPeerField[] = "x-statcollect-peer";
+
+// Guards services of the callback API. Calls that stay open are ended within a second after their token was
+// revoked or has expired (kUnauthenticated). Successful calls that the table marks are audited, with the run,
+// profile or folder that they name.
+class Guard {
+ public:
+  explicit Guard(access::AccessControl& access);
+  ~Guard();  // after the server is gone
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  // To be registered instead of `service`, which must outlive it and must not be registered itself.
+  std::unique_ptr<grpc::Service> Wrap(const google::protobuf::ServiceDescriptor& type, grpc::Service& service);
+  // Audits what the services answer; to be called once, before the server is built.
+  void AddAudit(grpc::ServerBuilder& builder);
+
+ private:
+  class Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace statcollect::api
+
+#endif  // STATCOLLECT_SERVER_API_GUARD_H_

@@ -1,0 +1,59 @@
+#include "server/api/http/gate.h"
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "common/names.h"
+#include "proto/json.h"
+#include "server/api/http/routes.h"
+
+namespace statcollect::api {
+namespace {
+
+const std::map<std::string, std::string>& GrpcPaths() {
+  static const auto* paths = [] {
+    auto* made = new std::map<std::string, std::string>();
+    for (const auto& [name, route] : MakeHttpRoutes())
+      made->emplace(std::string(kHttpPrefix) + name, route.grpc_path());
+    return made;
+  }();
+  return *paths;
+}
+
+HttpResponse Refusal(int status, Code code, const std::string& message) {
+  const nlohmann::ordered_json body = {{"error", Printable(message, 4000)}, {"code", CodeName(code)}};
+  HttpResponse response{.status = status, .body = DumpJson(body) + "\n"};
+  if (status == 401) response.headers["WWW-Authenticate"] = "Bearer realm=\"statcollect\"";
+  return response;
+}
+
+}  // namespace
+
+std::string MethodOfPath(std::string_view path) {
+  const auto found = GrpcPaths().find(std::string(path));
+  return found == GrpcPaths().end() ? std::string(path) : found->second;
+}
+
+HttpGate MakeHttpGate(access::AccessControl& access) {
+  return [&access](const HttpRequest& head) -> std::optional<HttpResponse> {
+    if (head.query.find("stc_") != std::string::npos) {
+      return Refusal(400, Code::kInvalidArgument,
+                     "found a token in the URL, where logs and histories keep it; expected it in the field "
+                     "'Authorization: Bearer stc_...'; revoke that token: statcollectord token revoke");
+    }
+    const std::string method = MethodOfPath(head.path);
+    const auto allowed =
+        access.Check({.authorization = std::vector<std::string_view>(head.authorization.begin(),
+                                                                     head.authorization.end()),
+                      .method = method,
+                      .address = head.address});
+    if (allowed.ok()) return std::nullopt;
+    const Code code = allowed.status().code();
+    return Refusal(code == Code::kUnauthenticated ? 401 : 403, code, allowed.status().message());
+  };
+}
+
+}  // namespace statcollect::api
