@@ -231,15 +231,22 @@ TEST_F(KillTest, NothingAcknowledgedIsLostAndNothingIsThereTwice) {
     EXPECT_EQ(StoredRecords()[writer->rank()], counters.produced);
     total += counters.produced;
   }
-  v1::GetSeriesRequest request;
-  request.set_run("load");
-  request.set_activation(testing::WriterActivation(7));
-  v1::GetSeriesResponse response;
-  grpc::ClientContext context;
-  const grpc::Status asked = stub_->GetSeries(&context, request, &response);
-  EXPECT_TRUE(asked.ok()) << asked.error_message();
+  constexpr std::uint64_t kSteps = 100'000;  // an answer has a million rows at most
   std::map<std::uint32_t, std::uint64_t> points;
-  for (const auto& point : response.records()) EXPECT_EQ(point.step(), points[point.rank()]++);
+  for (const auto& writer : writers) {
+    for (std::uint64_t first = 0; first < writer->steps(); first += kSteps) {
+      v1::GetSeriesRequest request;
+      request.set_run("load");
+      request.set_activation(testing::WriterActivation(7));
+      request.add_ranks(writer->rank());
+      request.set_steps(std::to_string(first) + "-" + std::to_string(first + kSteps - 1));
+      v1::GetSeriesResponse response;
+      grpc::ClientContext context;
+      const grpc::Status asked = stub_->GetSeries(&context, request, &response);
+      EXPECT_TRUE(asked.ok()) << asked.error_message();
+      for (const auto& point : response.records()) EXPECT_EQ(point.step(), points[point.rank()]++);
+    }
+  }
   for (const auto& writer : writers) EXPECT_EQ(points[writer->rank()], writer->steps());
   daemon_->Signal(SIGTERM);
   EXPECT_TRUE(daemon_->WaitFor(60s));
