@@ -115,7 +115,9 @@ void Print(Session& session, const v1::DiffReport& report) {
       [&] { return session.options().quiet ? RenderVerdict(report) : RenderDiff(report); });
 }
 
-int ExitCode(v1::Verdict verdict) {
+}  // namespace
+
+int ExitCodeOf(v1::Verdict verdict) {
   switch (verdict) {
     case v1::VERDICT_IDENTICAL:
     case v1::VERDICT_WITHIN_TOLERANCE:
@@ -127,16 +129,21 @@ int ExitCode(v1::Verdict verdict) {
   }
 }
 
-}  // namespace
+Result<v1::DiffReport> AskDiff(Session& session, const DiffOptions& options, std::uint32_t columns,
+                               std::uint32_t rows) {
+  v1::DiffRequest request;
+  STATCOLLECT_RETURN_IF_ERROR(MakeRequest(options, request));
+  request.set_heat_map_columns(columns);
+  request.set_heat_map_rows(rows);
+  return Ask(session, request);
+}
 
 int Diff(Session& session, const DiffOptions& options) {
-  const std::string attempted = "diff " + Printable(options.run_a) + " " + Printable(options.run_b);
-  v1::DiffRequest request;
-  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
-  const auto report = Ask(session, request);
-  if (!report.ok()) return session.Fail(attempted, report.status());
+  const auto report = AskDiff(session, options);
+  if (!report.ok())
+    return session.Fail("diff " + Printable(options.run_a) + " " + Printable(options.run_b), report.status());
   Print(session, *report);
-  return ExitCode(report->verdict());
+  return ExitCodeOf(report->verdict());
 }
 
 }  // namespace statcollect::client
