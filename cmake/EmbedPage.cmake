@@ -1,4 +1,4 @@
-# cmake -D DIR=web/dist -D OUT=page_files.cc -P EmbedPage.cmake: the files of the page's bundle as C++.
+# cmake -D DIR=web/dist/page -D OUT=page_files.cc -P EmbedPage.cmake: the files of the page's bundle as C++.
 file(GLOB_RECURSE files RELATIVE "${DIR}" "${DIR}/*")
 list(SORT files)
 set(arrays "")

@@ -142,7 +142,14 @@ step "statctl diff --run-a base --run-b ort"
 if [ "$bug" = none ]; then verdict 0 base ort; else verdict 1 base ort; fi
 step "statctl diff --run-a base --run-b base2"
 verdict 0 base base2
+page="/?view=compare&a=base&b=ort"
 step "done"
 if [ -n "$keep" ]; then
   echo "Kept in $keep. To look around: build/release/bin/statcollectord --data-dir $keep/data"
+  echo "Then in a browser: http://127.0.0.1:7434$page"
+elif [ -t 0 ] && [ -t 1 ]; then
+  echo "Where they part, in a browser: http://$(grep -oE 'http [0-9.]+:[0-9]+' "$work/collector.out" | cut -d' ' -f2)$page"
+  read -r -p "Enter ends the collector and removes its data. " _ || true
+else
+  echo "To see it in a browser: scripts/demo.sh --keep DIR"
 fi

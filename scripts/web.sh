@@ -8,7 +8,7 @@ usage() {
   cat <<'EOT'
 Usage: scripts/web.sh COMMAND
 
-  build [DIR]  make the bundle in web/dist, or in DIR; commit web/dist with the sources that it comes from
+  build [DIR]  make the page's bundle and the report's file in web/dist, or in DIR; commit web/dist with the sources
   check        strict TypeScript
   install      only the packages, into web/node_modules; the other commands do that themselves
   test         unit tests (Vitest)
@@ -62,7 +62,8 @@ case "$command" in
   build)
     out="$(in_caller "${2:-}" dist)"
     tool tsc --noEmit
-    tool vite build --outDir "$out" --emptyOutDir --logLevel warn
+    tool vite build --outDir "$out/page" --emptyOutDir --logLevel warn
+    tool vite build --config vite.report.config.ts --outDir "$out/report" --emptyOutDir --logLevel warn
     ;;
   check) tool tsc --noEmit ;;
   test) tool vitest run ;;

@@ -2,30 +2,12 @@
 #include "client/commands/commands.h"
 
 namespace statcollect::client {
+namespace {
 
-void AddDiff(CommandSet& commands) {
-  const auto [app, o] = commands.Add<DiffOptions>(
-      "diff", "Finds where two runs first diverge, and why",
-      "  statctl diff --run-a base --run-b ort\n"
-      "  statctl diff base ort --steps 0-99 --rank 0,1\n"
-      "  statctl diff base ort --tolerance 1e-3 --kinds output\n"
-      "  statctl diff base ort --exact              # the first difference of any size\n"
-      "  statctl diff base ort --noise base2,base3  # beyond what repeats of base differ by\n"
-      "  statctl diff base ort --map names.txt --first\n"
-      "  statctl diff hf mcore --map hf:megatron    # the same model in two implementations\n"
-      "  statctl diff one four --merge-ranks        # 1 rank against 4: weights, gradients, optimizer "
-      "state\n"
-      "  statctl diff --golden base.scg --run-b pr-17 --junit golden.xml    # in continuous integration\n"
-      "  statctl diff base ort --format json > report.json\n",
-      Diff);
-  CLI::Option* run_a = app->add_option("--run-a,run_a", o.run_a, "The baseline run")->required();
-  CLI::Option* run_b = app->add_option("--run-b,run_b", o.run_b, "The run to compare with it")->required();
-  app->add_option("--golden", o.golden, "A file of statctl golden save instead of run A")
-      ->each([run_a, run_b](const std::string&) {  // the one run may then stand in either place
-        run_a->required(false);
-        run_b->required(false);
-      });
-  app->add_option("--junit", o.junit, "Also write the verdict to this file, as JUnit's XML");
+// What diff and report compare, and how.
+void AddRunsToCompare(CLI::App* app, DiffOptions& o) {
+  app->add_option("--run-a,run_a", o.run_a, "The baseline run")->required();
+  app->add_option("--run-b,run_b", o.run_b, "The run to compare with it")->required();
   CLI::Option* tolerance = app->add_option("--tolerance", o.tolerance,
                                            "Relative L2 distance to ignore (default: by dtype, f32 1e-4)")
                                ->check(Between(0, kToleranceMax));
@@ -45,8 +27,6 @@ void AddDiff(CommandSet& commands) {
       ->excludes(by_rank);
   app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
   AddKindFilter(app, o.kinds, "output,grad_output");
-  AddRowLimit(app, o.top, "How many diverged tensors to list");
-  app->add_flag("--all", o.all, "List everything that diverged");
   app->add_flag("--first", o.first_only, "Stop at the first step that diverged: quick on long runs");
   app->add_option("--noise", o.noise,
                   "Repeats of run A, separated by commas: differences among them count as noise")
@@ -60,6 +40,48 @@ void AddDiff(CommandSet& commands) {
       "separated by commas, are compared as one");
   app->add_flag("--no-alignment", o.no_alignment,
                 "Treat names that differ as missing; do not match them by order, class and shape");
+}
+
+}  // namespace
+
+void AddDiff(CommandSet& commands) {
+  const auto [app, o] = commands.Add<DiffOptions>(
+      "diff", "Finds where two runs first diverge, and why",
+      "  statctl diff --run-a base --run-b ort\n"
+      "  statctl diff base ort --steps 0-99 --rank 0,1\n"
+      "  statctl diff base ort --tolerance 1e-3 --kinds output\n"
+      "  statctl diff base ort --exact              # the first difference of any size\n"
+      "  statctl diff base ort --noise base2,base3  # beyond what repeats of base differ by\n"
+      "  statctl diff base ort --map names.txt --first\n"
+      "  statctl diff hf mcore --map hf:megatron    # the same model in two implementations\n"
+      "  statctl diff one four --merge-ranks        # 1 rank against 4: weights, gradients, optimizer "
+      "state\n"
+      "  statctl diff --golden base.scg --run-b pr-17 --junit golden.xml    # in continuous integration\n"
+      "  statctl diff base ort --format json > report.json\n",
+      Diff);
+  AddRunsToCompare(app, o);
+  CLI::Option* run_a = app->get_option("--run-a");
+  CLI::Option* run_b = app->get_option("--run-b");
+  app->add_option("--golden", o.golden, "A file of statctl golden save instead of run A")
+      ->each([run_a, run_b](const std::string&) {  // the one run may then stand in either place
+        run_a->required(false);
+        run_b->required(false);
+      });
+  app->add_option("--junit", o.junit, "Also write the verdict to this file, as JUnit's XML");
+  AddRowLimit(app, o.top, "How many diverged tensors to list");
+  app->add_flag("--all", o.all, "List everything that diverged");
+}
+
+void AddReport(CommandSet& commands) {
+  const auto [app, o] = commands.Add<ReportOptions>(
+      "report", "Writes a diff with its heat map into one HTML file",
+      "  statctl report base ort --out report.html       # exit code: as diff\n"
+      "  statctl report base ort --rank 0 --steps 0-999 --out report.html --overwrite\n",
+      Report);
+  AddRunsToCompare(app, o.diff);
+  o.diff.top = 200;  // whose statistics are in the file
+  app->add_option("--out", o.out, "File to make, to be opened in a browser, sent or attached")->required();
+  app->add_flag("--overwrite", o.overwrite, "Replace the file if it exists");
 }
 
 void AddMap(CommandSet& commands) {
@@ -106,22 +128,6 @@ void AddNoise(CommandSet& commands) {
       [](Session& session, const NoiseOptions& o) { return ShowNoise(session, o.run); });
   add("rm", "Removes the saved noise",
       [](Session& session, const NoiseOptions& o) { return RemoveNoise(session, o.run); });
-}
-
-void AddGolden(CommandSet& commands) {
-  CLI::App* golden = commands.AddGroup(
-      "golden", "Saves a run as a file to compare later runs with",
-      "  statctl golden save base base.scg --steps 0-9     # a small file, to keep with the code\n"
-      "  statctl diff --golden base.scg --run-b pr-17      # exit code: 0 same, 1 changed, 2 no answer\n"
-      "  statctl rm 'golden-*'                             # goldens that diff has loaded into the collector\n");
-  golden->require_subcommand(1);
-  const auto [save, o] =
-      commands.AddSub(golden, "save", "Writes a run's records and configuration to a file", SaveGolden);
-  AddRunName(save, o.run);
-  save->add_option("path", o.path, "File to make, such as base.scg")->required();
-  save->add_option("--ranks,--rank", o.ranks, kRankFilter);
-  save->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
-  save->add_flag("--overwrite", o.overwrite, "Replace an earlier file");
 }
 
 void AddConfig(CommandSet& commands) {

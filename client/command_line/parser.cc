@@ -57,6 +57,7 @@ Parser::Parser() : app_(kDescription, "statctl") {
   AddGlobals();
   // In the order of `statctl help`.
   AddDiff(commands_);
+  AddReport(commands_);
   AddExport(commands_);
   AddSummary(commands_);
   AddMap(commands_);

@@ -34,6 +34,17 @@ struct DiffOptions {
   std::string junit;   // file for the verdict
 };
 int Diff(Session& session, const DiffOptions& options);
+// A diff with a heat map in one file for a browser (report_file.cc).
+struct ReportOptions {
+  DiffOptions diff;
+  std::string out;
+  bool overwrite = false;
+};
+int Report(Session& session, const ReportOptions& options);
+// The report for these options, with a heat map of at most so many columns and rows; 0: none.
+Result<v1::DiffReport> AskDiff(Session& session, const DiffOptions& options, std::uint32_t columns = 0,
+                               std::uint32_t rows = 0);
+int ExitCodeOf(v1::Verdict verdict);
 // The full text report (report.cc).
 Page RenderDiff(const v1::DiffReport& report);
 // Only its first sentence.

@@ -116,18 +116,6 @@ void Print(Session& session, const v1::DiffReport& report) {
       [&] { return session.options().quiet ? RenderVerdict(report) : RenderDiff(report); });
 }
 
-int ExitCode(v1::Verdict verdict) {
-  switch (verdict) {
-    case v1::VERDICT_IDENTICAL:
-    case v1::VERDICT_WITHIN_TOLERANCE:
-      return kExitSame;
-    case v1::VERDICT_DIVERGED:
-      return kExitDiverged;
-    default:
-      return kExitNoAnswer;
-  }
-}
-
 // Writes --junit; returns the exit code, which a file that cannot be written turns into kExitNoAnswer.
 int Conclude(Session& session, const DiffOptions& options, const JunitCase& of, int code) {
   if (options.junit.empty()) return code;
@@ -151,6 +139,27 @@ std::string VerdictText(Session& session, const DiffOptions& options, const v1::
 
 }  // namespace
 
+int ExitCodeOf(v1::Verdict verdict) {
+  switch (verdict) {
+    case v1::VERDICT_IDENTICAL:
+    case v1::VERDICT_WITHIN_TOLERANCE:
+      return kExitSame;
+    case v1::VERDICT_DIVERGED:
+      return kExitDiverged;
+    default:
+      return kExitNoAnswer;
+  }
+}
+
+Result<v1::DiffReport> AskDiff(Session& session, const DiffOptions& options, std::uint32_t columns,
+                               std::uint32_t rows) {
+  v1::DiffRequest request;
+  STATCOLLECT_RETURN_IF_ERROR(MakeRequest(options, request));
+  request.set_heat_map_columns(columns);
+  request.set_heat_map_rows(rows);
+  return Ask(session, request);
+}
+
 int Diff(Session& session, const DiffOptions& given) {
   DiffOptions options = given;
   if (!options.golden.empty() && options.run_b.empty()) options.run_b.swap(options.run_a);
@@ -162,7 +171,6 @@ int Diff(Session& session, const DiffOptions& given) {
     junit.verdict = junit.details = status.message();
     return Conclude(session, options, junit, session.Fail(attempted, status));
   };
-  v1::DiffRequest request;
   if (!options.golden.empty()) {
     if (!options.run_a.empty())
       return fail({Code::kInvalidArgument, "--golden: it stands for run A; give one run, --run-b"});
@@ -170,11 +178,10 @@ int Diff(Session& session, const DiffOptions& given) {
     if (!loaded.ok()) return fail(loaded.status());
     options.run_a = *std::move(loaded);
   }
-  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return fail(wrong);
-  const auto report = Ask(session, request);
+  const auto report = AskDiff(session, options);
   if (!report.ok()) return fail(report.status());
   Print(session, *report);
-  const int code = ExitCode(report->verdict());
+  const int code = ExitCodeOf(report->verdict());
   junit.verdict = VerdictText(session, options, *report);
   junit.failed = code == kExitDiverged;
   junit.error = code == kExitNoAnswer;

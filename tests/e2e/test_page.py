@@ -381,3 +381,44 @@ def test_headers_are_strict(collector: Collector) -> None:
     with pytest.raises(urllib.error.HTTPError) as unchanged:
         urllib.request.urlopen(again, timeout=10)
     assert unchanged.value.code == 304
+
+
+def test_a_report_is_one_file_that_needs_nothing(recorded: Collector, browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    done = recorded.statctl("report", "base", "ort", "--out", str(file))
+    assert done.code == 1 and "DIVERGED" in done.out
+    again = recorded.statctl("report", "base", "ort", "--out", str(file))
+    assert again.code == 2 and "exists" in again.err
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(file.as_uri())
+    painted(page)
+    assert sentence(page).lower() == recorded.diff("base", "ort")["text"]["sentence"].lower()
+    page.get_by_role("button", name="Show the origin").click()
+    page.wait_for_selector(".cell table")
+    assert "blocks.1.ln2" in page.inner_text(".cell h2")
+    assert page.locator(".chart canvas").count() == 1
+    if AXE.exists():
+        # Through the browser's own interface: the file's policy runs no other script.
+        page.evaluate(AXE.read_text())
+        assert [v["id"] for v in page.evaluate("axe.run()")["violations"]] == []
+    context.close()
+    assert problems == []
+
+
+def test_a_report_with_hostile_names_runs_none_of_them(collector: Collector, browser: Any, tmp_path: Path) -> None:
+    names = [*HOSTILE_NAMES, "</script><script>document.title='taken'</script>", "<!--<script>"]
+    collector.python(HOSTILE.replace("RUNS", "['a', 'b']").replace("NAMES", repr(names)))
+    file = tmp_path / "report.html"
+    assert collector.statctl("report", "a", "b", "--out", str(file)).code == 1
+    data = file.read_text().split('id="data">')[1].split("</script>")[0]
+    assert "<" not in data and json.loads(data)["report"]["verdict"] == "diverged"
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    painted(page)
+    assert page.title().startswith("a / b ")
+    assert page.evaluate("document.querySelectorAll('script').length") == 2
+    page.close()

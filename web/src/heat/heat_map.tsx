@@ -5,7 +5,7 @@ import { shown, words } from '../text';
 import { coloursOf, css, describe, paletteOf, IDENTICAL, MISSING, NO_DATA, DIVERGED_MIN, WITHIN_MAX } from './levels';
 import { clamped, levelAt, stepsText, whole, zoomed, type Heat } from './model';
 import type { Window } from './paint';
-import type { Order, Painted } from './worker';
+import { makePainter, type Painter } from './painter';
 
 interface Cell {
   row: number;
@@ -21,41 +21,39 @@ interface Props {
   height: number;
 }
 
-/** One worker for as long as the map is shown. Asks for the newest picture only, and shows none that is older. */
+/** Asks for the newest picture only, and shows none that is older. */
 function usePainter(heat: Heat, canvas: { current: HTMLCanvasElement | null }) {
-  const worker = useRef<Worker | null>(null);
-  const state = useRef({ asked: 0, busy: false, next: null as (Order & { what: 'paint' }) | null });
+  const painter = useRef<Painter | null>(null);
+  const state = useRef({ asked: 0, busy: false, next: null as Parameters<Painter['paint']>[0] | null });
   useEffect(() => {
-    const made = new Worker(new URL('./worker.ts', import.meta.url), { type: 'module' });
-    worker.current = made;
-    made.onmessage = (event: MessageEvent<Painted>) => {
-      const { width, height, pixels, milliseconds } = event.data;
+    const made = makePainter(({ id, width, height, pixels, milliseconds }) => {
       const target = canvas.current;
       if (target) {
         if (target.width !== width) target.width = width;
         if (target.height !== height) target.height = height;
         target.getContext('2d')?.putImageData(new ImageData(pixels, width, height), 0, 0);
-        target.dataset['painted'] = String(event.data.id);
+        target.dataset['painted'] = String(id);
         target.dataset['milliseconds'] = milliseconds.toFixed(1);
       }
       const next = state.current.next;
       state.current.next = null;
       state.current.busy = next !== null;
-      if (next) made.postMessage(next);
-    };
-    return () => made.terminate();
+      if (next) made.paint(next);
+    });
+    painter.current = made;
+    return () => made.end();
   }, []);
   useEffect(() => {
-    worker.current?.postMessage({ what: 'cells', cells: heat.cells, stride: heat.columns } satisfies Order);
+    painter.current?.cells(heat.cells, heat.columns);
   }, [heat]);
   return (window: Window, width: number, height: number, palette: Uint32Array) => {
-    const order = { what: 'paint' as const, id: ++state.current.asked, window, width, height, palette };
+    const order = { id: ++state.current.asked, window, width, height, palette };
     if (state.current.busy) {
       state.current.next = order;
       return;
     }
     state.current.busy = true;
-    worker.current?.postMessage(order satisfies Order);
+    painter.current?.paint(order);
   };
 }
 

@@ -101,7 +101,7 @@ export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
           {a.error ? <p class="note">A: {a.error.message}</p> : null}
           {b.error ? <p class="note">B: {b.error.message}</p> : null}
           <div class="two">
-            <StatsTable a={pointAt(pointsA)} b={pointAt(pointsB)} runA={runA} runB={runB} />
+            <StatsTable a={pointAt(pointsA)?.stats ?? null} b={pointAt(pointsB)?.stats ?? null} runA={runA} runB={runB} />
             <div>
               <Chart label={`${STAT_NAMES[stat]} over the steps`} lines={lines} height={250} gutter={64} stepText={(x) => (Number.isInteger(x) ? String(x) : '')} log={log && lines.every((line) => line.points.every(([, y]) => y === null || y > 0))} />
             </div>

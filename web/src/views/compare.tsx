@@ -3,16 +3,13 @@ import { useMemo, useRef } from 'preact/hooks';
 import { urlOf } from '../api/client';
 import type { DiffReport } from '../api/types';
 import { useQuery } from '../api/use_query';
-import { HeatMapView, Legend, rowText } from '../heat/heat_map';
-import { describe, stateOf } from '../heat/levels';
-import { columnOf, heatOf, parseWindow, stepsText, summaries, windowText, type Heat } from '../heat/model';
-import { Chart } from '../parts/chart';
+import { columnOf, heatOf, parseWindow, windowText, type Heat } from '../heat/model';
 import { Choice, Commands, Empty, Link, Name, waiting } from '../parts/parts';
-import { useWidth } from '../parts/theme';
 import { go, type Route } from '../route';
-import { command, count, words } from '../text';
+import { command, words } from '../text';
 import { Cell } from './cell';
 import { lossLine } from './losses';
+import { HeatPicture } from './picture';
 import { Reasons, Verdict } from './verdict';
 
 const COLUMNS_MAX = 2048;
@@ -121,9 +118,6 @@ function Report({ route, report, ranks }: { route: Route; report: DiffReport; ra
 }
 
 function Picture({ route, report, heat }: { route: Route; report: DiffReport; heat: Heat }) {
-  const box = useRef<HTMLDivElement>(null);
-  const width = useWidth(box);
-  const gutter = width > 0 && width < 600 ? 64 : 200;
   const losses = [useQuery('/api/v1/scalars', { run: route.a }, 0, report), useQuery('/api/v1/scalars', { run: route.b }, 0, report)] as const;
   const window = useMemo(() => parseWindow(heat, route.window), [heat, route.window]);
   const lines = useMemo(
@@ -136,72 +130,18 @@ function Picture({ route, report, heat }: { route: Route; report: DiffReport; he
     const at = heat.rows[cell.row];
     if (at) go({ ...route, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, step: String(heat.first[cell.column] ?? 0) }, replace);
   };
-  const stepText = (x: number) => (heat.first[Math.floor(x)] === undefined ? '' : `step ${heat.first[Math.floor(x)]}`);
-  const origin = heat.originRow !== null && heat.originColumn !== null ? { row: heat.originRow, column: heat.originColumn } : null;
-  const map = report.heat_map;
   return (
-    <div class="picture" ref={box}>
-      {lines.some((line) => line.points.length > 0) ? (
-        <Chart label="Loss" lines={lines} height={width < 600 ? 110 : 140} gutter={gutter} range={[window.column, window.column + window.columns]} stepText={stepText} axis={false} />
-      ) : (
-        <p class="note">{losses[0].loading || losses[1].loading ? 'Reading the losses…' : 'Neither run logged a loss.'}</p>
-      )}
-      <HeatMapView heat={heat} window={window} chosen={chosen} onChoose={choose} onWindow={(next) => go({ ...route, window: windowText(heat, next) }, true)} gutter={gutter} height={width < 600 ? 360 : 460} />
-      <div class="bar under">
-        <Legend />
-        <span class="grow" />
-        {origin ? (
-          <button type="button" class="main" onClick={() => choose(origin)}>
-            Show the origin
-          </button>
-        ) : null}
-      </div>
-      <p class="note">
-        {count(map?.tensors ?? 0)} tensors in the order of execution, {count(map?.steps ?? 0)} steps. Drag to look closer, click a cell to see both sides.
-      </p>
+    <HeatPicture
+      report={report}
+      heat={heat}
+      lines={lines}
+      reading={losses[0].loading || losses[1].loading}
+      window={window}
+      chosen={chosen}
+      onChoose={choose}
+      onWindow={(next) => go({ ...route, window: windowText(heat, next) }, true)}
+    >
       {chosen ? <Cell runA={route.a} runB={route.b} rank={route.rank} heat={heat} row={chosen.row} column={chosen.column} onMove={(next) => choose({ row: next, column: chosen.column }, true)} /> : null}
-      <Behind heat={heat} onChoose={choose} />
-    </div>
-  );
-}
-
-function Behind({ heat, onChoose }: { heat: Heat; onChoose: (cell: { row: number; column: number }) => void }) {
-  const rows = useMemo(() => summaries(heat), [heat]);
-  return (
-    <details class="behind">
-      <summary>The same as a table</summary>
-      <div class="scroll tall" tabIndex={0} role="region" aria-label="Heat map as a table">
-        <table class="rows">
-          <thead>
-            <tr>
-              <th scope="col">Tensor</th>
-              <th scope="col">Stage</th>
-              <th scope="col">Worst</th>
-              <th scope="col" class="number">
-                Diverged in
-              </th>
-              <th scope="col">First</th>
-            </tr>
-          </thead>
-          <tbody>
-            {rows.map(({ index, row, worst, diverged, first }) => (
-              <tr key={index}>
-                <th scope="row">
-                  <button type="button" class="sort" onClick={() => onChoose({ row: index, column: first ?? 0 })}>
-                    <bdi class="name">{rowText(heat, index)}</bdi>
-                  </button>
-                </th>
-                <td>{words(row.stage)}</td>
-                <td>{stateOf(worst) === 'diverged' ? describe(worst) : stateOf(worst)}</td>
-                <td class="number">
-                  {diverged} of {heat.columns}
-                </td>
-                <td>{first === null ? '' : stepsText(heat, first)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
-    </details>
+    </HeatPicture>
   );
 }

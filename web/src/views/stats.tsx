@@ -27,12 +27,12 @@ export function placeText(point: SeriesPoint): string {
   return parts.join(', ');
 }
 
-export function StatsTable({ a, b, runA, runB }: { a: SeriesPoint | null; b: SeriesPoint | null; runA: string; runB: string }) {
+export function StatsTable({ a, b, runA, runB }: { a: Side | null; b: Side | null; runA: string; runB: string }) {
   const integer = new Set<Stat>(['nan', 'pos_inf', 'neg_inf', 'zero']);
   const text = (value: number | null, stat: Stat) => (value !== null && integer.has(stat) ? count(value) : short(value, 6));
-  const sideText = (point: SeriesPoint | null, of: (side: Side) => string) => (point?.stats ? of(point.stats) : '–');
+  const sideText = (side: Side | null, of: (side: Side) => string) => (side ? of(side) : '–');
   const same = (p: string, q: string) => (p === q ? 'same' : 'different');
-  const bits = [a, b].map((point) => point?.stats?.hash ?? null);
+  const bits = [a, b].map((side) => side?.hash ?? null);
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Statistics of both runs">
       <table class="rows stats">
@@ -54,8 +54,8 @@ export function StatsTable({ a, b, runA, runB }: { a: SeriesPoint | null; b: Ser
         </thead>
         <tbody>
           {STATS.map((stat) => {
-            const p = statOf(a?.stats, stat);
-            const q = statOf(b?.stats, stat);
+            const p = statOf(a, stat);
+            const q = statOf(b, stat);
             return (
               <tr key={stat}>
                 <th scope="row">{STAT_NAMES[stat]}</th>

@@ -1,0 +1,109 @@
+// The report file: the comparison of two runs with its data in it, to look at without a collector.
+import { render } from 'preact';
+import { useMemo, useState } from 'preact/hooks';
+import type { DiffReport, Divergence, HeatMap, ScalarPoint } from './api/types';
+import { rowText } from './heat/heat_map';
+import { describe } from './heat/levels';
+import { heatOf, levelAt, stepsText, whole, type Heat } from './heat/model';
+import type { Window } from './heat/paint';
+import { Copy, Name } from './parts/parts';
+import './style.css';
+import { command, shown } from './text';
+import { lossLine } from './views/losses';
+import { HeatPicture, type CellPlace } from './views/picture';
+import { StatsTable } from './views/stats';
+import { Reasons, Verdict } from './views/verdict';
+
+interface Data {
+  report: DiffReport;
+  scalars_a: ScalarPoint[];
+  scalars_b: ScalarPoint[];
+  command: string[];
+  made_unix_nanos: number;
+}
+
+/** What the report knows of both sides of a cell: the farthest of its ranks, micro-batches and calls comes first. */
+export function sidesOf(report: DiffReport, heat: Heat, cell: CellPlace): Divergence | null {
+  const row = heat.rows[cell.row];
+  const first = heat.first[cell.column] ?? 0;
+  const last = heat.last[cell.column] ?? 0;
+  const known = [...(report.root ? [report.root as unknown as Divergence] : []), ...(report.first ? [report.first] : []), ...report.diverged];
+  return (
+    known.find((one) => one.activation === row?.activation && one.kind === row.kind && one.output_path === row.output_path && one.mode === row.mode && one.step >= first && one.step <= last) ?? null
+  );
+}
+
+function Chosen({ report, heat, cell }: { report: DiffReport; heat: Heat; cell: CellPlace }) {
+  const sides = sidesOf(report, heat, cell);
+  return (
+    <section class="cell" aria-label="The chosen cell">
+      <h2>
+        <bdi class="name">{rowText(heat, cell.row)}</bdi>
+      </h2>
+      <p class="lead">
+        {stepsText(heat, cell.column)}: {describe(levelAt(heat, cell.row, cell.column))}
+      </p>
+      {sides ? (
+        <>
+          <p class="note">
+            Step {sides.step}, rank {sides.rank}
+            {sides.micro_batch > 0 ? `, micro-batch ${sides.micro_batch}` : ''}
+          </p>
+          <StatsTable a={sides.a} b={sides.b} runA={report.run_a} runB={report.run_b} />
+        </>
+      ) : (
+        <p class="note">The file has the statistics of the first differences only; the collector has all.</p>
+      )}
+    </section>
+  );
+}
+
+function Map({ data, map }: { data: Data; map: HeatMap }) {
+  const heat = useMemo(() => heatOf(map), [map]);
+  const [window, setWindow] = useState<Window>(() => whole(heat));
+  const [chosen, setChosen] = useState<CellPlace | null>(null);
+  const lines = useMemo(() => [lossLine(data.scalars_a, 'a', 'A', heat, ''), lossLine(data.scalars_b, 'b', 'B', heat, '')], [heat]);
+  return (
+    <HeatPicture report={data.report} heat={heat} lines={lines} reading={false} window={window} chosen={chosen} onChoose={setChosen} onWindow={setWindow}>
+      {chosen ? <Chosen report={data.report} heat={heat} cell={chosen} /> : null}
+    </HeatPicture>
+  );
+}
+
+function Report({ data }: { data: Data }) {
+  const { report } = data;
+  const asked = command(...data.command);
+  return (
+    <main>
+      <header class="pair">
+        <span class="brand">statcollect</span>
+        <span class="key a">
+          <Name name={report.run_a} />
+        </span>
+        <span class="soft">against</span>
+        <span class="key b">
+          <Name name={report.run_b} />
+        </span>
+        <span class="grow" />
+        <span class="soft">{new Date(data.made_unix_nanos / 1e6).toISOString().slice(0, 16).replace('T', ' ')} UTC</span>
+      </header>
+      <Verdict report={report} />
+      {report.heat_map && report.heat_map.rows.length > 0 ? <Map data={data} map={report.heat_map} /> : null}
+      <Reasons report={report} />
+      <div class="commands">
+        <code tabIndex={0} aria-label="The same in a terminal">
+          {asked}
+        </code>
+        <Copy text={asked} label="Copy as statctl command" />
+      </div>
+    </main>
+  );
+}
+
+const place = document.getElementById('app');
+const text = document.getElementById('data')?.textContent;
+if (place && text) {
+  const data = JSON.parse(text) as Data;
+  document.title = `${shown(data.report.run_a, 40)} / ${shown(data.report.run_b, 40)} – statcollect`;
+  render(<Report data={data} />, place);
+}

@@ -1,0 +1,103 @@
+// The losses of two runs above the heat map of their distance, and the table behind it.
+import type { ComponentChildren } from 'preact';
+import { useMemo, useRef } from 'preact/hooks';
+import type { DiffReport } from '../api/types';
+import { HeatMapView, Legend, rowText } from '../heat/heat_map';
+import { describe, stateOf } from '../heat/levels';
+import { stepsText, summaries, type Heat } from '../heat/model';
+import type { Window } from '../heat/paint';
+import { Chart } from '../parts/chart';
+import type { Line } from '../parts/lines';
+import { useWidth } from '../parts/theme';
+import { count, words } from '../text';
+
+export interface CellPlace {
+  row: number;
+  column: number;
+}
+
+interface Props {
+  report: DiffReport;
+  heat: Heat;
+  lines: readonly Line[];
+  reading: boolean; // the losses
+  window: Window;
+  chosen: CellPlace | null;
+  onChoose: (cell: CellPlace) => void;
+  onWindow: (window: Window) => void;
+  children?: ComponentChildren; // about the chosen cell
+}
+
+export function HeatPicture({ report, heat, lines, reading, window, chosen, onChoose, onWindow, children }: Props) {
+  const box = useRef<HTMLDivElement>(null);
+  const width = useWidth(box);
+  const gutter = width > 0 && width < 600 ? 64 : 200;
+  const stepText = (x: number) => (heat.first[Math.floor(x)] === undefined ? '' : `step ${heat.first[Math.floor(x)]}`);
+  const origin = heat.originRow !== null && heat.originColumn !== null ? { row: heat.originRow, column: heat.originColumn } : null;
+  const map = report.heat_map;
+  return (
+    <div class="picture" ref={box}>
+      {lines.some((line) => line.points.length > 0) ? (
+        <Chart label="Loss" lines={lines} height={width < 600 ? 110 : 140} gutter={gutter} range={[window.column, window.column + window.columns]} stepText={stepText} axis={false} />
+      ) : (
+        <p class="note">{reading ? 'Reading the losses…' : 'Neither run logged a loss.'}</p>
+      )}
+      <HeatMapView heat={heat} window={window} chosen={chosen} onChoose={onChoose} onWindow={onWindow} gutter={gutter} height={width < 600 ? 360 : 460} />
+      <div class="bar under">
+        <Legend />
+        <span class="grow" />
+        {origin ? (
+          <button type="button" class="main" onClick={() => onChoose(origin)}>
+            Show the origin
+          </button>
+        ) : null}
+      </div>
+      <p class="note">
+        {count(map?.tensors ?? 0)} tensors in the order of execution, {count(map?.steps ?? 0)} steps. Drag to look closer, click a cell to see both sides.
+      </p>
+      {children}
+      <Behind heat={heat} onChoose={onChoose} />
+    </div>
+  );
+}
+
+function Behind({ heat, onChoose }: { heat: Heat; onChoose: (cell: { row: number; column: number }) => void }) {
+  const rows = useMemo(() => summaries(heat), [heat]);
+  return (
+    <details class="behind">
+      <summary>The same as a table</summary>
+      <div class="scroll tall" tabIndex={0} role="region" aria-label="Heat map as a table">
+        <table class="rows">
+          <thead>
+            <tr>
+              <th scope="col">Tensor</th>
+              <th scope="col">Stage</th>
+              <th scope="col">Worst</th>
+              <th scope="col" class="number">
+                Diverged in
+              </th>
+              <th scope="col">First</th>
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map(({ index, row, worst, diverged, first }) => (
+              <tr key={index}>
+                <th scope="row">
+                  <button type="button" class="sort" onClick={() => onChoose({ row: index, column: first ?? 0 })}>
+                    <bdi class="name">{rowText(heat, index)}</bdi>
+                  </button>
+                </th>
+                <td>{words(row.stage)}</td>
+                <td>{stateOf(worst) === 'diverged' ? describe(worst) : stateOf(worst)}</td>
+                <td class="number">
+                  {diverged} of {heat.columns}
+                </td>
+                <td>{first === null ? '' : stepsText(heat, first)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </details>
+  );
+}
