@@ -39,7 +39,7 @@ apt_packages=(
   build-essential cmake ninja-build ccache mold pkg-config git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   librocksdb-dev libboost-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libxxhash-dev libre2-dev rapidjson-dev libcurl4-openssl-dev zlib1g-dev
+  libxxhash-dev libre2-dev rapidjson-dev libcurl4-openssl-dev libssl-dev zlib1g-dev
   python3 python3-venv
 )
 pip_packages=(numpy)

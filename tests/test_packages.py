@@ -14,12 +14,12 @@ OF_CMAKE = {
     "Threads": "build-essential", "Protobuf": "libprotobuf-dev", "PkgConfig": "pkg-config", "grpc++": "libgrpc++-dev",
     "re2": "libre2-dev", "Boost": "libboost-dev", "CURL": "libcurl4-openssl-dev", "CLI11": "libcli11-dev", "fmt": "libfmt-dev", "spdlog": "libspdlog-dev",
     "nlohmann_json": "nlohmann-json3-dev", "RocksDB": "librocksdb-dev", "grpc_cpp_plugin": "protobuf-compiler-grpc",
-    "GTest": "libgtest-dev", "MPI": "libopenmpi-dev", "ccache": "ccache", "clang++-14": "clang-14",
+    "GTest": "libgtest-dev", "MPI": "libopenmpi-dev", "OpenSSL": "libssl-dev", "ZLIB": "zlib1g-dev", "ccache": "ccache", "clang++-14": "clang-14",
 }  # fmt: skip
 # Headers by the first part of their path.
 OF_INCLUDES = {
     "grpc": "libgrpc++-dev", "grpcpp": "libgrpc++-dev", "google": "libprotobuf-dev", "rocksdb": "librocksdb-dev", "boost": "libboost-dev",
-    "curl": "libcurl4-openssl-dev",
+    "curl": "libcurl4-openssl-dev", "openssl": "libssl-dev", "zlib.h": "zlib1g-dev",
     "CLI": "libcli11-dev", "fmt": "libfmt-dev", "spdlog": "libspdlog-dev", "nlohmann": "nlohmann-json3-dev",
     "re2": "libre2-dev", "rapidjson": "rapidjson-dev", "xxhash.h": "libxxhash-dev", "gtest": "libgtest-dev",
     "gmock": "libgmock-dev", "mpi.h": "libopenmpi-dev",
