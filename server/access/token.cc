@@ -65,8 +65,7 @@ std::optional<Digest> DigestFromHex(std::string_view text) {
   Digest digest{};
   if (text.size() != 2 * digest.size() || !IsHex(text)) return std::nullopt;
   for (std::size_t i = 0; i < digest.size(); ++i) {
-    digest[i] =
-        static_cast<std::uint8_t>(kDigits.find(text[2 * i]) << 4 | kDigits.find(text[2 * i + 1]));
+    digest[i] = static_cast<std::uint8_t>(kDigits.find(text[2 * i]) << 4 | kDigits.find(text[2 * i + 1]));
   }
   return digest;
 }

@@ -29,7 +29,8 @@ class Guard {
   Guard& operator=(const Guard&) = delete;
 
   // To be registered instead of `service`, which must outlive it and must not be registered itself.
-  std::unique_ptr<grpc::Service> Wrap(const google::protobuf::ServiceDescriptor& type, grpc::Service& service);
+  std::unique_ptr<grpc::Service> Wrap(const google::protobuf::ServiceDescriptor& type,
+                                      grpc::Service& service);
   // Audits what the services answer; to be called once, before the server is built.
   void AddAudit(grpc::ServerBuilder& builder);
 
