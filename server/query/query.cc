@@ -373,8 +373,18 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
   if (!view_b.ok()) return view_b.status();
   DiffRequest as_models = request;
   as_models.logical = true;
-  auto report = DiffRuns(*view_a, *view_b, as_models, is_stream_open_, nullptr, progress, stop);
+  std::vector<std::unique_ptr<LogicalRun>> repeats;
+  const auto open = [&](const std::string& run) -> Result<RunView> {
+    auto repeat = LogicalRun::Open(store, run);
+    if (!repeat.ok()) return repeat.status();
+    (*repeat)->ChooseAs(*pair.a);
+    return RunView::Open(*repeats.emplace_back(*std::move(repeat)), run);
+  };
+  auto noise = OpenNoiseOfWhole(store, *view_a, request, open, pair.a->folds_micro_batches());
+  if (!noise.ok()) return noise.status();
+  auto report = DiffRuns(*view_a, *view_b, as_models, is_stream_open_, noise->floor.get(), progress, stop);
   if (!report.ok()) return report;
+  report->noise = std::move(noise->source);
   DescribeRanks(pair, a, b, &*report);
   for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;

@@ -152,9 +152,7 @@ LogicalPair MakePair(const RunView& a, const RunView& b, std::unique_ptr<Logical
 
 Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, RunView& b,
                                                  const DiffRequest& request) {
-  const bool by_rank =
-      request.by_rank || request.merge_ranks || !request.ranks.empty() || !request.noise.empty();
-  if (by_rank) return {std::nullopt};
+  if (request.by_rank || request.merge_ranks || !request.ranks.empty()) return {std::nullopt};
   auto layouts_a = LayoutsOf(a), layouts_b = LayoutsOf(b);
   if (!layouts_a.ok()) return layouts_a.status();
   if (!layouts_b.ok()) return layouts_b.status();

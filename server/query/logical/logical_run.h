@@ -63,6 +63,9 @@ class LogicalRun : public RunReader {
   // Instead, for questions about this run alone: tensors of which nothing says how they are cut are left out, and
   // norms and counts of a batch that is cut over ranks are kept.
   void ChooseAlone();
+  // The choice of another run of the same training, which is put together in the same way.
+  void ChooseAs(const LogicalRun& other) { Choose(other.hidden_, other.tied_, other.fold_); }
+  bool folds_micro_batches() const { return fold_; }
   // Ranks that hold a tensor in the newest attempt that has it; ascending.
   std::vector<std::uint32_t> RanksOf(const TensorName& tensor) const;
   // What was found while reading: replicas that differ, parts that are missing or overlap. One sentence each.

@@ -69,6 +69,20 @@ void NoiseProfile::Finish() {
   fill(losses);
 }
 
+void NoiseProfile::FoldMicroBatches() {
+  const auto raise = [](Ages& to, const Ages& from) {
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] = std::max(to[i], from[i]);
+  };
+  decltype(activations) folded;
+  for (const auto& [key, ages] : activations) {
+    TensorKey first = key;
+    first.micro_batch = first.call = 0;
+    raise(folded[std::move(first)], ages);
+  }
+  for (const auto& [key, ages] : folded) activations[key] = ages;
+  for (const auto& [key, ages] : std::map(losses)) raise(losses[{key.first, 0}], ages);
+}
+
 std::string NoiseProfile::Encode() const {
   ByteWriter out;
   out.Varint(runs.size());

@@ -40,6 +40,9 @@ struct NoiseProfile {
   // Makes each age at least as noisy as the earlier ones, and fills those after the last.
   void Finish();
 
+  // The first micro-batch and call of each tensor and loss get the largest noise of all: together they are one batch.
+  void FoldMicroBatches();
+
   // Bytes without a version; the store seals them. The text of each name, then its ages up to the last as
   // float32.
   std::string Encode() const;

@@ -31,7 +31,7 @@ RepeatNoise::RepeatNoise(RunView& a) : a_(a), self_(ByIdentity()) {}
 
 RepeatNoise::Repeat::Repeat(RunView opened) : view(std::move(opened)), aligner(ByIdentity()) {}
 
-Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(Store& store, RunView& a,
+Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(const OpenRun& open, RunView& a,
                                                        const std::vector<std::string>& runs) {
   if (runs.empty())
     return Status(
@@ -47,7 +47,7 @@ Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(Store& store, RunView& a,
           Code::kInvalidArgument,
           "noise of run '" + run + "': a run is not its own repeat; expected runs of the same training");
     }
-    auto view = RunView::Open(store, run);
+    auto view = open(run);
     if (!view.ok()) return view.status();
     auto repeat = std::make_unique<Repeat>(*std::move(view));
     auto steps = repeat->view.Steps(StepSet());

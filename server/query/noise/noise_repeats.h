@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_QUERY_NOISE_NOISE_REPEATS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,9 +22,11 @@ namespace statcollect::query {
 // last one before it is used. Different shapes and dtypes are ignored. Thread-safe.
 class RepeatNoise final : public NoiseFloor {
  public:
-  // `a` is borrowed. kNotFound: no such run, or one without a step, rank or activation in common with A;
+  using OpenRun = std::function<Result<RunView>(const std::string& run)>;
+  // `a` is borrowed, and so is what `open` reads. It opens the repeats in the way in which A was: as their ranks recorded
+  // them, or as one model each. kNotFound: no such run, or one without a step, rank or activation in common with A;
   // kInvalidArgument: A itself, or no run.
-  static Result<std::unique_ptr<RepeatNoise>> Open(Store& store, RunView& a,
+  static Result<std::unique_ptr<RepeatNoise>> Open(const OpenRun& open, RunView& a,
                                                    const std::vector<std::string>& runs);
 
   Result<std::vector<double>> At(std::size_t attempt_a, std::uint32_t rank, std::uint64_t step) override;

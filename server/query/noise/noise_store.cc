@@ -27,6 +27,10 @@ Result<std::optional<NoiseProfile>> Load(Store& store, const std::string& run) {
   return std::optional(*std::move(profile));
 }
 
+RepeatNoise::OpenRun AsRecorded(Store& store) {
+  return [&store](const std::string& run) { return RunView::Open(store, run); };
+}
+
 NoiseSummary Summarise(const std::string& run, const NoiseProfile& profile) {
   NoiseSummary summary{.run = run,
                        .repeats = profile.runs,
@@ -124,9 +128,14 @@ class Measurement {
 }  // namespace
 
 Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& request) {
+  return OpenNoiseOfWhole(store, a, request, AsRecorded(store), /*fold=*/false);
+}
+
+Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest& request,
+                                    const RepeatNoise::OpenRun& open, bool fold) {
   KnownNoise known;
   if (!request.noise.empty()) {
-    auto repeats = RepeatNoise::Open(store, a, request.noise);
+    auto repeats = RepeatNoise::Open(open, a, request.noise);
     if (!repeats.ok()) return repeats.status();
     known.floor = *std::move(repeats);
     known.source = NoiseSource{.runs = request.noise, .stored = false};
@@ -134,6 +143,7 @@ Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& reques
     auto profile = Load(store, a.run());
     if (!profile.ok()) return profile.status();
     if (!*profile) return known;
+    if (fold) (*profile)->FoldMicroBatches();
     known.source = NoiseSource{.runs = (*profile)->runs, .stored = true};
     known.floor = std::make_unique<ProfileNoise>(a, **std::move(profile));
   }
@@ -144,7 +154,7 @@ Result<NoiseSummary> SaveNoiseOf(Store& store, const SaveNoiseRequest& request, 
                                  const std::stop_token& stop) {
   auto a = RunView::Open(store, request.run);
   if (!a.ok()) return a.status();
-  auto repeats = RepeatNoise::Open(store, *a, request.repeats);
+  auto repeats = RepeatNoise::Open(AsRecorded(store), *a, request.repeats);
   if (!repeats.ok()) return repeats.status();
   auto profile = Measurement(*a, **repeats).Run(progress, stop);
   if (!profile.ok()) return profile.status();

@@ -9,6 +9,7 @@
 
 #include "common/status.h"
 #include "server/query/compare/noise.h"
+#include "server/query/noise/noise_repeats.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "server/query/types.h"
@@ -23,6 +24,11 @@ struct KnownNoise {
 
 // From the runs that a diff names, otherwise as stored for its run A. The floor borrows the view.
 Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& request);
+// The same where `a` is one model that was put together from its ranks: `open` does so with a repeat. The stored noise, which
+// is the largest over ranks, holds for whole tensors, too: relative to its size, a whole is never further apart than its
+// furthest part. `fold`: micro-batches are one batch, whose noise is the largest of theirs.
+Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest& request,
+                                    const RepeatNoise::OpenRun& open, bool fold);
 
 // See QueryEngine.
 Result<NoiseSummary> SaveNoiseOf(Store& store, const SaveNoiseRequest& request, const OnProgress& progress,

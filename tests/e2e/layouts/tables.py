@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,17 +104,22 @@ BUGS = [
 
 
 def pairs_table(answers: dict[tuple[str, str], Answer], names: list[str]) -> str:
-    """Cells: verdict, largest distance, seconds."""
-    lines = ["| | " + " | ".join(names[1:]) + " |", "|---|" + "---|" * (len(names) - 1)]
-    for i, a in enumerate(names[:-1]):
-        cells = [_cell(answers[a, b]) if j > i else "" for j, b in enumerate(names) if j > 0]
-        lines.append(f"| **{a}** | " + " | ".join(cells) + " |")
+    """A line for each layout against the first one, and a sentence about all other pairs."""
+    lines = [f"| layout | verdict against `{names[0]}` | largest distance | seconds |", "|---|---|---|---|"]
+    for name in names[1:]:
+        answer = answers[names[0], name]
+        lines.append(f"| {name} | {answer.verdict} | {answer.largest:.0e} | {answer.seconds:.2f} |")
+    others = [answer for (a, _), answer in answers.items() if a != names[0]]
+    if not others:
+        return "\n".join(lines)
+    verdicts = Counter(answer.verdict for answer in others).most_common()
+    told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts)
+    largest, slowest = max(answer.largest for answer in others), max(answer.seconds for answer in others)
+    lines += [
+        "",
+        f"The other {len(others)} pairs: {told}; the largest distance is {largest:.0e}, the slowest diff took {slowest:.2f} s.",
+    ]
     return "\n".join(lines)
-
-
-def _cell(answer: Answer) -> str:
-    distance = "" if answer.largest == 0 else f" {answer.largest:.0e}"
-    return f"{answer.verdict}{distance}, {answer.seconds:.2f} s"
 
 
 def bugs_table(answers: dict[str, Answer]) -> str:

@@ -269,5 +269,62 @@ TEST_F(LogicalDiff, ARunMayChangeItsLayoutWhenItResumes) {
   EXPECT_EQ(r.compared.records, 6 * Items().size());
 }
 
+// Every element of q's output is off by up to this share of its size, differently in each run.
+Training Noisy(Cutter cut, double share, std::uint64_t seed) {
+  Training training{.cut = std::move(cut), .change = {}, .without = {}};
+  training.change = [=](const Item& item, std::uint64_t step, std::uint32_t, Whole& whole) {
+    if (!Is(item, "q")) return;
+    Random random(1000 * seed + step);
+    std::uniform_real_distribution<double> off(1 - share, 1 + share);
+    for (float& value : whole.values) value = static_cast<float>(value * off(random));
+  };
+  return training;
+}
+
+DiffRequest Repeats() { return {.noise = {"a2"}}; }
+
+TEST_F(LogicalDiff, NoiseOfRepeatsJudgesWholeTensors) {
+  Write("a", Noisy(TensorParallel(3), 0.01, 1));
+  Write("a2", Noisy(TensorParallel(3), 0.01, 2));
+  Write("b", Noisy(OneRank, 0.01, 3));
+  ASSERT_EQ(Ask().verdict, Verdict::kDiverged);
+  const DiffReport report = Ask(Repeats());
+  EXPECT_TRUE(AsOneModel(report));
+  EXPECT_NE(report.verdict, Verdict::kDiverged);
+  EXPECT_FALSE(report.noise->stored);
+  Write("b", Noisy(OneRank, 0.5, 3));
+  const DiffReport worse = Ask(Repeats());
+  ASSERT_EQ(worse.verdict, Verdict::kDiverged);
+  EXPECT_EQ(worse.first->activation, "q");
+  EXPECT_GT(worse.first->times_noise, 10);
+}
+
+// Also if the repeats are cut in another way.
+TEST_F(LogicalDiff, NoiseOfRepeatsOnOneRankJudgesWholeTensors) {
+  Write("a", Noisy(TensorParallel(3), 0.01, 1));
+  Write("a2", Noisy(OneRank, 0.01, 2));
+  Write("b", Noisy(TensorParallel(2), 0.01, 3));
+  ASSERT_EQ(Ask().verdict, Verdict::kDiverged);
+  EXPECT_NE(Ask(Repeats()).verdict, Verdict::kDiverged);
+}
+
+TEST_F(LogicalDiff, StoredNoiseOfRanksJudgesWholeTensors) {
+  Write("a", Noisy(TensorParallel(3), 0.01, 1));
+  Write("a2", Noisy(TensorParallel(3), 0.01, 2));
+  Write("b", Noisy(OneRank, 0.01, 3));
+  ASSERT_TRUE(QueryEngine(store_).SaveNoise({.run = "a", .repeats = {"a2"}}).ok());
+  const DiffReport report = Ask();
+  EXPECT_TRUE(AsOneModel(report));
+  EXPECT_NE(report.verdict, Verdict::kDiverged);
+  EXPECT_TRUE(report.noise->stored);
+  DiffRequest without;
+  without.no_noise = true;
+  EXPECT_EQ(Ask(without).verdict, Verdict::kDiverged);
+  Write("b", Noisy(OneRank, 0.5, 3));
+  const DiffReport worse = Ask();
+  ASSERT_EQ(worse.verdict, Verdict::kDiverged);
+  EXPECT_EQ(worse.first->activation, "q");
+}
+
 }  // namespace
 }  // namespace statcollect::query
