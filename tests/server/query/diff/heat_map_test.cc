@@ -92,7 +92,8 @@ TEST_F(HeatMapTest, OnlyIfRequested) {
 
 TEST_F(HeatMapTest, AgreesWithTheReport) {
   const Factor factor = [](std::uint64_t step, std::uint32_t rank, const std::string& name, Kind kind) {
-    if (kind == Kind::kOutput && name == "ant" && step >= 2 && rank == 1) return 1.5;  // on one rank only
+    if (kind == Kind::kOutput && name == "ant" && step >= 2 && rank == 0)
+      return 1.5;  // on one rank only, not the last
     return kind == Kind::kOutput && name == "mole" && step == 1 ? 1 + 1e-6 : 1.0;
   };
   Write("a", {});
@@ -142,7 +143,7 @@ TEST_F(HeatMapTest, ShowsWhatOnlyOneRunHas) {
 
 TEST_F(HeatMapTest, MergedCellsKeepTheGreatest) {
   const Factor factor = [](std::uint64_t step, std::uint32_t, const std::string& name, Kind kind) {
-    return kind == Kind::kOutput && name == "ant" && step == 5 ? 1.5 : 1.0;
+    return kind == Kind::kOutput && name == "ant" && step == 4 ? 1.5 : 1.0;
   };
   Write("a", {}, 10);
   Write("b", factor, 10);
