@@ -36,7 +36,7 @@ apt_packages=(
   build-essential cmake ninja-build ccache mold pkg-config git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   librocksdb-dev libboost-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libxxhash-dev libre2-dev rapidjson-dev libcurl4-openssl-dev
+  libxxhash-dev libre2-dev rapidjson-dev libcurl4-openssl-dev libssl-dev
   python3 python3-venv
 )
 pip_packages=(numpy)

@@ -49,9 +49,9 @@ Result<std::unique_ptr<AccessControl>> AccessControl::Open(Options options, cons
   if (!tokens.ok()) {
     const bool absent = tokens.status().code() == Code::kNotFound;
     if (absent && !access->options_.required) return access;
-    return Status(tokens.status().code(),
-                  tokens.status().message() +
-                      (absent ? "; statcollectord token create --token-file makes it" : ""));
+    return Status(
+        tokens.status().code(),
+        tokens.status().message() + (absent ? "; statcollectord token create --token-file makes it" : ""));
   }
   MutexLock lock(access->mutex_);
   access->on_ = true;
@@ -130,9 +130,9 @@ Result<Principal> AccessControl::Authenticate(const Caller& caller, const Method
   if (const Status valid = CheckRecord(found->first, record); !valid.ok())
     return Unauthenticated(rule.method, valid.message(), scope);
   if (!record.scopes.Has(scope)) {
-    return Status(Code::kPermissionDenied,
-                  Shown(rule.method) + ": token " + found->first + " has scope '" + record.scopes.ToString() +
-                      "'; expected '" + std::string(ScopeName(scope)) + "'; " + HowToGet(scope));
+    return Status(Code::kPermissionDenied, Shown(rule.method) + ": token " + found->first + " has scope '" +
+                                               record.scopes.ToString() + "'; expected '" +
+                                               std::string(ScopeName(scope)) + "'; " + HowToGet(scope));
   }
   return Principal{.id = found->first, .digest = digest, .scopes = record.scopes};
 }
@@ -178,7 +178,7 @@ void AccessControl::AuditRefusal(const Caller& caller, const Status& why) {
                 .method = std::string(caller.method),
                 .object = {},
                 .outcome = std::string(why.code() == Code::kUnauthenticated ? "unauthenticated"
-                                                                           : "permission_denied") +
+                                                                            : "permission_denied") +
                            ": " + why.message(),
                 .left_out = *left_out});
 }

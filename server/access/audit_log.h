@@ -15,11 +15,11 @@
 namespace statcollect::access {
 
 struct AuditEntry {
-  std::string principal;  // "token 0123456789ab", or "nobody"
-  std::string address;    // of the caller, "ipv4:127.0.0.1:40000"
-  std::string method;     // "/statcollect.v1.Admin/DeleteRun"
-  std::string object;     // what the call is about: a run, or empty
-  std::string outcome;    // "ok", or the code and the reason
+  std::string principal;       // "token 0123456789ab", or "nobody"
+  std::string address;         // of the caller, "ipv4:127.0.0.1:40000"
+  std::string method;          // "/statcollect.v1.Admin/DeleteRun"
+  std::string object;          // what the call is about: a run, or empty
+  std::string outcome;         // "ok", or the code and the reason
   std::uint64_t left_out = 0;  // refused calls that were not written since the line before
 };
 

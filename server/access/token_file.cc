@@ -78,9 +78,8 @@ Status CheckOwned(int fd, const std::string& path) {
                                          std::to_string(found.st_uid) + "; expected the collector's user"};
   }
   if ((found.st_mode & 077) != 0) {
-    return {Code::kPermissionDenied,
-            "read tokens: others may read or change " + Printable(path) +
-                "; expected mode 0600; run: chmod 600 " + Printable(path)};
+    return {Code::kPermissionDenied, "read tokens: others may read or change " + Printable(path) +
+                                         "; expected mode 0600; run: chmod 600 " + Printable(path)};
   }
   return Status::Ok();
 }
@@ -169,7 +168,8 @@ Result<TokenRecords> ReadTokens(const std::string& path) {
     }
   }
   auto records = ParseTokens(text);
-  if (!records.ok()) return Status(records.status().code(), Printable(path) + ": " + records.status().message());
+  if (!records.ok())
+    return Status(records.status().code(), Printable(path) + ": " + records.status().message());
   return records;
 }
 

@@ -22,7 +22,7 @@ inline constexpr std::size_t kTokenFileBytesMax = 4 << 20;
 struct TokenRecord {
   Digest digest{};
   ScopeSet scopes;
-  std::int64_t created = 0;              // seconds since 1970, like the following
+  std::int64_t created = 0;             // seconds since 1970, like the following
   std::optional<std::int64_t> expires;  // absent: never
   std::optional<std::int64_t> revoked;  // absent: not revoked
 };

@@ -42,12 +42,18 @@ std::vector<std::string_view> FieldsOf(const grpc::ServerContextBase& context, c
   return found;
 }
 
-// Of the network; behind the in-process channel, which only HTTP uses, what HTTP says.
+// What nobody outside this process knows.
+const std::string& PeerSeal() {
+  static const auto* seal = new std::string(access::MakeToken().value() + " ");
+  return *seal;
+}
+
+// Of the network's connection, or what HTTP says.
 std::string AddressOf(const grpc::ServerContextBase& context) {
-  std::string peer = context.peer();
-  if (!peer.starts_with("inproc")) return peer;
   const auto told = FieldsOf(context, kPeerField);
-  return told.empty() ? peer : std::string(told.front());
+  if (told.size() == 1 && told.front().starts_with(PeerSeal()))
+    return std::string(told.front().substr(PeerSeal().size()));
+  return context.peer();
 }
 
 // The calls that stay open, and a thread that ends those whose token is no longer valid. Thread-safe.
@@ -94,7 +100,8 @@ class OpenCalls {
         const Status valid = access_.StillValid(open.principal);
         // The client is told why when it comes back.
         if (!valid.ok())
-          grpc_call_cancel_with_status(open.call, GRPC_STATUS_UNAUTHENTICATED, valid.message().c_str(), nullptr);
+          grpc_call_cancel_with_status(open.call, GRPC_STATUS_UNAUTHENTICATED, valid.message().c_str(),
+                                       nullptr);
       }
     }
   }
@@ -134,8 +141,8 @@ void ParseAndRun(MethodHandler& handler, const Parameter& from, bool has_request
 // A method of the service, behind the check. gRPC hands it the request's bytes, because it does not parse.
 class GuardedMethod final : public MethodHandler {
  public:
-  GuardedMethod(access::AccessControl& access, OpenCalls& open_calls, const char* name, RpcMethod::RpcType type,
-                MethodHandler& method)
+  GuardedMethod(access::AccessControl& access, OpenCalls& open_calls, const char* name,
+                RpcMethod::RpcType type, MethodHandler& method)
       : access_(access), open_calls_(open_calls), name_(name), type_(type), method_(method) {}
 
   void* Deserialize(grpc_call*, grpc_byte_buffer* request, grpc::Status*, void**) override { return request; }
@@ -173,9 +180,8 @@ class GuardedMethod final : public MethodHandler {
           });
       return ParseAndRun(refusing, call, true, call.call_requester);
     }
-    grpc::internal::CallbackBidiHandler<ByteBuffer, ByteBuffer> refusing([&](Context*) {
-      return new RefusedCall<grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>>(why);
-    });
+    grpc::internal::CallbackBidiHandler<ByteBuffer, ByteBuffer> refusing(
+        [&](Context*) { return new RefusedCall<grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>>(why); });
     ParseAndRun(refusing, call, false, call.call_requester);
   }
 
@@ -202,7 +208,8 @@ class GuardedService final : public grpc::Service {
       const MethodDescriptor& method = *type.method(i);
       const char* name = names_.emplace_back("/" + type.full_name() + "/" + method.name()).c_str();
       AddMethod(new grpc::internal::RpcServiceMethod(name, TypeOf(method), nullptr));
-      MarkMethodCallback(i, new GuardedMethod(access, open_calls, name, TypeOf(method), HandlerOf(service, i)));
+      MarkMethodCallback(i,
+                         new GuardedMethod(access, open_calls, name, TypeOf(method), HandlerOf(service, i)));
     }
   }
 
@@ -258,7 +265,8 @@ class Auditor final : public grpc::experimental::Interceptor {
     if (methods->QueryInterceptionHookPoint(Point::POST_RECV_MESSAGE)) {
       const MethodDescriptor* method = FindMethod(method_);
       if (method != nullptr)
-        object_ = ObjectOf(*method->input_type(), BytesOf(static_cast<grpc_byte_buffer*>(methods->GetRecvMessage())));
+        object_ = ObjectOf(*method->input_type(),
+                           BytesOf(static_cast<grpc_byte_buffer*>(methods->GetRecvMessage())));
     }
     if (methods->QueryInterceptionHookPoint(Point::PRE_SEND_STATUS)) Write(methods->GetSendStatus());
     methods->Proceed();
@@ -266,7 +274,8 @@ class Auditor final : public grpc::experimental::Interceptor {
 
  private:
   void Write(const grpc::Status& status) {
-    if (status.error_code() == grpc::UNAUTHENTICATED || status.error_code() == grpc::PERMISSION_DENIED) return;
+    if (status.error_code() == grpc::UNAUTHENTICATED || status.error_code() == grpc::PERMISSION_DENIED)
+      return;
     access::Principal principal;
     const auto fields = FieldsOf(context_, "authorization");
     const auto token = fields.size() == 1 ? access::BearerToken(fields.front()) : std::nullopt;
@@ -301,6 +310,8 @@ class AuditorFactory final : public grpc::experimental::ServerInterceptorFactory
 };
 
 }  // namespace
+
+std::string SealPeer(const std::string& address) { return PeerSeal() + address; }
 
 class Guard::Impl {
  public:

@@ -155,9 +155,10 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
                  "debug, info, warn or error; the log goes to standard error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
-  app.add_option("--token-file", config.token_file,
-                 "File of tokens, from statcollectord token create; without it <data-dir>/tokens, if it exists. "
-                 "With one, every call needs a token");
+  app.add_option(
+      "--token-file", config.token_file,
+      "File of tokens, from statcollectord token create; without it <data-dir>/tokens, if it exists. "
+      "With one, every call needs a token");
   app.add_flag("--insecure", config.insecure,
                "Allow addresses that other machines can reach, without TLS or tokens");
 }

@@ -317,7 +317,8 @@ struct GuardedServices {
 
 GuardedServices GuardServices(api::Guard& guard, grpc::Service& ingest, grpc::Service& query,
                               grpc::Service& admin) {
-  const auto wrap = [&](const google::protobuf::FileDescriptor& file, const char* name, grpc::Service& service) {
+  const auto wrap = [&](const google::protobuf::FileDescriptor& file, const char* name,
+                        grpc::Service& service) {
     return guard.Wrap(*file.FindServiceByName(name), service);
   };
   return {.ingest = wrap(*v1::AgentMessage::descriptor()->file(), "Ingest", ingest),
@@ -382,7 +383,8 @@ int Run(const DaemonConfig& config) {
 }  // namespace statcollect
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "token") return statcollect::RunTokenCommand(argc - 1, argv + 1);
+  if (argc > 1 && std::string_view(argv[1]) == "token")
+    return statcollect::RunTokenCommand(argc - 1, argv + 1);
   const auto parsed = statcollect::ParseCommandLine(argc, argv, STATCOLLECT_VERSION);
   if (parsed.exit_code) {
     (*parsed.exit_code == 0 ? std::cout : std::cerr) << parsed.text;

@@ -130,10 +130,12 @@ int RunTokenCommand(int argc, const char* const* argv) {
   app.footer(kTokenFooter);
   app.require_subcommand(1);
   app.fallthrough();
-  app.add_option("--data-dir", o.data_dir, "The collector's; the file is tokens in it")->capture_default_str();
+  app.add_option("--data-dir", o.data_dir, "The collector's; the file is tokens in it")
+      ->capture_default_str();
   app.add_option("--token-file", o.token_file, "File of tokens, as the collector's --token-file");
   CLI::App* create = app.add_subcommand("create", "Makes a token and prints it, alone, on standard output");
-  create->add_option("--scope", o.scopes, "ingest, read, capture, control, delete, admin; several with commas")
+  create
+      ->add_option("--scope", o.scopes, "ingest, read, capture, control, delete, admin; several with commas")
       ->required();
   create->add_option("--expires", o.expires, "Lifetime, such as 30d or 12h; without it, it never expires");
   CLI::App* list = app.add_subcommand("list", "Lists the tokens, without their secrets");

@@ -228,11 +228,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // All but the body.
   HttpRequest HeadOf(const http::request<http::string_body>& request, const std::string& target) const {
     const std::size_t mark = target.find('?');
-    HttpRequest head{.method = request.method() == http::verb::head ? "GET" : std::string(request.method_string()),
-                     .path = target.substr(0, mark),
-                     .query = mark == std::string::npos ? "" : target.substr(mark + 1),
-                     .content_type = std::string(request[http::field::content_type]),
-                     .body = {}};
+    HttpRequest head{
+        .method = request.method() == http::verb::head ? "GET" : std::string(request.method_string()),
+        .path = target.substr(0, mark),
+        .query = mark == std::string::npos ? "" : target.substr(mark + 1),
+        .content_type = std::string(request[http::field::content_type]),
+        .body = {}};
     const auto [begin, end] = request.equal_range(http::field::authorization);
     for (auto field = begin; field != end; ++field) head.authorization.emplace_back(field->value());
     beast::error_code failed;

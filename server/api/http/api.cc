@@ -114,9 +114,10 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
     for (const std::string& field : asked.authorization) {
       // gRPC must not be given anything else as metadata; the gate has refused it where tokens are required.
       const auto token = access::BearerToken(field);
-      if (token && access::TokenId(*token)) context_.AddMetadata("authorization", "Bearer " + std::string(*token));
+      if (token && access::TokenId(*token))
+        context_.AddMetadata("authorization", "Bearer " + std::string(*token));
     }
-    if (!asked.address.empty()) context_.AddMetadata(kPeerField, asked.address);
+    if (!asked.address.empty()) context_.AddMetadata(kPeerField, SealPeer(asked.address));
   }
 
   void Start(const Message& request) {

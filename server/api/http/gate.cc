@@ -45,11 +45,10 @@ HttpGate MakeHttpGate(access::AccessControl& access) {
                      "'Authorization: Bearer stc_...'; revoke that token: statcollectord token revoke");
     }
     const std::string method = MethodOfPath(head.path);
-    const auto allowed =
-        access.Check({.authorization = std::vector<std::string_view>(head.authorization.begin(),
-                                                                     head.authorization.end()),
-                      .method = method,
-                      .address = head.address});
+    const auto allowed = access.Check(
+        {.authorization = std::vector<std::string_view>(head.authorization.begin(), head.authorization.end()),
+         .method = method,
+         .address = head.address});
     if (allowed.ok()) return std::nullopt;
     const Code code = allowed.status().code();
     return Refusal(code == Code::kUnauthenticated ? 401 : 403, code, allowed.status().message());
