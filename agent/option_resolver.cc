@@ -12,6 +12,8 @@
 #include "common/names.h"
 #include "common/parse.h"
 #include "common/records.h"
+#include "common/redact.h"
+#include "common/token_file.h"
 
 namespace statcollect {
 namespace {
@@ -73,6 +75,7 @@ Status FillFromEnvironment(const Environment& environment, statagent::Options* o
                            std::optional<std::int64_t>* connect_timeout_ms) {
   environment.Fill("RUN", &options->run);
   environment.Fill("COLLECTOR", &options->collector);
+  environment.Fill("TOKEN_FILE", &options->token_file);
   environment.Fill("IF_EXISTS", &options->if_exists);
   environment.Fill("LAUNCH", &options->launch);
   environment.Fill("STEPS", &options->steps);
@@ -110,7 +113,7 @@ Result<std::map<std::string, std::string>> CheckConfig(const std::map<std::strin
   std::size_t bytes = 0;
   for (const auto& [key, value] : config) {
     STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("configuration key", key));
-    std::string printable = Printable(value, kConfigValueBytesMax);
+    std::string printable = RedactSetting(key, Printable(value, kConfigValueBytesMax));
     bytes += key.size() + printable.size();
     checked.emplace(key, std::move(printable));
   }
@@ -193,6 +196,18 @@ Status CheckSpill(const statagent::Options& options, SpillOptions* spill) {
   return Status::Ok();
 }
 
+Status CheckTokenPath(const std::string& given, std::string* token_file) {
+  if (given.empty()) return Status::Ok();
+  if (ContainsToken(given))
+    return Status(
+        Code::kInvalidArgument,
+        "start the agent: token_file is a token; expected the path of a file that holds it, because "
+        "others can read environment and command lines; revoke that token");
+  std::error_code error;
+  *token_file = std::filesystem::absolute(given, error).string();  // the program may go elsewhere
+  return error ? Invalid("token_file", given, "the path of a file with a token") : Status::Ok();
+}
+
 Status CheckLaunchId(const std::string& launch) {
   return launch.empty() ? Status::Ok() : ValidateTensorName("launch", launch);
 }
@@ -220,6 +235,7 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   resolved.run = options.run;
   if (!options.collector.empty()) resolved.collector = options.collector;
   STATCOLLECT_RETURN_IF_ERROR(CheckAddress(resolved.collector));
+  STATCOLLECT_RETURN_IF_ERROR(CheckTokenPath(options.token_file, &resolved.token_file));
   if (!options.if_exists.empty()) {
     const auto policy = ParseIfExists(options.if_exists);
     if (!policy || *policy == IfExists::kUnspecified) {

@@ -24,6 +24,7 @@ struct ResolvedOptions {
   bool disabled = false;  // STATAGENT_DISABLE; all other members are then meaningless
   std::string run;
   std::string collector = "127.0.0.1:7433";
+  std::string token_file;  // absolute; empty: no token
   IfExists if_exists = IfExists::kError;
   std::map<std::string, std::string> config;
   bool required = false;

@@ -580,6 +580,8 @@ void Exporter::WaitBackoff() {
 }
 
 Status Exporter::Explain(const Status& end) const {
+  if (end.code() == Code::kUnauthenticated || end.code() == Code::kPermissionDenied)
+    return Status(end.code(), "use the collector at " + options_.collector + ": " + end.message());
   const std::string found = end.ok() ? "the collector closed the stream" : end.message();
   return Status(end.ok() ? Code::kUnavailable : end.code(),
                 "reach the collector at " + options_.collector + ": " + found +

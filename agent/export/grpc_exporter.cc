@@ -11,6 +11,7 @@
 
 #include "agent/export/wire.h"
 #include "agent/export/worker_thread.h"
+#include "common/token_file.h"
 
 namespace statcollect {
 namespace {
@@ -67,8 +68,16 @@ std::unique_ptr<Call> OpenCall(const std::shared_ptr<grpc::Channel>& channel, gr
 // The reader's thread starts once the hello is on its way.
 class GrpcStream final : public Stream {
  public:
-  GrpcStream(const std::string& address, StreamReceiver* receiver)
+  GrpcStream(const std::string& address, const std::string& token_file, StreamReceiver* receiver)
       : receiver_(receiver), channel_(MakeChannel(address)) {
+    if (!token_file.empty()) {
+      const Result<std::string> token = ReadTokenFile(token_file);
+      if (!token.ok()) {
+        unreadable_ = token.status();
+        return;
+      }
+      context_.AddMetadata("authorization", "Bearer " + *token);
+    }
     // The call then begins with the hello, so that opening it does not wait for a connection.
     context_.set_initial_metadata_corked(true);
     call_ = OpenCall(channel_, &context_);
@@ -81,7 +90,8 @@ class GrpcStream final : public Stream {
   }
 
   bool SendHello(const SessionInfo& session, std::uint64_t first_unacked_seq) override {
-    if (!call_->Write(ToBuffer(wire::EncodeHello(session, first_unacked_seq)))) return false;
+    if (call_ == nullptr || !call_->Write(ToBuffer(wire::EncodeHello(session, first_unacked_seq))))
+      return false;
     reader_ = StartWorker("statagent-read", [this] { ReadAll(); });
     return true;
   }
@@ -101,6 +111,7 @@ class GrpcStream final : public Stream {
     } else {
       receiver_->OnEnd();
     }
+    if (call_ == nullptr) return unreadable_;
     const grpc::Status status = call_->Finish();
     return unreadable_.ok() ? FromGrpc(status) : unreadable_;
   }
@@ -125,22 +136,24 @@ class GrpcStream final : public Stream {
   StreamReceiver* const receiver_;
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::ClientContext context_;
-  std::unique_ptr<Call> call_;
+  std::unique_ptr<Call> call_;  // null: the token cannot be read
   std::thread reader_;
-  Status unreadable_;  // written by the reader, read after it has ended
+  Status unreadable_;  // the token file; or written by the reader, read after it has ended
   bool finished_ = false;
 };
 
 class GrpcTransport final : public Transport {
  public:
-  explicit GrpcTransport(std::string address) : address_(std::move(address)) {}
+  GrpcTransport(std::string address, std::string token_file)
+      : address_(std::move(address)), token_file_(std::move(token_file)) {}
 
   std::unique_ptr<Stream> Open(StreamReceiver* receiver) override {
-    return std::make_unique<GrpcStream>(address_, receiver);
+    return std::make_unique<GrpcStream>(address_, token_file_, receiver);
   }
 
  private:
   const std::string address_;
+  const std::string token_file_;
 };
 
 #ifdef STATAGENT_OWN_GRPC
@@ -158,9 +171,9 @@ void SilenceGrpc() {}
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeGrpcTransport(std::string address) {
+std::unique_ptr<Transport> MakeGrpcTransport(std::string address, std::string token_file) {
   SilenceGrpc();
-  return std::make_unique<GrpcTransport>(std::move(address));
+  return std::make_unique<GrpcTransport>(std::move(address), std::move(token_file));
 }
 
 }  // namespace statcollect

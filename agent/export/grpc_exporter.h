@@ -9,8 +9,9 @@
 
 namespace statcollect {
 
-// `address`: host:port. Streams must end before the transport does.
-std::unique_ptr<Transport> MakeGrpcTransport(std::string address);
+// `address`: host:port. `token_file`: read for each stream; one that cannot be used is the stream's final status
+// (kUnauthenticated); empty: no token. Streams must end before the transport does.
+std::unique_ptr<Transport> MakeGrpcTransport(std::string address, std::string token_file);
 
 }  // namespace statcollect
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/redact.h"
 
 namespace statcollect {
 
@@ -108,7 +109,7 @@ Status SideRecorder::AddConfig(const std::map<std::string, std::string>& setting
       break;
     }
     settings_.insert(name);
-    wake = state_.PushLocked(SettingRecord{name, Printable(value, kSettingBytesMax)}) || wake;
+    wake = state_.PushLocked(SettingRecord{name, RedactSetting(name, Printable(value, kSettingBytesMax))}) || wake;
   }
   if (wake) state_.batcher->Wake();
   return status;

@@ -14,6 +14,7 @@
 #include "client/command_line/declarations.h"
 #include "common/edit_distance.h"
 #include "common/names.h"
+#include "common/token_file.h"
 
 namespace statcollect::client {
 namespace {
@@ -88,6 +89,11 @@ Parser::Parser() : app_(kDescription, "statctl") {
 }
 
 std::optional<int> Parser::Parse(int argc, const char* const* argv) {
+  if (std::any_of(argv, argv + argc, ContainsToken)) {
+    return UsageError(
+        "found a token among the arguments, where every user of this machine can read it; expected --token-file "
+        "with the path of a file that holds it; revoke that token: statcollectord token revoke");
+  }
   try {
     app_.parse(argc, argv);
   } catch (const CLI::Success& asked) {
@@ -111,6 +117,9 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
     return UsageError(
         "--format ort: only memory and density can be printed that way; expected table, json, csv or "
         "markdown");
+  if (ContainsToken(token_file_))
+    return UsageError(
+        "STATCTL_TOKEN_FILE is a token; expected the path of a file that holds it; revoke that token");
   if (const Status address = ValidateAddress(collector_); !address.ok()) return UsageError(address.message());
   return std::nullopt;
 }
@@ -127,6 +136,7 @@ GlobalOptions Parser::global() const {
 
 CollectorOptions Parser::collector() const {
   return {.address = collector_,
+          .token_file = token_file_,
           .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds_ * 1000))};
 }
 
@@ -163,6 +173,8 @@ void Parser::AddGlobals() {
   app_.add_option("--collector", collector_, "Collector's gRPC address, HOST:PORT")
       ->envname("STATCTL_COLLECTOR")
       ->capture_default_str();
+  app_.add_option("--token-file", token_file_, "File with a token, if the collector wants one")
+      ->envname("STATCTL_TOKEN_FILE");
   app_.add_option("--format", format_, "Output format (ort: memory and density only)")
       ->check(CLI::IsMember({"table", "json", "csv", "markdown", "ort"}))
       ->capture_default_str();

@@ -231,7 +231,10 @@ class Importer {
 
   // Records read before an error are stored, too; the caller reports that.
   Status SendRank(Dump& dump, std::uint32_t rank, Tally& tally, Totals& totals) {
-    IngestSender sender({.address = session_.collector().address(), .patience = Patience()}, Hello(rank));
+    IngestSender sender({.address = session_.collector().address(),
+                         .token_file = session_.collector().token_file(),
+                         .patience = Patience()},
+                        Hello(rank));
     const auto cancel = session_.collector().OnCancel([&sender] { sender.Cancel(); });
     RecordBatcher batcher = MakeBatcher(sender, tally, totals);
     const std::uint64_t bad_before = tally.skipped["bad file"];

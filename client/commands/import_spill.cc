@@ -100,6 +100,7 @@ class SpillImporter {
     sent.run = info.run;
     sent.rank = info.rank;
     IngestSender sender({.address = session_.collector().address(),
+                         .token_file = session_.collector().token_file(),
                          .patience = Patience(),
                          .first_seq = file.first_seq(),
                          .late = true},

@@ -13,6 +13,7 @@
 #include <grpcpp/security/credentials.h>
 
 #include "client/rpc/diagnose.h"
+#include "client/rpc/token.h"
 #include "common/names.h"
 #include "common/parse.h"
 #include "common/thread_annotations.h"
@@ -71,6 +72,7 @@ class Collector::Impl {
   v1::Query::Stub& query() { return *query_; }
   v1::Admin::Stub& admin() { return *admin_; }
   const std::string& address() const { return options_.address; }
+  const std::string& token_file() const { return options_.token_file; }
 
   // Connects, sets deadline and cancellation, makes the call.
   template <typename Call>
@@ -80,9 +82,10 @@ class Collector::Impl {
       busy_ = true;
     }
     const auto begin = system_clock::now();
-    Status status = Connect(begin);
+    grpc::ClientContext context;
+    Status status = AddToken(options_.token_file, &context);
+    if (status.ok()) status = Connect(begin);
     if (status.ok()) {
-      grpc::ClientContext context;
       if (options_.timeout.count() > 0) context.set_deadline(begin + options_.timeout);
       SetContext(&context);
       status = Explain(call(context));
@@ -420,5 +423,6 @@ bool Collector::Cancel() { return impl_->Cancel(); }
 Collector::Task::Task(Collector& collector) : collector_(collector) { collector_.impl_->CountTask(1); }
 Collector::Task::~Task() { collector_.impl_->CountTask(-1); }
 const std::string& Collector::address() const { return impl_->address(); }
+const std::string& Collector::token_file() const { return impl_->token_file(); }
 
 }  // namespace statcollect::client

@@ -17,6 +17,7 @@ namespace statcollect::client {
 
 struct CollectorOptions {
   std::string address = "127.0.0.1:7433";           // HOST:PORT
+  std::string token_file = {};                      // read for each query; empty: no token
   std::chrono::milliseconds timeout{0};             // of a query; 0: no limit
   std::chrono::milliseconds connect_timeout{5000};  // until connected; `timeout` if that is shorter
 };
@@ -98,6 +99,7 @@ class Collector {
     Collector& collector_;
   };
   const std::string& address() const;
+  const std::string& token_file() const;
 
  private:
   class Impl;

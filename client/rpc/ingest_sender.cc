@@ -14,6 +14,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include "client/rpc/token.h"
 #include "common/checksum.h"
 #include "common/names.h"
 #include "common/thread_annotations.h"
@@ -206,10 +207,12 @@ class IngestSender::Impl {
     stub_ = v1::Ingest::NewStub(channel_);
     if (!channel_->WaitForConnected(std::chrono::system_clock::now() + milliseconds(1000)))
       return {Code::kUnavailable, "nobody answers at " + Printable(options_.address)};
+    auto context = std::make_unique<grpc::ClientContext>();
+    STATCOLLECT_RETURN_IF_ERROR(AddToken(options_.token_file, context.get()));
     v1::AgentMessage hello;
     {
       MutexLock lock(mutex_);
-      context_ = std::make_unique<grpc::ClientContext>();
+      context_ = std::move(context);
       if (cancelled_) context_->TryCancel();
       ended_ = welcomed_ = false;
       call_ = stub_->Stream(context_.get());

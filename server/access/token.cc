@@ -10,6 +10,8 @@
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 
+#include "common/text.h"
+
 namespace statcollect::access {
 namespace {
 
@@ -71,17 +73,12 @@ std::optional<Digest> DigestFromHex(std::string_view text) {
 }
 
 std::optional<std::string_view> BearerToken(std::string_view field) {
-  const auto trim = [](std::string_view text) {
-    while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-    while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-    return text;
-  };
-  field = trim(field);
+  field = Trimmed(field, " ");
   if (field.size() <= kScheme.size() || field[kScheme.size()] != ' ') return std::nullopt;
   for (std::size_t i = 0; i < kScheme.size(); ++i) {
     if (std::tolower(static_cast<unsigned char>(field[i])) != kScheme[i]) return std::nullopt;
   }
-  return trim(field.substr(kScheme.size()));
+  return Trimmed(field.substr(kScheme.size()), " ");
 }
 
 }  // namespace statcollect::access

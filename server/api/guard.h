@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_API_GUARD_H_
 
 #include <memory>
+#include <string>
 
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/impl/service_type.h>
@@ -15,8 +16,10 @@ class ServerBuilder;
 
 namespace statcollect::api {
 
-// What HTTP tells of its caller on the in-process channel, where it is the only peer.
+// In which HTTP tells the address of its caller, on the in-process channel.
 inline constexpr char kPeerField[] = "x-statcollect-peer";
+// Its value: the address, with random bytes of this process, so that the network cannot send one.
+std::string SealPeer(const std::string& address);
 
 // Guards services of the callback API. Calls that stay open are ended within a second after their token was
 // revoked or has expired (kUnauthenticated). Successful calls that the table marks are audited, with the run,

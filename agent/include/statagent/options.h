@@ -55,6 +55,9 @@ struct Options {
   std::string spill_dir = {};
   // Maximum size of that file, such as "512MiB" or "20GiB"; at least 64MiB. Default 1GiB.
   std::string spill_limit = {};
+  // File with a token for collectors that want one (docs/security.md); only its owner may have access. It is
+  // read for every connection, so a new token needs no restart. Default: none is sent.
+  std::string token_file = {};
   // How long Start waits for the collector's answer. Default 3 s.
   std::optional<std::chrono::milliseconds> connect_timeout = {};
 };

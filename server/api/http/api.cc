@@ -118,7 +118,7 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
       if (token && access::TokenId(*token))
         context_.AddMetadata("authorization", "Bearer " + std::string(*token));
     }
-    if (!asked.address.empty()) context_.AddMetadata(kPeerField, asked.address);
+    if (!asked.address.empty()) context_.AddMetadata(kPeerField, SealPeer(asked.address));
   }
 
   void Start(const Message& request) {

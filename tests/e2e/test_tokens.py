@@ -1,0 +1,269 @@
+"""Tokens, with the real collector, statctl and agents that train: who may do what, and a token that is revoked in mid-training."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import STATCOLLECTORD, STATCTL, Collector, Finished, run_command
+
+TRAIN = """
+import numpy, statagent, sys, time
+from pathlib import Path
+statagent.init(run="trained", buffer_records_max=100_000, connect_timeout=5)
+values = [numpy.full(16, float(i), dtype="float32") for i in range(20)]
+steps = 0
+while not Path(sys.argv[1]).exists():
+    for i, value in enumerate(values):
+        value[0] = steps
+        statagent.inspect(f"layer.{i}", value)
+    statagent.log_scalar("loss", 1.0)
+    statagent.step()
+    steps += 1
+    print(steps, flush=True)
+    time.sleep(0.02)
+statagent.close(timeout=60)
+import json
+print(json.dumps({"steps": steps, **statagent.counters()}), flush=True)
+"""
+
+
+class Tokens:
+    """The tokens of one data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.secrets: list[str] = []
+
+    def command(self, *arguments: str) -> Finished:
+        return run_command([str(STATCOLLECTORD), "token", *arguments, "--data-dir", str(self.data_dir)])
+
+    def create(self, scope: str, *more: str) -> str:
+        done = self.command("create", "--scope", scope, *more)
+        assert done.code == 0, done.err
+        token = done.out.strip()
+        assert re.fullmatch(r"stc_[0-9a-f]{12}_[0-9a-f]{64}", token), "the token alone is on standard output"
+        self.secrets.append(token.split("_")[2])
+        return token
+
+    def file(self, name: str, token: str, mode: int = 0o600) -> Path:
+        path = self.data_dir.parent / name
+        beside = path.with_suffix(".new")
+        beside.write_text(token + "\n")
+        beside.chmod(mode)
+        beside.rename(path)
+        return path
+
+    def revoke(self, token: str) -> None:
+        done = self.command("revoke", token.split("_")[1])
+        assert done.code == 0, done.err
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Tokens:
+    return Tokens(tmp_path / "data")
+
+
+@pytest.fixture
+def guarded(tokens: Tokens) -> Iterator[Collector]:
+    """A collector whose data directory has one token, for all."""
+    tokens.file("all.token", tokens.create("ingest,read,capture,control,delete,admin"))
+    collector = Collector(tokens.data_dir).start()
+    yield collector
+    collector.stop()
+
+
+def statctl(collector: Collector, *arguments: str, **env: str) -> Finished:
+    return run_command([str(STATCTL), "--collector", collector.address, *arguments], env={**os.environ, **env})
+
+
+def http(collector: Collector, path: str, token: str = "") -> tuple[int, Any]:
+    request = urllib.request.Request(
+        f"http://{collector.http}{path}", headers={"Authorization": f"Bearer {token}"} if token else {}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def read_audit(collector: Collector) -> list[dict[str, Any]]:
+    path = collector.data_dir / "audit.jsonl"  # made with its first line
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_statctl_and_http_need_a_token_with_the_right_scope(guarded: Collector, tokens: Tokens) -> None:
+    everything = tokens.data_dir.parent / "all.token"
+    reader = tokens.file("read.token", tokens.create("read", "--expires", "1h"))
+    nobody = statctl(guarded, "runs")
+    assert nobody.code == 2 and "no token was sent" in nobody.err and "STATCTL_TOKEN_FILE" in nobody.err
+    assert statctl(guarded, "--token-file", str(reader), "runs").code == 0
+    assert statctl(guarded, "runs", STATCTL_TOKEN_FILE=str(reader)).code == 0
+    refused = statctl(guarded, "rm", "none", "--yes", STATCTL_TOKEN_FILE=str(reader))
+    assert refused.code == 2
+    keep = statctl(guarded, "keep", "none", STATCTL_TOKEN_FILE=str(reader))
+    assert keep.code == 2 and "token create --scope control" in keep.err
+    assert "no such run" in statctl(guarded, "keep", "none", STATCTL_TOKEN_FILE=str(everything)).err
+
+    token = reader.read_text().strip()
+    assert http(guarded, "/healthz")[0] == 200
+    assert http(guarded, "/metrics")[0] == 401
+    assert http(guarded, "/metrics", token)[0] == 200
+    assert http(guarded, "/api/v1/runs")[0] == 401
+    assert http(guarded, "/api/v1/runs", token)[0] == 200
+    assert http(guarded, f"/api/v1/runs?token={token}")[0] == 400
+    audited = [(line["method"].rsplit("/", 1)[1], line["outcome"].split(":")[0]) for line in read_audit(guarded)]
+    assert ("KeepRun", "permission_denied") in audited and ("KeepRun", "error 5") in audited
+
+
+def test_a_token_file_that_is_open_to_others_or_damaged_is_refused(guarded: Collector, tokens: Tokens) -> None:
+    token = tokens.create("read")
+    cases = [
+        (tokens.file("open.token", token, 0o644), "chmod 600"),
+        (tokens.file("empty.token", ""), "empty"),
+        (tokens.file("cut.token", token[:30]), "cut off after 30"),
+        (Path("/nowhere/token"), "No such file"),
+    ]
+    for path, expected in cases:
+        done = statctl(guarded, "--token-file", str(path), "runs")
+        assert done.code == 2 and expected in done.err, done.err
+        assert token[20:] not in done.err
+    for arguments, env in (
+        (["--token-file", token, "runs"], {}),
+        (["runs", token], {}),
+        (["runs"], {"STATCTL_TOKEN_FILE": token}),
+    ):
+        done = statctl(guarded, *arguments, **env)
+        assert done.code == 2 and "revoke" in done.err and token not in done.err, done.err
+
+
+def test_tokens_are_listed_and_bad_requests_for_them_explained(tokens: Tokens) -> None:
+    token = tokens.create("read")
+    listed = tokens.command("list")
+    assert token.split("_")[1] in listed.out and token.split("_")[2] not in listed.out
+    assert tokens.command("create", "--scope", "root").code == 2
+    assert tokens.command("create", "--scope", "read", "--expires", "soon").code == 2
+    assert "no token" in tokens.command("revoke", "0" * 12).err
+    tokens.revoke(token)
+    assert "revoked" in tokens.command("list").out
+    (tokens.data_dir / "tokens").chmod(0o644)
+    refused = run_command([str(STATCOLLECTORD), "--data-dir", str(tokens.data_dir), "--listen", "127.0.0.1:0", "--http", "off"])
+    assert refused.code == 2 and "chmod 600" in refused.err
+
+
+class Training:
+    """A training that goes on until it is told to end."""
+
+    def __init__(self, collector: Collector, token_file: Path, folder: Path) -> None:
+        self.end_file = folder / "end"
+        env = collector.environment(STATAGENT_TOKEN_FILE=str(token_file), STATAGENT_SPILL_DIR=str(folder / "spill"))
+        self.errors = folder / "train.err"
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", TRAIN, str(self.end_file)], env=env, text=True, stdout=subprocess.PIPE, stderr=errors
+            )
+        self.steps = 0
+
+    def await_steps(self, more: int) -> None:
+        assert self.process.stdout is not None
+        for _ in range(more):
+            line = self.process.stdout.readline()
+            assert line, self.errors.read_text()
+            self.steps = int(line)
+
+    def end(self) -> dict[str, int]:
+        self.end_file.touch()
+        out, _ = self.process.communicate(timeout=120)
+        assert self.process.returncode == 0, self.errors.read_text()
+        counters: dict[str, int] = json.loads(out.splitlines()[-1])
+        return counters
+
+
+def records_of(collector: Collector, token_file: Path) -> int:
+    done = statctl(collector, "runs", "--format", "json", STATCTL_TOKEN_FILE=str(token_file))
+    assert done.code == 0, done.err
+    return sum(int(run["records"]) for run in done.json()["runs"])
+
+
+def test_a_token_revoked_in_mid_training_costs_no_record_once_it_is_replaced(
+    guarded: Collector, tokens: Tokens, tmp_path: Path
+) -> None:
+    everything = tokens.data_dir.parent / "all.token"
+    first = tokens.create("ingest")
+    agents = tokens.file("agent.token", first)
+    training = Training(guarded, agents, tmp_path)
+    try:
+        training.await_steps(30)
+        tokens.revoke(first)
+        deadline = time.monotonic() + 20
+        while not any("was revoked" in line["outcome"] for line in read_audit(guarded)):
+            assert time.monotonic() < deadline, "the agent was not cut off"
+            training.await_steps(1)
+        refused_at = records_of(guarded, everything)
+        training.await_steps(100)
+        assert records_of(guarded, everything) <= refused_at + 23 * 2, "records arrive with a revoked token"
+        tokens.file("agent.token", first[:40])  # half-written: as bad as the revoked one
+        training.await_steps(20)
+        tokens.file("agent.token", tokens.create("ingest"))
+        training.await_steps(20)
+        counters = training.end()
+    finally:
+        training.process.kill()
+        training.process.communicate()
+    dropped = {name: count for name, count in counters.items() if name.startswith("dropped_") and count}
+    assert not dropped and counters["pending"] == 0
+    assert counters["produced"] == counters["acked"]
+    stored = statctl(
+        guarded, "series", "trained", "layer.7", "--stat", "max", "--format", "json", STATCTL_TOKEN_FILE=str(everything)
+    )
+    assert stored.code == 0, stored.err
+    text = training.errors.read_text()
+    assert "was revoked" in text and "keeps trying" in text
+    find_secrets(tokens, tmp_path, text)
+
+
+def find_secrets(tokens: Tokens, folder: Path, text: str) -> None:
+    """No secret is anywhere but in the clients' files."""
+    for secret in tokens.secrets:
+        assert secret not in text
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix not in (".token", ".new"):
+            content = path.read_bytes()
+            for secret in tokens.secrets:
+                assert secret.encode() not in content, path
+
+
+def test_an_agent_without_a_token_says_at_its_start_what_to_do(guarded: Collector, tokens: Tokens) -> None:
+    code = "import statagent; statagent.init(run='r', required=True)"
+    refused = run_command([sys.executable, "-c", code], env=guarded.environment())
+    assert refused.code != 0 and "STATAGENT_TOKEN_FILE" in refused.err
+    token = tokens.create("read")
+    wrong = run_command(
+        [sys.executable, "-c", code], env=guarded.environment(STATAGENT_TOKEN_FILE=str(tokens.file("r.token", token)))
+    )
+    assert wrong.code != 0 and "token create --scope ingest" in wrong.err
+    itself = run_command([sys.executable, "-c", code], env=guarded.environment(STATAGENT_TOKEN_FILE=token))
+    assert itself.code != 0 and "is a token" in itself.err and token not in itself.err
+
+
+def test_the_first_token_turns_authorization_on_in_a_running_collector(tokens: Tokens) -> None:
+    collector = Collector(tokens.data_dir).start()
+    try:
+        assert statctl(collector, "runs").code == 0
+        reader = tokens.file("read.token", tokens.create("read"))
+        time.sleep(0.2)
+        assert statctl(collector, "runs").code == 2
+        assert statctl(collector, "--token-file", str(reader), "runs").code == 0
+    finally:
+        collector.stop()

@@ -1,0 +1,159 @@
+#include "server/access/access.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/access/token_folder.h"
+
+namespace statcollect::access {
+namespace {
+
+using ::statcollect::testing::TokenFolder;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using namespace std::chrono_literals;
+
+constexpr char kRuns[] = "/statcollect.v1.Query/ListRuns";
+
+class AccessTest : public ::testing::Test {
+ protected:
+  Result<Principal> Check(const std::string& field, const std::string& method = kRuns) {
+    folder_.clock.Advance(1s);  // so that it looks at the file
+    Caller caller{.authorization = {}, .method = method, .address = "ipv4:1.2.3.4:5"};
+    if (!field.empty()) caller.authorization.push_back(field);
+    return access_->Check(caller);
+  }
+  Result<Principal> CheckToken(const std::string& token, const std::string& method = kRuns) {
+    return Check("Bearer " + token, method);
+  }
+  void Open(bool required = false) {
+    auto opened = folder_.Open(required);
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    access_ = *std::move(opened);
+  }
+  TokenFolder folder_;
+  std::unique_ptr<AccessControl> access_;
+};
+
+TEST_F(AccessTest, WithoutAFileEverythingIsAllowed) {
+  Open();
+  EXPECT_FALSE(access_->on());
+  EXPECT_TRUE(Check("").ok());
+  EXPECT_TRUE(Check("", "/unheard.of").ok());
+  EXPECT_EQ(Check("Bearer nonsense")->Name(), "nobody");
+}
+
+TEST_F(AccessTest, AFileThatMustExistAndDoesNotStopsTheStart) {
+  EXPECT_EQ(folder_.Open(true).status().code(), Code::kNotFound);
+  std::ofstream(folder_.path) << "nonsense\n";
+  ASSERT_EQ(chmod(folder_.path.c_str(), 0600), 0);
+  EXPECT_EQ(folder_.Open(false).status().code(), Code::kInvalidArgument);
+  ASSERT_EQ(chmod(folder_.path.c_str(), 0644), 0);
+  EXPECT_EQ(folder_.Open(false).status().code(), Code::kPermissionDenied);
+}
+
+TEST_F(AccessTest, EachKindOfBadTokenHasItsOwnMessage) {
+  const std::string read = folder_.Create("read");
+  const std::string expired = folder_.Create("read", folder_.Now() + 4);
+  const std::string revoked = folder_.Create("read");
+  folder_.Revoke(revoked);
+  Open();
+  EXPECT_TRUE(CheckToken(read).ok());
+  EXPECT_TRUE(CheckToken(expired).ok()) << "not yet";
+  folder_.clock.Advance(5s);
+  const auto message = [&](const std::string& field) {
+    const auto checked = Check(field);
+    EXPECT_EQ(checked.status().code(), Code::kUnauthenticated) << field;
+    EXPECT_THAT(checked.status().message(), Not(HasSubstr(read.substr(17)))) << "it shows the secret";
+    return checked.ok() ? std::string() : checked.status().message();
+  };
+  EXPECT_THAT(message(""), HasSubstr("no token was sent"));
+  EXPECT_THAT(message("Bearer stc_x"), HasSubstr("not a token"));
+  EXPECT_THAT(message("Basic " + read), HasSubstr("not a token"));
+  EXPECT_THAT(message("Bearer " + read.substr(0, 50)), HasSubstr("not a token"));
+  EXPECT_THAT(message("Bearer stc_0123456789ab_" + std::string(64, '0')), HasSubstr("does not know"));
+  std::string other_secret = read;
+  other_secret.back() = other_secret.back() == '0' ? '1' : '0';
+  EXPECT_THAT(message("Bearer " + other_secret), HasSubstr("does not know"));
+  EXPECT_THAT(message("Bearer " + expired), HasSubstr("has expired"));
+  EXPECT_THAT(message("Bearer " + revoked), HasSubstr("was revoked"));
+  const auto lacks = CheckToken(read, "/statcollect.v1.Admin/DeleteRun");
+  EXPECT_EQ(lacks.status().code(), Code::kPermissionDenied);
+  EXPECT_THAT(lacks.status().message(), HasSubstr("token create --scope delete"));
+  EXPECT_EQ(CheckToken(read, "/statcollect.v1.Query/Unheard").status().code(), Code::kPermissionDenied);
+  EXPECT_TRUE(Check("", "/healthz").ok());
+}
+
+TEST_F(AccessTest, TwoAuthorizationFieldsAreRefused) {
+  const std::string field = "Bearer " + folder_.Create("read");
+  Open();
+  EXPECT_EQ(
+      access_->Check({.authorization = {field, field}, .method = kRuns, .address = "x"}).status().code(),
+      Code::kUnauthenticated);
+}
+
+TEST_F(AccessTest, AChangedFileCountsAtOnce) {
+  Open();
+  EXPECT_TRUE(Check("").ok());
+  const std::string first = folder_.Create("read");
+  EXPECT_FALSE(Check("").ok()) << "the first token turns it on";
+  const auto principal = CheckToken(first);
+  ASSERT_TRUE(principal.ok());
+  const std::string second = folder_.Create("read");
+  EXPECT_TRUE(CheckToken(second).ok()) << "both are valid while one replaces the other";
+  EXPECT_TRUE(access_->StillValid(*principal).ok());
+  folder_.Revoke(first);
+  EXPECT_FALSE(CheckToken(first).ok());
+  EXPECT_THAT(access_->StillValid(*principal).message(), HasSubstr("revoked"));
+  EXPECT_THAT(access_->StillValid(Principal{}).message(), HasSubstr("turned on"));
+}
+
+TEST_F(AccessTest, ADamagedFileKeepsTheTokensAndAMissingOneRefusesAll) {
+  const std::string token = folder_.Create("read");
+  Open();
+  std::ofstream(folder_.path) << "0123";
+  EXPECT_TRUE(CheckToken(token).ok());
+  EXPECT_FALSE(Check("").ok());
+  std::filesystem::remove(folder_.path);
+  EXPECT_FALSE(CheckToken(token).ok());
+  EXPECT_FALSE(Check("").ok()) << "removing the file must not turn authorization off";
+  EXPECT_EQ(folder_.told.size(), 2U);
+}
+
+TEST_F(AccessTest, RefusalsAreAuditedWithoutWhatWasSent) {
+  const std::string token = folder_.Create("read");
+  Open();
+  (void)Check("Bearer stc_deadbeefdead_" + std::string(64, 'e'));
+  (void)CheckToken(token, "/statcollect.v1.Admin/DeleteRun");
+  const auto lines = folder_.audit.Newest(10);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_THAT(lines[0], HasSubstr("\"principal\":\"nobody\""));
+  EXPECT_THAT(lines[0], Not(HasSubstr("eeee")));
+  EXPECT_THAT(lines[1], HasSubstr("\"principal\":\"token " + token.substr(4, 12) + "\""));
+  EXPECT_THAT(lines[1], Not(HasSubstr(token.substr(17))));
+}
+
+TEST_F(AccessTest, AFloodOfBadTokensNeitherFillsTheLogNorStopsAValidOne) {
+  const std::string token = folder_.Create("read");
+  Open();
+  const std::string bad = "Bearer stc_0123456789ab_" + std::string(64, '0');
+  const std::string good = "Bearer " + token;
+  for (int i = 0; i < 10'000; ++i) {
+    const std::string address = "ipv4:10.0.0." + std::to_string(i % 200) + ":1";
+    EXPECT_FALSE(access_->Check({.authorization = {bad}, .method = kRuns, .address = address}).ok());
+    if (i % 100 == 0) {
+      EXPECT_TRUE(access_->Check({.authorization = {good}, .method = kRuns, .address = address}).ok());
+    }
+  }
+  EXPECT_LE(folder_.audit.Newest(10'000).size(), FailureLimiter::kInAll);
+}
+
+}  // namespace
+}  // namespace statcollect::access

@@ -1,0 +1,282 @@
+// The check in front of real gRPC services and the HTTP listener: every method with every kind of token. The
+// services behind it are the generated ones, which answer UNIMPLEMENTED: whoever gets that has passed.
+#include "server/api/guard.h"
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <gtest/gtest.h>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+#include "server/api/http/api.h"
+#include "server/api/http/gate.h"
+#include "server/api/http/routes.h"
+#include "server/http/server.h"
+#include "statcollect/v1/admin.grpc.pb.h"
+#include "statcollect/v1/ingest.grpc.pb.h"
+#include "statcollect/v1/query.grpc.pb.h"
+#include "tests/server/access/token_folder.h"
+
+namespace statcollect {
+namespace {
+
+namespace asio = boost::asio;
+using grpc::StatusCode;
+using ::testing::HasSubstr;
+using testing::TokenFolder;
+using namespace std::chrono_literals;
+
+// Reads to the end of the stream.
+class OpenStream final : public v1::Ingest::CallbackService {
+  class Reactor final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage> {
+   public:
+    Reactor() { StartRead(&message_); }
+    void OnReadDone(bool ok) override { ok ? StartRead(&message_) : Finish(grpc::Status::OK); }
+    void OnDone() override { delete this; }
+
+   private:
+    v1::AgentMessage message_;
+  };
+  grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>* Stream(
+      grpc::CallbackServerContext*) override {
+    return new Reactor;
+  }
+};
+
+class GuardTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    good_all_ = folder_.Create("ingest,read,capture,control,delete,admin");
+    access_ = *folder_.Open();
+    guard_ = std::make_unique<api::Guard>(*access_);
+    const auto wrap = [&](const google::protobuf::FileDescriptor& file, const char* name,
+                          grpc::Service& service) {
+      const auto* type = file.FindServiceByName(name);
+      types_.push_back(type);
+      guarded_.push_back(guard_->Wrap(*type, service));
+    };
+    wrap(*v1::AgentMessage::descriptor()->file(), "Ingest", ingest_);
+    wrap(*v1::ListRunsRequest::descriptor()->file(), "Query", query_);
+    wrap(*v1::GetStatusRequest::descriptor()->file(), "Admin", admin_);
+    grpc::ServerBuilder builder;
+    guard_->AddAudit(builder);
+    for (const auto& service : guarded_) builder.RegisterService(service.get());
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
+    StartHttp();
+  }
+  void StartHttp() {
+    api_ = std::make_unique<api::HttpApi>(*server_);
+    std::map<std::string, HttpHandler> pages;
+    for (const char* page : {"/", "/healthz", "/readyz", "/metrics"})
+      pages[page] = [](const std::string&) { return HttpResponse{}; };
+    http_ = std::make_unique<HttpServer>(io_, pages, HttpLimits{},
+                                         HttpServices{{std::string(api::kHttpPrefix),
+                                                       [this](HttpRequest request, const auto& exchange) {
+                                                         api_->Serve(std::move(request), exchange);
+                                                       }}},
+                                         api::MakeHttpGate(*access_));
+    ASSERT_TRUE(http_->Start({.host = "127.0.0.1", .port = 0}).ok());
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  void TearDown() override {
+    api_->Close();
+    http_.reset();
+    io_.stop();
+    thread_.join();
+    api_.reset();
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_.reset();
+  }
+
+  // A call with `request` as its only message.
+  grpc::Status Call(const std::string& method, const std::string& field, const std::string& request = "",
+                    const std::map<std::string, std::string>& more = {}) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 20s);
+    if (!field.empty()) context.AddMetadata("authorization", field);
+    for (const auto& [name, value] : more) context.AddMetadata(name, value);
+    grpc::GenericStub stub(channel_);
+    grpc::CompletionQueue queue;
+    const auto call = stub.PrepareCall(&context, method, &queue);
+    void* tag = nullptr;
+    bool ok = false;
+    const auto wait = [&] { return queue.Next(&tag, &ok); };
+    call->StartCall(nullptr);
+    wait();
+    const grpc::Slice slice(request);
+    call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+    wait();
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    wait();
+    return status;
+  }
+  // The status line and what follows; sends no body unless it is told to.
+  std::string Http(const std::string& head, const std::string& rest = "") {
+    asio::io_context io;
+    asio::ip::tcp::socket socket(io);
+    socket.connect({asio::ip::make_address("127.0.0.1"), http_->endpoint().port});
+    asio::write(socket, asio::buffer(head + "Host: 127.0.0.1\r\nConnection: close\r\n" + rest + "\r\n"));
+    std::string answer;
+    boost::system::error_code ignored;
+    asio::read(socket, asio::dynamic_buffer(answer), ignored);
+    return answer;
+  }
+  static std::string Field(const std::string& token) { return "Authorization: Bearer " + token + "\r\n"; }
+  std::vector<std::string> AuditLines() { return folder_.audit.Newest(1000); }
+
+  TokenFolder folder_;
+  std::string good_all_;
+  OpenStream ingest_;
+  v1::Query::CallbackService query_;
+  v1::Admin::CallbackService admin_;
+  std::vector<const google::protobuf::ServiceDescriptor*> types_;
+  std::unique_ptr<access::AccessControl> access_;
+  std::unique_ptr<api::Guard> guard_;
+  std::vector<std::unique_ptr<grpc::Service>> guarded_;
+  std::unique_ptr<grpc::Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  asio::io_context io_;
+  std::unique_ptr<api::HttpApi> api_;
+  std::unique_ptr<HttpServer> http_;
+  std::thread thread_;
+};
+
+// All scopes but one.
+std::string AllBut(access::Scope scope) {
+  access::ScopeSet scopes;
+  for (std::size_t i = 0; i < access::kScopes; ++i) {
+    if (i != static_cast<std::size_t>(scope)) scopes.Add(static_cast<access::Scope>(i));
+  }
+  return scopes.ToString();
+}
+
+TEST_F(GuardTest, EveryMethodOfEveryServiceWithEveryKindOfToken) {
+  const std::string expired = folder_.Create("read", folder_.Now() - 1);
+  std::map<access::Scope, std::string> only, all_but;
+  for (std::size_t i = 0; i < access::kScopes; ++i) {
+    const auto scope = static_cast<access::Scope>(i);
+    only[scope] = folder_.Create(std::string(access::ScopeName(scope)));
+    all_but[scope] = folder_.Create(AllBut(scope));
+  }
+  folder_.clock.Advance(1s);
+  std::size_t methods = 0;
+  for (const auto* type : types_) {
+    for (int i = 0; i < type->method_count(); ++i, ++methods) {
+      const std::string method = "/" + type->full_name() + "/" + type->method(i)->name();
+      SCOPED_TRACE(method);
+      const access::Scope scope = *access::FindRule(method)->scope;
+      const auto code = [&](const std::string& field) { return Call(method, field).error_code(); };
+      EXPECT_EQ(code(""), StatusCode::UNAUTHENTICATED);
+      EXPECT_EQ(code("Bearer stc_x"), StatusCode::UNAUTHENTICATED);
+      EXPECT_EQ(code("Bearer stc_0123456789ab_" + std::string(64, '0')), StatusCode::UNAUTHENTICATED);
+      EXPECT_EQ(code("Bearer " + expired), StatusCode::UNAUTHENTICATED);
+      EXPECT_EQ(code("Bearer " + all_but[scope]), StatusCode::PERMISSION_DENIED);
+      const StatusCode passed = code("Bearer " + only[scope]);
+      EXPECT_EQ(passed, type->name() == "Ingest" ? StatusCode::OK : StatusCode::UNIMPLEMENTED);
+    }
+  }
+  EXPECT_GT(methods, 25U);
+}
+
+TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
+  const std::string expired = folder_.Create("read", folder_.Now() - 1);
+  folder_.clock.Advance(1s);
+  std::vector<std::pair<std::string, bool>> paths = {{"/", false}, {"/metrics", false}};  // path, POST
+  for (const auto& [name, route] : api::MakeHttpRoutes())
+    paths.emplace_back(std::string(api::kHttpPrefix) + name, route.changes);
+  EXPECT_GT(paths.size(), 20U);
+  for (const auto& [path, post] : paths) {
+    SCOPED_TRACE(path);
+    const access::Scope scope = *access::FindRule(api::MethodOfPath(path))->scope;
+    const std::string right = folder_.Create(std::string(access::ScopeName(scope)));
+    const std::string wrong = folder_.Create(AllBut(scope));
+    folder_.clock.Advance(1s);
+    const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n";
+    // The body is announced and never sent: who is refused is refused before it.
+    const std::string body = post ? "Content-Type: application/json\r\nContent-Length: 2\r\n" : "";
+    EXPECT_THAT(Http(head, body), HasSubstr("HTTP/1.1 401"));
+    EXPECT_THAT(Http(head + Field("stc_x"), body), HasSubstr("HTTP/1.1 401"));
+    EXPECT_THAT(Http(head + Field(expired), body), HasSubstr("HTTP/1.1 401"));
+    EXPECT_THAT(Http(head + Field(wrong), body), HasSubstr("HTTP/1.1 403"));
+    const std::string passed = Http(
+        head + Field(right), post ? body + "\r\n{}" : "");  // UNIMPLEMENTED of the service behind it is 501
+    EXPECT_THAT(passed, HasSubstr(path.starts_with("/api/") ? "HTTP/1.1 501" : "HTTP/1.1 200"));
+  }
+  EXPECT_THAT(Http("GET /healthz HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 200"));
+  EXPECT_THAT(Http("GET /readyz HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 200"));
+  EXPECT_THAT(Http("GET /nothing HTTP/1.1\r\n" + Field(good_all_)), HasSubstr("HTTP/1.1 403"));
+  EXPECT_THAT(Http("GET /api/v1/runs?token=" + good_all_ + " HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 400"));
+}
+
+TEST_F(GuardTest, ARequestThatCannotBeParsedIsRefusedForItsTokenFirst) {
+  const std::string nonsense(1000, '\xff');
+  EXPECT_EQ(Call("/statcollect.v1.Query/Diff", "", nonsense).error_code(), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Call("/statcollect.v1.Admin/DeleteRun", "", nonsense).error_code(), StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(GuardTest, OpenStreamsEndSoonAfterTheirTokenIsRevoked) {
+  const std::string token = folder_.Create("ingest"), other = folder_.Create("ingest");
+  folder_.clock.Advance(1s);
+  const auto stub = v1::Ingest::NewStub(channel_);
+  grpc::ClientContext revoked_context, kept_context;
+  revoked_context.AddMetadata("authorization", "Bearer " + token);
+  kept_context.AddMetadata("authorization", "Bearer " + other);
+  auto revoked = stub->Stream(&revoked_context);
+  auto kept = stub->Stream(&kept_context);
+  ASSERT_TRUE(revoked->Write({}));
+  ASSERT_TRUE(kept->Write({}));
+  folder_.Revoke(token);
+  folder_.clock.Advance(1s);
+  v1::CollectorMessage message;
+  EXPECT_FALSE(revoked->Read(&message)) << "it goes on";
+  EXPECT_FALSE(revoked->Finish().ok());
+  ASSERT_TRUE(kept->WritesDone());
+  EXPECT_FALSE(kept->Read(&message));
+  EXPECT_TRUE(kept->Finish().ok());
+}
+
+TEST_F(GuardTest, CallsThatChangeSomethingAreAuditedWithTheirObjectAndOutcome) {
+  v1::DeleteRunRequest request;
+  request.set_run("old-run");
+  (void)Call("/statcollect.v1.Admin/DeleteRun", "Bearer " + good_all_, request.SerializeAsString());
+  (void)Call("/statcollect.v1.Query/ListRuns", "Bearer " + good_all_);
+  (void)Http("POST /api/v1/noise_rm HTTP/1.1\r\n" + Field(good_all_),
+             "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
+  const auto lines = AuditLines();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_THAT(lines[0], HasSubstr("\"principal\":\"token " + good_all_.substr(4, 12) + "\""));
+  EXPECT_THAT(lines[0], HasSubstr("\"address\":\"ipv4:127.0.0.1:"));
+  EXPECT_THAT(lines[0], HasSubstr("\"method\":\"/statcollect.v1.Admin/DeleteRun\",\"object\":\"old-run\""));
+  EXPECT_THAT(lines[0], HasSubstr("\"outcome\":\"error 12"));
+  EXPECT_THAT(lines[1], HasSubstr("\"address\":\"ipv4:127.0.0.1:")) << "of the browser, not of the process";
+  EXPECT_THAT(lines[1], HasSubstr("DeleteNoise"));
+}
+
+TEST_F(GuardTest, ACallerOfTheNetworkCannotChooseTheAddressInTheLog) {
+  (void)Call("/statcollect.v1.Admin/KeepRun", "", "", {{api::kPeerField, "ipv4:6.6.6.6:6"}});
+  ASSERT_EQ(AuditLines().size(), 1U);
+  EXPECT_THAT(AuditLines()[0], HasSubstr("ipv4:127.0.0.1:"));
+}
+
+}  // namespace
+}  // namespace statcollect

@@ -1,0 +1,94 @@
+// The table of scopes: it has every method, and docs/security.md shows it. STATCOLLECT_WRITE_DOCS=1 writes it
+// there.
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "server/access/scopes.h"
+#include "server/api/http/pages.h"
+#include "server/api/http/routes.h"
+#include "statcollect/v1/admin.pb.h"
+#include "statcollect/v1/ingest.pb.h"
+#include "statcollect/v1/query.pb.h"
+
+namespace statcollect::access {
+namespace {
+
+constexpr std::string_view kBegin = "<!-- table of scopes: written by access_test -->\n";
+constexpr std::string_view kEnd = "<!-- end of the table -->\n";
+
+std::set<std::string> GrpcMethods() {
+  std::set<std::string> methods;
+  for (const auto* file : {v1::AgentMessage::descriptor()->file(), v1::ListRunsRequest::descriptor()->file(),
+                           v1::GetStatusRequest::descriptor()->file()}) {
+    for (int s = 0; s < file->service_count(); ++s) {
+      for (int m = 0; m < file->service(s)->method_count(); ++m)
+        methods.insert("/" + file->service(s)->full_name() + "/" + file->service(s)->method(m)->name());
+    }
+  }
+  return methods;
+}
+
+std::string TableText() {
+  std::map<std::string, std::string> http;  // by gRPC method
+  for (const auto& [name, route] : api::MakeHttpRoutes())
+    http[route.grpc_path()] = std::string(api::kHttpPrefix) + name;
+  std::string text = "| method | HTTP | scope | in the audit log |\n|---|---|---|---|\n";
+  for (const MethodRule& rule : MethodRules()) {
+    const std::string method(rule.method);
+    const bool grpc = method.starts_with("/statcollect.v1.");
+    const std::string path = grpc ? http[method] : method;
+    text += "| " + (grpc ? "`" + method.substr(16) + "`" : std::string()) + " | " +
+            (path.empty() ? "" : "`" + path + "`") + " | " +
+            (rule.scope ? "`" + std::string(ScopeName(*rule.scope)) + "`" : "none needed") + " | " +
+            (rule.audited ? "always"
+             : rule.scope ? "if refused"
+                          : "") +
+            " |\n";
+  }
+  return text;
+}
+
+TEST(ScopeTable, HasEveryMethodOfEveryServiceAndNoOther) {
+  std::set<std::string> listed;
+  for (const MethodRule& rule : MethodRules()) {
+    if (rule.method.starts_with("/statcollect.")) {
+      EXPECT_TRUE(listed.emplace(rule.method).second) << rule.method;
+    }
+  }
+  EXPECT_EQ(listed, GrpcMethods());
+}
+
+TEST(ScopeTable, WhatChangesSomethingIsAuditedAndNeedsMoreThanRead) {
+  for (const MethodRule& rule : MethodRules()) {
+    if (!rule.scope) continue;
+    const bool changes = *rule.scope == Scope::kControl || *rule.scope == Scope::kDelete ||
+                         *rule.scope == Scope::kAdmin || *rule.scope == Scope::kCapture;
+    EXPECT_EQ(rule.audited, changes) << rule.method;
+  }
+  for (const auto& [name, route] : api::MakeHttpRoutes()) {
+    if (route.changes) {
+      EXPECT_NE(FindRule(route.grpc_path())->scope, Scope::kRead) << name;
+    }
+  }
+}
+
+TEST(ScopeTable, IsInTheDocumentation) {
+  std::ifstream file(SECURITY_PAGE);
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  const std::size_t begin = page.find(kBegin), end = page.find(kEnd);
+  ASSERT_NE(begin, std::string::npos);
+  ASSERT_NE(end, std::string::npos);
+  const std::size_t from = begin + kBegin.size();
+  if (std::getenv("STATCOLLECT_WRITE_DOCS") != nullptr)
+    std::ofstream(SECURITY_PAGE) << page.substr(0, from) + TableText() + page.substr(end);
+  else
+    EXPECT_EQ(page.substr(from, end - from), TableText()) << "run access_test with STATCOLLECT_WRITE_DOCS=1";
+}
+
+}  // namespace
+}  // namespace statcollect::access
