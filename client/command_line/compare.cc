@@ -130,6 +130,22 @@ void AddNoise(CommandSet& commands) {
       [](Session& session, const NoiseOptions& o) { return RemoveNoise(session, o.run); });
 }
 
+void AddGolden(CommandSet& commands) {
+  CLI::App* golden = commands.AddGroup(
+      "golden", "Saves a run as a file to compare later runs with",
+      "  statctl golden save base base.scg --steps 0-9     # a small file, to keep with the code\n"
+      "  statctl diff --golden base.scg --run-b pr-17      # exit code: 0 same, 1 changed, 2 no answer\n"
+      "  statctl rm 'golden-*'                             # goldens that diff has loaded into the collector\n");
+  golden->require_subcommand(1);
+  const auto [save, o] =
+      commands.AddSub(golden, "save", "Writes a run's records and configuration to a file", SaveGolden);
+  AddRunName(save, o.run);
+  save->add_option("path", o.path, "File to make, such as base.scg")->required();
+  save->add_option("--ranks,--rank", o.ranks, kRankFilter);
+  save->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+  save->add_flag("--overwrite", o.overwrite, "Replace an earlier file");
+}
+
 void AddConfig(CommandSet& commands) {
   const auto [app, o] = commands.Add<ConfigOptions>(
       "config", "Compares two runs' configuration and versions",

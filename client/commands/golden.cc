@@ -137,7 +137,9 @@ SessionInfo InfoOf(const Checked& golden, SessionOf of) {
 Status SendSession(Session& session, const std::string& path, const Checked& golden, SessionOf of) {
   auto reader = GoldenReader::Open(path);
   if (!reader.ok()) return reader.status();
-  IngestSender sender({.address = session.collector().address(), .patience = kGoldenPatience},
+  IngestSender sender({.address = session.collector().address(),
+                       .token_file = session.collector().token_file(),
+                       .patience = kGoldenPatience},
                       InfoOf(golden, of));
   const auto cancel = session.collector().OnCancel([&sender] { sender.Cancel(); });
   v1::Records pending;  // definitions without records wait for the next message

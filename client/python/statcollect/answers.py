@@ -191,9 +191,21 @@ class DiffReport(TableMixin):
     # hashes on both sides that would prove equal bits; only where the steps before the first difference were not recorded in
     # full by both runs
     bracket: Bracket | None
+    heat_map: HeatMap | None  # only if requested
+    text: DiffText | None
 
     def table(self) -> Rows[Divergence]:
         return self.diverged
+
+
+@dataclass(frozen=True)
+class DiffText:
+    """The answer in words, as statctl diff prints it."""
+
+    verdict: str  # "DIVERGED", "WITHIN TOLERANCE", "SAME UP TO ROUNDING", "IDENTICAL", "INCOMPARABLE"
+    sentence: str  # where and what, and the cause
+    next: str  # what to look at next; empty: nothing
+    values: str  # how to see the raw values; empty: not of this difference
 
 
 @dataclass(frozen=True)
@@ -262,6 +274,38 @@ class GrowthPoint:
     diverged: int  # number of records
     distance: float | None  # geometric mean of the finite distances of records that are not identical
     distance_max: float | None  # maximum of the same
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """How far apart the runs are, by step and tensor: of all ranks, micro-batches and calls of the tensor the farthest."""
+
+    rows: Rows[HeatMapRow]  # in the order of execution
+    first_steps: list[int]  # of the columns, ascending
+    last_steps: list[int]  # the same as first_steps, unless several steps share a column
+    # Row by row, a byte each: 0 no data, 1 identical, 2 to 126 within tolerance, 127 only one run has it, 128 to 255 diverged.
+    # 16 levels are a factor of ten in distance / tolerance: 10^((level - 126) / 16) up to 126, 10^((level - 128) / 16) from 128
+    # on.
+    cells: str
+    origin_row: int | None  # of the root, otherwise of the first divergence; absent: it is not a tensor (a loss)
+    origin_column: int | None  # absent: there is neither
+    tensors: int  # before rows and columns were merged
+    steps: int
+
+
+@dataclass(frozen=True)
+class HeatMapRow:
+    """Tensors of a row of a heat map; several are named after the first of them."""
+
+    # weights: as loaded, before the first step; grad: weight gradients; optimizer: weights and optimizer state after the update
+    stage: Stage | None
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    kind: Kind | None
+    activation: str
+    output_path: str
+    activation_b: str  # its name in B, if different
+    mode: str  # "train", "eval", "init"
+    tensors: int  # number in this row
 
 
 @dataclass(frozen=True)

@@ -1498,6 +1498,8 @@ export interface components {
             sketches?: boolean | null;
             /** @description "0-9,20,100-"; empty: all */
             steps?: string | null;
+            /** @description Of a run whose tensors are cut over ranks: statistics of whole tensors, whatever `ranks` says, instead of the ranks' parts. Tensors of which nothing says how they are cut, and all other records, stay the ranks' own. No effect on other runs. */
+            whole?: boolean | null;
         };
         /** @description All or some records of one rank in one step, sorted by step, then rank; statistics in order of execution, then scalars, events and the step's end. Each step comes from the newest launch that has it. Messages stay below about 1 MiB. A message without records only reports progress. */
         ReadRecordsResponse: {
@@ -1506,6 +1508,8 @@ export interface components {
             /** @description counts this rank and step as done */
             progress: components["schemas"]["Progress"] | null;
             rank: number;
+            /** @description Ranks whose parts were put together, in the order of `ranks`: the statistics are of whole tensors, `rank` is 0, and the ids are those of the launch's whole tensors. They come before the ranks' records of the step. Empty: the rank's own. */
+            ranks: number[];
             /** @description Ids of activations and layouts are those of the launch and rank. Definitions come once in the stream, before their first use, dense from 0. */
             records: components["schemas"]["Records"] | null;
         };
@@ -3965,6 +3969,8 @@ export interface operations {
                 sketches?: boolean;
                 /** @description "0-9,20,100-"; empty: all */
                 steps?: string;
+                /** @description Of a run whose tensors are cut over ranks: statistics of whole tensors, whatever `ranks` says, instead of the ranks' parts. Tensors of which nothing says how they are cut, and all other records, stay the ranks' own. No effect on other runs. */
+                whole?: boolean;
             };
             header?: never;
             path?: never;
