@@ -109,7 +109,8 @@ Status SideRecorder::AddConfig(const std::map<std::string, std::string>& setting
       break;
     }
     settings_.insert(name);
-    wake = state_.PushLocked(SettingRecord{name, RedactSetting(name, Printable(value, kSettingBytesMax))}) || wake;
+    wake = state_.PushLocked(SettingRecord{name, RedactSetting(name, Printable(value, kSettingBytesMax))}) ||
+           wake;
   }
   if (wake) state_.batcher->Wake();
   return status;
