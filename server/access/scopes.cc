@@ -43,7 +43,8 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Admin/Checkpoint", Scope::kAdmin, kAudited},
     {"/healthz", std::nullopt},
     {"/readyz", std::nullopt},
-    {"/", Scope::kRead},
+    {"/", std::nullopt},  // the page and its files are the same for everybody; what they show is asked for
+    {"/assets/", std::nullopt},  // with a token
     {"/metrics", Scope::kRead},
     {"/api/v1/openapi.json", std::nullopt},
 };
@@ -85,8 +86,11 @@ Result<ScopeSet> ParseScopes(std::string_view text) {
 std::span<const MethodRule> MethodRules() { return kRules; }
 
 const MethodRule* FindRule(std::string_view method) {
-  const auto found =
-      std::find_if(std::begin(kRules), std::end(kRules), [&](const auto& r) { return r.method == method; });
+  const auto is_for = [&](const MethodRule& rule) {
+    const bool folder = rule.method.size() > 1 && rule.method.ends_with('/');
+    return folder ? method.starts_with(rule.method) : rule.method == method;
+  };
+  const auto found = std::find_if(std::begin(kRules), std::end(kRules), is_for);
   return found == std::end(kRules) ? nullptr : found;
 }
 

@@ -38,7 +38,8 @@ Result<ScopeSet> ParseScopes(std::string_view text);
 
 // One row of the table. A null scope: open to everyone.
 struct MethodRule {
-  std::string_view method;  // "/statcollect.v1.Query/Diff", or "/metrics" of HTTP
+  // "/statcollect.v1.Query/Diff"; "/metrics" of HTTP; "/assets/": all that is below it
+  std::string_view method;
   std::optional<Scope> scope;
   bool audited = false;  // also when it succeeds
 };

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Collector, wait_until
+from conftest import ROOT, STATCOLLECTORD, Collector, run_command, wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Python's playwright: scripts/setup.sh --for test")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
@@ -290,6 +290,7 @@ def test_pictures(recorded: Collector, open_page: Open, view: str) -> None:
 def test_hostile_names_stay_text(collector: Collector, open_page: Open) -> None:
     collector.python(HOSTILE.replace("RUNS", repr(HOSTILE_RUNS)).replace("NAMES", repr(HOSTILE_NAMES)))
     page = open_page(collector, "/")
+    page.get_by_role("checkbox").first.wait_for()
     for box in page.get_by_role("checkbox").all():
         box.check()
     page.wait_for_selector("button.main:not([disabled])")
@@ -327,6 +328,21 @@ def test_a_stopped_collector_is_said_and_forgotten(collector: Collector, open_pa
     assert page.locator(".sentence").count() == 1
     collector.start()
     page.wait_for_selector(".offline", state="detached")
+
+
+def test_a_collector_with_tokens_is_asked_with_one(collector: Collector, open_page: Open) -> None:
+    collector.python(HOSTILE.replace("RUNS", "['base']").replace("NAMES", "['x']"))
+    made = run_command([str(STATCOLLECTORD), "token", "create", "--data-dir", str(collector.data_dir), "--scope", "read"])
+    assert made.code == 0, made.err
+    page = open_page(collector, "/", quiet=False)
+    wait_until(lambda: page.reload() is not None and page.locator("form.token").count() == 1, what="a question for a token")
+    page.fill("form.token input", "stc_0123456789ab_wrong")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[role=alert] >> text=token")
+    page.fill("form.token input", f" {made.out.strip()}\n")
+    page.get_by_role("button", name="Use it").click()
+    page.wait_for_selector("table >> text=base")
+    assert "stc_" not in page.url
 
 
 def test_a_running_training_is_followed(collector: Collector, open_page: Open) -> None:

@@ -86,7 +86,7 @@ class GuardTest : public ::testing::Test {
   void StartHttp() {
     api_ = std::make_unique<api::HttpApi>(*server_);
     std::map<std::string, HttpHandler> pages;
-    for (const char* page : {"/", "/healthz", "/readyz", "/metrics"})
+    for (const char* page : {"/", "/assets/", "/healthz", "/readyz", "/metrics"})
       pages[page] = [](const std::string&) { return HttpResponse{}; };
     http_ = std::make_unique<HttpServer>(io_, pages, HttpLimits{},
                                          HttpServices{{std::string(api::kHttpPrefix),
@@ -201,7 +201,7 @@ TEST_F(GuardTest, EveryMethodOfEveryServiceWithEveryKindOfToken) {
 TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
   const std::string expired = folder_.Create("read", folder_.Now() - 1);
   folder_.clock.Advance(1s);
-  std::vector<std::pair<std::string, bool>> paths = {{"/", false}, {"/metrics", false}};  // path, POST
+  std::vector<std::pair<std::string, bool>> paths = {{"/metrics", false}};  // path, POST
   for (const auto& [name, route] : api::MakeHttpRoutes())
     paths.emplace_back(std::string(api::kHttpPrefix) + name, route.changes);
   EXPECT_GT(paths.size(), 20U);
@@ -224,6 +224,10 @@ TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
   }
   EXPECT_THAT(Http("GET /healthz HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 200"));
   EXPECT_THAT(Http("GET /readyz HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 200"));
+  EXPECT_THAT(Http("GET / HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 200"));
+  EXPECT_THAT(Http("GET /assets/ HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 200"));
+  EXPECT_THAT(Http("GET /assets/none HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 404")) << "it may be asked for";
+  EXPECT_THAT(Http("GET /assets HTTP/1.1\r\n" + Field(good_all_)), HasSubstr("HTTP/1.1 403"));
   EXPECT_THAT(Http("GET /nothing HTTP/1.1\r\n" + Field(good_all_)), HasSubstr("HTTP/1.1 403"));
   EXPECT_THAT(Http("GET /api/v1/runs?token=" + good_all_ + " HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 400"));
 }

@@ -1,4 +1,5 @@
 // Asks the collector that served the page.
+import { tokenFields } from './token';
 import type { Answer, ApiNumber, GetPath, Parameters } from './types';
 
 /** The collector answered that it cannot. Its message says why and what to do. */
@@ -40,7 +41,7 @@ async function errorOf(response: Response): Promise<Error> {
 export async function ask<P extends GetPath>(path: P, parameters: Parameters<P>, signal?: AbortSignal): Promise<Answer<P>> {
   let response: Response;
   try {
-    response = await fetch(urlOf(path, parameters as Record<string, Value>), signal ? { signal } : {});
+    response = await fetch(urlOf(path, parameters as Record<string, Value>), { headers: tokenFields(), ...(signal && { signal }) });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Unreachable('no answer from the collector');
