@@ -46,6 +46,11 @@ home="$(node_home "$command")"
 PATH="$home:$PATH"
 export PATH
 cd web
+# The wheel of Node.js has npm without the links by which it finds its files.
+npm() {
+  local cli="$home/../lib/node_modules/npm/bin/npm-cli.js"
+  if [ -f "$cli" ]; then node "$cli" "$@"; else command npm "$@"; fi
+}
 if ! cmp -s package-lock.json node_modules/.installed-lock.json; then
   npm ci --no-fund --no-audit --loglevel=error >&2 || {
     echo "web.sh: $command: install the packages of web/package-lock.json: npm ci failed, as above; expected the npm registry, or a" \

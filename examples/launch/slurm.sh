@@ -11,7 +11,8 @@ if [ $# -lt 2 ]; then
   sed -n '6,7s/^# //p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
-main="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+main="$(scontrol show hostnames "$SLURM_JOB_NODELIST")"
+main="${main%%$'\n'*}"
 # sbatch runs a copy of this file, so the other script is looked for where the job was submitted, too.
 script=torchrun.sh
 for place in "$(dirname "${BASH_SOURCE[0]}")" "${SLURM_SUBMIT_DIR:-.}/examples/launch" "${SLURM_SUBMIT_DIR:-.}"; do

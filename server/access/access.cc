@@ -123,7 +123,12 @@ Result<Principal> AccessControl::Authenticate(const Caller& caller, const Method
   const auto id = token ? TokenId(*token) : std::nullopt;
   if (!id) return Unauthenticated(rule.method, "found something that is not a token", scope);
   const Digest digest = DigestOf(*token);
-  const auto found = tokens_.find(*id);
+  auto found = tokens_.find(*id);
+  if (found == tokens_.end()) {  // it may just have been made
+    looked_ = clock_.Now() - kLookInterval;
+    LookAgain();
+    found = tokens_.find(*id);
+  }
   if (found == tokens_.end() || !Equal(found->second.digest, digest))
     return Unauthenticated(rule.method, "the collector does not know this token", scope);
   const TokenRecord& record = found->second;

@@ -20,8 +20,8 @@ PAGE = ROOT / "docs/golden.md"
 TRAIN = """
 import os, statagent, torch
 def train(run, scale=1.0, wrong=0.0, begin=0, end=4, if_exists="error", config={}):
+    torch.manual_seed(0)  # before init, which records the generators' states
     statagent.init(run=run, config={"lr": 0.1, **config}, if_exists=if_exists, required=True)
-    torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     watch = statagent.watch(net, optimizer=optimizer)

@@ -130,6 +130,10 @@ def test_numbers_that_json_lacks_are_floats(client: statcollect.Collector) -> No
     assert len(values) == 5 and all(isinstance(value, float) and math.isnan(value) for value in values)
 
 
+# Columns of the CSV export for parts of tensors, which records of the client do not have.
+PLACE = ("global_shape", "boxes", "ranges", "piece", "pieces", "partial", "ranks")
+
+
 def test_records_are_those_of_the_csv_export(collector: Collector, client: statcollect.Collector, tmp_path: Path) -> None:
     done = collector.statctl("export", "csv", "base", str(tmp_path / "base.csv"))
     assert done.code == 0, done.err
@@ -139,7 +143,7 @@ def test_records_are_those_of_the_csv_export(collector: Collector, client: statc
     assert len(lines) == len(records) > 100
     for line, record in zip(lines, records):
         for name, text in line.items():
-            if name in ("untrusted", "hash_kind"):
+            if name in ("untrusted", "hash_kind", *PLACE):
                 continue
             value = getattr(record, "class_name" if name == "class" else name)
             if value is None:

@@ -90,8 +90,9 @@ statagent.init(run="bare", collector="127.0.0.1:1", connect_timeout=0)
 statagent.log_scalar("loss", 1.0)
 statagent.step()
 assert statagent.counters()["produced"] == 2, statagent.counters()
+assert statagent.compute(array.array("d", [1.0]))["mean"] == 1
 try:
-    statagent.compute(array.array("d", [1.0]))
+    statagent.compute([1.0])
 except statagent.TensorTypeError as error:
     print("refused:", error)
 """
