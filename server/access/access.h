@@ -68,7 +68,6 @@ class AccessControl {
   static Stamp StampOf(const std::string& path);
   void LookAgain() STATCOLLECT_REQUIRES(mutex_);
   Result<Principal> Decide(const Caller& caller, const MethodRule* rule);
-  // An unknown token costs a stat of the file more.
   Result<Principal> Authenticate(const Caller& caller, const MethodRule& rule) STATCOLLECT_REQUIRES(mutex_);
   Status CheckRecord(const std::string& id, const TokenRecord& record) const;
   void AuditRefusal(const Caller& caller, const Status& why);

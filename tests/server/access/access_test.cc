@@ -91,6 +91,15 @@ TEST_F(AccessTest, EachKindOfBadTokenHasItsOwnMessage) {
   EXPECT_TRUE(Check("", "/healthz").ok());
 }
 
+TEST_F(AccessTest, ANewTokenIsKnownToTheNextCallWithoutAnyWait) {
+  (void)folder_.Create("read");
+  Open();
+  const Caller nobody{.authorization = {}, .method = kRuns, .address = "x"};
+  EXPECT_FALSE(access_->Check(nobody).ok());
+  const std::string field = "Bearer " + folder_.Create("read");
+  EXPECT_TRUE(access_->Check({.authorization = {field}, .method = kRuns, .address = "x"}).ok());
+}
+
 TEST_F(AccessTest, TwoAuthorizationFieldsAreRefused) {
   const std::string field = "Bearer " + folder_.Create("read");
   Open();
