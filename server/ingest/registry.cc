@@ -9,6 +9,7 @@
 #include "common/names.h"
 #include "common/parse.h"
 #include "common/step_set.h"
+#include "common/text.h"
 
 namespace statcollect {
 namespace {
@@ -20,10 +21,6 @@ std::string Utc(std::int64_t unix_nanos) {
   if (gmtime_r(&seconds, &parts) != nullptr)
     std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts);
   return text;
-}
-
-std::string Count(std::uint64_t n, const char* noun) {
-  return std::to_string(n) + " " + noun + (n == 1 ? "" : "s");
 }
 
 std::string Who(const SessionInfo& info) {
@@ -228,7 +225,7 @@ Result<std::vector<std::shared_ptr<OpenStream>>> SessionRegistry::CheckCaptureLo
     const auto found = known->find(rank);
     if (found == known->end()) {
       return Status(Code::kNotFound, attempted + ": there is no rank " + std::to_string(rank) + "; it has " +
-                                         Count(known->size(), "rank") + ", the last one " +
+                                         Counted(known->size(), "rank") + ", the last one " +
                                          (known->empty() ? "-" : std::to_string(known->rbegin()->first)));
     }
     const auto& last = found->second.last_step;
@@ -340,7 +337,7 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
     }
     if (const std::size_t open = OpenStreamsLocked(run); open > 0 && !force) {
       return Status(Code::kFailedPrecondition,
-                    "delete run '" + run + "': " + Count(open, "rank") + (open == 1 ? " is" : " are") +
+                    "delete run '" + run + "': " + Counted(open, "rank") + (open == 1 ? " is" : " are") +
                         " still sending; wait until the training ends, or use force, which "
                         "ends the streams first");
     }
@@ -483,7 +480,7 @@ Result<Admission> SessionRegistry::ReplaceLocked(const SessionInfo& info,
     if (!own) open += StreamsOfLocked(attempt.id).size();
   }
   if (open > 0) {
-    return Status(Code::kAlreadyExists, attempted + ": " + Count(open, "rank") +
+    return Status(Code::kAlreadyExists, attempted + ": " + Counted(open, "rank") +
                                             (open == 1 ? " is" : " are") +
                                             " still sending; wait until that training ends" + otherwise);
   }
@@ -513,8 +510,8 @@ Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<Att
       Code::kAlreadyExists,
       "start run '" + info.run + "' as rank " + std::to_string(info.rank) +
           ": the name is taken by a run started " + Utc(attempts.front().start_unix_nanos) + " with " +
-          Count(attempts.size(), "attempt") + ", " + Count(ranks_seen.size(), "rank") + ", " +
-          Count(steps, "step") + ", " + Count(records, "record") +
+          Counted(attempts.size(), "attempt") + ", " + Counted(ranks_seen.size(), "rank") + ", " +
+          Counted(steps, "step") + ", " + Counted(records, "record") +
           "; choose a different name, or remove its data with if_exists=\"replace\", or keep it and add an "
           "attempt with if_exists=\"append\"");
 }
