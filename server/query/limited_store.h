@@ -4,16 +4,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
-#include <optional>
-#include <span>
 #include <stop_token>
 #include <string>
-#include <vector>
 
-#include "server/store/store.h"
+#include "server/store/forwarding_store.h"
 
 namespace statcollect::query {
 
@@ -36,11 +31,11 @@ class ReadBudget {
 
 // Passes everything on. Reads of records spend from the budget value by value, or, in scans, block by block, so
 // a query that is cancelled stops after the value at hand. Definitions and documents are not counted.
-class LimitedStore final : public Store {
+class LimitedStore final : public ForwardingStore {
  public:
   // Borrows the store. `bytes_max`: of stored bytes, over all reads.
   LimitedStore(Store& store, std::uint64_t bytes_max, std::stop_token stop)
-      : store_(store), budget_(bytes_max, std::move(stop)) {}
+      : ForwardingStore(store), budget_(bytes_max, std::move(stop)) {}
 
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
   Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
@@ -82,48 +77,6 @@ class LimitedStore final : public Store {
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override;
 
-  Result<std::vector<std::string>> ListRuns() override { return store_.ListRuns(); }
-  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return store_.Attempts(run); }
-  Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
-    return store_.Ranks(attempt);
-  }
-  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
-    return store_.Activations(attempt, rank);
-  }
-  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
-    return store_.Layouts(attempt, rank);
-  }
-  Result<std::vector<AttemptTally>> Census() override { return store_.Census(); }
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
-    return store_.Document(run, name);
-  }
-  Result<StoreUsage> Usage() override { return store_.Usage(); }
-  bool fsync() const override { return store_.fsync(); }
-  Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
-    return store_.CreateAttempt(wanted);
-  }
-  Status RetireAttempts(std::span<const AttemptId> ids) override { return store_.RetireAttempts(ids); }
-  Status PurgeRetired(const std::function<bool()>& stopped) override { return store_.PurgeRetired(stopped); }
-  Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
-    return store_.PutRank(attempt, rank, meta);
-  }
-  Status KeepRun(const std::string& run, bool keep) override { return store_.KeepRun(run, keep); }
-  Status PutDocument(const std::string& run, const std::string& name,
-                     const std::optional<std::string>& content) override {
-    return store_.PutDocument(run, name, content);
-  }
-  std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {
-    return store_.NewWriter(attempt, rank);
-  }
-  Status Append(std::span<const AppendItem> items) override { return store_.Append(items); }
-  Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
-    return store_.PutEvents(attempt, events);
-  }
-  Status Recover() override { return store_.Recover(); }
-  Result<CheckpointReport> Checkpoint(const std::string& directory) override {
-    return store_.Checkpoint(directory);
-  }
-
  private:
   // Valid as long as `visitor`.
   template <typename T>
@@ -137,7 +90,6 @@ class LimitedStore final : public Store {
     return limited;
   }
 
-  Store& store_;
   ReadBudget budget_;
 };
 

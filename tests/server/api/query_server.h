@@ -19,14 +19,15 @@
 #include "server/control/control.h"
 #include "server/control/event_feed.h"
 #include "server/query/query.h"
+#include "server/store/forwarding_store.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::testing {
 
 // Passes everything on; while held, whoever begins a scan waits inside.
-class GatedStore final : public Store {
+class GatedStore final : public ForwardingStore {
  public:
-  explicit GatedStore(Store& store) : store_(store) {}
+  using ForwardingStore::ForwardingStore;
 
   void Hold() {
     Set([this] { held_ = true; });
@@ -48,30 +49,7 @@ class GatedStore final : public Store {
     return scans_;
   }
 
-  Result<std::vector<std::string>> ListRuns() override { return store_.ListRuns(); }
-  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return store_.Attempts(run); }
-  Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
-    return store_.CreateAttempt(wanted);
-  }
-  Status RetireAttempts(std::span<const AttemptId> ids) override { return store_.RetireAttempts(ids); }
-  Status PurgeRetired(const std::function<bool()>& stopped) override { return store_.PurgeRetired(stopped); }
-  Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
-    return store_.Ranks(attempt);
-  }
-  Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
-    return store_.PutRank(attempt, rank, meta);
-  }
-  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
-    return store_.Activations(attempt, rank);
-  }
-  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
-    return store_.Layouts(attempt, rank);
-  }
-  std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {
-    return store_.NewWriter(attempt, rank);
-  }
-  Status Append(std::span<const AppendItem> items) override { return store_.Append(items); }
-  Status Recover() override { return store_.Recover(); }
+  using ForwardingStore::Visit;
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     {
       std::unique_lock lock(mutex_);
@@ -82,64 +60,11 @@ class GatedStore final : public Store {
     return store_.ScanStats(attempt, rank, steps);
   }
   Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ScalarRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                const Visitor<EventRecord>& visitor) override {
     const Status visited = store_.Visit(attempt, rank, steps, visitor);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !events_held_; });
     return visited;
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StepRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<MemoryRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<DensityRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ExponentRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StoredCapture>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
-                     const Visitor<StatPoint>& visitor) override {
-    return store_.VisitSeries(attempt, rank, activation, steps, visitor);
-  }
-  Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                        const Visitor<std::uint64_t>& visitor) override {
-    return store_.VisitStatSteps(attempt, rank, steps, visitor);
-  }
-  Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
-                                     std::uint32_t activation, std::uint32_t offset) override {
-    return store_.CaptureChunkAt(attempt, rank, step, activation, offset);
-  }
-  Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
-    return store_.PutEvents(attempt, events);
-  }
-  Result<StoreUsage> Usage() override { return store_.Usage(); }
-  bool fsync() const override { return store_.fsync(); }
-  Result<std::vector<AttemptTally>> Census() override { return store_.Census(); }
-  Status PutDocument(const std::string& run, const std::string& name,
-                     const std::optional<std::string>& content) override {
-    return store_.PutDocument(run, name, content);
-  }
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
-    return store_.Document(run, name);
-  }
-  Status KeepRun(const std::string& run, bool keep) override { return store_.KeepRun(run, keep); }
-  Result<CheckpointReport> Checkpoint(const std::string& directory) override {
-    return store_.Checkpoint(directory);
   }
 
  private:
@@ -150,7 +75,6 @@ class GatedStore final : public Store {
     changed_.notify_all();
   }
 
-  Store& store_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool held_ = false, events_held_ = false;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "server/query/query.h"
+#include "server/store/forwarding_store.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
@@ -320,98 +321,16 @@ TEST_F(DiffNotesTest, AStopRequestEndsTheScanWithinAStep) {
   EXPECT_EQ(last, 3u);
 }
 
-// Forwards to a store, and lets a live run write more at a chosen moment.
-class GrowingStore final : public Store {
+// Lets a live run write more at a chosen moment.
+class GrowingStore final : public ForwardingStore {
  public:
-  explicit GrowingStore(Store& inner) : inner_(inner) {}
+  using ForwardingStore::ForwardingStore;
   std::function<void()> before_first_scan;
 
-  Result<std::vector<std::string>> ListRuns() override { return inner_.ListRuns(); }
-  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return inner_.Attempts(run); }
-  Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
-    return inner_.CreateAttempt(wanted);
-  }
-  Status RetireAttempts(std::span<const AttemptId> ids) override { return inner_.RetireAttempts(ids); }
-  Status PurgeRetired(const std::function<bool()>& stopped) override { return inner_.PurgeRetired(stopped); }
-  Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
-    return inner_.Ranks(attempt);
-  }
-  Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
-    return inner_.PutRank(attempt, rank, meta);
-  }
-  Result<std::vector<TensorDef>> Activations(AttemptId a, std::uint32_t r) override {
-    return inner_.Activations(a, r);
-  }
-  Result<std::vector<Layout>> Layouts(AttemptId a, std::uint32_t r) override { return inner_.Layouts(a, r); }
-  std::unique_ptr<StreamWriter> NewWriter(AttemptId a, std::uint32_t r) override {
-    return inner_.NewWriter(a, r);
-  }
-  Status Append(std::span<const AppendItem> items) override { return inner_.Append(items); }
-  Status Recover() override { return inner_.Recover(); }
-  std::unique_ptr<StatScan> ScanStats(AttemptId a, std::uint32_t r, StepBounds steps) override {
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     if (before_first_scan) std::exchange(before_first_scan, nullptr)();
-    return inner_.ScanStats(a, r, steps);
+    return ForwardingStore::ScanStats(attempt, rank, steps);
   }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ScalarRecord>& visitor) override {
-    return inner_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<EventRecord>& visitor) override {
-    return inner_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StepRecord>& visitor) override {
-    return inner_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<MemoryRecord>& visitor) override {
-    return inner_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<DensityRecord>& visitor) override {
-    return inner_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ExponentRecord>& visitor) override {
-    return inner_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StoredCapture>& visitor) override {
-    return inner_.Visit(attempt, rank, steps, visitor);
-  }
-  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
-                     const Visitor<StatPoint>& visitor) override {
-    return inner_.VisitSeries(attempt, rank, activation, steps, visitor);
-  }
-  Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                        const Visitor<std::uint64_t>& visitor) override {
-    return inner_.VisitStatSteps(attempt, rank, steps, visitor);
-  }
-  Result<std::string> CaptureChunkAt(AttemptId a, std::uint32_t r, std::uint64_t step,
-                                     std::uint32_t activation, std::uint32_t offset) override {
-    return inner_.CaptureChunkAt(a, r, step, activation, offset);
-  }
-  Status PutEvents(AttemptId a, std::span<const CollectorEvent> events) override {
-    return inner_.PutEvents(a, events);
-  }
-  Result<StoreUsage> Usage() override { return inner_.Usage(); }
-  bool fsync() const override { return inner_.fsync(); }
-  Result<std::vector<AttemptTally>> Census() override { return inner_.Census(); }
-  Status PutDocument(const std::string& run, const std::string& name,
-                     const std::optional<std::string>& content) override {
-    return inner_.PutDocument(run, name, content);
-  }
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
-    return inner_.Document(run, name);
-  }
-  Status KeepRun(const std::string& run, bool keep) override { return inner_.KeepRun(run, keep); }
-  Result<CheckpointReport> Checkpoint(const std::string& directory) override {
-    return inner_.Checkpoint(directory);
-  }
-
- private:
-  Store& inner_;
 };
 
 TEST_F(DiffNotesTest, WhatALiveRunDefinesDuringTheScanIsComparedToo) {
