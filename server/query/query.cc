@@ -198,6 +198,17 @@ Result<std::optional<std::vector<ScalarRow>>> GradNormOfWhole(Store& store, cons
   return WholeGradNorm(store, *view, *steps, stop);
 }
 
+// Opens repeats of a run as the run was put together; `opened` keeps them.
+RepeatNoise::OpenRun OpenAs(Store& store, const LogicalRun& run,
+                            std::vector<std::unique_ptr<LogicalRun>>& opened) {
+  return [&](const std::string& name) -> Result<RunView> {
+    auto repeat = LogicalRun::Open(store, name);
+    if (!repeat.ok()) return repeat.status();
+    (*repeat)->ChooseAs(run);
+    return RunView::Open(*opened.emplace_back(*std::move(repeat)), name);
+  };
+}
+
 }  // namespace
 
 QueryEngine::QueryEngine(Store& store, IsStreamOpen is_stream_open, IsStreamOpen may_come_back,
@@ -293,18 +304,13 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
   DiffRequest as_models = request;
   as_models.logical = true;
   std::vector<std::unique_ptr<LogicalRun>> repeats;
-  const auto open = [&](const std::string& run) -> Result<RunView> {
-    auto repeat = LogicalRun::Open(store, run);
-    if (!repeat.ok()) return repeat.status();
-    (*repeat)->ChooseAs(*pair.a);
-    return RunView::Open(*repeats.emplace_back(*std::move(repeat)), run);
-  };
+  const auto open = OpenAs(store, *pair.a, repeats);
   auto noise = OpenNoiseOfWhole(store, *view_a, request, open, pair.a->folds_micro_batches());
   if (!noise.ok()) return noise.status();
   auto report = DiffRuns(*view_a, *view_b, as_models, is_stream_open_, noise->floor.get(), progress, stop);
   if (!report.ok()) return report;
   report->noise = std::move(noise->source);
-  DescribeRanks(pair, a, b, &*report);
+  STATCOLLECT_RETURN_IF_ERROR(DescribeRanks(pair, a, b, &*report));
   for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
 }
@@ -312,7 +318,28 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
 Result<NoiseSummary> QueryEngine::SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  return SaveNoiseOf(store, request, progress, stop);
+  auto a = RunView::Open(store, request.run);
+  if (!a.ok()) return a.status();
+  for (const std::string& name : request.repeats) {
+    auto repeat = RunView::Open(store, name);
+    if (!repeat.ok()) return repeat.status();
+    auto pair = ChooseLogical(store, *a, *repeat, {});
+    if (!pair.ok()) return pair.status();
+    if (*pair) return SaveNoiseOfWhole(store, *(*pair)->a, request, progress, stop);
+  }
+  return SaveNoiseOf(store, *a, request, {}, progress, stop);
+}
+
+// Repeats that are cut in another way are compared as one model each, and so are then all of them.
+Result<NoiseSummary> QueryEngine::SaveNoiseOfWhole(Store& store, LogicalRun& whole,
+                                                   const SaveNoiseRequest& request,
+                                                   const OnProgress& progress,
+                                                   const std::stop_token& stop) const {
+  auto a = RunView::Open(whole, request.run);
+  if (!a.ok()) return a.status();
+  std::vector<std::unique_ptr<LogicalRun>> repeats;
+  const auto open = OpenAs(store, whole, repeats);
+  return SaveNoiseOf(store, *a, request, open, progress, stop);
 }
 
 Result<NoiseSummary> QueryEngine::GetNoise(const std::string& run, const std::stop_token& stop) const {
