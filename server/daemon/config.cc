@@ -20,6 +20,8 @@ Examples:
   statcollectord                                     data in ./statcollect-data, gRPC on 127.0.0.1:7433
   statcollectord --data-dir /var/lib/statcollect --config /etc/statcollect/statcollectord.toml
   statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line shows it
+  statcollectord --listen 0.0.0.0:7433 --tls-auto    for other machines; prints what ranks there need
+  statcollectord tls init certs --host gpu7          only makes certificates
   statcollectord --restore-from /backup/monday --data-dir ./restored   starts from what statctl checkpoint saved
   statcollectord token --help                        makes, lists and revokes tokens, which then every call needs
 
@@ -31,6 +33,7 @@ struct RawFlags {
   std::string listen, http, durability = "fsync", retention = "off", max_disk = "off";
   std::string query_scan_max = "64GiB";
   std::string alarms = "on";
+  std::string tls_min = "1.3";
   std::uint64_t alarm_memory_mib = 64;
 };
 
@@ -130,6 +133,66 @@ void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       1, 65536);
 }
 
+// Who may connect, and how.
+void AddNetworkOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
+  const auto file = [&](const char* name, std::string& path, const char* help) {
+    app.add_option(name, path, help)->group("Network");
+  };
+  file(
+      "--tls-cert", config.tls.certificate,
+      "PEM file of the certificate of the gRPC address, with its chain; a new content is used without a restart");
+  file("--tls-key", config.tls.key, "PEM file of its private key");
+  file("--tls-client-ca", config.tls.authorities,
+       "PEM file of certificate authorities; clients must then have a certificate that one of them signed");
+  app.add_flag("--tls-auto", config.tls_auto,
+               "TLS with a private authority in DATA-DIR/tls, which is made there at the first start")
+      ->group("Network");
+  app.add_option("--tls-min", raw.tls_min, "Lowest version of TLS: 1.2 or 1.3")
+      ->check(CLI::IsMember({"1.2", "1.3"}))
+      ->capture_default_str()
+      ->group("Network");
+  app.add_flag("--insecure", config.insecure, "Allow addresses that other machines can reach, without TLS")
+      ->group("Network");
+}
+
+Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
+  const tls::Files& files = config.tls;
+  config.tls_1_2 = raw.tls_min == "1.2";
+  if (config.tls_auto && !files.certificate.empty())
+    return {Code::kInvalidArgument,
+            "--tls-auto: found --tls-cert, too; expected one of them; leave out the other"};
+  if (!config.tls_auto) {
+    if (files.certificate.empty() != files.key.empty())
+      return {Code::kInvalidArgument,
+              std::string(files.key.empty() ? "--tls-cert" : "--tls-key") +
+                  ": found it alone; expected --tls-cert and --tls-key; add the missing one"};
+    if (files.certificate.empty() && !files.authorities.empty())
+      return {Code::kInvalidArgument,
+              "--tls-client-ca: found no certificate of the collector; expected --tls-cert and --tls-key, or "
+              "--tls-auto, beside it"};
+  }
+  if (config.insecure) return Status::Ok();
+  for (const auto& [flag, endpoint] :
+       {std::pair{"--listen", &config.listen}, std::pair{"--http", config.http ? &*config.http : nullptr}}) {
+    const bool is_grpc = endpoint == &config.listen;
+    if (is_grpc && config.UsesTls()) continue;
+    if (endpoint != nullptr && !endpoint->IsLoopback()) {
+      if (!is_grpc)
+        return {Code::kInvalidArgument,
+                "--http " + endpoint->ToString() +
+                    ": other machines can reach this address, and HTTP has no TLS yet; expected "
+                    "a loopback address; use one with an SSH tunnel or a proxy that speaks "
+                    "TLS, or add --insecure if the network is trusted"};
+      return {Code::kInvalidArgument,
+              std::string(flag) + " " + endpoint->ToString() +
+                  ": other machines can reach this address, and anybody there could read and write; expected "
+                  "a loopback address, or TLS; add --tls-auto (or --tls-cert and --tls-key), use a loopback "
+                  "address with an SSH tunnel, or add --insecure if the network is trusted"};
+    }
+  }
+  return Status::Ok();
+}
+
 void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   app.add_option("--query-threads", config.query_threads, "Threads that answer queries")
       ->check(CLI::Range(1, 256))
@@ -159,8 +222,6 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       "--token-file", config.token_file,
       "File of tokens, from statcollectord token create; without it <data-dir>/tokens, if it exists. "
       "With one, every call needs a token");
-  app.add_flag("--insecure", config.insecure,
-               "Allow addresses that other machines can reach, without TLS or tokens");
 }
 
 Status Check(const RawFlags& raw, DaemonConfig& config) {
@@ -184,19 +245,7 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
   if (!scan_max.ok()) return scan_max.status();
   config.query_scan_bytes_max = *scan_max;
   STATCOLLECT_RETURN_IF_ERROR(CheckAlarms(raw, config));
-  if (config.insecure) return Status::Ok();
-  for (const auto& [flag, endpoint] :
-       {std::pair{"--listen", &config.listen}, std::pair{"--http", config.http ? &*config.http : nullptr}}) {
-    if (endpoint != nullptr && !endpoint->IsLoopback()) {
-      return {Code::kInvalidArgument,
-              std::string(flag) + " " + endpoint->ToString() +
-                  ": other machines can reach this address, and the collector has neither TLS nor tokens; "
-                  "expected "
-                  "a loopback address; use one (with an SSH tunnel from elsewhere), or add --insecure if the "
-                  "network is trusted"};
-    }
-  }
-  return Status::Ok();
+  return CheckNetwork(raw, config);
 }
 
 }  // namespace
@@ -216,6 +265,7 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std:
   AddStoreOptions(app, raw, config);
   AddAlarmOptions(app, raw, config);
   AddServiceOptions(app, raw, config);
+  AddNetworkOptions(app, raw, config);
 
   const auto stop = [&](int code, std::string text) {
     parsed.exit_code = code;
