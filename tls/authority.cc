@@ -39,12 +39,6 @@ Status Failed(const std::string& attempted) {
   return {Code::kInternal, "make certificates: " + attempted + " failed in OpenSSL; check its installation"};
 }
 
-Status CannotWrite(const std::string& path) {
-  return {Code::kInternal, "make certificates: write '" + Printable(path) +
-                               "': " + std::generic_category().message(errno) +
-                               "; expected a folder that this user may write to"};
-}
-
 bool IsHost(const std::string& host) {
   if (IsAddress(host)) return true;
   return !host.empty() && host.size() <= 253 && host.front() != '-' && host.front() != '.' &&
@@ -110,26 +104,13 @@ std::string Text(BIO* bio) {
   return {data, static_cast<std::size_t>(size)};
 }
 
-// A new file beside it takes its place at once, so that a reader never sees half of it.
-Status WriteFile(const std::string& path, const std::string& text, mode_t mode) {
-  const std::string fresh = path + ".new";
-  (void)unlink(fresh.c_str());
-  const int descriptor = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
-  if (descriptor < 0) return CannotWrite(fresh);
-  const bool written = fchmod(descriptor, mode) == 0 &&
-                       write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-                       fsync(descriptor) == 0;
-  close(descriptor);
-  return written && std::rename(fresh.c_str(), path.c_str()) == 0 ? Status::Ok() : CannotWrite(path);
-}
-
 Status Write(const Signed& made, const std::string& certificate, const std::string& key) {
   const BioPointer pem(BIO_new(BIO_s_mem())), secret(BIO_new(BIO_s_mem()));
   if (!pem || !secret || PEM_write_bio_X509(pem.get(), made.certificate.get()) != 1 ||
       PEM_write_bio_PrivateKey(secret.get(), made.key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1)
     return Failed("writing PEM");
-  STATCOLLECT_RETURN_IF_ERROR(WriteFile(key, Text(secret.get()), 0600));
-  return WriteFile(certificate, Text(pem.get()), 0644);
+  STATCOLLECT_RETURN_IF_ERROR(ReplaceFile(key, Text(secret.get()), 0600));
+  return ReplaceFile(certificate, Text(pem.get()), 0644);
 }
 
 // The one of the folder, or a new one.
@@ -181,7 +162,10 @@ Status MakeCertificates(const std::string& directory, const AuthorityOptions& op
   const mode_t before = umask(077);
   const bool made = mkdir(directory.c_str(), 0700) == 0 || errno == EEXIST;
   umask(before);
-  if (!made) return CannotWrite(directory);
+  if (!made)
+    return {Code::kInternal, "make certificates: make the folder '" + Printable(directory) +
+                                 "': " + std::generic_category().message(errno) +
+                                 "; expected a place that this user may write to"};
   const AuthorityFiles files = FilesIn(directory);
   const auto authority = Authority(files);
   if (!authority.ok()) return authority.status();

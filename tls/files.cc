@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <system_error>
 #include <utility>
 
@@ -98,6 +99,23 @@ Result<Material> Load(const Files& files, const Names& names) {
     return Bad(names.authorities, files.authorities, "has no readable certificate",
                "expected certificate authorities as PEM text that begins with -----BEGIN CERTIFICATE-----");
   return material;
+}
+
+Status ReplaceFile(const std::string& path, const std::string& text, unsigned mode) {
+  const auto failed = [](const std::string& file) {
+    return Status(Code::kInternal, "write '" + Printable(file) +
+                                       "': " + std::generic_category().message(errno) +
+                                       "; expected a folder that this user may write to");
+  };
+  const std::string fresh = path + ".new";
+  (void)unlink(fresh.c_str());
+  const int descriptor = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+  if (descriptor < 0) return failed(fresh);
+  const bool written = fchmod(descriptor, mode) == 0 &&
+                       write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+                       fsync(descriptor) == 0;
+  close(descriptor);
+  return written && std::rename(fresh.c_str(), path.c_str()) == 0 ? Status::Ok() : failed(path);
 }
 
 }  // namespace statcollect::tls

@@ -31,6 +31,9 @@ struct Names {
 // message names the file and the next step. Reads three small files; thread-safe.
 Result<Material> Load(const Files& files, const Names& names);
 
+// Writes a new file that takes the place of the old one at once, so that nobody reads half of it. kInternal.
+Status ReplaceFile(const std::string& path, const std::string& text, unsigned mode);
+
 }  // namespace statcollect::tls
 
 #endif  // STATCOLLECT_TLS_FILES_H_

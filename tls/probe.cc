@@ -217,8 +217,12 @@ class Handshake {
 };
 
 std::string Handshake::Closed() const {
+  // gRPC's server sends no alert, but otherwise always a first message.
   if (SSL_is_init_finished(session_.get()) != 0)
-    return Refused("refuses this client's certificate, or misses one");
+    return Refused(
+        SSL_get_certificate(session_.get()) == nullptr
+            ? "wants a certificate from its clients, and this client has none"
+            : "refuses this client's certificate: another authority signed it, or it has expired there");
   // A collector without TLS closes the connection when it reads a handshake.
   return uses_tls_ && !leaf_ ? NoTls() : "";
 }

@@ -6,43 +6,82 @@
 #include <iostream>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
+#include "common/clock.h"
+#include "server/access/token.h"
+#include "server/access/token_file.h"
 #include "tls/authority.h"
 
 namespace statcollect {
 namespace {
 
+// What --tls-auto makes for clients, beside the certificates.
+struct AutoFiles {
+  explicit AutoFiles(const DaemonConfig& config)
+      : folder(std::filesystem::absolute(std::filesystem::path(config.data_dir) / "tls").string()),
+        certificates(tls::FilesIn(folder)),
+        agents_token(folder + "/agents.token"),
+        statctl_token(folder + "/statctl.token") {}
+  std::string folder;
+  tls::AuthorityFiles certificates;
+  std::string agents_token, statctl_token;
+};
+
+bool Exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+bool IsAnyAddress(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+
 // An address that means "all of this machine" is no name for it.
 std::vector<std::string> HostsOf(const DaemonConfig& config) {
   std::vector<std::string> hosts = tls::OwnHosts();
   for (const std::string& host : {config.listen.host, config.http ? config.http->host : std::string()}) {
-    if (!host.empty() && host != "0.0.0.0" && host != "::" &&
-        std::find(hosts.begin(), hosts.end(), host) == hosts.end())
+    if (!host.empty() && !IsAnyAddress(host) && std::find(hosts.begin(), hosts.end(), host) == hosts.end())
       hosts.push_back(host);
   }
   return hosts;
 }
 
-void PrintVariables(std::FILE* to, const tls::AuthorityFiles& files, const std::string& collector,
-                    bool mutual) {
-  std::fprintf(to, "Copy %s to the clients%s and set there:\n", files.ca.c_str(),
-               mutual ? ", with client.pem and client.key beside it," : "");
-  for (const char* prefix : {"STATAGENT", "STATCTL"}) {
-    std::fprintf(to, "  export %s_COLLECTOR=%s %s_TLS_CA=%s", prefix, collector.c_str(), prefix,
-                 files.ca.c_str());
-    if (mutual)
-      std::fprintf(to, " %s_TLS_CERT=%s %s_TLS_KEY=%s", prefix, files.client_certificate.c_str(), prefix,
-                   files.client_key.c_str());
-    std::fprintf(to, "\n");
-  }
+// A token in a file of its own; its record is kept once the file is written.
+Status MakeToken(const std::string& path, const char* scopes, access::TokenRecords& records) {
+  const auto token = access::MakeToken();
+  if (!token.ok()) return token.status();
+  records[std::string(*access::TokenId(*token))] = {.digest = access::DigestOf(*token),
+                                                    .scopes = access::ParseScopes(scopes).value(),
+                                                    .created = SystemClock().UnixNanos() / 1'000'000'000,
+                                                    .expires = {},
+                                                    .revoked = {}};
+  return tls::ReplaceFile(path, *token + "\n", 0600);
 }
 
+Status MakeTokens(const DaemonConfig& config, const AutoFiles& files) {
+  return access::ChangeTokens(config.TokenPath(), [&](access::TokenRecords& records) -> Status {
+    STATCOLLECT_RETURN_IF_ERROR(MakeToken(files.agents_token, "ingest", records));
+    return MakeToken(files.statctl_token, "read,capture,control,delete", records);
+  });
+}
+
+void PrintVariables(std::FILE* to, const char* prefix, const std::string& collector,
+                    const tls::AuthorityFiles& files, bool mutual, const std::string& token_file) {
+  std::fprintf(to, "  export %s_COLLECTOR=%s %s_TLS_CA=%s", prefix, collector.c_str(), prefix,
+               files.ca.c_str());
+  if (mutual)
+    std::fprintf(to, " %s_TLS_CERT=%s %s_TLS_KEY=%s", prefix, files.client_certificate.c_str(), prefix,
+                 files.client_key.c_str());
+  if (!token_file.empty()) std::fprintf(to, " %s_TOKEN_FILE=%s", prefix, token_file.c_str());
+  std::fprintf(to, "\n");
+}
+
+// The first name that other machines may know; behind the three of the loopback interface.
 std::string NameForClients(const Endpoint& listen) {
-  if (listen.host != "0.0.0.0" && listen.host != "::") return listen.ToString();
+  if (!IsAnyAddress(listen.host)) return listen.ToString();
   const auto hosts = tls::OwnHosts();
   return Endpoint{.host = hosts.size() > 3 ? hosts[3] : "127.0.0.1", .port = listen.port}.ToString();
 }
@@ -52,13 +91,16 @@ std::string NameForClients(const Endpoint& listen) {
 Result<std::unique_ptr<tls::Reloader>> OpenCertificates(const DaemonConfig& config) {
   tls::Files files = config.tls;
   if (config.tls_auto) {
-    const auto folder = std::filesystem::absolute(std::filesystem::path(config.data_dir) / "tls").string();
-    const tls::AuthorityFiles made = tls::FilesIn(folder);
-    files.certificate = made.certificate;
-    files.key = made.key;
-    if (std::error_code error; !std::filesystem::exists(made.certificate, error)) {
-      STATCOLLECT_RETURN_IF_ERROR(tls::MakeCertificates(folder, {.hosts = HostsOf(config)}));
-      spdlog::info("TLS: made an authority and a certificate in {}", folder);
+    const AutoFiles own(config);
+    files.certificate = own.certificates.certificate;
+    files.key = own.certificates.key;
+    if (!Exists(files.certificate)) {
+      STATCOLLECT_RETURN_IF_ERROR(tls::MakeCertificates(own.folder, {.hosts = HostsOf(config)}));
+      spdlog::info("TLS: made an authority and certificates in {}", own.folder);
+    }
+    if (!Exists(config.TokenPath())) {
+      STATCOLLECT_RETURN_IF_ERROR(MakeTokens(config, own));
+      spdlog::info("made two tokens in {}", own.folder);
     }
   }
   if (files.certificate.empty()) return std::unique_ptr<tls::Reloader>();
@@ -68,8 +110,18 @@ Result<std::unique_ptr<tls::Reloader>> OpenCertificates(const DaemonConfig& conf
 
 void PrintClientVariables(const DaemonConfig& config, const Endpoint& listen) {
   if (!config.tls_auto) return;
-  const auto folder = std::filesystem::absolute(std::filesystem::path(config.data_dir) / "tls").string();
-  PrintVariables(stderr, tls::FilesIn(folder), NameForClients(listen), !config.tls.authorities.empty());
+  const AutoFiles own(config);
+  const bool mutual = !config.tls.authorities.empty();
+  const std::string address = NameForClients(listen);
+  const auto print = [&](const char* prefix, const std::string& token) {
+    PrintVariables(stderr, prefix, address, own.certificates, mutual, Exists(token) ? token : "");
+  };
+  std::fprintf(stderr, "Ranks need these variables, and on other machines copies of the files:\n");
+  print("STATAGENT", own.agents_token);
+  std::fprintf(stderr, "statctl needs:\n");
+  print("STATCTL", own.statctl_token);
+  if (!Exists(own.agents_token))
+    std::fprintf(stderr, "and tokens; statcollectord token create makes more of them.\n");
 }
 
 int RunTlsCommand(int argc, const char* const* argv) {
@@ -86,18 +138,30 @@ int RunTlsCommand(int argc, const char* const* argv) {
       ->allow_extra_args(false);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {
+    return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    std::cerr << "statcollectord tls: " << error.what() << "; see statcollectord tls init --help\n";
+    return 2;
   }
-  if (hosts.empty()) hosts = tls::OwnHosts();
+  const bool named = !hosts.empty();
+  if (!named) hosts = tls::OwnHosts();
   directory = std::filesystem::absolute(directory).string();
   if (const Status made = tls::MakeCertificates(directory, {.hosts = hosts}); !made.ok()) {
-    std::cerr << "statcollectord: " << made.message() << '\n';
+    std::cerr << "statcollectord tls: " << made.message() << '\n';
     return 2;
   }
   const tls::AuthorityFiles files = tls::FilesIn(directory);
-  std::printf("statcollectord --tls-cert %s --tls-key %s\n", files.certificate.c_str(), files.key.c_str());
-  PrintVariables(stdout, files, hosts.front() + ":7433", false);
+  const std::string address =
+      named ? Endpoint{.host = hosts.front(), .port = DaemonConfig().listen.port}.ToString()
+            : NameForClients({.host = "0.0.0.0", .port = DaemonConfig().listen.port});
+  std::printf("The collector, which then asks its clients for certificates:\n");
+  std::printf("  statcollectord --tls-cert %s --tls-key %s --tls-client-ca %s\n", files.certificate.c_str(),
+              files.key.c_str(), files.ca.c_str());
+  std::printf("Ranks need these variables, and on other machines copies of the files; then statctl:\n");
+  for (const char* prefix : {"STATAGENT", "STATCTL"})
+    PrintVariables(stdout, prefix, address, files, true, "");
+  std::printf("Keep %s: it signs certificates that all of them trust.\n", files.ca_key.c_str());
   return 0;
 }
 

@@ -1,10 +1,13 @@
 #include "server/daemon/config.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 
+#include "common/names.h"
 #include "server/control/webhook.h"
 
 namespace statcollect {
@@ -140,57 +143,62 @@ void AddNetworkOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   };
   file(
       "--tls-cert", config.tls.certificate,
-      "PEM file of the certificate of the gRPC address, with its chain; a new content is used without a restart");
+      "PEM file of the collector's certificate, with its chain: both addresses then speak TLS. New contents are used "
+      "without a restart");
   file("--tls-key", config.tls.key, "PEM file of its private key");
   file("--tls-client-ca", config.tls.authorities,
        "PEM file of certificate authorities; clients must then have a certificate that one of them signed");
-  app.add_flag("--tls-auto", config.tls_auto,
-               "TLS with a private authority in DATA-DIR/tls, which is made there at the first start")
+  app.add_flag(
+         "--tls-auto", config.tls_auto,
+         "TLS with a private authority in DATA-DIR/tls, which is made there at the first start, as are tokens; "
+         "prints what clients need")
       ->group("Network");
   app.add_option("--tls-min", raw.tls_min, "Lowest version of TLS: 1.2 or 1.3")
       ->check(CLI::IsMember({"1.2", "1.3"}))
       ->capture_default_str()
       ->group("Network");
-  app.add_flag("--insecure", config.insecure, "Allow addresses that other machines can reach, without TLS")
+  app.add_flag("--insecure", config.insecure,
+               "Allow addresses that other machines can reach, without TLS and tokens")
       ->group("Network");
+}
+
+// Who reaches the address could otherwise read along, or read and write everything.
+Status CheckReachable(const char* flag, const Endpoint& endpoint, const DaemonConfig& config) {
+  if (config.insecure || endpoint.IsLoopback()) return Status::Ok();
+  const bool knows_clients = config.tls_auto || !config.tls.authorities.empty() || config.HasTokens();
+  if (config.UsesTls() && knows_clients) return Status::Ok();
+  const std::string found = config.UsesTls()     ? "TLS, but no tokens"
+                            : config.HasTokens() ? "tokens, but no TLS, so others could read them"
+                                                 : "neither TLS nor tokens";
+  const std::string next =
+      config.UsesTls()
+          ? "make a token (statcollectord token create --data-dir " + Printable(config.data_dir) +
+                " --scope ingest), or ask clients for certificates (--tls-client-ca)"
+          : "add --tls-auto, which makes what is missing and says what clients need, or --tls-cert and --tls-key";
+  return {
+      Code::kInvalidArgument,
+      std::string(flag) + " " + endpoint.ToString() + ": other machines can reach this address; found " +
+          found + "; expected both; " + next +
+          ", use a loopback address with an SSH tunnel, or add --insecure if everybody on the network is trusted"};
 }
 
 Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
   const tls::Files& files = config.tls;
   config.tls_1_2 = raw.tls_min == "1.2";
-  if (config.tls_auto && !files.certificate.empty())
+  if (config.tls_auto && !(files.certificate.empty() && files.key.empty()))
+    return {Code::kInvalidArgument, std::string("--tls-auto: found ") +
+                                        (files.certificate.empty() ? "--tls-key" : "--tls-cert") +
+                                        ", too; expected one of them; leave out the other"};
+  if (files.certificate.empty() != files.key.empty())
     return {Code::kInvalidArgument,
-            "--tls-auto: found --tls-cert, too; expected one of them; leave out the other"};
-  if (!config.tls_auto) {
-    if (files.certificate.empty() != files.key.empty())
-      return {Code::kInvalidArgument,
-              std::string(files.key.empty() ? "--tls-cert" : "--tls-key") +
-                  ": found it alone; expected --tls-cert and --tls-key; add the missing one"};
-    if (files.certificate.empty() && !files.authorities.empty())
-      return {Code::kInvalidArgument,
-              "--tls-client-ca: found no certificate of the collector; expected --tls-cert and --tls-key, or "
-              "--tls-auto, beside it"};
-  }
-  if (config.insecure) return Status::Ok();
-  for (const auto& [flag, endpoint] :
-       {std::pair{"--listen", &config.listen}, std::pair{"--http", config.http ? &*config.http : nullptr}}) {
-    const bool is_grpc = endpoint == &config.listen;
-    if (is_grpc && config.UsesTls()) continue;
-    if (endpoint != nullptr && !endpoint->IsLoopback()) {
-      if (!is_grpc)
-        return {Code::kInvalidArgument,
-                "--http " + endpoint->ToString() +
-                    ": other machines can reach this address, and HTTP has no TLS yet; expected "
-                    "a loopback address; use one with an SSH tunnel or a proxy that speaks "
-                    "TLS, or add --insecure if the network is trusted"};
-      return {Code::kInvalidArgument,
-              std::string(flag) + " " + endpoint->ToString() +
-                  ": other machines can reach this address, and anybody there could read and write; expected "
-                  "a loopback address, or TLS; add --tls-auto (or --tls-cert and --tls-key), use a loopback "
-                  "address with an SSH tunnel, or add --insecure if the network is trusted"};
-    }
-  }
-  return Status::Ok();
+            std::string(files.key.empty() ? "--tls-cert" : "--tls-key") +
+                ": found it alone; expected --tls-cert and --tls-key; add the missing one"};
+  if (!config.UsesTls() && !files.authorities.empty())
+    return {Code::kInvalidArgument,
+            "--tls-client-ca: found no certificate of the collector; expected --tls-cert and --tls-key, or "
+            "--tls-auto, beside it; add them"};
+  STATCOLLECT_RETURN_IF_ERROR(CheckReachable("--listen", config.listen, config));
+  return config.http ? CheckReachable("--http", *config.http, config) : Status::Ok();
 }
 
 void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
@@ -249,6 +257,13 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
 }
 
 }  // namespace
+
+std::string DaemonConfig::TokenPath() const { return token_file.empty() ? data_dir + "/tokens" : token_file; }
+
+bool DaemonConfig::HasTokens() const {
+  std::error_code error;
+  return !token_file.empty() || std::filesystem::exists(TokenPath(), error);
+}
 
 ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std::string& version) {
   ParsedCommandLine parsed;

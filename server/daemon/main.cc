@@ -286,9 +286,14 @@ struct HttpFront {
   std::unique_ptr<HttpServer> server;
 };
 
+// Null without TLS.
+std::unique_ptr<TlsContexts> MakeHttps(const DaemonConfig& config, const tls::Reloader* certificates) {
+  return certificates == nullptr ? nullptr : std::make_unique<TlsContexts>(*certificates, config.tls_1_2);
+}
+
 Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context& io, IngestServer& collector,
-                            grpc::Server& grpc, const DescriptorBudget& budget,
-                            access::AccessControl& access) {
+                            grpc::Server& grpc, const DescriptorBudget& budget, access::AccessControl& access,
+                            const tls::Reloader* certificates) {
   HttpFront front;
   if (!config.http) return front;
   front.api = std::make_unique<api::HttpApi>(grpc);
@@ -303,7 +308,7 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
                                               HttpServices{{std::string(api::kHttpPrefix), serve},
                                                            {std::string(kPagePath), page},
                                                            {std::string(kPageAssetsPrefix), page}},
-                                              api::MakeHttpGate(access));
+                                              api::MakeHttpGate(access), MakeHttps(config, certificates));
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
   return front;
 }
@@ -312,7 +317,7 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
 Result<std::unique_ptr<access::AccessControl>> OpenAccess(const DaemonConfig& config, const Clock& clock,
                                                           access::AuditLog& audit) {
   const bool named = !config.token_file.empty();
-  return access::AccessControl::Open({.token_file = named ? config.token_file : config.data_dir + "/tokens",
+  return access::AccessControl::Open({.token_file = config.TokenPath(),
                                       .required = named,
                                       .log = [](const std::string& line) { spdlog::warn("{}", line); }},
                                      clock, audit);
@@ -371,7 +376,7 @@ int Run(const DaemonConfig& config) {
   auto grpc = StartGrpc(config, budget, guard, certificates->get(),
                         {guarded.ingest.get(), guarded.query.get(), guarded.admin.get()});
   if (!grpc.ok()) return Fail(grpc.status().message());
-  const auto http = StartHttp(config, io, collector, *grpc->server, budget, **access);
+  const auto http = StartHttp(config, io, collector, *grpc->server, budget, **access, certificates->get());
   if (!http.ok()) return Fail(http.status().message());
 
   const auto work = boost::asio::make_work_guard(io);  // without --http, too
