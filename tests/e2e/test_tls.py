@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,36 @@ class Secured(Collector):
 def with_client_certificate(collector: Secured, certs: Path) -> Secured:
     collector.variables |= {"TLS_CERT": str(certs / "client.pem"), "TLS_KEY": str(certs / "client.key")}
     return collector
+
+
+@dataclass
+class Machines:
+    """Prefixes of commands on the collector's machine and on another one, and the collector's address there."""
+
+    here: list[str]
+    there: list[str]
+    host: str
+    listen: str
+
+
+@pytest.fixture
+def machines() -> Iterator[Machines]:
+    """Two network namespaces with a cable; where this user may not make them, a second loopback address."""
+    here, there = (f"sc-{os.getpid()}-{name}" for name in ("a", "b"))
+    setup = f"""
+      ip netns add {here} && ip netns add {there} && ip link add veth0 netns {here} type veth peer name veth0 netns {there}
+      ip -n {here} addr add 10.211.0.1/24 dev veth0 && ip -n {there} addr add 10.211.0.2/24 dev veth0
+      for n in {here} {there}; do ip -n $n link set lo up && ip -n $n link set veth0 up; done
+    """
+    try:
+        if subprocess.run(["sh", "-ec", setup], capture_output=True, check=False).returncode == 0:
+            enter = ["ip", "netns", "exec"]
+            yield Machines([*enter, here], [*enter, there], "10.211.0.1", "0.0.0.0:0")
+        else:
+            yield Machines([], [], "127.0.0.2", "127.0.0.2:0")
+    finally:
+        for name in (here, there):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
 @pytest.fixture
@@ -365,3 +396,21 @@ def test_tls_auto_makes_all_that_ranks_and_statctl_need(tmp_path: Path) -> None:
     finally:
         if collector.process is not None:
             assert collector.stop() == 0
+
+
+def test_tls_auto_between_two_machines(machines: Machines, tmp_path: Path) -> None:
+    collector = Collector(tmp_path / "data", address=machines.listen, extra=["--tls-auto"], wrapper=machines.here)
+    collector.start()
+    try:
+        files = tmp_path / "data" / "tls"
+        env = collector.environment()
+        for client, token in (("STATAGENT", "agents.token"), ("STATCTL", "statctl.token")):
+            env[f"{client}_COLLECTOR"] = f"{machines.host}:{collector.address.rsplit(':', 1)[1]}"
+            env |= {f"{client}_TLS_CA": str(files / "ca.pem"), f"{client}_TOKEN_FILE": str(files / token)}
+        done = run_command([*machines.there, sys.executable, "-c", AGENT], env=env)
+        assert done.code == 0, done.err
+        assert "one" in run_command([*machines.there, str(STATCTL), "runs"], env=env).out
+        plain = {name: value for name, value in env.items() if "TLS" not in name}
+        assert "speaks TLS, and this client does not" in run_command([*machines.there, str(STATCTL), "runs"], env=plain).err
+    finally:
+        assert collector.stop() == 0
