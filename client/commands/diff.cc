@@ -199,7 +199,7 @@ int Diff(Session& session, const DiffOptions& given) {
   junit.verdict = VerdictText(session, options, *report);
   junit.failed = code == kExitDiverged;
   junit.error = code == kExitNoAnswer;
-  PrintLink(session, request);
+  if (options.golden.empty()) PrintLink(session, request);  // a golden's verdict stays the last line
   if (code != kExitSame) junit.details = RenderDiff(*report).ToText({});
   return Conclude(session, options, junit, code);
 }
