@@ -310,6 +310,7 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
                                                            {std::string(kPageAssetsPrefix), page}},
                                               api::MakeHttpGate(access), MakeHttps(config, certificates));
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
+  collector.SetHttpAddress(front.server->endpoint().ToString());
   return front;
 }
 

@@ -633,6 +633,7 @@ class Status:
     backlog_oldest_millis: int  # age of the oldest of them
     retention: Retention | None
     alarms: Alarms | None
+    http_address: str  # "127.0.0.1:7434", where the page and the HTTP API are; empty: off
 
 
 @dataclass(frozen=True)

@@ -967,6 +967,8 @@ export interface components {
             duplicate_records_total: number;
             /** @description "fsync" or "process" */
             durability: string;
+            /** @description "127.0.0.1:7434", where the page and the HTTP API are; empty: off */
+            http_address: string;
             pid: number;
             /** @description durable since start */
             records_total: number;
