@@ -23,7 +23,9 @@ namespace {
 // What --tls-auto makes for clients, beside the certificates.
 struct AutoFiles {
   explicit AutoFiles(const DaemonConfig& config)
-      : folder(std::filesystem::absolute(std::filesystem::path(config.data_dir) / "tls").string()),
+      : folder(std::filesystem::absolute(std::filesystem::path(config.data_dir) / "tls")
+                   .lexically_normal()
+                   .string()),
         certificates(tls::FilesIn(folder)),
         agents_token(folder + "/agents.token"),
         statctl_token(folder + "/statctl.token") {}
