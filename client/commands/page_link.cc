@@ -63,8 +63,7 @@ std::string ComparePath(const v1::DiffRequest& request) {
   flag("exact", request.exact());
   add("ranks", Joined(request.ranks(), [](std::uint32_t rank) { return std::to_string(rank); }));
   add("steps", request.steps());
-  add("kinds",
-      Joined(request.kinds(), [](int kind) { return std::string(Name(static_cast<Kind>(kind))); }));
+  add("kinds", Joined(request.kinds(), [](int kind) { return std::string(Name(static_cast<Kind>(kind))); }));
   add("map", request.map());
   flag("no_alignment", request.no_alignment());
   flag("first_only", request.first_only());

@@ -26,6 +26,7 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Query/FollowEvents", Scope::kRead},
     {"/statcollect.v1.Query/ReadRecords", Scope::kRead},
     {"/statcollect.v1.Query/GetTop", Scope::kRead},
+    {"/statcollect.v1.Query/GetStatMap", Scope::kRead},
     {"/statcollect.v1.Query/ProposeMap", Scope::kRead},
     {"/statcollect.v1.Query/CompareConfig", Scope::kRead},
     {"/statcollect.v1.Query/CheckRanks", Scope::kRead},

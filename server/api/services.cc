@@ -211,6 +211,11 @@ class QueryService final : public v1::Query::CallbackService {
     return Answer(*request, *response, &query::QueryEngine::GetTop);
   }
 
+  ServerUnaryReactor* GetStatMap(CallbackServerContext*, const v1::GetStatMapRequest* request,
+                                 v1::GetStatMapResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::GetStatMap);
+  }
+
   ServerUnaryReactor* ProposeMap(CallbackServerContext*, const v1::ProposeMapRequest* request,
                                  v1::ProposeMapResponse* response) override {
     return Answer(*request, *response, &query::QueryEngine::ProposeMap);

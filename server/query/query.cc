@@ -509,6 +509,12 @@ Result<TopReport> QueryEngine::GetTop(const TopRequest& request, const std::stop
   return *whole ? FindTopOfWhole(**whole, *view, request, stop) : FindTop(*view, request, stop);
 }
 
+Result<StatMap> QueryEngine::GetStatMap(const StatMapRequest& request, const std::stop_token& stop) const {
+  LimitedStore store = Limited(stop);
+  auto view = RunView::Open(store, request.run);
+  return view.ok() ? MakeStatMap(*view, request, stop) : view.status();
+}
+
 Result<ProposeMapReport> QueryEngine::ProposeMap(const ProposeMapRequest& request,
                                                  const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);

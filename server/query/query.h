@@ -22,6 +22,7 @@
 #include "server/query/captures/captures.h"
 #include "server/query/captures/exponents.h"
 #include "server/query/compare/propose_map.h"
+#include "server/query/diff/stat_map.h"
 #include "server/query/limited_store.h"
 #include "server/query/logical/choose.h"
 #include "server/query/ranks/ranks.h"
@@ -95,6 +96,8 @@ class QueryEngine {
                      const std::stop_token& stop = {}) const;
   // See top.h.
   Result<TopReport> GetTop(const TopRequest& request, const std::stop_token& stop = {}) const;
+  // See stat_map.h.
+  Result<StatMap> GetStatMap(const StatMapRequest& request, const std::stop_token& stop = {}) const;
   // See propose_map.h. Runs that are cut up differently are put together first, as for Diff.
   Result<ProposeMapReport> ProposeMap(const ProposeMapRequest& request,
                                       const std::stop_token& stop = {}) const;

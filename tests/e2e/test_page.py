@@ -48,11 +48,25 @@ for run in RUNS:
     statagent.close()
 """
 
+# A run on one rank that breaks down: NaN from step 3 on, and alarms about it.
+BROKEN = """
+import statagent, torch
+agent = statagent.init(run="broken")
+for step in range(6):
+    agent.set_step(step)
+    for layer in range(4):
+        values = torch.full((8,), 10.0 ** (step - layer))
+        agent.observe(f"net.{layer}", values * (float("nan") if step >= 3 and layer >= 1 else 1.0))
+    statagent.log_scalar("loss", 2.0 / (step + 1) if step < 3 else float("nan"))
+statagent.close()
+"""
+
 
 @pytest.fixture(scope="module")
 def recorded(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Collector:
     wrong = ["--bug", "ln_eps", "--bug-step", "2"]
     shared_collector.train_all({"base": [], "base2": [], "ort": wrong}, tmp_path_factory.mktemp("runs"))
+    shared_collector.python(BROKEN)
     return shared_collector
 
 
@@ -99,6 +113,8 @@ VIEWS = {
     "cell": CELL,
     "options": COMPARE + "&tolerance=0.5&steps=0-2&kinds=output,weight&noise=base2",
     "identical": "/?view=compare&a=base&b=base2",
+    "run": "/?view=run&a=base&stat=rms",
+    "broken": "/?view=run&a=broken&tensor=net.1&kind=inspect&mode=train&step=3",
     "tensor": "/?view=tensor&a=base&b=ort&tensor=blocks.1.ln2&kind=output&path=0&mode=train",
     "config": "/?view=config&a=base&b=ort",
     "ranks": "/?view=ranks&a=base",
@@ -118,7 +134,7 @@ def until(page: Any, condition: str) -> None:
 
 
 def settled(page: Any, view: str) -> None:
-    if view in ("compare", "cell", "identical", "options"):
+    if view in ("compare", "cell", "identical", "options", "run", "broken"):
         painted(page)
         page.wait_for_selector(".chart canvas")
     if view in ("cell", "tensor"):
@@ -199,6 +215,66 @@ def test_picking_two_runs_leads_to_the_comparison_and_back(recorded: Collector, 
     page.wait_for_selector("table >> text=base2")
     page.go_forward()
     page.wait_for_selector(".sentence")
+
+
+def row_of(page: Any, name: str) -> list[str]:
+    """The cells of the table behind the map of a run, for one tensor."""
+    page.locator(".behind summary").click()
+    text = page.locator(".behind tbody tr").filter(has=page.get_by_text(name, exact=True)).inner_text()
+    return [cell.strip() for cell in text.split("\t")]
+
+
+def test_a_run_shows_its_statistic_by_step_and_tensor(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, "/")
+    page.get_by_role("link", name="base", exact=True).click()
+    painted(page)
+    assert page.url.endswith("/?view=run&a=base")
+    page.locator(".choice select").first.select_option("absmax")
+    page.wait_for_selector("th >> text=Least largest magnitude", state="attached")
+    painted(page)
+    recorded_points = recorded.json("series", "base", "blocks.1.ln2", "--kind", "output")["records"]
+    by_step: dict[int, float] = {}  # of all ranks the greatest
+    for p in recorded_points:
+        if p["mode"] == "train":
+            by_step[p["step"]] = max(by_step.get(p["step"], 0), abs(p["stats"]["min"]), abs(p["stats"]["max"]))
+    row = row_of(page, "blocks.1.ln2 output")
+    assert float(row[2]) == pytest.approx(min(by_step.values()), rel=0.01)
+    assert float(row[3]) == pytest.approx(max(by_step.values()), rel=0.01)
+    assert "stat=absmax" in page.url
+    page.get_by_role("button", name="blocks.1.ln2 output").click()
+    page.get_by_role("link", name="All statistics of this tensor").click()
+    page.wait_for_selector(".grid .chart canvas")
+
+
+def test_a_run_that_breaks_down_shows_where_and_its_alarms(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, "/?view=run&a=broken")
+    painted(page)
+    row = row_of(page, "net.1 inspect")
+    assert row[4] == "step 3"
+    colours = {name: tuple(colour_at(page, i, 4, 4, 6)) for i, name in enumerate(("net.0", "net.1", "net.2", "net.3"))}
+    assert colours["net.1"] == colours["net.2"] == (217, 72, 15, 255) != colours["net.0"]
+    page.wait_for_selector(".alarms tbody tr")
+    assert page.locator(".mark.alarm").count() >= 1
+    listed = recorded.json("events", "broken")["records"]
+    assert page.locator(".alarms tbody tr").count() == len([event for event in listed if "severity" in event["fields"]])
+    page.locator(".alarms a").first.click()
+    page.wait_for_selector(".cell >> text=NaN or infinite")
+
+
+def test_a_run_with_nothing_to_show_says_so(collector: Collector, open_page: Open) -> None:
+    collector.python("import statagent\nstatagent.init(run='few')\nstatagent.log_scalar('loss', 1.0)\nstatagent.close()")
+    collector.python(HOSTILE.replace("RUNS", repr(HOSTILE_RUNS[:1])).replace("NAMES", repr(HOSTILE_NAMES)))
+    open_page(collector, "/?view=run").wait_for_selector("text=Pick a run")
+    open_page(collector, "/?view=run&a=nobody").wait_for_selector("text=There is no such run")
+    page = open_page(collector, "/?view=run&a=few")
+    page.wait_for_selector("text=No tensor of this run has this statistic yet.")
+    assert collector.statctl("rm", "few", "--yes").code == 0
+    page.wait_for_selector("text=This run is no longer there")
+    page = open_page(collector, f"/?view=run&a={HOSTILE_RUNS[0]}")
+    painted(page)
+    page.locator(".behind summary").click()
+    assert "<script>alert(1)</script>" in page.inner_text(".behind table")
+    assert "zero\\u200bwidth" in page.inner_text(".behind table")
 
 
 def test_filter_and_sort_are_in_the_url(recorded: Collector, open_page: Open) -> None:
@@ -410,12 +486,17 @@ statagent.close()
         wait_until(lambda: "live" in collector.get("/api/v1/runs"), what="the run to appear")
         page = open_page(collector, "/?view=compare&a=base&b=live", quiet=False)
         page.wait_for_selector(".live")
+        alone = open_page(collector, "/?view=run&a=live", quiet=False)
+        alone.wait_for_selector(".live")
+        painted(alone)
         for _ in range(2):
             training.stdin.write("\n")
             training.stdin.flush()
         training.wait(timeout=30)
         page.wait_for_selector(".badge >> text=diverged")
         page.wait_for_selector(".live", state="detached")
+        alone.wait_for_selector("text=1 tensor in the order of execution, 3 steps")
+        alone.wait_for_selector(".pair >> text=finished")
     finally:
         training.kill()
         training.wait()

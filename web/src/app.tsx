@@ -8,11 +8,14 @@ import { CollectorView } from './views/collector';
 import { CompareView } from './views/compare';
 import { ConfigView } from './views/config';
 import { RanksView } from './views/ranks';
+import { RunView } from './views/run';
 import { RunsView } from './views/runs';
 import { TensorView } from './views/tensor';
 
 function viewOf(route: Route) {
   switch (route.view) {
+    case 'run':
+      return <RunView route={route} />;
     case 'compare':
       return <CompareView route={route} />;
     case 'tensor':
@@ -36,6 +39,7 @@ function titleOf(route: Route): string {
 
 const PLACES: readonly (readonly [View, string])[] = [
   ['runs', 'Runs'],
+  ['run', 'Run'],
   ['compare', 'Compare'],
   ['config', 'Configuration'],
   ['ranks', 'Ranks'],

@@ -115,16 +115,7 @@ void Fill(const query::Growth& from, v1::Growth& to) {
 }
 
 void Fill(const query::HeatMap& from, v1::HeatMap& to) {
-  for (const query::HeatMapRow& row : from.rows) {
-    v1::HeatMapRow& added = *to.add_rows();
-    added.set_stage(static_cast<v1::Stage>(row.stage));
-    added.set_kind(static_cast<v1::Kind>(row.kind));
-    added.set_activation(row.activation);
-    added.set_output_path(row.output_path);
-    added.set_activation_b(row.activation_b);
-    added.set_mode(std::string(Name(row.mode)));
-    added.set_tensors(row.tensors);
-  }
+  for (const query::HeatMapRow& row : from.rows) ToWire(row, *to.add_rows());
   for (const query::StepRange& steps : from.columns) {
     to.add_first_steps(steps.first);
     to.add_last_steps(steps.last);

@@ -28,6 +28,7 @@ Result<Kind> KindFromWire(int kind);
 Result<std::vector<Kind>> KindsFromWire(const google::protobuf::RepeatedField<int>& kinds);
 // A text that is too long to be parsed.
 Status CheckStepsFromWire(const std::string& steps);
+void ToWire(const query::HeatMapRow& row, v1::HeatMapRow& out);
 // Too many runs, or names that no run can have. `field`: of the question.
 Result<std::vector<std::string>> RunsFromWire(const char* field,
                                               const google::protobuf::RepeatedPtrField<std::string>& runs);

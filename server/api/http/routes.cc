@@ -14,13 +14,16 @@ using google::protobuf::ServiceDescriptor;
 
 // Methods whose command in statctl has a different name.
 constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-    {"ListRuns", "runs"},          {"GetRun", "show"},           {"GetSeries", "series"},
-    {"ListScalars", "scalars"},    {"ListEvents", "events"},     {"GetTop", "top"},
-    {"ProposeMap", "map"},         {"ListMemory", "memory"},     {"ListDensity", "density"},
-    {"CompareConfig", "config"},   {"CheckRanks", "ranks"},      {"ReadRecords", "records"},
-    {"GetStatus", "status"},       {"GetNoise", "noise"},        {"SaveNoise", "noise_save"},
-    {"DeleteNoise", "noise_rm"},   {"ListCaptures", "captures"}, {"ReadCapture", "capture"},
-    {"ListExponents", "exponents"}};
+    {"ListRuns", "runs"},        {"GetRun", "show"},
+    {"GetSeries", "series"},     {"ListScalars", "scalars"},
+    {"ListEvents", "events"},    {"GetTop", "top"},
+    {"GetStatMap", "stat_map"},  {"ProposeMap", "map"},
+    {"ListMemory", "memory"},    {"ListDensity", "density"},
+    {"CompareConfig", "config"}, {"CheckRanks", "ranks"},
+    {"ReadRecords", "records"},  {"GetStatus", "status"},
+    {"GetNoise", "noise"},       {"SaveNoise", "noise_save"},
+    {"DeleteNoise", "noise_rm"}, {"ListCaptures", "captures"},
+    {"ReadCapture", "capture"},  {"ListExponents", "exponents"}};
 
 constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
                                           "Put",  "Keep",   "Create", "Write"};

@@ -15,8 +15,8 @@ TEST(PageOrigin, IsWhereTheCallerReachesThePage) {
 }
 
 TEST(PageOrigin, IsEmptyWhereNoPageCanBeReached) {
-  EXPECT_EQ(PageOrigin("", "127.0.0.1:7433"), "");                // --http off, or an older collector
-  EXPECT_EQ(PageOrigin("127.0.0.1:7434", "node7:7433"), "");      // only node7 itself reaches it
+  EXPECT_EQ(PageOrigin("", "127.0.0.1:7433"), "");            // --http off, or an older collector
+  EXPECT_EQ(PageOrigin("127.0.0.1:7434", "node7:7433"), "");  // only node7 itself reaches it
   EXPECT_EQ(PageOrigin("127.0.0.1:0", "127.0.0.1:7433"), "");
   EXPECT_EQ(PageOrigin("nonsense", "127.0.0.1:7433"), "");
 }

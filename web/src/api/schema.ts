@@ -326,6 +326,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/stat_map": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description One statistic of a run by step and tensor: what the page colours. */
+        get: operations["getGetStatMap"];
+        put?: never;
+        /** @description One statistic of a run by step and tensor: what the page colours. */
+        post: operations["postGetStatMap"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/status": {
         parameters: {
             query?: never;
@@ -938,6 +956,43 @@ export interface components {
         GetSeriesResponse: {
             /** @description by kind, output path, rank, step */
             records: components["schemas"]["SeriesPoint"][];
+        };
+        GetStatMapRequest: {
+            /** @description unspecified: l2 */
+            by?: ("l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel") | null;
+            /** @description at most so many; steps that share one are merged. 0: 1024, at most 4096 */
+            columns?: number | null;
+            /** @description empty: all, without integer tensors (token ids, masks); named kinds include them */
+            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+            /** @description empty: all */
+            ranks?: number[];
+            /** @description the same of tensors */
+            rows?: number | null;
+            run: string;
+            /** @description "0-9,20,100-"; empty: all */
+            steps?: string | null;
+        };
+        /** @description The size of one statistic, by step and tensor: of all ranks, micro-batches and calls of the tensor the greatest. */
+        GetStatMapResponse: {
+            /**
+             * @description The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated; absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed; zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements
+             * @enum {unknown}
+             */
+            by: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | null;
+            /** @description Row by row, two bytes each, the high one first: 0 no data, 1 zero, 65535 it has NaN or infinities (not of nan, inf, zero_fraction and numel), otherwise 512 levels are a factor of ten: 10^((level - 32768) / 512). */
+            cells: string;
+            /** @description of the columns, ascending */
+            first_steps: number[];
+            /** @description the same as first_steps, unless several steps share a column */
+            last_steps: number[];
+            /** @description all that the run has */
+            ranks: number[];
+            /** @description in the order of execution */
+            rows: components["schemas"]["HeatMapRow"][];
+            run: string;
+            steps: number;
+            /** @description before rows and columns were merged */
+            tensors: number;
         };
         GetStatusRequest: Record<string, never>;
         GetStatusResponse: {
@@ -4793,6 +4848,190 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["GetRunResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getGetStatMap: {
+        parameters: {
+            query: {
+                /** @description unspecified: l2 */
+                by?: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel";
+                /** @description at most so many; steps that share one are merged. 0: 1024, at most 4096 */
+                columns?: number;
+                /** @description empty: all, without integer tensors (token ids, masks); named kinds include them */
+                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+                /** @description empty: all */
+                ranks?: number[];
+                /** @description the same of tensors */
+                rows?: number;
+                run: string;
+                /** @description "0-9,20,100-"; empty: all */
+                steps?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetStatMapResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    postGetStatMap: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["GetStatMapRequest"];
+            };
+        };
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetStatMapResponse"];
                 };
             };
             /** @description A parameter is unknown or invalid. */

@@ -1,8 +1,8 @@
 // The heat map: step x tensor in the order of execution. Drag to look closer, click or Enter to choose a cell.
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
-import { useTheme, useWidth } from '../parts/theme';
+import { useTheme, useWidth, type Theme } from '../parts/theme';
 import { shown, words } from '../text';
-import { coloursOf, css, describe, paletteOf, IDENTICAL, MISSING, NO_DATA, DIVERGED_MIN, WITHIN_MAX } from './levels';
+import { coloursOf, css, describe, paletteOf, type Rgb, IDENTICAL, MISSING, NO_DATA, DIVERGED_MIN, WITHIN_MAX } from './levels';
 import { clamped, levelAt, stepsText, whole, zoomed, type Heat } from './model';
 import type { Window } from './paint';
 import { makePainter, type Painter } from './painter';
@@ -19,6 +19,9 @@ interface Props {
   onChoose: (cell: Cell) => void;
   gutter: number;
   height: number;
+  colours?: (theme: Theme) => readonly Rgb[]; // of the 256 levels; without it those of distances
+  levelText?: (cell: Cell) => string;
+  marks?: readonly Cell[];
 }
 
 /** Asks for the newest picture only, and shows none that is older. */
@@ -65,9 +68,9 @@ export function rowText(heat: Heat, row: number): string {
   return `${shown(at.activation, 120)}${shown(path, 40)} ${words(at.kind)}${at.mode === 'eval' ? ' (eval)' : ''}${more}`;
 }
 
-function cellText(heat: Heat, { row, column }: Cell): string {
+function cellText(heat: Heat, { row, column }: Cell, levelText?: (cell: Cell) => string): string {
   const origin = row === heat.originRow && column === heat.originColumn ? ' – the origin' : '';
-  return `${stepsText(heat, column)}, ${rowText(heat, row)}: ${describe(levelAt(heat, row, column))}${origin}`;
+  return `${stepsText(heat, column)}, ${rowText(heat, row)}: ${levelText ? levelText({ row, column }) : describe(levelAt(heat, row, column))}${origin}`;
 }
 
 function bands(heat: Heat, window: Window) {
@@ -91,12 +94,12 @@ function ticks(window: Window, width: number): number[] {
   return found;
 }
 
-export function HeatMapView({ heat, window, onWindow, chosen, onChoose, gutter, height }: Props) {
+export function HeatMapView({ heat, window, onWindow, chosen, onChoose, gutter, height, colours = coloursOf, levelText, marks = [] }: Props) {
   const theme = useTheme();
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useWidth(box);
-  const palette = useMemo(() => paletteOf(theme), [theme]);
+  const palette = useMemo(() => paletteOf(colours(theme)), [theme, colours]);
   const draw = usePainter(heat, canvas);
   const [at, setAt] = useState<Cell | null>(null);
   const [brush, setBrush] = useState<{ from: { x: number; y: number }; to: { x: number; y: number } } | null>(null);
@@ -219,6 +222,7 @@ export function HeatMapView({ heat, window, onWindow, chosen, onChoose, gutter, 
           {bands(heat, window).slice(1).map((band) => (
             <div key={band.row} class="heat-line" style={{ top: `${y(band.row)}px` }} />
           ))}
+          {marks.map((cell) => mark(cell, 'alarm'))}
           {chosen ? mark(chosen, 'chosen') : null}
           {at ? mark(at, 'at') : null}
           {heat.originRow !== null && heat.originColumn !== null ? mark({ row: heat.originRow, column: heat.originColumn }, 'origin') : null}
@@ -236,7 +240,7 @@ export function HeatMapView({ heat, window, onWindow, chosen, onChoose, gutter, 
         </div>
       </div>
       <p class="heat-at" role="status">
-        {cellText(heat, cursor)}
+        {cellText(heat, cursor, levelText)}
       </p>
     </div>
   );

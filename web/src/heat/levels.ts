@@ -33,7 +33,7 @@ export function describe(level: number): string {
   return `${stateOf(level)}, ${times} times the tolerance`;
 }
 
-type Rgb = readonly [number, number, number];
+export type Rgb = readonly [number, number, number];
 
 // Two arms with one order of lightness: the farther from the page's background, the farther apart the runs.
 // Blue below the tolerance, orange to its dark end above: told apart with any colour vision.
@@ -61,7 +61,7 @@ const SCHEMES: Record<'light' | 'dark', Scheme> = {
   },
 };
 
-function rgb(hex: string): Rgb {
+export function rgb(hex: string): Rgb {
   const value = parseInt(hex.slice(1), 16);
   return [value >> 16, (value >> 8) & 255, value & 255];
 }
@@ -85,7 +85,7 @@ function toRgb([L, a, b]: Rgb): Rgb {
   }) as unknown as Rgb;
 }
 
-function between(stops: readonly string[], at: number): Rgb {
+export function between(stops: readonly string[], at: number): Rgb {
   const place = Math.min(1, Math.max(0, at)) * (stops.length - 1);
   const index = Math.min(stops.length - 2, Math.floor(place));
   const from = toLab(rgb(stops[index] ?? '#000000'));
@@ -115,8 +115,8 @@ export function coloursOf(theme: 'light' | 'dark'): Rgb[] {
 }
 
 /** As the pixels of an ImageData, on a little-endian machine (all that run a browser). */
-export function paletteOf(theme: 'light' | 'dark'): Uint32Array {
-  return Uint32Array.from(coloursOf(theme), ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0);
+export function paletteOf(colours: readonly Rgb[]): Uint32Array {
+  return Uint32Array.from(colours, ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0);
 }
 
 export function css(colour: Rgb): string {

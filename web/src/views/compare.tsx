@@ -18,7 +18,7 @@ const COLUMNS_MAX = 2048;
 const ROWS_MAX = 2048;
 const LIVE_MS = 3000;
 
-function rowOf(heat: Heat, route: Route): number {
+export function rowOf(heat: Heat, route: Route): number {
   if (route.tensor === '') return -1;
   return heat.rows.findIndex((row) => row.activation === route.tensor && (row.kind ?? '') === route.kind && row.output_path === route.path && row.mode === (route.mode || row.mode));
 }

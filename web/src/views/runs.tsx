@@ -114,7 +114,9 @@ export function RunsView({ route }: { route: Route }) {
                     <input type="checkbox" checked={place >= 0} aria-label={`Pick ${run.run.slice(0, 100)}`} onChange={() => pick(run.run)} />
                   </td>
                   <td class="c-run">
-                    <Name name={run.run} />
+                    <Link to={{ view: 'run', a: run.run }}>
+                      <Name name={run.run} />
+                    </Link>
                     {place >= 0 ? <span class={`key ${place === 0 ? 'a' : 'b'}`}>{place === 0 ? 'A' : 'B'}</span> : null}
                   </td>
                   <td class="c-state">

@@ -1,0 +1,134 @@
+#include "server/query/diff/stat_map.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/query/query.h"
+#include "tests/server/query/run_writer.h"
+#include "tests/support/fake_store.h"
+
+namespace statcollect::query {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FakeStore;
+using ::testing::IsEmpty;
+using testing::Key;
+using testing::RunWriter;
+
+std::vector<std::uint16_t> LevelsOf(const StatMap& map) {
+  std::vector<std::uint16_t> levels;
+  for (std::size_t i = 0; i + 1 < map.cells.size(); i += 2) {
+    const auto high = static_cast<unsigned char>(map.cells[i]), low = static_cast<unsigned char>(map.cells[i + 1]);
+    levels.push_back(static_cast<std::uint16_t>(high << 8 | low));
+  }
+  return levels;
+}
+
+std::vector<std::string> RowNames(const StatMap& map) {
+  std::vector<std::string> names;
+  for (const HeatMapRow& row : map.rows) names.push_back(row.activation);
+  return names;
+}
+
+TEST(StatLevel, IsALogarithmThatKeepsTheOrder) {
+  EXPECT_EQ(StatLevel(0), kStatZero);
+  EXPECT_EQ(StatLevel(1), kStatLevelOne);
+  EXPECT_EQ(StatLevel(10), kStatLevelOne + 512);
+  EXPECT_EQ(StatLevel(0.01), kStatLevelOne - 1024);
+  EXPECT_EQ(StatLevel(NAN), kStatNotFinite);
+  EXPECT_EQ(StatLevel(INFINITY), kStatNotFinite);
+  EXPECT_EQ(StatLevel(std::numeric_limits<double>::max()), kStatLevelMax);
+  EXPECT_EQ(StatLevel(std::numeric_limits<double>::denorm_min()), kStatLevelMin);
+}
+
+class StatMapTest : public ::testing::Test {
+ protected:
+  StatMapTest() : engine_(store_) {}
+  StatMap Map(StatMapRequest request) {
+    if (request.run.empty()) request.run = "r";
+    auto map = engine_.GetStatMap(request);
+    EXPECT_TRUE(map.ok()) << map.status().message();
+    return *std::move(map);
+  }
+  FakeStore store_;
+  QueryEngine engine_;
+};
+
+TEST_F(StatMapTest, HasTheGreatestOfAllRanksInTheOrderOfExecution) {
+  RunWriter run(store_, "r", 2);
+  for (std::uint64_t step = 5; step < 8; ++step) {
+    run.Observe(0, step, Key("z_first"), {.values = {3, 4}});
+    run.Observe(0, step, Key("a_second"), {.values = {step == 6 ? 100.0 : 1.0}});
+    run.Observe(1, step, Key("z_first"), {.values = {6, 8}});
+  }
+  run.Commit();
+  const StatMap map = Map({});
+  EXPECT_THAT(RowNames(map), ElementsAre("z_first", "a_second"));
+  ASSERT_EQ(map.columns.size(), 3u);
+  EXPECT_EQ(map.columns[0].first, 5u);
+  EXPECT_EQ(map.columns[2].last, 7u);
+  const std::uint16_t ten = StatLevel(10);
+  EXPECT_THAT(LevelsOf(map), ElementsAre(ten, ten, ten, StatLevel(1), StatLevel(100), StatLevel(1)));
+  EXPECT_THAT(map.ranks, ElementsAre(0, 1));
+  EXPECT_THAT(LevelsOf(Map({.ranks = {0}, .steps = "6"})), ElementsAre(StatLevel(5), StatLevel(100)));
+  EXPECT_THAT(LevelsOf(Map({.by = TopBy::kAbsMax, .ranks = {0}, .steps = "5"})), ElementsAre(StatLevel(4), StatLevel(1)));
+}
+
+TEST_F(StatMapTest, MarksWhatIsNotFiniteAndCountsIt) {
+  RunWriter run(store_, "r");
+  run.Observe(0, 0, Key("all_nan"), {.values = {NAN, NAN}});
+  run.Observe(0, 0, Key("one_inf"), {.values = {1, -INFINITY}});
+  run.Observe(0, 0, Key("zeros"), {.values = {0, 0}});
+  run.Observe(0, 0, Key("empty"), {.values = {}, .shape = {0}});
+  run.Commit();
+  EXPECT_THAT(LevelsOf(Map({})), ElementsAre(kStatNotFinite, kStatNotFinite, kStatZero));
+  EXPECT_THAT(LevelsOf(Map({.by = TopBy::kNan})), ElementsAre(StatLevel(2), kStatZero, kStatZero, kStatZero));
+  EXPECT_THAT(LevelsOf(Map({.by = TopBy::kInf})), ElementsAre(kStatZero, StatLevel(1), kStatZero, kStatZero));
+  EXPECT_THAT(LevelsOf(Map({.by = TopBy::kZeroFraction})),
+              ElementsAre(kStatZero, kStatZero, kStatLevelOne, kStatZero));
+}
+
+TEST_F(StatMapTest, MergesToTheSizeThatWasAskedFor) {
+  RunWriter run(store_, "r");
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    for (const char* name : {"a", "b", "c"})
+      run.Observe(0, step, Key(name), {.values = {step == 3 && *name == 'b' ? 50.0 : 1.0}});
+  }
+  run.Commit();
+  const StatMap map = Map({.columns = 2, .rows = 2});
+  EXPECT_EQ(map.tensors, 3u);
+  EXPECT_EQ(map.steps, 5u);
+  ASSERT_EQ(map.columns.size(), 2u);
+  EXPECT_EQ(map.columns[0].last, 2u);
+  EXPECT_THAT(RowNames(map), ElementsAre("a", "c"));
+  EXPECT_EQ(map.rows[0].tensors, 2u);
+  EXPECT_THAT(LevelsOf(map), ElementsAre(StatLevel(1), StatLevel(50), StatLevel(1), StatLevel(1)));
+}
+
+TEST_F(StatMapTest, LeavesOutIntegersUnlessTheirKindIsNamed) {
+  RunWriter run(store_, "r");
+  run.Observe(0, 0, Key("ids", Kind::kBatch), {.values = {50'000, 1}, .dtype = DType::kI64});
+  run.Observe(0, 0, Key("head"), {.values = {1}});
+  run.Commit();
+  EXPECT_THAT(RowNames(Map({})), ElementsAre("head"));
+  EXPECT_THAT(RowNames(Map({.kinds = {Kind::kBatch}})), ElementsAre("ids"));
+}
+
+TEST_F(StatMapTest, OfNothingIsEmpty) {
+  RunWriter run(store_, "r");
+  run.Scalar(0, 1, "loss", 2);
+  run.Commit();
+  EXPECT_THAT(Map({}).rows, IsEmpty());
+  EXPECT_THAT(Map({.steps = "77"}).columns, IsEmpty());
+  EXPECT_THAT(Map({.ranks = {9}}).rows, IsEmpty());
+  EXPECT_EQ(engine_.GetStatMap({.run = "nobody"}).status().code(), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace statcollect::query

@@ -1,0 +1,308 @@
+// One run, also while it trains: a statistic by step and tensor, the loss above it, the alarms below.
+import { useMemo, useRef } from 'preact/hooks';
+import { urlOf } from '../api/client';
+import type { EventRow } from '../api/types';
+import { useQuery } from '../api/use_query';
+import { HeatMapView, rowText } from '../heat/heat_map';
+import { css } from '../heat/levels';
+import { columnOf, parseWindow, stepsText, windowText } from '../heat/model';
+import { marksOf } from '../heat/marks';
+import { NOT_FINITE, sizeOf, sizeText, statColours, statHeatOf, type StatHeat } from '../heat/stat_levels';
+import { Chart } from '../parts/chart';
+import { Choice, Commands, Empty, Link, waiting } from '../parts/parts';
+import { RunPair } from '../parts/run_pair';
+import { useTheme, useWidth } from '../parts/theme';
+import { go, type Route } from '../route';
+import { command, count, short, shown, words } from '../text';
+import { rowOf } from './compare';
+import { lossLine } from './losses';
+import { useStatMap } from './stat_map';
+
+const COLUMNS_MAX = 1024;
+const ROWS_MAX = 1024;
+const LIVE_MS = 3000;
+const ALARMS_SHOWN = 200;
+
+const STATS = ['l2', 'rms', 'absmax', 'std', 'mean', 'nan', 'inf', 'zero_fraction'] as const;
+type Stat = (typeof STATS)[number];
+const NAMES: Record<Stat, string> = {
+  l2: 'L2 norm', rms: 'root mean square', absmax: 'largest magnitude', std: 'standard deviation', mean: 'size of the mean', nan: 'number of NaN', inf: 'number of infinities', zero_fraction: 'share of zeros',
+}; // prettier-ignore
+
+export function RunView({ route }: { route: Route }) {
+  const run = route.a;
+  const stat: Stat = STATS.find((one) => one === route.stat) ?? 'l2';
+  const runs = useQuery('/api/v1/runs', run ? {} : null, LIVE_MS);
+  const mine = runs.data?.runs.find((one) => one.run === run);
+  const version = mine ? `${mine.records}/${mine.state}` : '';
+  const request = { run, by: stat, columns: COLUMNS_MAX, rows: ROWS_MAX, ...(route.rank === '' ? {} : { ranks: [Number(route.rank)] }) };
+  const query = useStatMap(run && mine ? request : null, version);
+  const scalars = useQuery('/api/v1/scalars', run && mine ? { run } : null, 0, version);
+  const events = useQuery('/api/v1/events', run && mine ? { run } : null, 0, version);
+  const seen = useRef('');
+  if (mine) seen.current = run;
+  if (run === '') {
+    return (
+      <Empty title="Pick a run">
+        <p>
+          <Link to={{ view: 'runs' }}>The list of runs</Link> leads to each of them.
+        </p>
+      </Empty>
+    );
+  }
+  if (runs.data && !mine) {
+    return (
+      <Empty title={seen.current === run ? 'This run is no longer there' : 'There is no such run'}>
+        <p>
+          <bdi class="name">{shown(run, 200)}</bdi> is not among <Link to={{ view: 'runs' }}>the runs</Link>. If it begins, it appears here.
+        </p>
+      </Empty>
+    );
+  }
+  const wait = waiting(runs, 'Reading the run') ?? waiting(query, 'Reading the statistics');
+  const alarms = (events.data?.records ?? []).filter((event) => event.fields['severity'] !== undefined);
+  const ranks = (query.data?.map.ranks ?? []).map((rank) => [String(rank), `rank ${rank}`] as const);
+  return (
+    <>
+      <header class="pair">
+        <h1>
+          <RunPair a={run} />
+        </h1>
+        {mine?.state === 'running' ? <span class="live">live</span> : <span class="soft">{mine?.state ?? ''}</span>}
+        <span class="grow" />
+        <Link to={{ view: 'ranks', a: run }}>Ranks</Link>
+        <Link to={{ view: 'config', a: run }}>Configuration</Link>
+      </header>
+      <div class="bar">
+        <Choice label="Statistic" value={stat} options={STATS.map((one) => [one, NAMES[one]] as const)} onChange={(next) => go({ ...route, stat: next })} />
+        <Choice
+          label="Rank"
+          value={route.rank}
+          options={[['', 'all ranks'], ...(route.rank !== '' && !ranks.some(([rank]) => rank === route.rank) ? [[route.rank, `rank ${route.rank}`] as const] : []), ...ranks]}
+          onChange={(rank) => go({ ...route, rank })}
+        />
+        <Filters route={route} rows={query.data?.map.rows ?? []} />
+      </div>
+      {wait ?? (query.data ? <Picture route={route} stat={stat} data={query.data} records={scalars.data?.records} alarms={alarms} /> : null)}
+      {query.data && query.error ? <p class="note">The newest steps: {shown(query.error.message, 500)}</p> : null}
+      <Alarms alarms={alarms} route={route} loading={events.loading} />
+      <Commands statctl={command('statctl', 'top', run, '--by', stat, ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/stat_map', { run, by: stat, ranks: route.rank })} />
+    </>
+  );
+}
+
+function Filters({ route, rows }: { route: Route; rows: readonly { stage: string | null; kind: string | null }[] }) {
+  const choices = (values: readonly (string | null)[], all: string) => [['', all] as const, ...[...new Set(values.map((value) => value ?? ''))].map((value) => [value, words(value)] as const)];
+  return (
+    <>
+      <Choice label="Stage" value={route.stage} options={choices(rows.map((row) => row.stage), 'all stages')} onChange={(stage) => go({ ...route, stage, window: '' })} />
+      <Choice label="Kind" value={route.only} options={choices(rows.map((row) => row.kind), 'all kinds')} onChange={(only) => go({ ...route, only, window: '' })} />
+      <span class="grow" />
+      {route.window ? (
+        <button type="button" class="quiet" onClick={() => go({ ...route, window: '' })}>
+          Show all
+        </button>
+      ) : null}
+    </>
+  );
+}
+
+interface PictureProps {
+  route: Route;
+  stat: Stat;
+  data: NonNullable<ReturnType<typeof useStatMap>['data']>;
+  records: Parameters<typeof lossLine>[0];
+  alarms: readonly EventRow[];
+}
+
+function Picture({ route, stat, data, records, alarms }: PictureProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const width = useWidth(box);
+  const heat = useMemo(() => statHeatOf(data.map, data.sizes, route.stage, route.only), [data, route.stage, route.only]);
+  const window = useMemo(() => parseWindow(heat, route.window), [heat, route.window]);
+  const lines = useMemo(() => [lossLine(records, 'a', 'loss', heat, route.rank)], [records, heat, route.rank]);
+  const marks = useMemo(() => marksOf(heat, alarms), [heat, alarms.length]);
+  if (heat.rows.length === 0 || heat.columns === 0) return <p class="note">{data.map.rows.length === 0 ? 'No tensor of this run has this statistic yet.' : 'No tensor of this stage and kind has it.'}</p>;
+  const row = rowOf(heat, route);
+  const chosen = row >= 0 && route.step !== '' ? { row, column: columnOf(heat, Number(route.step)) } : null;
+  const gutter = width > 0 && width < 600 ? 64 : 200;
+  const levelAt = (cell: { row: number; column: number }) => heat.sizes[cell.row * heat.columns + cell.column] ?? 0;
+  const stepText = (x: number) => (heat.first[Math.floor(x)] === undefined ? '' : `step ${heat.first[Math.floor(x)]}`);
+  const text = (cell: { row: number; column: number }) => {
+    const of = alarms.find((event) => marks.some((mark) => mark.row === cell.row && mark.column === cell.column) && event.fields['activation'] === heat.rows[cell.row]?.activation && event.step >= (heat.first[cell.column] ?? 0) && event.step <= (heat.last[cell.column] ?? 0));
+    return `${NAMES[stat]} ${sizeText(levelAt(cell))}${of ? ` – alarm: ${shown(of.text, 200)}` : ''}`;
+  };
+  const choose = (cell: { row: number; column: number }) => {
+    const at = heat.rows[cell.row];
+    if (at) go({ ...route, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, step: String(heat.first[cell.column] ?? 0) });
+  };
+  const at = chosen ? heat.rows[chosen.row] : undefined;
+  return (
+    <div class="picture" ref={box}>
+      {lines[0] && lines[0].points.length > 0 ? (
+        <Chart label="Loss" lines={lines} height={width < 600 ? 110 : 140} gutter={gutter} range={[window.column, window.column + window.columns]} stepText={stepText} axis={false} />
+      ) : (
+        <p class="note">The run has logged no loss.</p>
+      )}
+      <HeatMapView
+        heat={heat}
+        window={window}
+        chosen={chosen}
+        onChoose={choose}
+        onWindow={(next) => go({ ...route, window: windowText(heat, next) }, true)}
+        gutter={gutter}
+        height={width < 600 ? 360 : 460}
+        colours={statColours}
+        levelText={text}
+        marks={marks}
+      />
+      <div class="bar under">
+        <Scale heat={heat} alarms={marks.length > 0} />
+      </div>
+      <p class="note">
+        {count(heat.rows.length < data.map.rows.length ? heat.rows.length : data.map.tensors)} {data.map.tensors === 1 ? 'tensor' : 'tensors'} in the order of execution, {count(data.map.steps)} {data.map.steps === 1 ? 'step' : 'steps'}; of all ranks, micro-batches and calls the greatest. Drag to look closer.
+      </p>
+      {chosen && at ? (
+        <section class="cell" aria-label="The chosen cell">
+          <h2>
+            <bdi class="name">{rowText(heat, chosen.row)}</bdi>
+          </h2>
+          <p class="lead">
+            {stepsText(heat, chosen.column)}: {text(chosen)}
+          </p>
+          <p class="note">
+            <Link to={{ view: 'tensor', a: route.a, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, rank: route.rank }}>All statistics of this tensor</Link>
+          </p>
+        </section>
+      ) : null}
+      <Behind heat={heat} stat={stat} onChoose={choose} />
+    </div>
+  );
+}
+
+function Scale({ heat, alarms }: { heat: StatHeat; alarms: boolean }) {
+  const colours = statColours(useTheme());
+  const gradient = `linear-gradient(to right, ${Array.from({ length: 13 }, (_, i) => css(colours[2 + 21 * i]!)).join(', ')})`;
+  const key = (level: number, text: string) => (
+    <span class="legend-key">
+      <i style={{ background: css(colours[level]!) }} />
+      {text}
+    </span>
+  );
+  const ends = heat.high > 0 ? [short(sizeOf(heat.low)), short(sizeOf(heat.high))] : null;
+  return (
+    <div class="legend" role="img" aria-label={`Scale: ${ends ? `from ${ends[0]} to ${ends[1]}, logarithmic, farther from the background is greater; ` : ''}zero next to the background, orange for NaN or infinities.`}>
+      {key(1, 'zero')}
+      {ends ? (
+        <span class="legend-scale stat">
+          <i style={{ background: gradient }} />
+          <b>{ends[0]}</b>
+          <b>{ends[1]}</b>
+        </span>
+      ) : null}
+      {key(255, 'NaN or infinite')}
+      {key(0, 'no data')}
+      {alarms ? (
+        <span class="legend-key">
+          <i class="alarm-key" />
+          alarm
+        </span>
+      ) : null}
+    </div>
+  );
+}
+
+function Behind({ heat, stat, onChoose }: { heat: StatHeat; stat: Stat; onChoose: (cell: { row: number; column: number }) => void }) {
+  const rows = useMemo(
+    () =>
+      heat.rows.map((_, row) => {
+        const levels = heat.sizes.subarray(row * heat.columns, (row + 1) * heat.columns);
+        const finite = levels.filter((level) => level > 0 && level !== NOT_FINITE);
+        const broken = levels.indexOf(NOT_FINITE);
+        return { row, least: finite.length > 0 ? Math.min(...finite) : 0, most: finite.length > 0 ? Math.max(...finite) : 0, broken };
+      }),
+    [heat],
+  );
+  return (
+    <details class="behind">
+      <summary>The same as a table</summary>
+      <div class="scroll tall" tabIndex={0} role="region" aria-label="Statistic as a table">
+        <table class="rows">
+          <thead>
+            <tr>
+              <th scope="col">Tensor</th>
+              <th scope="col">Stage</th>
+              <th scope="col" class="number">
+                Least {NAMES[stat]}
+              </th>
+              <th scope="col" class="number">
+                Greatest
+              </th>
+              <th scope="col">First NaN or infinite</th>
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map(({ row, least, most, broken }) => (
+              <tr key={row}>
+                <th scope="row">
+                  <button type="button" class="sort" onClick={() => onChoose({ row, column: Math.max(0, broken) })}>
+                    <bdi class="name">{rowText(heat, row)}</bdi>
+                  </button>
+                </th>
+                <td>{words(heat.rows[row]?.stage ?? '')}</td>
+                <td class="number">{sizeText(least)}</td>
+                <td class="number">{sizeText(most)}</td>
+                <td>{broken < 0 ? '' : stepsText(heat, broken)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </details>
+  );
+}
+
+function Alarms({ alarms, route, loading }: { alarms: readonly EventRow[]; route: Route; loading: boolean }) {
+  if (alarms.length === 0) return loading ? null : <p class="note">No alarm.</p>;
+  const newest = alarms.slice(-ALARMS_SHOWN).reverse();
+  return (
+    <section aria-label="Alarms">
+      <h2>
+        {count(alarms.length)} alarm{alarms.length === 1 ? '' : 's'}
+      </h2>
+      <div class="scroll tall" tabIndex={0} role="region" aria-label="Alarms, newest first">
+        <table class="rows wrap alarms">
+          <thead>
+            <tr>
+              <th scope="col" class="number">
+                Step
+              </th>
+              <th scope="col" class="number">
+                Rank
+              </th>
+              <th scope="col">Rule</th>
+              <th scope="col">What</th>
+            </tr>
+          </thead>
+          <tbody>
+            {newest.map((event, i) => (
+              <tr key={`${event.step}/${event.rank}/${event.unix_nanos}/${i}`}>
+                <td class="number">{event.step}</td>
+                <td class="number">{event.rank}</td>
+                <td>{words(event.fields['rule'] ?? event.kind)}</td>
+                <td>
+                  {event.fields['activation'] ? (
+                    <Link to={{ ...route, tensor: event.fields['activation'], kind: event.fields['kind'] ?? '', path: event.fields['output_path'] ?? '', mode: '', step: String(event.step) }}>{shown(event.text, 500)}</Link>
+                  ) : (
+                    shown(event.text, 500)
+                  )}
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {alarms.length > newest.length ? <p class="note">The newest {ALARMS_SHOWN}; statctl events shows all.</p> : null}
+    </section>
+  );
+}
