@@ -183,9 +183,9 @@ void Parser::AddGlobals() {
     app_.add_option(flag, path, help)->envname(variable);
   };
   file("--tls-ca", "STATCTL_TLS_CA", tls_files_.authorities,
-       "PEM file of the collector's certificate authority (its ca.pem); the connection then uses TLS");
+       "ca.pem of the collector: connect by TLS");
   file("--tls-cert", "STATCTL_TLS_CERT", tls_files_.certificate,
-       "PEM file of an own certificate, if the collector asks for one");
+       "PEM file of your own certificate");
   file("--tls-key", "STATCTL_TLS_KEY", tls_files_.key, "PEM file of its private key");
   app_.add_option("--format", format_, "Output format (ort: memory and density only)")
       ->check(CLI::IsMember({"table", "json", "csv", "markdown", "ort"}))
