@@ -372,7 +372,7 @@ class Model:
         self.name_lonely_losses(steps)
         if self.bitwise:
             answer.first_bitwise = min(self.bitwise, key=lambda row: row.place)
-        if pairs == 0:
+        if pairs == 0 and answer.records == len(self.missing):  # not even a weight as loaded with the one before it
             return Answer(verdict="incomparable")
         unmatched = answer.only_a or answer.only_b or self.lonely
         clean = answer.identical == answer.records and not unmatched
