@@ -130,8 +130,9 @@ Result<std::unique_ptr<Agent>> Agent::Start(Options options) {
                                             statcollect::ReadParentIdentity);
     if (!launch.ok()) return launch.status();
     STATCOLLECT_RETURN_IF_ERROR(CheckNotForkedAfterStart());
-    auto transport = statcollect::MakeGrpcTransport(resolved->collector, resolved->token_file);
-    auto impl = std::make_unique<Impl>(*std::move(resolved), *std::move(launch), std::move(transport));
+    auto transport = statcollect::MakeGrpcTransport(resolved->collector, resolved->token_file, resolved->tls);
+    if (!transport.ok()) return transport.status();
+    auto impl = std::make_unique<Impl>(*std::move(resolved), *std::move(launch), *std::move(transport));
     const Status started = impl->Start();
     if (!started.ok()) {
       (void)impl->Close(std::chrono::milliseconds(0));

@@ -110,6 +110,9 @@ Status ReadOptions(const statagent_options& from, statagent::Options* to) {
   to->spill_limit = Text(from.spill_limit);
   to->captures = Text(from.captures);
   to->exponents = Text(from.exponents);
+  to->tls_ca = Text(from.tls_ca);
+  to->tls_cert = Text(from.tls_cert);
+  to->tls_key = Text(from.tls_key);
   STATCOLLECT_RETURN_IF_ERROR(
       ReadMap("statagent_start", from.config_keys, from.config_values, from.config_count, &to->config));
   if (from.required >= 0) to->required = from.required != 0;

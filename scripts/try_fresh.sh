@@ -108,7 +108,7 @@ if ! debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" "$
   exit 1
 fi
 # How this machine reaches its packages: proxies, certificates, indexes.
-for file in /etc/resolv.conf /etc/hosts /etc/pip.conf; do
+for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /root/.npmrc; do
   [ ! -e "$file" ] || cp -L "$file" "$root$file"
 done
 if [ "$suite" = "${VERSION_CODENAME:-}" ]; then
@@ -126,7 +126,7 @@ git clone -q --no-hardlinks "$PWD" "$root/root/statcollect"
 settings=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TERM="${TERM:-dumb}")
 while IFS= read -r variable; do
   case "$variable" in
-    http_proxy=* | https_proxy=* | no_proxy=* | HTTP_PROXY=* | HTTPS_PROXY=* | NO_PROXY=* | PIP_* | SSL_CERT_* | REQUESTS_CA_BUNDLE=*)
+    http_proxy=* | https_proxy=* | no_proxy=* | HTTP_PROXY=* | HTTPS_PROXY=* | NO_PROXY=* | PIP_* | SSL_CERT_* | REQUESTS_CA_BUNDLE=* | NODE_EXTRA_CA_CERTS=*)
       settings+=("$variable") ;;
   esac
 done < <(env)

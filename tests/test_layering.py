@@ -21,6 +21,7 @@ QUERY_ROOMS = QUERY | {
 }
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "common": (set(), set()),
+    "tls": ({"common"}, {"openssl"}),
     "proto": ({"common"}, {"protobuf", "json"}),
     "proto/text": ({"common", "proto"}, {"protobuf", "spdlog"}),
     "agent/include": ({"common"}, set()),
@@ -30,7 +31,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "agent/stats/cuda/plan.cc": ({"common", "agent/stats", "agent/stats/cuda", "agent/stats/cpu"}, {"cuda"}),
     "agent/staging": ({"common"}, set()),
     "agent/export": ({"common", "agent/staging"}, set()),
-    "agent/export/grpc_exporter.cc": ({"common", "agent/staging", "agent/export"}, {"grpc"}),
+    "agent/export/grpc_exporter.cc": ({"common", "tls", "agent/staging", "agent/export"}, {"grpc"}),
     "agent/cuda": ({"common", "agent/stats", "agent/stats/cuda", "agent/staging"}, set()),
     "agent": (
         {
@@ -49,7 +50,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/store/codec": ({"common", "server/store"}, {"xxhash"}),
     "server/store/rocksdb": ({"common", "server/store", "server/store/codec"}, {"rocksdb", "spdlog"}),
     "server/access": ({"common"}, {"json", "openssl"}),
-    "server/http": ({"common"}, {"boost", "spdlog", "json", "zlib"}),
+    "server/http": ({"common", "tls"}, {"boost", "openssl", "spdlog", "json", "zlib"}),
     "server/page": ({"common", "server/http"}, {"xxhash"}),
     "server/control": ({"common"}, {"curl", "json"}),
     "server/ingest": ({"common", "proto", "server/store", "server/control"}, {"grpc", "protobuf", "spdlog"}),
@@ -81,6 +82,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/daemon": (
         {
             "common",
+            "tls",
             "proto",
             "server/store",
             "server/store/rocksdb",
@@ -99,7 +101,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     ),
     "client/formats": ({"common"}, {"rapidjson"}),
     "client/exports": ({"common", "proto", "client/formats"}, {"protobuf", "spdlog"}),
-    "client/rpc": ({"common", "proto"}, {"grpc", "protobuf", "spdlog"}),
+    "client/rpc": ({"common", "tls", "proto"}, {"grpc", "protobuf", "spdlog"}),
     "client/imports": ({"common", "proto", "client/formats", "client/rpc"}, {"protobuf", "spdlog"}),
     "client/render": ({"common", "proto", "proto/text"}, {"protobuf", "json", "spdlog"}),
     "client/values": ({"common"}, {"protobuf"}),
@@ -117,10 +119,10 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         },
         {"grpc", "protobuf", "json", "spdlog"},
     ),
-    "client/command_line": ({"common", "client/commands"}, {"cli11", "spdlog"}),
+    "client/command_line": ({"common", "tls", "client/commands"}, {"cli11", "spdlog"}),
     "client": ({"client/command_line", "client/commands"}, set()),
 }
-OURS = ("common", "proto", "agent", "server", "client", "tests", "bench", "statcollect", "statagent")
+OURS = ("common", "tls", "proto", "agent", "server", "client", "tests", "bench", "statcollect", "statagent")
 THIRD_PARTY = [
     (r"(google/protobuf/|statcollect/v1/\w+\.pb\.h)", "protobuf"),
     (r"(grpc|grpcpp|grpc\+\+)/|statcollect/v1/\w+\.grpc\.pb\.h", "grpc"),

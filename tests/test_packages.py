@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # What CMake names, and the package of Debian and Ubuntu that has it.
 OF_CMAKE = {
     "Threads": "build-essential", "Protobuf": "libprotobuf-dev", "PkgConfig": "pkg-config", "grpc++": "libgrpc++-dev",
-    "re2": "libre2-dev", "Boost": "libboost-dev", "CURL": "libcurl4-openssl-dev", "CLI11": "libcli11-dev", "fmt": "libfmt-dev", "spdlog": "libspdlog-dev",
+    "re2": "libre2-dev", "Boost": "libboost-dev", "CURL": "libcurl4-openssl-dev", "OpenSSL": "libssl-dev", "CLI11": "libcli11-dev", "fmt": "libfmt-dev", "spdlog": "libspdlog-dev",
     "nlohmann_json": "nlohmann-json3-dev", "RocksDB": "librocksdb-dev", "grpc_cpp_plugin": "protobuf-compiler-grpc",
-    "GTest": "libgtest-dev", "MPI": "libopenmpi-dev", "OpenSSL": "libssl-dev", "ZLIB": "zlib1g-dev", "ccache": "ccache", "clang++-14": "clang-14",
+    "GTest": "libgtest-dev", "MPI": "libopenmpi-dev", "ZLIB": "zlib1g-dev", "ccache": "ccache", "clang++-14": "clang-14",
 }  # fmt: skip
 # Headers by the first part of their path.
 OF_INCLUDES = {

@@ -12,6 +12,8 @@
 #include "agent/export/wire.h"
 #include "agent/export/worker_thread.h"
 #include "common/token_file.h"
+#include "tls/files.h"
+#include "tls/probe.h"
 
 namespace statcollect {
 namespace {
@@ -19,10 +21,21 @@ namespace {
 constexpr int kKeepaliveMs = 10'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 constexpr int kConnectTimeoutMs = 10'000;
+const tls::Names kTlsNames{
+    .certificate = "STATAGENT_TLS_CERT", .key = "STATAGENT_TLS_KEY", .authorities = "STATAGENT_TLS_CA"};
 
 // A channel of its own for every stream, with a connection of its own: the exporter's backoff is then the
 // only one.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const tls::Material& material) {
+  if (material.authorities.empty()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = material.authorities;
+  options.pem_private_key = material.key;
+  options.pem_cert_chain = material.certificate;
+  return grpc::SslCredentials(options);
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls::Material& material) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
@@ -32,7 +45,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
                    0);  // the collector is near; a proxy for web pages is not meant for it
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, MakeCredentials(material), arguments);
 }
 
 Status FromGrpc(const grpc::Status& status) {
@@ -68,8 +81,12 @@ std::unique_ptr<Call> OpenCall(const std::shared_ptr<grpc::Channel>& channel, gr
 // The reader's thread starts once the hello is on its way.
 class GrpcStream final : public Stream {
  public:
-  GrpcStream(const std::string& address, const std::string& token_file, StreamReceiver* receiver)
-      : receiver_(receiver), channel_(MakeChannel(address)) {
+  GrpcStream(const std::string& address, const std::string& token_file, tls::Material material,
+             StreamReceiver* receiver)
+      : receiver_(receiver),
+        address_(address),
+        material_(std::move(material)),
+        channel_(MakeChannel(address, material_)) {
     if (!token_file.empty()) {
       const Result<std::string> token = ReadTokenFile(token_file);
       if (!token.ok()) {
@@ -113,13 +130,23 @@ class GrpcStream final : public Stream {
     }
     if (call_ == nullptr) return unreadable_;
     const grpc::Status status = call_->Finish();
-    return unreadable_.ok() ? FromGrpc(status) : unreadable_;
+    return unreadable_.ok() ? Explain(status) : unreadable_;
   }
 
  private:
+  // gRPC's words for a failed handshake do not say which certificate or name is wrong.
+  Status Explain(const grpc::Status& status) const {
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !answered_) {
+      const std::string why = tls::ExplainFailure(address_, material_, {.names = kTlsNames});
+      if (!why.empty()) return Status(Code::kUnavailable, why);
+    }
+    return FromGrpc(status);
+  }
+
   void ReadAll() {
     grpc::ByteBuffer buffer;
     while (call_->Read(&buffer)) {
+      answered_ = true;
       const Result<wire::CollectorMessage> message = FromBuffer(buffer);
       if (!message.ok()) {
         unreadable_ = message.status();
@@ -134,26 +161,52 @@ class GrpcStream final : public Stream {
   }
 
   StreamReceiver* const receiver_;
+  const std::string address_;
+  const tls::Material material_;
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::ClientContext context_;
   std::unique_ptr<Call> call_;  // null: the token cannot be read
   std::thread reader_;
-  Status unreadable_;  // the token file; or written by the reader, read after it has ended
+  Status unreadable_;      // the token file; or written by the reader, read after it has ended
+  bool answered_ = false;  // written by the reader, read after it has ended
   bool finished_ = false;
+};
+
+// What cannot be sent because a certificate file is gone or damaged for now; the exporter tries again.
+class FailedStream final : public Stream {
+ public:
+  FailedStream(Status why, StreamReceiver* receiver) : why_(std::move(why)), receiver_(receiver) {}
+  bool SendHello(const SessionInfo&, std::uint64_t) override { return false; }
+  bool Send(const EncodedBatch&) override { return false; }
+  bool SendGoodbye(const AgentCounters&) override { return false; }
+  void Cancel() override {}
+  Status Finish() override {
+    receiver_->OnEnd();
+    return why_;
+  }
+
+ private:
+  const Status why_;
+  StreamReceiver* const receiver_;
 };
 
 class GrpcTransport final : public Transport {
  public:
-  GrpcTransport(std::string address, std::string token_file)
-      : address_(std::move(address)), token_file_(std::move(token_file)) {}
+  GrpcTransport(std::string address, std::string token_file, tls::Files files)
+      : address_(std::move(address)), token_file_(std::move(token_file)), files_(std::move(files)) {}
 
   std::unique_ptr<Stream> Open(StreamReceiver* receiver) override {
-    return std::make_unique<GrpcStream>(address_, token_file_, receiver);
+    auto material = tls::Load(files_, kTlsNames);
+    if (!material.ok())
+      return std::make_unique<FailedStream>(Status(Code::kUnavailable, material.status().message()),
+                                            receiver);
+    return std::make_unique<GrpcStream>(address_, token_file_, *std::move(material), receiver);
   }
 
  private:
   const std::string address_;
   const std::string token_file_;
+  const tls::Files files_;
 };
 
 #ifdef STATAGENT_OWN_GRPC
@@ -171,9 +224,15 @@ void SilenceGrpc() {}
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeGrpcTransport(std::string address, std::string token_file) {
+Result<std::unique_ptr<Transport>> MakeGrpcTransport(std::string address, std::string token_file,
+                                                     TlsOptions tls) {
+  tls::Files files{.certificate = std::move(tls.certificate),
+                   .key = std::move(tls.key),
+                   .authorities = std::move(tls.authorities)};
+  if (const auto usable = tls::Load(files, kTlsNames); !usable.ok()) return usable.status();
   SilenceGrpc();
-  return std::make_unique<GrpcTransport>(std::move(address), std::move(token_file));
+  return std::unique_ptr<Transport>(
+      std::make_unique<GrpcTransport>(std::move(address), std::move(token_file), std::move(files)));
 }
 
 }  // namespace statcollect

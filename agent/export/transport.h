@@ -53,6 +53,11 @@ class Stream {
   virtual Status Finish() = 0;
 };
 
+// PEM files, read anew for each stream; TLS is used if there are authorities.
+struct TlsOptions {
+  std::string authorities, certificate, key;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;

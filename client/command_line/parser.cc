@@ -121,6 +121,9 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
     return UsageError(
         "STATCTL_TOKEN_FILE is a token; expected the path of a file that holds it; revoke that token");
   if (const Status address = ValidateAddress(collector_); !address.ok()) return UsageError(address.message());
+  auto tls = LoadTls(tls_files_);
+  if (!tls.ok()) return UsageError(tls.status().message());
+  tls_ = *std::move(tls);
   return std::nullopt;
 }
 
@@ -137,6 +140,7 @@ GlobalOptions Parser::global() const {
 CollectorOptions Parser::collector() const {
   return {.address = collector_,
           .token_file = token_file_,
+          .tls = tls_,
           .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds_ * 1000))};
 }
 
@@ -175,6 +179,14 @@ void Parser::AddGlobals() {
       ->capture_default_str();
   app_.add_option("--token-file", token_file_, "File with a token, if the collector wants one")
       ->envname("STATCTL_TOKEN_FILE");
+  const auto file = [this](const char* flag, const char* variable, std::string& path, const char* help) {
+    app_.add_option(flag, path, help)->envname(variable);
+  };
+  file("--tls-ca", "STATCTL_TLS_CA", tls_files_.authorities,
+       "PEM file of the collector's certificate authority (its ca.pem); the connection then uses TLS");
+  file("--tls-cert", "STATCTL_TLS_CERT", tls_files_.certificate,
+       "PEM file of an own certificate, if the collector asks for one");
+  file("--tls-key", "STATCTL_TLS_KEY", tls_files_.key, "PEM file of its private key");
   app_.add_option("--format", format_, "Output format (ort: memory and density only)")
       ->check(CLI::IsMember({"table", "json", "csv", "markdown", "ort"}))
       ->capture_default_str();

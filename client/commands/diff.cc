@@ -4,6 +4,7 @@
 
 #include "client/commands/commands.h"
 #include "client/commands/golden.h"
+#include "client/commands/page_link.h"
 #include "client/commands/selection.h"
 #include "client/render/flatten.h"
 #include "client/render/progress_bar.h"
@@ -137,6 +138,17 @@ std::string VerdictText(Session& session, const DiffOptions& options, const v1::
   return verdict.word + " " + verdict.text;
 }
 
+// Where the collector's page shows the same, as the last line for people. An answer needs no page: whatever is
+// missing for a link only leaves it out.
+void PrintLink(Session& session, const v1::DiffRequest& request) {
+  if (session.options().format != Format::kTable || session.options().quiet) return;
+  const std::string path = ComparePath(request);
+  const auto status = session.collector().GetStatus();
+  if (path.empty() || !status.ok()) return;
+  const std::string origin = PageOrigin(status->http_address(), session.collector().address());
+  if (!origin.empty()) session.PrintLine("\nIn a browser: " + origin + path);
+}
+
 }  // namespace
 
 int ExitCodeOf(v1::Verdict verdict) {
@@ -178,13 +190,16 @@ int Diff(Session& session, const DiffOptions& given) {
     if (!loaded.ok()) return fail(loaded.status());
     options.run_a = *std::move(loaded);
   }
-  const auto report = AskDiff(session, options);
+  v1::DiffRequest request;
+  if (const Status made = MakeRequest(options, request); !made.ok()) return fail(made);
+  const auto report = Ask(session, request);
   if (!report.ok()) return fail(report.status());
   Print(session, *report);
   const int code = ExitCodeOf(report->verdict());
   junit.verdict = VerdictText(session, options, *report);
   junit.failed = code == kExitDiverged;
   junit.error = code == kExitNoAnswer;
+  if (options.golden.empty()) PrintLink(session, request);  // a golden's verdict stays the last line
   if (code != kExitSame) junit.details = RenderDiff(*report).ToText({});
   return Conclude(session, options, junit, code);
 }

@@ -233,6 +233,7 @@ class Importer {
   Status SendRank(Dump& dump, std::uint32_t rank, Tally& tally, Totals& totals) {
     IngestSender sender({.address = session_.collector().address(),
                          .token_file = session_.collector().token_file(),
+                         .tls = session_.collector().tls(),
                          .patience = Patience()},
                         Hello(rank));
     const auto cancel = session_.collector().OnCancel([&sender] { sender.Cancel(); });

@@ -87,12 +87,29 @@ bool SamePlace(const v1::Divergence& a, const v1::Divergence& b) {
          a.activation() == b.activation() && a.micro_batch() == b.micro_batch();
 }
 
+// Of runs that cut the tensor differently: where in it they differ.
+void AddParts(const v1::Divergence& focus, Page& page) {
+  if (focus.parts().empty()) return;
+  std::vector<std::string> items;
+  for (const v1::DifferingPart& part : focus.parts()) {
+    v1::Divergence holders;
+    *holders.mutable_ranks_a() = part.ranks_a();
+    *holders.mutable_ranks_b() = part.ranks_b();
+    items.push_back(fmt::format("{}: ranks {}, distance {}", Printable(part.place()), RankText(holders),
+                                FormatShort(part.distance())));
+  }
+  page.AddHeading(fmt::format("Differs in {} of the {} parts that both runs have", focus.parts_size(),
+                              focus.parts_total()));
+  page.AddItems(std::move(items));
+}
+
 void AddFocus(const v1::DiffReport& report, Page& page) {
   const v1::Divergence focus = Focus(report);
   page.AddHeading(fmt::format("{}: {}, step {}, micro-batch {}, rank {}",
                               report.has_root() ? "Root" : "First origin", PlaceText(focus), focus.step(),
                               focus.micro_batch(), RankText(focus)));
   page.AddTable(SidesTable(report).Make());
+  AddParts(focus, page);
 }
 
 // Why the root is believed to be one, where its effect shows, and what else it might be.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "client/commands/commands.h"
+#include "client/commands/page_link.h"
 #include "client/render/flatten.h"
 #include "common/names.h"
 
@@ -87,6 +88,10 @@ Page Render(const v1::GetStatusResponse& s, const std::string& address) {
   Table table({{"what"}, {"value", Align::kLeft, true}});
   table.AddRow({"state", s.state()});
   table.AddRow({"collector", fmt::format("{}, pid {}, version {}", address, s.pid(), s.version())});
+  const std::string origin = PageOrigin(s.http_address(), address);
+  table.AddRow({"page", !origin.empty()            ? origin + "/"
+                        : s.http_address().empty() ? "off"
+                                                   : s.http_address()});
   table.AddRow({"up", FormatDuration(s.uptime_seconds())});
   table.AddRow({"data", fmt::format("{} ({})", s.data_dir(), s.durability())});
   table.AddRow({"disk", fmt::format("{} used, {} free", FormatBytes(s.disk_bytes()),

@@ -12,6 +12,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include "client/rpc/credentials.h"
 #include "client/rpc/diagnose.h"
 #include "client/rpc/token.h"
 #include "common/names.h"
@@ -35,7 +36,7 @@ constexpr milliseconds kConnectSlice{50};  // how soon a cancelled connection at
 constexpr std::string_view kLocalDeadline =
     "Deadline Exceeded";  // gRPC's own words; a collector's deadline has others
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls::Material& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kAnswerBytesMax);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
@@ -43,7 +44,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);  // so is one that was started again
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kAttemptMillis);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  return grpc::CreateCustomChannel("dns:///" + address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel("dns:///" + address, MakeCredentials(tls), arguments);
 }
 
 std::string Seconds(milliseconds time) {
@@ -61,11 +62,19 @@ Status ValidateAddress(const std::string& address) {
               Printable(address) + "'"};
 }
 
+Result<tls::Material> LoadTls(const tls::Files& files) {
+  if (files.authorities.empty() && !(files.certificate.empty() && files.key.empty()))
+    return Status(Code::kInvalidArgument, "TLS: " + kTlsFlags.certificate + " is given without " +
+                                              kTlsFlags.authorities +
+                                              "; expected the collector's ca.pem, too; add it");
+  return tls::Load(files, kTlsFlags);
+}
+
 class Collector::Impl {
  public:
   explicit Impl(CollectorOptions options)
       : options_(std::move(options)),
-        channel_(MakeChannel(options_.address)),
+        channel_(MakeChannel(options_.address, options_.tls)),
         query_(v1::Query::NewStub(channel_)),
         admin_(v1::Admin::NewStub(channel_)) {}
 
@@ -73,6 +82,7 @@ class Collector::Impl {
   v1::Admin::Stub& admin() { return *admin_; }
   const std::string& address() const { return options_.address; }
   const std::string& token_file() const { return options_.token_file; }
+  const tls::Material& tls() const { return options_.tls; }
 
   // Connects, sets deadline and cancellation, makes the call.
   template <typename Call>
@@ -154,11 +164,11 @@ class Collector::Impl {
     while (state != GRPC_CHANNEL_READY) {
       if (cancelled()) return {Code::kCancelled, "interrupted"};
       if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
-        const Diagnosis found = DiagnoseConnection(options_.address, patience);
+        const Diagnosis found = DiagnoseConnection(options_.address, options_.tls, patience);
         if (!found.silent || system_clock::now() >= deadline) return found.status;
       }
       const auto now = system_clock::now();
-      if (now >= deadline) return DiagnoseConnection(options_.address, patience).status;
+      if (now >= deadline) return DiagnoseConnection(options_.address, options_.tls, patience).status;
       channel_->WaitForStateChange(state, std::min(deadline, now + kConnectSlice));
       state = channel_->GetState(true);
     }
@@ -424,5 +434,6 @@ Collector::Task::Task(Collector& collector) : collector_(collector) { collector_
 Collector::Task::~Task() { collector_.impl_->CountTask(-1); }
 const std::string& Collector::address() const { return impl_->address(); }
 const std::string& Collector::token_file() const { return impl_->token_file(); }
+const tls::Material& Collector::tls() const { return impl_->tls(); }
 
 }  // namespace statcollect::client

@@ -12,15 +12,25 @@
 #include "common/status.h"
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/query.pb.h"
+#include "tls/files.h"
 
 namespace statcollect::client {
 
 struct CollectorOptions {
   std::string address = "127.0.0.1:7433";           // HOST:PORT
   std::string token_file = {};                      // read for each query; empty: no token
+  tls::Material tls = {};                           // TLS is used if it has authorities
   std::chrono::milliseconds timeout{0};             // of a query; 0: no limit
   std::chrono::milliseconds connect_timeout{5000};  // until connected; `timeout` if that is shorter
 };
+
+// How messages name the certificate files.
+inline const tls::Names kTlsFlags{.certificate = "--tls-cert (STATCTL_TLS_CERT)",
+                                  .key = "--tls-key (STATCTL_TLS_KEY)",
+                                  .authorities = "--tls-ca (STATCTL_TLS_CA)"};
+
+// Reads the files for CollectorOptions::tls. kInvalidArgument: they cannot be used.
+Result<tls::Material> LoadTls(const tls::Files& files);
 
 // kInvalidArgument unless it is HOST:PORT with a port of 1..65535 (IPv6 hosts in brackets).
 Status ValidateAddress(const std::string& address);
@@ -100,6 +110,7 @@ class Collector {
   };
   const std::string& address() const;
   const std::string& token_file() const;
+  const tls::Material& tls() const;
 
  private:
   class Impl;

@@ -14,12 +14,15 @@
 
 #include <fmt/format.h>
 
+#include "client/rpc/collector.h"
 #include "common/names.h"
+#include "tls/probe.h"
 
 namespace statcollect::client {
 namespace {
 
 constexpr int kConnectMillis = 500, kAnswerMillis = 500;
+constexpr std::chrono::milliseconds kTlsTime{2000};
 constexpr std::string_view kNameIt = "name the collector with --collector HOST:PORT or STATCTL_COLLECTOR";
 
 // A socket that is closed at the end.
@@ -97,7 +100,8 @@ Diagnosis Answering(const std::string& address, const std::string& answer,
 
 }  // namespace
 
-Diagnosis DiagnoseConnection(const std::string& address, std::chrono::milliseconds patience) {
+Diagnosis DiagnoseConnection(const std::string& address, const tls::Material& tls,
+                             std::chrono::milliseconds patience) {
   const std::string shown = Printable(address);
   const std::size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);
@@ -115,6 +119,11 @@ Diagnosis DiagnoseConnection(const std::string& address, std::chrono::millisecon
   for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
     const Socket socket(*to);
     error = socket.Connect(*to);
+    if (error == 0) {
+      if (std::string why = tls::ExplainFailure(address, tls, {.timeout = kTlsTime, .names = kTlsFlags});
+          !why.empty())
+        return Unavailable(std::move(why));
+    }
     if (error == 0) return Answering(shown, socket.AnswerToHttp(), patience);
   }
   if (error == ETIMEDOUT) return Silent(shown, patience);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/status.h"
+#include "tls/files.h"
 
 namespace statcollect::client {
 
@@ -14,9 +15,10 @@ struct Diagnosis {
   bool silent = false;  // no answer yet
 };
 
-// Distinguishes an unknown host, a closed port, silence, HTTP and other protocols. `patience`: how long the
+// Distinguishes an unknown host, a closed port, TLS that fails (`tls`: as which client), silence, HTTP and other protocols. `patience`: how long the
 // caller waits for an answer in total, for the message. Cost: a look-up of the host, and up to a second.
-Diagnosis DiagnoseConnection(const std::string& address, std::chrono::milliseconds patience);
+Diagnosis DiagnoseConnection(const std::string& address, const tls::Material& tls,
+                             std::chrono::milliseconds patience);
 
 }  // namespace statcollect::client
 

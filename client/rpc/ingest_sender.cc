@@ -1,4 +1,5 @@
 #include "client/rpc/ingest_sender.h"
+#include "client/rpc/credentials.h"
 
 #include <algorithm>
 #include <deque>
@@ -49,14 +50,14 @@ bool IsFatal(Code code) {
   }
 }
 
-std::shared_ptr<grpc::Channel> MakeIngestChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeIngestChannel(const std::string& address, const tls::Material& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel("dns:///" + address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel("dns:///" + address, MakeCredentials(tls), arguments);
 }
 
 }  // namespace
@@ -203,7 +204,7 @@ class IngestSender::Impl {
 
   // Says hello and waits for the welcome.
   Status Open() {
-    channel_ = MakeIngestChannel(options_.address);
+    channel_ = MakeIngestChannel(options_.address, options_.tls);
     stub_ = v1::Ingest::NewStub(channel_);
     if (!channel_->WaitForConnected(std::chrono::system_clock::now() + milliseconds(1000)))
       return {Code::kUnavailable, "nobody answers at " + Printable(options_.address)};

@@ -5,10 +5,11 @@
 #SBATCH --cpus-per-task=8
 # A training on all nodes of a Slurm job, recorded under one run. Usage: sbatch [--nodes=N] slurm.sh RUN SCRIPT [ARGUMENT...]
 # The collector runs on the first node, with its data in STATCOLLECT_DATA (default: statcollect-data-JOB), which should be a local disk.
+# The folder of the job must be one that all nodes see: they share certificates there (STATCOLLECT_TLS, default: statcollect-tls/NODE).
 set -euo pipefail
 
 if [ $# -lt 2 ]; then
-  sed -n '6,7s/^# //p' "${BASH_SOURCE[0]}" >&2
+  sed -n '6,8s/^# //p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 main="$(scontrol show hostnames "$SLURM_JOB_NODELIST")"

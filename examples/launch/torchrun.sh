@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # One of several nodes under torchrun, recorded under one run. Usage, on every node:
 #   NODE_RANK=N NODES=COUNT MAIN=HOST torchrun.sh RUN SCRIPT [ARGUMENT...]
-# Node 0 also runs the collector, with its data in STATCOLLECT_DATA, unless STATAGENT_COLLECTOR names one.
+# Node 0 also runs the collector, with its data in STATCOLLECT_DATA, unless STATAGENT_COLLECTOR names one. Several nodes reach it over
+# mutual TLS, with certificates in STATCOLLECT_TLS, a folder that all nodes see (default: statcollect-tls/MAIN).
 set -euo pipefail
 
 if [ $# -lt 2 ]; then
-  sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 run="$1"
 shift
 nodes="${NODES:-1}" rank="${NODE_RANK:-0}" main="${MAIN:-127.0.0.1}"
-port="${COLLECTOR_PORT:-7433}"
+port="${COLLECTOR_PORT:-7433}" tls="${STATCOLLECT_TLS:-$PWD/statcollect-tls/$main}"
 
 collector=
 stop() {
@@ -26,10 +27,23 @@ stop() {
 trap stop EXIT
 
 if [ -z "${STATAGENT_COLLECTOR:-}" ]; then
+  listen="127.0.0.1:$port" secure=()
+  if [ "$nodes" != 1 ]; then
+    listen="0.0.0.0:$port" secure=(--tls-cert "$tls/server.pem" --tls-key "$tls/server.key" --tls-client-ca "$tls/ca.pem")
+    for client in STATAGENT STATCTL; do
+      export "${client}_TLS_CA=$tls/ca.pem" "${client}_TLS_CERT=$tls/client.pem" "${client}_TLS_KEY=$tls/client.key"
+    done
+    if [ "$rank" = 0 ] && [ ! -e "$tls/client.pem" ]; then # the last one that is written
+      mkdir -p "$(dirname "$tls")"
+      statcollectord tls init "$tls" --host "$main" >/dev/null
+    fi
+    for _ in $(seq 60); do
+      if [ -e "$tls/client.pem" ]; then break; fi
+      sleep 1
+    done
+  fi
   if [ "$rank" = 0 ]; then
-    listen="127.0.0.1:$port" insecure=()
-    [ "$nodes" = 1 ] || listen="0.0.0.0:$port" insecure=(--insecure)
-    statcollectord --data-dir "${STATCOLLECT_DATA:-statcollect-data}" --listen "$listen" "${insecure[@]}" \
+    statcollectord --data-dir "${STATCOLLECT_DATA:-statcollect-data}" --listen "$listen" "${secure[@]}" \
       --http "127.0.0.1:$((port + 1))" &
     collector=$!
   fi

@@ -72,6 +72,7 @@ struct CollectorStatus {
   std::int64_t backlog_oldest_millis = 0;  // age of the oldest of them
   RetentionStatus retention;
   AlarmStatus alarms;
+  std::string http_address;  // "127.0.0.1:7434"; empty: off
   bool ready() const { return state == "ready"; }
 };
 

@@ -1,10 +1,13 @@
 #include "server/daemon/config.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 
+#include "common/names.h"
 #include "server/control/webhook.h"
 
 namespace statcollect {
@@ -20,6 +23,8 @@ Examples:
   statcollectord                                     data in ./statcollect-data, gRPC on 127.0.0.1:7433
   statcollectord --data-dir /var/lib/statcollect --config /etc/statcollect/statcollectord.toml
   statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line shows it
+  statcollectord --listen 0.0.0.0:7433 --tls-auto    for other machines; prints what ranks there need
+  statcollectord tls init certs --host gpu7          only makes certificates
   statcollectord --restore-from /backup/monday --data-dir ./restored   starts from what statctl checkpoint saved
   statcollectord token --help                        makes, lists and revokes tokens, which then every call needs
 
@@ -31,6 +36,7 @@ struct RawFlags {
   std::string listen, http, durability = "fsync", retention = "off", max_disk = "off";
   std::string query_scan_max = "64GiB";
   std::string alarms = "on";
+  std::string tls_min = "1.3";
   std::uint64_t alarm_memory_mib = 64;
 };
 
@@ -130,6 +136,71 @@ void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       1, 65536);
 }
 
+// Who may connect, and how.
+void AddNetworkOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
+  const auto file = [&](const char* name, std::string& path, const char* help) {
+    app.add_option(name, path, help)->group("Network");
+  };
+  file(
+      "--tls-cert", config.tls.certificate,
+      "PEM file of the collector's certificate, with its chain: both addresses then speak TLS. New contents are used "
+      "without a restart");
+  file("--tls-key", config.tls.key, "PEM file of its private key");
+  file("--tls-client-ca", config.tls.authorities,
+       "PEM file of certificate authorities; clients must then have a certificate that one of them signed");
+  app.add_flag(
+         "--tls-auto", config.tls_auto,
+         "TLS with a private authority in DATA-DIR/tls, which is made there at the first start, as are tokens; "
+         "prints what clients need")
+      ->group("Network");
+  app.add_option("--tls-min", raw.tls_min, "Lowest version of TLS: 1.2 or 1.3")
+      ->check(CLI::IsMember({"1.2", "1.3"}))
+      ->capture_default_str()
+      ->group("Network");
+  app.add_flag("--insecure", config.insecure,
+               "Allow addresses that other machines can reach, without TLS and tokens")
+      ->group("Network");
+}
+
+// Who reaches the address could otherwise read along, or read and write everything.
+Status CheckReachable(const char* flag, const Endpoint& endpoint, const DaemonConfig& config) {
+  if (config.insecure || endpoint.IsLoopback()) return Status::Ok();
+  const bool knows_clients = config.tls_auto || !config.tls.authorities.empty() || config.HasTokens();
+  if (config.UsesTls() && knows_clients) return Status::Ok();
+  const std::string found = config.UsesTls()     ? "TLS, but no tokens"
+                            : config.HasTokens() ? "tokens, but no TLS, so others could read them"
+                                                 : "neither TLS nor tokens";
+  const std::string next =
+      config.UsesTls()
+          ? "make a token (statcollectord token create --data-dir " + Printable(config.data_dir) +
+                " --scope ingest), or ask clients for certificates (--tls-client-ca)"
+          : "add --tls-auto, which makes what is missing and says what clients need, or --tls-cert and --tls-key";
+  return {
+      Code::kInvalidArgument,
+      std::string(flag) + " " + endpoint.ToString() + ": other machines can reach this address; found " +
+          found + "; expected both; " + next +
+          ", use a loopback address with an SSH tunnel, or add --insecure if everybody on the network is trusted"};
+}
+
+Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
+  const tls::Files& files = config.tls;
+  config.tls_1_2 = raw.tls_min == "1.2";
+  if (config.tls_auto && !(files.certificate.empty() && files.key.empty()))
+    return {Code::kInvalidArgument, std::string("--tls-auto: found ") +
+                                        (files.certificate.empty() ? "--tls-key" : "--tls-cert") +
+                                        ", too; expected one of them; leave out the other"};
+  if (files.certificate.empty() != files.key.empty())
+    return {Code::kInvalidArgument,
+            std::string(files.key.empty() ? "--tls-cert" : "--tls-key") +
+                ": found it alone; expected --tls-cert and --tls-key; add the missing one"};
+  if (!config.UsesTls() && !files.authorities.empty())
+    return {Code::kInvalidArgument,
+            "--tls-client-ca: found no certificate of the collector; expected --tls-cert and --tls-key, or "
+            "--tls-auto, beside it; add them"};
+  STATCOLLECT_RETURN_IF_ERROR(CheckReachable("--listen", config.listen, config));
+  return config.http ? CheckReachable("--http", *config.http, config) : Status::Ok();
+}
+
 void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   app.add_option("--query-threads", config.query_threads, "Threads that answer queries")
       ->check(CLI::Range(1, 256))
@@ -159,8 +230,6 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       "--token-file", config.token_file,
       "File of tokens, from statcollectord token create; without it <data-dir>/tokens, if it exists. "
       "With one, every call needs a token");
-  app.add_flag("--insecure", config.insecure,
-               "Allow addresses that other machines can reach, without TLS or tokens");
 }
 
 Status Check(const RawFlags& raw, DaemonConfig& config) {
@@ -184,22 +253,17 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
   if (!scan_max.ok()) return scan_max.status();
   config.query_scan_bytes_max = *scan_max;
   STATCOLLECT_RETURN_IF_ERROR(CheckAlarms(raw, config));
-  if (config.insecure) return Status::Ok();
-  for (const auto& [flag, endpoint] :
-       {std::pair{"--listen", &config.listen}, std::pair{"--http", config.http ? &*config.http : nullptr}}) {
-    if (endpoint != nullptr && !endpoint->IsLoopback()) {
-      return {Code::kInvalidArgument,
-              std::string(flag) + " " + endpoint->ToString() +
-                  ": other machines can reach this address, and the collector has neither TLS nor tokens; "
-                  "expected "
-                  "a loopback address; use one (with an SSH tunnel from elsewhere), or add --insecure if the "
-                  "network is trusted"};
-    }
-  }
-  return Status::Ok();
+  return CheckNetwork(raw, config);
 }
 
 }  // namespace
+
+std::string DaemonConfig::TokenPath() const { return token_file.empty() ? data_dir + "/tokens" : token_file; }
+
+bool DaemonConfig::HasTokens() const {
+  std::error_code error;
+  return !token_file.empty() || std::filesystem::exists(TokenPath(), error);
+}
 
 ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std::string& version) {
   ParsedCommandLine parsed;
@@ -216,6 +280,7 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std:
   AddStoreOptions(app, raw, config);
   AddAlarmOptions(app, raw, config);
   AddServiceOptions(app, raw, config);
+  AddNetworkOptions(app, raw, config);
 
   const auto stop = [&](int code, std::string text) {
     parsed.exit_code = code;

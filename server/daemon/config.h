@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/status.h"
 #include "server/control/alarm_settings.h"
 #include "server/daemon/units.h"
 #include "server/http/endpoint.h"
+#include "tls/files.h"
 
 namespace statcollect {
 
@@ -18,7 +20,11 @@ struct DaemonConfig {
   std::string data_dir = "./statcollect-data";
   Endpoint listen{.host = "127.0.0.1", .port = 7433};                          // gRPC
   std::optional<Endpoint> http = Endpoint{.host = "127.0.0.1", .port = 7434};  // absent: off
-  bool fsync = true;                     // false: acknowledge once the operating system has the data
+  bool fsync = true;      // false: acknowledge once the operating system has the data
+  tls::Files tls;         // of both addresses; without a certificate they speak plain text
+  bool tls_auto = false;  // make the files below data_dir/tls, and tokens, if they are missing, and use them
+  bool tls_1_2 = false;   // allow TLS 1.2, too
+  bool UsesTls() const { return tls_auto || !tls.certificate.empty(); }
   bool insecure = false;                 // allow addresses that other machines can reach
   std::uint64_t disk_free_min_mib = 64;  // ingest is refused below it
   unsigned query_threads = 2;
@@ -33,8 +39,14 @@ struct DaemonConfig {
   std::string alarm_webhook;     // http[s]://HOST[:PORT][/PATH]; empty: none
   std::string alarm_webhook_ca;  // file of certificate authorities, PEM; empty: the system's
   std::string token_file;        // of tokens; empty: <data_dir>/tokens, if it exists
-  std::string restore_from;      // checkpoint to start from; empty: none
+  std::string TokenPath() const;
+  bool HasTokens() const;    // looks whether the file exists, unless it is named
+  std::string restore_from;  // checkpoint to start from; empty: none
 };
+
+// How messages name the certificate files.
+inline const tls::Names kTlsFlags{
+    .certificate = "--tls-cert", .key = "--tls-key", .authorities = "--tls-client-ca"};
 
 // The result of parsing: run with `config`, or print something and exit with a code.
 struct ParsedCommandLine {

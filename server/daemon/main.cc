@@ -14,6 +14,7 @@
 #include <utility>
 
 #include <malloc.h>
+#include <sys/stat.h>
 
 #include <grpc/support/log.h>
 #include <grpcpp/impl/codegen/service_type.h>
@@ -40,9 +41,11 @@
 #include "server/control/alarm_message.h"
 #include "server/control/event_feed.h"
 #include "server/control/webhook.h"
+#include "server/daemon/certificates.h"
 #include "server/daemon/config.h"
 #include "server/daemon/descriptors.h"
 #include "server/daemon/grpc_listener.h"
+#include "server/daemon/grpc_tls.h"
 #include "server/daemon/token_command.h"
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
@@ -91,6 +94,7 @@ struct GrpcServer {
 };
 
 Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget& budget, api::Guard& guard,
+                             const tls::Reloader* certificates,
                              std::initializer_list<grpc::Service*> services) {
   grpc::ServerBuilder builder;
   guard.AddAudit(builder);
@@ -112,7 +116,7 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget&
   if (!listener.ok()) return listener.status();
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
+      certificates != nullptr ? MakeTlsCredentials(*certificates) : grpc::InsecureServerCredentials());
   for (grpc::Service* service : services) builder.RegisterService(service);
   GrpcServer started{.server = builder.BuildAndStart(), .listener = *std::move(listener)};
   if (!started.server) return Status(Code::kInternal, "start gRPC: the server could not be built");
@@ -282,9 +286,14 @@ struct HttpFront {
   std::unique_ptr<HttpServer> server;
 };
 
+// Null without TLS.
+std::unique_ptr<TlsContexts> MakeHttps(const DaemonConfig& config, const tls::Reloader* certificates) {
+  return certificates == nullptr ? nullptr : std::make_unique<TlsContexts>(*certificates, config.tls_1_2);
+}
+
 Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context& io, IngestServer& collector,
-                            grpc::Server& grpc, const DescriptorBudget& budget,
-                            access::AccessControl& access) {
+                            grpc::Server& grpc, const DescriptorBudget& budget, access::AccessControl& access,
+                            const tls::Reloader* certificates) {
   HttpFront front;
   if (!config.http) return front;
   front.api = std::make_unique<api::HttpApi>(grpc);
@@ -299,8 +308,9 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
                                               HttpServices{{std::string(api::kHttpPrefix), serve},
                                                            {std::string(kPagePath), page},
                                                            {std::string(kPageAssetsPrefix), page}},
-                                              api::MakeHttpGate(access));
+                                              api::MakeHttpGate(access), MakeHttps(config, certificates));
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
+  collector.SetHttpAddress(front.server->endpoint().ToString());
   return front;
 }
 
@@ -308,7 +318,7 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
 Result<std::unique_ptr<access::AccessControl>> OpenAccess(const DaemonConfig& config, const Clock& clock,
                                                           access::AuditLog& audit) {
   const bool named = !config.token_file.empty();
-  return access::AccessControl::Open({.token_file = named ? config.token_file : config.data_dir + "/tokens",
+  return access::AccessControl::Open({.token_file = config.TokenPath(),
                                       .required = named,
                                       .log = [](const std::string& line) { spdlog::warn("{}", line); }},
                                      clock, audit);
@@ -334,10 +344,14 @@ int Run(const DaemonConfig& config) {
   KeepFreedMemory();
   SetUpLog(config);
   std::signal(SIGPIPE, SIG_IGN);
+  umask(077);  // what is stored is for this user only
+  if (!config.tls_1_2) RequireTls13();
   const DescriptorBudget budget = TakeDescriptors([](const std::string& line) { spdlog::warn("{}", line); });
   auto store = OpenStore(config, budget);
   if (!store.ok()) return Fail(store.status().message());
   STATCOLLECT_FAILPOINT("start.store_opened");
+  const auto certificates = OpenCertificates(config);
+  if (!certificates.ok()) return Fail(certificates.status().message());
   SystemClock clock;
   boost::asio::io_context io;
   const std::unique_ptr<Webhook> webhook = MakeWebhook(config);
@@ -360,14 +374,15 @@ int Run(const DaemonConfig& config) {
   if (!access.ok()) return Fail(access.status().message());
   api::Guard guard(**access);
   const GuardedServices guarded = GuardServices(guard, *collector.service(), *query_service, *admin_service);
-  auto grpc =
-      StartGrpc(config, budget, guard, {guarded.ingest.get(), guarded.query.get(), guarded.admin.get()});
+  auto grpc = StartGrpc(config, budget, guard, certificates->get(),
+                        {guarded.ingest.get(), guarded.query.get(), guarded.admin.get()});
   if (!grpc.ok()) return Fail(grpc.status().message());
-  const auto http = StartHttp(config, io, collector, *grpc->server, budget, **access);
+  const auto http = StartHttp(config, io, collector, *grpc->server, budget, **access, certificates->get());
   if (!http.ok()) return Fail(http.status().message());
 
   const auto work = boost::asio::make_work_guard(io);  // without --http, too
   const Signals signals(io);  // before the ready line: who reads that may send one at once
+  PrintClientVariables(config, grpc->listener->endpoint());
   PrintReady(config, grpc->listener->endpoint(), http->server.get());
   io.run();
   if (http->server) EndHttp(io, *http->server, *http->api);
@@ -387,8 +402,9 @@ int Run(const DaemonConfig& config) {
 }  // namespace statcollect
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "token")
-    return statcollect::RunTokenCommand(argc - 1, argv + 1);
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  if (command == "token") return statcollect::RunTokenCommand(argc - 1, argv + 1);
+  if (command == "tls") return statcollect::RunTlsCommand(argc - 1, argv + 1);
   const auto parsed = statcollect::ParseCommandLine(argc, argv, STATCOLLECT_VERSION);
   if (parsed.exit_code) {
     (*parsed.exit_code == 0 ? std::cout : std::cerr) << parsed.text;

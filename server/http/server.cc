@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/names.h"
+#include "server/http/stream.h"
 
 namespace statcollect {
 namespace {
@@ -31,6 +32,7 @@ struct Shared {
   HttpServices services;
   HttpGate gate;
   HttpLimits limits;
+  std::unique_ptr<TlsContexts> tls;  // null: plain HTTP
   std::atomic<std::size_t> connections{0};
 };
 
@@ -67,9 +69,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
       : stream_(std::move(socket)), shared_(std::move(shared)) {
     shared_->connections.fetch_add(1);
     beast::error_code ignored;
-    stream_.socket().non_blocking(true, ignored);
+    this->socket().non_blocking(true, ignored);
   }
   ~Connection() { shared_->connections.fetch_sub(1); }
+
+  void Start() {
+    if (!shared_->tls) return Read();
+    // The first byte says whether the client means TLS; one that does not is told so.
+    ExpectProgress();
+    stream_.tcp().async_read_some(buffer_.prepare(1),
+                                  [self = shared_from_this()](beast::error_code error, std::size_t got) {
+                                    if (!error) self->OnFirstByte(got);
+                                  });
+  }
 
   void Read() {
     parser_.emplace();
@@ -159,7 +171,29 @@ class Connection : public std::enable_shared_from_this<Connection> {
   static constexpr std::size_t kDrainMax = 4 * 1024 * 1024;  // of a body that was refused
 
   // The time for the next operation begins.
-  void ExpectProgress() { stream_.expires_after(std::chrono::seconds(shared_->limits.idle_seconds_max)); }
+  void ExpectProgress() {
+    stream_.tcp().expires_after(std::chrono::seconds(shared_->limits.idle_seconds_max));
+  }
+
+  tcp::socket& socket() { return stream_.tcp().socket(); }
+
+  void OnFirstByte(std::size_t got) {
+    constexpr char kHandshake = 22;  // the record type of TLS
+    buffer_.commit(got);
+    if (*static_cast<const char*>(buffer_.data().data()) != kHandshake)
+      return Refuse(
+          ErrorResponse(400,
+                        "read a request: found no TLS; expected https; use https:// with this address, "
+                        "and the authority of its certificate (its ca.pem)"));
+    auto context = shared_->tls->Current();
+    if (context == nullptr) return;
+    stream_.AcceptTls(std::move(context), buffer_.data(),
+                      [self = shared_from_this()](beast::error_code error, std::size_t taken) {
+                        if (error) return;
+                        self->buffer_.consume(taken);
+                        self->Read();
+                      });
+  }
 
   void Refuse(HttpResponse page) {
     version_ = 11;
@@ -240,7 +274,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const auto [begin, end] = request.equal_range(http::field::authorization);
     for (auto field = begin; field != end; ++field) head.authorization.emplace_back(field->value());
     beast::error_code failed;
-    const tcp::endpoint peer = stream_.socket().remote_endpoint(failed);
+    const tcp::endpoint peer = stream_.tcp().socket().remote_endpoint(failed);
     if (!failed) {
       const bool v6 = peer.address().is_v6();
       head.address = (v6 ? "ipv6:[" : "ipv4:") + peer.address().to_string() + (v6 ? "]:" : ":") +
@@ -258,18 +292,42 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Notices while a request is answered that the client is gone; keeps what it sends meanwhile.
   void Watch() {
-    stream_.socket().async_wait(
+    if (stream_.encrypted()) return WatchTls();
+    socket().async_wait(
         tcp::socket::wait_read, [self = shared_from_this(), number = number_](beast::error_code error) {
           if (number != self->number_ || (self->state_ != State::kAsked && self->state_ != State::kPieces))
             return;
           if (error) return self->Abort();
           beast::error_code failed;
-          const std::size_t got = self->stream_.socket().read_some(self->buffer_.prepare(4096), failed);
+          const std::size_t got = self->socket().read_some(self->buffer_.prepare(4096), failed);
           self->buffer_.commit(got);
           if (failed && failed != asio::error::would_block && failed != asio::error::try_again)
             return self->Abort();
           if (self->buffer_.size() < kReadAheadMax) self->Watch();
         });
+  }
+
+  // The same with TLS, where nobody knows what came without decrypting it.
+  void WatchTls() {
+    if (reading_) return;
+    reading_ = true;
+    stream_.tcp().expires_never();  // the answer may take its time
+    stream_.async_read_some(buffer_.prepare(4096),
+                            [self = shared_from_this()](beast::error_code error, std::size_t got) {
+                              self->reading_ = false;
+                              self->buffer_.commit(got);
+                              const bool cancelled = error == asio::error::operation_aborted;
+                              if (auto next = std::exchange(self->after_reading_, nullptr))
+                                return error && !cancelled ? self->Abort() : next();
+                              if (error) return self->Abort();
+                              if (self->buffer_.size() < kReadAheadMax) self->WatchTls();
+                            });
+  }
+  // There is one read at a time; what it has got is kept.
+  void EndReading(std::function<void()> next) {
+    if (!reading_) return next();
+    after_reading_ = std::move(next);
+    stream_.tcp().cancel();
   }
 
   template <typename Response>
@@ -299,7 +357,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Piece by piece, so that a client may be slow as long as it takes enough.
   void WriteSome() {
     const auto idle = std::chrono::seconds(shared_->limits.idle_seconds_max);
-    stream_.expires_at(std::min(std::chrono::steady_clock::now() + idle, written_by_));
+    stream_.tcp().expires_at(std::min(std::chrono::steady_clock::now() + idle, written_by_));
     http::async_write_some(stream_, *serializer_,
                            [self = shared_from_this()](beast::error_code error, std::size_t) {
                              if (error) return self->Abort();
@@ -316,7 +374,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       Abort();
       return taken(false);
     }
-    stream_.expires_never();
+    stream_.tcp().expires_never();
     taken(true);
     if (auto next = std::exchange(waiting_, nullptr)) next();
   }
@@ -326,14 +384,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     state_ = State::kIdle;
     gone_ = nullptr;
     waiting_ = nullptr;
-    keep_alive_ ? Read() : Close();
+    EndReading([this] { keep_alive_ ? Read() : Close(); });
   }
 
   // The client is gone, or is to notice that the answer is not whole.
   void Abort() {
     if (state_ == State::kGone) return;
     state_ = State::kGone;
-    stream_.close();
+    stream_.tcp().close();
     if (auto gone = std::exchange(gone_, nullptr)) gone();
     if (auto next = std::exchange(waiting_, nullptr)) next();
   }
@@ -341,22 +399,26 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Reads and drops what the client still sends: if the connection were closed immediately, it would lose the
   // answer.
   void Close() {
-    beast::error_code ignored;
-    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
-    stream_.expires_after(std::chrono::seconds(2));
+    stream_.tcp().expires_after(std::chrono::seconds(2));
     buffer_.clear();
+    if (!stream_.encrypted()) return CloseTcp();
+    stream_.CloseTls([self = shared_from_this()](beast::error_code) { self->CloseTcp(); });
+  }
+  void CloseTcp() {
+    beast::error_code ignored;
+    socket().shutdown(tcp::socket::shutdown_send, ignored);
     Drain(0);
   }
   void Drain(std::size_t drained) {
     if (drained > kDrainMax) return;
-    stream_.async_read_some(buffer_.prepare(16 * 1024),
-                            [self = shared_from_this(), drained](beast::error_code error, std::size_t got) {
-                              if (!error) self->Drain(drained + got);
-                            });
+    stream_.tcp().async_read_some(buffer_.prepare(16 * 1024), [self = shared_from_this(), drained](
+                                                                  beast::error_code error, std::size_t got) {
+      if (!error) self->Drain(drained + got);
+    });
   }
 
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-  beast::tcp_stream stream_;
+  HttpStream stream_;
   std::shared_ptr<Shared> shared_;
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
@@ -366,7 +428,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::uint64_t number_ = 0;
   unsigned version_ = 11;
   bool keep_alive_ = false, head_only_ = false, writing_ = false;
-  std::function<void()> gone_, waiting_;
+  bool reading_ = false;  // WatchTls
+  std::function<void()> gone_, waiting_, after_reading_;
   std::optional<http::response<http::string_body>> response_;
   std::optional<http::response_serializer<http::string_body>> serializer_;
   std::optional<http::response<http::empty_body>> head_;
@@ -424,7 +487,7 @@ class Connection::Exchange final : public HttpExchange {
 };
 
 void Connection::Serve(http::request<http::string_body> request, const std::string& target) {
-  stream_.expires_never();  // the service's own limits count from here on
+  stream_.tcp().expires_never();  // the service's own limits count from here on
   HttpRequest asked = HeadOf(request, target);
   asked.body = std::move(request.body());
   Watch();
@@ -473,7 +536,7 @@ class HttpServer::Listener : public std::enable_shared_from_this<HttpServer::Lis
                              const HttpLimits& limits = self->shared_->limits;
                              if (!error && self->shared_->connections.load() < limits.connections_max &&
                                  socket.native_handle() < limits.descriptors_end) {
-                               std::make_shared<Connection>(std::move(socket), self->shared_)->Read();
+                               std::make_shared<Connection>(std::move(socket), self->shared_)->Start();
                              }
                              error ? self->AcceptLater() : self->Accept();
                            });
@@ -506,9 +569,10 @@ class HttpServer::Listener : public std::enable_shared_from_this<HttpServer::Lis
 };
 
 HttpServer::HttpServer(asio::io_context& io, std::map<std::string, HttpHandler> handlers, HttpLimits limits,
-                       HttpServices services, HttpGate gate) {
+                       HttpServices services, HttpGate gate, std::unique_ptr<TlsContexts> tls) {
   auto shared = std::make_shared<Shared>();
   shared->gate = std::move(gate);
+  shared->tls = std::move(tls);
   shared->services = std::move(services);
   shared->handlers = std::move(handlers);
   shared->limits = limits;

@@ -1,5 +1,5 @@
-// A small HTTP/1.1 server for pages that are rendered at once (health, metrics: GET and HEAD, no request
-// bodies) and for services that answer later.
+// A small HTTP/1.1 server, plain or with TLS, for pages that are rendered at once (health, metrics: GET and HEAD,
+// no request bodies) and for services that answer later.
 #ifndef STATCOLLECT_SERVER_HTTP_SERVER_H_
 #define STATCOLLECT_SERVER_HTTP_SERVER_H_
 
@@ -13,6 +13,7 @@
 #include "common/status.h"
 #include "server/http/endpoint.h"
 #include "server/http/exchange.h"
+#include "server/http/tls_contexts.h"
 
 namespace statcollect {
 
@@ -34,9 +35,10 @@ using HttpServices = std::map<std::string, HttpService>;
 // Threads: constructed, started and stopped by one thread; connections run on the io_context's threads.
 class HttpServer {
  public:
-  // Handlers by exact path (the target up to '?'). An empty gate lets everything through.
+  // Handlers by exact path (the target up to '?'). An empty gate lets everything through. With `tls`, plain requests
+  // get an answer that says so; who does not finish a handshake within idle_seconds_max is disconnected.
   HttpServer(boost::asio::io_context& io, std::map<std::string, HttpHandler> handlers, HttpLimits limits = {},
-             HttpServices services = {}, HttpGate gate = {});
+             HttpServices services = {}, HttpGate gate = {}, std::unique_ptr<TlsContexts> tls = {});
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

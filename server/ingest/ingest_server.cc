@@ -89,6 +89,10 @@ CollectorStatus IngestServer::GetStatus() {
   status.retention = retention_.status();
   status.retention.kept = KeptRuns();
   if (options_.alarm_status) status.alarms = options_.alarm_status();
+  {
+    MutexLock lock(http_mutex_);
+    status.http_address = http_address_;
+  }
   if (const auto usage = store_.Usage(); usage.ok()) {
     status.disk_bytes = usage->disk_bytes;
     status.disk_free_bytes = usage->disk_free_bytes;

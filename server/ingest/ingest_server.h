@@ -15,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -64,6 +65,11 @@ class IngestServer final : public CollectorControl {
   void Drain();
 
   CollectorStatus GetStatus() override;
+  // Where HTTP listens, for the status.
+  void SetHttpAddress(std::string address) {
+    MutexLock lock(http_mutex_);
+    http_address_ = std::move(address);
+  }
   Result<DeletedRun> DeleteRun(const std::string& run, bool force) override;
   Status KeepRun(const std::string& run, bool keep) override;
   Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) override {
@@ -105,6 +111,8 @@ class IngestServer final : public CollectorControl {
   std::optional<std::chrono::steady_clock::time_point> census_at_ STATCOLLECT_GUARDED_BY(census_mutex_);
   std::map<std::string, std::uint64_t> dropped_ STATCOLLECT_GUARDED_BY(census_mutex_);
   std::set<std::string> kept_ STATCOLLECT_GUARDED_BY(census_mutex_);
+  Mutex http_mutex_;
+  std::string http_address_ STATCOLLECT_GUARDED_BY(http_mutex_);
   AdmissionWorker worker_;
   std::unique_ptr<AdmissionWorker> retention_worker_;  // if retention is on
 };

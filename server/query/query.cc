@@ -14,6 +14,7 @@
 #include "server/query/noise/noise_store.h"
 #include "server/query/rows.h"
 #include "server/query/run_view.h"
+#include "server/query/series.h"
 #include "server/query/suggest.h"
 
 namespace statcollect::query {
@@ -146,54 +147,6 @@ Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* n
   return Status::Ok();
 }
 
-// Whether a series asks for this activation.
-bool Matches(const SeriesRequest& request, const TensorKey& key) {
-  return key.name == request.activation && (request.kind == Kind::kUnspecified || key.kind == request.kind) &&
-         (!request.output_path || key.output_path == *request.output_path);
-}
-
-SeriesPoint MakePoint(const std::string& run, std::uint32_t rank, const TensorKey& key,
-                      const StatPoint& point, const Layout& layout) {
-  return {.run = run,
-          .rank = rank,
-          .step = point.step,
-          .micro_batch = key.micro_batch,
-          .kind = key.kind,
-          .activation = key.name,
-          .output_path = key.output_path,
-          .call = key.call,
-          .mode = std::string(Name(key.mode)),
-          .stats = MakeSide(point.stats, layout)};
-}
-
-// Calls visit(attempt, rank, definition) for everything that the run ever defined.
-template <typename Visit>
-Status ForEachDefinition(RunView& view, Visit visit) {
-  for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
-    for (const auto& [rank, meta] : view.ranks(attempt)) {
-      auto catalogue = view.Catalogue(attempt, rank);
-      if (!catalogue.ok()) return catalogue.status();
-      for (const TensorDef& def : (*catalogue)->activations) visit(attempt, rank, def);
-    }
-  }
-  return Status::Ok();
-}
-
-// Why no definition of the run is asked for.
-Status NoActivation(RunView& view, const SeriesRequest& request) {
-  std::set<std::string> names;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachDefinition(
-      view, [&](std::size_t, std::uint32_t, const TensorDef& def) { names.insert(def.key.name); }));
-  if (names.contains(request.activation)) {
-    return {Code::kNotFound, "series of run '" + view.run() + "': '" + Printable(request.activation) +
-                                 "' exists, but not with this kind, output path or rank; relax the filters"};
-  }
-  return {Code::kNotFound, "series of run '" + view.run() + "': no activation '" +
-                               Printable(request.activation) + "'; closest of the " +
-                               std::to_string(names.size()) +
-                               " there are: " + Suggest(request.activation, {names.begin(), names.end()})};
-}
-
 // Calls `take(rank, record)` for the wanted records of this kind, each as it is read: of each step from the
 // newest attempt that has it: that has tensors or scalars in it, or else records of this kind. By rank; within a
 // rank by attempt, the newest first; then by step. Request: has run, ranks, steps.
@@ -245,38 +198,15 @@ Result<std::optional<std::vector<ScalarRow>>> GradNormOfWhole(Store& store, cons
   return WholeGradNorm(store, *view, *steps, stop);
 }
 
-Result<std::vector<SeriesPoint>> SeriesOf(RunView& view, const SeriesRequest& request) {
-  auto wanted = StepSet::Parse(request.steps);
-  if (!wanted.ok()) return wanted.status();
-  std::vector<RunView::Series> series;
-  STATCOLLECT_RETURN_IF_ERROR(
-      ForEachDefinition(view, [&](std::size_t attempt, std::uint32_t rank, const TensorDef& def) {
-        if (Matches(request, def.key) && IsWanted(request.ranks, rank))
-          series.push_back({.attempt = attempt, .rank = rank, .activation = def.id, .points = {}});
-      }));
-  if (series.empty()) return NoActivation(view, request);
-  std::vector<SeriesPoint> points;
-  const auto owners = StepOwners::Of(view, *wanted);
-  if (!owners.ok()) return owners.status();
-  STATCOLLECT_RETURN_IF_ERROR(view.ReadSeries(series, {.first = wanted->first(), .last = wanted->last()},
-                                              [&](std::size_t attempt, std::uint64_t step) {
-                                                return wanted->Contains(step) && owners->IsOf(attempt, step);
-                                              }));
-  for (const RunView::Series& one : series) {
-    auto catalogue = view.Catalogue(one.attempt, one.rank);
-    if (!catalogue.ok()) return catalogue.status();
-    const TensorKey& key = (*catalogue)->activations[one.activation].key;
-    for (const StatPoint& point : one.points) {
-      points.push_back(MakePoint(request.run, one.rank, key, point, (*catalogue)->layouts[point.layout]));
-    }
-  }
-  const auto key = [](const SeriesPoint& p) {
-    return std::tie(p.kind, p.output_path, p.rank, p.step, p.micro_batch, p.call);
+// Opens repeats of a run as the run was put together; `opened` keeps them.
+RepeatNoise::OpenRun OpenAs(Store& store, const LogicalRun& run,
+                            std::vector<std::unique_ptr<LogicalRun>>& opened) {
+  return [&](const std::string& name) -> Result<RunView> {
+    auto repeat = LogicalRun::Open(store, name);
+    if (!repeat.ok()) return repeat.status();
+    (*repeat)->ChooseAs(run);
+    return RunView::Open(*opened.emplace_back(*std::move(repeat)), name);
   };
-  const auto before = [&](const SeriesPoint& x, const SeriesPoint& y) { return key(x) < key(y); };
-  if (!std::is_sorted(points.begin(), points.end(), before))
-    std::stable_sort(points.begin(), points.end(), before);
-  return points;
 }
 
 }  // namespace
@@ -374,18 +304,13 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
   DiffRequest as_models = request;
   as_models.logical = true;
   std::vector<std::unique_ptr<LogicalRun>> repeats;
-  const auto open = [&](const std::string& run) -> Result<RunView> {
-    auto repeat = LogicalRun::Open(store, run);
-    if (!repeat.ok()) return repeat.status();
-    (*repeat)->ChooseAs(*pair.a);
-    return RunView::Open(*repeats.emplace_back(*std::move(repeat)), run);
-  };
+  const auto open = OpenAs(store, *pair.a, repeats);
   auto noise = OpenNoiseOfWhole(store, *view_a, request, open, pair.a->folds_micro_batches());
   if (!noise.ok()) return noise.status();
   auto report = DiffRuns(*view_a, *view_b, as_models, is_stream_open_, noise->floor.get(), progress, stop);
   if (!report.ok()) return report;
   report->noise = std::move(noise->source);
-  DescribeRanks(pair, a, b, &*report);
+  STATCOLLECT_RETURN_IF_ERROR(DescribeRanks(pair, a, b, &*report));
   for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
 }
@@ -393,7 +318,28 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
 Result<NoiseSummary> QueryEngine::SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  return SaveNoiseOf(store, request, progress, stop);
+  auto a = RunView::Open(store, request.run);
+  if (!a.ok()) return a.status();
+  for (const std::string& name : request.repeats) {
+    auto repeat = RunView::Open(store, name);
+    if (!repeat.ok()) return repeat.status();
+    auto pair = ChooseLogical(store, *a, *repeat, {});
+    if (!pair.ok()) return pair.status();
+    if (*pair) return SaveNoiseOfWhole(store, *(*pair)->a, request, progress, stop);
+  }
+  return SaveNoiseOf(store, *a, request, {}, progress, stop);
+}
+
+// Repeats that are cut in another way are compared as one model each, and so are then all of them.
+Result<NoiseSummary> QueryEngine::SaveNoiseOfWhole(Store& store, LogicalRun& whole,
+                                                   const SaveNoiseRequest& request,
+                                                   const OnProgress& progress,
+                                                   const std::stop_token& stop) const {
+  auto a = RunView::Open(whole, request.run);
+  if (!a.ok()) return a.status();
+  std::vector<std::unique_ptr<LogicalRun>> repeats;
+  const auto open = OpenAs(store, whole, repeats);
+  return SaveNoiseOf(store, *a, request, open, progress, stop);
 }
 
 Result<NoiseSummary> QueryEngine::GetNoise(const std::string& run, const std::stop_token& stop) const {

@@ -106,6 +106,8 @@ class QueryEngine {
 
  private:
   // `store`: as the query sees it. `a`, `b`: the runs as they are.
+  Result<NoiseSummary> SaveNoiseOfWhole(Store& store, LogicalRun& whole, const SaveNoiseRequest& request,
+                                        const OnProgress& progress, const std::stop_token& stop) const;
   Result<DiffReport> DiffLogical(Store& store, const LogicalPair& pair, const RunView& a, const RunView& b,
                                  const DiffRequest& request, const OnProgress& progress,
                                  const std::stop_token& stop) const;

@@ -161,6 +161,13 @@ struct ObservationSide {
 };
 
 // One activation (or loss) of one rank and step that differs.
+// A part of a tensor that both runs have in whole parts of their ranks.
+struct DifferingPart {
+  std::string place;  // "[4:8, 0:10] of (8, 10)"
+  std::vector<std::uint32_t> ranks_a, ranks_b;
+  double distance = 0;  // infinite: there is no finite measure
+};
+
 struct Divergence {
   std::uint64_t step = 0;
   std::uint32_t micro_batch = 0;
@@ -187,6 +194,10 @@ struct Divergence {
   std::uint32_t segment = 0;  // number of updates before it in the step (step_order.h)
   bool logical = false;       // of a tensor that several ranks may hold; then `rank` means nothing
   std::vector<std::uint32_t> ranks_a, ranks_b;  // that hold it, if logical
+  // Of the first divergence and the root, if the runs cut the tensor differently: which of the smallest parts that
+  // both have differ, and how many such parts there are (0: none smaller than the whole).
+  std::vector<DifferingPart> parts;
+  std::uint32_t parts_total = 0;
 };
 
 // Confidence of an answer. Name(): "certain", "likely", "possible".

@@ -62,7 +62,8 @@ def train(
 def parse(out: str) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     for line in out.splitlines():
-        match = re.match(r"(\S+) rank (\d+) (step|weights|records:) ?(.*)", line)
+        # A framework's own print may lie before it: unbuffered, that is a text and then, in a write of its own, the end of the line.
+        match = re.search(r"([\w.-]+) rank (\d+) (step|weights|records:) ?(.*)", line)
         if not match:
             continue
         run, rank, what, rest = found.setdefault(match[1], Trained()), int(match[2]), match[3], match[4]

@@ -40,7 +40,7 @@ def free_port() -> int:
 def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
     path = f"{tmp_path / 'bin'}:{BUILD / 'bin'}:{os.environ['PATH']}"
     return agent_environment(
-        PATH=path, PYTHON=sys.executable, STATCOLLECT_DATA=str(tmp_path / "data"), COLLECTOR_PORT=str(free_port()),
+        PATH=path, PYTHON=sys.executable, STATCOLLECT_DATA=str(tmp_path / "data"), STATCOLLECT_TLS=str(tmp_path / "tls" / "node"), COLLECTOR_PORT=str(free_port()),
         MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo", **extra,
     )  # fmt: skip
 
@@ -69,6 +69,7 @@ def test_torchrun_on_two_nodes(tmp_path: Path) -> None:
     for node in reversed(nodes):
         out = node.communicate(timeout=120)[0]
         assert node.returncode == 0, out
+    assert (tmp_path / "tls" / "node" / "client.key").stat().st_mode & 0o777 == 0o600, "they spoke mutual TLS"
     expect_one_run_of_two_ranks(tmp_path)
 
 

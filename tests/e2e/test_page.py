@@ -97,6 +97,7 @@ VIEWS = {
     "runs": "/",
     "compare": COMPARE,
     "cell": CELL,
+    "options": COMPARE + "&tolerance=0.5&steps=0-2&kinds=output,weight&noise=base2",
     "identical": "/?view=compare&a=base&b=base2",
     "tensor": "/?view=tensor&a=base&b=ort&tensor=blocks.1.ln2&kind=output&path=0&mode=train",
     "config": "/?view=config&a=base&b=ort",
@@ -117,7 +118,7 @@ def until(page: Any, condition: str) -> None:
 
 
 def settled(page: Any, view: str) -> None:
-    if view in ("compare", "cell", "identical"):
+    if view in ("compare", "cell", "identical", "options"):
         painted(page)
         page.wait_for_selector(".chart canvas")
     if view in ("cell", "tensor"):
@@ -139,6 +140,46 @@ def test_the_verdict_is_what_statctl_says(recorded: Collector, open_page: Open) 
         assert text["verdict"].lower() in page.inner_text(".badge")
         printed = recorded.statctl("--quiet", "diff", a, b)
         assert re.sub(r"\s+", " ", printed.out).strip() == f"{text['verdict']} {text['sentence']}"
+
+
+def link_of(recorded: Collector, *arguments: str) -> str:
+    """The path of the link that ends a diff's answer."""
+    last = recorded.statctl("diff", *arguments).out.rstrip("\n").split("\n")[-1]
+    origin = f"In a browser: http://{recorded.http}"
+    assert last.startswith(origin), last
+    return last.removeprefix(origin)
+
+
+def test_statctl_links_to_the_same_question(recorded: Collector, open_page: Open) -> None:
+    assert link_of(recorded, "base", "ort") == COMPARE
+    asked = ["base", "ort", "--tolerance", "0.5", "--steps", "0-2", "--kinds", "output,weight", "--rank", "1", "--no-alignment"]
+    page = open_page(recorded, link_of(recorded, *asked))
+    page.wait_for_selector(".sentence")
+    text = recorded.diff(*asked)["text"]
+    assert text != recorded.diff("base", "ort")["text"]  # otherwise the options would not matter
+    assert sentence(page).lower() == text["sentence"].lower()
+    options = page.locator(".option").all_inner_texts()
+    assert options == ["tolerance 0.5", "rank 1", "steps 0-2", "only output, weight", "no matching of different names"]
+    printed = shlex.split(page.inner_text(".commands code"))
+    assert printed[:2] == ["statctl", "diff"]
+    assert recorded.diff(*printed[2:])["text"] == text
+    page.get_by_role("link", name="Without options").click()
+    page.wait_for_selector(".options", state="detached")
+    assert page.url.endswith(COMPARE)
+
+
+def test_only_an_answer_for_people_has_the_link(recorded: Collector) -> None:
+    for form in (["--quiet"], ["--format", "json"], ["--format", "csv"], ["--format", "markdown"]):
+        done = recorded.statctl(*form, "diff", "base", "ort")
+        assert done.code == 1 and "http://" not in done.out + done.err, form
+    lines = (line.split() for line in recorded.statctl("status").out.splitlines())
+    assert ["page", f"http://{recorded.http}/"] in lines
+
+
+def test_an_option_that_the_collector_refuses_says_why(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, COMPARE + "&tolerance=lots", quiet=False)
+    page.wait_for_selector("text=The collector cannot answer this")
+    assert "lots" in page.inner_text("main")
 
 
 def test_picking_two_runs_leads_to_the_comparison_and_back(recorded: Collector, open_page: Open) -> None:

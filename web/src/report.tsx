@@ -6,7 +6,8 @@ import { rowText } from './heat/heat_map';
 import { describe } from './heat/levels';
 import { heatOf, levelAt, stepsText, whole, type Heat } from './heat/model';
 import type { Window } from './heat/paint';
-import { Copy, Name } from './parts/parts';
+import { Copy } from './parts/parts';
+import { RunPair } from './parts/run_pair';
 import './style.css';
 import { command, shown } from './text';
 import { lossLine } from './views/losses';
@@ -77,13 +78,7 @@ function Report({ data }: { data: Data }) {
     <main>
       <header class="pair">
         <span class="brand">statcollect</span>
-        <span class="key a">
-          <Name name={report.run_a} />
-        </span>
-        <span class="soft">against</span>
-        <span class="key b">
-          <Name name={report.run_b} />
-        </span>
+        <RunPair a={report.run_a} b={report.run_b} />
         <span class="grow" />
         <span class="soft">{new Date(data.made_unix_nanos / 1e6).toISOString().slice(0, 16).replace('T', ' ')} UTC</span>
       </header>

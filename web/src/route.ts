@@ -20,10 +20,25 @@ export interface Route {
   sort: string;
   filter: string;
   window: string; // of the heat map: "FIRST_STEP-LAST_STEP:FIRST_ROW-LAST_ROW"
+  // How the runs are compared, as in a DiffRequest; lists with commas (views/question.ts).
+  tolerance: string;
+  ranks: string;
+  steps: string;
+  kinds: string;
+  noise: string;
+  map: string;
+  exact: string;
+  no_alignment: string;
+  first_only: string;
+  no_noise: string;
+  merge_ranks: string;
+  logical: string;
+  by_rank: string;
 }
 
 const EMPTY: Route = {
   view: 'runs', a: '', b: '', rank: '', stage: '', only: '', kind: '', tensor: '', path: '', mode: '', step: '', stat: '', sort: '', filter: '', window: '',
+  tolerance: '', ranks: '', steps: '', kinds: '', noise: '', map: '', exact: '', no_alignment: '', first_only: '', no_noise: '', merge_ranks: '', logical: '', by_rank: '',
 }; // prettier-ignore
 
 export function parseRoute(search: string): Route {

@@ -44,6 +44,9 @@ typedef struct {
   const char* spill_limit; /* "1GiB" */
   const char* captures;    /* "NAME@STEPS; ..." */
   const char* exponents;   /* "PATTERN@STEPS; ..." */
+  const char* tls_ca;      /* PEM files; with tls_ca the connection uses TLS */
+  const char* tls_cert;
+  const char* tls_key;
 } statagent_options;
 
 /* dtype, kind, mode: numeric values of DType, Kind, Mode in statagent/types.h. */

@@ -61,6 +61,9 @@ def init(
     captures: str | Sequence[str] | None = None,
     exponents: str | Sequence[str] | None = None,
     overhead: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
 ) -> Agent:
     """Starts this process's agent. An argument that is None comes from the environment variable STATAGENT_<NAME>, else it has its default.
 
@@ -83,6 +86,9 @@ def init(
     exponents: tensors whose binary exponents are counted, each as "PATTERN@STEPS" ("*@0-,every=100"), at the cost of an extra pass
     over each; docs/exponents.md.
 
+    tls_ca: PEM file of the authority of the collector's certificate (its ca.pem); the connection then uses TLS.
+    tls_cert, tls_key: PEM files of a certificate of this client, if the collector asks for one.
+
     Raises InvalidArgumentError for an argument that cannot be used, RunExistsError if the run has data and if_exists is "error",
     CollectorUnavailableError if `required` and no collector answers, StatagentError if an agent is already running."""
     texts = {
@@ -98,6 +104,8 @@ def init(
         _check_none_is_running(run)
         variables.warn_about_unknown()
         process.remove_kept_watches()
+        for name, path in (("tls_ca", tls_ca), ("tls_cert", tls_cert), ("tls_key", tls_key)):
+            texts[name] = None if path is None else os.fspath(path)
         texts["spill_dir"] = None if spill_dir is None else os.fspath(spill_dir)
         texts["captures"] = join_requests("captures", captures, "blocks.1.ln2@3")
         texts["exponents"] = join_requests("exponents", exponents, "*@0-,every=100")

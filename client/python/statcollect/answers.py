@@ -209,6 +209,16 @@ class DiffText:
 
 
 @dataclass(frozen=True)
+class DifferingPart:
+    """A part of a tensor that both runs have in whole parts of their ranks."""
+
+    place: str  # "[4:8, 0:10] of (8, 10)"
+    ranks_a: list[int]  # that hold it in A
+    ranks_b: list[int]  # in B
+    distance: float | None  # infinite: there is no finite measure
+
+
+@dataclass(frozen=True)
 class Divergence:
     """One activation of one rank and step that differs."""
 
@@ -243,6 +253,10 @@ class Divergence:
     ranks_a: list[int]
     ranks_b: list[int]
     global_shape: list[int]
+    # Of the first divergence and the root, if the runs cut the tensor differently: those of the smallest parts that both have
+    # that differ, and how many such parts there are. 0: both have only the whole tensor in common.
+    parts: Rows[DifferingPart]
+    parts_total: int
 
 
 @dataclass(frozen=True)
@@ -515,6 +529,8 @@ class Root:
     ranks_a: list[int]
     ranks_b: list[int]
     global_shape: list[int]
+    parts: Rows[DifferingPart]
+    parts_total: int
     confidence: str  # "certain", "likely", "possible"
     because: list[str]  # one sentence each, strongest first
     alternatives: Rows[Divergence]  # at most two, most likely first
@@ -617,6 +633,7 @@ class Status:
     backlog_oldest_millis: int  # age of the oldest of them
     retention: Retention | None
     alarms: Alarms | None
+    http_address: str  # "127.0.0.1:7434", where the page and the HTTP API are; empty: off
 
 
 @dataclass(frozen=True)

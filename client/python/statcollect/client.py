@@ -51,14 +51,17 @@ def connect(
     http: the HTTP address, where it is neither.
     token_file: file with a token, sent as `Authorization: Bearer`. Default: STATCTL_TOKEN_FILE.
     tls_ca: file with the certificates of the authority that signed the collector's; turns TLS on. https:// alone uses the system's.
-    tls_cert, tls_key: this client's own certificate and key, for collectors that ask for one.
+    tls_cert, tls_key: this client's own certificate and key, for collectors that ask for one. Without any of the three:
+        STATCTL_TLS_CA, STATCTL_TLS_CERT, STATCTL_TLS_KEY, unless the address begins with http://.
     timeout: seconds without progress after which a request fails.
 
     Raises ArgumentError, CollectorUnavailableError, NotAllowedError."""
     if not timeout > 0:
         raise ArgumentError(f"connect with timeout={timeout}: expected seconds, more than 0")
-    secure = any((tls_ca, tls_cert, tls_key))
-    given = parse_address(http or address or os.environ.get("STATCTL_COLLECTOR") or "127.0.0.1:7433", secure)
+    text = http or address or os.environ.get("STATCTL_COLLECTOR") or "127.0.0.1:7433"
+    if not (text.startswith("http://") or any((tls_ca, tls_cert, tls_key))):
+        tls_ca, tls_cert, tls_key = (os.environ.get(f"STATCTL_TLS_{name}") or None for name in ("CA", "CERT", "KEY"))
+    given = parse_address(text, any((tls_ca, tls_cert, tls_key)))
     token_file = token_file or os.environ.get("STATCTL_TOKEN_FILE") or None
     token = read_token(token_file) if token_file else ""
     if token and not given.secure and not given.loopback:

@@ -196,6 +196,8 @@ class Transport:
         text = str(error) or type(error).__name__
         if isinstance(error, ssl.SSLCertVerificationError):
             advice = "expected a certificate that the authority in tls_ca signed for this host; pass tls_ca="
+        elif isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
+            advice = "the collector wants a certificate from its clients; pass one that its --tls-client-ca has signed as tls_cert= and tls_key="
         elif isinstance(error, ssl.SSLError):
             advice = "expected TLS on this address; without TLS, leave out https:// and tls_ca"
         elif isinstance(error, TimeoutError):

@@ -47,6 +47,14 @@ void Fill(const query::Divergence& from, Row& to) {
   to.mutable_ranks_b()->Assign(from.ranks_b.begin(), from.ranks_b.end());
   const auto& side = from.a ? from.a : from.b;
   if (side) to.mutable_global_shape()->Assign(side->shape.begin(), side->shape.end());
+  for (const query::DifferingPart& part : from.parts) {
+    v1::DifferingPart& added = *to.add_parts();
+    added.set_place(part.place);
+    added.mutable_ranks_a()->Assign(part.ranks_a.begin(), part.ranks_a.end());
+    added.mutable_ranks_b()->Assign(part.ranks_b.begin(), part.ranks_b.end());
+    added.set_distance(part.distance);
+  }
+  to.set_parts_total(from.parts_total);
 }
 
 void Fill(const query::Cause& from, v1::Cause& to) {

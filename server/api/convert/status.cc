@@ -60,6 +60,7 @@ void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out) {
   out.set_backlog_oldest_millis(status.backlog_oldest_millis);
   Fill(status.retention, *out.mutable_retention());
   Fill(status.alarms, *out.mutable_alarms());
+  out.set_http_address(status.http_address);
 }
 
 }  // namespace statcollect::api

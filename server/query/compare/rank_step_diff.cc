@@ -220,9 +220,10 @@ class RankScan {
                    PairJudge& judge, RankStepFindings& at, Quick& quick) {
     const Comparison judged = judge(a, b, id, /*interval=*/false);
     at.tally.Count(judged, stage);
-    at.tally.sketches_differ |= a.sketch.size() != b.sketch.size();
-    at.tally.definitions_differ |= a.layout->hash_kind != b.layout->hash_kind &&
-                                   a.layout->Has(Statistic::kHash) && b.layout->Has(Statistic::kHash);
+    // Pieces of a batch, and records of other tools, have neither hash nor sketch.
+    const bool hashed = a.layout->Has(Statistic::kHash) && b.layout->Has(Statistic::kHash);
+    at.tally.sketches_differ |= hashed && a.sketch.size() != b.sketch.size();
+    at.tally.definitions_differ |= hashed && a.layout->hash_kind != b.layout->hash_kind;
     at.alignment->MarkA(id, Alignment::kCompared);
     if (judged.agreement == Agreement::kDiverged) at.alignment->MarkA(id, Alignment::kDiverged);
     quick.not_identical |= judged.agreement != Agreement::kIdentical;

@@ -363,7 +363,8 @@ void ReportBuilder::AddNotes() {
   auto& notes = report_.notes;
   if (tally_.sketches_differ) {
     notes.push_back(
-        "the runs were recorded with different sketches; distances come from statistics where they differ");
+        "the runs keep sketches of different widths (sketch= of init; 0: none), which cannot be compared: distances come "
+        "from extremes, mean and norms instead, and a change that leaves these as they are is not seen");
   }
   if (tally_.definitions_differ) {
     notes.push_back(

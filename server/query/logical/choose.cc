@@ -6,6 +6,7 @@
 
 #include "common/names.h"
 #include "common/text.h"
+#include "server/query/logical/common_parts.h"
 #include "server/query/logical/cut.h"
 
 namespace statcollect::query {
@@ -148,6 +149,27 @@ LogicalPair MakePair(const RunView& a, const RunView& b, std::unique_ptr<Logical
   return pair;
 }
 
+// Only where both runs hold parts: a whole tensor has no smaller part in common with anything.
+Status FindParts(const LogicalPair& pair, Divergence& row) {
+  if (row.ranks_a.size() < 2 || row.ranks_b.size() < 2 || !row.a || !row.b) return Status::Ok();
+  const auto is = [&](const std::string& name) {
+    return [&row, &name](const TensorKey& key) {
+      return key.kind == row.kind && key.name == name && key.output_path == row.output_path &&
+             key.call == row.call && key.micro_batch == row.micro_batch && Name(key.mode) == row.mode;
+    };
+  };
+  const std::string& in_b = row.activation_b.empty() ? row.activation : row.activation_b;
+  auto parts_a = pair.a->ReadParts(row.step, is(row.activation));
+  if (!parts_a.ok()) return parts_a.status();
+  auto parts_b = pair.b->ReadParts(row.step, is(in_b));
+  if (!parts_b.ok()) return parts_b.status();
+  if (parts_a->parts.empty() || parts_b->parts.empty()) return Status::Ok();
+  CommonParts common = CompareCommonParts(parts_a->parts, parts_b->parts, row.tolerance);
+  row.parts = std::move(common.differing);
+  row.parts_total = common.total;
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, RunView& b,
@@ -172,7 +194,7 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   return {MakePair(a, b, *std::move(of_a), *std::move(of_b))};
 }
 
-void DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, DiffReport* report) {
+Status DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, DiffReport* report) {
   const auto describe = [&](Divergence& row) {
     const TensorName in_a{row.kind, row.activation, row.output_path};
     const TensorName in_b{row.kind, row.activation_b.empty() ? row.activation : row.activation_b,
@@ -189,12 +211,15 @@ void DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, 
     describe(report->root->at);
     for (Divergence& row : report->root->alternatives) describe(row);
   }
+  if (report->first) STATCOLLECT_RETURN_IF_ERROR(FindParts(pair, *report->first));
+  if (report->root) STATCOLLECT_RETURN_IF_ERROR(FindParts(pair, report->root->at));
   report->ranks = a.AllRanks();
   report->ranks_b = b.AllRanks();
   for (const LogicalRun* run : {pair.a.get(), pair.b.get()}) {
     for (std::string& note : run->Notes()) report->notes.push_back(std::move(note));
   }
   report->notes.insert(report->notes.begin(), pair.notes.begin(), pair.notes.end());
+  return Status::Ok();
 }
 
 }  // namespace statcollect::query

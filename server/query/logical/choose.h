@@ -25,8 +25,9 @@ struct LogicalPair {
 Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, RunView& b,
                                                  const DiffRequest& request);
 
-// Adds the ranks that hold each tensor, and what was found while reading. `a`, `b`: the runs as they are.
-void DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, DiffReport* report);
+// Adds the ranks that hold each tensor, which of their parts differ in the first divergence and at the root, and what
+// was found while reading. `a`, `b`: the runs as they are. Cost: reads a step of all ranks for each of the two.
+Status DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, DiffReport* report);
 
 }  // namespace statcollect::query
 

@@ -417,6 +417,25 @@ std::uint32_t LogicalRun::Intern(Attempt& attempt, const Layout& layout) {
   return known->second;
 }
 
+Result<LogicalRun::HeldParts> LogicalRun::ReadParts(std::uint64_t number, const IsWanted& wanted) {
+  for (auto attempt = attempts_.rbegin(); attempt != attempts_.rend(); ++attempt) {
+    Step step;
+    for (std::size_t i = 0; i < attempt->members.size(); ++i) {
+      const auto scan =
+          store_.ScanStats(attempt->id, attempt->members[i].rank, {.first = number, .last = number});
+      while (scan->NextHead() && scan->Load(/*sketches=*/true, &step.NewBlock()))
+        STATCOLLECT_RETURN_IF_ERROR(Add(*attempt, i, step));
+      STATCOLLECT_RETURN_IF_ERROR(scan->status());
+    }
+    ReaderLock lock(mutex_);
+    for (auto& [id, parts] : step.parts) {
+      if (wanted(attempt->activations[id].key))
+        return HeldParts{.blocks = std::move(step.blocks), .parts = std::move(parts)};
+    }
+  }
+  return HeldParts();
+}
+
 std::vector<std::uint32_t> LogicalRun::RanksOf(const TensorName& tensor) const {
   ReaderLock lock(mutex_);
   for (auto attempt = attempts_.rbegin(); attempt != attempts_.rend(); ++attempt) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -68,6 +69,14 @@ class LogicalRun : public RunReader {
   bool folds_micro_batches() const { return fold_; }
   // Ranks that hold a tensor in the newest attempt that has it; ascending.
   std::vector<std::uint32_t> RanksOf(const TensorName& tensor) const;
+  // The records of one tensor in one step, of every rank that holds it; empty if there is none. Cost: reads the step
+  // of all ranks.
+  struct HeldParts {
+    std::deque<StatColumns> blocks;  // what the parts point to
+    std::vector<Part> parts;
+  };
+  using IsWanted = std::function<bool(const TensorKey&)>;
+  Result<HeldParts> ReadParts(std::uint64_t step, const IsWanted& wanted);
   // What was found while reading: replicas that differ, parts that are missing or overlap. One sentence each.
   std::vector<std::string> Notes() const { return findings_.Sentences(run_); }
 

@@ -150,13 +150,12 @@ Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest&
   return known;
 }
 
-Result<NoiseSummary> SaveNoiseOf(Store& store, const SaveNoiseRequest& request, const OnProgress& progress,
+Result<NoiseSummary> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseRequest& request,
+                                 const RepeatNoise::OpenRun& open, const OnProgress& progress,
                                  const std::stop_token& stop) {
-  auto a = RunView::Open(store, request.run);
-  if (!a.ok()) return a.status();
-  auto repeats = RepeatNoise::Open(AsRecorded(store), *a, request.repeats);
+  auto repeats = RepeatNoise::Open(open ? open : AsRecorded(store), a, request.repeats);
   if (!repeats.ok()) return repeats.status();
-  auto profile = Measurement(*a, **repeats).Run(progress, stop);
+  auto profile = Measurement(a, **repeats).Run(progress, stop);
   if (!profile.ok()) return profile.status();
   profile->runs = request.repeats;
   profile->saved_unix_nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(

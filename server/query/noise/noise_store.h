@@ -30,9 +30,11 @@ Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& reques
 Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest& request,
                                     const RepeatNoise::OpenRun& open, bool fold);
 
-// See QueryEngine.
-Result<NoiseSummary> SaveNoiseOf(Store& store, const SaveNoiseRequest& request, const OnProgress& progress,
+// See QueryEngine. `open`: how the repeats are read; empty: as they were recorded, rank by rank.
+Result<NoiseSummary> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseRequest& request,
+                                 const RepeatNoise::OpenRun& open, const OnProgress& progress,
                                  const std::stop_token& stop);
+// See QueryEngine.
 Result<NoiseSummary> StoredNoise(Store& store, const std::string& run);
 
 }  // namespace statcollect::query

@@ -343,7 +343,7 @@ for _ in range(20):
     assert os.waitpid(child, 0)[1] == 0
 over.set()
 for thread in threads: thread.join()
-print("ok")
+print("ok", flush=True)
 os._exit(0)
 """
     assert python(script, timeout=60).stdout.split() == ["ok"]

@@ -346,14 +346,13 @@ class Model:
         answer.ranks = sorted({rank for _, rank in self.places_a} & {rank for _, rank in self.places_b})
         self.kinds_a = {r.identity[1] for r in self.records_a if r.rank in answer.ranks}
         self.kinds_b = {r.identity[1] for r in self.records_b if r.rank in answer.ranks}
-        pairs = 0
         explained = False  # the first step whose values differ has been seen
         for step in steps:
             rows: list[Row] = []
             self.traces: dict[int, list[tuple[Identity, bool]]] = defaultdict(list)
             for rank in answer.ranks:
-                pairs += self.compare_rank(step, rank, rows)
-                pairs += self.compare_losses(step, rank, rows)
+                self.compare_rank(step, rank, rows)
+                self.compare_losses(step, rank, rows)
             self.order_reported = self.order_reported or any(row.reason == "order" for row in rows)
             rows.sort(key=lambda row: row.place)
             asked = [Diverged(r.rank, r.stage, r.identity, r.distance is None and r.reason != "shape", r.place[1]) for r in rows]
@@ -372,17 +371,17 @@ class Model:
         self.name_lonely_losses(steps)
         if self.bitwise:
             answer.first_bitwise = min(self.bitwise, key=lambda row: row.place)
-        if pairs == 0 and answer.records == len(self.missing):  # not even a weight as loaded with the one before it
+        if answer.records == len(self.missing):  # nothing had a counterpart
             return Answer(verdict="incomparable")
         unmatched = answer.only_a or answer.only_b or self.lonely
         clean = answer.identical == answer.records and not unmatched
         answer.verdict = "diverged" if answer.rows else "identical" if clean else "within_tolerance"
         return answer
 
-    def compare_rank(self, step: int, rank: int, rows: list[Row]) -> int:
+    def compare_rank(self, step: int, rank: int, rows: list[Row]) -> None:
         if not self.a.get((step, rank)) or not self.b.get((step, rank)):
             self.lonely |= bool(self.a.get((step, rank)) or self.b.get((step, rank)))
-            return 0  # a rank and step that only one run has
+            return  # a rank and step that only one run has
         course_a = self.course_a = Course(self.a[step, rank])
         course_b = Course(self.b[step, rank])
         wanted = [r for r in self.a.get((step, rank), []) if self.kinds is None or r.identity[1] in self.kinds]
@@ -411,7 +410,6 @@ class Model:
                 spot = (of_a[0] + later, now[1] if later else of_a[1] + now[1] - of_b[1])
                 self.note_missing(b, "a", place_of_record(b, position, behind, spot, course_a.several, course_b), rows)
         self.compare_order(forward, rows)
-        return len(matched)
 
     def place_in_a(self, a: Record) -> tuple[Any, ...]:
         course = self.course_a
@@ -509,9 +507,9 @@ class Model:
             if (row.rank, row.identity) == (a.rank, a.identity) and row.reason in ("numeric", "nonfinite", "bitwise"):
                 row.reason = "order"
 
-    def compare_losses(self, step: int, rank: int, rows: list[Row]) -> int:
+    def compare_losses(self, step: int, rank: int, rows: list[Row]) -> None:
         if self.kinds is not None:
-            return 0
+            return
         others: dict[tuple[str, int], list[float]] = defaultdict(list)
         for name, micro_batch, value in self.losses_b.get((step, rank), []):
             others[name, micro_batch].append(value)
@@ -542,7 +540,6 @@ class Model:
                 self.answer.within += 1
             else:
                 rows.append(row)
-        return position
 
     # --- noise
 

@@ -38,12 +38,14 @@ query::Divergence Row() {
   row.logical = true;
   row.ranks_a = {0};
   row.ranks_b = {0, 1};
+  row.parts = {{.place = "[0:8, 6:12] of (8, 12)", .ranks_a = {0}, .ranks_b = {1}, .distance = 0.5}};
+  row.parts_total = 2;
   return row;
 }
 
 // Root begins with the fields of a Divergence, so that clients can read one as the other.
 TEST(RootWire, RootBeginsAsADivergence) {
-  constexpr int kShared = 27;
+  constexpr int kShared = 29;
   const auto *row = v1::Divergence::descriptor(), *root = v1::Root::descriptor();
   ASSERT_EQ(row->field_count(), kShared) << "a new field of Divergence belongs into Root, too";
   for (int i = 0; i < kShared; ++i) {
@@ -97,6 +99,11 @@ TEST(RootWire, FillsEveryField) {
   EXPECT_EQ(wire.distance(), 1e-5);
   EXPECT_EQ(wire.b().l2(), 3);
   EXPECT_THAT(wire.ranks_a(), ElementsAre(0));
+  ASSERT_EQ(wire.parts_size(), 1);
+  EXPECT_EQ(wire.parts(0).place(), "[0:8, 6:12] of (8, 12)");
+  EXPECT_THAT(wire.parts(0).ranks_b(), ElementsAre(1));
+  EXPECT_EQ(wire.parts(0).distance(), 0.5);
+  EXPECT_EQ(wire.parts_total(), 2u);
   EXPECT_THAT(wire.ranks_b(), ElementsAre(0, 1));
   EXPECT_THAT(wire.global_shape(), ElementsAre(8, 16));
   EXPECT_EQ(wire.confidence(), "likely");

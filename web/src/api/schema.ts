@@ -633,6 +633,17 @@ export interface components {
             valid: number;
             valid_per_sample: number[];
         };
+        /** @description A part of a tensor that both runs have in whole parts of their ranks. */
+        DifferingPart: {
+            /** @description infinite: there is no finite measure */
+            distance: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+            /** @description "[4:8, 0:10] of (8, 10)" */
+            place: string;
+            /** @description that hold it in A */
+            ranks_a: number[];
+            /** @description in B */
+            ranks_b: number[];
+        };
         DiffInputs: {
             batches: string;
             config: components["schemas"]["ConfigDifference"][];
@@ -765,6 +776,9 @@ export interface components {
             mode: string;
             origin: boolean;
             output_path: string;
+            /** @description Of the first divergence and the root, if the runs cut the tensor differently: those of the smallest parts that both have that differ, and how many such parts there are. 0: both have only the whole tensor in common. */
+            parts: components["schemas"]["DifferingPart"][];
+            parts_total: number;
             /** @description the activation before it that agrees, if any */
             previous: string;
             previous_distance: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
@@ -953,6 +967,8 @@ export interface components {
             duplicate_records_total: number;
             /** @description "fsync" or "process" */
             durability: string;
+            /** @description "127.0.0.1:7434", where the page and the HTTP API are; empty: off */
+            http_address: string;
             pid: number;
             /** @description durable since start */
             records_total: number;
@@ -1554,7 +1570,7 @@ export interface components {
             last_write_unix_nanos: number;
             run: string;
         };
-        /** @description The first difference that rounding does not explain. Fields 1 to 27 are those of Divergence, with the same numbers. */
+        /** @description The first difference that rounding does not explain. Fields 1 to 29 are those of Divergence, with the same numbers. */
         Root: {
             a: components["schemas"]["ObservationSide"] | null;
             /** @description the first step in which a record exceeds its tolerance; absent: none does */
@@ -1592,6 +1608,8 @@ export interface components {
             mode: string;
             origin: boolean;
             output_path: string;
+            parts: components["schemas"]["DifferingPart"][];
+            parts_total: number;
             previous: string;
             previous_distance: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
             rank: number;

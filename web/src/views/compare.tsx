@@ -4,12 +4,14 @@ import { urlOf } from '../api/client';
 import type { DiffReport } from '../api/types';
 import { useQuery } from '../api/use_query';
 import { columnOf, heatOf, parseWindow, windowText, type Heat } from '../heat/model';
-import { Choice, Commands, Empty, Link, Name, waiting } from '../parts/parts';
+import { Choice, Commands, Empty, Link, waiting } from '../parts/parts';
+import { RunPair } from '../parts/run_pair';
 import { go, type Route } from '../route';
-import { command, words } from '../text';
+import { command, shown, words } from '../text';
 import { Cell } from './cell';
 import { lossLine } from './losses';
 import { HeatPicture } from './picture';
+import { argumentsOf, optionTexts, questionOf } from './question';
 import { Reasons, Verdict } from './verdict';
 
 const COLUMNS_MAX = 2048;
@@ -39,11 +41,9 @@ export function CompareView({ route }: { route: Route }) {
   // Asked again only when a run has more: a finished comparison costs nothing.
   const version = mine.map((run) => `${run.records}/${run.state}`).join(' ');
   const request = {
-    run_a: route.a,
-    run_b: route.b,
+    ...questionOf(route),
     heat_map_columns: COLUMNS_MAX,
     heat_map_rows: ROWS_MAX,
-    ...(route.rank === '' ? {} : { ranks: [Number(route.rank)] }),
   };
   const diff = useQuery('/api/v1/diff', there ? request : null, 0, version);
   const rankOptions = useRef<readonly (readonly [string, string])[]>([['', 'all ranks']]);
@@ -53,24 +53,30 @@ export function CompareView({ route }: { route: Route }) {
   if (report && route.rank === '') rankOptions.current = [['', 'all ranks'], ...report.ranks.map((rank) => [String(rank), `rank ${rank}`] as const)];
   const known = rankOptions.current.some(([rank]) => rank === route.rank);
   const ranks = known ? rankOptions.current : [...rankOptions.current, [route.rank, `rank ${route.rank}`] as const];
-  const asked = urlOf('/api/v1/diff', { run_a: route.a, run_b: route.b, ranks: route.rank });
+  const asked = urlOf('/api/v1/diff', questionOf(route));
+  const options = optionTexts(route);
   return (
     <>
       <header class="pair">
-        <span class="key a">
-          <Name name={route.a} />
-        </span>
-        <span class="soft">against</span>
-        <span class="key b">
-          <Name name={route.b} />
-        </span>
+        <RunPair a={route.a} b={route.b} />
         {live ? <span class="live">live</span> : null}
         <span class="grow" />
         <Link to={{ view: 'config', a: route.a, b: route.b }}>Configuration</Link>
         <Link to={{ ...route, a: route.b, b: route.a, tensor: '', step: '', window: '' }}>Swap</Link>
       </header>
+      {options.length > 0 ? (
+        <p class="options">
+          <span class="soft">Compared with</span>
+          {options.map((text) => (
+            <span key={text} class="option">
+              {shown(text, 120)}
+            </span>
+          ))}
+          <Link to={{ view: 'compare', a: route.a, b: route.b, rank: route.rank }}>Without options</Link>
+        </p>
+      ) : null}
       {wait ?? (report ? <Report route={route} report={report} ranks={ranks} /> : null)}
-      <Commands statctl={command('statctl', 'diff', route.a, route.b, ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={asked} />
+      <Commands statctl={command('statctl', 'diff', ...argumentsOf(route))} url={asked} />
     </>
   );
 }

@@ -1,7 +1,8 @@
 // The checklist of settings: what differs between two runs, likely culprits first; or all of one run.
 import { urlOf } from '../api/client';
 import { useQuery } from '../api/use_query';
-import { Commands, Empty, Link, Name, waiting } from '../parts/parts';
+import { Commands, Empty, Link, waiting } from '../parts/parts';
+import { RunPair } from '../parts/run_pair';
 import type { Route } from '../route';
 import { command, count, shown } from '../text';
 
@@ -26,19 +27,8 @@ export function ConfigView({ route }: { route: Route }) {
       <header class="view-head">
         <h1>Configuration</h1>
         <p class="lead">
-          <span class="key a">
-            <Name name={route.a} longest={40} />
-          </span>
-          {route.b ? (
-            <>
-              {' '}
-              against{' '}
-              <span class="key b">
-                <Name name={route.b} longest={40} />
-              </span>
-              {report ? `: ${report.differ === 0 ? 'no setting differs' : `${count(report.differ)} of ${count(report.compared)} settings differ, likely culprits first`}` : ''}
-            </>
-          ) : null}
+          <RunPair a={route.a} b={route.b} longest={40} />
+          {route.b && report ? `: ${report.differ === 0 ? 'no setting differs' : `${count(report.differ)} of ${count(report.compared)} settings differ, likely culprits first`}` : ''}
         </p>
       </header>
       {waiting(query, 'Reading the configuration')}

@@ -1,7 +1,8 @@
 // Whether the ranks of a run agree where they must: which parts, and when.
 import { urlOf } from '../api/client';
 import { useQuery } from '../api/use_query';
-import { Commands, Empty, Link, Name, waiting } from '../parts/parts';
+import { Commands, Empty, Link, waiting } from '../parts/parts';
+import { RunPair } from '../parts/run_pair';
 import type { Route } from '../route';
 import { command, count, shown, words } from '../text';
 
@@ -33,9 +34,7 @@ export function RanksView({ route }: { route: Route }) {
     <>
       <header class="pair">
         <span class="soft">Ranks of</span>
-        <span class="key a">
-          <Name name={run} />
-        </span>
+        <RunPair a={run} />
       </header>
       {waiting(query, 'Comparing the ranks')}
       {report ? (

@@ -6,6 +6,7 @@ import { useQuery } from '../api/use_query';
 import { Chart } from '../parts/chart';
 import type { Line } from '../parts/lines';
 import { Choice, Commands, Empty, Link, Name, waiting } from '../parts/parts';
+import { RunPair } from '../parts/run_pair';
 import { go, type Route } from '../route';
 import { command, short, shown, words } from '../text';
 import { placeText, STAT_NAMES, STATS, statOf, type Stat } from './stats';
@@ -63,18 +64,7 @@ export function TensorView({ route }: { route: Route }) {
         </h1>
         <p class="lead">
           {words(route.kind)} of{' '}
-          <span class="key a">
-            <Name name={route.a} longest={40} />
-          </span>
-          {route.b ? (
-            <>
-              {' '}
-              against{' '}
-              <span class="key b">
-                <Name name={route.b} longest={40} />
-              </span>
-            </>
-          ) : null}
+          <RunPair a={route.a} b={route.b} longest={40} />
           {pointsA[0] ? `, ${placeText(pointsA[0])}, ${pointsA[0].stats?.shape.join('×') || 'scalar'} ${pointsA[0].stats?.dtype ?? ''}` : ''}
         </p>
       </header>

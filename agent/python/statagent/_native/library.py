@@ -66,6 +66,9 @@ class Options(_Structure):
         ("spill_limit", c_char_p),
         ("captures", c_char_p),
         ("exponents", c_char_p),
+        ("tls_ca", c_char_p),
+        ("tls_cert", c_char_p),
+        ("tls_key", c_char_p),
     ]
 
 

@@ -127,7 +127,7 @@ struct FakeDevice {
         continue;
       }
       if (next.to != nullptr) {
-        std::memcpy(next.to, next.from, next.bytes);
+        if (next.bytes > 0) std::memcpy(next.to, next.from, next.bytes);  // an empty tensor has no address
         std::lock_guard lock(mutex);
         if (next.done != nullptr) *next.done = true;
         continue;

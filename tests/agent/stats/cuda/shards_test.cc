@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -320,7 +321,7 @@ TEST(CudaIndexMap, RefusesMoreDimensionsThanItWalks) {
 TEST(CudaShards, PiecesWhoseBlocksAreTheTensorsAreFound) {
   const auto lies = [](auto component, const std::vector<std::uint64_t>& map, std::uint64_t piece) {
     using C = decltype(component);
-    int found = 0;
+    std::atomic<int> found = 0;  // lanes are threads
     cuda_shim::Run({1, 32, 0}, [&] {
       std::uint64_t block = 0;
       if (LiesInBlocks<C>(map.data(), {nullptr, kPieceComponents<C>, piece}, &block)) ++found;

@@ -207,7 +207,7 @@ TEST_F(DiffTest, SketchesOfDifferentWidthsAreNoted) {
   Write("b", Scale("blocks.0.mlp", Kind::kOutput, 1.01), 1, 1, 16);
   const DiffReport r = Ask();
   EXPECT_EQ(r.first->distance_kind, DistanceKind::kStatistics);
-  EXPECT_THAT(r.notes, ElementsAre(HasSubstr("different sketches"),
+  EXPECT_THAT(r.notes, ElementsAre(HasSubstr("sketches of different widths"),
                                    HasSubstr("rounding was not distinguished from bugs")));
 }
 

@@ -157,6 +157,83 @@ TEST_F(LogicalDiff, ATensorThatDiffersIsNamedWithItsRanks) {
   EXPECT_THAT(r.root->at.ranks_b, ElementsAre(0));
 }
 
+// --- where it differs
+
+TEST_F(LogicalDiff, TheSmallestPartThatBothRunsHaveIsNamed) {
+  Write("a", TensorParallel(4));
+  Write("b", {.cut = TensorParallel(2),
+              .change =
+                  [](const Item& item, std::uint64_t step, std::uint32_t, Whole& whole) {
+                    if (Is(item, "q") && step == 1) whole.values[12 + 8] += 3;  // row 1, column 8
+                  },
+              .without = {}});
+  const DiffReport r = Ask();
+  ASSERT_TRUE(r.root && r.first);
+  for (const Divergence& row : {r.root->at, *r.first}) {
+    EXPECT_EQ(row.parts_total, 2u);
+    ASSERT_EQ(row.parts.size(), 1u);
+    EXPECT_EQ(row.parts[0].place, "[0:8, 6:12] of (8, 12)");
+    EXPECT_THAT(row.parts[0].ranks_a, ElementsAre(2, 3));
+    EXPECT_THAT(row.parts[0].ranks_b, ElementsAre(1));
+    EXPECT_GT(row.parts[0].distance, row.distance);
+  }
+}
+
+TEST_F(LogicalDiff, CutsAcrossEachOtherHaveOnlyTheWholeInCommon) {
+  const auto by_rows = [](const Item& item) {
+    return Is(item, "q") ? Shards(item.shape, 0, 2) : Copies(item.shape, 2);
+  };
+  Write("a", TensorParallel(4));
+  Write("b", {.cut = by_rows,
+              .change = [](const Item& item, std::uint64_t, std::uint32_t,
+                           Whole& whole) { whole.values[3] += Is(item, "q") ? 3 : 0; },
+              .without = {}});
+  const DiffReport r = Ask();
+  ASSERT_TRUE(r.root);
+  EXPECT_EQ(r.root->at.activation, "q");
+  EXPECT_EQ(r.root->at.parts_total, 0u);
+  EXPECT_THAT(r.root->at.parts, IsEmpty());
+}
+
+TEST_F(LogicalDiff, EveryPartThatDiffersIsNamedAlsoInRangesAndWithReplicas) {
+  const auto flat = [](std::vector<std::int64_t> ends, std::uint32_t copies) {
+    return [ends, copies](const Item& item) {
+      if (!Is(item, "q.weight", Kind::kWeight)) return Copies(item.shape, 2);
+      std::vector<Held> held;
+      for (std::size_t i = 0; i + 1 < ends.size(); ++i) {
+        Placement place;
+        place.global_shape = item.shape;
+        place.ranges = {ends[i], ends[i + 1]};
+        for (std::uint32_t copy = 0; copy < copies; ++copy)
+          held.push_back({static_cast<std::uint32_t>(held.size()), place});
+      }
+      return held;
+    };
+  };
+  Write("a", flat({0, 30, 60, 90, 120}, 1));
+  Write("b", {.cut = flat({0, 30, 90, 120}, 2),
+              .change =
+                  [](const Item& item, std::uint64_t step, std::uint32_t, Whole& whole) {
+                    if (!Is(item, "q.weight", Kind::kWeight) || step != 0) return;
+                    whole.values[40] += 1;
+                    whole.values[110] += 2;
+                  },
+              .without = {}});
+  DiffRequest request;
+  request.logical = true;
+  const DiffReport r = Ask(request);
+  ASSERT_TRUE(r.root);
+  const Divergence& row = r.root->at;
+  EXPECT_EQ(row.parts_total, 3u);
+  ASSERT_EQ(row.parts.size(), 2u);
+  EXPECT_EQ(row.parts[0].place, "elements 30:90 of (12, 10)");
+  EXPECT_THAT(row.parts[0].ranks_a, ElementsAre(1, 2));
+  EXPECT_THAT(row.parts[0].ranks_b, ElementsAre(2, 3));
+  EXPECT_EQ(row.parts[1].place, "elements 90:120 of (12, 10)");
+  EXPECT_THAT(row.parts[1].ranks_a, ElementsAre(3));
+  EXPECT_THAT(row.parts[1].ranks_b, ElementsAre(4, 5));
+}
+
 // --- the choice
 
 TEST_F(LogicalDiff, RunsThatAreCutAlikeAreComparedByRank) {
@@ -324,6 +401,19 @@ TEST_F(LogicalDiff, StoredNoiseOfRanksJudgesWholeTensors) {
   const DiffReport worse = Ask();
   ASSERT_EQ(worse.verdict, Verdict::kDiverged);
   EXPECT_EQ(worse.first->activation, "q");
+}
+
+TEST_F(LogicalDiff, NoiseIsSavedFromRepeatsThatAreCutInAnotherWay) {
+  Write("a", Noisy(TensorParallel(3), 0.01, 1));
+  Write("a2", Noisy(OneRank, 0.01, 2));
+  Write("b", Noisy(OneRank, 0.01, 3));
+  const auto saved = QueryEngine(store_).SaveNoise({.run = "a", .repeats = {"a2"}});
+  ASSERT_TRUE(saved.ok()) << saved.status().message();
+  EXPECT_EQ(saved->steps, 3u);
+  EXPECT_GT(saved->activations, 0u);
+  EXPECT_NE(Ask().verdict, Verdict::kDiverged);
+  Write("b", Noisy(OneRank, 0.5, 3));
+  EXPECT_EQ(Ask().verdict, Verdict::kDiverged);
 }
 
 }  // namespace
