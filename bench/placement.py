@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--measure", nargs=2, metavar=("ADDRESS", "WAY"), help=argparse.SUPPRESS)  # in a process of its own
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(_measure(*arguments.measure, steps=arguments.steps)))
+        print(json.dumps(_measure(arguments.measure[0], arguments.measure[1], arguments.steps)))
         return 0
     facts = machine.facts()
     fastest: dict[tuple[str, str], float] = {}
