@@ -110,5 +110,7 @@ def finish(arguments: argparse.Namespace, weights: Iterable[torch.Tensor], rank:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")  # in one piece: ranks share the terminal
+    """Ranks share the terminal: one write, on a line of its own even if another rank's library has begun one."""
+    before = "\n" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
     sys.stdout.flush()
+    os.write(sys.stdout.fileno(), f"{before}{line}\n".encode())

@@ -150,7 +150,7 @@ def test_rows_name_no_part_for_a_rank_with_its_share_of_the_batch(recorded: Coll
 @pytest.mark.parametrize("run", [name for name, layout in LAYOUTS.items() if layout.ranks > 1])
 def test_ranks_of_a_clean_run_agree(recorded: Collector, run: str) -> None:
     done = recorded.statctl("ranks", run)
-    if run == "pp2":  # the stages have no tensor in common
+    if run.startswith("pp2"):  # the stages have no tensor in common
         assert done.code == 2 and "no weight, gradient or optimizer state was recorded on two ranks" in done.out, done.out
         return
     assert done.code == 0 and done.out.startswith("CONSISTENT"), done.out

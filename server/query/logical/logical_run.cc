@@ -445,4 +445,14 @@ std::vector<std::uint32_t> LogicalRun::RanksOf(const TensorName& tensor) const {
   return {};
 }
 
+std::vector<std::uint32_t> LogicalRun::RanksOf(AttemptId id, const TensorName& tensor) const {
+  ReaderLock lock(mutex_);
+  for (const Attempt& attempt : attempts_) {
+    const auto found = attempt.holders.find(tensor);
+    if (attempt.id == id && found != attempt.holders.end())
+      return {found->second.begin(), found->second.end()};
+  }
+  return {};
+}
+
 }  // namespace statcollect::query

@@ -69,6 +69,8 @@ class LogicalRun : public RunReader {
   bool folds_micro_batches() const { return fold_; }
   // Ranks that hold a tensor in the newest attempt that has it; ascending.
   std::vector<std::uint32_t> RanksOf(const TensorName& tensor) const;
+  // In that attempt.
+  std::vector<std::uint32_t> RanksOf(AttemptId attempt, const TensorName& tensor) const;
   // The records of one tensor in one step, of every rank that holds it; empty if there is none. Cost: reads the step
   // of all ranks.
   struct HeldParts {

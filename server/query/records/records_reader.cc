@@ -59,6 +59,8 @@ class Reader {
   struct RankState {
     std::size_t activations = 0, layouts = 0;
     std::optional<std::vector<EventRecord>> events;  // by step
+    std::vector<std::vector<std::uint32_t>>
+        holders;  // of whole tensors, by activation; empty: not looked up yet
   };
 
   Status CheckRanks() const;
@@ -83,7 +85,10 @@ class Reader {
   bool IsWantedKey(const TensorKey& key) const;
   std::vector<Entry> Wanted(const StepData& data, const RankCatalogue& catalogue) const;
   Status SendDefinitions(const RankCatalogue& catalogue, RankState& state);
-  Status SendStats(const std::vector<Entry>& entries);
+  Status SendStats(const std::vector<Entry>& entries, std::size_t attempt, const RankCatalogue& catalogue,
+                   RankState& state);
+  const std::vector<std::uint32_t>& HoldersOf(std::uint32_t activation, std::size_t attempt,
+                                              const RankCatalogue& catalogue, RankState& state) const;
   void Append(const Entry& entry, StatColumns& out) const;
   Status AddOthers(std::uint64_t step, std::size_t attempt, std::uint32_t rank);
   Result<const std::vector<EventRecord>*> Events(std::size_t attempt, std::uint32_t rank);
@@ -95,6 +100,7 @@ class Reader {
   const OnRecords& take_;
   std::map<std::pair<std::size_t, std::uint32_t>, RankState> states_;
   std::optional<RunView> whole_;                    // the same run as one rank
+  const LogicalRun* whole_run_ = nullptr;           // that it reads
   const std::set<TensorName>* unplaced_ = nullptr;  // tensors that it lacks
   std::map<std::size_t, RankState> whole_states_;   // by attempt
   RecordsPart part_;                                // being filled
@@ -143,6 +149,7 @@ Status Reader::PutTogether(LogicalRun& run) {
   auto view = RunView::Open(run, view_.run());
   if (!view.ok()) return view.status();
   whole_.emplace(*std::move(view));
+  whole_run_ = &run;
   unplaced_ = &run.cut().unknown;
   return Status::Ok();
 }
@@ -207,7 +214,7 @@ Status Reader::SendStatsOf(RunView& view, std::uint64_t step, std::size_t attemp
   const std::vector<Entry> entries = Wanted(*data, **catalogue);
   if (entries.empty()) return Status::Ok();
   STATCOLLECT_RETURN_IF_ERROR(SendDefinitions(**catalogue, state));
-  return SendStats(entries);
+  return SendStats(entries, attempt, **catalogue, state);
 }
 
 bool Reader::IsWantedKey(const TensorKey& key) const {
@@ -267,17 +274,34 @@ void Reader::Append(const Entry& entry, StatColumns& out) const {
   out.samples.insert(out.samples.end(), first, first + static_cast<std::ptrdiff_t>(samples));
 }
 
-// All records of a message have sketches of one width.
-Status Reader::SendStats(const std::vector<Entry>& entries) {
+const std::vector<std::uint32_t>& Reader::HoldersOf(std::uint32_t activation, std::size_t attempt,
+                                                    const RankCatalogue& catalogue, RankState& state) const {
+  if (state.holders.size() <= activation) state.holders.resize(activation + 1);
+  std::vector<std::uint32_t>& holders = state.holders[activation];
+  if (!holders.empty()) return holders;
+  const TensorKey& key = catalogue.activations[activation].key;
+  holders = whole_run_->RanksOf(view_.attempts()[attempt].id, {key.kind, key.name, key.output_path});
+  if (holders.empty()) holders = part_.ranks;
+  return holders;
+}
+
+// All records of a message have sketches of one width, and those of whole tensors are of the same ranks.
+Status Reader::SendStats(const std::vector<Entry>& entries, std::size_t attempt,
+                         const RankCatalogue& catalogue, RankState& state) {
   constexpr std::size_t kRecordBytes = 120;  // on the wire, about
+  const bool whole = !part_.ranks.empty();
   std::size_t bytes = 0;
   for (const Entry& entry : entries) {
     StatColumns& out = part_.records.stats;
     const std::uint32_t width = request_.sketches ? entry.block->sketch_width : 0;
-    if (!out.empty() && (bytes >= kPartBytesMax || out.sketch_width != width)) {
+    const std::vector<std::uint32_t>* const holders =
+        whole ? &HoldersOf(entry.block->activation[entry.index], attempt, catalogue, state) : nullptr;
+    const bool others = whole && *holders != part_.ranks;
+    if (!out.empty() && (bytes >= kPartBytesMax || out.sketch_width != width || others)) {
       STATCOLLECT_RETURN_IF_ERROR(Send());
       bytes = 0;
     }
+    if (others) part_.ranks = *holders;
     out.sketch_width = width;
     Append(entry, out);
     bytes += kRecordBytes + 8 * (width + out.sample_count.back());

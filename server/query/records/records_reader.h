@@ -30,8 +30,8 @@ struct RecordsPart {
   std::uint32_t attempt = 0;  // number of the launch, from 1
   std::uint32_t rank = 0;
   std::vector<std::uint32_t>
-      ranks;            // ascending: whose parts were put together, rank is 0; empty: the rank's own
-  RecordBatch records;  // first_seq is 0
+      ranks;  // ascending: who holds these tensors, whose parts were put together, rank is 0; empty: the rank's own
+  RecordBatch records;              // first_seq is 0
   std::span<const Layout> layouts;  // of launch and rank, by id: all that are known; valid during the call
   Progress progress;                // counts this rank and step as done
 };

@@ -315,6 +315,16 @@ def pipeline(model: Gpt, size: Size, layout: Layout) -> Job:
     return Job(model, list(model.parameters()), step)
 
 
+def pipeline_in_order(model: Gpt, size: Size, layout: Layout) -> Job:
+    """With `group=`, because the stages are no data-parallel ranks. Where their samples are stays unknown."""
+    import statagent
+
+    job = pipeline(model, size, layout)
+    samples = statagent.batch(group=(0, 1), micro_batches=layout.micro_batches)
+    job.layouts = {"positions": statagent.batch(None), "*": samples}
+    return job
+
+
 def _sum_tied(model: Gpt, rank: int, stages: int) -> None:
     """The first and the last stage hold the same table; its gradient is the sum of both."""
     weight = model.tokens.weight if rank == 0 else model.head.weight if rank == stages - 1 else None
@@ -360,6 +370,7 @@ LAYOUTS: dict[str, Layout] = {
     "megatron2": Layout(megatron, ranks=2),
     "megatron2_sp": Layout(megatron_sequence, ranks=2),
     "pp2": Layout(pipeline, ranks=2, micro_batches=4),
+    "pp2_order": Layout(pipeline_in_order, ranks=2, micro_batches=4),
 }
 if importlib.util.find_spec("deepspeed") is not None:  # scripts/setup.sh does not install it
     LAYOUTS |= {f"deepspeed{stage}": Layout(deepspeed_zero, ranks=2, data=2, name=f"deepspeed{stage}") for stage in (1, 2, 3)}

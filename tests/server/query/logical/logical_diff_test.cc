@@ -322,6 +322,35 @@ TEST_F(LogicalDiff, PartsThatOverlapAreSaidAndTheRestIsCompared) {
   EXPECT_EQ(r.first->activation, "head");
 }
 
+// A rank that took another shape for the whole, and one whose part is too small: both are said, and the rest is
+// compared.
+TEST_F(LogicalDiff, RanksThatDisagreeAboutTheShapeAndHolesAreSaidAndTheRestIsCompared) {
+  const Cutter cut = [](const Item& item) {
+    auto held = TensorParallel(2)(item);
+    if (Is(item, "q")) held[1].placement = Box({8, 11}, {0, 6}, {8, 5});
+    if (Is(item, "head")) held[1].placement = Box({8, 14}, {0, 7}, {8, 6});
+    return held;
+  };
+  Write("a", cut);
+  Write("b", {.change =
+                  [](const Item& item, std::uint64_t step, std::uint32_t, Whole& whole) {
+                    if (Is(item, "embed") && step == 1) whole.values[3] += 2;
+                  },
+              .without = {}});
+  const DiffReport r = Ask();
+  EXPECT_THAT(r.notes,
+              Contains(HasSubstr(
+                  "a: layout contradicts itself, not compared: 1 tensor, output q, step 0: ranks 0 and 1 "
+                  "do not agree about its global shape or dtype: (8, 12) of f32 and (8, 11) of f32")));
+  EXPECT_THAT(r.notes,
+              Contains(HasSubstr("a: incomplete, not compared: 1 tensor, output head, step 0: ranks 0, 1 "
+                                 "recorded 104 of its 112 elements")));
+  EXPECT_EQ(r.verdict, Verdict::kDiverged);
+  EXPECT_EQ(r.compared.diverged, 1u);
+  ASSERT_TRUE(r.first);
+  EXPECT_EQ(r.first->activation, "embed");
+}
+
 TEST_F(LogicalDiff, ReplicasThatDifferAreSaid) {
   Write("a", {.cut = TensorParallel(4),
               .change =

@@ -166,6 +166,40 @@ TEST_F(OneRun, RecordsOfWholeTensorsComeBeforeWhatStaysTheRanks) {
               ElementsAre("1 rank 0 w 30", "1 rank 1 w 30"));
 }
 
+// Two stages of a pipeline, each cut over two ranks; launched again on other ranks.
+TEST_F(OneRun, RecordsOfWholeTensorsNameTheRanksThatHoldThem) {
+  for (const std::uint32_t first_stage : {0u, 2u}) {
+    RunWriter run(store_, "r", 4);
+    for (std::uint64_t step = first_stage; step < first_stage + 2; ++step) {
+      Record(run, step, Key("first", Kind::kWeight), Values(step), Shards(kShape, 0, 2, first_stage));
+      Record(run, step, Key("last", Kind::kWeight), Values(step), Shards(kShape, 0, 2, 2 - first_stage));
+      Record(run, step, Key("norm", Kind::kWeight), Values(step), Copies(kShape, 4));
+    }
+    run.Commit();
+  }
+  std::vector<TensorDef> defs;
+  std::map<std::pair<std::uint64_t, std::string>, std::vector<std::uint32_t>> holders;
+  std::uint32_t attempt = 0;
+  const Status status =
+      QueryEngine(store_).ReadRecords({.run = "r", .whole = true}, [&](const RecordsPart& part) {
+        if (part.ranks.empty()) return Status::Ok();
+        if (part.attempt != std::exchange(attempt, part.attempt)) defs.clear();
+        const RecordBatch& records = part.records;
+        defs.insert(defs.end(), records.activations.begin(), records.activations.end());
+        for (std::size_t i = 0; i < records.stats.size(); ++i)
+          holders[{records.stats.step[i], defs.at(records.stats.activation[i]).key.name}] = part.ranks;
+        return Status::Ok();
+      });
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(holders.size(), 12u);
+  for (const std::uint64_t step : {0u, 1u, 2u, 3u}) {
+    const bool again = step > 1;
+    EXPECT_THAT((holders[{step, "first"}]), again ? ElementsAre(2, 3) : ElementsAre(0, 1)) << step;
+    EXPECT_THAT((holders[{step, "last"}]), again ? ElementsAre(0, 1) : ElementsAre(2, 3)) << step;
+    EXPECT_THAT((holders[{step, "norm"}]), ElementsAre(0, 1, 2, 3)) << step;
+  }
+}
+
 TEST_F(OneRun, RecordsOfRanksWithoutPartsAreTheRanks) {
   RunWriter run(store_, "r", 2);
   Record(run, 0, Key("w"), Values(0), Copies(kShape, 2));
