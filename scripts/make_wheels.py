@@ -29,9 +29,19 @@ SUMMARY = {
 ENTRY_POINTS = """[console_scripts]
 statcollectord = statcollect.programs:statcollectord
 statctl = statcollect.programs:statctl
+
+[pytest11]
+statcollect = statcollect.pytest_plugin
 """
 EXTRAS = {
-    "statcollect": {"torch": "torch>=2.1", "numpy": "numpy", "pandas": "pandas", "polars": "polars", "arrow": "pyarrow"},
+    "statcollect": {
+        "torch": "torch>=2.1",
+        "numpy": "numpy",
+        "pandas": "pandas",
+        "polars": "polars",
+        "arrow": "pyarrow",
+        "pytest": "pytest>=7",
+    },
     "statagent": {"torch": "torch>=2.1", "numpy": "numpy"},
 }
 

@@ -160,6 +160,29 @@ def test_the_demo_needs_nothing_but_the_wheel(installed: Path, tmp_path: Path) -
     assert "0 <= bug step < steps" in run(*demo, "--steps", "3", "--bug-step", "3", code=2).stderr
 
 
+def test_pytest_finds_the_fixture_and_it_works(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_scalar.py").write_text(
+        "import statagent\n\n"
+        "def record():\n    import numpy\n    statagent.inspect('layer', numpy.arange(4.0))\n    statagent.step()\n\n"
+        "def test_numbers(statcollect):\n    statcollect.assert_matches('numbers.scg', record)\n"
+    )
+    packages = borrowed(tmp_path / "packages", "pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "numpy")
+    (tmp_path / "packages/py.py").symlink_to(Path(pytest.__file__).parents[1] / "py.py")
+    command = (
+        installed / "python",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        tmp_path,
+        tmp_path / "test_scalar.py",
+    )
+    assert "goldens written" in run(*command, "--statcollect-update", PYTHONPATH=packages).stdout
+    assert "1 passed" in run(*command, PYTHONPATH=packages).stdout
+
+
 def test_commands_pass_on_arguments_and_exit_codes(installed: Path, wheels: dict[str, Path]) -> None:
     version = wheels["statcollect"].name.split("-")[1]
     for program in ("statcollectord", "statctl"):
@@ -254,3 +277,9 @@ def test_there_is_one_version() -> None:
     agent = re.search(r'^__version__ = "(.*)"', (ROOT / "agent/python/statagent/__init__.py").read_text(), re.MULTILINE)
     assert number and agent and number[1] == agent[1]
     assert 'version = "' not in (ROOT / "agent/python/pyproject.toml").read_text()
+    named = {
+        (page.name, found)
+        for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").glob("*.md"))
+        for found in re.findall(r"stat(?:collect|agent)[-_](\d+\.\d+\.\d+)", page.read_text(encoding="utf-8"))
+    }
+    assert named and {found for _, found in named} == {number[1]}, named

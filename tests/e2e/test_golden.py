@@ -209,7 +209,7 @@ def test_assert_matches(collector: Collector, golden: Path, tmp_path: Path) -> N
 
 
 def test_the_page_runs_as_printed(collector: Collector, golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    _, block = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)  # the first: test_pytest_plugin.py
     monkeypatch.chdir(tmp_path)
     (tmp_path / "golden.scg").write_bytes(golden.read_bytes())
     monkeypatch.setenv("STATCTL_COLLECTOR", collector.address)

@@ -1,4 +1,4 @@
-"""Comparing a run with a golden inside a test: the file that `statctl golden save` made."""
+"""Goldens, the files of `statctl golden save`: making one, and comparing a run with one inside a test."""
 
 from __future__ import annotations
 
@@ -46,3 +46,21 @@ def assert_matches(
     if done.returncode == 1:
         raise AssertionError(f"{verdict}\n\n{done.stdout}")
     raise QueryError(done.stderr.strip() or done.stdout.strip() or f"statctl exited with {done.returncode}", 0, "no_answer")
+
+
+def save(golden: str | Path, run: str, *, collector: str | None = None, steps: str | None = None, timeout: float = 600.0) -> str:
+    """Writes the run's records to the file, which may exist, and returns what statctl says about it. Raises QueryError if it cannot."""
+    command = [str(find("statctl")), "golden", "save", run, str(golden), "--overwrite"]
+    if collector:
+        command[1:1] = ["--collector", collector]
+    if steps:
+        command += ["--steps", steps]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, check=False, env={**os.environ, "NO_COLOR": "1"}
+        )
+    except subprocess.TimeoutExpired as error:
+        raise QueryError(f"save run '{run}' as {golden}: no answer within {timeout:g} s", 0, "timeout") from error
+    if done.returncode:
+        raise QueryError(done.stderr.strip() or f"statctl exited with {done.returncode}", 0, "no_answer")
+    return (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import re
-import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from .. import programs
+from .. import local, programs
 from ..errors import StatcollectError
 
-READY_SECONDS = 30.0
 TRAINING_SECONDS = 300.0
 RANKS = 2
 
@@ -30,8 +25,7 @@ class DemoError(StatcollectError):
 
 def clean_environment(**extra: str) -> dict[str, str]:
     """Ours without settings of an agent, a collector or a launcher that the demo's processes would obey."""
-    foreign = re.compile(r"^(STATAGENT_|STATCTL_|STATCOLLECT_|RANK$|WORLD_SIZE$|LOCAL_|MASTER_|TORCHELASTIC|OMPI_|PMI|SLURM_)")
-    environment = {key: value for key, value in os.environ.items() if not foreign.match(key)}
+    environment = local.clean_environment()
     # Where this package and the agent are, however they were found.
     import statagent
 
@@ -43,52 +37,6 @@ def clean_environment(**extra: str) -> dict[str, str]:
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(place for place in places if place))
     environment.update(extra)
     return environment
-
-
-def stop(process: subprocess.Popen[str]) -> None:
-    """SIGTERM, then SIGKILL."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def ready_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], READY_SECONDS)
-    return process.stdout.readline() if readable else ""
-
-
-@contextlib.contextmanager
-def collector(work: Path) -> Iterator[str]:
-    """A collector of the demo's own on free ports; yields its gRPC address."""
-    log = work / "collector.log"
-    command = [
-        str(programs.find("statcollectord")),
-        "--data-dir",
-        str(work / "data"),
-        "--listen",
-        "127.0.0.1:0",
-        "--http",
-        "127.0.0.1:0",
-    ]
-    with log.open("w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=clean_environment())
-    try:
-        line = ready_line(process)
-        found = re.search(r"grpc (\S+:\d+)", line)
-        if not found:
-            stop(process)
-            raise DemoError(f"start the collector: it did not get ready; its messages:\n{log.read_text()}")
-        print(line, end="")
-        yield found[1]
-    finally:
-        stop(process)
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 def train(run: str, address: str, steps: int, bug_step: int, work: Path) -> None:
@@ -117,7 +65,7 @@ def train(run: str, address: str, steps: int, bug_step: int, work: Path) -> None
             raise DemoError(f"train run '{run}': it did not end within {TRAINING_SECONDS:.0f} s")
     finally:
         for process in ranks:
-            stop(process)
+            local.stop(process)
         shutil.rmtree(meeting, ignore_errors=True)
 
 
@@ -156,7 +104,9 @@ def run(options: argparse.Namespace, work: Path) -> None:
         print(f"\n==> {text}  ({time.monotonic() - started:.0f} s)", flush=True)
 
     heading("collector")
-    with collector(work) as address:
+    with local.collector(work) as own:
+        address = own.grpc
+        print(own.ready_line, end="")
         heading(f"run base: two ranks, {options.steps} steps")
         train("base", address, options.steps, -1, work)
         heading(f"run ort: the same, but from step {options.bug_step} on the eps of blocks.1.norm is 1e-3 instead of 1e-5")
