@@ -182,10 +182,8 @@ void Parser::AddGlobals() {
   const auto file = [this](const char* flag, const char* variable, std::string& path, const char* help) {
     app_.add_option(flag, path, help)->envname(variable);
   };
-  file("--tls-ca", "STATCTL_TLS_CA", tls_files_.authorities,
-       "ca.pem of the collector: connect by TLS");
-  file("--tls-cert", "STATCTL_TLS_CERT", tls_files_.certificate,
-       "PEM file of your own certificate");
+  file("--tls-ca", "STATCTL_TLS_CA", tls_files_.authorities, "ca.pem of the collector: connect by TLS");
+  file("--tls-cert", "STATCTL_TLS_CERT", tls_files_.certificate, "PEM file of your own certificate");
   file("--tls-key", "STATCTL_TLS_KEY", tls_files_.key, "PEM file of its private key");
   app_.add_option("--format", format_, "Output format (ort: memory and density only)")
       ->check(CLI::IsMember({"table", "json", "csv", "markdown", "ort"}))

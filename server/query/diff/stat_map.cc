@@ -29,9 +29,8 @@ bool CountsElements(TopBy by) {
 // kStatNoData: the observation does not have it.
 std::uint16_t LevelOf(TopBy by, const Observation& o) {
   const ObservationSide side = MakeSide(o);
-  const bool broken = side.nan.value_or(0) + side.inf.value_or(0) + side.pos_inf.value_or(0) +
-                          side.neg_inf.value_or(0) >
-                      0;
+  const bool broken =
+      side.nan.value_or(0) + side.inf.value_or(0) + side.pos_inf.value_or(0) + side.neg_inf.value_or(0) > 0;
   if (broken && !CountsElements(by)) return kStatNotFinite;
   if (const auto value = ValueOf(by, side, IsComplex(o.layout->dtype))) return StatLevel(std::abs(*value));
   const bool counted = (by == TopBy::kNan && side.nan) ||
@@ -64,7 +63,8 @@ class Builder {
     const std::vector<const Row*> ordered = InOrder();
     const std::size_t sent =
         std::min<std::size_t>(rows_max_, kCellsSentMax / std::max<std::size_t>(1, map.columns.size()));
-    const std::size_t each = std::max<std::size_t>(1, PartsOf(ordered.size(), std::max<std::size_t>(1, sent)));
+    const std::size_t each =
+        std::max<std::size_t>(1, PartsOf(ordered.size(), std::max<std::size_t>(1, sent)));
     for (std::size_t begin = 0; begin < ordered.size(); begin += each)
       AddRow(ordered, begin, std::min(begin + each, ordered.size()), map);
   }

@@ -28,21 +28,21 @@ std::uint16_t StatLevel(double size);
 
 struct StatMapRequest {
   std::string run;
-  TopBy by = TopBy::kUnspecified;    // l2
-  std::vector<std::uint32_t> ranks;  // empty: all
-  std::string steps;                 // valid; empty: all
-  std::vector<Kind> kinds;           // empty: all, without integer tensors
+  TopBy by = TopBy::kUnspecified;       // l2
+  std::vector<std::uint32_t> ranks;     // empty: all
+  std::string steps;                    // valid; empty: all
+  std::vector<Kind> kinds;              // empty: all, without integer tensors
   std::uint32_t columns = 0, rows = 0;  // at most; 0: kStatMapSideDefault
 };
 
 struct StatMap {
   std::string run;
   TopBy by = TopBy::kL2;
-  std::vector<HeatMapRow> rows;         // in the order of execution
-  std::vector<StepRange> columns;       // ascending
-  std::string cells;                    // row by row, two bytes each, the high one first
+  std::vector<HeatMapRow> rows;          // in the order of execution
+  std::vector<StepRange> columns;        // ascending
+  std::string cells;                     // row by row, two bytes each, the high one first
   std::uint64_t tensors = 0, steps = 0;  // before merging
-  std::vector<std::uint32_t> ranks;     // that the run has, whether asked for or not; ascending
+  std::vector<std::uint32_t> ranks;      // that the run has, whether asked for or not; ascending
 };
 
 // Of all ranks, micro-batches and calls of a tensor the greatest. An empty map is an answer, too. Memory: one

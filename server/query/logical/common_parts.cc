@@ -23,9 +23,7 @@ struct Common {
   Indexes a, b;
 };
 
-bool HasRanges(const Part& part) {
-  return part.layout->placement && !part.layout->placement->ranges.empty();
-}
+bool HasRanges(const Part& part) { return part.layout->placement && !part.layout->placement->ranges.empty(); }
 
 // Boxes and ranges of the flattened tensor are not compared with each other: they may have elements in common.
 bool MayOverlap(const Part& a, const Part& b) {

@@ -24,7 +24,8 @@ using testing::RunWriter;
 std::vector<std::uint16_t> LevelsOf(const StatMap& map) {
   std::vector<std::uint16_t> levels;
   for (std::size_t i = 0; i + 1 < map.cells.size(); i += 2) {
-    const auto high = static_cast<unsigned char>(map.cells[i]), low = static_cast<unsigned char>(map.cells[i + 1]);
+    const auto high = static_cast<unsigned char>(map.cells[i]),
+               low = static_cast<unsigned char>(map.cells[i + 1]);
     levels.push_back(static_cast<std::uint16_t>(high << 8 | low));
   }
   return levels;
@@ -77,7 +78,8 @@ TEST_F(StatMapTest, HasTheGreatestOfAllRanksInTheOrderOfExecution) {
   EXPECT_THAT(LevelsOf(map), ElementsAre(ten, ten, ten, StatLevel(1), StatLevel(100), StatLevel(1)));
   EXPECT_THAT(map.ranks, ElementsAre(0, 1));
   EXPECT_THAT(LevelsOf(Map({.ranks = {0}, .steps = "6"})), ElementsAre(StatLevel(5), StatLevel(100)));
-  EXPECT_THAT(LevelsOf(Map({.by = TopBy::kAbsMax, .ranks = {0}, .steps = "5"})), ElementsAre(StatLevel(4), StatLevel(1)));
+  EXPECT_THAT(LevelsOf(Map({.by = TopBy::kAbsMax, .ranks = {0}, .steps = "5"})),
+              ElementsAre(StatLevel(4), StatLevel(1)));
 }
 
 TEST_F(StatMapTest, MarksWhatIsNotFiniteAndCountsIt) {
