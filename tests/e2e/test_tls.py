@@ -129,7 +129,7 @@ def machines() -> Iterator[Machines]:
             yield Machines([], [], "127.0.0.2", "127.0.0.2:0")
     finally:
         for name in (here, there):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+            subprocess.run(["sh", "-c", f"ip netns del {name}"], capture_output=True, check=False)
 
 
 @pytest.fixture
