@@ -61,12 +61,32 @@ for step in range(6):
 statagent.close()
 """
 
+# A model with padding in its inputs, which records memory by module.
+TAGGER = """
+import statagent, torch
+from torch import nn
+torch.manual_seed(1)
+model = nn.Sequential(nn.Embedding(32, 64, padding_idx=0), nn.Linear(64, 8))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+statagent.init(run="tagger")
+statagent.watch(model, optimizer=optimizer, memory="modules", density={"input_ids": 0})
+for step in range(6):
+    ids = torch.randint(1, 32, (4, 10))
+    ids[:, 5 + step % 3:] = 0
+    statagent.log_batch(input_ids=ids)
+    nn.functional.cross_entropy(model(ids).flatten(0, 1), (ids % 8).flatten()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+statagent.close()
+"""
+
 
 @pytest.fixture(scope="module")
 def recorded(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Collector:
     wrong = ["--bug", "ln_eps", "--bug-step", "2"]
     shared_collector.train_all({"base": [], "base2": [], "ort": wrong}, tmp_path_factory.mktemp("runs"))
     shared_collector.python(BROKEN)
+    shared_collector.python(TAGGER)
     return shared_collector
 
 
@@ -118,6 +138,7 @@ VIEWS = {
     "tensor": "/?view=tensor&a=base&b=ort&tensor=blocks.1.ln2&kind=output&path=0&mode=train",
     "config": "/?view=config&a=base&b=ort",
     "ranks": "/?view=ranks&a=base",
+    "memory": "/?view=memory&a=tagger",
     "collector": "/?view=collector",
     "empty": "/?view=compare",
     "unknown": "/?view=compare&a=base&b=nobody",
@@ -139,6 +160,8 @@ def settled(page: Any, view: str) -> None:
         page.wait_for_selector(".chart canvas")
     if view in ("cell", "tensor"):
         page.wait_for_selector(".cell .chart canvas" if view == "cell" else ".grid .chart canvas")
+    if view == "memory":
+        page.wait_for_selector("section[aria-label=Padding] .chart canvas")
     page.wait_for_selector("main h1, main h2")
 
 
@@ -275,6 +298,46 @@ def test_a_run_with_nothing_to_show_says_so(collector: Collector, open_page: Ope
     page.locator(".behind summary").click()
     assert "<script>alert(1)</script>" in page.inner_text(".behind table")
     assert "zero\\u200bwidth" in page.inner_text(".behind table")
+
+
+def table_of(page: Any, region: str) -> list[list[str]]:
+    rows = page.locator(f"[role=region][aria-label='{region}'] tbody tr").all_inner_texts()
+    return [[cell.strip() for cell in row.split("\t")] for row in rows]
+
+
+def test_memory_and_padding_are_those_of_statctl(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, "/?view=run&a=tagger")
+    page.locator(".pair").get_by_role("link", name="Memory").click()
+    page.wait_for_selector("section[aria-label=Padding] .chart canvas")
+    records = recorded.json("memory", "tagger")["records"]
+    peak = max(records, key=lambda record: record["host_rss"])
+    section = page.locator("section[aria-label='Memory by phase']")
+    assert f"{peak['host_rss'] / 2**20:.1f} MiB at most" in section.inner_text()
+    section.locator("summary").click()
+    rows = table_of(page, "Memory by step and phase")
+    assert [(row[0], row[1]) for row in rows] == [(str(r["step"]), r["phase"].replace("_", " ")) for r in records]
+    assert [row[2] for row in rows] == [f"{r['host_rss'] / 2**20:.1f} MiB" for r in records]
+    raised: dict[str, int] = {}
+    for record in recorded.json("memory", "tagger", "--modules")["records"]:
+        raised[record["module"]] = max(raised.get(record["module"], 0), record["peak_delta"])
+    modules = table_of(page, "Modules by peak")
+    assert {row[0] for row in modules} == set(raised) and len(raised) == 3
+    density = [record for record in recorded.json("density", "tagger")["records"] if record["input"] == "input_ids"]
+    share = sum(record["valid"] for record in density) / sum(record["total"] for record in density)
+    assert table_of(page, "Density of the inputs")[0][:3] == ["input_ids (embed)", "0", f"{100 * share:.1f} %"]
+    page.get_by_role("combobox", name="Phase").select_option("post_backward")
+    until(page, "location.search.includes('stage=post_backward')")
+    assert {row[1] for row in table_of(page, "Memory by step and phase")} == {"post backward"}
+    page.get_by_role("link", name="Its statistics").click()
+    painted(page)
+
+
+def test_a_run_without_memory_says_how_to_record_it(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, "/?view=memory&a=broken")
+    page.wait_for_selector("text=No memory was recorded here")
+    assert page.get_by_text("Not recorded.").count() == 2
+    open_page(recorded, "/?view=memory").wait_for_selector("text=Pick a run")
+    open_page(recorded, "/?view=memory&a=nobody").wait_for_selector("text=There is no such run")
 
 
 def test_filter_and_sort_are_in_the_url(recorded: Collector, open_page: Open) -> None:

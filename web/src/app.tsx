@@ -7,6 +7,7 @@ import { shown } from './text';
 import { CollectorView } from './views/collector';
 import { CompareView } from './views/compare';
 import { ConfigView } from './views/config';
+import { MemoryView } from './views/memory';
 import { RanksView } from './views/ranks';
 import { RunView } from './views/run';
 import { RunsView } from './views/runs';
@@ -24,6 +25,8 @@ function viewOf(route: Route) {
       return <ConfigView route={route} />;
     case 'ranks':
       return <RanksView route={route} />;
+    case 'memory':
+      return <MemoryView route={route} />;
     case 'collector':
       return <CollectorView />;
     default:
@@ -43,6 +46,7 @@ const PLACES: readonly (readonly [View, string])[] = [
   ['compare', 'Compare'],
   ['config', 'Configuration'],
   ['ranks', 'Ranks'],
+  ['memory', 'Memory'],
   ['collector', 'Collector'],
 ];
 

@@ -1,7 +1,7 @@
 // Every view is a URL: /?view=compare&a=base&b=ort&rank=0.
 import { useEffect, useState } from 'preact/hooks';
 
-export const VIEWS = ['runs', 'run', 'compare', 'tensor', 'config', 'ranks', 'collector'] as const;
+export const VIEWS = ['runs', 'run', 'compare', 'tensor', 'config', 'ranks', 'memory', 'collector'] as const;
 export type View = (typeof VIEWS)[number];
 
 export interface Route {

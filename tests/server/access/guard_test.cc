@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +31,7 @@
 #include "statcollect/v1/admin.grpc.pb.h"
 #include "statcollect/v1/ingest.grpc.pb.h"
 #include "statcollect/v1/query.grpc.pb.h"
+#include "tests/server/access/security_page.h"
 #include "tests/server/access/token_folder.h"
 
 namespace statcollect {
@@ -170,62 +172,115 @@ std::string AllBut(access::Scope scope) {
   return scopes.ToString();
 }
 
-TEST_F(GuardTest, EveryMethodOfEveryServiceWithEveryKindOfToken) {
-  const std::string expired = folder_.Create("read", folder_.Now() - 1);
-  std::map<access::Scope, std::string> only, all_but;
-  for (std::size_t i = 0; i < access::kScopes; ++i) {
-    const auto scope = static_cast<access::Scope>(i);
-    only[scope] = folder_.Create(std::string(access::ScopeName(scope)));
-    all_but[scope] = folder_.Create(AllBut(scope));
+// What a caller may come with, in the order of the tables' columns.
+constexpr const char* kKinds[] = {"no token",      "no such form", "unknown token", "expired",
+                                  "revoked token", "wrong scope",  "right scope"};
+using Answers = std::vector<std::string>;  // one for each kind
+
+std::string TableOf(const std::string& first, const std::vector<std::pair<std::string, Answers>>& rows) {
+  std::string text = "| " + first + " |", line = "|---|";
+  for (const char* kind : kKinds) {
+    text += " " + std::string(kind) + " |";
+    line += "---|";
   }
-  folder_.clock.Advance(1s);
-  std::size_t methods = 0;
+  text += "\n" + line + "\n";
+  for (const auto& [name, answers] : rows) {
+    text += "| `" + name + "` |";
+    for (const std::string& answer : answers) text += " " + answer + " |";
+    text += "\n";
+  }
+  return text;
+}
+
+// Tokens of every kind; with every scope, so that only what is wrong with one can be the reason.
+class Tokens {
+ public:
+  explicit Tokens(TokenFolder& folder)
+      : expired_(folder.Create(kAll, folder.Now() - 1)), revoked_(folder.Create(kAll)) {
+    folder.Revoke(revoked_);
+    for (std::size_t i = 0; i < access::kScopes; ++i) {
+      const auto scope = static_cast<access::Scope>(i);
+      only_[scope] = folder.Create(std::string(access::ScopeName(scope)));
+      all_but_[scope] = folder.Create(AllBut(scope));
+    }
+    folder.clock.Advance(1s);
+  }
+  // For a method with `scope`; a method that is open to everybody has no wrong scope.
+  std::vector<std::string> ForKinds(std::optional<access::Scope> scope) const {
+    const access::Scope needed = scope.value_or(access::Scope::kRead);
+    return {"",
+            "stc_x",
+            "stc_0123456789ab_" + std::string(64, '0'),
+            expired_,
+            revoked_,
+            all_but_.at(needed),
+            only_.at(needed)};
+  }
+
+ private:
+  static constexpr const char* kAll = "ingest,read,capture,control,delete,admin";
+  const std::string expired_, revoked_;
+  std::map<access::Scope, std::string> only_, all_but_;
+};
+
+std::string NameOf(StatusCode code) {
+  const bool passes =
+      code == StatusCode::OK || code == StatusCode::UNIMPLEMENTED;  // of the generated service
+  return passes ? "passes" : std::to_string(code);
+}
+
+TEST_F(GuardTest, EveryMethodOfEveryServiceWithEveryKindOfToken) {
+  const Tokens tokens(folder_);
+  const Answers expected = {"16", "16", "16", "16", "16", "7", "passes"};
+  std::vector<std::pair<std::string, Answers>> rows;
   for (const auto* type : types_) {
-    for (int i = 0; i < type->method_count(); ++i, ++methods) {
+    for (int i = 0; i < type->method_count(); ++i) {
       const std::string method = "/" + type->full_name() + "/" + type->method(i)->name();
       SCOPED_TRACE(method);
-      const access::Scope scope = *access::FindRule(method)->scope;
-      const auto code = [&](const std::string& field) { return Call(method, field).error_code(); };
-      EXPECT_EQ(code(""), StatusCode::UNAUTHENTICATED);
-      EXPECT_EQ(code("Bearer stc_x"), StatusCode::UNAUTHENTICATED);
-      EXPECT_EQ(code("Bearer stc_0123456789ab_" + std::string(64, '0')), StatusCode::UNAUTHENTICATED);
-      EXPECT_EQ(code("Bearer " + expired), StatusCode::UNAUTHENTICATED);
-      EXPECT_EQ(code("Bearer " + all_but[scope]), StatusCode::PERMISSION_DENIED);
-      const StatusCode passed = code("Bearer " + only[scope]);
-      EXPECT_EQ(passed, type->name() == "Ingest" ? StatusCode::OK : StatusCode::UNIMPLEMENTED);
+      Answers answers;
+      for (const std::string& token : tokens.ForKinds(access::FindRule(method)->scope))
+        answers.push_back(NameOf(Call(method, token.empty() ? "" : "Bearer " + token).error_code()));
+      EXPECT_EQ(answers, expected);
+      rows.emplace_back(type->name() + "/" + type->method(i)->name(), answers);
     }
   }
-  EXPECT_GT(methods, 25U);
+  EXPECT_GT(rows.size(), 25U);
+  testing::ExpectInSecurityPage("walk over gRPC", TableOf("method", rows));
 }
 
 TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
-  const std::string expired = folder_.Create("read", folder_.Now() - 1);
-  folder_.clock.Advance(1s);
-  std::vector<std::pair<std::string, bool>> paths = {{"/metrics", false}};  // path, POST
+  const Tokens tokens(folder_);
+  std::vector<std::pair<std::string, bool>> paths;  // path, POST
   for (const auto& [name, route] : api::MakeHttpRoutes())
     paths.emplace_back(std::string(api::kHttpPrefix) + name, route.changes);
-  EXPECT_GT(paths.size(), 20U);
+  for (const access::MethodRule& rule : access::MethodRules()) {
+    if (!rule.method.starts_with("/statcollect.")) paths.emplace_back(std::string(rule.method), false);
+  }
+  std::vector<std::pair<std::string, Answers>> rows;
   for (const auto& [path, post] : paths) {
     SCOPED_TRACE(path);
-    const access::Scope scope = *access::FindRule(api::MethodOfPath(path))->scope;
-    const std::string right = folder_.Create(std::string(access::ScopeName(scope)));
-    const std::string wrong = folder_.Create(AllBut(scope));
-    folder_.clock.Advance(1s);
+    const std::optional<access::Scope> scope = access::FindRule(api::MethodOfPath(path))->scope;
     const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n";
     // The body is announced and never sent: who is refused is refused before it.
     const std::string body = post ? "Content-Type: application/json\r\nContent-Length: 2\r\n" : "";
-    EXPECT_THAT(Http(head, body), HasSubstr("HTTP/1.1 401"));
-    EXPECT_THAT(Http(head + Field("stc_x"), body), HasSubstr("HTTP/1.1 401"));
-    EXPECT_THAT(Http(head + Field(expired), body), HasSubstr("HTTP/1.1 401"));
-    EXPECT_THAT(Http(head + Field(wrong), body), HasSubstr("HTTP/1.1 403"));
-    const std::string passed = Http(
-        head + Field(right), post ? body + "\r\n{}" : "");  // UNIMPLEMENTED of the service behind it is 501
-    EXPECT_THAT(passed, HasSubstr(path.starts_with("/api/") ? "HTTP/1.1 501" : "HTTP/1.1 200"));
+    Answers answers;
+    for (const std::string& token : tokens.ForKinds(scope)) {
+      const bool right = answers.size() + 1 == std::size(kKinds);
+      const std::string answer =
+          Http(head + (token.empty() ? "" : Field(token)), right && post ? body + "\r\n{}" : body);
+      const std::string status = answer.substr(0, 12).substr(answer.find(' ') + 1);
+      // 501: UNIMPLEMENTED of the generated service behind the check
+      answers.push_back(status == "200" || status == "501" ? "passes" : status);
+    }
+    EXPECT_EQ(answers, scope ? Answers({"401", "401", "401", "401", "401", "403", "passes"})
+                             : Answers(std::size(kKinds), "passes"));
+    rows.emplace_back(path, answers);
   }
-  EXPECT_THAT(Http("GET /healthz HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 200"));
-  EXPECT_THAT(Http("GET /readyz HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 200"));
-  EXPECT_THAT(Http("GET / HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 200"));
-  EXPECT_THAT(Http("GET /assets/ HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 200"));
+  EXPECT_GT(rows.size(), 25U);
+  testing::ExpectInSecurityPage("walk over HTTP", TableOf("path", rows));
+}
+
+TEST_F(GuardTest, HttpPathsBesideTheRoutesAreRefused) {
   EXPECT_THAT(Http("GET /assets/none HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 404")) << "it may be asked for";
   EXPECT_THAT(Http("GET /assets HTTP/1.1\r\n" + Field(good_all_)), HasSubstr("HTTP/1.1 403"));
   EXPECT_THAT(Http("GET /nothing HTTP/1.1\r\n" + Field(good_all_)), HasSubstr("HTTP/1.1 403"));

@@ -1,7 +1,4 @@
-// The table of scopes: it has every method, and docs/security.md shows it. STATCOLLECT_WRITE_DOCS=1 writes it
-// there.
-#include <cstdlib>
-#include <fstream>
+// The table of scopes: it has every method, and docs/security.md shows it.
 #include <map>
 #include <set>
 #include <string>
@@ -14,12 +11,10 @@
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/ingest.pb.h"
 #include "statcollect/v1/query.pb.h"
+#include "tests/server/access/security_page.h"
 
 namespace statcollect::access {
 namespace {
-
-constexpr std::string_view kBegin = "<!-- table of scopes: written by access_test -->\n";
-constexpr std::string_view kEnd = "<!-- end of the table -->\n";
 
 std::set<std::string> GrpcMethods() {
   std::set<std::string> methods;
@@ -77,18 +72,7 @@ TEST(ScopeTable, WhatChangesSomethingIsAuditedAndNeedsMoreThanRead) {
   }
 }
 
-TEST(ScopeTable, IsInTheDocumentation) {
-  std::ifstream file(SECURITY_PAGE);
-  const std::string page((std::istreambuf_iterator<char>(file)), {});
-  const std::size_t begin = page.find(kBegin), end = page.find(kEnd);
-  ASSERT_NE(begin, std::string::npos);
-  ASSERT_NE(end, std::string::npos);
-  const std::size_t from = begin + kBegin.size();
-  if (std::getenv("STATCOLLECT_WRITE_DOCS") != nullptr)
-    std::ofstream(SECURITY_PAGE) << page.substr(0, from) + TableText() + page.substr(end);
-  else
-    EXPECT_EQ(page.substr(from, end - from), TableText()) << "run access_test with STATCOLLECT_WRITE_DOCS=1";
-}
+TEST(ScopeTable, IsInTheDocumentation) { testing::ExpectInSecurityPage("table of scopes", TableText()); }
 
 }  // namespace
 }  // namespace statcollect::access

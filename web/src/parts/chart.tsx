@@ -12,12 +12,13 @@ interface Props {
   height: number;
   gutter: number; // pixels left of the plot
   range?: readonly [number, number];
+  span?: readonly [number, number]; // of the values; else what they need
   stepText: (x: number) => string;
   log?: boolean;
   axis?: boolean; // the steps below; without it, what is below has them
 }
 
-export function Chart({ label, lines, height, gutter, range, stepText, log = false, axis = true }: Props) {
+export function Chart({ label, lines, height, gutter, range, span, stepText, log = false, axis = true }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const width = useWidth(box);
   const theme = useTheme();
@@ -34,7 +35,7 @@ export function Chart({ label, lines, height, gutter, range, stepText, log = fal
       padding: [10, 0, axis ? 0 : 6, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { size: 6 } },
-      scales: { x: { time: false, ...(range ? { range: [range[0], range[1]] as [number, number] } : {}) }, y: { distr: log ? 3 : 1 } },
+      scales: { x: { time: false, ...(range ? { range: [range[0], range[1]] as [number, number] } : {}) }, y: { distr: log ? 3 : 1, ...(span ? { range: [span[0], span[1]] as [number, number] } : {}) } },
       axes: [
         { show: axis, stroke: colours.axis, font, grid: { show: false }, ticks: { stroke: colours.grid, size: 4 }, values: (_, at) => at.map((x) => stepText(x)), space: 70, size: 30 },
         { size: gutter, stroke: colours.axis, font, grid: { stroke: colours.grid, width: 1 }, ticks: { show: false }, values: (_, at) => tickTexts(at), space: 26 },
@@ -50,7 +51,7 @@ export function Chart({ label, lines, height, gutter, range, stepText, log = fal
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [width, height, theme, log, gutter, axis, range?.[0], range?.[1], data]);
+  }, [width, height, theme, log, gutter, axis, range?.[0], range?.[1], span?.[0], span?.[1], data]);
   const x = at === null ? undefined : data[0][at];
   return (
     <figure class="chart" aria-label={label}>
@@ -59,7 +60,7 @@ export function Chart({ label, lines, height, gutter, range, stepText, log = fal
         {lines.map((line, i) => {
           const value = at === null ? undefined : data[i + 1]?.[at];
           return (
-            <span key={line.label} class={`key ${line.run}`}>
+            <span key={line.label} class={line.label === '' ? 'value' : `key ${line.run}`}>
               {line.label}
               {value !== undefined && value !== null ? <b> {short(value, 5)}</b> : null}
             </span>

@@ -20,6 +20,17 @@ export function joined(lines: readonly Line[]): AlignedData {
   return [xs, ...columns] as AlignedData;
 }
 
+/** Round numbers of bytes: 1, 2 or 5 times a power of ten of KiB, MiB, .... */
+export function byteTicks(low: number, high: number): number[] {
+  const rough = Math.max(1, (high - low) / 4);
+  const unit = 1024 ** Math.floor(Math.log2(rough) / 10);
+  const power = 10 ** Math.floor(Math.log10(rough / unit));
+  const step = unit * power * ([1, 2, 5, 10].find((times) => times * power * unit >= rough) ?? 10);
+  const ticks: number[] = [];
+  for (let at = Math.ceil(low / step) * step; at <= high; at += step) ticks.push(at);
+  return ticks;
+}
+
 /** With as many digits as it takes to tell neighbours apart. */
 export function tickTexts(ticks: readonly (number | null)[]): string[] {
   for (let digits = 3; digits < 8; ++digits) {

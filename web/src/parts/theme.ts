@@ -20,6 +20,12 @@ export const LINES = {
   dark: { a: '#7db8e8', b: '#f0a04b', axis: '#9aa6b0', grid: '#2a3138' },
 } as const;
 
+/** Layers of a stack, from the bottom. Light and dark alternate, so that neighbours differ without their hues, too. */
+export const LAYERS = {
+  light: ['#1f6299', '#9cc7e8', '#b8541a', '#f3c98f', '#c9d1d7', '#eef1f3'],
+  dark: ['#2f7ab8', '#b5d8f2', '#b8641f', '#f6d2a2', '#55616b', '#262d33'],
+} as const;
+
 /** The width of an element in CSS pixels, followed as it changes. */
 export function useWidth(element: { current: HTMLElement | null }): number {
   const [width, setWidth] = useState(0);

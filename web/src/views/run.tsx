@@ -71,6 +71,7 @@ export function RunView({ route }: { route: Route }) {
         {mine?.state === 'running' ? <span class="live">live</span> : <span class="soft">{mine?.state ?? ''}</span>}
         <span class="grow" />
         <Link to={{ view: 'ranks', a: run }}>Ranks</Link>
+        <Link to={{ view: 'memory', a: run }}>Memory</Link>
         <Link to={{ view: 'config', a: run }}>Configuration</Link>
       </header>
       <div class="bar">
