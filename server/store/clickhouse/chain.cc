@@ -12,7 +12,7 @@ namespace {
 
 Result<std::map<std::uint32_t, Chain>> ReadChainsWhere(Engine& engine, const std::string& attempted,
                                                        const std::string& where) {
-  const auto answer = engine.Select(attempted, "SELECT rank, epoch, n, seq, cut, value FROM " +
+  const auto answer = engine.Select(attempted, "SELECT rank, epoch, n, seq, cut, parent, value FROM " +
                                                    TableName(engine, "records") + " WHERE " + where +
                                                    " ORDER BY rank, epoch, n DESC LIMIT 1 BY rank, epoch");
   if (!answer.ok()) return answer.status();
@@ -20,7 +20,12 @@ Result<std::map<std::uint32_t, Chain>> ReadChainsWhere(Engine& engine, const std
   ByteReader in(*answer);
   while (in.ok() && in.remaining() > 0) {
     const std::uint32_t rank = in.U32();
-    Chain::Link link{.epoch = in.U64(), .n = in.U64(), .seq = in.U64(), .cut = in.U64(), .value = in.Text()};
+    Chain::Link link{.epoch = in.U64(),
+                     .n = in.U64(),
+                     .seq = in.U64(),
+                     .cut = in.U64(),
+                     .parent = in.U64(),
+                     .value = in.Text()};
     chains[rank].Add(std::move(link));
   }
   if (!in.ok()) return BadAnswer(engine, attempted);
@@ -31,20 +36,28 @@ Result<std::map<std::uint32_t, Chain>> ReadChainsWhere(Engine& engine, const std
 }  // namespace
 
 void Chain::Finish() {
-  limits_.assign(links_.size(), ~std::uint64_t{0});
-  for (std::size_t i = links_.size(); i-- > 1;) {
-    const Link& later = links_[i];
-    limits_[i - 1] = std::min(limits_[i], later.n == 0 ? ~std::uint64_t{0} : later.cut);
+  limits_.assign(links_.size(), std::nullopt);
+  std::uint64_t limit = ~std::uint64_t{0};
+  for (const Link* link = current(); link != nullptr && link->n > 0;) {
+    limits_[static_cast<std::size_t>(link - links_.data())] = limit;
+    limit = std::min(limit, link->cut);
+    link = link->parent < link->epoch ? Find(link->parent) : nullptr;
   }
+}
+
+const Chain::Link* Chain::Find(std::uint64_t epoch) const {
+  const auto at =
+      std::lower_bound(links_.begin(), links_.end(), epoch,
+                       [](const Link& link, std::uint64_t wanted) { return link.epoch < wanted; });
+  return at == links_.end() || at->epoch != epoch ? nullptr : &*at;
 }
 
 bool Chain::Counts(std::uint64_t epoch, std::uint64_t seq) const {
   if (epoch == 0) return true;
-  const auto at =
-      std::lower_bound(links_.begin(), links_.end(), epoch,
-                       [](const Link& link, std::uint64_t wanted) { return link.epoch < wanted; });
-  if (at == links_.end() || at->epoch != epoch) return false;
-  return seq <= limits_[static_cast<std::size_t>(at - links_.begin())];
+  const Link* link = Find(epoch);
+  if (link == nullptr) return false;
+  const auto& limit = limits_[static_cast<std::size_t>(link - links_.data())];
+  return limit && seq <= *limit;
 }
 
 const Chain::Link* Chain::current() const {

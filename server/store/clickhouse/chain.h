@@ -2,12 +2,14 @@
 // epoch, higher than all before. Every row carries the epoch of its writer.
 //
 // A claim is made of two rows of family kRank: first the fence (n = 0), then the state at which the writer begins
-// (n = 1), whose watermark is the cut of the epoch. Each batch brings a later state, in the same insert.
+// (n = 1). It names the epoch that it continues, its parent, and the watermark up to which, its cut. Each batch brings a
+// later state, in the same insert.
 //
 // Invariants:
 // (1) The rank's state is the last one of the highest epoch that has one.
-// (2) A row of an epoch counts if its `seq` is at most the cut of every later epoch. What arrives late of a writer that
-//     was replaced does therefore not count, whenever it arrives.
+// (2) From there the parents lead to all epochs that count, each up to the cut of the one that continued it. What arrives
+//     late of a writer that was replaced therefore does not count, whenever it arrives, and neither does anything of a
+//     claimant that was overtaken before it had written down its state, its cut included.
 // (3) A writer acknowledges a batch only if no higher epoch has a fence after the batch was written. Who claims reads
 //     the state after its fence was written. So either the writer sees the fence, or the claimant the batch: what was
 //     acknowledged counts.
@@ -16,6 +18,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +32,7 @@ namespace statcollect {
 class Chain {
  public:
   struct Link {
-    std::uint64_t epoch = 0, n = 0, seq = 0, cut = ~std::uint64_t{0};
+    std::uint64_t epoch = 0, n = 0, seq = 0, cut = ~std::uint64_t{0}, parent = 0;
     std::string value;  // an encoded RankMeta; of a fence empty
   };
   // In ascending order of epochs.
@@ -44,8 +47,11 @@ class Chain {
   std::uint64_t newest_epoch() const { return links_.empty() ? 0 : links_.back().epoch; }
 
  private:
-  std::vector<Link> links_;
-  std::vector<std::uint64_t> limits_;  // of each link: the lowest cut of the later ones
+  const Link* Find(std::uint64_t epoch) const;
+
+  std::vector<Link> links_;  // by epoch
+  std::vector<std::optional<std::uint64_t>>
+      limits_;  // of each link: the last record that counts; none: nothing does
 };
 
 Result<Chain> ReadChain(Engine& engine, AttemptId attempt, std::uint32_t rank);

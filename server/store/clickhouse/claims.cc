@@ -60,9 +60,11 @@ Status Claims::Claim(const Place& place) {
     return {Code::kUnavailable, "claim " + NameOf(place) + ": another collector claims it, too; try again"};
   if (const Chain::Link* current = chain->current(); current != nullptr) {
     held.cut = current->seq;
+    held.parent = current->epoch;
     held.n = 1;
     STATCOLLECT_RETURN_IF_ERROR(WriteState(
-        place, {.epoch = held.epoch, .n = held.n, .seq = held.cut, .cut = held.cut}, current->value));
+        place, {.epoch = held.epoch, .n = held.n, .seq = held.cut, .cut = held.cut, .parent = held.parent},
+        current->value));
   }
   MutexLock lock(mutex_);
   held_[place] = held;
@@ -74,8 +76,11 @@ Result<RowStamp> Claims::NextStamp(const Place& place, std::uint64_t seq) {
     {
       MutexLock lock(mutex_);
       if (const auto held = held_.find(place); held != held_.end())
-        return RowStamp{
-            .epoch = held->second.epoch, .n = ++held->second.n, .seq = seq, .cut = held->second.cut};
+        return RowStamp{.epoch = held->second.epoch,
+                        .n = ++held->second.n,
+                        .seq = seq,
+                        .cut = held->second.cut,
+                        .parent = held->second.parent};
     }
     if (claimed) return Status(Code::kInternal, "claim " + NameOf(place) + ": forgotten by another thread");
     STATCOLLECT_RETURN_IF_ERROR(Claim(place));

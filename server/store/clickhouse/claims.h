@@ -34,7 +34,7 @@ class Claims {
 
  private:
   struct Held {
-    std::uint64_t epoch = 0, n = 0, cut = 0;
+    std::uint64_t epoch = 0, n = 0, cut = 0, parent = 0;
   };
   Status WriteState(const Place& place, const RowStamp& stamp, std::string value);
 

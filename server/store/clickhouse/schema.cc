@@ -26,7 +26,7 @@ constexpr TableSpec kTables[] = {
      "run String, kind UInt8, name String, version UInt64, gone UInt8, owners String, value String",
      "version", "(run, kind, name)", " SETTINGS index_granularity = 16"},
     {"records",
-     "attempt UInt32, family UInt8, rank UInt32, step UInt64, item UInt64, epoch UInt64, n UInt64, seq UInt64, cut UInt64, "
+     "attempt UInt32, family UInt8, rank UInt32, step UInt64, item UInt64, epoch UInt64, n UInt64, seq UInt64, cut UInt64, parent UInt64, "
      "records UInt32, digest FixedString(16), value String",
      "n", "(family, rank, step, item, epoch)", " SETTINGS index_granularity = 64"},
 };
@@ -150,7 +150,7 @@ BlockDigest ReadDigest(ByteReader& in) {
 
 std::string RecordsInto(const Engine& engine) {
   return TableName(engine, "records") +
-         " (attempt, family, rank, step, item, epoch, n, seq, cut, records, digest, value)";
+         " (attempt, family, rank, step, item, epoch, n, seq, cut, parent, records, digest, value)";
 }
 
 void AddRecordRow(AttemptId attempt, std::uint32_t rank, const RecordRow& row, const RowStamp& stamp,
@@ -158,7 +158,8 @@ void AddRecordRow(AttemptId attempt, std::uint32_t rank, const RecordRow& row, c
   to->U32(attempt);
   to->U8(static_cast<std::uint8_t>(row.family));
   to->U32(rank);
-  for (const std::uint64_t number : {row.step, row.item, stamp.epoch, stamp.n, stamp.seq, stamp.cut})
+  for (const std::uint64_t number :
+       {row.step, row.item, stamp.epoch, stamp.n, stamp.seq, stamp.cut, stamp.parent})
     to->U64(number);
   to->U32(row.records);
   to->Raw({reinterpret_cast<const char*>(row.digest.data()), row.digest.size()});

@@ -61,7 +61,8 @@ struct RecordRow {
 struct RowStamp {
   std::uint64_t epoch = 0, n = 0;
   std::uint64_t seq = 0;  // the last record of the batch
-  std::uint64_t cut = 0;  // of the epoch
+  std::uint64_t cut = 0;  // of the epoch, and the epoch that it continues
+  std::uint64_t parent = 0;
 };
 
 std::string RecordsInto(const Engine& engine);

@@ -1,6 +1,9 @@
 // What every store has to do: the same tests over the embedded one and over a real ClickHouse.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -28,6 +31,9 @@ using ::testing::IsEmpty;
 
 enum class Kept { kRocksDb, kClickHouse };
 
+// The hosts of a ClickHouse that runs already, such as "127.0.0.1:8123", and options ("?quorum=2"); null: tests start one.
+const char* OtherServer() { return std::getenv("STATCOLLECT_TEST_CLICKHOUSE"); }
+
 // One server for all tests of this program; each test has a database of its own.
 testing::ClickHouseServer& SharedServer() {
   static testing::ClickHouseServer server(CLICKHOUSE_CONFIG);
@@ -36,10 +42,18 @@ testing::ClickHouseServer& SharedServer() {
   return server;
 }
 
+std::string DsnOf(const std::string& database) {
+  if (OtherServer() == nullptr) return SharedServer().Dsn(database);
+  const std::string other = OtherServer();
+  const std::size_t options = std::min(other.find('?'), other.size());
+  return "clickhouse://" + other.substr(0, options) + "/" + database + other.substr(options);
+}
+
 class StoreConformance : public ::testing::TestWithParam<Kept> {
  protected:
   void SetUp() override {
-    if (GetParam() == Kept::kClickHouse && testing::ClickHouseServer::Program().empty())
+    if (GetParam() == Kept::kClickHouse && OtherServer() == nullptr &&
+        testing::ClickHouseServer::Program().empty())
       GTEST_SKIP() << "clickhouse-server is not installed; scripts/setup.sh installs it";
     std::string pattern = ::testing::TempDir() + "/statcollect_conformance_XXXXXX";
     directory_ = mkdtemp(pattern.data());
@@ -52,9 +66,10 @@ class StoreConformance : public ::testing::TestWithParam<Kept> {
   Store& Open() {
     store_.reset();
     static int databases = 0;
-    if (database_.empty()) database_ = "conformance_" + std::to_string(++databases);
-    auto opened = GetParam() == Kept::kRocksDb ? OpenRocksDbStore(directory_)
-                                               : OpenClickHouseStore(SharedServer().Dsn(database_));
+    if (database_.empty())
+      database_ = "conformance_" + std::to_string(getpid()) + "_" + std::to_string(++databases);
+    auto opened =
+        GetParam() == Kept::kRocksDb ? OpenRocksDbStore(directory_) : OpenClickHouseStore(DsnOf(database_));
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     store_ = *std::move(opened);
     return *store_;

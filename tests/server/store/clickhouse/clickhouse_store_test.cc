@@ -162,7 +162,8 @@ TEST_F(ClickHouseStoreTest, RepeatedInsertIsReadOnce) {
   const AttemptId attempt = MakeAttempt(*store);
   Append(*store, attempt, 0, MakeBatch(1, 0, 0, 300));
   const auto engine = Raw();
-  const std::string columns = "attempt, family, rank, step, item, epoch, n, seq, cut, records, digest, value";
+  const std::string columns =
+      "attempt, family, rank, step, item, epoch, n, seq, cut, parent, records, digest, value";
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(engine
                     ->Execute("double", "INSERT INTO " + RecordsInto(*engine) + " SELECT " + columns +
@@ -302,9 +303,9 @@ TEST(ClickHouseDsnTest, ReadsAndRefusesAddresses) {
 TEST(ChainTest, OnlyWhatWasThereWhenARankWasClaimedCounts) {
   Chain chain;
   chain.Add({.epoch = 1, .n = 9, .seq = 900, .cut = 0, .value = "a"});
-  chain.Add({.epoch = 2, .n = 3, .seq = 700, .cut = 500, .value = "b"});
+  chain.Add({.epoch = 2, .n = 3, .seq = 700, .cut = 500, .parent = 1, .value = "b"});
   chain.Add({.epoch = 3, .n = 0, .seq = 0});  // a fence alone
-  chain.Add({.epoch = 4, .n = 1, .seq = 600, .cut = 600, .value = "d"});
+  chain.Add({.epoch = 4, .n = 1, .seq = 600, .cut = 600, .parent = 2, .value = "d"});
   chain.Add({.epoch = 5, .n = 0, .seq = 0});
   chain.Finish();
   EXPECT_TRUE(chain.Counts(1, 500));
@@ -318,6 +319,21 @@ TEST(ChainTest, OnlyWhatWasThereWhenARankWasClaimedCounts) {
   EXPECT_EQ(chain.current()->value, "d");
   EXPECT_EQ(chain.newest_epoch(), 5u);
   EXPECT_EQ(Chain().current(), nullptr);
+}
+
+// It read the state, the first writer's late batch arrived, another collector claimed the rank with it, and only then it
+// wrote down its own state.
+TEST(ChainTest, ClaimantThatWasOvertakenCutsNothingOff) {
+  Chain chain;
+  chain.Add({.epoch = 1, .n = 9, .seq = 130, .cut = 0, .value = "with the late batch"});
+  chain.Add({.epoch = 2, .n = 1, .seq = 100, .cut = 100, .parent = 1, .value = "overtaken"});
+  chain.Add({.epoch = 3, .n = 4, .seq = 200, .cut = 130, .parent = 1, .value = "stands"});
+  chain.Finish();
+  EXPECT_TRUE(chain.Counts(1, 130));
+  EXPECT_FALSE(chain.Counts(1, 131));
+  EXPECT_FALSE(chain.Counts(2, 100));
+  EXPECT_TRUE(chain.Counts(3, 200));
+  EXPECT_EQ(chain.current()->value, "stands");
 }
 
 }  // namespace
