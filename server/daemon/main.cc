@@ -46,6 +46,7 @@
 #include "server/daemon/descriptors.h"
 #include "server/daemon/grpc_listener.h"
 #include "server/daemon/grpc_tls.h"
+#include "server/daemon/http_names.h"
 #include "server/daemon/token_command.h"
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
@@ -282,6 +283,7 @@ CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& a
 
 // The HTTP listener and what answers below /api; both null with --http off.
 struct HttpFront {
+  std::unique_ptr<ForeignCheck> foreign;
   std::unique_ptr<api::HttpApi> api;
   std::unique_ptr<HttpServer> server;
 };
@@ -296,6 +298,7 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
                             const tls::Reloader* certificates) {
   HttpFront front;
   if (!config.http) return front;
+  front.foreign = std::make_unique<ForeignCheck>(MakeForeignRules(config, certificates));
   front.api = std::make_unique<api::HttpApi>(grpc);
   const HttpService serve = [api = front.api.get()](HttpRequest request,
                                                     const std::shared_ptr<HttpExchange>& exchange) {
@@ -304,11 +307,12 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
   const HttpService page = MakePageService();
   const HttpLimits limits{.connections_max = config.http_connections_max,
                           .descriptors_end = budget.connections_end};
-  front.server = std::make_unique<HttpServer>(io, MakePages(collector), limits,
+  front.server = std::make_unique<HttpServer>(io, MakePages(collector, front.foreign.get()), limits,
                                               HttpServices{{std::string(api::kHttpPrefix), serve},
                                                            {std::string(kPagePath), page},
                                                            {std::string(kPageAssetsPrefix), page}},
-                                              api::MakeHttpGate(access), MakeHttps(config, certificates));
+                                              api::MakeHttpGate(access, front.foreign.get()),
+                                              MakeHttps(config, certificates));
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
   collector.SetHttpAddress(front.server->endpoint().ToString());
   return front;

@@ -20,7 +20,10 @@ struct HttpRequest {
   std::string body;
   std::string accept_encoding = {}, if_none_match = {};  // as sent; empty: not sent
   std::vector<std::string> authorization = {};           // the Authorization fields
-  std::string address = {};                              // of the caller, "ipv4:127.0.0.1:40000"
+  std::vector<std::string> host = {};                    // the Host fields
+  // Origin, and Sec-Fetch-Site, -Mode and -Dest, which browsers send; several of one, joined by ", "
+  std::string origin = {}, fetch_site = {}, fetch_mode = {}, fetch_dest = {};
+  std::string address = {};  // of the caller, "ipv4:127.0.0.1:40000"
 };
 
 struct HttpResponse {
