@@ -19,6 +19,7 @@ struct HttpRequest {
   std::string content_type;  // of the body; may have parameters
   std::string body;
   std::string accept_encoding = {}, if_none_match = {};  // as sent; empty: not sent
+  std::string last_event_id = {}, csrf = {};             // the same of Last-Event-ID and X-Statcollect-Csrf
   std::vector<std::string> authorization = {};           // the Authorization fields
   std::string address = {};                              // of the caller, "ipv4:127.0.0.1:40000"
 };

@@ -270,7 +270,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
         .content_type = std::string(request[http::field::content_type]),
         .body = {},
         .accept_encoding = std::string(request[http::field::accept_encoding]),
-        .if_none_match = std::string(request[http::field::if_none_match])};
+        .if_none_match = std::string(request[http::field::if_none_match]),
+        .last_event_id = std::string(request["Last-Event-ID"]),
+        .csrf = std::string(request["X-Statcollect-Csrf"])};
     const auto [begin, end] = request.equal_range(http::field::authorization);
     for (auto field = begin; field != end; ++field) head.authorization.emplace_back(field->value());
     beast::error_code failed;
