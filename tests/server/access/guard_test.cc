@@ -362,7 +362,7 @@ TEST_F(GuardTest, CallsThatChangeSomethingAreAuditedWithTheirObjectAndOutcome) {
   (void)Call("/statcollect.v1.Admin/DeleteRun", "Bearer " + good_all_, request.SerializeAsString());
   (void)Call("/statcollect.v1.Query/ListRuns", "Bearer " + good_all_);
   (void)Http("POST /api/v1/noise_rm HTTP/1.1\r\n" + Field(good_all_),
-             "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
+             "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
   const auto lines = AuditLines();
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_THAT(lines[0], HasSubstr("\"principal\":\"token " + good_all_.substr(4, 12) + "\""));
