@@ -283,9 +283,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
         .content_type = std::string(request[http::field::content_type]),
         .body = {},
         .accept_encoding = std::string(request[http::field::accept_encoding]),
-         .if_none_match = std::string(request[http::field::if_none_match]),
-         .last_event_id = std::string(request["Last-Event-ID"]),
-         .csrf = std::string(request["X-Statcollect-Csrf"])};
+        .if_none_match = std::string(request[http::field::if_none_match]),
+        .last_event_id = std::string(request["Last-Event-ID"]),
+        .csrf = std::string(request["X-Statcollect-Csrf"])};
     head.authorization = FieldsOf(request, "Authorization");
     head.host = FieldsOf(request, "Host");
     head.origin = Joined(FieldsOf(request, "Origin"));
