@@ -11,6 +11,7 @@
 #include "common/names.h"
 #include "server/control/webhook.h"
 #include "server/http/foreign.h"
+#include "server/store/clickhouse/dsn.h"
 
 namespace statcollect {
 namespace {
@@ -28,6 +29,7 @@ Examples:
   statcollectord --listen 0.0.0.0:7433 --tls-auto    for other machines; prints what ranks there need
   statcollectord tls init certs --host gpu7          only makes certificates
   statcollectord --restore-from /backup/monday --data-dir ./restored   starts from what statctl checkpoint saved
+  statcollectord --store clickhouse://127.0.0.1:8123/statcollect         keeps records in a ClickHouse, which several may share
   statcollectord token --help                        makes, lists and revokes tokens, which then every call needs
 
 Prints one line when it is ready. SIGTERM: stops accepting, writes what was received, exits with 0. Exit code 2: it could not
@@ -69,6 +71,11 @@ Status CheckAlarms(const RawFlags& raw, DaemonConfig& config) {
 // Where the data lies, and where the collector answers.
 void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   app.add_option("--data-dir", config.data_dir, "Folder of the store; created if missing")
+      ->capture_default_str();
+  app.add_option(
+         "--store", config.store,
+         "Where the records are kept: rocksdb, in --data-dir, or clickhouse://[USER:PASSWORD@]HOST:PORT/DATABASE, which "
+         "several collectors may share (docs/clickhouse.md)")
       ->capture_default_str();
   app.add_option(
          "--restore-from", config.restore_from,
@@ -246,6 +253,16 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       "With one, every call needs a token");
 }
 
+Status CheckStore(const DaemonConfig& config) {
+  if (!config.UsesClickHouse()) return Status::Ok();
+  STATCOLLECT_RETURN_IF_ERROR(ParseClickHouseDsn(config.store).status());
+  if (config.restore_from.empty()) return Status::Ok();
+  return {
+      Code::kInvalidArgument,
+      "--restore-from: found --store clickhouse://, too; expected --store rocksdb, whose checkpoints it restores; "
+      "restore a backup of ClickHouse with its own means"};
+}
+
 Status Check(const RawFlags& raw, DaemonConfig& config) {
   auto listen = ParseEndpoint("--listen", raw.listen);
   if (!listen.ok()) return listen.status();
@@ -266,6 +283,7 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
   const auto scan_max = ParseSize("--query-scan-max", raw.query_scan_max, ~std::uint64_t{0});
   if (!scan_max.ok()) return scan_max.status();
   config.query_scan_bytes_max = *scan_max;
+  STATCOLLECT_RETURN_IF_ERROR(CheckStore(config));
   STATCOLLECT_RETURN_IF_ERROR(CheckAlarms(raw, config));
   return CheckNetwork(raw, config);
 }

@@ -19,6 +19,9 @@ namespace statcollect {
 
 struct DaemonConfig {
   std::string data_dir = "./statcollect-data";
+  std::string store =
+      "rocksdb";  // below data_dir; or the address of a ClickHouse, see server/store/clickhouse/dsn.h
+  bool UsesClickHouse() const { return store != "rocksdb"; }
   Endpoint listen{.host = "127.0.0.1", .port = 7433};                          // gRPC
   std::optional<Endpoint> http = Endpoint{.host = "127.0.0.1", .port = 7434};  // absent: off
   bool fsync = true;      // false: acknowledge once the operating system has the data

@@ -6,10 +6,12 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -54,6 +56,7 @@
 #include "server/ingest/ingest_server.h"
 #include "server/page/page.h"
 #include "server/query/query.h"
+#include "server/store/clickhouse/clickhouse_store.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/ingest.pb.h"
@@ -126,11 +129,14 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget&
   return started;
 }
 
-void PrintReady(const DaemonConfig& config, const Endpoint& grpc, const HttpServer* http) {
+void PrintReady(const DaemonConfig& config, const Store& store, const Endpoint& grpc,
+                const HttpServer* http) {
   const std::string http_text = http != nullptr ? http->endpoint().ToString() : "off";
+  const std::string data =
+      config.UsesClickHouse() ? ParseClickHouseDsn(config.store)->Describe() : config.data_dir;
   std::printf("statcollectord %s ready: grpc %s, http %s, data %s (%s); try: statctl --collector %s runs\n",
-              STATCOLLECT_VERSION, grpc.ToString().c_str(), http_text.c_str(), config.data_dir.c_str(),
-              config.fsync ? "fsync" : "process", grpc.ToString().c_str());
+              STATCOLLECT_VERSION, grpc.ToString().c_str(), http_text.c_str(), data.c_str(),
+              store.fsync() ? "fsync" : "process", grpc.ToString().c_str());
   std::fflush(stdout);
 }
 
@@ -247,13 +253,26 @@ Status Restore(const DaemonConfig& config, RocksDbStoreOptions options) {
   return restored;
 }
 
-// The store of --data-dir, after the restore that --restore-from asks for.
+Status MakeFolder(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (std::filesystem::is_directory(directory, error)) return Status::Ok();
+  return {Code::kPermissionDenied,
+          "make folder '" + directory + "': " + (error ? error.message() : "something else has that name") +
+              "; expected a folder this user may write; choose another with --data-dir"};
+}
+
+// The store of --store or --data-dir, after the restore that --restore-from asks for.
 Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config, const DescriptorBudget& budget) {
   const RocksDbStoreOptions options{.fsync = config.fsync,
                                     .memtable_bytes = STATCOLLECT_TEST_SETTING(
                                         "STATCOLLECT_MEMTABLE_BYTES", RocksDbStoreOptions().memtable_bytes),
                                     .open_files_max = budget.store_files,
                                     .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
+  if (config.UsesClickHouse()) {
+    STATCOLLECT_RETURN_IF_ERROR(MakeFolder(config.data_dir));  // of tokens, certificates and the log of calls
+    return OpenClickHouseStore(config.store, {.log = options.log});
+  }
   if (!config.restore_from.empty()) STATCOLLECT_RETURN_IF_ERROR(Restore(config, options));
   return OpenRocksDbStore(config.data_dir, options);
 }
@@ -394,7 +413,7 @@ int Run(const DaemonConfig& config) {
   const auto work = boost::asio::make_work_guard(io);  // without --http, too
   const Signals signals(io);  // before the ready line: who reads that may send one at once
   PrintClientVariables(config, grpc->listener->endpoint());
-  PrintReady(config, grpc->listener->endpoint(), http->server.get());
+  PrintReady(config, **store, grpc->listener->endpoint(), http->server.get());
   io.run();
   if (http->server) EndHttp(io, *http->server, *http->api);
   STATCOLLECT_FAILPOINT("stop.before_drain");
