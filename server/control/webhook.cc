@@ -14,6 +14,7 @@
 #include "common/names.h"
 #include "common/signals_blocked.h"
 #include "common/thread_annotations.h"
+#include "server/control/authorities.h"
 
 namespace statcollect {
 namespace {
@@ -96,7 +97,10 @@ Request::Request(const WebhookTarget& target, const WebhookOptions& options, con
   Set(CURLOPT_TIMEOUT_MS, static_cast<long>(options.timeout.count()));
   Set(CURLOPT_NOSIGNAL, 1L);
   Set(CURLOPT_QUICK_EXIT, 1L);  // does not wait for a thread that looks up a name
-  if (!options.ca_file.empty()) Set(CURLOPT_CAINFO, options.ca_file.c_str());
+  if (const std::string authorities = options.ca_file.empty() ? SystemAuthorities() : options.ca_file;
+      !authorities.empty()) {
+    Set(CURLOPT_CAINFO, authorities.c_str());
+  }
   Set(CURLOPT_ERRORBUFFER, error_.data());
   Set(CURLOPT_HEADERFUNCTION, &Request::OnHeader);
   Set(CURLOPT_HEADERDATA, static_cast<void*>(this));

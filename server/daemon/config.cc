@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <sstream>
 #include <system_error>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "common/names.h"
 #include "server/control/webhook.h"
+#include "server/http/foreign.h"
 
 namespace statcollect {
 namespace {
@@ -37,6 +39,7 @@ struct RawFlags {
   std::string query_scan_max = "64GiB";
   std::string alarms = "on";
   std::string tls_min = "1.3";
+  std::vector<std::string> http_allowed_hosts;
   std::uint64_t alarm_memory_mib = 64;
 };
 
@@ -157,6 +160,12 @@ void AddNetworkOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->check(CLI::IsMember({"1.2", "1.3"}))
       ->capture_default_str()
       ->group("Network");
+  app.add_option(
+         "--http-allowed-host", raw.http_allowed_hosts,
+         "One more name of this machine in browsers' addresses, such as gpu7.example.org; may be repeated. "
+         "Others are refused, because an attacker's page could have them (DNS rebinding)")
+      ->allow_extra_args(false)
+      ->group("Network");
   app.add_flag("--insecure", config.insecure,
                "Allow addresses that other machines can reach, without TLS and tokens")
       ->group("Network");
@@ -197,6 +206,11 @@ Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
     return {Code::kInvalidArgument,
             "--tls-client-ca: found no certificate of the collector; expected --tls-cert and --tls-key, or "
             "--tls-auto, beside it; add them"};
+  for (const std::string& given : raw.http_allowed_hosts) {
+    auto host = ParseAllowedHost(given);
+    if (!host.ok()) return host.status();
+    config.http_allowed_hosts.insert(*std::move(host));
+  }
   STATCOLLECT_RETURN_IF_ERROR(CheckReachable("--listen", config.listen, config));
   return config.http ? CheckReachable("--http", *config.http, config) : Status::Ok();
 }

@@ -439,7 +439,7 @@ def test_the_webhook_is_posted_each_alarm_with_the_keys_of_the_configuration_fil
         server.server_close()
 
 
-def test_an_https_webhook_is_posted_only_if_its_certificate_is_trusted(tmp_path: Path) -> None:
+def test_an_https_webhook_is_posted_only_if_its_certificate_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
@@ -469,6 +469,12 @@ def test_an_https_webhook_is_posted_only_if_its_certificate_is_trusted(tmp_path:
         train(collector, "trusted")
         assert eventually(lambda: collector.json("status")["alarms"]["webhook_sent"] == 1)
         assert [alarm["run"] for alarm in Hook.posted[1:]] == ["trusted"]
+        collector.stop()
+        collector.extra = flags
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        collector.start()
+        train(collector, "by_variable")
+        assert eventually(lambda: collector.json("status")["alarms"]["webhook_sent"] == 1)
     finally:
         collector.stop()
         server.shutdown()
