@@ -43,6 +43,7 @@
 #include "server/api/services.h"
 #include "server/control/alarm_message.h"
 #include "server/control/event_feed.h"
+#include "server/control/run_feed.h"
 #include "server/control/webhook.h"
 #include "server/daemon/certificates.h"
 #include "server/daemon/config.h"
@@ -315,9 +316,9 @@ std::unique_ptr<Webhook> MakeWebhook(const DaemonConfig& config) {
                      .log = [](const std::string& line) { spdlog::warn("{}", line); }});
 }
 
-// All three must outlive the server that gets the options.
-CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& alarms,
-                                   const Webhook* webhook) {
+// All of them must outlive the server that gets the options.
+CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& alarms, const Webhook* webhook,
+                                   RunFeed& runs) {
   return {.version = STATCOLLECT_VERSION,
           .data_dir = config.data_dir,
           .disk_free_bytes_min = config.disk_free_min_mib << 20,
@@ -325,8 +326,13 @@ CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& a
           .retention = {.age_max = config.retention,
                         .disk_bytes_max = config.max_disk.bytes,
                         .disk_percent_max = config.max_disk.percent},
-          .committed = [&alarms](CommittedBatch batch) { alarms.Take(std::move(batch)); },
+          .committed =
+              [&alarms, &runs](CommittedBatch batch) {
+                runs.Changed(batch.attempt.run);
+                alarms.Take(std::move(batch));
+              },
           .alarm_status = [&alarms, &config, webhook] { return StatusOf(alarms, webhook, config); },
+          .run_changed = [&runs](const std::string& run) { runs.Changed(run); },
           .log = [](const std::string& line) { spdlog::info("{}", line); }};
 }
 
@@ -411,17 +417,18 @@ int Run(const DaemonConfig& config) {
   SystemClock clock;
   boost::asio::io_context io;
   const std::unique_ptr<Webhook> webhook = MakeWebhook(config);
-  EventFeed feed;
+  RunFeed runs;
+  EventFeed feed(&runs);
   AlarmedIngest alarmed;
   alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get(), alarmed));
-  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get()));
+  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get(), runs));
   alarmed.Set(&collector);
   const AlarmedIngest::Scope forget(alarmed);
   query::QueryEngine engine(
       **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); },
       [&](AttemptId attempt, std::uint32_t rank) { return collector.MayComeBack(attempt, rank); },
       config.query_scan_bytes_max);
-  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed);
+  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed, &runs);
   const auto admin_service = MakeAdminService(collector, engine);
 
   access::AuditLog audit(config.data_dir + "/audit.jsonl", clock,
@@ -450,6 +457,7 @@ int Run(const DaemonConfig& config) {
   collector.Drain();
   alarms.Drain();
   feed.Close();
+  runs.Close();
   STATCOLLECT_FAILPOINT("stop.drained");
   StopGrpc(*grpc);
   spdlog::info("drained; bye");

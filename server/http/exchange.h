@@ -19,6 +19,7 @@ struct HttpRequest {
   std::string content_type;  // of the body; may have parameters
   std::string body;
   std::string accept_encoding = {}, if_none_match = {};  // as sent; empty: not sent
+  std::string last_event_id = {}, csrf = {};             // the same of Last-Event-ID and X-Statcollect-Csrf
   std::vector<std::string> authorization = {};           // the Authorization fields
   std::vector<std::string> host = {};                    // the Host fields
   // Origin, and Sec-Fetch-Site, -Mode and -Dest, which browsers send; several of one, joined by ", "

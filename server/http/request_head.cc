@@ -34,6 +34,8 @@ HttpRequest HeadOf(const http::request_header<>& request) {
           .body = {},
           .accept_encoding = std::string(request[http::field::accept_encoding]),
           .if_none_match = std::string(request[http::field::if_none_match]),
+          .last_event_id = std::string(request["Last-Event-ID"]),
+          .csrf = std::string(request["X-Statcollect-Csrf"]),
           .authorization = FieldsOf(request, "Authorization"),
           .host = FieldsOf(request, "Host"),
           .origin = FieldOf(request, "Origin"),

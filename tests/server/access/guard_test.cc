@@ -284,7 +284,8 @@ TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
     const std::optional<access::Scope> scope = access::FindRule(api::MethodOfPath(path))->scope;
     const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n";
     // The body is announced and never sent: who is refused is refused before it.
-    const std::string body = post ? "Content-Type: application/json\r\nContent-Length: 2\r\n" : "";
+    const std::string body =
+        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" : "";
     Answers answers;
     for (const std::string& token : tokens.ForKinds(scope)) {
       const bool right = answers.size() + 1 == std::size(kKinds);
@@ -315,7 +316,8 @@ TEST_F(GuardTest, EveryHttpRouteFromEveryKindOfPage) {
   for (const auto& [path, post] : HttpPaths()) {
     SCOPED_TRACE(path);
     const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n" + Field(good_all_);
-    const std::string body = post ? "Content-Type: application/json\r\nContent-Length: 2\r\n" : "";
+    const std::string body =
+        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" : "";
     Answers answers;
     for (const std::string& page : fields) {
       const bool own = answers.size() + 1 == fields.size();
@@ -369,7 +371,8 @@ TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfSession) {
   for (const auto& [path, post] : HttpPaths()) {
     SCOPED_TRACE(path);
     const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n";
-    const std::string body = post ? "Content-Type: application/json\r\nContent-Length: 2\r\n" : "";
+    const std::string body =
+        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" : "";
     const auto scope = access::FindRule(api::MethodOfPath(path))->scope;
     const std::string with_read = !scope || *scope == access::Scope::kRead ? "passes" : "403";
     Answers answers;
@@ -428,7 +431,7 @@ TEST_F(GuardTest, CallsThatChangeSomethingAreAuditedWithTheirObjectAndOutcome) {
   (void)Call("/statcollect.v1.Admin/DeleteRun", "Bearer " + good_all_, request.SerializeAsString());
   (void)Call("/statcollect.v1.Query/ListRuns", "Bearer " + good_all_);
   (void)Http("POST /api/v1/noise_rm HTTP/1.1\r\n" + Field(good_all_),
-             "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
+             "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
   const auto lines = AuditLines();
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_THAT(lines[0], HasSubstr("\"principal\":\"token " + good_all_.substr(4, 12) + "\""));
