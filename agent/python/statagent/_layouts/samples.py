@@ -72,7 +72,7 @@ def batch(dim: int | None = 0, order: Any = "interleaved", group: Any = None, mi
     order: where rank r of W has sample k of its b: "interleaved" at k * W + r, as DistributedSampler deals them; "blocks" at r * b + k, as
     Megatron and Accelerate do. Or a DataLoader or DistributedSampler, which says so itself.
     group: the data-parallel ranks: a ProcessGroup, a one-dimensional DeviceMesh, or (rank, size); default: those of the model's wrapper, or
-    of the sampler; else all ranks.
+    of the sampler; else all ranks, unless these are the stages of a pipeline of torch.distributed.pipelining.
     micro_batches: of each step, which together have the global batch, one after the other (gradient accumulation). With 1, each micro-batch is
     a batch by itself.
 
