@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks form: C++ by clang-format, Python by ruff and mypy, shell by bash -n, TypeScript by its compiler. Usage: scripts/lint.sh [--fix]
+# Checks form: C++ by clang-format, Python by ruff and mypy, shell by shellcheck, TypeScript by its compiler; links of the pages, include
+# rules and sizes by their tests. Usage: scripts/lint.sh [--fix]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -35,12 +36,11 @@ check() { # NAME COMMAND...
 }
 
 mapfile -t sources < <(git ls-files '*.cc' '*.h' '*.cu' '*.cuh')
-mapfile -t scripts < <(git ls-files 'scripts/*.sh' 'scripts/lib/*.sh' '.ci/run')
+mapfile -t scripts < <(git ls-files '*.sh' '.ci/run')
 if [ ${#sources[@]} -eq 0 ] || [ ${#scripts[@]} -eq 0 ]; then
   echo "lint.sh: list the sources with git ls-files: found none; run it in a clone, not in an unpacked archive" >&2
   exit 2
 fi
-syntax() { for script in "${scripts[@]}"; do bash -n "$script" || return 1; done; }
 if [ "$fix" = 1 ]; then
   clang-format -i "${sources[@]}"
   "$python" -m ruff check -q --fix .
@@ -50,7 +50,9 @@ check clang-format clang-format --dry-run -Werror "${sources[@]}"
 check ruff "$python" -m ruff check -q .
 check "ruff format" "$python" -m ruff format -q --check .
 check mypy "$python" -m mypy --no-error-summary
-check "shell syntax" syntax
+check shellcheck .venv/bin/shellcheck --severity=warning --external-sources "${scripts[@]}"
+# The tests that read the sources only, so that a moved file or a long function is found before the build.
+check "links, rooms" "$python" -m pytest -q -p no:cacheprovider tests/test_readme.py tests/test_layering.py tests/test_sizes.py -k "links or layering or sizes"
 
 web() { # without Node.js only the page's own sources stay unchecked, and it is said
   local code=0

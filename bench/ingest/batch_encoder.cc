@@ -79,6 +79,37 @@ std::string_view Raw(const std::vector<T>& values, std::size_t n) {
 Column Whole(std::uint32_t field, std::string_view bytes) { return {field, bytes.size(), {bytes}}; }
 Column Repeated(std::uint32_t field, std::size_t n, char byte) { return {field, n, {}, byte}; }
 
+// The segments' parts of what is the same in every step.
+Column Sliced(std::uint32_t field, const std::string& bytes, const std::vector<std::size_t>& begin,
+              const std::vector<Segment>& segments) {
+  Column column{field, 0, {}};
+  for (const Segment& segment : segments) {
+    const std::size_t first = begin[segment.first];
+    const std::size_t length = begin[segment.first + segment.n] - first;
+    column.pieces.push_back(std::string_view(bytes).substr(first, length));
+    column.bytes += length;
+  }
+  return column;
+}
+
+// Writes what stands before the records of a batch so that it ends at `records`; returns its length.
+std::size_t PutHeader(char* records, std::size_t bytes, std::uint64_t first_seq, std::uint32_t count) {
+  const std::uint32_t crc = Crc32c({records, bytes});
+  char batch[kHeaderMax];
+  char* b = PutVarint(PutVarint(batch, Tag(1, kVarintType)), first_seq);
+  b = PutVarint(PutVarint(b, Tag(2, kVarintType)), count);
+  b = Copy(PutVarint(b, Tag(3, kFixed32Type)), &crc, sizeof(crc));
+  b = PutBytes(b, 4, bytes);
+  const auto batch_bytes = static_cast<std::size_t>(b - batch);
+  char header[kHeaderMax];
+  char* h = PutBytes(header, 2, batch_bytes + bytes);
+  h = Copy(h, batch, batch_bytes);
+  const auto header_bytes = static_cast<std::size_t>(h - header);
+  assert(header_bytes <= kHeaderMax);
+  std::memcpy(records - header_bytes, header, header_bytes);
+  return header_bytes;
+}
+
 char* Put(char* to, const Column& column) {
   if (column.bytes == 0) return to;
   to = PutBytes(to, column.field, column.bytes);
@@ -162,14 +193,11 @@ BatchEncoder::BatchEncoder(const RecordMaker& maker) : maker_(maker) {
   }
 }
 
-BatchEncoder::Encoded BatchEncoder::Encode(std::uint32_t rank, std::uint64_t first_seq,
-                                           const std::vector<Segment>& segments, bool define) {
+std::size_t BatchEncoder::MakeColumns(std::uint32_t rank, const std::vector<Segment>& segments) {
   std::size_t n = 0;
   for (const Segment& segment : segments) n += segment.n;
-  const std::uint32_t k = maker_.sketch();
-  if (columns_.size() < n) columns_.Resize(n, k);
+  if (columns_.size() < n) columns_.Resize(n, maker_.sketch());
   step_.clear();
-  Column activation{1, 0, {}}, layout{2, 0, {}}, order{4, 0, {}};
   std::size_t at = 0;
   for (const Segment& segment : segments) {
     maker_.Make(rank, segment.step, segment.first, segment.n, at, &columns_);
@@ -177,23 +205,23 @@ BatchEncoder::Encoded BatchEncoder::Encode(std::uint32_t rank, std::uint64_t fir
     char varint[10];
     const std::string_view step(varint, static_cast<std::size_t>(PutVarint(varint, segment.step) - varint));
     for (std::uint32_t i = 0; i < segment.n; ++i) step_ += step;
-    for (const auto& [column, constant] : {std::pair{&activation, &activation_}, std::pair{&layout, &layout_},
-                                           std::pair{&order, &activation_}}) {
-      const std::size_t begin = constant->begin[segment.first];
-      const std::size_t bytes = constant->begin[segment.first + segment.n] - begin;
-      column->pieces.push_back(std::string_view(constant->bytes).substr(begin, bytes));
-      column->bytes += bytes;
-    }
   }
   EncodeColumn(columns_.zero, n, &zero_);
   EncodeColumn(columns_.neg, n, &neg_);
   EncodeColumn(columns_.pos, n, &pos_);
+  return n;
+}
+
+BatchEncoder::Encoded BatchEncoder::Encode(std::uint32_t rank, std::uint64_t first_seq,
+                                           const std::vector<Segment>& segments, bool define) {
+  const std::size_t n = MakeColumns(rank, segments);
+  const std::uint32_t k = maker_.sketch();
   const std::uint32_t ends = EncodeStepEnds(segments, maker_.network().size(), &small_);
 
-  const Column columns[] = {activation,
-                            layout,
+  const Column columns[] = {Sliced(1, activation_.bytes, activation_.begin, segments),
+                            Sliced(2, layout_.bytes, layout_.begin, segments),
                             Whole(3, step_),
-                            order,
+                            Sliced(4, activation_.bytes, activation_.begin, segments),
                             Repeated(5, n, 0),
                             Repeated(6, n, 0),
                             Repeated(7, n, 0),
@@ -227,20 +255,7 @@ BatchEncoder::Encoded BatchEncoder::Encode(std::uint32_t rank, std::uint64_t fir
   assert(to == begin + records);
 
   const auto all = static_cast<std::uint32_t>(n) + ends;
-  const std::uint32_t crc = Crc32c({begin, records});
-  char batch[kHeaderMax];
-  char* b = PutVarint(PutVarint(batch, Tag(1, kVarintType)), first_seq);
-  b = PutVarint(PutVarint(b, Tag(2, kVarintType)), all);
-  b = Copy(PutVarint(b, Tag(3, kFixed32Type)), &crc, sizeof(crc));
-  b = PutBytes(b, 4, records);
-  const auto batch_bytes = static_cast<std::size_t>(b - batch);
-  char header[kHeaderMax];
-  char* h = PutBytes(header, 2, batch_bytes + records);
-  h = Copy(h, batch, batch_bytes);
-  const auto header_bytes = static_cast<std::size_t>(h - header);
-  assert(header_bytes <= kHeaderMax);
-  std::memcpy(begin - header_bytes, header, header_bytes);
-
+  const std::size_t header_bytes = PutHeader(begin, records, first_seq, all);
   const grpc_slice message = grpc_slice_sub_no_ref(slice, kHeaderMax - header_bytes, kHeaderMax + records);
   return {.message = grpc::Slice(message, grpc::Slice::STEAL_REF),
           .records = all,

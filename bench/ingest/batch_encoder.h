@@ -49,6 +49,9 @@ class BatchEncoder {
     void Add(std::uint64_t value);
   };
 
+  // Fills the columns that differ from step to step; returns their length.
+  std::size_t MakeColumns(std::uint32_t rank, const std::vector<Segment>& segments);
+
   const RecordMaker& maker_;
   std::size_t definition_bytes_ = 0;
   ConstantColumn activation_, layout_;  // the execution order is that of the activations

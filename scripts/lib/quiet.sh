@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the benchmarks: published figures come from a machine that does nothing else.
 
 quiet_load_max=0.5

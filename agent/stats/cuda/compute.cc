@@ -11,6 +11,44 @@
 #include "common/thread_annotations.h"
 
 namespace statcollect::stats::cuda {
+namespace {
+
+// Where the engine writes: memory of its own, as a result may come after the caller's deadline.
+struct Waited {
+  TensorStats stats;
+  std::array<double, kSketchSums> sketch;
+  std::array<double, kSamplesMax> samples;
+  std::array<std::uint64_t, kExponentCount> exponents;
+  std::uint32_t sample_count = 0;
+  bool done = false;
+  Status status;
+};
+
+void Finish(void* cookie, const Status& status) {
+  if (cookie == nullptr) return;
+  static_cast<Waited*>(cookie)->done = true;
+  static_cast<Waited*>(cookie)->status = status;
+}
+
+// Polls until the engine has finished `result`, then returns that one's status.
+Status Await(CudaEngine& engine, const Waited& result, std::chrono::milliseconds timeout) {
+  const CudaEngine::TimePoint deadline = std::chrono::steady_clock::now() + timeout;
+  for (int round = 0; !result.done; ++round) {
+    const CudaEngine::TimePoint now = std::chrono::steady_clock::now();
+    (void)engine.Poll(now, Finish);
+    if (result.done) break;
+    if (now >= deadline) {
+      engine.Abandon(false, Finish);
+      return {Code::kDeadlineExceeded,
+              "statistics of a CUDA tensor: not ready after " + std::to_string(timeout.count()) +
+                  " ms; expected the stream to reach it; check what the device is doing"};
+    }
+    if (round > 100) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  return result.status;
+}
+
+}  // namespace
 
 Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Output& output,
                    std::chrono::milliseconds timeout, const Placement* placement) {
@@ -32,41 +70,13 @@ Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Outp
         "statistics of a CUDA tensor: its stream is being captured into a graph, where nothing is computed "
         "yet; expected a stream that runs; compute after a replay"};
   }
-  // The engine's own memory, as a result may come after the deadline.
-  struct Waited {
-    TensorStats stats;
-    std::array<double, kSketchSums> sketch;
-    std::array<double, kSamplesMax> samples;
-    std::array<std::uint64_t, kExponentCount> exponents;
-    std::uint32_t sample_count = 0;
-    bool done = false;
-    Status status;
-  };
   static Waited* const result = new Waited;
-  const auto done = [](void* cookie, const Status& status) {
-    if (cookie == nullptr) return;
-    static_cast<Waited*>(cookie)->done = true;
-    static_cast<Waited*>(cookie)->status = status;
-  };
   *result = Waited();
   const Output own = {&result->stats, std::span(result->sketch).first(output.sketch.size()),
                       std::span(result->samples).first(output.samples.size()), &result->sample_count,
                       std::span(result->exponents).first(output.exponents.size())};
   STATCOLLECT_RETURN_IF_ERROR(engine->Enqueue(tensor, device, stream, own, result, placement));
-  const CudaEngine::TimePoint deadline = std::chrono::steady_clock::now() + timeout;
-  for (int round = 0; !result->done; ++round) {
-    const CudaEngine::TimePoint now = std::chrono::steady_clock::now();
-    (void)engine->Poll(now, done);
-    if (result->done) break;
-    if (now >= deadline) {
-      engine->Abandon(false, done);
-      return {Code::kDeadlineExceeded,
-              "statistics of a CUDA tensor: not ready after " + std::to_string(timeout.count()) +
-                  " ms; expected the stream to reach it; check what the device is doing"};
-    }
-    if (round > 100) std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
-  STATCOLLECT_RETURN_IF_ERROR(result->status);
+  STATCOLLECT_RETURN_IF_ERROR(Await(*engine, *result, timeout));
   *output.stats = result->stats;
   std::copy_n(result->sketch.begin(), output.sketch.size(), output.sketch.begin());
   std::copy_n(result->samples.begin(), result->sample_count, output.samples.begin());

@@ -218,15 +218,13 @@ Result<CapturesReport> ListCaptures(Store& store, const CapturesRequest& request
   return report;
 }
 
-Status ReadCapture(Store& store, const ReadCaptureRequest& request,
-                   const std::function<Status(const CaptureRow&)>& head,
-                   const std::function<Status(std::string)>& data, const std::stop_token& stop) {
-  const std::string attempted =
-      "read capture '" + Printable(request.activation) + "' of run '" + request.run + "'";
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
+namespace {
+
+// The one captured tensor that the request names.
+Result<CaptureRow> FindCapture(Store& store, RunView& view, const ReadCaptureRequest& request,
+                               const std::string& attempted, const std::stop_token& stop) {
   const auto step = StepSet::Parse(std::to_string(request.step));
-  auto rows = AllRows(store, *view, {request.rank}, *step, stop);
+  auto rows = AllRows(store, view, {request.rank}, *step, stop);
   if (!rows.ok()) return rows.status();
   std::vector<CaptureRow> found;
   for (CaptureRow& row : *rows) {
@@ -238,25 +236,39 @@ Status ReadCapture(Store& store, const ReadCaptureRequest& request,
       found.push_back(std::move(row));
   }
   if (found.empty()) {
-    auto all = AllRows(store, *view, {}, StepSet(), stop);
+    auto all = AllRows(store, view, {}, StepSet(), stop);
     if (!all.ok()) return all.status();
     std::vector<CaptureRow> near;
     for (const CaptureRow& row : *all) {
       if (row.def.key.name == request.activation) near.push_back(row);
     }
     const std::vector<CaptureRow>& listed = near.empty() ? *all : near;
-    return {Code::kNotFound, attempted + ": not captured at step " + std::to_string(request.step) +
-                                 ", rank " + std::to_string(request.rank) + " (micro-batch " +
-                                 std::to_string(request.micro_batch) + ", call " +
-                                 std::to_string(request.call) + ", " + std::string(Name(request.mode)) +
-                                 "); captured are: " + (listed.empty() ? "none" : PlacesOf(listed))};
+    return Status(Code::kNotFound, attempted + ": not captured at step " + std::to_string(request.step) +
+                                       ", rank " + std::to_string(request.rank) + " (micro-batch " +
+                                       std::to_string(request.micro_batch) + ", call " +
+                                       std::to_string(request.call) + ", " + std::string(Name(request.mode)) +
+                                       "); captured are: " + (listed.empty() ? "none" : PlacesOf(listed)));
   }
   if (found.size() > 1) {
-    return {
+    return Status(
         Code::kInvalidArgument,
-        attempted + ": several match; expected one; give its kind or its output path: " + PlacesOf(found)};
+        attempted + ": several match; expected one; give its kind or its output path: " + PlacesOf(found));
   }
-  const CaptureRow& row = found.front();
+  return std::move(found.front());
+}
+
+}  // namespace
+
+Status ReadCapture(Store& store, const ReadCaptureRequest& request,
+                   const std::function<Status(const CaptureRow&)>& head,
+                   const std::function<Status(std::string)>& data, const std::stop_token& stop) {
+  const std::string attempted =
+      "read capture '" + Printable(request.activation) + "' of run '" + request.run + "'";
+  auto view = RunView::Open(store, request.run);
+  if (!view.ok()) return view.status();
+  const auto found = FindCapture(store, *view, request, attempted, stop);
+  if (!found.ok()) return found.status();
+  const CaptureRow& row = *found;
   if (!row.complete()) {
     return {Code::kFailedPrecondition,
             attempted + ": " + std::to_string(row.bytes_stored) + " of " + std::to_string(row.bytes) +

@@ -1,0 +1,109 @@
+"""Files stay below 600 lines and functions below 60, outside tests and generated code; what is longer is listed here with its reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE_MAX, FUNCTION_MAX = 600, 60
+CPP = {".h", ".cc", ".cu", ".cuh"}
+LINES = {*CPP, ".py", ".sh", ".ts", ".tsx", ".proto"}
+GENERATED = {"client/python/statcollect/answers.py", "web/src/api/schema.ts"}
+LONG_FILES = {"proto/statcollect/v1/query.proto": "one file a service: clients import it by that name"}
+REASONS = {
+    ("agent/stats/cuda/kernel.cuh", "ReduceUnits"): "one loop over values in registers, which functions would have to hand on",
+}
+
+
+def product_files() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    kept = [name for name in listed if Path(name).suffix in LINES and not name.startswith(("tests/", "web/tests/"))]
+    return [name for name in kept if name not in GENERATED and (ROOT / name).exists()]
+
+
+def cpp_functions(text: str) -> Iterator[tuple[str, int]]:
+    """Name and lines of the functions in a file that clang-format has laid out: from the declaration to the brace at its depth."""
+    lines = text.splitlines()
+    for opens, line in enumerate(lines):
+        if not line.endswith("{"):
+            continue
+        first = opens
+        while first and re.search(r"[\w,&*>():\]=]$", lines[first - 1]) and not re.match(r"\s*(#|//|\w+:$)", lines[first - 1]):
+            first -= 1
+        head = " ".join(part.strip() for part in lines[first : opens + 1])
+        depth = re.match(r"\s*", lines[first])[0]  # type: ignore[index]
+        named = re.search(r"([~\w]+(?:::[~\w]+)*|operator\W+)\(", head)
+        if len(depth) > 2 or not named or re.match(r"(namespace|class|struct|enum|union|extern|if|for|while|switch)\b", head):
+            continue
+        closes = next((at for at in range(opens, len(lines)) if re.match(rf"{depth}}}[;,) ]*(//.*)?$", lines[at])), opens)
+        yield named[1], closes - first + 1
+
+
+def python_functions(text: str) -> Iterator[tuple[str, int]]:
+    """Name and lines of code of each function. Parameters and documentation do not count: users read those, and they may be long."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            yield node.name, (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def functions(name: str, text: str) -> Iterator[tuple[str, int]]:
+    if Path(name).suffix in CPP:
+        yield from cpp_functions(text)
+    elif name.endswith(".py"):
+        yield from python_functions(text)
+
+
+def test_no_file_is_too_long() -> None:
+    files = product_files()
+    assert len(files) > 500, "found too few files to mean anything"
+    lengths = {name: len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in files}
+    assert {name: lines for name, lines in lengths.items() if lines > FILE_MAX and name not in LONG_FILES} == {}
+
+
+def test_no_function_is_too_long_without_a_reason() -> None:
+    seen, found = 0, {}
+    for name in product_files():
+        for function, lines in functions(name, (ROOT / name).read_text(encoding="utf-8")):
+            seen += 1
+            if lines > FUNCTION_MAX:
+                found[name, function.split("::")[-1]] = lines
+    assert seen > 5000, "found too few functions to mean anything"
+    assert {place: lines for place, lines in found.items() if place not in REASONS} == {}
+    assert set(REASONS) <= set(found), "a reason for a function that is short by now"
+
+
+LONG = "  Do();\n" * FUNCTION_MAX
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "function"),
+    [
+        ("a.cc", f"void F(int a,\n       int b) {{\n{LONG}}}\n", "F"),
+        ("a.cc", f"namespace a {{\nStatus C::Run(std::span<int> a) const {{\n{LONG}}}\n}}  // namespace a\n", "C::Run"),
+        ("a.h", "class C {\n public:\n  int f() {\n" + LONG.replace("  Do", "    Do") + "  }\n};\n", "f"),
+        ("a.cu", f"template <typename T>\n__global__ void\n    Kernel(T a) {{\n{LONG}}}\n", "Kernel"),
+        ("a.cc", f"C::C(int a)\n    : a_(a),\n      b_(2) {{\n{LONG}}}\n", "C::C"),
+        ("a.py", "class C:\n    def f(self):\n" + "        do()\n" * (FUNCTION_MAX + 1), "f"),
+    ],
+)
+def test_a_long_function_is_seen(name: str, text: str, function: str) -> None:
+    assert [(found, lines > FUNCTION_MAX) for found, lines in functions(name, text)] == [(function, True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.cc", "void F() {\n" + "  Do();\n" * (FUNCTION_MAX - 2) + "}\n\n" + "int x;\n" * FUNCTION_MAX),
+        ("a.cc", f"struct S {{\n{LONG}}};\n"),
+        ("a.py", 'def f():\n    """\n' + "    Text.\n" * FUNCTION_MAX + '    """\n    return 1\n'),
+    ],
+)
+def test_what_is_not_a_long_function_passes(name: str, text: str) -> None:
+    assert all(lines <= FUNCTION_MAX for _, lines in functions(name, text))
