@@ -54,6 +54,9 @@ class AccessControl {
   // For calls that stay open: the reason why the token is no longer accepted.
   Status StillValid(const Principal& principal);
 
+  // Writes down that a call was refused, unless there are too many of them.
+  void AuditRefusal(const Caller& caller, const Status& why);
+
   AuditLog& audit() { return audit_; }
 
  private:
@@ -70,7 +73,6 @@ class AccessControl {
   Result<Principal> Decide(const Caller& caller, const MethodRule* rule);
   Result<Principal> Authenticate(const Caller& caller, const MethodRule& rule) STATCOLLECT_REQUIRES(mutex_);
   Status CheckRecord(const std::string& id, const TokenRecord& record) const;
-  void AuditRefusal(const Caller& caller, const Status& why);
 
   const Options options_;
   const Clock& clock_;

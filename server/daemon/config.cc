@@ -4,11 +4,14 @@
 #include <filesystem>
 #include <sstream>
 #include <system_error>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "common/names.h"
 #include "server/control/webhook.h"
+#include "server/http/foreign.h"
+#include "server/store/clickhouse/dsn.h"
 
 namespace statcollect {
 namespace {
@@ -24,8 +27,9 @@ Examples:
   statcollectord --data-dir /var/lib/statcollect --config /etc/statcollect/statcollectord.toml
   statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line shows it
   statcollectord --listen 0.0.0.0:7433 --tls-auto    reachable by other machines; prints what clients need
-statcollectord tls init certs --host gpu7          makes certificates, and starts nothing
+  statcollectord tls init certs --host gpu7          makes certificates, and starts nothing
   statcollectord --restore-from /backup/monday --data-dir ./restored   restores a checkpoint
+  statcollectord --store clickhouse://127.0.0.1:8123/statcollect         keeps records in ClickHouse; several collectors may share it
   statcollectord token --help                        makes, lists and revokes tokens (access control)
 
 Prints one line when it is ready. SIGTERM: stops accepting, writes what was received, exits with 0. Exit code 2: it could not
@@ -37,6 +41,7 @@ struct RawFlags {
   std::string query_scan_max = "64GiB";
   std::string alarms = "on";
   std::string tls_min = "1.3";
+  std::vector<std::string> http_allowed_hosts;
   std::uint64_t alarm_memory_mib = 64;
 };
 
@@ -66,6 +71,11 @@ Status CheckAlarms(const RawFlags& raw, DaemonConfig& config) {
 // Where the data lies, and where the collector answers.
 void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   app.add_option("--data-dir", config.data_dir, "Folder of the store; created if missing")
+      ->capture_default_str();
+  app.add_option(
+         "--store", config.store,
+         "Where the records are kept: rocksdb, in --data-dir, or clickhouse://[USER:PASSWORD@]HOST:PORT/DATABASE, which "
+         "several collectors may share (docs/clickhouse.md)")
       ->capture_default_str();
   app.add_option(
          "--restore-from", config.restore_from,
@@ -165,6 +175,12 @@ void AddNetworkOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->check(CLI::IsMember({"1.2", "1.3"}))
       ->capture_default_str()
       ->group("Network");
+  app.add_option(
+         "--http-allowed-host", raw.http_allowed_hosts,
+         "One more name of this machine in browsers' addresses, such as gpu7.example.org; may be repeated. "
+         "Others are refused, because an attacker's page could have them (DNS rebinding)")
+      ->allow_extra_args(false)
+      ->group("Network");
   app.add_flag("--insecure", config.insecure,
                "Allow addresses that other machines can reach, without TLS and tokens")
       ->group("Network");
@@ -205,6 +221,11 @@ Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
     return {Code::kInvalidArgument,
             "--tls-client-ca: found no certificate of the collector; expected --tls-cert and --tls-key, or "
             "--tls-auto, with it; add them"};
+  for (const std::string& given : raw.http_allowed_hosts) {
+    auto host = ParseAllowedHost(given);
+    if (!host.ok()) return host.status();
+    config.http_allowed_hosts.insert(*std::move(host));
+  }
   STATCOLLECT_RETURN_IF_ERROR(CheckReachable("--listen", config.listen, config));
   return config.http ? CheckReachable("--http", *config.http, config) : Status::Ok();
 }
@@ -239,6 +260,16 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       "If there is one, every call needs a token");
 }
 
+Status CheckStore(const DaemonConfig& config) {
+  if (!config.UsesClickHouse()) return Status::Ok();
+  STATCOLLECT_RETURN_IF_ERROR(ParseClickHouseDsn(config.store).status());
+  if (config.restore_from.empty()) return Status::Ok();
+  return {
+      Code::kInvalidArgument,
+      "--restore-from: found --store clickhouse:// as well; expected --store rocksdb, whose checkpoints it restores; "
+      "restore a backup of ClickHouse with ClickHouse's tools"};
+}
+
 Status Check(const RawFlags& raw, DaemonConfig& config) {
   auto listen = ParseEndpoint("--listen", raw.listen);
   if (!listen.ok()) return listen.status();
@@ -259,6 +290,7 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
   const auto scan_max = ParseSize("--query-scan-max", raw.query_scan_max, ~std::uint64_t{0});
   if (!scan_max.ok()) return scan_max.status();
   config.query_scan_bytes_max = *scan_max;
+  STATCOLLECT_RETURN_IF_ERROR(CheckStore(config));
   STATCOLLECT_RETURN_IF_ERROR(CheckAlarms(raw, config));
   return CheckNetwork(raw, config);
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ namespace statcollect {
 
 struct DaemonConfig {
   std::string data_dir = "./statcollect-data";
+  std::string store =
+      "rocksdb";  // below data_dir; or the address of a ClickHouse, see server/store/clickhouse/dsn.h
+  bool UsesClickHouse() const { return store != "rocksdb"; }
   Endpoint listen{.host = "127.0.0.1", .port = 7433};                          // gRPC
   std::optional<Endpoint> http = Endpoint{.host = "127.0.0.1", .port = 7434};  // absent: off
   bool fsync = true;      // false: acknowledge once the operating system has the data
@@ -25,6 +29,8 @@ struct DaemonConfig {
   bool tls_auto = false;  // make the files below data_dir/tls, and tokens, if they are missing, and use them
   bool tls_1_2 = false;   // allow TLS 1.2, too
   bool UsesTls() const { return tls_auto || !tls.certificate.empty(); }
+  std::set<std::string, std::less<>>
+      http_allowed_hosts;                // more names that a request's Host may have, lower case
   bool insecure = false;                 // allow addresses that other machines can reach
   std::uint64_t disk_free_min_mib = 64;  // ingest is refused below it
   unsigned query_threads = 2;

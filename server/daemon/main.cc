@@ -6,10 +6,12 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -40,18 +42,21 @@
 #include "server/api/services.h"
 #include "server/control/alarm_message.h"
 #include "server/control/event_feed.h"
+#include "server/control/run_feed.h"
 #include "server/control/webhook.h"
 #include "server/daemon/certificates.h"
 #include "server/daemon/config.h"
 #include "server/daemon/descriptors.h"
 #include "server/daemon/grpc_listener.h"
 #include "server/daemon/grpc_tls.h"
+#include "server/daemon/http_names.h"
 #include "server/daemon/token_command.h"
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
 #include "server/ingest/ingest_server.h"
 #include "server/page/page.h"
 #include "server/query/query.h"
+#include "server/store/clickhouse/clickhouse_store.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/ingest.pb.h"
@@ -124,11 +129,14 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget&
   return started;
 }
 
-void PrintReady(const DaemonConfig& config, const Endpoint& grpc, const HttpServer* http) {
+void PrintReady(const DaemonConfig& config, const Store& store, const Endpoint& grpc,
+                const HttpServer* http) {
   const std::string http_text = http != nullptr ? http->endpoint().ToString() : "off";
+  const std::string data =
+      config.UsesClickHouse() ? ParseClickHouseDsn(config.store)->Describe() : config.data_dir;
   std::printf("statcollectord %s ready: grpc %s, http %s, data %s (%s); try: statctl --collector %s runs\n",
-              STATCOLLECT_VERSION, grpc.ToString().c_str(), http_text.c_str(), config.data_dir.c_str(),
-              config.fsync ? "fsync" : "process", grpc.ToString().c_str());
+              STATCOLLECT_VERSION, grpc.ToString().c_str(), http_text.c_str(), data.c_str(),
+              store.fsync() ? "fsync" : "process", grpc.ToString().c_str());
   std::fflush(stdout);
 }
 
@@ -245,13 +253,26 @@ Status Restore(const DaemonConfig& config, RocksDbStoreOptions options) {
   return restored;
 }
 
-// The store of --data-dir, after the restore that --restore-from asks for.
+Status MakeFolder(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (std::filesystem::is_directory(directory, error)) return Status::Ok();
+  return {Code::kPermissionDenied,
+          "make folder '" + directory + "': " + (error ? error.message() : "something else has that name") +
+              "; expected a folder this user may write; choose another with --data-dir"};
+}
+
+// The store of --store or --data-dir, after the restore that --restore-from asks for.
 Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config, const DescriptorBudget& budget) {
   const RocksDbStoreOptions options{.fsync = config.fsync,
                                     .memtable_bytes = STATCOLLECT_TEST_SETTING(
                                         "STATCOLLECT_MEMTABLE_BYTES", RocksDbStoreOptions().memtable_bytes),
                                     .open_files_max = budget.store_files,
                                     .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
+  if (config.UsesClickHouse()) {
+    STATCOLLECT_RETURN_IF_ERROR(MakeFolder(config.data_dir));  // of tokens, certificates and the log of calls
+    return OpenClickHouseStore(config.store, {.log = options.log});
+  }
   if (!config.restore_from.empty()) STATCOLLECT_RETURN_IF_ERROR(Restore(config, options));
   return OpenRocksDbStore(config.data_dir, options);
 }
@@ -265,9 +286,9 @@ std::unique_ptr<Webhook> MakeWebhook(const DaemonConfig& config) {
                      .log = [](const std::string& line) { spdlog::warn("{}", line); }});
 }
 
-// All three must outlive the server that gets the options.
-CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& alarms,
-                                   const Webhook* webhook) {
+// All of them must outlive the server that gets the options.
+CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& alarms, const Webhook* webhook,
+                                   RunFeed& runs) {
   return {.version = STATCOLLECT_VERSION,
           .data_dir = config.data_dir,
           .disk_free_bytes_min = config.disk_free_min_mib << 20,
@@ -275,13 +296,19 @@ CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& a
           .retention = {.age_max = config.retention,
                         .disk_bytes_max = config.max_disk.bytes,
                         .disk_percent_max = config.max_disk.percent},
-          .committed = [&alarms](CommittedBatch batch) { alarms.Take(std::move(batch)); },
+          .committed =
+              [&alarms, &runs](CommittedBatch batch) {
+                runs.Changed(batch.attempt.run);
+                alarms.Take(std::move(batch));
+              },
           .alarm_status = [&alarms, &config, webhook] { return StatusOf(alarms, webhook, config); },
+          .run_changed = [&runs](const std::string& run) { runs.Changed(run); },
           .log = [](const std::string& line) { spdlog::info("{}", line); }};
 }
 
 // The HTTP listener and what answers below /api; both null with --http off.
 struct HttpFront {
+  std::unique_ptr<ForeignCheck> foreign;
   std::unique_ptr<api::HttpApi> api;
   std::unique_ptr<HttpServer> server;
 };
@@ -296,6 +323,7 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
                             const tls::Reloader* certificates) {
   HttpFront front;
   if (!config.http) return front;
+  front.foreign = std::make_unique<ForeignCheck>(MakeForeignRules(config, certificates));
   front.api = std::make_unique<api::HttpApi>(grpc);
   const HttpService serve = [api = front.api.get()](HttpRequest request,
                                                     const std::shared_ptr<HttpExchange>& exchange) {
@@ -304,11 +332,12 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
   const HttpService page = MakePageService();
   const HttpLimits limits{.connections_max = config.http_connections_max,
                           .descriptors_end = budget.connections_end};
-  front.server = std::make_unique<HttpServer>(io, MakePages(collector), limits,
+  front.server = std::make_unique<HttpServer>(io, MakePages(collector, front.foreign.get()), limits,
                                               HttpServices{{std::string(api::kHttpPrefix), serve},
                                                            {std::string(kPagePath), page},
                                                            {std::string(kPageAssetsPrefix), page}},
-                                              api::MakeHttpGate(access), MakeHttps(config, certificates));
+                                              api::MakeHttpGate(access, front.foreign.get()),
+                                              MakeHttps(config, certificates));
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
   collector.SetHttpAddress(front.server->endpoint().ToString());
   return front;
@@ -355,17 +384,18 @@ int Run(const DaemonConfig& config) {
   SystemClock clock;
   boost::asio::io_context io;
   const std::unique_ptr<Webhook> webhook = MakeWebhook(config);
-  EventFeed feed;
+  RunFeed runs;
+  EventFeed feed(&runs);
   AlarmedIngest alarmed;
   alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get(), alarmed));
-  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get()));
+  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get(), runs));
   alarmed.Set(&collector);
   const AlarmedIngest::Scope forget(alarmed);
   query::QueryEngine engine(
       **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); },
       [&](AttemptId attempt, std::uint32_t rank) { return collector.MayComeBack(attempt, rank); },
       config.query_scan_bytes_max);
-  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed);
+  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed, &runs);
   const auto admin_service = MakeAdminService(collector, engine);
 
   access::AuditLog audit(config.data_dir + "/audit.jsonl", clock,
@@ -383,13 +413,14 @@ int Run(const DaemonConfig& config) {
   const auto work = boost::asio::make_work_guard(io);  // without --http, too
   const Signals signals(io);  // before the ready line: who reads that may send one at once
   PrintClientVariables(config, grpc->listener->endpoint());
-  PrintReady(config, grpc->listener->endpoint(), http->server.get());
+  PrintReady(config, **store, grpc->listener->endpoint(), http->server.get());
   io.run();
   if (http->server) EndHttp(io, *http->server, *http->api);
   STATCOLLECT_FAILPOINT("stop.before_drain");
   collector.Drain();
   alarms.Drain();
   feed.Close();
+  runs.Close();
   STATCOLLECT_FAILPOINT("stop.drained");
   grpc->listener->Stop();
   grpc->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));

@@ -102,16 +102,22 @@ Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr
     return decided;
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
+  changed_(info.run);
   return admission;
 }
 
 void SessionRegistry::Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream) {
   std::shared_ptr<OpenStream> closed;  // released after the mutex
-  MutexLock lock(mutex_);
-  const auto writer = writers_.find({attempt, rank});
-  if (writer == writers_.end() || writer->second.stream.get() != stream) return;
-  closed = std::move(writer->second.stream);
-  writer->second.closed_at = clock_.Now();
+  std::string run;
+  {
+    MutexLock lock(mutex_);
+    const auto writer = writers_.find({attempt, rank});
+    if (writer == writers_.end() || writer->second.stream.get() != stream) return;
+    closed = std::move(writer->second.stream);
+    writer->second.closed_at = clock_.Now();
+    run = writer->second.run;
+  }
+  changed_(run);
 }
 
 Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const std::string& steps) {
@@ -301,8 +307,13 @@ Result<bool> SessionRegistry::IsKept(const std::string& run) {
 }
 
 Status SessionRegistry::KeepRun(const std::string& run, bool keep) {
-  MutexLock lock(mutex_);  // waits for a removal under way
-  return store_.KeepRun(run, keep);
+  Status kept;
+  {
+    MutexLock lock(mutex_);  // waits for a removal under way
+    kept = store_.KeepRun(run, keep);
+  }
+  changed_(run);
+  return kept;
 }
 
 Status SessionRegistry::CheckUnchanged(const std::vector<AttemptMeta>& attempts,
@@ -359,6 +370,7 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
     return result;
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
+  changed_(run);
   return deleted;
 }
 
@@ -369,7 +381,7 @@ Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, LateFro
   auto attempts = store_.Attempts(info.run);
   if (!attempts.ok()) return attempts.status();
   if (attempts->empty())
-    return is_rest ? Result<Admission>(SessionUnknown(info, *late_from)) : CreateLocked(info);
+    return is_rest ? Result<Admission>(SessionUnknown(info, *late_from)) : CreateLocked(info, 1);
   const AttemptMeta& newest = attempts->back();
   auto ranks = store_.Ranks(newest.id);
   if (!ranks.ok()) return ranks.status();
@@ -432,6 +444,7 @@ Result<Admission> SessionRegistry::ResumeLocked(const SessionInfo& info, const A
                                                 Endings* endings) {
   // First, so that what is read afterwards is final.
   RetireLocked({attempt.id, info.rank}, Superseded(info), endings);
+  STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(attempt.id, info.rank));
   auto ranks = store_.Ranks(attempt.id);
   if (!ranks.ok()) return ranks.status();
   return Admission{.attempt = attempt, .meta = ranks->at(info.rank), .lane = nullptr, .resumed = true};
@@ -446,8 +459,9 @@ Result<Admission> SessionRegistry::JoinLocked(const SessionInfo& info, const Att
   return Admission{.attempt = attempt, .meta = std::move(meta), .lane = nullptr, .resumed = false};
 }
 
-Result<Admission> SessionRegistry::CreateLocked(const SessionInfo& info) {
+Result<Admission> SessionRegistry::CreateLocked(const SessionInfo& info, std::uint32_t number) {
   AttemptMeta wanted;
+  wanted.number = number;
   wanted.run = info.run;
   wanted.launch = info.launch;
   wanted.world_size = info.world_size;
@@ -467,7 +481,7 @@ Result<Admission> SessionRegistry::ApplyPolicyLocked(const SessionInfo& info,
   if (replaces && !IsRestartOf(attempts.back(), info)) return ReplaceLocked(info, attempts, endings);
   if (!replaces && !welcomed && info.if_exists != IfExists::kAppend) return NameTaken(info, attempts);
   for (const AttemptMeta& attempt : attempts) RetireLocked({attempt.id, info.rank}, Fenced(info), endings);
-  return CreateLocked(info);
+  return CreateLocked(info, attempts.back().number + 1);
 }
 
 Result<Admission> SessionRegistry::ReplaceLocked(const SessionInfo& info,
@@ -492,7 +506,7 @@ Result<Admission> SessionRegistry::ReplaceLocked(const SessionInfo& info,
                                             " --off" + otherwise);
   }
   STATCOLLECT_RETURN_IF_ERROR(DropLocked(attempts, Replaced(info), endings));
-  return CreateLocked(info);
+  return CreateLocked(info, 1);
 }
 
 Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts) {
