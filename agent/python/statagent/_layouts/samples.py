@@ -96,7 +96,7 @@ def batch(dim: int | None = 0, order: Any = "interleaved", group: Any = None, mi
     found, dealt = _dealing(order)
     if ranks is not None and ranks != dealt:
         raise InvalidArgumentError(
-            f"batch: the sampler deals to rank {dealt[0]} of {dealt[1]}, and group says rank {ranks[0]} of {ranks[1]}; expected the same; "
+            f"batch: the sampler distributes to rank {dealt[0]} of {dealt[1]}, and group says rank {ranks[0]} of {ranks[1]}; expected the same; "
             "leave out group="
         )
     return Batch(at, found, dealt, micro_batches)
