@@ -95,8 +95,8 @@ Result<TopReport> FindTopOfWhole(LogicalRun& run, RunView& by_rank, const TopReq
   if (top->rows.size() > count) top->rows.resize(count);
   const std::size_t unknown = run.cut().unknown.size();
   top->notes.push_back("layout not known: " + std::to_string(unknown) +
-                       (unknown == 1 ? " tensor" : " tensors") +
-                       ", differing between ranks, and nothing shows how they are split: shown rank by rank");
+                       (unknown == 1 ? " tensor " : " tensors ") +
+                       "whose values differ between ranks; shown rank by rank");
   return top;
 }
 
