@@ -9,6 +9,8 @@
 #include <CLI/CLI.hpp>
 
 #include "common/names.h"
+#include "common/parse.h"
+#include "common/unix_address.h"
 #include "server/control/webhook.h"
 #include "server/http/foreign.h"
 #include "server/store/clickhouse/dsn.h"
@@ -26,6 +28,7 @@ Examples:
   statcollectord                                     data in ./statcollect-data, gRPC on 127.0.0.1:7433
   statcollectord --data-dir /var/lib/statcollect --config /etc/statcollect/statcollectord.toml
   statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line shows it
+  statcollectord --listen unix:/run/statcollect/grpc.sock --socket-mode 0660 --socket-group ml    no port, only a socket
   statcollectord --listen 0.0.0.0:7433 --tls-auto    reachable by other machines; prints what clients need
   statcollectord tls init certs --host gpu7          makes certificates, and starts nothing
   statcollectord --restore-from /backup/monday --data-dir ./restored   restores a checkpoint
@@ -37,7 +40,8 @@ start; the message says why.)";
 
 // Text as the flags give it, before it is checked.
 struct RawFlags {
-  std::string listen, http, durability = "fsync", retention = "off", max_disk = "off";
+  std::vector<std::string> listen;
+  std::string http, socket_mode = "0600", durability = "fsync", retention = "off", max_disk = "off";
   std::string query_scan_max = "64GiB";
   std::string alarms = "on";
   std::string tls_min = "1.3";
@@ -86,8 +90,15 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
                    : std::string();
       })
       ->configurable(false);
-  app.add_option("--listen", raw.listen, "gRPC address, HOST:PORT; port 0: any free port")
+  app.add_option(
+         "--listen", raw.listen,
+         "gRPC address, HOST:PORT (port 0: any free port) or unix:/PATH of a socket; may be given twice, for both")
+      ->allow_extra_args(false)
+      ->default_str(raw.listen.front());
+  app.add_option("--socket-mode", raw.socket_mode,
+                 "Permissions of the socket, such as 0660: whoever may write to it may connect")
       ->capture_default_str();
+  app.add_option("--socket-group", config.socket.group, "Group of the socket, by name or number");
   app.add_option("--http", raw.http, "HTTP address of page, queries, health and metrics, or off")
       ->capture_default_str();
 }
@@ -226,7 +237,7 @@ Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
     if (!host.ok()) return host.status();
     config.http_allowed_hosts.insert(*std::move(host));
   }
-  STATCOLLECT_RETURN_IF_ERROR(CheckReachable("--listen", config.listen, config));
+  if (config.listens_tcp) STATCOLLECT_RETURN_IF_ERROR(CheckReachable("--listen", config.listen, config));
   return config.http ? CheckReachable("--http", *config.http, config) : Status::Ok();
 }
 
@@ -270,11 +281,44 @@ Status CheckStore(const DaemonConfig& config) {
       "restore a backup of ClickHouse with ClickHouse's tools"};
 }
 
+// One address of each kind.
+Status CheckListen(const RawFlags& raw, DaemonConfig& config) {
+  config.listens_tcp = false;
+  for (const std::string& address : raw.listen) {
+    const bool socket = IsUnixAddress(address);
+    if (socket ? !config.socket.path.empty() : config.listens_tcp)
+      return {Code::kInvalidArgument,
+              "--listen: found two addresses of one kind, the second one being '" + Printable(address) +
+                  "'; expected at most one HOST:PORT and one unix:/PATH; leave one out"};
+    if (socket) {
+      auto path = SocketPath("--listen", address);
+      if (!path.ok()) return path.status();
+      config.socket.path = *std::move(path);
+      continue;
+    }
+    auto endpoint = ParseEndpoint("--listen", address);
+    if (!endpoint.ok()) return endpoint.status();
+    config.listen = *std::move(endpoint);
+    config.listens_tcp = true;
+  }
+  constexpr unsigned kPermissions = 0777, kOwner = 0600;
+  const auto mode = ParseNumber<unsigned>(raw.socket_mode, 8);
+  if (!mode || *mode > kPermissions || (*mode & kOwner) != kOwner)
+    return {Code::kInvalidArgument,
+            "--socket-mode: found '" + Printable(raw.socket_mode) +
+                "'; expected an octal number from 0600 to 0777 that lets the owner read and "
+                "write, such as 0660"};
+  config.socket.mode = *mode;
+  return Status::Ok();
+}
+
 Status Check(const RawFlags& raw, DaemonConfig& config) {
-  auto listen = ParseEndpoint("--listen", raw.listen);
-  if (!listen.ok()) return listen.status();
-  config.listen = *listen;
+  STATCOLLECT_RETURN_IF_ERROR(CheckListen(raw, config));
   config.http.reset();
+  if (IsUnixAddress(raw.http))
+    return {Code::kInvalidArgument,
+            "--http: found '" + Printable(raw.http) +
+                "'; expected HOST:PORT or off: browsers do not use sockets; only --listen takes one"};
   if (raw.http != "off") {
     auto http = ParseEndpoint("--http", raw.http);
     if (!http.ok()) return http.status();
@@ -307,7 +351,7 @@ bool DaemonConfig::HasTokens() const {
 ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std::string& version) {
   ParsedCommandLine parsed;
   DaemonConfig& config = parsed.config;
-  RawFlags raw{.listen = config.listen.ToString(), .http = config.http->ToString()};
+  RawFlags raw{.listen = {config.listen.ToString()}, .http = config.http->ToString()};
 
   CLI::App app(kDescription, "statcollectord");
   app.footer(kFooter);

@@ -10,6 +10,7 @@
 #include "common/names.h"
 #include "proto/json.h"
 #include "server/api/http/routes.h"
+#include "server/api/http/session.h"
 
 namespace statcollect::api {
 namespace {
@@ -54,7 +55,8 @@ HttpGate MakeHttpGate(access::AccessControl& access, ForeignCheck* foreign) {
     const auto allowed = access.Check(
         {.authorization = std::vector<std::string_view>(head.authorization.begin(), head.authorization.end()),
          .method = method,
-         .address = head.address});
+         .address = head.address,
+         .session = SessionOf(head)});
     if (allowed.ok()) return std::nullopt;
     const Code code = allowed.status().code();
     return Refusal(code == Code::kUnauthenticated ? 401 : 403, code, allowed.status().message());
