@@ -642,8 +642,8 @@ class Stepwise:
 
     def __init__(self, collector: Collector, run: str, steps: int) -> None:
         code = STEPWISE.replace("RUN", repr(run)).replace("STEPS", str(steps))
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        self._process = start_python(
+            ["-c", code], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout and self._process.stdin
         self._process.stdout.readline()
@@ -717,7 +717,9 @@ def test_without_events_the_page_asks_now_and_then(collector: Collector, open_pa
     collector.python(HOSTILE.replace("RUNS", "['base']").replace("NAMES", "['x']"))
     page = open_page(collector, "/?view=collector", quiet=False)
     refusal = {"error": "follow runs: 256 pages or programs do already", "code": "resource_exhausted"}
-    page.route("**/api/v1/live*", lambda route: route.fulfill(status=429, content_type="application/json", body=json.dumps(refusal)))
+    page.route(
+        "**/api/v1/live*", lambda route: route.fulfill(status=429, content_type="application/json", body=json.dumps(refusal))
+    )
     page.get_by_role("link", name="Runs").click()
     page.wait_for_selector("table >> text=base")
     collector.python(HOSTILE.replace("RUNS", "['later']").replace("NAMES", "['x']"))
@@ -743,7 +745,9 @@ def test_a_collector_that_is_gone_and_back_is_noticed_while_nothing_is_asked(col
 
 def test_a_run_that_is_removed_while_it_is_looked_at(collector: Collector, open_page: Open) -> None:
     collector.python(HOSTILE.replace("RUNS", "['base', 'ort']").replace("NAMES", "['x']"))
-    pages = {path: open_page(collector, path, quiet=False) for path in ("/", "/?view=run&a=ort&stat=l2", "/?view=compare&a=base&b=ort")}
+    pages = {
+        path: open_page(collector, path, quiet=False) for path in ("/", "/?view=run&a=ort&stat=l2", "/?view=compare&a=base&b=ort")
+    }
     for path, page in pages.items():
         page.wait_for_selector("table >> text=ort" if path == "/" else "canvas[data-painted]", state="attached")
     assert collector.statctl("rm", "ort", "--yes").code == 0
