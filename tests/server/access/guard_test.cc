@@ -262,7 +262,8 @@ TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
     const std::optional<access::Scope> scope = access::FindRule(api::MethodOfPath(path))->scope;
     const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n";
     // The body is announced and never sent: who is refused is refused before it.
-    const std::string body = post ? "Content-Type: application/json\r\nContent-Length: 2\r\n" : "";
+    const std::string body =
+        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" : "";
     Answers answers;
     for (const std::string& token : tokens.ForKinds(scope)) {
       const bool right = answers.size() + 1 == std::size(kKinds);
