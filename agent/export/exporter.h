@@ -69,6 +69,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
 
   // kInvalidArgument: the spill directory cannot be created or written to.
   Status CheckSpill() const { return file_ ? file_->CheckDirectory() : Status::Ok(); }
+  std::string SpillRemark() const { return file_ ? file_->Remark() : std::string(); }
   void Start();
   // Waits for the collector's first answer. OK: a welcome. kUnavailable: the deadline has passed or, unless
   // `patient`, the first attempt has failed; the exporter keeps trying. Other codes are fatal.
@@ -94,7 +95,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // Instead of waiting any longer for a Finish that hangs: nothing more is sent. The exporter must not be
   // destroyed.
   void Leave();
-  // Changes while the spill file is read or written, and while Finish goes on. Any thread.
+  // Changes while the spill file is read or written, and while Finish runs. Any thread.
   std::uint64_t activity() const { return finished_parts_ + (file_ == nullptr ? 0 : file_->progress()); }
 
   struct Progress {

@@ -30,7 +30,7 @@ struct DiffOptions {
   std::string noise;  // runs that repeat run_a, separated by commas
   bool no_noise = false, no_alignment = false, first_only = false;
   bool merge_ranks = false, logical = false, by_rank = false;
-  std::string golden;  // file that stands for run_a
+  std::string golden;  // file to use instead of run_a
   std::string junit;   // file for the verdict
 };
 int Diff(Session& session, const DiffOptions& options);
@@ -44,6 +44,9 @@ int Report(Session& session, const ReportOptions& options);
 // The report for these options, with a heat map of at most so many columns and rows; 0: none.
 Result<v1::DiffReport> AskDiff(Session& session, const DiffOptions& options, std::uint32_t columns = 0,
                                std::uint32_t rows = 0);
+Result<v1::DiffRequest> DiffRequestOf(const DiffOptions& options);
+// Prints a link to the page: the list of runs, run_a alone, or the comparison. It logs a browser in, if that is needed.
+int OpenPage(Session& session, const DiffOptions& options);
 int ExitCodeOf(v1::Verdict verdict);
 // The full text report (report.cc).
 Page RenderDiff(const v1::DiffReport& report);

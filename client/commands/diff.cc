@@ -145,7 +145,8 @@ void PrintLink(Session& session, const v1::DiffRequest& request) {
   const std::string path = ComparePath(request);
   const auto status = session.collector().GetStatus();
   if (path.empty() || !status.ok()) return;
-  const std::string origin = PageOrigin(status->http_address(), session.collector().address());
+  const std::string origin =
+      PageOrigin(status->http_address(), session.collector().address(), session.collector().uses_tls());
   if (!origin.empty()) session.PrintLine("\nIn a browser: " + origin + path);
 }
 
@@ -172,6 +173,12 @@ Result<v1::DiffReport> AskDiff(Session& session, const DiffOptions& options, std
   return Ask(session, request);
 }
 
+Result<v1::DiffRequest> DiffRequestOf(const DiffOptions& options) {
+  v1::DiffRequest request;
+  STATCOLLECT_RETURN_IF_ERROR(MakeRequest(options, request));
+  return request;
+}
+
 int Diff(Session& session, const DiffOptions& given) {
   DiffOptions options = given;
   if (!options.golden.empty() && options.run_b.empty()) options.run_b.swap(options.run_a);
@@ -185,7 +192,9 @@ int Diff(Session& session, const DiffOptions& given) {
   };
   if (!options.golden.empty()) {
     if (!options.run_a.empty())
-      return fail({Code::kInvalidArgument, "--golden: it stands for run A; give one run, --run-b"});
+      return fail(
+          {Code::kInvalidArgument,
+           "--golden: found run A as well; expected only --run-b, because the file takes the place of run A"});
     auto loaded = LoadGolden(session, options.golden);
     if (!loaded.ok()) return fail(loaded.status());
     options.run_a = *std::move(loaded);

@@ -84,11 +84,12 @@ void AddAlarms(const v1::Alarms& a, Table* table) {
   }
 }
 
-Page Render(const v1::GetStatusResponse& s, const std::string& address) {
+Page Render(const v1::GetStatusResponse& s, const Collector& collector) {
+  const std::string& address = collector.address();
   Table table({{"what"}, {"value", Align::kLeft, true}});
   table.AddRow({"state", s.state()});
   table.AddRow({"collector", fmt::format("{}, pid {}, version {}", address, s.pid(), s.version())});
-  const std::string origin = PageOrigin(s.http_address(), address);
+  const std::string origin = PageOrigin(s.http_address(), address, collector.uses_tls());
   table.AddRow({"page", !origin.empty()            ? origin + "/"
                         : s.http_address().empty() ? "off"
                                                    : s.http_address()});
@@ -99,7 +100,7 @@ Page Render(const v1::GetStatusResponse& s, const std::string& address) {
   table.AddRow({"runs", FormatCount(s.runs())});
   table.AddRow(
       {"streams", fmt::format("{} open, {} since start", s.streams_open(), FormatCount(s.streams_total()))});
-  table.AddRow({"records", FormatCount(s.records_total()) + " made durable since start"});
+  table.AddRow({"records", FormatCount(s.records_total()) + "written durably since start"});
   table.AddRow({"batches", fmt::format("{} ({}) in {} commits", FormatCount(s.batches_total()),
                                        FormatBytes(s.bytes_total()), FormatCount(s.commits_total()))});
   table.AddRow({"received twice", FormatCount(s.duplicate_records_total()) + " records, stored once"});
@@ -125,7 +126,7 @@ int ShowStatus(Session& session) {
     row.Add(*response);
     session.PrintCsv(std::move(row).Take());
   } else {
-    session.PrintPage(Render(*response, session.collector().address()));
+    session.PrintPage(Render(*response, session.collector()));
   }
   return kExitSame;
 }

@@ -25,7 +25,7 @@ class BatchOutput {
 };
 
 struct SenderOptions {
-  std::string address;                         // HOST:PORT of the collector
+  std::string address;                         // HOST:PORT of the collector, or unix:/PATH
   std::string token_file = {};                 // read for each connection; empty: no token
   tls::Material tls = {};                      // TLS is used if it has authorities
   std::chrono::milliseconds patience{30'000};  // how long to wait without a sign of the collector

@@ -114,15 +114,27 @@ Result<Principal> AccessControl::Decide(const Caller& caller, const MethodRule* 
 
 Result<Principal> AccessControl::Authenticate(const Caller& caller, const MethodRule& rule) {
   const Scope scope = *rule.scope;
+  if (caller.authorization.empty() && !caller.session.empty()) {
+    const auto session = sessions_.Find(caller.session, clock_.Now());
+    if (session) return Allow(*session, rule);
+    return Status(Code::kUnauthenticated,
+                  Shown(rule.method) +
+                      ": the browser's session has ended, or the request is not from its page; log in "
+                      "again, with the link that statctl open prints");
+  }
   if (caller.authorization.empty()) return Unauthenticated(rule.method, "no token was sent", scope);
   if (caller.authorization.size() > 1)
     return Unauthenticated(rule.method, "found several Authorization fields", scope);
   const auto token = BearerToken(caller.authorization.front());
   const auto id = token ? TokenId(*token) : std::nullopt;
   if (!id) return Unauthenticated(rule.method, "found something that is not a token", scope);
-  const Digest digest = DigestOf(*token);
-  const auto found = tokens_.find(*id);
-  if (found == tokens_.end() || !Equal(found->second.digest, digest))
+  return Allow({.id = std::string(*id), .digest = DigestOf(*token)}, rule);
+}
+
+Result<Principal> AccessControl::Allow(const TokenReference& token, const MethodRule& rule) const {
+  const Scope scope = *rule.scope;
+  const auto found = tokens_.find(token.id);
+  if (found == tokens_.end() || !Equal(found->second.digest, token.digest))
     return Unauthenticated(rule.method, "the collector does not know this token", scope);
   const TokenRecord& record = found->second;
   if (const Status valid = CheckRecord(found->first, record); !valid.ok())
@@ -132,7 +144,7 @@ Result<Principal> AccessControl::Authenticate(const Caller& caller, const Method
                                                record.scopes.ToString() + "'; expected '" +
                                                std::string(ScopeName(scope)) + "'; " + HowToGet(scope));
   }
-  return Principal{.id = found->first, .digest = digest, .scopes = record.scopes};
+  return Principal{.id = found->first, .digest = token.digest, .scopes = record.scopes};
 }
 
 Status AccessControl::CheckRecord(const std::string& id, const TokenRecord& record) const {
@@ -156,6 +168,77 @@ Status AccessControl::StillValid(const Principal& principal) {
   return CheckRecord(found->first, found->second);
 }
 
+// Only an id that the collector knows: the rest is whatever a stranger has sent.
+std::string AccessControl::NameOf(const Caller& caller) {
+  MutexLock lock(mutex_);
+  if (!on_) return Principal().Name();
+  if (caller.authorization.empty()) {
+    const auto session = sessions_.Find(caller.session, clock_.Now());
+    return session ? "token " + session->id + " (browser)" : Principal().Name();
+  }
+  const auto token =
+      caller.authorization.size() == 1 ? BearerToken(caller.authorization.front()) : std::nullopt;
+  const auto id = token ? TokenId(*token) : std::nullopt;
+  return id && tokens_.find(*id) != tokens_.end() ? "token " + std::string(*id) : Principal().Name();
+}
+
+Result<std::string> AccessControl::MakeLink(const Caller& caller) {
+  auto allowed = Decide(caller, FindRule(caller.method));
+  if (!allowed.ok()) return allowed.status();
+  if (allowed->id.empty()) return std::string();
+  MutexLock lock(mutex_);
+  return sessions_.MakeLink({.id = allowed->id, .digest = allowed->digest}, clock_.Now());
+}
+
+Result<SessionSecrets> AccessControl::LogIn(std::string_view link, std::string_view address) {
+  const auto log_in = [&]() -> Result<SessionSecrets> {
+    MutexLock lock(mutex_);
+    LookAgain();
+    const auto token = sessions_.TakeLink(link, clock_.Now());
+    if (!token)
+      return Status(
+          Code::kUnauthenticated,
+          "log in: the link is not valid; expected one that statctl open printed in the last 5 minutes and "
+          "that nobody has used; make another one");
+    const auto found = tokens_.find(token->id);
+    const Status valid = found == tokens_.end() || !Equal(found->second.digest, token->digest)
+                             ? Status(Code::kUnauthenticated, "token " + token->id + " was removed")
+                             : CheckRecord(found->first, found->second);
+    if (!valid.ok()) return Status(valid.code(), "log in: " + valid.message());
+    return sessions_.Open(*token, clock_.Now());
+  };
+  auto session = log_in();
+  const Caller caller{.authorization = {}, .method = "/session/login", .address = address};
+  if (!session.ok()) {
+    AuditRefusal(caller, session.status());
+    return session;
+  }
+  audit_.Write({.principal = NameOf({.authorization = {},
+                                     .method = caller.method,
+                                     .address = address,
+                                     .session = {.cookie = session->cookie, .page = session->page}}),
+                .address = std::string(address),
+                .method = std::string(caller.method),
+                .object = {},
+                .outcome = "ok"});
+  return session;
+}
+
+void AccessControl::LogOut(const SessionCredential& session, std::string_view address) {
+  const std::string name =
+      NameOf({.authorization = {}, .method = {}, .address = address, .session = session});
+  {
+    MutexLock lock(mutex_);
+    if (!sessions_.Find(session, clock_.Now())) return;
+    sessions_.Close(session, clock_.Now());
+  }
+  audit_.Write({.principal = name,
+                .address = std::string(address),
+                .method = "/session/logout",
+                .object = {},
+                .outcome = "ok"});
+}
+
 void AccessControl::AuditRefusal(const Caller& caller, const Status& why) {
   std::optional<std::uint64_t> left_out;
   {
@@ -163,15 +246,7 @@ void AccessControl::AuditRefusal(const Caller& caller, const Status& why) {
     left_out = limiter_.Admit(HostOf(caller.address), clock_.Now());
   }
   if (!left_out) return;
-  // Only an id that the collector knows: the rest is whatever a stranger has sent.
-  std::string principal = "nobody";
-  if (caller.authorization.size() == 1) {
-    const auto token = BearerToken(caller.authorization.front());
-    const auto id = token ? TokenId(*token) : std::nullopt;
-    MutexLock lock(mutex_);
-    if (id && tokens_.find(*id) != tokens_.end()) principal = "token " + std::string(*id);
-  }
-  audit_.Write({.principal = principal,
+  audit_.Write({.principal = NameOf(caller),
                 .address = std::string(caller.address),
                 .method = std::string(caller.method),
                 .object = {},

@@ -24,6 +24,8 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Query/ListMemory", Scope::kRead},
     {"/statcollect.v1.Query/ListDensity", Scope::kRead},
     {"/statcollect.v1.Query/FollowEvents", Scope::kRead},
+    {"/statcollect.v1.Query/FollowRuns", Scope::kRead},
+    {"/statcollect.v1.Query/GetHeatMap", Scope::kRead},
     {"/statcollect.v1.Query/ReadRecords", Scope::kRead},
     {"/statcollect.v1.Query/GetTop", Scope::kRead},
     {"/statcollect.v1.Query/GetStatMap", Scope::kRead},
@@ -42,10 +44,12 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Admin/RecordSteps", Scope::kControl, kAudited},
     {"/statcollect.v1.Admin/DeleteRun", Scope::kDelete, kAudited},
     {"/statcollect.v1.Admin/Checkpoint", Scope::kAdmin, kAudited},
+    {"/statcollect.v1.Login/CreateLink", Scope::kRead},
     {"/healthz", std::nullopt},
     {"/readyz", std::nullopt},
     {"/", std::nullopt},  // the page and its files are the same for everybody; what they show is asked for
-    {"/assets/", std::nullopt},  // with a token
+    {"/assets/", std::nullopt},   // with a token
+    {"/session/", std::nullopt},  // to log in and out
     {"/metrics", Scope::kRead},
     {"/api/v1/openapi.json", std::nullopt},
 };

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -48,12 +49,25 @@ const std::string& PeerSeal() {
   return *seal;
 }
 
+// What HTTP says on the in-process channel; absent: nothing, or it is not from there.
+std::optional<std::string_view> SealedField(const grpc::ServerContextBase& context, const char* name) {
+  const auto fields = FieldsOf(context, name);
+  if (fields.size() != 1 || !fields.front().starts_with(PeerSeal())) return std::nullopt;
+  return fields.front().substr(PeerSeal().size());
+}
+
 // Of the network's connection, or what HTTP says.
 std::string AddressOf(const grpc::ServerContextBase& context) {
-  const auto told = FieldsOf(context, kPeerField);
-  if (told.size() == 1 && told.front().starts_with(PeerSeal()))
-    return std::string(told.front().substr(PeerSeal().size()));
-  return context.peer();
+  const auto told = SealedField(context, kPeerField);
+  return told ? std::string(*told) : context.peer();
+}
+
+// "COOKIE PAGE"; points into the context.
+access::SessionCredential SessionIn(const grpc::ServerContextBase& context) {
+  const auto told = SealedField(context, kSessionMetadata);
+  const std::size_t blank = told ? told->find(' ') : std::string_view::npos;
+  if (blank == std::string_view::npos) return {};
+  return {.cookie = told->substr(0, blank), .page = told->substr(blank + 1)};
 }
 
 // The calls that stay open, and a thread that ends those whose token is no longer valid. Thread-safe.
@@ -151,7 +165,8 @@ class GuardedMethod final : public MethodHandler {
     const std::string address = AddressOf(*call.server_context);
     auto allowed = access_.Check({.authorization = FieldsOf(*call.server_context, "authorization"),
                                   .method = name_,
-                                  .address = address});
+                                  .address = address,
+                                  .session = SessionIn(*call.server_context)});
     if (!allowed.ok()) return Refuse(call, allowed.status());
     if (type_ == RpcMethod::NORMAL_RPC) return ParseAndRun(method_, call, true, call.call_requester);
     const std::uint64_t id = open_calls_.Add(*std::move(allowed), call.call->call());
@@ -276,13 +291,12 @@ class Auditor final : public grpc::experimental::Interceptor {
   void Write(const grpc::Status& status) {
     if (status.error_code() == grpc::UNAUTHENTICATED || status.error_code() == grpc::PERMISSION_DENIED)
       return;
-    access::Principal principal;
-    const auto fields = FieldsOf(context_, "authorization");
-    const auto token = fields.size() == 1 ? access::BearerToken(fields.front()) : std::nullopt;
-    const auto id = token && access_.on() ? access::TokenId(*token) : std::nullopt;
-    if (id) principal.id = std::string(*id);
-    access_.audit().Write({.principal = principal.Name(),
-                           .address = AddressOf(context_),
+    const std::string address = AddressOf(context_);
+    access_.audit().Write({.principal = access_.NameOf({.authorization = FieldsOf(context_, "authorization"),
+                                                        .method = method_,
+                                                        .address = address,
+                                                        .session = SessionIn(context_)}),
+                           .address = address,
                            .method = method_,
                            .object = object_,
                            .outcome = status.ok() ? "ok"
@@ -312,6 +326,10 @@ class AuditorFactory final : public grpc::experimental::ServerInterceptorFactory
 }  // namespace
 
 std::string SealPeer(const std::string& address) { return PeerSeal() + address; }
+
+std::string SealSession(const access::SessionCredential& session) {
+  return PeerSeal() + std::string(session.cookie) + " " + std::string(session.page);
+}
 
 class Guard::Impl {
  public:

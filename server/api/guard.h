@@ -20,6 +20,9 @@ namespace statcollect::api {
 inline constexpr char kPeerField[] = "x-statcollect-peer";
 // Its value: the address, with random bytes of this process, so that the network cannot send one.
 std::string SealPeer(const std::string& address);
+// The same for the session of a browser.
+inline constexpr char kSessionMetadata[] = "x-statcollect-session";
+std::string SealSession(const access::SessionCredential& session);
 
 // Guards services of the callback API. Calls that stay open are ended within a second after their token was
 // revoked or has expired (kUnauthenticated). Successful calls that the table marks are audited, with the run,

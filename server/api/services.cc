@@ -8,6 +8,9 @@
 #include "server/api/convert/parts.h"
 #include "server/api/convert_checks.h"
 #include "server/api/follow_call.h"
+#include "server/api/heat_tiles.h"
+#include "server/api/live_board.h"
+#include "server/api/live_call.h"
 #include "server/control/control.h"
 #include "server/query/query.h"
 #include "statcollect/v1/admin.grpc.pb.h"
@@ -28,10 +31,11 @@ using grpc::ServerUnaryReactor;
 // Requests and responses live as long as gRPC's call, which outlasts the work.
 class QueryService final : public v1::Query::CallbackService {
  public:
-  QueryService(const query::QueryEngine& engine, const QueryLimits& limits, EventFeed* feed)
+  QueryService(const query::QueryEngine& engine, const QueryLimits& limits, EventFeed* feed, RunFeed* runs)
       : engine_(engine),
         limits_(limits),
         feed_(feed),
+        heat_tiles_(engine),
         pool_({.what = "query",
                .threads = limits.threads,
                .waiting_max = limits.waiting_max,
@@ -45,7 +49,12 @@ class QueryService final : public v1::Query::CallbackService {
         quick_({.what = "query",
                 .threads = 1,
                 .waiting_max = limits.quick_waiting_max,
-                .time_limit = limits.time_limit}) {}
+                .time_limit = limits.time_limit}) {
+    const api::LiveLimits live{.followers_max = limits.followers_max,
+                               .interval = limits.live_interval,
+                               .beat = limits.live_beat};
+    if (runs != nullptr) live_ = std::make_unique<api::LiveBoard>(engine, *runs, live);
+  }
 
   ServerUnaryReactor* ListRuns(CallbackServerContext*, const v1::ListRunsRequest*,
                                v1::ListRunsResponse* response) override {
@@ -123,6 +132,20 @@ class QueryService final : public v1::Query::CallbackService {
     return api::FollowCall::Start(engine_, quick_, feed_, std::move(wanted));
   }
 
+  grpc::ServerWriteReactor<v1::FollowRunsResponse>* FollowRuns(
+      CallbackServerContext*, const v1::FollowRunsRequest* request) override {
+    return api::LiveCall::Start(live_.get(), *request);
+  }
+
+  ServerUnaryReactor* GetHeatMap(CallbackServerContext*, const v1::GetHeatMapRequest* request,
+                                 v1::GetHeatMapResponse* response) override {
+    return UnaryCall::Start(pool_, [this, request, response](const std::stop_token& stop) {
+      auto tile = heat_tiles_.Get(*request, stop);
+      if (tile.ok()) response->set_tile(*std::move(tile));
+      return tile.status();
+    });
+  }
+
   grpc::ServerWriteReactor<v1::ReadRecordsResponse>* ReadRecords(
       CallbackServerContext* context, const v1::ReadRecordsRequest* request) override {
     using Call = FlowCall<v1::ReadRecordsResponse>;
@@ -157,6 +180,7 @@ class QueryService final : public v1::Query::CallbackService {
       };
       auto saved = engine_.SaveNoise(*wanted, progress, stop);
       if (saved.ok()) ToWire(*saved, *last.mutable_report());
+      heat_tiles_.Forget(wanted->run);
       return saved.status();
     };
     return Call::Start(pool_, limits_.progress_interval, work);
@@ -171,6 +195,7 @@ class QueryService final : public v1::Query::CallbackService {
                                   v1::DeleteNoiseResponse*) override {
     return UnaryCall::Start(pool_, [this, request](const std::stop_token&) {
       STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
+      heat_tiles_.Forget(request->run());
       return engine_.DeleteNoise(request->run());
     });
   }
@@ -268,6 +293,8 @@ class QueryService final : public v1::Query::CallbackService {
   const query::QueryEngine& engine_;
   const QueryLimits limits_;
   EventFeed* const feed_;
+  api::HeatTiles heat_tiles_;
+  std::unique_ptr<api::LiveBoard> live_;
   // Each kind has its own, so that it waits only for its like.
   WorkerPool pool_, streams_, captures_, details_, quick_;
 };
@@ -365,8 +392,8 @@ class AdminService final : public v1::Admin::CallbackService {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine, const QueryLimits& limits,
-                                                EventFeed* feed) {
-  return std::make_unique<QueryService>(engine, limits, feed);
+                                                EventFeed* feed, RunFeed* runs) {
+  return std::make_unique<QueryService>(engine, limits, feed, runs);
 }
 
 std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control, const query::QueryEngine& engine) {

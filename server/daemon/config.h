@@ -5,11 +5,13 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "common/status.h"
 #include "server/control/alarm_settings.h"
+#include "server/daemon/local_socket.h"
 #include "server/daemon/units.h"
 #include "server/http/endpoint.h"
 #include "tls/files.h"
@@ -21,13 +23,17 @@ struct DaemonConfig {
   std::string store =
       "rocksdb";  // below data_dir; or the address of a ClickHouse, see server/store/clickhouse/dsn.h
   bool UsesClickHouse() const { return store != "rocksdb"; }
-  Endpoint listen{.host = "127.0.0.1", .port = 7433};                          // gRPC
+  Endpoint listen{.host = "127.0.0.1", .port = 7433};  // gRPC
+  bool listens_tcp = true;                             // on `listen`
+  LocalSocketOptions socket;                           // gRPC, too; always plain text; without a path: none
   std::optional<Endpoint> http = Endpoint{.host = "127.0.0.1", .port = 7434};  // absent: off
   bool fsync = true;      // false: acknowledge once the operating system has the data
   tls::Files tls;         // of both addresses; without a certificate they speak plain text
   bool tls_auto = false;  // make the files below data_dir/tls, and tokens, if they are missing, and use them
   bool tls_1_2 = false;   // allow TLS 1.2, too
   bool UsesTls() const { return tls_auto || !tls.certificate.empty(); }
+  std::set<std::string, std::less<>>
+      http_allowed_hosts;                // more names that a request's Host may have, lower case
   bool insecure = false;                 // allow addresses that other machines can reach
   std::uint64_t disk_free_min_mib = 64;  // ingest is refused below it
   unsigned query_threads = 2;

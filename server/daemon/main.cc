@@ -14,6 +14,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <malloc.h>
 #include <sys/stat.h>
@@ -31,6 +32,7 @@
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/thread_annotations.h"
+#include "common/unix_address.h"
 #include "proto/convert.h"
 #include "server/access/access.h"
 #include "server/alarms/alarms.h"
@@ -39,15 +41,19 @@
 #include "server/api/http/gate.h"
 #include "server/api/http/pages.h"
 #include "server/api/http/routes.h"
+#include "server/api/http/session.h"
+#include "server/api/login_service.h"
 #include "server/api/services.h"
 #include "server/control/alarm_message.h"
 #include "server/control/event_feed.h"
+#include "server/control/run_feed.h"
 #include "server/control/webhook.h"
 #include "server/daemon/certificates.h"
 #include "server/daemon/config.h"
 #include "server/daemon/descriptors.h"
 #include "server/daemon/grpc_listener.h"
 #include "server/daemon/grpc_tls.h"
+#include "server/daemon/http_names.h"
 #include "server/daemon/token_command.h"
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
@@ -58,6 +64,7 @@
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/ingest.pb.h"
+#include "statcollect/v1/login.pb.h"
 #include "statcollect/v1/query.pb.h"
 
 namespace statcollect {
@@ -93,12 +100,24 @@ void LimitConnections(const DaemonConfig& config, grpc::ServerBuilder& builder) 
 
 struct GrpcServer {
   std::unique_ptr<grpc::Server> server;
-  std::unique_ptr<GrpcListener> listener;  // stops first
+  std::unique_ptr<GrpcListener> listener, socket;  // stop first; null: not wanted
 };
 
+Status OpenListeners(const DaemonConfig& config, const ListenerLimits& limits, GrpcServer& into) {
+  const auto log = [](const std::string& line) { spdlog::warn("{}", line); };
+  const auto take = [](auto opened, std::unique_ptr<GrpcListener>& place) -> Status {
+    if (!opened.ok()) return opened.status();
+    place = *std::move(opened);
+    return Status::Ok();
+  };
+  if (config.listens_tcp)
+    STATCOLLECT_RETURN_IF_ERROR(take(GrpcListener::Open(config.listen, limits, log), into.listener));
+  if (config.socket.path.empty()) return Status::Ok();
+  return take(GrpcListener::OpenSocket(config.socket, limits, log), into.socket);
+}
+
 Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget& budget, api::Guard& guard,
-                             const tls::Reloader* certificates,
-                             std::initializer_list<grpc::Service*> services) {
+                             const tls::Reloader* certificates, const std::vector<grpc::Service*>& services) {
   grpc::ServerBuilder builder;
   guard.AddAudit(builder);
   LimitConnections(config, builder);
@@ -113,28 +132,50 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget&
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 256 << 10);
   LimitMessages(builder);
-  auto listener = GrpcListener::Open(
-      config.listen, {.connections_max = config.connections_max, .descriptors_end = budget.connections_end},
-      [](const std::string& line) { spdlog::warn("{}", line); });
-  if (!listener.ok()) return listener.status();
-  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      certificates != nullptr ? MakeTlsCredentials(*certificates) : grpc::InsecureServerCredentials());
+  GrpcServer started;
+  const ListenerLimits limits{.connections_max = config.connections_max,
+                              .descriptors_end = budget.connections_end};
+  STATCOLLECT_RETURN_IF_ERROR(OpenListeners(config, limits, started));
+  const auto accept = [&](bool wanted, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+    return wanted ? builder.experimental().AddExternalConnectionAcceptor(
+                        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials)
+                  : nullptr;
+  };
+  auto tcp = accept(started.listener != nullptr, certificates != nullptr ? MakeTlsCredentials(*certificates)
+                                                                         : grpc::InsecureServerCredentials());
+  auto local = accept(started.socket != nullptr, grpc::InsecureServerCredentials());
   for (grpc::Service* service : services) builder.RegisterService(service);
-  GrpcServer started{.server = builder.BuildAndStart(), .listener = *std::move(listener)};
+  started.server = builder.BuildAndStart();
   if (!started.server) return Status(Code::kInternal, "start gRPC: the server could not be built");
-  started.listener->Start(std::move(acceptor));
+  if (tcp) started.listener->Start(std::move(tcp));
+  if (local) started.socket->Start(std::move(local));
   return started;
 }
 
-void PrintReady(const DaemonConfig& config, const Store& store, const Endpoint& grpc,
+void StopGrpc(const GrpcServer& grpc) {
+  for (GrpcListener* listener : {grpc.listener.get(), grpc.socket.get()}) {
+    if (listener != nullptr) listener->Stop();
+  }
+  grpc.server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  grpc.server->Wait();
+}
+
+// "127.0.0.1:7433", "unix:/run/a.sock", or both; `separator` between them.
+std::string AddressesOf(const DaemonConfig& config, const GrpcServer& grpc, const char* separator) {
+  const std::string tcp = grpc.listener ? grpc.listener->endpoint().ToString() : "";
+  const std::string local = grpc.socket ? std::string(kUnixScheme) + config.socket.path : "";
+  return tcp + (tcp.empty() || local.empty() ? "" : separator) + local;
+}
+
+void PrintReady(const DaemonConfig& config, const Store& store, const GrpcServer& grpc,
                 const HttpServer* http) {
   const std::string http_text = http != nullptr ? http->endpoint().ToString() : "off";
   const std::string data =
       config.UsesClickHouse() ? ParseClickHouseDsn(config.store)->Describe() : config.data_dir;
+  const std::string all = AddressesOf(config, grpc, " and ");
   std::printf("statcollectord %s ready: grpc %s, http %s, data %s (%s); try: statctl --collector %s runs\n",
-              STATCOLLECT_VERSION, grpc.ToString().c_str(), http_text.c_str(), data.c_str(),
-              store.fsync() ? "fsync" : "process", grpc.ToString().c_str());
+              STATCOLLECT_VERSION, all.c_str(), http_text.c_str(), data.c_str(),
+              store.fsync() ? "fsync" : "process", all.substr(0, all.find(" and ")).c_str());
   std::fflush(stdout);
 }
 
@@ -251,6 +292,16 @@ Status Restore(const DaemonConfig& config, RocksDbStoreOptions options) {
   return restored;
 }
 
+// What is made in it is for this user alone (umask), but a folder that was there keeps its permissions.
+void WarnOfOpenFolder(const std::string& folder) {
+  struct stat found {};
+  constexpr mode_t kOthers = 077;
+  if (stat(folder.c_str(), &found) != 0 || (found.st_mode & kOthers) == 0) return;
+  spdlog::warn(
+      "data directory {}: found permissions {:o}, so other users may look into it; expected 700; chmod 700 {}",
+      folder, found.st_mode & 07777, folder);
+}
+
 Status MakeFolder(const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -269,10 +320,13 @@ Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config, const Descr
                                     .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
   if (config.UsesClickHouse()) {
     STATCOLLECT_RETURN_IF_ERROR(MakeFolder(config.data_dir));  // of tokens, certificates and the log of calls
+    WarnOfOpenFolder(config.data_dir);
     return OpenClickHouseStore(config.store, {.log = options.log});
   }
   if (!config.restore_from.empty()) STATCOLLECT_RETURN_IF_ERROR(Restore(config, options));
-  return OpenRocksDbStore(config.data_dir, options);
+  auto store = OpenRocksDbStore(config.data_dir, options);
+  if (store.ok()) WarnOfOpenFolder(config.data_dir);
+  return store;
 }
 
 // Null without --alarm-webhook.
@@ -284,9 +338,9 @@ std::unique_ptr<Webhook> MakeWebhook(const DaemonConfig& config) {
                      .log = [](const std::string& line) { spdlog::warn("{}", line); }});
 }
 
-// All three must outlive the server that gets the options.
-CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& alarms,
-                                   const Webhook* webhook) {
+// All of them must outlive the server that gets the options.
+CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& alarms, const Webhook* webhook,
+                                   RunFeed& runs) {
   return {.version = STATCOLLECT_VERSION,
           .data_dir = config.data_dir,
           .disk_free_bytes_min = config.disk_free_min_mib << 20,
@@ -294,13 +348,19 @@ CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& a
           .retention = {.age_max = config.retention,
                         .disk_bytes_max = config.max_disk.bytes,
                         .disk_percent_max = config.max_disk.percent},
-          .committed = [&alarms](CommittedBatch batch) { alarms.Take(std::move(batch)); },
+          .committed =
+              [&alarms, &runs](CommittedBatch batch) {
+                runs.Changed(batch.attempt.run);
+                alarms.Take(std::move(batch));
+              },
           .alarm_status = [&alarms, &config, webhook] { return StatusOf(alarms, webhook, config); },
+          .run_changed = [&runs](const std::string& run) { runs.Changed(run); },
           .log = [](const std::string& line) { spdlog::info("{}", line); }};
 }
 
 // The HTTP listener and what answers below /api; both null with --http off.
 struct HttpFront {
+  std::unique_ptr<ForeignCheck> foreign;
   std::unique_ptr<api::HttpApi> api;
   std::unique_ptr<HttpServer> server;
 };
@@ -315,6 +375,7 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
                             const tls::Reloader* certificates) {
   HttpFront front;
   if (!config.http) return front;
+  front.foreign = std::make_unique<ForeignCheck>(MakeForeignRules(config, certificates));
   front.api = std::make_unique<api::HttpApi>(grpc);
   const HttpService serve = [api = front.api.get()](HttpRequest request,
                                                     const std::shared_ptr<HttpExchange>& exchange) {
@@ -323,11 +384,13 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
   const HttpService page = MakePageService();
   const HttpLimits limits{.connections_max = config.http_connections_max,
                           .descriptors_end = budget.connections_end};
-  front.server = std::make_unique<HttpServer>(io, MakePages(collector), limits,
-                                              HttpServices{{std::string(api::kHttpPrefix), serve},
-                                                           {std::string(kPagePath), page},
-                                                           {std::string(kPageAssetsPrefix), page}},
-                                              api::MakeHttpGate(access), MakeHttps(config, certificates));
+  front.server = std::make_unique<HttpServer>(
+      io, MakePages(collector, front.foreign.get()), limits,
+      HttpServices{{std::string(api::kHttpPrefix), serve},
+                   {std::string(kPagePath), page},
+                   {std::string(kPageAssetsPrefix), page},
+                   {std::string(api::kSessionPrefix), api::MakeSessionService(access)}},
+      api::MakeHttpGate(access, front.foreign.get()), MakeHttps(config, certificates));
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
   collector.SetHttpAddress(front.server->endpoint().ToString());
   return front;
@@ -345,18 +408,20 @@ Result<std::unique_ptr<access::AccessControl>> OpenAccess(const DaemonConfig& co
 
 // The services, each behind the check.
 struct GuardedServices {
-  std::unique_ptr<grpc::Service> ingest, query, admin;
+  std::unique_ptr<grpc::Service> ingest, query, admin, login;
+  std::vector<grpc::Service*> All() const { return {ingest.get(), query.get(), admin.get(), login.get()}; }
 };
 
 GuardedServices GuardServices(api::Guard& guard, grpc::Service& ingest, grpc::Service& query,
-                              grpc::Service& admin) {
+                              grpc::Service& admin, grpc::Service& login) {
   const auto wrap = [&](const google::protobuf::FileDescriptor& file, const char* name,
                         grpc::Service& service) {
     return guard.Wrap(*file.FindServiceByName(name), service);
   };
   return {.ingest = wrap(*v1::AgentMessage::descriptor()->file(), "Ingest", ingest),
           .query = wrap(*v1::ListRunsRequest::descriptor()->file(), "Query", query),
-          .admin = wrap(*v1::GetStatusRequest::descriptor()->file(), "Admin", admin)};
+          .admin = wrap(*v1::GetStatusRequest::descriptor()->file(), "Admin", admin),
+          .login = wrap(*v1::CreateLinkRequest::descriptor()->file(), "Login", login)};
 }
 
 int Run(const DaemonConfig& config) {
@@ -374,17 +439,18 @@ int Run(const DaemonConfig& config) {
   SystemClock clock;
   boost::asio::io_context io;
   const std::unique_ptr<Webhook> webhook = MakeWebhook(config);
-  EventFeed feed;
+  RunFeed runs;
+  EventFeed feed(&runs);
   AlarmedIngest alarmed;
   alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get(), alarmed));
-  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get()));
+  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get(), runs));
   alarmed.Set(&collector);
   const AlarmedIngest::Scope forget(alarmed);
   query::QueryEngine engine(
       **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); },
       [&](AttemptId attempt, std::uint32_t rank) { return collector.MayComeBack(attempt, rank); },
       config.query_scan_bytes_max);
-  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed);
+  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed, &runs);
   const auto admin_service = MakeAdminService(collector, engine);
 
   access::AuditLog audit(config.data_dir + "/audit.jsonl", clock,
@@ -392,27 +458,28 @@ int Run(const DaemonConfig& config) {
   const auto access = OpenAccess(config, clock, audit);
   if (!access.ok()) return Fail(access.status().message());
   api::Guard guard(**access);
-  const GuardedServices guarded = GuardServices(guard, *collector.service(), *query_service, *admin_service);
-  auto grpc = StartGrpc(config, budget, guard, certificates->get(),
-                        {guarded.ingest.get(), guarded.query.get(), guarded.admin.get()});
+  const auto login_service = api::MakeLoginService(
+      **access, [&collector] { return collector.http_address(); }, *certificates != nullptr);
+  const GuardedServices guarded =
+      GuardServices(guard, *collector.service(), *query_service, *admin_service, *login_service);
+  auto grpc = StartGrpc(config, budget, guard, certificates->get(), guarded.All());
   if (!grpc.ok()) return Fail(grpc.status().message());
   const auto http = StartHttp(config, io, collector, *grpc->server, budget, **access, certificates->get());
   if (!http.ok()) return Fail(http.status().message());
 
   const auto work = boost::asio::make_work_guard(io);  // without --http, too
   const Signals signals(io);  // before the ready line: who reads that may send one at once
-  PrintClientVariables(config, grpc->listener->endpoint());
-  PrintReady(config, **store, grpc->listener->endpoint(), http->server.get());
+  PrintClientVariables(config, grpc->listener ? &grpc->listener->endpoint() : nullptr);
+  PrintReady(config, **store, *grpc, http->server.get());
   io.run();
   if (http->server) EndHttp(io, *http->server, *http->api);
   STATCOLLECT_FAILPOINT("stop.before_drain");
   collector.Drain();
   alarms.Drain();
   feed.Close();
+  runs.Close();
   STATCOLLECT_FAILPOINT("stop.drained");
-  grpc->listener->Stop();
-  grpc->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
-  grpc->server->Wait();
+  StopGrpc(*grpc);
   spdlog::info("drained; bye");
   return 0;
 }

@@ -19,8 +19,15 @@ struct HttpRequest {
   std::string content_type;  // of the body; may have parameters
   std::string body;
   std::string accept_encoding = {}, if_none_match = {};  // as sent; empty: not sent
+  std::string last_event_id = {}, csrf = {};             // the same of Last-Event-ID and X-Statcollect-Csrf
   std::vector<std::string> authorization = {};           // the Authorization fields
-  std::string address = {};                              // of the caller, "ipv4:127.0.0.1:40000"
+  std::vector<std::string> host = {};                    // the Host fields
+  // Origin, and Sec-Fetch-Site, -Mode and -Dest, which browsers send; several of one, joined by ", "
+  std::string origin = {}, fetch_site = {}, fetch_mode = {}, fetch_dest = {};
+  std::vector<std::string> cookies = {};  // the Cookie fields, each of which may have several cookies
+  std::string session = {};               // X-Statcollect-Session
+  std::string address = {};               // of the caller, "ipv4:127.0.0.1:40000"
+  bool encrypted = false;                 // the connection has TLS
 };
 
 struct HttpResponse {

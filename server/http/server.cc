@@ -13,9 +13,10 @@
 #include <boost/asio/strand.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <nlohmann/json.hpp>
 
 #include "common/names.h"
+#include "server/http/pages.h"
+#include "server/http/request_head.h"
 #include "server/http/stream.h"
 
 namespace statcollect {
@@ -35,31 +36,6 @@ struct Shared {
   std::unique_ptr<TlsContexts> tls;  // null: plain HTTP
   std::atomic<std::size_t> connections{0};
 };
-
-HttpResponse ErrorResponse(int status, const std::string& message) {
-  return {.status = status,
-          .content_type = "application/json",
-          .body = nlohmann::json{{"error", message}}.dump() + "\n"};
-}
-
-HttpResponse Route(const Shared& shared, http::verb method, const std::string& target) {
-  if (method != http::verb::get && method != http::verb::head) {
-    return ErrorResponse(405, "expected GET or HEAD");
-  }
-  const auto handler = shared.handlers.find(target.substr(0, target.find('?')));
-  if (handler == shared.handlers.end()) {
-    std::string known;
-    for (const auto& [path, unused] : shared.handlers) known += (known.empty() ? "" : ", ") + path;
-    for (const auto& [path, unused] : shared.services)
-      known += (known.empty() ? "" : ", ") + path + (path == "/" ? "" : "...");
-    return ErrorResponse(404, "no page '" + Printable(target) + "'; there are " + known);
-  }
-  try {
-    return handler->second(target);
-  } catch (const std::exception& failure) {
-    return ErrorResponse(500, Printable(failure.what()));
-  }
-}
 
 // One connection. Keeps itself alive through the handlers of its pending operation; always runs on its own
 // strand.
@@ -223,7 +199,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const auto& request = parser_->get();
     const std::string target(request.target());
     if (shared_->gate) {
-      if (auto refused = shared_->gate(HeadOf(request, target))) return Refuse(*std::move(refused));
+      if (auto refused = shared_->gate(HeadOf(request))) return Refuse(*std::move(refused));
     }
     service_ = FindService(target.substr(0, target.find('?')));
     const bool has_body = request.chunked() || parser_->content_length().value_or(0) > 0;
@@ -253,26 +229,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
     head_only_ = request.method() == http::verb::head;
     state_ = State::kAsked;
     ++number_;
-    std::string target(request.target());
-    if (service_ == nullptr) return Write(Route(*shared_, request.method(), target));
-    Serve(std::move(request), target);
+    if (service_ == nullptr)
+      return Write(AnswerPage(shared_->handlers, shared_->services, request, std::string(request.target())));
+    Serve(std::move(request));
   }
 
-  void Serve(http::request<http::string_body> request, const std::string& target);
+  void Serve(http::request<http::string_body> request);
 
-  // All but the body.
-  HttpRequest HeadOf(const http::request<http::string_body>& request, const std::string& target) const {
-    const std::size_t mark = target.find('?');
-    HttpRequest head{
-        .method = request.method() == http::verb::head ? "GET" : std::string(request.method_string()),
-        .path = target.substr(0, mark),
-        .query = mark == std::string::npos ? "" : target.substr(mark + 1),
-        .content_type = std::string(request[http::field::content_type]),
-        .body = {},
-        .accept_encoding = std::string(request[http::field::accept_encoding]),
-        .if_none_match = std::string(request[http::field::if_none_match])};
-    const auto [begin, end] = request.equal_range(http::field::authorization);
-    for (auto field = begin; field != end; ++field) head.authorization.emplace_back(field->value());
+  HttpRequest HeadOf(const http::request<http::string_body>& request) const {
+    HttpRequest head = statcollect::HeadOf(request);
+    head.encrypted = stream_.encrypted();
     beast::error_code failed;
     const tcp::endpoint peer = stream_.tcp().socket().remote_endpoint(failed);
     if (!failed) {
@@ -335,7 +301,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
     response.set(http::field::server, "statcollectord");
     response.set(http::field::content_type, page.content_type);
     response.set(http::field::cache_control, "no-store");
+    // Pages bring a policy of their own; no other answer is meant to run, to load or to be framed.
+    response.set("Content-Security-Policy",
+                 "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+    response.set("Cross-Origin-Resource-Policy", "same-origin");
+    response.set("Referrer-Policy", "no-referrer");
     response.set("X-Content-Type-Options", "nosniff");
+    response.set("X-Frame-Options", "DENY");
     for (const auto& [name, value] : page.headers) response.set(name, value);
   }
 
@@ -486,9 +458,9 @@ class Connection::Exchange final : public HttpExchange {
   std::atomic<bool> answered_ = false, begun_ = false;
 };
 
-void Connection::Serve(http::request<http::string_body> request, const std::string& target) {
+void Connection::Serve(http::request<http::string_body> request) {
   stream_.tcp().expires_never();  // the service's own limits count from here on
-  HttpRequest asked = HeadOf(request, target);
+  HttpRequest asked = HeadOf(request);
   asked.body = std::move(request.body());
   Watch();
   auto exchange = std::make_shared<Exchange>(shared_from_this(), number_);

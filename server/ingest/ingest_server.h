@@ -49,6 +49,8 @@ struct CollectorOptions {
   // Called for every batch that has become durable; must not block. May be empty, like the one below.
   std::function<void(CommittedBatch)> committed = {};
   std::function<AlarmStatus()> alarm_status = {};
+  // Called when a stream of a run was opened or closed, or the run was removed or kept; must not block.
+  std::function<void(const std::string& run)> run_changed = [](const std::string&) {};
   std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 
@@ -69,6 +71,10 @@ class IngestServer final : public CollectorControl {
   void SetHttpAddress(std::string address) {
     MutexLock lock(http_mutex_);
     http_address_ = std::move(address);
+  }
+  std::string http_address() {
+    MutexLock lock(http_mutex_);
+    return http_address_;
   }
   Result<DeletedRun> DeleteRun(const std::string& run, bool force) override;
   Status KeepRun(const std::string& run, bool keep) override;

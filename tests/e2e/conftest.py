@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm_python import Warm
+from warm_python import shared
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release"))
@@ -73,6 +73,12 @@ def run_command(
         arguments, env=env, timeout=timeout, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def start_python(arguments: list[str], env: dict[str, str], **options: Any) -> subprocess.Popen[Any]:
+    """A Python process that a test talks to or kills: stands in for a fork of the process that has imported torch. SIGSTOP is not passed on."""
+    warm = {**env, **WARM.stand_in()}
+    return subprocess.Popen([warm["PYTHON_EXEC"], *arguments], env=warm, **options)
 
 
 @dataclass
@@ -175,7 +181,12 @@ def agent_environment(**extra: str) -> dict[str, str]:
     env["PYTHONPATH"] = str(ROOT / "agent" / "python")
     env["STATAGENT_LIBRARY"] = str(LIBRARY)
     env["OMP_NUM_THREADS"] = "1"
+    env["GOMP_SPINCOUNT"], env["OMP_WAIT_POLICY"] = (
+        "0",
+        "PASSIVE",
+    )  # where a test asks for two threads: on one core they wait by spinning
     env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # its pool of processes takes longer to start than the kernels of tests to compile
+    env["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"  # kernels may be kept, but each run makes its own graphs
     env.update(extra)
     return env
 
@@ -184,7 +195,7 @@ def torchrun(ranks: int, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", *arguments]
 
 
-WARM = Warm(agent_environment())
+WARM = shared(agent_environment())
 
 
 def wait_until(condition: Any, timeout: float = 20, what: str = "condition") -> Any:
@@ -196,6 +207,21 @@ def wait_until(condition: Any, timeout: float = 20, what: str = "condition") -> 
             return value
         assert time.monotonic() < deadline, f"timed out waiting for {what}"
         time.sleep(0.05)
+
+
+# The files that take longest, longest first: with several workers a long file that starts last is waited for.
+SLOW = (
+    "test_bench", "test_wheel", "test_page", "test_alarms", "test_tls", "test_fault_catalogue", "test_layouts", "test_overhead",
+    "test_init", "test_compiled", "test_compile", "test_export", "test_verdict_bench", "test_imports", "test_frameworks_torch",
+    "test_captures", "test_spill", "test_buffers", "test_pytest_plugin", "test_rollback", "test_half_open", "test_durability",
+    "test_gil", "test_python_client", "test_types", "test_tokens", "test_launch_examples", "test_verdict_rows", "test_picture",
+)  # fmt: skip
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of all folders, where several are run."""
+    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "common/names.h"
 #include "proto/json.h"
 #include "server/api/http/routes.h"
+#include "server/api/http/session.h"
 
 namespace statcollect::api {
 namespace {
@@ -37,8 +39,13 @@ std::string MethodOfPath(std::string_view path) {
   return found == GrpcPaths().end() ? std::string(path) : found->second;
 }
 
-HttpGate MakeHttpGate(access::AccessControl& access) {
-  return [&access](const HttpRequest& head) -> std::optional<HttpResponse> {
+HttpGate MakeHttpGate(access::AccessControl& access, ForeignCheck* foreign) {
+  return [&access, foreign](const HttpRequest& head) -> std::optional<HttpResponse> {
+    if (auto refusal = foreign != nullptr ? foreign->Check(head) : std::nullopt) {
+      const Status why(Code::kPermissionDenied, std::move(refusal->message));
+      access.AuditRefusal({.authorization = {}, .method = head.path, .address = head.address}, why);
+      return Refusal(refusal->status, why.code(), why.message());
+    }
     if (head.query.find("stc_") != std::string::npos) {
       return Refusal(400, Code::kInvalidArgument,
                      "found a token in the URL, where logs and histories keep it; expected it in the field "
@@ -48,7 +55,8 @@ HttpGate MakeHttpGate(access::AccessControl& access) {
     const auto allowed = access.Check(
         {.authorization = std::vector<std::string_view>(head.authorization.begin(), head.authorization.end()),
          .method = method,
-         .address = head.address});
+         .address = head.address,
+         .session = SessionOf(head)});
     if (allowed.ok()) return std::nullopt;
     const Code code = allowed.status().code();
     return Refusal(code == Code::kUnauthenticated ? 401 : 403, code, allowed.status().message());
