@@ -134,7 +134,7 @@ TEST(Placement, IsRefusedIfItDoesNotFit) {
   EXPECT_EQ(Refusal({5}, {4, 6}, {}, {20, 24, 3, 4}), "");
   EXPECT_THAT(Refusal({2, 3}, {4, 6}, {}, {}), HasSubstr("shape (2, 3) and no offset"));
   EXPECT_THAT(Refusal({2, 3}, {4, 6}, {1, 2, 2, 2}, {}), HasSubstr("shape (2, 3); expected (2, 2)"));
-  EXPECT_THAT(Refusal({2, 3}, {4, 6}, {3, 2, 2, 3}, {}), HasSubstr("ends behind dimension 0"));
+  EXPECT_THAT(Refusal({2, 3}, {4, 6}, {3, 2, 2, 3}, {}), HasSubstr("extends beyond dimension 0"));
   EXPECT_THAT(Refusal({2, 3}, {4, 6}, {-1, 2, 2, 3}, {}), HasSubstr("negative number in dimension 0"));
   EXPECT_THAT(Refusal({2, 3}, {4, 6}, {1, 2, 2}, {}), HasSubstr("boxes have 3 numbers"));
   EXPECT_THAT(Refusal({4, 3}, {4, 6}, {0, 0, 2, 3, 1, 0, 2, 3}, {}), HasSubstr("boxes overlap"));

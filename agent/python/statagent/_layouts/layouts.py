@@ -75,7 +75,7 @@ class ModelLayouts:
         return self._uncut(name, shape, tensor)
 
     def _uncut(self, name: str, shape: tuple[int, ...], tensor: Any) -> Placement | None:
-        """Of a parameter that no optimizer cuts, or before it does."""
+        """The place of a parameter that no optimizer splits, or before it does."""
         rule = self._rules.find(name)
         if rule is not None:
             return rule.place(shape)
@@ -185,7 +185,7 @@ def all_ranks() -> tuple[int, int] | None:
 
 
 def _features(module: Any) -> int | None:
-    """Of a linear layer's whole output."""
+    """The number of features of a linear layer's whole output."""
     weight = getattr(module, "weight", None)
     if weight is None or type(module).__name__ != "Linear" or not hasattr(weight, "device_mesh"):
         return None
@@ -218,7 +218,7 @@ class Layouts:
         self._reports.end_step()
 
     def place(self, name: str, kind: str, path: str, micro_batch: int, tensor: Any) -> Placement | None:
-        """None: not known, or not the layout that the user said."""
+        """None: not known, or the user's layout did not fit."""
         model = self._by_name.get(name)
         if model is None and kind == "batch" and len(self._models) == 1:
             model = next(iter(self._models.values()))
