@@ -661,8 +661,8 @@ class Stepwise:
 
     def __init__(self, collector: Collector, run: str, steps: int) -> None:
         code = STEPWISE.replace("RUN", repr(run)).replace("STEPS", str(steps))
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        self._process = start_python(
+            ["-c", code], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout and self._process.stdin
         self._process.stdout.readline()
