@@ -424,6 +424,7 @@ GuardedServices GuardServices(api::Guard& guard, grpc::Service& ingest, grpc::Se
           .login = wrap(*v1::CreateLinkRequest::descriptor()->file(), "Login", login)};
 }
 
+// What holds for the whole process, before anything is opened.
 void SetUpProcess(const DaemonConfig& config) {
   KeepFreedMemory();
   SetUpLog(config);
