@@ -10,6 +10,7 @@
 The commands `statcollectord` and `statctl` are in the same wheel; training scripts `import statagent`.
 """
 
+from . import _python  # noqa: F401  # isort: skip - first of all
 from .client import Collector, connect
 from .errors import (
     AnswerError,

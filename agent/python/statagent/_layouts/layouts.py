@@ -15,6 +15,7 @@ from ..errors import InvalidArgumentError
 from . import dtensor, megatron
 from .data_parallel import Replicas, cuts_sequences, data_parallel, of_group
 from .fsdp1 import FlatShards
+from .pipeline import stages_here
 from .placement import Placement, whole
 from .reports import LogEvent, Reports
 from .rules import Rules
@@ -44,6 +45,8 @@ class ModelLayouts:
         self._shards = shards
         self._samples: int | None = None  # of the micro-batch on this rank, as its first input shows
         self._first_input = ""
+        self._guessed: tuple[int, int] | None = None  # the ranks of a batch of which nobody says them
+        self._guess_made = False
         # Whether ranks hold parts of the same samples, so that a plain activation may be a part: parameters are cut over other ranks than
         # those of the batch, or sequences are cut.
         sizes = {named.value.device_mesh.size() for named in self._parameters.values() if hasattr(named.value, "device_mesh")}
@@ -150,7 +153,22 @@ class ModelLayouts:
         """This rank's number among those that have a part of the batch each, and how many they are. None: not known."""
         if rule is None or rule.dim is None:
             return self._piece
-        return rule.ranks or self._piece or all_ranks()
+        return rule.ranks or self._piece or self._guess()
+
+    def _guess(self) -> tuple[int, int] | None:
+        """All ranks, unless they are the stages of a pipeline; looked at once, in the first forward pass. Raises InvalidArgumentError if
+        they are more than its stages."""
+        if not self._guess_made:
+            ranks, stages = all_ranks(), stages_here()
+            if ranks is not None and stages is not None:
+                if stages != ranks[1]:
+                    raise InvalidArgumentError(
+                        f"batch: found the model in a pipeline over {stages} of {ranks[1]} ranks, so it is not known which ranks share a batch; "
+                        "expected group=, the data-parallel ranks of this stage: a process group, a one-dimensional mesh or (rank, size)"
+                    )
+                ranks = (0, 1)
+            self._guessed, self._guess_made = ranks, True
+        return self._guessed
 
     def _count_samples(self, name: str, rule: Batch, shape: tuple[int, ...]) -> None:
         count = rule.count(shape)

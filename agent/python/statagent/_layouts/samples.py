@@ -72,7 +72,8 @@ def batch(dim: int | None = 0, order: Any = "interleaved", group: Any = None, mi
     order: the number, in the global batch, of sample k of the b samples of rank r of W: "interleaved": k * W + r, as in
     DistributedSampler; "blocks": r * b + k, as in Megatron and Accelerate. Or a DataLoader or DistributedSampler from which to read it.
     group: the data-parallel ranks: a ProcessGroup, a one-dimensional DeviceMesh, or (rank, size). Default: those of the model's wrapper or
-    of the sampler, otherwise all ranks.
+    of the sampler, otherwise all ranks, unless these are the
+    stages of a pipeline of torch.distributed.pipelining.
     micro_batches: how many micro-batches of a step form the global batch, in order (gradient accumulation). With 1, each micro-batch is a
     batch of its own.
 
