@@ -31,14 +31,16 @@ struct TileSide {
   std::uint32_t finest = 0, zoom = 0, total = 0, first = 0, count = 0;
   std::uint32_t Begin(std::uint32_t cell) const { return (first + cell) << zoom; }
   std::uint32_t End(std::uint32_t cell) const {
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>(finest, std::uint64_t{first + cell + 1} << zoom));
+    return static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(finest, std::uint64_t{first + cell + 1} << zoom));
   }
 };
 
 Result<TileSide> SideOf(const char* what, std::size_t finest, std::uint32_t zoom, std::uint32_t tile) {
   TileSide side{.finest = static_cast<std::uint32_t>(finest), .zoom = zoom};
   side.total = Parts(side.finest, zoom);
-  const std::uint32_t tiles = std::max<std::uint32_t>(1, (side.total + HeatTiles::kSide - 1) / HeatTiles::kSide);
+  const std::uint32_t tiles =
+      std::max<std::uint32_t>(1, (side.total + HeatTiles::kSide - 1) / HeatTiles::kSide);
   if (tile >= tiles) {
     return Status(Code::kOutOfRange, std::string("heatmap: ") + what + " " + std::to_string(tile) +
                                          " of the tiles at zoom " + std::to_string(zoom) +
@@ -89,8 +91,8 @@ std::string TileOf(const query::HeatMap& map, const TileSide& columns, const Til
   AppendLittleEndian<std::uint16_t>(&tile, 1);  // version
   AppendLittleEndian<std::uint16_t>(&tile, kTileHeadBytes);
   for (const std::uint32_t number :
-       {columns.first, columns.count, rows.first, rows.count, columns.total, rows.total, columns.finest, rows.finest,
-        map.origin_column.value_or(kNoOrigin), map.origin_row.value_or(kNoOrigin),
+       {columns.first, columns.count, rows.first, rows.count, columns.total, rows.total, columns.finest,
+        rows.finest, map.origin_column.value_or(kNoOrigin), map.origin_row.value_or(kNoOrigin),
         static_cast<std::uint32_t>(labels.size())})
     AppendLittleEndian(&tile, number);
   AppendLittleEndian<std::uint64_t>(&tile, map.steps);
@@ -104,8 +106,9 @@ Status Stopped() { return {Code::kCancelled, "heatmap: cancelled"}; }
 
 Result<std::string> HeatTiles::Get(const v1::GetHeatMapRequest& request, const std::stop_token& stop) {
   if (request.zoom_steps() > kZoomMax || request.zoom_tensors() > kZoomMax) {
-    return Invalid("heatmap: zoom is " + std::to_string(std::max(request.zoom_steps(), request.zoom_tensors())) +
-                   "; expected 0.." + std::to_string(kZoomMax));
+    return Invalid("heatmap: zoom is " +
+                   std::to_string(std::max(request.zoom_steps(), request.zoom_tensors())) + "; expected 0.." +
+                   std::to_string(kZoomMax));
   }
   v1::GetHeatMapRequest question = request;  // without what differs between its tiles
   question.clear_zoom_steps();
@@ -136,7 +139,8 @@ void HeatTiles::Forget(const std::string& run) {
   }
 }
 
-Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::GridOf(const Key& key, const query::DiffRequest& request,
+Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::GridOf(const Key& key,
+                                                                 const query::DiffRequest& request,
                                                                  const std::stop_token& stop) {
   std::shared_ptr<const Grid> old;
   {
@@ -169,7 +173,8 @@ Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::GridOf(const Key& key,
   entry->second.grid = *made;
   const bool live = (*made)->a.running || (*made)->b.running;
   const SteadyClock::duration least = freshness_.least, most = freshness_.most;
-  entry->second.fresh_until = now + (live ? std::clamp(freshness_.times * (now - began), least, most) : least);
+  entry->second.fresh_until =
+      now + (live ? std::clamp(freshness_.times * (now - began), least, most) : least);
   EvictLocked();
   return made;
 }
@@ -183,8 +188,9 @@ Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::Make(const query::Diff
   const auto b = VersionOf(request.run_b, stop);
   if (!b.ok()) return b.status();
   if (old && old->a == *a && old->b == *b) return old;
-  const bool continued = old && (a->running || b->running) && old->a.IsSameLaunch(*a) && old->b.IsSameLaunch(*b) &&
-                         request.steps.empty() && old->map.columns.size() == old->map.steps;
+  const bool continued = old && (a->running || b->running) && old->a.IsSameLaunch(*a) &&
+                         old->b.IsSameLaunch(*b) && request.steps.empty() &&
+                         old->map.columns.size() == old->map.steps;
   query::DiffRequest asked = request;
   if (continued) asked.steps = std::to_string(std::min(old->a.settled_step, old->b.settled_step)) + "-";
   auto report = engine_.Diff(asked, {}, stop);

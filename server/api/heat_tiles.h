@@ -71,7 +71,8 @@ class HeatTiles {
   Result<std::shared_ptr<const Grid>> GridOf(const Key& key, const query::DiffRequest& request,
                                              const std::stop_token& stop);
   Result<std::shared_ptr<const Grid>> Make(const query::DiffRequest& request,
-                                           const std::shared_ptr<const Grid>& old, const std::stop_token& stop) const;
+                                           const std::shared_ptr<const Grid>& old,
+                                           const std::stop_token& stop) const;
   Result<Version> VersionOf(const std::string& run, const std::stop_token& stop) const;
   void EvictLocked() STATCOLLECT_REQUIRES(mutex_);
 

@@ -24,15 +24,16 @@ namespace statcollect::api {
 struct LiveLimits {
   std::size_t followers_max = 256;
   std::chrono::milliseconds interval{1'000};  // between two looks at what has changed
-  std::chrono::milliseconds beat{10'000};     // between two messages to a follower, if there is nothing to say
-  std::chrono::milliseconds linger{60'000};   // watches on after the last follower, so that one may come back
+  std::chrono::milliseconds beat{10'000};    // between two messages to a follower, if there is nothing to say
+  std::chrono::milliseconds linger{60'000};  // watches on after the last follower, so that one may come back
 };
 
 // Who follows. Called from the board's thread and without its mutex; must not block.
 class LiveFollower {
  public:
   virtual ~LiveFollower() = default;
-  virtual void Advance(bool beat) = 0;  // there may be something to send; beat: say at least that the collector lives
+  virtual void Advance(
+      bool beat) = 0;  // there may be something to send; beat: say at least that the collector lives
   virtual void End(const Status& why) = 0;
 };
 
@@ -60,8 +61,8 @@ class LiveBoard {
   // the runs have not been read yet.
   bool Read(const std::set<std::string>& wanted, Place& place, v1::FollowRunsResponse& message);
 
-  static std::string Text(const Place& place);             // "5f3a-12"
-  static Place Parse(const std::string& text);             // what is not a cursor is the beginning
+  static std::string Text(const Place& place);  // "5f3a-12"
+  static Place Parse(const std::string& text);  // what is not a cursor is the beginning
 
  private:
   struct Entry {
@@ -89,9 +90,10 @@ class LiveBoard {
   Mutex mutex_;  // guards everything below; never held while a follower, the feed or the engine is called
   ConditionVariable wake_;
   bool woken_ STATCOLLECT_GUARDED_BY(mutex_) = false, ending_ STATCOLLECT_GUARDED_BY(mutex_) = false,
-       ready_ STATCOLLECT_GUARDED_BY(mutex_) = false, closed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+              ready_ STATCOLLECT_GUARDED_BY(mutex_) = false, closed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::uint64_t epoch_ STATCOLLECT_GUARDED_BY(mutex_) = 0, number_ STATCOLLECT_GUARDED_BY(mutex_) = 0,
-                forgotten_ STATCOLLECT_GUARDED_BY(mutex_) = 0, last_id_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+                       forgotten_ STATCOLLECT_GUARDED_BY(mutex_) = 0,
+                       last_id_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::map<std::string, Entry> runs_ STATCOLLECT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::string> by_number_ STATCOLLECT_GUARDED_BY(mutex_);
   std::size_t removed_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // entries without a run

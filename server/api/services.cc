@@ -50,9 +50,8 @@ class QueryService final : public v1::Query::CallbackService {
                 .threads = 1,
                 .waiting_max = limits.quick_waiting_max,
                 .time_limit = limits.time_limit}) {
-    const api::LiveLimits live{.followers_max = limits.followers_max,
-                               .interval = limits.live_interval,
-                               .beat = limits.live_beat};
+    const api::LiveLimits live{
+        .followers_max = limits.followers_max, .interval = limits.live_interval, .beat = limits.live_beat};
     if (runs != nullptr) live_ = std::make_unique<api::LiveBoard>(engine, *runs, live);
   }
 

@@ -37,7 +37,7 @@ struct QueryLimits {
   // rate, is ended with DEADLINE_EXCEEDED
   std::chrono::milliseconds stream_patience{60'000};
   std::uint64_t stream_bytes_per_second_min = 64 << 10;
-  std::size_t followers_max = 256;  // of events, at the same time; and as many of runs
+  std::size_t followers_max = 256;                 // of events, at the same time; and as many of runs
   std::chrono::milliseconds live_interval{1'000};  // between two messages of FollowRuns, while things change
   std::chrono::milliseconds live_beat{10'000};     // the same while nothing does
 };

@@ -106,9 +106,8 @@ Status NoSuchStep(const RunView& view, std::uint64_t step) {
 
 std::string_view Name(TopBy by) {
   static constexpr std::array<std::string_view, 15> kNames = {
-      "unspecified", "l2",  "l1",  "absmax", "rms",           "std",  "mean",
-      "max",         "min", "nan", "inf",    "zero_fraction", "numel",
-      "update_ratio", "exponent_loss"};
+      "unspecified", "l2",  "l1",  "absmax",        "rms",   "std",          "mean",         "max",
+      "min",         "nan", "inf", "zero_fraction", "numel", "update_ratio", "exponent_loss"};
   return NameIn(kNames, by);
 }
 

@@ -34,10 +34,11 @@ Result<query::TopRequest> FromWire(const v1::GetTopRequest& request) {
                                               std::to_string(v1::TopBy_MAX));
   }
   if (request.by() == v1::TOP_BY_UPDATE_RATIO || request.by() == v1::TOP_BY_EXPONENT_LOSS) {
-    return Status(Code::kInvalidArgument, "top: found '" + EnumText(*v1::TopBy_descriptor(), request.by()) +
-                                              "' to order by, which only a map has; expected l2 to numel; see it in "
-                                              "the page's view of the run, or with statctl series --stat "
-                                              "update_ratio and statctl exponents");
+    return Status(Code::kInvalidArgument,
+                  "top: found '" + EnumText(*v1::TopBy_descriptor(), request.by()) +
+                      "' to order by, which only a map has; expected l2 to numel; see it in "
+                      "the page's view of the run, or with statctl series --stat "
+                      "update_ratio and statctl exponents");
   }
   query::TopRequest wanted{.run = request.run(), .by = static_cast<query::TopBy>(request.by())};
   if (request.has_step()) wanted.step = request.step();

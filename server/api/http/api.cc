@@ -261,7 +261,7 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
   Shared& shared_;
   const HttpRoute& route_;
   std::shared_ptr<HttpExchange> exchange_;
-  const bool gzip_;  // the client takes it
+  const bool gzip_;            // the client takes it
   std::string if_none_match_;  // as the client sent it
   const std::function<void(Call*)> done_;
   grpc::ClientContext context_;
@@ -316,12 +316,12 @@ class HttpApi::Impl {
       return exchange->Send(NotAllowed(route.changes ? "POST" : "GET, HEAD, POST"));
     // A page of another origin cannot send this field without asking first, and no answer permits it.
     if (route.changes && request.csrf != "1") {
-      return exchange->Send(ErrorResponse(403, Code::kPermissionDenied,
-                                          std::string(kHttpPrefix) + name + ": found " +
-                                              (request.csrf.empty() ? "no field X-Statcollect-Csrf"
-                                                                    : "another value of X-Statcollect-Csrf") +
-                                              "; expected 'X-Statcollect-Csrf: 1' with every request that changes "
-                                              "something; add it: curl -H 'X-Statcollect-Csrf: 1' ..."));
+      return exchange->Send(ErrorResponse(
+          403, Code::kPermissionDenied,
+          std::string(kHttpPrefix) + name + ": found " +
+              (request.csrf.empty() ? "no field X-Statcollect-Csrf" : "another value of X-Statcollect-Csrf") +
+              "; expected 'X-Statcollect-Csrf: 1' with every request that changes "
+              "something; add it: curl -H 'X-Statcollect-Csrf: 1' ..."));
     }
     auto message = NewMessage(*route.method->input_type());
     Status filled = FillFromQuery(request.query, *message);

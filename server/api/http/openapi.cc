@@ -163,11 +163,13 @@ class Describer {
       return bytes;
     }
     const bool lines = route.answer == Kind::kLines, events = route.answer == Kind::kEvents;
-    OrderedJson answer = {{"description", lines    ? "One line of JSON for each message."
-                                          : events ? "Server-sent events `runs`, whose data are such an object."
-                                                   : "The answer."}};
-    answer["content"][lines ? "application/x-ndjson" : events ? "text/event-stream" : "application/json"]["schema"] =
-        Ref(Name(route.answer_type(), false));
+    OrderedJson answer = {{"description", lines ? "One line of JSON for each message."
+                                          : events
+                                              ? "Server-sent events `runs`, whose data are such an object."
+                                              : "The answer."}};
+    answer["content"][lines    ? "application/x-ndjson"
+                      : events ? "text/event-stream"
+                               : "application/json"]["schema"] = Ref(Name(route.answer_type(), false));
     return answer;
   }
 

@@ -152,8 +152,7 @@ class Movements {
   std::uint16_t LevelOf(std::uint32_t rank, std::uint64_t step, const Observation& o) {
     const TensorKey& key = o.def->key;
     if (key.kind != Kind::kWeight) return kStatNoData;
-    Last now{.step = step,
-             .record = {.stats = *o.stats, .sketch = {o.sketch.begin(), o.sketch.end()}}};
+    Last now{.step = step, .record = {.stats = *o.stats, .sketch = {o.sketch.begin(), o.sketch.end()}}};
     Last& last = last_[{rank, key.name}];
     const bool follows = !last.record.sketch.empty() && key.mode != Mode::kInit && last.step + 1 >= step;
     const auto ratio = follows ? EstimateUpdateRatio(last.record, now.record) : std::nullopt;
@@ -241,7 +240,8 @@ Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request, const 
   return map;
 }
 
-StatMap MakeLossMap(const RunView& view, const StatMapRequest& request, const std::vector<StatMapLoss>& losses) {
+StatMap MakeLossMap(const RunView& view, const StatMapRequest& request,
+                    const std::vector<StatMapLoss>& losses) {
   std::set<std::uint64_t> steps;
   for (const StatMapLoss& loss : losses) steps.insert(loss.step);
   std::vector<std::uint64_t> columns(steps.begin(), steps.end());

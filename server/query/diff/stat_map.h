@@ -57,7 +57,8 @@ struct StatMapLoss {
   double share = 0;
 };
 // The same of kExponentLoss, from losses in any order; steps without any have no column.
-StatMap MakeLossMap(const RunView& view, const StatMapRequest& request, const std::vector<StatMapLoss>& losses);
+StatMap MakeLossMap(const RunView& view, const StatMapRequest& request,
+                    const std::vector<StatMapLoss>& losses);
 
 }  // namespace statcollect::query
 

@@ -28,7 +28,6 @@
 #include "server/api/http/gate.h"
 #include "server/api/http/routes.h"
 #include "server/api/http/session.h"
-#include "server/api/login_service.h"
 #include "server/http/server.h"
 #include "statcollect/v1/admin.grpc.pb.h"
 #include "statcollect/v1/ingest.grpc.pb.h"
@@ -78,9 +77,7 @@ class GuardTest : public ::testing::Test {
     wrap(*v1::AgentMessage::descriptor()->file(), "Ingest", ingest_);
     wrap(*v1::ListRunsRequest::descriptor()->file(), "Query", query_);
     wrap(*v1::GetStatusRequest::descriptor()->file(), "Admin", admin_);
-    login_ = api::MakeLoginService(
-        *access_, [] { return std::string("127.0.0.1:7434"); }, false);
-    wrap(*v1::CreateLinkRequest::descriptor()->file(), "Login", *login_);
+    wrap(*v1::CreateLinkRequest::descriptor()->file(), "Login", login_);
     grpc::ServerBuilder builder;
     guard_->AddAudit(builder);
     for (const auto& service : guarded_) builder.RegisterService(service.get());
@@ -158,7 +155,7 @@ class GuardTest : public ::testing::Test {
   OpenStream ingest_;
   v1::Query::CallbackService query_;
   v1::Admin::CallbackService admin_;
-  std::unique_ptr<grpc::Service> login_;
+  v1::Login::CallbackService login_;
   std::vector<const google::protobuf::ServiceDescriptor*> types_;
   std::unique_ptr<access::AccessControl> access_;
   std::unique_ptr<api::Guard> guard_;

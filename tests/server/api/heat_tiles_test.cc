@@ -20,14 +20,16 @@
 namespace statcollect::api {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::FakeStore;
+using ::testing::HasSubstr;
 using testing::Key;
 using testing::RunWriter;
 using Json = nlohmann::json;
 
 struct ReadTile {
-  std::uint32_t Number(int index) const { return LoadLittleEndian<std::uint32_t>(bytes.data() + 8 + 4 * index); }
+  std::uint32_t Number(int index) const {
+    return LoadLittleEndian<std::uint32_t>(bytes.data() + 8 + 4 * index);
+  }
   std::uint32_t columns() const { return Number(1); }
   std::uint32_t rows() const { return Number(3); }
   int At(std::uint32_t row, std::uint32_t column) const {
@@ -52,8 +54,8 @@ class HeatTilesTest : public ::testing::Test {
     }
     writer.Commit();
   }
-  static v1::GetHeatMapRequest Ask(std::uint32_t zoom_steps = 0, std::uint32_t zoom_tensors = 0, std::uint32_t column = 0,
-                                   std::uint32_t row = 0) {
+  static v1::GetHeatMapRequest Ask(std::uint32_t zoom_steps = 0, std::uint32_t zoom_tensors = 0,
+                                   std::uint32_t column = 0, std::uint32_t row = 0) {
     v1::GetHeatMapRequest request;
     request.set_run_a("a");
     request.set_run_b("b");
@@ -166,7 +168,8 @@ TEST_F(HeatTilesTest, RunsThatShareNothingHaveAnEmptyTile) {
 
 TEST(JoinedHeatMap, PutsNewTensorsWhereTheyAreExecuted) {
   using query::HeatMap;
-  const auto map = [](std::initializer_list<const char*> names, std::uint64_t first, const std::string& cells) {
+  const auto map = [](std::initializer_list<const char*> names, std::uint64_t first,
+                      const std::string& cells) {
     HeatMap made{.cells = cells};
     for (const char* name : names) made.rows.push_back({.activation = name});
     for (std::uint64_t step = first; step < first + cells.size() / names.size(); ++step)
@@ -182,7 +185,11 @@ TEST(JoinedHeatMap, PutsNewTensorsWhereTheyAreExecuted) {
   for (const query::HeatMapRow& row : joined.rows) names += row.activation;
   EXPECT_EQ(names, "abcd");
   EXPECT_EQ(joined.columns.size(), 4u);
-  EXPECT_EQ(joined.cells, std::string("\0\0\11\12" "\1\2\13\14" "\0\0\15\16" "\4\5\17\20", 16));
+  EXPECT_EQ(joined.cells, std::string("\0\0\11\12"
+                                      "\1\2\13\14"
+                                      "\0\0\15\16"
+                                      "\4\5\17\20",
+                                      16));
   EXPECT_EQ(joined.origin_row, 2u);
   EXPECT_EQ(joined.origin_column, 3u);
   old.origin_row = 1;

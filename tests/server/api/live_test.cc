@@ -16,7 +16,8 @@ namespace {
 
 using testing::QueryServer;
 
-constexpr QueryLimits kQuick{.live_interval = std::chrono::milliseconds(20), .live_beat = std::chrono::milliseconds(300)};
+constexpr QueryLimits kQuick{.live_interval = std::chrono::milliseconds(20),
+                             .live_beat = std::chrono::milliseconds(300)};
 
 class LiveTest : public ::testing::Test {
  protected:
@@ -56,7 +57,9 @@ class LiveTest : public ::testing::Test {
     reader->stream = stub_->FollowRuns(&reader->context, request);
     return reader;
   }
-  AttemptId Make(const std::string& run) { return server_.store.CreateAttempt({.run = run, .world_size = 1})->id; }
+  AttemptId Make(const std::string& run) {
+    return server_.store.CreateAttempt({.run = run, .world_size = 1})->id;
+  }
   void Put(AttemptId attempt, std::uint64_t records) {
     ASSERT_TRUE(server_.store.PutRank(attempt, 0, {.records = records}).ok());
   }

@@ -207,40 +207,48 @@ TEST_F(HttpApiTest, SendsEventsAsTheyCome) {
     }
     return text;
   };
-  EXPECT_THAT(read_to("\n\n"), AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("text/event-stream"), HasSubstr("no-store"),
-                                     HasSubstr("event: runs\ndata: {\"cursor\":"), HasSubstr("\"ort\"")));
+  EXPECT_THAT(read_to("\n\n"),
+              AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("text/event-stream"), HasSubstr("no-store"),
+                    HasSubstr("event: runs\ndata: {\"cursor\":"), HasSubstr("\"ort\"")));
   const std::string id = text.substr(text.find("id: ") + 4, text.find("\nevent") - text.find("id: ") - 4);
   text.clear();
   server_->runs.Changed("base");
-  EXPECT_THAT(read_to("\n\n"), AllOf(HasSubstr("\"whole\":false"), HasSubstr("\"base\""), Not(HasSubstr("\"ort\""))));
+  EXPECT_THAT(read_to("\n\n"),
+              AllOf(HasSubstr("\"whole\":false"), HasSubstr("\"base\""), Not(HasSubstr("\"ort\""))));
   tcp::socket again = Begin("GET /api/v1/live HTTP/1.1\r\nHost: x\r\nLast-Event-ID: " + id + "\r\n\r\n");
   std::swap(page, again);
   text.clear();
-  EXPECT_THAT(read_to("\n\n"), AllOf(HasSubstr("\"whole\":false"), HasSubstr("\"base\""), Not(HasSubstr("\"ort\""))))
+  EXPECT_THAT(read_to("\n\n"),
+              AllOf(HasSubstr("\"whole\":false"), HasSubstr("\"base\""), Not(HasSubstr("\"ort\""))))
       << "from where it was";
   EXPECT_THAT(Get("live?runs=../x"), StartsWith("HTTP/1.1 400 "));
 }
 
 TEST_F(HttpApiTest, BytesHaveAnEtag) {
   const std::string tile = Get("heatmap?run_a=base&run_b=ort");
-  EXPECT_THAT(tile, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("application/octet-stream"), HasSubstr("\r\n\r\nSCHM")));
+  EXPECT_THAT(tile, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("application/octet-stream"),
+                          HasSubstr("\r\n\r\nSCHM")));
   const std::size_t at = tile.find("ETag: ") + 6;
   const std::string etag = tile.substr(at, tile.find("\r\n", at) - at);
-  const std::string same = Send("GET /api/v1/heatmap?run_a=base&run_b=ort HTTP/1.1\r\nConnection: close\r\nIf-None-Match: " +
-                                etag + "\r\n\r\n");
+  const std::string same = Send(
+      "GET /api/v1/heatmap?run_a=base&run_b=ort HTTP/1.1\r\nConnection: close\r\nIf-None-Match: " + etag +
+      "\r\n\r\n");
   EXPECT_THAT(same, AllOf(StartsWith("HTTP/1.1 304 "), Not(HasSubstr("SCHM"))));
-  EXPECT_THAT(Get("heatmap?run_a=base&run_b=ort&column=9"), AllOf(StartsWith("HTTP/1.1 400 "), HasSubstr("expected 0..0")));
+  EXPECT_THAT(Get("heatmap?run_a=base&run_b=ort&column=9"),
+              AllOf(StartsWith("HTTP/1.1 400 "), HasSubstr("expected 0..0")));
 }
 
 TEST_F(HttpApiTest, ChangesNeedAFieldThatForeignPagesCannotSend) {
   const auto change = [&](const std::string& name, const std::string& field) {
     const std::string body = R"({"run":"ort"})";
-    return Send("POST /api/v1/" + name + " HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n" + field +
+    return Send("POST /api/v1/" + name +
+                " HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n" + field +
                 "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
   };
   for (const char* name : {"rm", "keep", "noise_rm", "noise_save"}) {
     for (const char* field : {"", "X-Statcollect-Csrf: 0\r\n"})
-      EXPECT_THAT(change(name, field), AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr("X-Statcollect-Csrf: 1"))) << name;
+      EXPECT_THAT(change(name, field), AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr("X-Statcollect-Csrf: 1")))
+          << name;
   }
   EXPECT_THAT(Get("rm?run=ort"), StartsWith("HTTP/1.1 405 "));
   EXPECT_EQ(Body(Get("runs"))["runs"].size(), 2u);
