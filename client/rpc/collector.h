@@ -19,6 +19,7 @@ namespace statcollect::client {
 struct CollectorOptions {
   std::string address = "127.0.0.1:7433";           // HOST:PORT
   std::string token_file = {};                      // read for each query; empty: no token
+  std::string project = {};                         // a valid name; empty: the token's, or the default one
   tls::Material tls = {};                           // TLS is used if it has authorities
   std::chrono::milliseconds timeout{0};             // of a query; 0: no limit
   std::chrono::milliseconds connect_timeout{5000};  // until connected; `timeout` if that is shorter
@@ -79,6 +80,7 @@ class Collector {
   Result<v1::KeepRunResponse> KeepRun(const v1::KeepRunRequest& request);
   Result<v1::RecordStepsResponse> RecordSteps(const v1::RecordStepsRequest& request);
   Result<v1::CheckpointResponse> Checkpoint(const v1::CheckpointRequest& request);
+  Result<v1::ListAuditResponse> ListAudit(const v1::ListAuditRequest& request);
 
   // While the scope exists, the first Cancel calls this function instead, from another thread.
   class CancelScope {
@@ -110,6 +112,7 @@ class Collector {
   };
   const std::string& address() const;
   const std::string& token_file() const;
+  const std::string& project() const;
   const tls::Material& tls() const;
 
  private:

@@ -42,6 +42,7 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Admin/RecordSteps", Scope::kControl, kAudited},
     {"/statcollect.v1.Admin/DeleteRun", Scope::kDelete, kAudited},
     {"/statcollect.v1.Admin/Checkpoint", Scope::kAdmin, kAudited},
+    {"/statcollect.v1.Admin/ListAudit", Scope::kAdmin, kAudited},
     {"/healthz", std::nullopt},
     {"/readyz", std::nullopt},
     {"/", std::nullopt},  // the page and its files are the same for everybody; what they show is asked for

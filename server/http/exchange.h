@@ -21,6 +21,8 @@ struct HttpRequest {
   std::string accept_encoding = {}, if_none_match = {};  // as sent; empty: not sent
   std::vector<std::string> authorization = {};           // the Authorization fields
   std::string address = {};                              // of the caller, "ipv4:127.0.0.1:40000"
+  std::vector<std::string> certificate = {};  // names in the caller's certificate, which was verified
+  std::vector<std::string> project = {};      // the fields X-Statcollect-Project
 };
 
 struct HttpResponse {

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/names.h"
+#include "common/project.h"
 #include "server/http/stream.h"
 
 namespace statcollect {
@@ -261,7 +262,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Serve(http::request<http::string_body> request, const std::string& target);
 
   // All but the body.
-  HttpRequest HeadOf(const http::request<http::string_body>& request, const std::string& target) const {
+  HttpRequest HeadOf(const http::request<http::string_body>& request, const std::string& target) {
     const std::size_t mark = target.find('?');
     HttpRequest head{
         .method = request.method() == http::verb::head ? "GET" : std::string(request.method_string()),
@@ -270,9 +271,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
         .content_type = std::string(request[http::field::content_type]),
         .body = {},
         .accept_encoding = std::string(request[http::field::accept_encoding]),
-        .if_none_match = std::string(request[http::field::if_none_match])};
+        .if_none_match = std::string(request[http::field::if_none_match]),
+        .certificate = stream_.PeerNames()};
     const auto [begin, end] = request.equal_range(http::field::authorization);
     for (auto field = begin; field != end; ++field) head.authorization.emplace_back(field->value());
+    const auto [first, last] = request.equal_range(kProjectField);
+    for (auto at = first; at != last; ++at) head.project.emplace_back(at->value());
     beast::error_code failed;
     const tcp::endpoint peer = stream_.tcp().socket().remote_endpoint(failed);
     if (!failed) {

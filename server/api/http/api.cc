@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/names.h"
+#include "common/project.h"
 #include "common/thread_annotations.h"
 #include "proto/json.h"
 #include "server/access/token.h"
@@ -119,6 +120,11 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
         context_.AddMetadata("authorization", "Bearer " + std::string(*token));
     }
     if (!asked.address.empty()) context_.AddMetadata(kPeerField, SealPeer(asked.address));
+    if (!asked.certificate.empty())
+      context_.AddMetadata(kCertificateField, SealCertificate(asked.certificate));
+    // As with tokens: gRPC must be given names only.
+    if (asked.project.size() == 1 && ValidateProjectName(asked.project.front()).ok())
+      context_.AddMetadata(kProjectField, asked.project.front());
   }
 
   void Start(const Message& request) {

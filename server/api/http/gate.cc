@@ -48,10 +48,12 @@ HttpGate MakeHttpGate(access::AccessControl& access) {
     const auto allowed = access.Check(
         {.authorization = std::vector<std::string_view>(head.authorization.begin(), head.authorization.end()),
          .method = method,
-         .address = head.address});
+         .address = head.address,
+         .certificate = head.certificate,
+         .project = std::vector<std::string_view>(head.project.begin(), head.project.end())});
     if (allowed.ok()) return std::nullopt;
     const Code code = allowed.status().code();
-    return Refusal(code == Code::kUnauthenticated ? 401 : 403, code, allowed.status().message());
+    return Refusal(HttpStatusOf(code), code, allowed.status().message());
   };
 }
 

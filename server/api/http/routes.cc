@@ -23,7 +23,8 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"ReadRecords", "records"},  {"GetStatus", "status"},
     {"GetNoise", "noise"},       {"SaveNoise", "noise_save"},
     {"DeleteNoise", "noise_rm"}, {"ListCaptures", "captures"},
-    {"ReadCapture", "capture"},  {"ListExponents", "exponents"}};
+    {"ReadCapture", "capture"},  {"ListExponents", "exponents"},
+    {"ListAudit", "audit"}};
 
 constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
                                           "Put",  "Keep",   "Create", "Write"};
@@ -81,7 +82,8 @@ std::map<std::string, HttpRoute> MakeHttpRoutes() {
   };
   const ServiceDescriptor& query = *v1::ListRunsRequest::descriptor()->file()->FindServiceByName("Query");
   for (int i = 0; i < query.method_count(); ++i) add(*query.method(i));
-  add(*v1::GetStatusRequest::descriptor()->file()->FindServiceByName("Admin")->FindMethodByName("GetStatus"));
+  const ServiceDescriptor& admin = *v1::GetStatusRequest::descriptor()->file()->FindServiceByName("Admin");
+  for (const char* name : {"GetStatus", "ListAudit"}) add(*admin.FindMethodByName(name));
   return routes;
 }
 
