@@ -77,6 +77,10 @@ endif()
 if(STATCOLLECT_HAS_CUDA)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   if(CCACHE_PROGRAM)
-    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+    # ccache makes the folder after "-isystem " relative, not the one after CMake's "-isystem=". Each clone has its own nvcc in .venv, as
+    # old as the clone: known by its content.
+    set(CMAKE_INCLUDE_SYSTEM_FLAG_CUDA "-isystem ")
+    set(CMAKE_CUDA_COMPILER_LAUNCHER
+        ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content ${CCACHE_PROGRAM})
   endif()
 endif()

@@ -112,7 +112,7 @@ glibc=$(elf_files | xargs -d '\n' objdump -T | grep -o 'GLIBC_[0-9][0-9.]*' | so
 } >"$output/MANIFEST"
 
 if [ "$archive" = 1 ]; then
-  tar -C "$(dirname "$output")" -czf "$output.tar.gz" "$(basename "$output")"
+  SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 1700000000)}" scripts/lib/tar.sh "$output" "$output.tar.gz"
   echo "$output.tar.gz"
   bytes=$(stat -c %s "$output.tar.gz")
   if [ "$gpu_check" = 1 ] && [ "$bytes" -gt $((60 << 20)) ]; then

@@ -72,6 +72,12 @@ def version() -> str:
     return found[1]
 
 
+def commit_time() -> str:
+    """Of the last commit, in seconds: the time of every file in an artefact."""
+    stamp = subprocess.run(["git", "-C", str(ROOT), "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False)
+    return stamp.stdout.strip() or "1700000000"
+
+
 def metadata(name: str, number: str) -> str:
     lines = [
         "Metadata-Version: 2.1", f"Name: {name}", f"Version: {number}", f"Summary: {SUMMARY[name]}", "License: Apache-2.0",
@@ -191,11 +197,7 @@ def main() -> int:
         for path in (*programs, library):
             if not path.is_file():
                 raise WheelError(f"make wheels: {path} is missing; expected a built tree; run scripts/build.sh first")
-        if "SOURCE_DATE_EPOCH" not in os.environ:
-            stamp = subprocess.run(
-                ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False
-            )
-            os.environ["SOURCE_DATE_EPOCH"] = stamp.stdout.strip() or "1700000000"
+        os.environ.setdefault("SOURCE_DATE_EPOCH", commit_time())
         options.out.mkdir(parents=True, exist_ok=True)
         for wheel in wheels:
             if options.only in (None, wheel.name):

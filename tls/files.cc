@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <openssl/err.h>
+#include <openssl/x509v3.h>
 
 #include "common/names.h"
 #include "tls/openssl.h"
@@ -99,6 +100,12 @@ Result<Material> Load(const Files& files, const Names& names) {
     return Bad(names.authorities, files.authorities, "has no readable certificate",
                "expected certificate authorities as PEM text that begins with -----BEGIN CERTIFICATE-----");
   return material;
+}
+
+bool IsFor(const Material& material, const std::string& name) {
+  const auto certificates = ReadCertificates(material.certificate);
+  return !certificates.empty() &&
+         X509_check_host(certificates.front().get(), name.data(), name.size(), 0, nullptr) == 1;
 }
 
 Status ReplaceFile(const std::string& path, const std::string& text, unsigned mode) {

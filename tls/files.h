@@ -31,6 +31,9 @@ struct Names {
 // message names the file and the next step. Reads three small files; thread-safe.
 Result<Material> Load(const Files& files, const Names& names);
 
+// Whether the certificate is for this name, which may match a wildcard in it. Thread-safe; tens of microseconds.
+bool IsFor(const Material& material, const std::string& name);
+
 // Writes a new file that takes the place of the old one at once, so that nobody reads half of it. kInternal.
 Status ReplaceFile(const std::string& path, const std::string& text, unsigned mode);
 

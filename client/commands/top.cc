@@ -17,6 +17,7 @@ namespace {
 Result<v1::TopBy> ParseBy(const std::string& text) {
   std::string known;
   for (int number = v1::TopBy_MIN + 1; number <= v1::TopBy_MAX; ++number) {
+    if (number == v1::TOP_BY_UPDATE_RATIO || number == v1::TOP_BY_EXPONENT_LOSS) continue;  // of maps
     const std::string name = EnumText(*v1::TopBy_descriptor(), number);
     if (name == text) return static_cast<v1::TopBy>(number);
     known += (known.empty() ? "" : ", ") + name;

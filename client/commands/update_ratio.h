@@ -1,35 +1,18 @@
-// Estimates how far an update moved a weight, ||W now - W before|| / ||W before||, from the sketches of two
-// records.
+// How far each update of a run moved a weight.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_UPDATE_RATIO_H_
 #define STATCOLLECT_CLIENT_COMMANDS_UPDATE_RATIO_H_
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "client/exports/exporter.h"
+#include "common/update_ratio.h"
 
 namespace statcollect::client {
-
-struct UpdateRatio {
-  double value = 0;
-  double low = 0, high = 0;  // likely range of the true value, see docs/divergence.md
-};
-
-// One record of a weight.
-struct WeightRecord {
-  TensorStats stats;
-  std::vector<double> sketch;
-};
-
-// Empty if the sketches differ in width, the sizes differ, or elements are not finite. 0 if the bits are
-// equal. The estimate has a relative standard deviation of about sqrt(1/2k) (k = 16: 18 %); below about 2e-7
-// it is rounding of the sketches.
-std::optional<UpdateRatio> EstimateUpdateRatio(const WeightRecord& before, const WeightRecord& after);
 
 // Receives the records of a run (kind weight, with sketches, from one step before the first requested one)
 // and computes the ratios of one weight: each step against the step before, or against the weight as loaded

@@ -78,6 +78,8 @@ class AccessControl {
     std::uint64_t unauthenticated = 0, permission_denied = 0, invalid = 0, streams_refused = 0;
   };
   Counters counters() const;
+  // Writes down that a call was refused, unless there are too many of them.
+  void AuditRefusal(const Caller& caller, const Status& why);
 
   AuditLog& audit() { return audit_; }
 
@@ -100,7 +102,6 @@ class AccessControl {
       STATCOLLECT_REQUIRES(mutex_);
   Status CheckCertificate(const Caller& caller, const MethodRule& rule, Principal* principal) const;
   Status CheckRecord(const std::string& id, const TokenRecord& record) const;
-  void AuditRefusal(const Caller& caller, const Status& why);
 
   const Options options_;
   const Clock& clock_;

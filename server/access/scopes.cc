@@ -24,6 +24,8 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Query/ListMemory", Scope::kRead},
     {"/statcollect.v1.Query/ListDensity", Scope::kRead},
     {"/statcollect.v1.Query/FollowEvents", Scope::kRead},
+    {"/statcollect.v1.Query/FollowRuns", Scope::kRead},
+    {"/statcollect.v1.Query/GetHeatMap", Scope::kRead},
     {"/statcollect.v1.Query/ReadRecords", Scope::kRead},
     {"/statcollect.v1.Query/GetTop", Scope::kRead},
     {"/statcollect.v1.Query/GetStatMap", Scope::kRead},

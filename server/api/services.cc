@@ -13,6 +13,9 @@
 #include "server/api/convert/parts.h"
 #include "server/api/convert_checks.h"
 #include "server/api/follow_call.h"
+#include "server/api/heat_tiles.h"
+#include "server/api/live_board.h"
+#include "server/api/live_call.h"
 #include "server/control/control.h"
 #include "server/query/query.h"
 #include "statcollect/v1/admin.grpc.pb.h"
@@ -30,7 +33,6 @@ using api::WorkerPool;
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
-// Requests and responses live as long as gRPC's call, which outlasts the work.
 // The engine of the project that a call is about. Made where the call starts, used by its work.
 class Asked {
  public:
@@ -53,6 +55,10 @@ class Asked {
     return {Code::kNotFound, attempted + ": there is no project '" + project_ + "'; " +
                                  (known.empty() ? "there are no runs yet" : "there are: " + known)};
   }
+  void ForgetTiles(api::HeatTiles& tiles, const std::string& run) const {
+    tiles.Forget(QualifiedRun(project_, run));
+  }
+  const std::string& project() const { return project_; }
   // Says why there is no such run, if it is for the project's sake.
   Status Explained(Status status) const {
     if (status.code() != Code::kNotFound) return status;
@@ -68,12 +74,14 @@ class Asked {
   const std::shared_ptr<const query::QueryEngine> engine_;
 };
 
+// Requests and responses live as long as gRPC's call, which outlasts the work.
 class QueryService final : public v1::Query::CallbackService {
  public:
-  QueryService(const query::QueryEngine& engine, const QueryLimits& limits, EventFeed* feed)
+  QueryService(const query::QueryEngine& engine, const QueryLimits& limits, EventFeed* feed, RunFeed* runs)
       : engine_(engine),
         limits_(limits),
         feed_(feed),
+        heat_tiles_(engine),
         pool_({.what = "query",
                .threads = limits.threads,
                .waiting_max = limits.waiting_max,
@@ -87,7 +95,11 @@ class QueryService final : public v1::Query::CallbackService {
         quick_({.what = "query",
                 .threads = 1,
                 .waiting_max = limits.quick_waiting_max,
-                .time_limit = limits.time_limit}) {}
+                .time_limit = limits.time_limit}) {
+    const api::LiveLimits live{
+        .followers_max = limits.followers_max, .interval = limits.live_interval, .beat = limits.live_beat};
+    if (runs != nullptr) live_ = std::make_unique<api::LiveBoard>(engine, *runs, live);
+  }
 
   ServerUnaryReactor* ListRuns(CallbackServerContext*, const v1::ListRunsRequest*,
                                v1::ListRunsResponse* response) override {
@@ -168,6 +180,21 @@ class QueryService final : public v1::Query::CallbackService {
     return api::FollowCall::Start(engine_.Of(project), project, quick_, feed_, std::move(wanted));
   }
 
+  grpc::ServerWriteReactor<v1::FollowRunsResponse>* FollowRuns(
+      CallbackServerContext*, const v1::FollowRunsRequest* request) override {
+    return api::LiveCall::Start(live_.get(), access::CurrentPrincipal().project, *request);
+  }
+
+  ServerUnaryReactor* GetHeatMap(CallbackServerContext*, const v1::GetHeatMapRequest* request,
+                                 v1::GetHeatMapResponse* response) override {
+    return UnaryCall::Start(pool_,
+                            [this, of = Asked(engine_), request, response](const std::stop_token& stop) {
+                              auto tile = heat_tiles_.Get(*request, stop, of.project());
+                              if (tile.ok()) response->set_tile(*std::move(tile));
+                              return of.Explained(tile.status());
+                            });
+  }
+
   grpc::ServerWriteReactor<v1::ReadRecordsResponse>* ReadRecords(
       CallbackServerContext* context, const v1::ReadRecordsRequest* request) override {
     using Call = FlowCall<v1::ReadRecordsResponse>;
@@ -192,8 +219,8 @@ class QueryService final : public v1::Query::CallbackService {
   grpc::ServerWriteReactor<v1::SaveNoiseResponse>* SaveNoise(CallbackServerContext*,
                                                              const v1::SaveNoiseRequest* request) override {
     using Call = StreamCall<v1::SaveNoiseResponse>;
-    const auto work = [of = Asked(engine_), request](const std::stop_token& stop, const Call::Send& send,
-                                                     v1::SaveNoiseResponse& last) {
+    const auto work = [this, of = Asked(engine_), request](
+                          const std::stop_token& stop, const Call::Send& send, v1::SaveNoiseResponse& last) {
       const auto wanted = FromWire(*request);
       if (!wanted.ok()) return wanted.status();
       const auto progress = [&](const query::Progress& done) {
@@ -203,6 +230,7 @@ class QueryService final : public v1::Query::CallbackService {
       };
       auto saved = of->SaveNoise(*wanted, progress, stop);
       if (saved.ok()) ToWire(*saved, *last.mutable_report());
+      of.ForgetTiles(heat_tiles_, wanted->run);
       return of.Explained(saved.status());
     };
     return Call::Start(pool_, limits_.progress_interval, work);
@@ -215,8 +243,9 @@ class QueryService final : public v1::Query::CallbackService {
 
   ServerUnaryReactor* DeleteNoise(CallbackServerContext*, const v1::DeleteNoiseRequest* request,
                                   v1::DeleteNoiseResponse*) override {
-    return UnaryCall::Start(pool_, [of = Asked(engine_), request](const std::stop_token&) {
+    return UnaryCall::Start(pool_, [this, of = Asked(engine_), request](const std::stop_token&) {
       STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
+      of.ForgetTiles(heat_tiles_, request->run());
       return of.Explained(of->DeleteNoise(request->run()));
     });
   }
@@ -315,6 +344,8 @@ class QueryService final : public v1::Query::CallbackService {
   const query::QueryEngine& engine_;
   const QueryLimits limits_;
   EventFeed* const feed_;
+  api::HeatTiles heat_tiles_;
+  std::unique_ptr<api::LiveBoard> live_;
   // Each kind has its own, so that it waits only for its like.
   WorkerPool pool_, streams_, captures_, details_, quick_;
 };
@@ -447,8 +478,8 @@ class AdminService final : public v1::Admin::CallbackService {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine, const QueryLimits& limits,
-                                                EventFeed* feed) {
-  return std::make_unique<QueryService>(engine, limits, feed);
+                                                EventFeed* feed, RunFeed* runs) {
+  return std::make_unique<QueryService>(engine, limits, feed, runs);
 }
 
 std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control, const query::QueryEngine& engine,

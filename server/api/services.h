@@ -22,6 +22,7 @@ namespace statcollect {
 
 class CollectorControl;
 class EventFeed;
+class RunFeed;
 namespace access {
 class AuditLog;
 }
@@ -42,7 +43,9 @@ struct QueryLimits {
   // rate, is ended with DEADLINE_EXCEEDED
   std::chrono::milliseconds stream_patience{60'000};
   std::uint64_t stream_bytes_per_second_min = 64 << 10;
-  std::size_t followers_max = 256;  // of events, at the same time
+  std::size_t followers_max = 256;                 // of events, at the same time; and as many of runs
+  std::chrono::milliseconds live_interval{1'000};  // between two messages of FollowRuns, while things change
+  std::chrono::milliseconds live_beat{10'000};     // the same while nothing does
 };
 
 // Usage:
@@ -51,9 +54,10 @@ struct QueryLimits {
 //   builder.RegisterService(query.get()).RegisterService(admin.get());
 // The services must outlive the grpc::Server; `engine` and `control` must outlive the services. Destruction
 // cancels running calls and waits for them: shut the server down first. `feed` provides new events for
-// FollowEvents and must outlive the service; null: FollowEvents is not offered.
+// FollowEvents, `runs` changes for FollowRuns; both must outlive the service. Null: the call is not offered.
 std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine,
-                                                const QueryLimits& limits = {}, EventFeed* feed = nullptr);
+                                                const QueryLimits& limits = {}, EventFeed* feed = nullptr,
+                                                RunFeed* runs = nullptr);
 struct AdminOptions {
   const access::AuditLog* audit = nullptr;  // must outlive the service; null: ListAudit is not offered
   std::string checkpoint_root;              // see CheckpointTarget; empty: none

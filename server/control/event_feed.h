@@ -10,6 +10,7 @@
 
 #include "common/records.h"
 #include "common/thread_annotations.h"
+#include "server/control/run_feed.h"
 
 namespace statcollect {
 
@@ -25,6 +26,9 @@ struct FeedEvent {
 class EventFeed {
  public:
   using Follower = std::function<void(const FeedEvent*)>;  // null: the feed has ended
+
+  // `runs` hears of every event's run; null: nobody does. It must outlive the feed.
+  explicit EventFeed(RunFeed* runs = nullptr) : runs_(runs) {}
 
   // After it returns, the follower gets every published event of the run, until Unfollow with the returned
   // id.
@@ -43,6 +47,7 @@ class EventFeed {
     followers_.erase(id);
   }
   void Publish(const FeedEvent& event) {
+    if (runs_ != nullptr) runs_->Evented(event.run);
     MutexLock lock(mutex_);
     for (const auto& [id, follower] : followers_) {
       if (follower.first == event.run) follower.second(&event);
@@ -61,6 +66,7 @@ class EventFeed {
   }
 
  private:
+  RunFeed* const runs_;
   Mutex mutex_;
   bool closed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::uint64_t last_ STATCOLLECT_GUARDED_BY(mutex_) = 0;

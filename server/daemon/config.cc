@@ -5,12 +5,14 @@
 #include <sstream>
 #include <system_error>
 #include <tuple>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "common/names.h"
 #include "server/control/webhook.h"
 #include "server/control/webhook_signature.h"
+#include "server/http/foreign.h"
 
 namespace statcollect {
 namespace {
@@ -41,6 +43,7 @@ struct RawFlags {
   std::string alarms = "on";
   std::string alarm_webhook_allow;
   std::string tls_min = "1.3";
+  std::vector<std::string> http_allowed_hosts;
   std::uint64_t alarm_memory_mib = 64;
 };
 
@@ -195,6 +198,12 @@ void AddNetworkOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->check(CLI::IsMember({"1.2", "1.3"}))
       ->capture_default_str()
       ->group("Network");
+  app.add_option(
+         "--http-allowed-host", raw.http_allowed_hosts,
+         "One more name of this machine in browsers' addresses, such as gpu7.example.org; may be repeated. "
+         "Others are refused, because an attacker's page could have them (DNS rebinding)")
+      ->allow_extra_args(false)
+      ->group("Network");
   app.add_flag("--insecure", config.insecure,
                "Allow addresses that other machines can reach, without TLS and tokens")
       ->group("Network");
@@ -239,6 +248,11 @@ Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
     return {
         Code::kInvalidArgument,
         "--tls-principal: found no --tls-client-ca; expected the authorities of these certificates; add it"};
+  for (const std::string& given : raw.http_allowed_hosts) {
+    auto host = ParseAllowedHost(given);
+    if (!host.ok()) return host.status();
+    config.http_allowed_hosts.insert(*std::move(host));
+  }
   STATCOLLECT_RETURN_IF_ERROR(CheckReachable("--listen", config.listen, config));
   return config.http ? CheckReachable("--http", *config.http, config) : Status::Ok();
 }

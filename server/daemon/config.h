@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct DaemonConfig {
   bool tls_auto = false;  // make the files below data_dir/tls, and tokens, if they are missing, and use them
   bool tls_1_2 = false;   // allow TLS 1.2, too
   bool UsesTls() const { return tls_auto || !tls.certificate.empty(); }
+  std::set<std::string, std::less<>>
+      http_allowed_hosts;                // more names that a request's Host may have, lower case
   bool insecure = false;                 // allow addresses that other machines can reach
   std::uint64_t disk_free_min_mib = 64;  // ingest is refused below it
   unsigned query_threads = 2;

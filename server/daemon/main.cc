@@ -40,12 +40,14 @@
 #include "server/api/services.h"
 #include "server/control/alarm_message.h"
 #include "server/control/event_feed.h"
+#include "server/control/run_feed.h"
 #include "server/control/webhook.h"
 #include "server/daemon/certificates.h"
 #include "server/daemon/config.h"
 #include "server/daemon/descriptors.h"
 #include "server/daemon/grpc_listener.h"
 #include "server/daemon/grpc_tls.h"
+#include "server/daemon/http_names.h"
 #include "server/daemon/token_command.h"
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
@@ -276,9 +278,9 @@ AccessStatus StatusOf(access::AccessControl& access) {
           .audit_lost = access.audit().lost()};
 }
 
-// All four must outlive the server that gets the options.
+// All of them must outlive the server that gets the options.
 CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& alarms, const Webhook* webhook,
-                                   access::AccessControl& access) {
+                                   access::AccessControl& access, RunFeed& runs) {
   return {.version = STATCOLLECT_VERSION,
           .data_dir = config.data_dir,
           .disk_free_bytes_min = config.disk_free_min_mib << 20,
@@ -286,15 +288,21 @@ CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& a
           .retention = {.age_max = config.retention,
                         .disk_bytes_max = config.max_disk.bytes,
                         .disk_percent_max = config.max_disk.percent},
-          .committed = [&alarms](CommittedBatch batch) { alarms.Take(std::move(batch)); },
+          .committed =
+              [&alarms, &runs](CommittedBatch batch) {
+                runs.Changed(batch.attempt.run);
+                alarms.Take(std::move(batch));
+              },
           .alarm_status = [&alarms, &config, webhook] { return StatusOf(alarms, webhook, config); },
           .access_status = [&access] { return StatusOf(access); },
           .rates = {.each = config.token_rate_max, .in_all = config.ingest_rate_max},
+          .run_changed = [&runs](const std::string& run) { runs.Changed(run); },
           .log = [](const std::string& line) { spdlog::info("{}", line); }};
 }
 
 // The HTTP listener and what answers below /api; both null with --http off.
 struct HttpFront {
+  std::unique_ptr<ForeignCheck> foreign;
   std::unique_ptr<api::HttpApi> api;
   std::unique_ptr<HttpServer> server;
 };
@@ -309,6 +317,7 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
                             const tls::Reloader* certificates) {
   HttpFront front;
   if (!config.http) return front;
+  front.foreign = std::make_unique<ForeignCheck>(MakeForeignRules(config, certificates));
   front.api = std::make_unique<api::HttpApi>(grpc);
   const HttpService serve = [api = front.api.get()](HttpRequest request,
                                                     const std::shared_ptr<HttpExchange>& exchange) {
@@ -317,11 +326,12 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
   const HttpService page = MakePageService();
   const HttpLimits limits{.connections_max = config.http_connections_max,
                           .descriptors_end = budget.connections_end};
-  front.server = std::make_unique<HttpServer>(io, MakePages(collector), limits,
+  front.server = std::make_unique<HttpServer>(io, MakePages(collector, front.foreign.get()), limits,
                                               HttpServices{{std::string(api::kHttpPrefix), serve},
                                                            {std::string(kPagePath), page},
                                                            {std::string(kPageAssetsPrefix), page}},
-                                              api::MakeHttpGate(access), MakeHttps(config, certificates));
+                                              api::MakeHttpGate(access, front.foreign.get()),
+                                              MakeHttps(config, certificates));
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
   collector.SetHttpAddress(front.server->endpoint().ToString());
   return front;
@@ -383,17 +393,18 @@ int Run(const DaemonConfig& config) {
   if (!access.ok()) return Fail(access.status().message());
   boost::asio::io_context io;
   const std::unique_ptr<Webhook> webhook = MakeWebhook(config);
-  EventFeed feed;
+  RunFeed runs;
+  EventFeed feed(&runs);
   AlarmedIngest alarmed;
   alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get(), alarmed));
-  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get(), **access));
+  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get(), **access, runs));
   alarmed.Set(&collector);
   const AlarmedIngest::Scope forget(alarmed);
   query::QueryEngine engine(
       **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); },
       [&](AttemptId attempt, std::uint32_t rank) { return collector.MayComeBack(attempt, rank); },
       config.query_scan_bytes_max);
-  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed);
+  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed, &runs);
   const auto admin_service = MakeAdminService(collector, engine, MakeAdminOptions(config, **access));
   api::Guard guard(**access, config.token_streams_max);
   const GuardedServices guarded = GuardServices(guard, *collector.service(), *query_service, *admin_service);
@@ -413,6 +424,7 @@ int Run(const DaemonConfig& config) {
   collector.Drain();
   alarms.Drain();
   feed.Close();
+  runs.Close();
   STATCOLLECT_FAILPOINT("stop.drained");
   grpc->listener->Stop();
   grpc->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));

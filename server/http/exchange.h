@@ -19,8 +19,12 @@ struct HttpRequest {
   std::string content_type;  // of the body; may have parameters
   std::string body;
   std::string accept_encoding = {}, if_none_match = {};  // as sent; empty: not sent
+  std::string last_event_id = {}, csrf = {};             // the same of Last-Event-ID and X-Statcollect-Csrf
   std::vector<std::string> authorization = {};           // the Authorization fields
-  std::string address = {};                              // of the caller, "ipv4:127.0.0.1:40000"
+  std::vector<std::string> host = {};                    // the Host fields
+  // Origin, and Sec-Fetch-Site, -Mode and -Dest, which browsers send; several of one, joined by ", "
+  std::string origin = {}, fetch_site = {}, fetch_mode = {}, fetch_dest = {};
+  std::string address = {};                   // of the caller, "ipv4:127.0.0.1:40000"
   std::vector<std::string> certificate = {};  // names in the caller's certificate, which was verified
   std::vector<std::string> project = {};      // the fields X-Statcollect-Project
 };

@@ -62,6 +62,19 @@ HttpResponse Route(const Shared& shared, http::verb method, const std::string& t
   }
 }
 
+std::vector<std::string> FieldsOf(const http::request<http::string_body>& request, const char* name) {
+  std::vector<std::string> values;
+  const auto [begin, end] = request.equal_range(name);
+  for (auto field = begin; field != end; ++field) values.emplace_back(field->value());
+  return values;
+}
+
+std::string Joined(const std::vector<std::string>& values) {
+  std::string text;
+  for (const std::string& value : values) text += (text.empty() ? "" : ", ") + value;
+  return text;
+}
+
 // One connection. Keeps itself alive through the handlers of its pending operation; always runs on its own
 // strand.
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -272,11 +285,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
         .body = {},
         .accept_encoding = std::string(request[http::field::accept_encoding]),
         .if_none_match = std::string(request[http::field::if_none_match]),
-        .certificate = stream_.PeerNames()};
-    const auto [begin, end] = request.equal_range(http::field::authorization);
-    for (auto field = begin; field != end; ++field) head.authorization.emplace_back(field->value());
-    const auto [first, last] = request.equal_range(kProjectField);
-    for (auto at = first; at != last; ++at) head.project.emplace_back(at->value());
+        .last_event_id = std::string(request["Last-Event-ID"]),
+        .csrf = std::string(request["X-Statcollect-Csrf"])};
+    head.authorization = FieldsOf(request, "Authorization");
+    head.host = FieldsOf(request, "Host");
+    head.origin = Joined(FieldsOf(request, "Origin"));
+    head.fetch_site = Joined(FieldsOf(request, "Sec-Fetch-Site"));
+    head.fetch_mode = Joined(FieldsOf(request, "Sec-Fetch-Mode"));
+    head.fetch_dest = Joined(FieldsOf(request, "Sec-Fetch-Dest"));
+    head.certificate = stream_.PeerNames();
+    head.project = FieldsOf(request, kProjectField);
     beast::error_code failed;
     const tcp::endpoint peer = stream_.tcp().socket().remote_endpoint(failed);
     if (!failed) {
@@ -339,7 +357,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
     response.set(http::field::server, "statcollectord");
     response.set(http::field::content_type, page.content_type);
     response.set(http::field::cache_control, "no-store");
+    // Pages bring a policy of their own; no other answer is meant to run, to load or to be framed.
+    response.set("Content-Security-Policy",
+                 "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+    response.set("Cross-Origin-Resource-Policy", "same-origin");
+    response.set("Referrer-Policy", "no-referrer");
     response.set("X-Content-Type-Options", "nosniff");
+    response.set("X-Frame-Options", "DENY");
     for (const auto& [name, value] : page.headers) response.set(name, value);
   }
 

@@ -27,7 +27,8 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
           store, clock,
           {.queue_bytes_max = options.queue_bytes_max, .disk_free_bytes_min = options.disk_free_bytes_min}),
       purger_(store, options.log),
-      registry_(store, clock, committer_, [this] { purger_.Wake(); }),
+      registry_(
+          store, clock, committer_, [this] { purger_.Wake(); }, options.run_changed),
       service_(
           MakeIngestService({.store = store,
                              .clock = clock,

@@ -52,6 +52,8 @@ struct CollectorOptions {
   std::function<AlarmStatus()> alarm_status = {};
   std::function<AccessStatus()> access_status = {};  // all but throttled_millis
   ByteRates::Limits rates = {};                      // of agents' messages
+  // Called when a stream of a run was opened or closed, or the run was removed or kept; must not block.
+  std::function<void(const std::string& run)> run_changed = [](const std::string&) {};
   std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 

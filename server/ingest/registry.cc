@@ -103,16 +103,22 @@ Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr
     return decided;
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
+  changed_(info.run);
   return admission;
 }
 
 void SessionRegistry::Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream) {
   std::shared_ptr<OpenStream> closed;  // released after the mutex
-  MutexLock lock(mutex_);
-  const auto writer = writers_.find({attempt, rank});
-  if (writer == writers_.end() || writer->second.stream.get() != stream) return;
-  closed = std::move(writer->second.stream);
-  writer->second.closed_at = clock_.Now();
+  std::string run;
+  {
+    MutexLock lock(mutex_);
+    const auto writer = writers_.find({attempt, rank});
+    if (writer == writers_.end() || writer->second.stream.get() != stream) return;
+    closed = std::move(writer->second.stream);
+    writer->second.closed_at = clock_.Now();
+    run = writer->second.run;
+  }
+  changed_(run);
 }
 
 Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const std::string& steps) {
@@ -302,8 +308,13 @@ Result<bool> SessionRegistry::IsKept(const std::string& run) {
 }
 
 Status SessionRegistry::KeepRun(const std::string& run, bool keep) {
-  MutexLock lock(mutex_);  // waits for a removal under way
-  return store_.KeepRun(run, keep);
+  Status kept;
+  {
+    MutexLock lock(mutex_);  // waits for a removal under way
+    kept = store_.KeepRun(run, keep);
+  }
+  changed_(run);
+  return kept;
 }
 
 Status SessionRegistry::CheckUnchanged(const std::vector<AttemptMeta>& attempts,
@@ -359,6 +370,7 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
     return result;
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
+  changed_(run);
   return deleted;
 }
 

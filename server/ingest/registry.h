@@ -66,13 +66,17 @@ class SessionRegistry {
  public:
   using LateFrom = std::optional<std::uint64_t>;
 
-  // `retired` is called, with the mutex held, when attempts have been retired; it must not wait.
+  using RunChanged = std::function<void(const std::string& run)>;
+  // `retired` is called, with the mutex held, when attempts have been retired; it must not wait. `changed` is called,
+  // without it, when a stream of a run was opened or closed, or the run was removed or kept.
   SessionRegistry(
-      Store& store, const Clock& clock, Committer& committer, std::function<void()> retired = [] {})
+      Store& store, const Clock& clock, Committer& committer, std::function<void()> retired = [] {},
+      RunChanged changed = [](const std::string&) {})
       : store_(store),
         clock_(clock),
         committer_(committer),
         retired_(std::move(retired)),
+        changed_(std::move(changed)),
         start_(clock.Now()) {}
 
   // Admits a session. On success the rank is in the catalogue and `stream` is its open stream; an older
@@ -177,6 +181,7 @@ class SessionRegistry {
   const Clock& clock_;
   Committer& committer_;
   const std::function<void()> retired_;
+  const RunChanged changed_;
   const std::chrono::steady_clock::time_point start_;
   Mutex mutex_;
   std::map<AttemptRank, Writer> writers_ STATCOLLECT_GUARDED_BY(mutex_);

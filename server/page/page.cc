@@ -62,10 +62,7 @@ HttpResponse Answer(const std::map<std::string, Ready, std::less<>>& files, cons
                     {"ETag", file.etag},
                     {"Vary", "Accept-Encoding"},
                     {"Content-Security-Policy", std::string(kPolicy)},
-                    {"Cross-Origin-Opener-Policy", "same-origin"},
-                    {"Cross-Origin-Resource-Policy", "same-origin"},
-                    {"Referrer-Policy", "no-referrer"},
-                    {"X-Frame-Options", "DENY"}};
+                    {"Cross-Origin-Opener-Policy", "same-origin"}};
   if (Matches(request.if_none_match, file.etag)) {
     answer.status = 304;
     return answer;

@@ -67,6 +67,8 @@ Result<RunSummary> Summarise(const RunView& view, const IsStreamOpen& is_stream_
       for (const auto& [cause, count] : meta.dropped) summary.dropped += count;
       if (i < newest) continue;
       open = open || (is_stream_open && is_stream_open(view.attempts()[i].id, rank));
+      const std::uint64_t last = meta.last_step.value_or(0);
+      summary.settled_step = std::min(summary.settled_step.value_or(last), last);
       finished = finished && meta.finished;
     }
   }
@@ -254,6 +256,13 @@ Result<std::vector<RunSummary>> QueryEngine::ListRuns(const std::stop_token& sto
     summaries.push_back(*std::move(summary));
   }
   return summaries;
+}
+
+Result<RunSummary> QueryEngine::Summary(const std::string& run, const std::stop_token& stop) const {
+  LimitedStore store = Limited(stop);
+  auto view = RunView::Open(store, run);
+  if (!view.ok()) return view.status();
+  return Summarise(*view, is_stream_open_);
 }
 
 Result<RunDetail> QueryEngine::GetRun(const std::string& run, const std::stop_token& stop) const {
@@ -534,7 +543,25 @@ Result<TopReport> QueryEngine::GetTop(const TopRequest& request, const std::stop
 Result<StatMap> QueryEngine::GetStatMap(const StatMapRequest& request, const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
   auto view = RunView::Open(store, request.run);
-  return view.ok() ? MakeStatMap(*view, request, stop) : view.status();
+  if (!view.ok()) return view.status();
+  if (request.by != TopBy::kExponentLoss) return MakeStatMap(*view, request, stop);
+  const auto rows = query::ListExponents(store,
+                                         {.run = request.run,
+                                          .activation = {},
+                                          .kinds = request.kinds,
+                                          .ranks = request.ranks,
+                                          .steps = request.steps,
+                                          .format = DType::kF16},
+                                         stop);
+  if (!rows.ok()) return rows.status();
+  std::vector<StatMapLoss> losses;
+  for (const ExponentRow& row : *rows) {
+    const auto all = static_cast<double>(std::max<std::uint64_t>(1, row.components));
+    losses.push_back({.step = row.record.step,
+                      .def = &row.def,
+                      .share = static_cast<double>(row.formats.front().lost()) / all});
+  }
+  return MakeLossMap(*view, request, losses);
 }
 
 Result<ProposeMapReport> QueryEngine::ProposeMap(const ProposeMapRequest& request,

@@ -55,6 +55,8 @@ class QueryEngine {
   Result<std::vector<std::string>> ListProjects() const;
 
   Result<std::vector<RunSummary>> ListRuns(const std::stop_token& stop = {}) const;
+  // One of them.
+  Result<RunSummary> Summary(const std::string& run, const std::stop_token& stop = {}) const;
   Result<RunDetail> GetRun(const std::string& run, const std::stop_token& stop = {}) const;
 
   // Compares two runs; see docs/divergence.md. Memory: one

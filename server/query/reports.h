@@ -70,6 +70,9 @@ struct RunSummary {
   std::int64_t end_unix_nanos = 0;    // last write
   std::string state;                  // "running", "finished", "interrupted"
   std::uint64_t dropped = 0;          // records that agents reported as lost
+  // The least of the last steps of the newest attempt's ranks: what is before it changes no more, unless a spill
+  // file is sent late.
+  std::optional<std::uint64_t> settled_step = {};
 };
 
 struct RankInfo {
@@ -138,6 +141,8 @@ struct DiffRequest {
   std::uint32_t heat_map_rows = 0;     // and rows; 0: kHeatMapRowsDefault
 };
 inline constexpr std::uint32_t kHeatMapSideMax = 4096, kHeatMapRowsDefault = 1024;
+// As columns and rows: the finest resolution, of 16 Mi cells at most.
+inline constexpr std::uint32_t kHeatMapWhole = ~std::uint32_t{0};
 
 inline constexpr std::uint32_t kTopDefault = 20;
 inline constexpr std::uint64_t kDivergedRowsMax = 1'000'000;

@@ -105,9 +105,9 @@ Status NoSuchStep(const RunView& view, std::uint64_t step) {
 }  // namespace
 
 std::string_view Name(TopBy by) {
-  static constexpr std::array<std::string_view, 13> kNames = {
-      "unspecified", "l2",  "l1",  "absmax", "rms",           "std",  "mean",
-      "max",         "min", "nan", "inf",    "zero_fraction", "numel"};
+  static constexpr std::array<std::string_view, 15> kNames = {
+      "unspecified", "l2",  "l1",  "absmax",        "rms",   "std",          "mean",         "max",
+      "min",         "nan", "inf", "zero_fraction", "numel", "update_ratio", "exponent_loss"};
   return NameIn(kNames, by);
 }
 

@@ -31,6 +31,8 @@ enum class TopBy : std::uint8_t {
   kInf = 10,
   kZeroFraction = 11,
   kNumel = 12,
+  kUpdateRatio = 13,   // of a map only
+  kExponentLoss = 14,  // of a map only
 };
 std::string_view Name(TopBy by);  // "zero_fraction"; "unspecified" for values out of range
 

@@ -75,6 +75,12 @@ def run_command(
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
+def start_python(arguments: list[str], env: dict[str, str], **options: Any) -> subprocess.Popen[Any]:
+    """A Python process that a test talks to or kills: stands in for a fork of the process that has imported torch. SIGSTOP is not passed on."""
+    warm = {**env, **WARM.stand_in()}
+    return subprocess.Popen([warm["PYTHON_EXEC"], *arguments], env=warm, **options)
+
+
 @dataclass
 class Collector:
     """One statcollectord process; `start` may be called again after `stop` or `kill` and keeps data and port."""
@@ -175,6 +181,10 @@ def agent_environment(**extra: str) -> dict[str, str]:
     env["PYTHONPATH"] = str(ROOT / "agent" / "python")
     env["STATAGENT_LIBRARY"] = str(LIBRARY)
     env["OMP_NUM_THREADS"] = "1"
+    env["GOMP_SPINCOUNT"], env["OMP_WAIT_POLICY"] = (
+        "0",
+        "PASSIVE",
+    )  # where a test asks for two threads: on one core they wait by spinning
     env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # its pool of processes takes longer to start than the kernels of tests to compile
     env.update(extra)
     return env

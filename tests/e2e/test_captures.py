@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy
-from conftest import Collector, run_command, torchrun, wait_until
+from conftest import Collector, run_command, start_python, torchrun, wait_until
 from tcp_proxy import TcpProxy
 
 # Trains slowly until stopped, and saves what it computes in `values`/STEP.RANK.npy.
@@ -67,8 +66,8 @@ class Training:
         script.write_text(SCRIPT)
         command = [str(script), str(self.values), *(arguments or ("4000", "0.05"))]
         self.out = (folder / f"{run}.out").open("w+")
-        self.process = subprocess.Popen(
-            torchrun(ranks, *command) if ranks else [sys.executable, *command],
+        self.process = start_python(
+            torchrun(ranks, *command)[1:] if ranks else command,
             env={**collector.environment(STATAGENT_RUN=run), **env},
             stdout=self.out,
             stderr=subprocess.STDOUT,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Collector, wait_until
+from conftest import Collector, start_python, wait_until
 
 # Trains until its input ends; says how many records are acknowledged after each line of it.
 STEADY = """
@@ -32,8 +31,8 @@ print(c["produced"], c["acked"], flush=True)
 
 @contextmanager
 def training(collector: Collector, run: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-c", STEADY, run], env=collector.environment(), text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    process = start_python(["-c", STEADY, run], env=collector.environment(), text=True,
+                           stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"

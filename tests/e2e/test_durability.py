@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
-from conftest import Collector, wait_until
+from conftest import Collector, start_python, wait_until
 
 STEADY = """
 import numpy, statagent, sys, time
@@ -30,7 +29,7 @@ print(c["produced"], c["acked"], c["pending"])
 
 
 def start(collector: Collector, run: str, steps: int, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", STEADY, run, str(steps)], env=collector.environment(**env), text=True,
+    return start_python(["-c", STEADY, run, str(steps)], env=collector.environment(**env), text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
 
 

@@ -6,9 +6,8 @@ import json
 import os
 import random
 import subprocess
-import sys
 
-from conftest import Collector, wait_until
+from conftest import Collector, start_python, wait_until
 from tcp_proxy import TcpProxy, await_closed
 
 FOUND_WITHIN_SECONDS = 30.0
@@ -35,7 +34,7 @@ def test_both_ends_find_a_half_open_connection_and_nothing_is_lost(collector: Co
     proxy = TcpProxy(collector.address, seed)
     environment = collector.environment()
     environment["STATAGENT_COLLECTOR"] = proxy.address
-    trainer = subprocess.Popen([sys.executable, "-c", TRAINING], env=environment, text=True, stdin=subprocess.PIPE,
+    trainer = start_python(["-c", TRAINING], env=environment, text=True, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
     try:
         wait_until(lambda: any(r["records"] > 200 for r in collector.json("runs")["runs"]), timeout=60, what="records")

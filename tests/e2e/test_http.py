@@ -73,7 +73,7 @@ def ask(
     connection = http.client.HTTPConnection(collector.http, timeout=60)
     connection.request(method, path, body=body, headers=headers or {})
     response = connection.getresponse()
-    text = response.read().decode()
+    text = response.read().decode(errors="surrogateescape")
     connection.close()
     return response.status, text, response.headers
 
@@ -154,7 +154,7 @@ def test_every_path_of_the_description_answers_and_takes_every_parameter(collect
     assert "/api/v1/records" in root["paths"] and "/api/v1/status" in root["paths"]
     for path, operations in root["paths"].items():
         assert "post" in operations, path
-        if "get" not in operations:
+        if "get" not in operations or path == "/api/v1/live":  # which has no end: tests of its own
             continue
         needed = {
             p["name"]: example(collector, p, path)
@@ -168,6 +168,9 @@ def test_every_path_of_the_description_answers_and_takes_every_parameter(collect
         content = operations["get"]["responses"]["200"]["content"]
         assert headers["Content-Type"] in content
         schema = content[headers["Content-Type"]]["schema"]
+        if headers["Content-Type"] == "application/octet-stream":
+            assert text.startswith("SCHM") and headers["ETag"], path
+            continue
         lines = text.splitlines() if headers["Content-Type"] == "application/x-ndjson" else [text]
         for line in lines:
             assert violation(schema, json.loads(line), root) is None, path
@@ -233,7 +236,7 @@ def test_hostile_connections_do_no_harm(collector: Collector) -> None:
         held.append(connection)
     for _ in range(50):  # dropped in the middle of a question
         connection = socket.create_connection((host, int(port)))
-        connection.sendall(b"GET /api/v1/diff?run_a=base&run_b=ort&all HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(b"GET /api/v1/diff?run_a=base&run_b=ort&all HTTP/1.1\r\nHost: localhost\r\n\r\n")
         connection.close()
     wait_until(lambda: ask(collector, "/api/v1/diff?run_a=base&run_b=ort")[0] == 200, what="the dropped questions' places")
     for connection in held:

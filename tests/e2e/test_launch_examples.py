@@ -6,11 +6,10 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import BUILD, ROOT, STATCOLLECTORD, Collector, agent_environment
+from conftest import BUILD, ROOT, STATCOLLECTORD, WARM, Collector, agent_environment
 
 LAUNCH = ROOT / "examples/launch"
 TRAIN = """
@@ -39,9 +38,10 @@ def free_port() -> int:
 
 def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
     path = f"{tmp_path / 'bin'}:{BUILD / 'bin'}:{os.environ['PATH']}"
+    warm = WARM.stand_in()
     return agent_environment(
-        PATH=path, PYTHON=sys.executable, STATCOLLECT_DATA=str(tmp_path / "data"), STATCOLLECT_TLS=str(tmp_path / "tls" / "node"), COLLECTOR_PORT=str(free_port()),
-        MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo", **extra,
+        PATH=path, PYTHON=warm["PYTHON_EXEC"], STATCOLLECT_DATA=str(tmp_path / "data"), STATCOLLECT_TLS=str(tmp_path / "tls" / "node"), COLLECTOR_PORT=str(free_port()),
+        MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo", **warm, **extra,
     )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, STATCOLLECTORD, Collector, run_command, wait_until
+from conftest import ROOT, STATCOLLECTORD, Collector, run_command, start_python, wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Python's playwright: scripts/setup.sh --for test")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
@@ -538,9 +537,7 @@ for step in range(3):
     sys.stdin.readline()
 statagent.close()
 """
-    training = subprocess.Popen(
-        [sys.executable, "-c", live], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    training = start_python(["-c", live], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert training.stdin and training.stdout
     try:
         training.stdout.readline()
@@ -623,3 +620,315 @@ def test_a_report_with_hostile_names_runs_none_of_them(collector: Collector, bro
     assert page.title().startswith("a / b ")
     assert page.evaluate("document.querySelectorAll('script').length") == 2
     page.close()
+
+
+# A training that goes on step by step, as lines are read; `x` differs from step 2 on.
+STEPWISE = """
+import statagent, torch, sys
+agent = statagent.init(run=RUN)
+for step in range(STEPS):
+    agent.set_step(step)
+    agent.observe("x", torch.ones(4) + (0.5 if step >= 2 else 0))
+    statagent.log_scalar("loss", 1.0 / (step + 1))
+    statagent.flush()
+    print(step, flush=True)
+    sys.stdin.readline()
+statagent.close()
+"""
+
+
+class Stepwise:
+    """A training in another process that takes a step when it is told to."""
+
+    def __init__(self, collector: Collector, run: str, steps: int) -> None:
+        code = STEPWISE.replace("RUN", repr(run)).replace("STEPS", str(steps))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout and self._process.stdin
+        self._process.stdout.readline()
+
+    def step(self) -> None:
+        assert self._process.stdout and self._process.stdin
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        self._process.stdout.readline()
+
+    def __enter__(self) -> Stepwise:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def events_of(collector: Collector, query: str = "") -> Iterator[dict[str, Any]]:
+    """The server-sent events, as they come."""
+    with urllib.request.urlopen(f"http://{collector.http}/api/v1/live{query}", timeout=30) as answer:
+        assert answer.headers["Content-Type"] == "text/event-stream"
+        for line in answer:
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])
+
+
+def test_events_say_what_changes_and_continue_from_a_cursor(collector: Collector) -> None:
+    collector.python(HOSTILE.replace("RUNS", "['base']").replace("NAMES", "['x']"))
+    events = events_of(collector)
+    first = next(events)
+    assert first["whole"] and first["caught_up"] and [change["run"]["run"] for change in first["runs"]] == ["base"]
+    assert first["runs"][0]["run"]["state"] == "finished"
+    with Stepwise(collector, "live", 2) as training:
+        started = next(event for event in events if event["runs"] and event["runs"][0]["run"]["last_step"] == 0)
+        assert [change["run"]["run"] for change in started["runs"]] == ["live"] and not started["whole"]
+        assert started["runs"][0]["run"]["state"] == "running"
+        training.step()
+        grown = next(event for event in events if event["runs"])
+        assert grown["runs"][0]["run"]["last_step"] == 1
+        training.step()
+    ended = next(event for event in events if event["runs"] and event["runs"][0]["run"]["state"] == "finished")
+    assert [change["run"]["run"] for change in ended["runs"]] == ["live"]
+    assert collector.statctl("rm", "live", "--yes").code == 0
+    assert next(event for event in events if event["removed"])["removed"] == ["live"]
+    again = next(events_of(collector, f"?cursor={grown['cursor']}"))
+    assert not again["whole"] and again["removed"] == ["live"] and again["runs"] == []
+    assert next(events_of(collector, "?runs=nobody"))["runs"] == []
+
+
+def requests_of(page: Any) -> list[str]:
+    return page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
+
+
+def test_a_live_run_grows_without_polling(collector: Collector, open_page: Open) -> None:
+    with Stepwise(collector, "live", 5) as training:
+        page = open_page(collector, "/?view=run&a=live&stat=l2")
+        page.wait_for_selector(".live")
+        for steps in (2, 3):
+            training.step()
+            page.wait_for_selector(f"text=1 tensor in the order of execution, {steps} steps")
+        asked = requests_of(page)
+        assert not [url for url in asked if "/api/v1/runs" in url], "the list of runs is not asked for"
+        assert [url for url in asked if "stat_map" in url and "steps=" in url], "only the newest steps"
+        assert [url for url in asked if "scalars" in url and "steps=" in url], "of the loss, too"
+        page.wait_for_timeout(4000)
+        assert requests_of(page) == asked, "nothing is asked for while nothing happens"
+
+
+def test_without_events_the_page_asks_now_and_then(collector: Collector, open_page: Open) -> None:
+    collector.python(HOSTILE.replace("RUNS", "['base']").replace("NAMES", "['x']"))
+    page = open_page(collector, "/?view=collector", quiet=False)
+    refusal = {"error": "follow runs: 256 pages or programs do already", "code": "resource_exhausted"}
+    page.route("**/api/v1/live*", lambda route: route.fulfill(status=429, content_type="application/json", body=json.dumps(refusal)))
+    page.get_by_role("link", name="Runs").click()
+    page.wait_for_selector("table >> text=base")
+    collector.python(HOSTILE.replace("RUNS", "['later']").replace("NAMES", "['x']"))
+    page.wait_for_selector("table >> text=later")
+    assert [url for url in requests_of(page) if url.endswith("/api/v1/runs")]
+
+
+def test_a_collector_that_is_gone_and_back_is_noticed_while_nothing_is_asked(collector: Collector, open_page: Open) -> None:
+    collector.python(HOSTILE.replace("RUNS", "['base', 'ort']").replace("NAMES", "['x']"))
+    for path in ("/", "/?view=run&a=base&stat=l2", "/?view=compare&a=base&b=ort"):
+        page = open_page(collector, path, quiet=False)
+        page.wait_for_selector("table >> text=base" if path == "/" else "canvas[data-painted]", state="attached")
+        collector.kill()
+        page.wait_for_selector(".offline")
+        assert page.locator("table" if path == "/" else "canvas[data-painted]").count() >= 1, "what was there stays"
+        collector.start()
+        page.wait_for_selector(".offline", state="detached")
+    page = open_page(collector, "/")
+    page.wait_for_selector("table >> text=base")
+    collector.python(HOSTILE.replace("RUNS", "['after']").replace("NAMES", "['x']"))
+    page.wait_for_selector("table >> text=after")
+
+
+def test_a_run_that_is_removed_while_it_is_looked_at(collector: Collector, open_page: Open) -> None:
+    collector.python(HOSTILE.replace("RUNS", "['base', 'ort']").replace("NAMES", "['x']"))
+    pages = {path: open_page(collector, path, quiet=False) for path in ("/", "/?view=run&a=ort&stat=l2", "/?view=compare&a=base&b=ort")}
+    for path, page in pages.items():
+        page.wait_for_selector("table >> text=ort" if path == "/" else "canvas[data-painted]", state="attached")
+    assert collector.statctl("rm", "ort", "--yes").code == 0
+    runs, run, compare = pages.values()
+    runs.wait_for_selector("table >> text=ort", state="detached")
+    run.wait_for_selector("text=This run is no longer there")
+    compare.wait_for_selector("text=no run 'ort'")
+
+
+def token_for(collector: Collector, scopes: str) -> str:
+    made = run_command([str(STATCOLLECTORD), "token", "create", "--data-dir", str(collector.data_dir), "--scope", scopes])
+    assert made.code == 0, made.err
+    return made.out.strip()
+
+
+def pick(page: Any, *runs: str) -> None:
+    for run in runs:
+        page.get_by_role("checkbox", name=f"Pick {run}", exact=True).check()
+
+
+def test_runs_are_kept_and_removed(collector: Collector, open_page: Open) -> None:
+    collector.python(HOSTILE.replace("RUNS", "['base', 'old', 'older']").replace("NAMES", "['x']"))
+    page = open_page(collector, "/")
+    pick(page, "base")
+    page.get_by_role("button", name="Keep", exact=True).click()
+    page.wait_for_selector(".kept")
+    assert json.loads(collector.get("/api/v1/status"))["retention"]["kept"] == ["base"]
+    page.get_by_role("button", name="Keep no longer").click()
+    page.wait_for_selector(".kept", state="detached")
+    page.get_by_role("checkbox", name="Pick base", exact=True).uncheck()
+    pick(page, "old", "older")
+    page.get_by_role("button", name="Remove…").click()
+    page.wait_for_selector("dialog >> text=Remove these 2 runs?")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    assert len(json.loads(collector.get("/api/v1/runs"))["runs"]) == 3, "not without the confirmation"
+    page.get_by_role("button", name="Remove…").click()
+    page.get_by_role("button", name="Remove them").click()
+    page.wait_for_selector("dialog", state="detached")
+    page.wait_for_selector("table >> text=older", state="detached")
+    assert [run["run"] for run in json.loads(collector.get("/api/v1/runs"))["runs"]] == ["base"]
+
+
+def test_a_run_in_training_is_not_removed_and_the_page_says_why(collector: Collector, open_page: Open) -> None:
+    with Stepwise(collector, "live", 2):
+        page = open_page(collector, "/", quiet=False)
+        pick(page, "live")
+        page.get_by_role("button", name="Remove…").click()
+        page.get_by_role("button", name="Remove it").click()
+        page.wait_for_selector("dialog .refusal >> text=still sending")
+        assert page.locator("table >> text=live").count() == 1
+
+
+def test_who_may_only_read_is_told_which_scope_is_missing(collector: Collector, open_page: Open) -> None:
+    collector.python(HOSTILE.replace("RUNS", "['base']").replace("NAMES", "['x']"))
+    token = token_for(collector, "read")
+    page = open_page(collector, "/", quiet=False)
+    wait_until(lambda: page.reload() is not None and page.locator("form.token").count() == 1, what="a question for a token")
+    page.fill("form.token input", token)
+    page.keyboard.press("Enter")
+    pick(page, "base")
+    page.get_by_role("button", name="Keep", exact=True).click()
+    page.wait_for_selector(".refusal >> text=control")
+    page.get_by_role("button", name="Remove…").click()
+    page.get_by_role("button", name="Remove it").click()
+    page.wait_for_selector("dialog .refusal >> text=delete")
+
+
+def test_nothing_is_changed_without_the_field_of_the_page(collector: Collector) -> None:
+    collector.python(HOSTILE.replace("RUNS", "['base']").replace("NAMES", "['x']"))
+    for name, body in (("rm", {"run": "base"}), ("keep", {"run": "base", "keep": True})):
+        asked = urllib.request.Request(
+            f"http://{collector.http}/api/v1/{name}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(asked, timeout=10)
+        assert refused.value.code == 403 and "X-Statcollect-Csrf: 1" in refused.value.read().decode()
+    assert len(json.loads(collector.get("/api/v1/runs"))["runs"]) == 1
+
+
+# More steps than a screen has pixels, and a difference that only one step has.
+LONG = """
+import statagent, torch
+agent = statagent.init(run=RUN)
+for step in range(STEPS):
+    agent.set_step(step)
+    for layer in range(3):
+        agent.observe(f"net.{layer}", torch.ones(4) * (1 + step % 7) + (WRONG if step == ODD and layer == 1 else 0))
+statagent.close()
+"""
+
+
+def test_a_map_that_is_larger_than_an_answer_is_shown_in_tiles(collector: Collector, open_page: Open) -> None:
+    steps, odd = 2600, 1717
+    for run, wrong in (("base", 0.0), ("ort", 0.5)):
+        code = LONG.replace("RUN", repr(run)).replace("STEPS", str(steps)).replace("WRONG", str(wrong)).replace("ODD", str(odd))
+        collector.python(code)
+    page = open_page(collector, "/?view=compare&a=base&b=ort")
+    painted(page)
+    until(page, "performance.getEntriesByType('resource').some(e => e.name.includes('/api/v1/heatmap'))")
+    page.wait_for_selector(f"[aria-label*='3 tensors over {steps} columns']")
+    until(page, f"document.querySelector('.heat-at').textContent.includes('step {odd}')")
+    page.focus(".heat-canvas")
+    page.keyboard.press("Home")
+    assert "the origin" in page.inner_text(".heat-at") and f"step {odd}" in page.inner_text(".heat-at")
+    for _ in range(9):
+        page.keyboard.press("+")
+    until(page, "location.search.includes('window=')")
+    # Steps lie one by one now, and only the odd one differs.
+    shown = [int(text) for text in page.locator(".heat-steps span").all_inner_texts()]
+    assert odd - 10 <= shown[0] <= odd <= shown[-1] + 10
+    page.keyboard.press("ArrowRight")
+    until(page, f"document.querySelector('.heat-at').textContent.startsWith('step {odd + 1},')")
+    assert "identical" in page.inner_text(".heat-at") and "net.1" in page.inner_text(".heat-at")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".cell table")
+    assert f"step={odd + 1}" in page.url and "tensor=net.1" in page.url
+    before = page.url
+    box = page.locator(".heat-canvas").bounding_box()
+    page.keyboard.down("Shift")
+    page.mouse.move(box["x"] + 600, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 100, steps=5)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    until(page, f"location.href !== {json.dumps(before)}")
+
+
+ODD_RUNS = """
+import statagent, torch
+agent = statagent.init(run="empty")
+statagent.close()
+for run, name in (("apples", "apple"), ("pears", "pear")):
+    agent = statagent.init(run=run)
+    for step in range(3):
+        agent.set_step(step)
+        agent.observe(name, torch.ones(4))
+    statagent.close()
+for run in ("nan", "nan2"):
+    agent = statagent.init(run=run)
+    for step in range(3):
+        agent.set_step(step)
+        for layer in range(3):
+            agent.observe(f"net.{layer}", torch.full((4,), float("nan")))
+        statagent.log_scalar("loss", float("nan"))
+    statagent.close()
+"""
+
+
+def test_runs_that_are_odd_are_shown_and_explained(collector: Collector, open_page: Open) -> None:
+    collector.python(ODD_RUNS)
+    page = open_page(collector, "/?view=run&a=empty")
+    page.wait_for_selector("text=No tensor of this run has this statistic yet.")
+    page = open_page(collector, "/?view=compare&a=apples&b=pears")
+    page.wait_for_selector(".badge >> text=incomparable")
+    assert "no activation in common" in page.inner_text("main")
+    page = open_page(collector, "/?view=compare&a=empty&b=apples", quiet=False)
+    page.wait_for_selector(".badge >> text=incomparable")
+    for path in ("/?view=run&a=nan", "/?view=compare&a=nan&b=nan2"):
+        page = open_page(collector, path)
+        painted(page)
+    page = open_page(collector, "/?view=tensor&a=nan&b=nan2&tensor=net.1&kind=inspect&path=0&mode=train", width=390)
+    page.wait_for_selector("h1")
+    wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert wide[0] <= wide[1]
+
+
+def test_ten_thousand_runs_stay_fluid(collector: Collector, open_page: Open) -> None:
+    page = open_page(collector, "/?view=collector")
+    run = {
+        "attempts": 1, "world_size": 1, "ranks": 1, "records": 5, "steps": 3, "first_step": 0, "last_step": 2, "start_unix_nanos": 1,
+        "end_unix_nanos": 2, "state": "finished", "dropped": 0,
+    }  # fmt: skip
+    many = [{"run": {**run, "run": f"run-{i:05}", "start_unix_nanos": i + 1}, "events": 0} for i in range(10_000)]
+    message = {"cursor": "1-1", "whole": True, "runs": many, "removed": [], "caught_up": True}
+    events = f"id: 1-1\nevent: runs\ndata: {json.dumps(message)}\n\n"
+    page.route("**/api/v1/live*", lambda route: route.fulfill(content_type="text/event-stream", body=events))
+    page.get_by_role("link", name="Runs").click()
+    page.wait_for_selector("table >> text=run-09999")
+    rows = page.locator("tbody tr").count()
+    assert rows < 120, "most of them are not in the document"
+    page.evaluate("document.querySelector('.sliced').scrollTop = 1e9")
+    page.wait_for_selector("table >> text=run-00000")
+    page.evaluate("document.querySelector('.sliced').scrollTop = 200000")
+    page.wait_for_selector("table >> text=run-0")
+    assert page.locator("tbody tr").count() < 120
+    page.get_by_role("searchbox").fill("run-04242")
+    until(page, "document.querySelectorAll('tbody tr').length === 1")

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Collector, wait_until
+from conftest import Collector, start_python, wait_until
 
 TENSORS = 200
 PER_STEP = TENSORS + 1  # and the step's end
@@ -42,7 +41,7 @@ print(json.dumps(check()), flush=True)
 
 class Driven:
     def __init__(self, collector: Collector, policy: str, **env: str) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", DRIVEN, policy], env=collector.environment(**env), text=True,
+        self.process = start_python(["-c", DRIVEN, policy], env=collector.environment(**env), text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
 
     def take(self, steps: int) -> None:

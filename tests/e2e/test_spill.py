@@ -6,13 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Collector, run_command
+from conftest import Collector, run_command, start_python
 
 TENSORS = 200  # a step
 PER_STEP = TENSORS + 2  # and a scalar and the step's end
@@ -51,8 +50,8 @@ class Trainer:
     def __init__(
         self, collector: Collector, spill: Path | str, run: str, steps: int, close: str, if_exists: str = "error", **env: str
     ) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LOADED, run, str(steps), if_exists, close],
+        self.process = start_python(
+            ["-c", LOADED, run, str(steps), if_exists, close],
             env=collector.environment(STATAGENT_SPILL_DIR=str(spill), **env), text=True, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import STATCOLLECTORD, STATCTL, Collector, Finished, run_command
+from conftest import STATCOLLECTORD, STATCTL, Collector, Finished, run_command, start_python
 
 TRAIN = """
 import numpy, statagent, sys, time
@@ -170,8 +170,8 @@ class Training:
         env = collector.environment(STATAGENT_TOKEN_FILE=str(token_file), STATAGENT_SPILL_DIR=str(folder / "spill"))
         self.errors = folder / "train.err"
         with self.errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", TRAIN, str(self.end_file)], env=env, text=True, stdout=subprocess.PIPE, stderr=errors
+            self.process = start_python(
+                ["-c", TRAIN, str(self.end_file)], env=env, text=True, stdout=subprocess.PIPE, stderr=errors
             )
         self.steps = 0
 

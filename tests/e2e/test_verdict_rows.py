@@ -22,8 +22,7 @@ SHARES = (("seq2seq", "bf16", "cnn", "gan", "moe"), ("gpt", "joint"))
 
 @pytest.fixture(scope="module")
 def runs(shared_collector: Collector) -> Collector:
-    # Two threads on one core would otherwise wait for each other by spinning.
-    env = shared_collector.environment(GOMP_SPINCOUNT="0", OMP_WAIT_POLICY="PASSIVE")
+    env = shared_collector.environment()
 
     def train(families: tuple[str, ...]) -> None:
         names = [run for run in CHANGES if run.partition(".")[0] in families]

@@ -1,8 +1,11 @@
 """A Python process that has imported torch and runs programs in forks of itself: importing takes longer than most tests' training.
 
-A fork becomes what `python -c SCRIPT ...`, `python -m MODULE ...` or `python FILE ...` would be, up to its exit code and the handlers of `atexit`.
-Only torch has been imported there, nothing of ours. `Warm` is the tests' side; this file run as a program is the other one: a request a
-line on standard input, for each the fork's pid and then its exit code on standard output."""
+A fork becomes what `python -c SCRIPT ...`, `python -m MODULE ...` or `python FILE ...` would be, up to its exit code and the handlers of
+`atexit`; the interpreter's own teardown is left out, and tests of that need a process of their own. Only torch has been imported there, nothing of ours. `Warm` is the tests' side. This file run as a program is the server; the
+interpreter's stand-in, warm_client.py, asks it for a fork where a launcher starts ranks, or a test a process that it wants to hold.
+
+A request is one packet on a Unix socket: the program as JSON, with the three standard files. The answer is the fork's pid, and at its
+end the exit code; or the names of variables because of which the program needs an interpreter of its own."""
 
 from __future__ import annotations
 
@@ -14,104 +17,212 @@ import os
 import runpy
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-# Variables that may differ from the environment in which torch was imported.
-_FREE = ("STATAGENT_", "STATCTL_", "TORCHINDUCTOR_CACHE_DIR")
+# Variables that may differ from the environment in which torch was imported: it reads none of them before it is used.
+_FREE = (
+    "STATAGENT_", "STATCTL_", "TORCHINDUCTOR_CACHE_DIR", "PYTEST_CURRENT_TEST", "PYTHONPATH", "PYTHON_EXEC", "STATCOLLECT_", "PWD",
+    "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "TORCH_NCCL_", "ACCELERATE_", "FAULT_CATALOGUE_",
+    "DS_ACCELERATOR", "CUDA_VISIBLE_DEVICES", "PATH", "GLOO_", "SLURM_", "NODE", "MAIN", "COLLECTOR_",
+    "SHLVL", "OLDPWD", "_",
+)  # fmt: skip
+_PACKET_MAX = 1 << 18  # an environment and a script
+
+
+def _bound(env: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not name.startswith(_FREE)}
 
 
 class Warm:
-    """The process, started at the first program. Threads: one."""
+    """The server, started at the first program. For any number of threads."""
 
     def __init__(self, env: dict[str, str]) -> None:
         self._env = env
         self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._starting = threading.Lock()
 
     def takes(self, env: dict[str, str]) -> bool:
         """Whether a program with this environment may run in a fork."""
-        kept, mine = ({k: v for k, v in each.items() if not k.startswith(_FREE)} for each in (env, self._env))
-        return {**kept, "PYTEST_CURRENT_TEST": ""} == {**mine, "PYTEST_CURRENT_TEST": ""}
+        return _bound(env) == _bound(self._env)
 
     def run(self, arguments: list[str], env: dict[str, str], timeout: float, cwd: Path | None) -> tuple[int, str, str]:
         """Exit code, standard output and standard error. Raises subprocess.TimeoutExpired, as subprocess.run does."""
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-u", __file__], env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-                start_new_session=True,
-            )  # fmt: skip
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, err)]
-            request = {"arguments": arguments, "env": env, "cwd": str(cwd or Path.cwd()), "out": files[0], "err": files[1]}
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            pid = int(process.stdout.readline())
-            with selectors.DefaultSelector() as ready:
-                ready.register(process.stdout, selectors.EVENT_READ)
-                late = not ready.select(timeout)
-            if late:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
-            code = int(process.stdout.readline())
+        env = {**env, **self.stand_in()}
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, Path(os.devnull).open() as none:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+                server.connect(env["STATCOLLECT_WARM"])
+                pid = ask(server, arguments, env, str(cwd or Path.cwd()), [none.fileno(), out.fileno(), err.fileno()])
+                assert isinstance(pid, int), f"{arguments[:2]} needs an interpreter of its own because of {pid}"
+                server.settimeout(timeout)
+                try:
+                    code: int | None = json.loads(server.recv(_PACKET_MAX))
+                except TimeoutError:
+                    code = None
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(pid, signal.SIGKILL)
             texts = []
             for file in (out, err):
                 file.seek(0)
                 texts.append(file.read().decode())
-            if late:
+            if code is None:
                 raise subprocess.TimeoutExpired([sys.executable, *arguments], timeout, texts[0], texts[1])
             return code, texts[0], texts[1]
 
+    def stand_in(self) -> dict[str, str]:
+        """Variables by which torchrun's ranks, and whoever runs the program that PYTHON_EXEC names, become forks, too."""
+        with self._starting:
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+            assert self._folder is not None
+            return {"STATCOLLECT_WARM": f"{self._folder.name}/socket", "PYTHON_EXEC": f"{self._folder.name}/python"}
+
+    def _start(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        program = Path(self._folder.name, "python")
+        program.write_text(f"#!{sys.executable} -IS\n" + Path(__file__).with_name("warm_client.py").read_text())
+        program.chmod(0o755)
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", __file__, f"{self._folder.name}/socket"], env=self._env, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n", "the server has not started; its own message is above"
+
     def close(self) -> None:
-        if self._process is not None:
+        if self._process is not None and self._folder is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._process.wait(timeout=20)
+            self._folder.cleanup()
+            self._process = None
 
 
-def _serve() -> list[str] | None:
-    """Returns in a fork, with the arguments of the program that it is to be, and None in the server, at the end."""
+def ask(server: socket.socket, arguments: list[str], env: dict[str, str], cwd: str, files: list[int]) -> int | list[str]:
+    """The fork's pid, or why there is none. The next packet is the exit code."""
+    request = json.dumps({"arguments": arguments, "env": env, "cwd": cwd}).encode()
+    socket.send_fds(server, [request], files)
+    answer = json.loads(server.recv(_PACKET_MAX))
+    assert isinstance(answer, (int, list))
+    return answer
+
+
+# --- the server ------------------------------------------------------------------------------------------------------------
+
+
+class _Server:
+    """One thread, as a process with several must not be forked."""
+
+    def __init__(self, path: str) -> None:
+        self._started_with = _bound(dict(os.environ))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(path)
+        self._listener.listen(64)
+        self._events = selectors.DefaultSelector()
+        self._events.register(0, selectors.EVENT_READ)
+        self._events.register(self._listener, selectors.EVENT_READ)
+        self._forks: dict[int, tuple[int, socket.socket]] = {}  # pidfd -> pid, and who asked
+        os.write(1, b"ready\n")
+
+    def serve(self) -> list[str] | None:
+        """Returns in a fork, with the arguments of the program that it is to be, and None in the server, at the end."""
+        while True:
+            for key, _ in self._events.select():
+                if key.fd == 0:  # the tests are over, or gone
+                    for pid, _ in self._forks.values():
+                        with contextlib.suppress(ProcessLookupError):
+                            os.killpg(pid, signal.SIGKILL)
+                    return None
+                if key.fileobj is self._listener:
+                    arguments = self._fork()
+                    if arguments is not None:
+                        return arguments
+                elif key.fd in self._forks:
+                    self._ended(key.fd)
+                elif key.data in self._forks and self._forks[key.data][1] is key.fileobj:
+                    self._events.unregister(key.fileobj)  # who asked is gone, killed: then the program is, too
+                    os.kill(self._forks[key.data][0], signal.SIGKILL)
+
+    def _fork(self) -> list[str] | None:
+        client, _ = self._listener.accept()
+        packet, files, _, _ = socket.recv_fds(client, _PACKET_MAX, 3)
+        if not packet:
+            client.close()
+            return None
+        request = json.loads(packet)
+        env = _bound(request["env"])
+        differ = sorted(name for name in env.keys() | self._started_with.keys() if env.get(name) != self._started_with.get(name))
+        if differ:
+            client.send(json.dumps(differ).encode())
+            client.close()
+        else:
+            pid = os.fork()
+            if pid == 0:
+                self._become(request, files, client)
+                return list(request["arguments"])
+            with contextlib.suppress(BrokenPipeError):
+                client.send(json.dumps(pid).encode())
+            ended = os.pidfd_open(pid)
+            self._forks[ended] = pid, client
+            self._events.register(ended, selectors.EVENT_READ)
+            self._events.register(client, selectors.EVENT_READ, ended)
+        for file in files:
+            os.close(file)
+        return None
+
+    def _ended(self, ended: int) -> None:
+        pid, client = self._forks.pop(ended)
+        _, status = os.waitpid(pid, 0)
+        self._events.unregister(ended)
+        os.close(ended)
+        with contextlib.suppress(KeyError):
+            self._events.unregister(client)
+        with contextlib.suppress(OSError):
+            client.send(json.dumps(os.waitstatus_to_exitcode(status)).encode())
+        client.close()
+
+    def _become(self, request: dict[str, Any], files: list[int], client: socket.socket) -> None:
+        os.setsid()
+        self._events.close()
+        self._listener.close()
+        client.close()
+        for ended, (_, other) in self._forks.items():
+            os.close(ended)
+            other.close()
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        unbuffered = request["arguments"][0] == "-u"
+        sys.stdin = os.fdopen(0, "r", closefd=False)
+        sys.stdout = os.fdopen(1, "w", buffering=1 if unbuffered else -1, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        if unbuffered:
+            sys.stdout.reconfigure(write_through=True)
+            del request["arguments"][0]
+        before, after = (env.get("PYTHONPATH", "").split(":") for env in (os.environ, request["env"]))
+        if before != after:
+            first = sys.path.index(before[0])
+            sys.path[first : first + len(before)] = after
+        os.environ.clear()
+        os.environ.update(request["env"])
+        os.chdir(request["cwd"])
+
+
+def _serve(path: str) -> list[str] | None:
     import torch
     import torch._dynamo
 
     gc.collect()
     gc.freeze()  # what is there stays, and is not looked at again in every fork
-    if "triton" in sys.modules:  # its nanobind reports what is still frozen at the end as leaks, on standard error
-        atexit.register(gc.unfreeze)  # runs after the program's own handlers
     assert torch.get_num_threads() == 1 and len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
-    while True:
-        line = b""
-        while not line.endswith(b"\n"):
-            part = os.read(0, 1 << 16)
-            if not part:
-                return None
-            line += part
-        request = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            _become(request)
-            return list(request["arguments"])
-        os.write(1, f"{pid}\n".encode())
-        _, status = os.waitpid(pid, 0)
-        os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
-
-
-def _become(request: dict[str, Any]) -> None:
-    os.setsid()
-    for number, path, mode in ((0, os.devnull, os.O_RDONLY), (1, request["out"], os.O_WRONLY), (2, request["err"], os.O_WRONLY)):
-        opened = os.open(path, mode | (os.O_APPEND if number else 0))
-        os.dup2(opened, number)
-        os.close(opened)
-    sys.stdout = os.fdopen(1, "w", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-    os.environ.clear()
-    os.environ.update(request["env"])
-    os.chdir(request["cwd"])
+    return _Server(path).serve()
 
 
 def _run(arguments: list[str]) -> None:
@@ -128,7 +239,29 @@ def _run(arguments: list[str]) -> None:
         runpy.run_path(what, run_name="__main__")
 
 
+def _run_to_the_end(arguments: list[str]) -> NoReturn:
+    """As the interpreter does at its end: threads, handlers, files. It does not take its modules apart, for which every page of torch would
+    be copied: a second."""
+    code = 0
+    try:
+        _run(arguments)
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            code = end.code
+        elif end.code is not None:
+            print(end.code, file=sys.stderr)
+            code = 1
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 255)
+
+
 if __name__ == "__main__":
-    program = _serve()
+    program = _serve(sys.argv[1])
     if program is not None:
-        _run(program)
+        _run_to_the_end(program)

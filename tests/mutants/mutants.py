@@ -100,7 +100,7 @@ MUTANTS = [
     ),
     Mutant(
         "no_sync_store",
-        "the same, against the store alone",
+        "the same, tested with the store alone",
         "server/store/rocksdb/recovery.cc",
         "  options.sync = sync;\n",
         "  options.sync = sync && false;\n",
@@ -109,7 +109,7 @@ MUTANTS = [
     ),
     Mutant(
         "hole_in_log",
-        "after a power cut without syncs, the logs behind a gap are read",
+        "after a power cut without syncs, the logs after a gap are read",
         "server/store/rocksdb/database_opener.cc",
         "  if (!fsync_) database.log_filter =",
         "  if (false) database.log_filter =",
@@ -137,7 +137,7 @@ MUTANTS = [
     ),
     Mutant(
         "overtaking",
-        "new batches overtake those that wait in the spill file",
+        "new batches overtake those in the spill file",
         "agent/export/exporter.h",
         "{ return spilled_ == 0 && window_.HasRoom(); }",
         "{ return window_.HasRoom(); }",
@@ -155,7 +155,7 @@ MUTANTS = [
     ),
     Mutant(
         "fatal_drops_file",
-        "a status that ends the session gives the spill file up",
+        "a status that ends the session deletes the spill file",
         EXPORTER,
         "    keep = keep_ = file_ != nullptr;\n",
         "    keep = keep_ = false;\n",
@@ -164,7 +164,7 @@ MUTANTS = [
     ),
     Mutant(
         "unbounded_queue",
-        "the committer takes any number of bytes",
+        "the committer accepts any number of bytes",
         COMMITTER,
         "  return bytes_ == 0 || bytes_ + bytes <= options_.queue_bytes_max;\n",
         "  return bytes_ + bytes > 0;\n",
@@ -218,7 +218,7 @@ MUTANTS = [
     ),
     Mutant(
         "compression_taken",
-        "compressed messages are inflated",
+        "compressed messages are decompressed",
         "server/ingest/grpc_service.cc",
         "  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);\n",
         "",

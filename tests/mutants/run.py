@@ -97,7 +97,7 @@ def main() -> int:
         if said := build(work, program):
             sys.exit(f"run.py: build {program} as it is: {said}")
     bad = 0
-    print("| what is broken | goes red | |\n|---|---|---|", flush=True)
+    print("| what is broken | test that fails | |\n|---|---|---|", flush=True)
     for mutant in chosen:
         result = check(work, mutant)
         bad += not result.startswith("red")

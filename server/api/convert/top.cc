@@ -1,12 +1,13 @@
 #include "server/api/convert_checks.h"
 
 #include "common/names.h"
+#include "proto/json.h"
 #include "server/api/convert/parts.h"
 
 namespace statcollect::api {
 namespace {
 
-static_assert(static_cast<int>(query::TopBy::kNumel) == v1::TopBy_MAX);
+static_assert(static_cast<int>(query::TopBy::kExponentLoss) == v1::TopBy_MAX);
 
 void Fill(const query::TopRow& from, v1::TopRow& to) {
   to.set_value(from.value);
@@ -31,6 +32,13 @@ Result<query::TopRequest> FromWire(const v1::GetTopRequest& request) {
     return Status(Code::kInvalidArgument, "top: number " + std::to_string(request.by()) +
                                               " to order by is unknown to this collector; expected 0.." +
                                               std::to_string(v1::TopBy_MAX));
+  }
+  if (request.by() == v1::TOP_BY_UPDATE_RATIO || request.by() == v1::TOP_BY_EXPONENT_LOSS) {
+    return Status(Code::kInvalidArgument,
+                  "top: found '" + EnumText(*v1::TopBy_descriptor(), request.by()) +
+                      "' to order by, which only a map has; expected l2 to numel; see it in "
+                      "the page's view of the run, or with statctl series --stat "
+                      "update_ratio and statctl exponents");
   }
   query::TopRequest wanted{.run = request.run(), .by = static_cast<query::TopBy>(request.by())};
   if (request.has_step()) wanted.step = request.step();

@@ -18,6 +18,7 @@
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <nlohmann/json.hpp>
 
+#include "common/checksum.h"
 #include "common/names.h"
 #include "common/project.h"
 #include "common/thread_annotations.h"
@@ -68,6 +69,26 @@ ByteBuffer Serialized(const Message& message) {
 bool Parse(ByteBuffer& bytes, Message& message) {
   grpc::ProtoBufferReader reader(&bytes);
   return reader.status().ok() && message.ParseFromZeroCopyStream(&reader);
+}
+
+constexpr char kLinesType[] = "application/x-ndjson", kEventsType[] = "text/event-stream";
+
+// A server-sent event with the cursor as its id; a comment, which readers skip, if the message says nothing.
+std::string EventText(const Message& message) {
+  const auto* const cursor = message.GetDescriptor()->FindFieldByName("cursor");
+  const std::string id = message.GetReflection()->GetString(message, cursor);
+  std::unique_ptr<Message> rest(message.New());
+  rest->CopyFrom(message);
+  rest->GetReflection()->ClearField(rest.get(), cursor);
+  const auto* const caught_up = rest->GetDescriptor()->FindFieldByName("caught_up");
+  rest->GetReflection()->ClearField(rest.get(), caught_up);
+  if (rest->ByteSizeLong() == 0) return ": nothing new\n\n";
+  return "id: " + id + "\nevent: runs\ndata: " + DumpJson(ToJson(message), -1) + "\n\n";
+}
+
+// Of answers of this build, which are compared with each other only.
+std::string EtagOf(const std::string& bytes) {
+  return "\"" + std::to_string(Crc32c(bytes)) + "-" + std::to_string(bytes.size()) + "\"";
 }
 
 // The report in a stream's message; null if it only tells progress.
@@ -125,6 +146,7 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
     // As with tokens: gRPC must be given names only.
     if (asked.project.size() == 1 && ValidateProjectName(asked.project.front()).ok())
       context_.AddMetadata(kProjectField, asked.project.front());
+    if_none_match_ = asked.if_none_match;
   }
 
   void Start(const Message& request) {
@@ -143,7 +165,7 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
  private:
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    if (route_.answer == HttpRoute::Answer::kLines) {
+    if (IsStream()) {
       // The next message is read when the client has taken this one; until then the call is held.
       AddHold();
       shared_.Run([call = shared_from_this()] { call->WriteLine(); });
@@ -153,13 +175,21 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
     StartRead(&received_);
   }
 
+  bool IsStream() const {
+    return route_.answer == HttpRoute::Answer::kLines || route_.answer == HttpRoute::Answer::kEvents;
+  }
   void WriteLine() {
     const auto message = NewMessage(*route_.method->output_type());
     if (!Parse(received_, *message)) return Broken();
     received_.Clear();
-    if (!std::exchange(begun_, true))
-      exchange_->Begin({.status = 200, .content_type = "application/x-ndjson", .body = {}});
-    exchange_->Write(DumpJson(ToJson(*message), -1) + "\n", [call = shared_from_this()](bool taken) {
+    const bool events = route_.answer == HttpRoute::Answer::kEvents;
+    if (!std::exchange(begun_, true)) {
+      HttpResponse head{.status = 200, .content_type = events ? kEventsType : kLinesType, .body = {}};
+      if (events) head.headers["X-Accel-Buffering"] = "no";  // a proxy must not wait for more
+      exchange_->Begin(std::move(head));
+    }
+    std::string text = events ? EventText(*message) : DumpJson(ToJson(*message), -1) + "\n";
+    exchange_->Write(std::move(text), [call = shared_from_this()](bool taken) {
       if (!taken) call->Cancel();
       call->ReadOn();
     });
@@ -186,8 +216,11 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
     const auto code = static_cast<Code>(status.error_code());
     if (begun_) return exchange_->End(status.ok());
     if (!status.ok()) return exchange_->Send(ErrorResponse(code, status.error_message()));
-    if (route_.answer == HttpRoute::Answer::kLines) {  // not one message
-      return exchange_->Send({.status = 200, .content_type = "application/x-ndjson", .body = {}});
+    if (IsStream()) {  // not one message
+      return exchange_->Send(
+          {.status = 200,
+           .content_type = route_.answer == HttpRoute::Answer::kEvents ? kEventsType : kLinesType,
+           .body = {}});
     }
     try {
       const auto message = NewMessage(*route_.method->output_type());
@@ -196,11 +229,27 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
       if (parsed && route_.answer == HttpRoute::Answer::kReport) answer = ReportIn(*message);
       if (!parsed || answer == nullptr)
         return exchange_->Send(ErrorResponse(Code::kInternal, "the query ended without an answer"));
-      exchange_->Send(Packed({.status = 200, .body = DumpJson(ToJson(*answer)) + "\n"}));
+      exchange_->Send(route_.answer == HttpRoute::Answer::kBytes
+                          ? BytesAnswer(*answer)
+                          : Packed({.status = 200, .body = DumpJson(ToJson(*answer)) + "\n"}));
     } catch (const std::bad_alloc&) {
       exchange_->Send(
           ErrorResponse(Code::kResourceExhausted, "the answer is too large for the collector's memory"));
     }
+  }
+
+  // With a validator: a page that has these bytes already gets none.
+  HttpResponse BytesAnswer(const Message& answer) const {
+    HttpResponse whole{.status = 200, .content_type = "application/octet-stream"};
+    whole.body = answer.GetReflection()->GetString(answer, answer.GetDescriptor()->field(0));
+    const std::string etag = EtagOf(whole.body);
+    whole.headers = {{"ETag", etag}, {"Cache-Control", "private, no-cache"}, {"Vary", "Accept-Encoding"}};
+    if (if_none_match_.find(etag) != std::string::npos) {
+      whole.status = 304;
+      whole.body.clear();
+      return whole;
+    }
+    return Packed(std::move(whole));
   }
 
   HttpResponse Packed(HttpResponse whole) const {
@@ -214,7 +263,8 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
   Shared& shared_;
   const HttpRoute& route_;
   std::shared_ptr<HttpExchange> exchange_;
-  const bool gzip_;  // the client takes it
+  const bool gzip_;            // the client takes it
+  std::string if_none_match_;  // as the client sent it
   const std::function<void(Call*)> done_;
   grpc::ClientContext context_;
   ByteBuffer request_, received_, answer_;
@@ -266,6 +316,15 @@ class HttpApi::Impl {
     const HttpRoute& route = found->second;
     if (request.method != "POST" && (request.method != "GET" || route.changes))
       return exchange->Send(NotAllowed(route.changes ? "POST" : "GET, HEAD, POST"));
+    // A page of another origin cannot send this field without asking first, and no answer permits it.
+    if (route.changes && request.csrf != "1") {
+      return exchange->Send(ErrorResponse(
+          403, Code::kPermissionDenied,
+          std::string(kHttpPrefix) + name + ": found " +
+              (request.csrf.empty() ? "no field X-Statcollect-Csrf" : "another value of X-Statcollect-Csrf") +
+              "; expected 'X-Statcollect-Csrf: 1' with every request that changes "
+              "something; add it: curl -H 'X-Statcollect-Csrf: 1' ..."));
+    }
     auto message = NewMessage(*route.method->input_type());
     Status filled = FillFromQuery(request.query, *message);
     if (filled.ok() && request.method == "POST") {
@@ -278,6 +337,7 @@ class HttpApi::Impl {
       else
         filled = FillFromJson(request.body, *message);
     }
+    if (filled.ok() && !request.last_event_id.empty()) ContinueFrom(request.last_event_id, *message);
     if (!filled.ok())
       return exchange->Send(
           ErrorResponse(filled.code(), std::string(kHttpPrefix) + name + ": " + filled.message()));
@@ -293,6 +353,13 @@ class HttpApi::Impl {
   }
 
  private:
+  // An EventSource that connects again sends the id of the last event that it has got.
+  static void ContinueFrom(const std::string& id, Message& request) {
+    const auto* const cursor = request.GetDescriptor()->FindFieldByName("cursor");
+    if (cursor == nullptr || !ValidateTensorName("Last-Event-ID", id).ok()) return;
+    if (request.GetReflection()->GetString(request, cursor).empty())
+      request.GetReflection()->SetString(&request, cursor, id);
+  }
   static HttpResponse NotAllowed(const std::string& allowed) {
     HttpResponse response = ErrorResponse(405, Code::kUnimplemented, "expected " + allowed);
     response.headers["Allow"] = allowed;

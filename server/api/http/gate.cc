@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -37,8 +38,13 @@ std::string MethodOfPath(std::string_view path) {
   return found == GrpcPaths().end() ? std::string(path) : found->second;
 }
 
-HttpGate MakeHttpGate(access::AccessControl& access) {
-  return [&access](const HttpRequest& head) -> std::optional<HttpResponse> {
+HttpGate MakeHttpGate(access::AccessControl& access, ForeignCheck* foreign) {
+  return [&access, foreign](const HttpRequest& head) -> std::optional<HttpResponse> {
+    if (auto refusal = foreign != nullptr ? foreign->Check(head) : std::nullopt) {
+      const Status why(Code::kPermissionDenied, std::move(refusal->message));
+      access.AuditRefusal({.authorization = {}, .method = head.path, .address = head.address}, why);
+      return Refusal(refusal->status, why.code(), why.message());
+    }
     if (head.query.find("stc_") != std::string::npos) {
       return Refusal(400, Code::kInvalidArgument,
                      "found a token in the URL, where logs and histories keep it; expected it in the field "

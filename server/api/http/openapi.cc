@@ -139,11 +139,7 @@ class Describer {
                              {"tags", {route.method->service()->name()}}};
     if (const std::string comment = WithoutGrpc(comments_.Of(*route.method)); !comment.empty())
       operation["description"] = comment;
-    const bool lines = route.answer == HttpRoute::Answer::kLines;
-    OrderedJson answer = {{"description", lines ? "One line of JSON for each message." : "The answer."}};
-    answer["content"][lines ? "application/x-ndjson" : "application/json"]["schema"] =
-        Ref(Name(route.answer_type(), false));
-    operation["responses"]["200"] = std::move(answer);
+    operation["responses"]["200"] = Answer(route);
     for (const auto& [status, what] : std::map<std::string, std::string>{
              {"400", "A parameter is unknown or invalid."},
              {"404", "The run, activation, step or scalar does not exist."},
@@ -157,6 +153,24 @@ class Describer {
       operation["responses"][status] = std::move(failure);
     }
     return operation;
+  }
+
+  OrderedJson Answer(const HttpRoute& route) {
+    using Kind = HttpRoute::Answer;
+    if (route.answer == Kind::kBytes) {
+      OrderedJson bytes = {{"description", "Bytes, laid out as docs/http.md says; with an ETag."}};
+      bytes["content"]["application/octet-stream"]["schema"] = OrderedJson::object();
+      return bytes;
+    }
+    const bool lines = route.answer == Kind::kLines, events = route.answer == Kind::kEvents;
+    OrderedJson answer = {{"description", lines ? "One line of JSON for each message."
+                                          : events
+                                              ? "Server-sent events `runs`, whose data are such an object."
+                                              : "The answer."}};
+    answer["content"][lines    ? "application/x-ndjson"
+                      : events ? "text/event-stream"
+                               : "application/json"]["schema"] = Ref(Name(route.answer_type(), false));
+    return answer;
   }
 
   OrderedJson Parameters(const Descriptor& type) {

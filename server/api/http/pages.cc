@@ -85,6 +85,15 @@ std::string RenderAlarms(const AlarmStatus& a) {
   return text;
 }
 
+std::string RenderRefusals(const ForeignCheck& foreign) {
+  using Reason = ForeignCheck::Reason;
+  return fmt::format(
+      "# HELP statcollect_http_refused_total HTTP requests refused because of their Host, or because a page of "
+      "another origin sent them.\n# TYPE statcollect_http_refused_total counter\n"
+      "statcollect_http_refused_total{{reason=\"host\"}} {}\nstatcollect_http_refused_total{{reason=\"origin\"}} {}\n",
+      foreign.refused(Reason::kHost), foreign.refused(Reason::kOrigin));
+}
+
 }  // namespace
 
 std::string RenderMetrics(const CollectorStatus& s) {
@@ -144,14 +153,15 @@ std::string RenderMetrics(const CollectorStatus& s) {
   return text;
 }
 
-std::map<std::string, HttpHandler> MakePages(CollectorControl& control) {
+std::map<std::string, HttpHandler> MakePages(CollectorControl& control, const ForeignCheck* foreign) {
   return {
       {"/healthz", [](const std::string&) { return HealthPage(); }},
       {"/readyz", [&control](const std::string&) { return ReadyPage(control.GetStatus()); }},
       {"/metrics",
-       [&control](const std::string&) {
+       [&control, foreign](const std::string&) {
          return HttpResponse{.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                             .body = RenderMetrics(control.GetStatus())};
+                             .body = RenderMetrics(control.GetStatus()) +
+                                     (foreign != nullptr ? RenderRefusals(*foreign) : "")};
        }},
   };
 }

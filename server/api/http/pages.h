@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/control/control.h"
+#include "server/http/foreign.h"
 #include "server/http/server.h"
 
 namespace statcollect {
@@ -13,8 +14,9 @@ namespace statcollect {
 // Prometheus text exposition format 0.0.4. The names are documented in docs/metrics.md.
 std::string RenderMetrics(const CollectorStatus& status);
 
-// `control` must outlive the handlers.
-std::map<std::string, HttpHandler> MakePages(CollectorControl& control);
+// `control` must outlive the handlers; so must `foreign`, whose refusals are in the metrics (null: none are).
+std::map<std::string, HttpHandler> MakePages(CollectorControl& control,
+                                             const ForeignCheck* foreign = nullptr);
 
 }  // namespace statcollect
 

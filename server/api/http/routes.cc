@@ -24,13 +24,18 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"GetNoise", "noise"},       {"SaveNoise", "noise_save"},
     {"DeleteNoise", "noise_rm"}, {"ListCaptures", "captures"},
     {"ReadCapture", "capture"},  {"ListExponents", "exponents"},
+    {"FollowRuns", "live"},      {"GetHeatMap", "heatmap"},
+    {"KeepRun", "keep"},         {"DeleteRun", "rm"},
     {"ListAudit", "audit"}};
 
 constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
                                           "Put",  "Keep",   "Create", "Write"};
 
-// Has no end, and a client that has gone is noticed only when there is something to write.
-constexpr std::string_view kEndless = "FollowEvents";
+// Has no end; a page learns from FollowRuns that there is something to list.
+constexpr std::string_view kOverGrpcOnly = "FollowEvents";
+constexpr std::string_view kEndless = "FollowRuns";
+// Of Admin.
+constexpr std::string_view kAdministration[] = {"GetStatus", "KeepRun", "DeleteRun", "ListAudit"};
 
 // "MakeNoise" -> "make_noise".
 std::string SnakeCase(std::string_view name) {
@@ -56,6 +61,10 @@ HttpRoute RouteOf(const MethodDescriptor& method) {
     route.answer = method.output_type()->FindFieldByName("report") != nullptr ? HttpRoute::Answer::kReport
                                                                               : HttpRoute::Answer::kLines;
   }
+  if (method.name() == kEndless) route.answer = HttpRoute::Answer::kEvents;
+  const auto& answer = *method.output_type();
+  if (answer.field_count() == 1 && answer.field(0)->type() == google::protobuf::FieldDescriptor::TYPE_BYTES)
+    route.answer = HttpRoute::Answer::kBytes;
   for (const std::string_view verb : kChanging)
     route.changes = route.changes || method.name().rfind(verb, 0) == 0;
   return route;
@@ -75,7 +84,7 @@ std::string HttpRoute::grpc_path() const {
 std::map<std::string, HttpRoute> MakeHttpRoutes() {
   std::map<std::string, HttpRoute> routes;
   const auto add = [&](const MethodDescriptor& method) {
-    if (method.client_streaming() || method.name() == kEndless) return;
+    if (method.client_streaming() || method.name() == kOverGrpcOnly) return;
     HttpRoute route = RouteOf(method);
     std::string name = route.name;
     routes.emplace(std::move(name), std::move(route));
@@ -83,7 +92,7 @@ std::map<std::string, HttpRoute> MakeHttpRoutes() {
   const ServiceDescriptor& query = *v1::ListRunsRequest::descriptor()->file()->FindServiceByName("Query");
   for (int i = 0; i < query.method_count(); ++i) add(*query.method(i));
   const ServiceDescriptor& admin = *v1::GetStatusRequest::descriptor()->file()->FindServiceByName("Admin");
-  for (const char* name : {"GetStatus", "ListAudit"}) add(*admin.FindMethodByName(name));
+  for (const std::string_view name : kAdministration) add(*admin.FindMethodByName(std::string(name)));
   return routes;
 }
 

@@ -20,6 +20,8 @@ struct HttpRoute {
     kMessage,  // the response
     kReport,   // a stream of progress and one report: only the report
     kLines,    // a stream: one line of JSON per message
+    kEvents,   // a stream without an end: a server-sent event per message
+    kBytes,    // the response's only field, as it is
   };
   std::string name;  // after the prefix: the name of the statctl command
   const google::protobuf::MethodDescriptor* method = nullptr;
@@ -31,7 +33,7 @@ struct HttpRoute {
   std::string grpc_path() const;  // "/statcollect.v1.Query/Diff"
 };
 
-// Every RPC of Query, and GetStatus of Admin, by name.
+// Every RPC of Query, and of Admin those that the page needs, by name.
 std::map<std::string, HttpRoute> MakeHttpRoutes();
 
 // The HTTP status for a gRPC code: docs/http.md has the table.

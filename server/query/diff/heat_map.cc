@@ -89,7 +89,9 @@ HeatMap HeatMapBuilder::Make(const DiffReport& report) {
   }
   const std::vector<const Row*> ordered = InOrder();
   const std::size_t rows_sent =
-      std::min<std::size_t>(rows_max_, kCellsSentMax / std::max<std::size_t>(1, map.columns.size()));
+      rows_max_ == kHeatMapWhole
+          ? ordered.size()
+          : std::min<std::size_t>(rows_max_, kCellsSentMax / std::max<std::size_t>(1, map.columns.size()));
   const std::size_t rows_each =
       std::max<std::size_t>(1, PartsOf(ordered.size(), std::max<std::size_t>(1, rows_sent)));
   for (std::size_t begin = 0; begin < ordered.size(); begin += rows_each) {

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 
 #include "common/names.h"
 #include "common/step_set.h"
+#include "common/update_ratio.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/rows.h"
 
@@ -49,9 +52,11 @@ class Builder {
   void Take(std::size_t step, const Observation& o, std::uint16_t level) {
     if (level == kStatNoData) return;
     const auto [known, added] = by_def_.try_emplace(o.def, 0);
-    if (added) known->second = FindRow(o);
-    std::uint16_t& cell = rows_[known->second].levels[step / steps_each_];
-    cell = std::max(cell, level);
+    if (added) known->second = FindRow(o.def->key, o.order);
+    Raise(step, known->second, level);
+  }
+  void Take(std::size_t step, const TensorDef& def, std::uint16_t level) {
+    if (level != kStatNoData) Raise(step, FindRow(def.key, def.id), level);
   }
 
   void Fill(StatMap& map) const {
@@ -78,13 +83,17 @@ class Builder {
     std::vector<std::uint16_t> levels;
   };
 
-  std::size_t FindRow(const Observation& o) {
-    const TensorKey& key = o.def->key;
+  void Raise(std::size_t step, std::size_t row, std::uint16_t level) {
+    std::uint16_t& cell = rows_[row].levels[step / steps_each_];
+    cell = std::max(cell, level);
+  }
+
+  std::size_t FindRow(const TensorKey& key, std::uint32_t order) {
     const Stage stage = StageOf(key);
     const auto [found, added] =
         by_key_.try_emplace(RowKey(stage, key.mode, key.kind, key.name, key.output_path), rows_.size());
     if (!added) return found->second;
-    rows_.push_back({.key = key, .stage = stage, .order = o.order, .levels = {}});
+    rows_.push_back({.key = key, .stage = stage, .order = order, .levels = {}});
     while (steps_each_ < steps_.size() && rows_.size() * PartsOf(steps_.size(), steps_each_) > kCellsHeldMax)
       HalveColumns();
     rows_.back().levels.assign(PartsOf(steps_.size(), steps_each_), kStatNoData);
@@ -136,6 +145,60 @@ class Builder {
   std::vector<Row> rows_;
 };
 
+// How far each weight moved since its last record: of the step before, or as it was loaded in the same step.
+class Movements {
+ public:
+  // kStatNoData: not a weight, its first record, or it cannot be known.
+  std::uint16_t LevelOf(std::uint32_t rank, std::uint64_t step, const Observation& o) {
+    const TensorKey& key = o.def->key;
+    if (key.kind != Kind::kWeight) return kStatNoData;
+    Last now{.step = step, .record = {.stats = *o.stats, .sketch = {o.sketch.begin(), o.sketch.end()}}};
+    Last& last = last_[{rank, key.name}];
+    const bool follows = !last.record.sketch.empty() && key.mode != Mode::kInit && last.step + 1 >= step;
+    const auto ratio = follows ? EstimateUpdateRatio(last.record, now.record) : std::nullopt;
+    last = std::move(now);
+    return ratio ? StatLevel(ratio->value) : kStatNoData;
+  }
+
+ private:
+  struct Last {
+    std::uint64_t step = 0;
+    WeightRecord record;
+  };
+  std::map<std::pair<std::uint32_t, std::string>, Last> last_;  // by rank and name
+};
+
+std::vector<std::uint64_t> StepsOf(const std::map<std::uint64_t, std::size_t>& owners) {
+  std::vector<std::uint64_t> steps;
+  for (const auto& [step, attempt] : owners) steps.push_back(step);
+  return steps;
+}
+
+// What the first step's weights moved from.
+Status ReadStepBefore(RunView& view, const StatMapRequest& request,
+                      const std::map<std::uint64_t, std::size_t>& owners, Movements& movements) {
+  if (owners.empty() || owners.begin()->first == 0) return Status::Ok();
+  const auto before = StepSet::Parse(std::to_string(owners.begin()->first - 1));
+  if (!before.ok()) return before.status();
+  const auto found = view.Steps(*before);
+  if (!found.ok()) return found.status();
+  for (const auto& [step, attempt] : *found) {
+    for (const auto& [rank, meta] : view.ranks(attempt)) {
+      if (!IsWanted(request.ranks, rank)) continue;
+      const auto data = view.Read(attempt, rank, step);
+      if (!data.ok()) return data.status();
+      for (const Observation& o : data->observations) (void)movements.LevelOf(rank, step, o);
+    }
+  }
+  return Status::Ok();
+}
+
+std::uint32_t SideOrDefault(std::uint32_t asked) { return asked == 0 ? kStatMapSideDefault : asked; }
+
+StatMap EmptyMap(const RunView& view, TopBy by) {
+  return {.run = view.run(), .by = by, .rows = {}, .columns = {}, .cells = {}, .ranks = view.AllRanks()};
+}
+
 }  // namespace
 
 std::uint16_t StatLevel(double size) {
@@ -151,16 +214,13 @@ Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request, const 
   if (!wanted.ok()) return wanted.status();
   const auto owners = view.Steps(*wanted);
   if (!owners.ok()) return owners.status();
-  StatMap map{.run = view.run(),
-              .by = request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by,
-              .rows = {},
-              .columns = {},
-              .cells = {},
-              .ranks = view.AllRanks()};
-  std::vector<std::uint64_t> steps;
-  for (const auto& [step, attempt] : *owners) steps.push_back(step);
-  const auto side = [](std::uint32_t asked) { return asked == 0 ? kStatMapSideDefault : asked; };
-  Builder builder(std::move(steps), side(request.columns), side(request.rows));
+  StatMap map = EmptyMap(view, request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by);
+  Builder builder(StepsOf(*owners), SideOrDefault(request.columns), SideOrDefault(request.rows));
+  std::optional<Movements> movements;
+  if (map.by == TopBy::kUpdateRatio) {
+    movements.emplace();
+    STATCOLLECT_RETURN_IF_ERROR(ReadStepBefore(view, request, *owners, *movements));
+  }
   std::size_t column = 0;
   for (const auto& [step, attempt] : *owners) {
     for (const auto& [rank, meta] : view.ranks(attempt)) {
@@ -171,10 +231,25 @@ Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request, const 
       for (const Observation& o : data->observations) {
         if (!IsWanted(request.kinds, o.def->key.kind)) continue;
         if (request.kinds.empty() && IsWholeNumber(o.layout->dtype)) continue;
-        builder.Take(column, o, LevelOf(map.by, o));
+        builder.Take(column, o, movements ? movements->LevelOf(rank, step, o) : LevelOf(map.by, o));
       }
     }
     ++column;
+  }
+  builder.Fill(map);
+  return map;
+}
+
+StatMap MakeLossMap(const RunView& view, const StatMapRequest& request,
+                    const std::vector<StatMapLoss>& losses) {
+  std::set<std::uint64_t> steps;
+  for (const StatMapLoss& loss : losses) steps.insert(loss.step);
+  std::vector<std::uint64_t> columns(steps.begin(), steps.end());
+  StatMap map = EmptyMap(view, TopBy::kExponentLoss);
+  Builder builder(columns, SideOrDefault(request.columns), SideOrDefault(request.rows));
+  for (const StatMapLoss& loss : losses) {
+    const auto at = std::lower_bound(columns.begin(), columns.end(), loss.step) - columns.begin();
+    builder.Take(static_cast<std::size_t>(at), *loss.def, StatLevel(loss.share));
   }
   builder.Fill(map);
   return map;

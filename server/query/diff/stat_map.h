@@ -47,7 +47,18 @@ struct StatMap {
 
 // Of all ranks, micro-batches and calls of a tensor the greatest. An empty map is an answer, too. Memory: one
 // step of one rank, and 16 MiB of cells; a run with more has its columns merged. kCancelled.
+// Not of kExponentLoss.
 Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request, const std::stop_token& stop);
+
+// What a narrower format would lose of one tensor in a step, 0 to 1.
+struct StatMapLoss {
+  std::uint64_t step = 0;
+  const TensorDef* def = nullptr;
+  double share = 0;
+};
+// The same of kExponentLoss, from losses in any order; steps without any have no column.
+StatMap MakeLossMap(const RunView& view, const StatMapRequest& request,
+                    const std::vector<StatMapLoss>& losses);
 
 }  // namespace statcollect::query
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from conftest import agent_environment
+from conftest import agent_environment, start_python
 
 CHUNK = 60  # runs a process
 
@@ -45,13 +43,13 @@ def _listed(done: Path) -> set[str]:
 def _record_chunk(address: str, jobs: list[dict[str, Any]], path: Path) -> set[str]:
     """A process that failed on a run is followed by another for the runs after it."""
     here = Path(__file__).resolve().parents[1]
-    env = agent_environment(STATAGENT_COLLECTOR=address, GOMP_SPINCOUNT="0", OMP_WAIT_POLICY="PASSIVE")
+    env = agent_environment(STATAGENT_COLLECTOR=address)
     env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{here}"
     done = Path(f"{path}.done")
     left, recorded = jobs, set[str]()
     while left:
         path.write_text(json.dumps(left), encoding="utf-8")
-        subprocess.run([sys.executable, "-m", "verdict_bench.record", str(path)], env=env, cwd=here, check=False)
+        start_python(["-m", "verdict_bench.record", str(path)], env=env, cwd=here).wait()
         recorded = _listed(done)
         behind = [job["run"] for job in left]
         last = max((behind.index(job["run"]) for job in left if job["run"] in recorded), default=-1)

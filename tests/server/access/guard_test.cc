@@ -95,7 +95,7 @@ class GuardTest : public ::testing::Test {
                                                        [this](HttpRequest request, const auto& exchange) {
                                                          api_->Serve(std::move(request), exchange);
                                                        }}},
-                                         api::MakeHttpGate(*access_));
+                                         api::MakeHttpGate(*access_, &foreign_));
     ASSERT_TRUE(http_->Start({.host = "127.0.0.1", .port = 0}).ok());
     thread_ = std::thread([this] { io_.run(); });
   }
@@ -133,11 +133,12 @@ class GuardTest : public ::testing::Test {
     return status;
   }
   // The status line and what follows; sends no body unless it is told to.
-  std::string Http(const std::string& head, const std::string& rest = "") {
+  std::string Http(const std::string& head, const std::string& rest = "",
+                   const std::string& host = "Host: 127.0.0.1\r\n") {
     asio::io_context io;
     asio::ip::tcp::socket socket(io);
     socket.connect({asio::ip::make_address("127.0.0.1"), http_->endpoint().port});
-    asio::write(socket, asio::buffer(head + "Host: 127.0.0.1\r\nConnection: close\r\n" + rest + "\r\n"));
+    asio::write(socket, asio::buffer(head + host + "Connection: close\r\n" + rest + "\r\n"));
     std::string answer;
     boost::system::error_code ignored;
     asio::read(socket, asio::dynamic_buffer(answer), ignored);
@@ -158,6 +159,7 @@ class GuardTest : public ::testing::Test {
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   asio::io_context io_;
+  ForeignCheck foreign_{ForeignRules{}};
   std::unique_ptr<api::HttpApi> api_;
   std::unique_ptr<HttpServer> http_;
   std::thread thread_;
@@ -177,9 +179,11 @@ constexpr const char* kKinds[] = {"no token",      "no such form", "unknown toke
                                   "revoked token", "wrong scope",  "wrong project", "right scope"};
 using Answers = std::vector<std::string>;  // one for each kind
 
-std::string TableOf(const std::string& first, const std::vector<std::pair<std::string, Answers>>& rows) {
+template <typename Kinds>
+std::string TableOf(const std::string& first, const std::vector<std::pair<std::string, Answers>>& rows,
+                    const Kinds& kinds) {
   std::string text = "| " + first + " |", line = "|---|";
-  for (const char* kind : kKinds) {
+  for (const char* kind : kinds) {
     text += " " + std::string(kind) + " |";
     line += "---|";
   }
@@ -245,19 +249,30 @@ TEST_F(GuardTest, EveryMethodOfEveryServiceWithEveryKindOfToken) {
     }
   }
   EXPECT_GT(rows.size(), 25U);
-  testing::ExpectInSecurityPage("walk over gRPC", TableOf("method", rows));
+  testing::ExpectInSecurityPage("walk over gRPC", TableOf("method", rows, kKinds));
 }
 
-TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
-  const Tokens tokens(folder_);
-  std::vector<std::pair<std::string, bool>> paths;  // path, POST
+// Every path, and whether it is for POST.
+std::vector<std::pair<std::string, bool>> HttpPaths() {
+  std::vector<std::pair<std::string, bool>> paths;
   for (const auto& [name, route] : api::MakeHttpRoutes())
     paths.emplace_back(std::string(api::kHttpPrefix) + name, route.changes);
   for (const access::MethodRule& rule : access::MethodRules()) {
     if (!rule.method.starts_with("/statcollect.")) paths.emplace_back(std::string(rule.method), false);
   }
+  return paths;
+}
+
+// The status of an answer. 501: UNIMPLEMENTED of the generated service behind the check.
+std::string StatusOrPasses(const std::string& answer) {
+  const std::string status = answer.substr(0, 12).substr(answer.find(' ') + 1);
+  return status == "200" || status == "501" ? "passes" : status;
+}
+
+TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
+  const Tokens tokens(folder_);
   std::vector<std::pair<std::string, Answers>> rows;
-  for (const auto& [path, post] : paths) {
+  for (const auto& [path, post] : HttpPaths()) {
     SCOPED_TRACE(path);
     const std::optional<access::Scope> scope = access::FindRule(api::MethodOfPath(path))->scope;
     const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n";
@@ -266,19 +281,46 @@ TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
     Answers answers;
     for (const std::string& token : tokens.ForKinds(scope)) {
       const bool right = answers.size() + 1 == std::size(kKinds);
-      const std::string answer =
-          Http(head + "X-Statcollect-Project: here\r\n" + (token.empty() ? "" : Field(token)),
-               right && post ? body + "\r\n{}" : body);
-      const std::string status = answer.substr(0, 12).substr(answer.find(' ') + 1);
-      // 501: UNIMPLEMENTED of the generated service behind the check
-      answers.push_back(status == "200" || status == "501" ? "passes" : status);
+      answers.push_back(
+          StatusOrPasses(Http(head + "X-Statcollect-Project: here\r\n" + (token.empty() ? "" : Field(token)),
+                              right && post ? body + "\r\n{}" : body)));
     }
     EXPECT_EQ(answers, scope ? Answers({"401", "401", "401", "401", "401", "403", "403", "passes"})
                              : Answers(std::size(kKinds), "passes"));
     rows.emplace_back(path, answers);
   }
   EXPECT_GT(rows.size(), 25U);
-  testing::ExpectInSecurityPage("walk over HTTP", TableOf("path", rows));
+  testing::ExpectInSecurityPage("walk over HTTP", TableOf("path", rows, kKinds));
+}
+
+TEST_F(GuardTest, EveryHttpRouteFromEveryKindOfPage) {
+  const std::string host = "Host: 127.0.0.1\r\n";
+  const std::vector<std::string> fields = {
+      "Host: rebound.example\r\n",
+      host + "Host: rebound.example\r\n",
+      host + "Origin: https://evil.example\r\n",
+      host + "Origin: null\r\n",
+      host + "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\nSec-Fetch-Dest: image\r\n",
+      host + "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n",
+      host + "Origin: http://127.0.0.1\r\nSec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\n"};
+  constexpr const char* kPages[] = {"name of others", "two hosts", "other origin", "origin `null`",
+                                    "other site",     "a link",    "own page"};
+  std::vector<std::pair<std::string, Answers>> rows;
+  for (const auto& [path, post] : HttpPaths()) {
+    SCOPED_TRACE(path);
+    const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n" + Field(good_all_);
+    const std::string body = post ? "Content-Type: application/json\r\nContent-Length: 2\r\n" : "";
+    Answers answers;
+    for (const std::string& page : fields) {
+      const bool own = answers.size() + 1 == fields.size();
+      answers.push_back(StatusOrPasses(Http(head, own && post ? body + "\r\n{}" : body, page)));
+    }
+    const bool probe = path == "/healthz" || path == "/readyz";
+    const char* const linked = path == "/" ? "passes" : "403";
+    EXPECT_EQ(answers, Answers({probe ? "passes" : "421", "400", "403", "403", "403", linked, "passes"}));
+    rows.emplace_back(path, answers);
+  }
+  testing::ExpectInSecurityPage("walk of foreign pages", TableOf("path", rows, kPages));
 }
 
 TEST_F(GuardTest, HttpPathsBesideTheRoutesAreRefused) {
@@ -365,7 +407,7 @@ TEST_F(GuardTest, CallsThatChangeSomethingAreAuditedWithTheirObjectAndOutcome) {
   (void)Call("/statcollect.v1.Admin/DeleteRun", "Bearer " + good_all_, request.SerializeAsString());
   (void)Call("/statcollect.v1.Query/ListRuns", "Bearer " + good_all_);
   (void)Http("POST /api/v1/noise_rm HTTP/1.1\r\n" + Field(good_all_),
-             "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
+             "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
   const auto lines = AuditLines();
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_THAT(lines[0], HasSubstr("\"principal\":\"token " + good_all_.substr(4, 12) + "\""));

@@ -18,6 +18,7 @@
 #include "server/api/services.h"
 #include "server/control/control.h"
 #include "server/control/event_feed.h"
+#include "server/control/run_feed.h"
 #include "server/query/query.h"
 #include "server/store/forwarding_store.h"
 #include "tests/support/fake_store.h"
@@ -168,7 +169,7 @@ class QueryServer {
       : gate(store),
         control(store),
         engine_(gate),
-        query_(MakeQueryService(engine_, limits, &feed)),
+        query_(MakeQueryService(engine_, limits, &feed, &runs)),
         admin_(MakeAdminService(control, engine_)) {
     grpc::ServerBuilder builder;
     int port = 0;
@@ -195,7 +196,8 @@ class QueryServer {
   FakeStore store;
   GatedStore gate;
   StoreControl control;
-  EventFeed feed;
+  RunFeed runs;
+  EventFeed feed{&runs};
 
  private:
   query::QueryEngine engine_;

@@ -1,6 +1,6 @@
 // Asks the collector that served the page.
 import { tokenFields } from './token';
-import type { Answer, ApiNumber, GetPath, Parameters } from './types';
+import type { Answer, ApiNumber, GetPath, Parameters, Paths } from './types';
 
 /** The collector answered that it cannot. Its message says why and what to do. */
 export class QueryError extends Error {
@@ -29,7 +29,7 @@ export function urlOf(path: string, parameters: Record<string, Value>): string {
   return parts.length === 0 ? path : `${path}?${parts.join('&')}`;
 }
 
-async function errorOf(response: Response): Promise<Error> {
+export async function errorOf(response: Response): Promise<Error> {
   try {
     const body = (await response.json()) as { error: string; code: string };
     return new QueryError(response.status, body.code, body.error);
@@ -53,6 +53,19 @@ export async function ask<P extends GetPath>(path: P, parameters: Parameters<P>,
     if (signal?.aborted) throw error;
     throw new Unreachable('the answer broke off');
   }
+}
+
+type PostPath = { [P in keyof Paths]: Paths[P] extends { post: { requestBody?: unknown } } ? P : never }[keyof Paths];
+
+/** Changes something. The field is one that a page of another origin cannot send. */
+export async function tell(path: PostPath, body: Record<string, unknown>): Promise<void> {
+  let response: Response;
+  try {
+    response = await fetch(path, { method: 'POST', headers: { 'Content-Type': 'application/json', 'X-Statcollect-Csrf': '1', ...tokenFields() }, body: JSON.stringify(body) });
+  } catch {
+    throw new Unreachable('no answer from the collector');
+  }
+  if (!response.ok) throw await errorOf(response);
 }
 
 export function numberOf(value: ApiNumber | null | undefined): number | null {

@@ -148,6 +148,59 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/heatmap": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description One tile of the heat map of two runs, at a chosen resolution: bytes, laid out as docs/http.md says. */
+        get: operations["getGetHeatMap"];
+        put?: never;
+        /** @description One tile of the heat map of two runs, at a chosen resolution: bytes, laid out as docs/http.md says. */
+        post: operations["postGetHeatMap"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/keep": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description Exempts a run from retention, or ends the exemption. */
+        post: operations["postKeepRun"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/live": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description What changes in the runs: first each of them, then those that have changed, once a second at most. Beside the run's summary a change says how many events it has got, so that a reader asks again only for what is new. */
+        get: operations["getFollowRuns"];
+        put?: never;
+        /** @description What changes in the runs: first each of them, then those that have changed, once a second at most. Beside the run's summary a change says how many events it has got, so that a reader asks again only for what is new. */
+        post: operations["postFollowRuns"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/map": {
         parameters: {
             query?: never;
@@ -266,6 +319,23 @@ export interface paths {
         put?: never;
         /** @description A run's records as they were recorded, as fast as the caller reads; used by exports. */
         post: operations["postReadRecords"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/rm": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description Removes a run with all its attempts. Refused while a stream of it is open, unless `force`. */
+        post: operations["postDeleteRun"];
         delete?: never;
         options?: never;
         head?: never;
@@ -663,6 +733,15 @@ export interface components {
             run: string;
         };
         DeleteNoiseResponse: Record<string, never>;
+        DeleteRunRequest: {
+            force?: boolean | null;
+            run: string;
+        };
+        DeleteRunResponse: {
+            attempts: number;
+            /** @description number of removed records */
+            records: number;
+        };
         /** @description Fraction of one input of a step that is not padding. */
         Density: {
             /** @description name of the input */
@@ -954,6 +1033,23 @@ export interface components {
             lowest: number;
             step: number;
         };
+        FollowRunsRequest: {
+            /** @description of the last message that was read: only what changed after it; empty or too old: everything */
+            cursor?: string | null;
+            /** @description only these; empty: all */
+            runs?: string[];
+        };
+        FollowRunsResponse: {
+            /** @description nothing is known that was not sent */
+            caught_up: boolean;
+            /** @description what to ask with next time */
+            cursor: string;
+            /** @description runs that are no longer there */
+            removed: string[];
+            runs: components["schemas"]["RunChange"][];
+            /** @description everything follows: runs that are not named again are gone */
+            whole: boolean;
+        };
         /** @description Effect of rounding the components to a format, judged by their exponents alone. Components between the format's maximum and the next power of two count as kept. */
         FormatLoss: {
             /** @description "f16", "bf16", "f8e4m3", "f8e5m2" */
@@ -966,6 +1062,42 @@ export interface components {
             subnormal: number;
             /** @description components that would become 0 */
             to_zero: number;
+        };
+        /** @description Fields 1 to 17 are those of DiffRequest, with the same numbers. */
+        GetHeatMapRequest: {
+            /** @description compare rank by rank, whatever the layouts */
+            by_rank?: boolean | null;
+            /** @description of the tile, which has at most 512 columns and 512 rows of cells */
+            column?: number | null;
+            /** @description find the first bitwise difference, whatever its size */
+            exact?: boolean | null;
+            /** @description empty: all */
+            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+            /** @description compare the whole model of each run, whatever its layout (docs/layouts.md) */
+            logical?: boolean | null;
+            /** @description as in DiffRequest */
+            map?: string | null;
+            /** @description compare each rank with a replica of it in the other run */
+            merge_ranks?: boolean | null;
+            /** @description do not match different names by order, class and shape */
+            no_alignment?: boolean | null;
+            /** @description do not use the stored noise of A */
+            no_noise?: boolean | null;
+            /** @description repeats of A: differences between them do not count */
+            noise?: string[];
+            /** @description empty: all that both runs have */
+            ranks?: number[];
+            row?: number | null;
+            run_a: string;
+            run_b: string;
+            /** @description "0-9,20,100-"; empty: all */
+            steps?: string | null;
+            /** @description relative L2; default by dtype */
+            tolerance?: number | null;
+            /** @description a column stands for 2^zoom_steps steps, at most 31 */
+            zoom_steps?: number | null;
+            /** @description a row stands for 2^zoom_tensors tensors, at most 31 */
+            zoom_tensors?: number | null;
         };
         GetNoiseRequest: {
             run: string;
@@ -1007,7 +1139,7 @@ export interface components {
         };
         GetStatMapRequest: {
             /** @description unspecified: l2 */
-            by?: ("l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel") | null;
+            by?: ("l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | "update_ratio" | "exponent_loss") | null;
             /** @description at most so many; steps that share one are merged. 0: 1024, at most 4096 */
             columns?: number | null;
             /** @description empty: all, without integer tensors (token ids, masks); named kinds include them */
@@ -1023,10 +1155,10 @@ export interface components {
         /** @description The size of one statistic, by step and tensor: of all ranks, micro-batches and calls of the tensor the greatest. */
         GetStatMapResponse: {
             /**
-             * @description The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated; absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed; zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements
+             * @description The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated; absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed; zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements; update_ratio: of a map only: how far an update moved a weight, against its size before; estimated from sketches; exponent_loss: of a map only: the share that f16 would lose, where exponents were recorded
              * @enum {unknown}
              */
-            by: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | null;
+            by: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | "update_ratio" | "exponent_loss" | null;
             /** @description Row by row, two bytes each, the high one first: 0 no data, 1 zero, 65535 it has NaN or infinities (not of nan, inf, zero_fraction and numel), otherwise 512 levels are a factor of ten: 10^((level - 32768) / 512). */
             cells: string;
             /** @description of the columns, ascending */
@@ -1090,7 +1222,7 @@ export interface components {
         };
         GetTopRequest: {
             /** @description unspecified: l2 */
-            by?: ("l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel") | null;
+            by?: ("l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | "update_ratio" | "exponent_loss") | null;
             /** @description as in GetSeriesRequest */
             by_rank?: boolean | null;
             /** @description rows; 0: 20, at most 10,000 */
@@ -1105,10 +1237,10 @@ export interface components {
         };
         GetTopResponse: {
             /**
-             * @description The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated; absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed; zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements
+             * @description The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated; absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed; zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements; update_ratio: of a map only: how far an update moved a weight, against its size before; estimated from sketches; exponent_loss: of a map only: the share that f16 would lose, where exponents were recorded
              * @enum {unknown}
              */
-            by: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | null;
+            by: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | "update_ratio" | "exponent_loss" | null;
             /** @description observations of the step that have this number */
             considered: number;
             /** @description one sentence each */
@@ -1174,6 +1306,12 @@ export interface components {
             /** @description number in this row */
             tensors: number;
         };
+        KeepRunRequest: {
+            /** @description false: retention may remove it again */
+            keep?: boolean | null;
+            run: string;
+        };
+        KeepRunResponse: Record<string, never>;
         KindCount: {
             activations: number;
             /**
@@ -1754,6 +1892,11 @@ export interface components {
             times_expected: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
             times_noise: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
             tolerance: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+        };
+        RunChange: {
+            /** @description alarms and other events since the collector began to watch; only its growth means something */
+            events: number;
+            run: components["schemas"]["RunSummary"] | null;
         };
         /** @description One run, over all its attempts. */
         RunSummary: {
@@ -3398,6 +3541,472 @@ export interface operations {
             };
         };
     };
+    getGetHeatMap: {
+        parameters: {
+            query: {
+                /** @description compare rank by rank, whatever the layouts */
+                by_rank?: boolean;
+                /** @description of the tile, which has at most 512 columns and 512 rows of cells */
+                column?: number;
+                /** @description find the first bitwise difference, whatever its size */
+                exact?: boolean;
+                /** @description empty: all */
+                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+                /** @description compare the whole model of each run, whatever its layout (docs/layouts.md) */
+                logical?: boolean;
+                /** @description as in DiffRequest */
+                map?: string;
+                /** @description compare each rank with a replica of it in the other run */
+                merge_ranks?: boolean;
+                /** @description do not match different names by order, class and shape */
+                no_alignment?: boolean;
+                /** @description do not use the stored noise of A */
+                no_noise?: boolean;
+                /** @description repeats of A: differences between them do not count */
+                noise?: string[];
+                /** @description empty: all that both runs have */
+                ranks?: number[];
+                row?: number;
+                run_a: string;
+                run_b: string;
+                /** @description "0-9,20,100-"; empty: all */
+                steps?: string;
+                /** @description relative L2; default by dtype */
+                tolerance?: number;
+                /** @description a column stands for 2^zoom_steps steps, at most 31 */
+                zoom_steps?: number;
+                /** @description a row stands for 2^zoom_tensors tensors, at most 31 */
+                zoom_tensors?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Bytes, laid out as docs/http.md says; with an ETag. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": unknown;
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    postGetHeatMap: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["GetHeatMapRequest"];
+            };
+        };
+        responses: {
+            /** @description Bytes, laid out as docs/http.md says; with an ETag. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": unknown;
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    postKeepRun: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["KeepRunRequest"];
+            };
+        };
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeepRunResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getFollowRuns: {
+        parameters: {
+            query?: {
+                /** @description of the last message that was read: only what changed after it; empty or too old: everything */
+                cursor?: string;
+                /** @description only these; empty: all */
+                runs?: string[];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Server-sent events `runs`, whose data are such an object. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["FollowRunsResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    postFollowRuns: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["FollowRunsRequest"];
+            };
+        };
+        responses: {
+            /** @description Server-sent events `runs`, whose data are such an object. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["FollowRunsResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     getProposeMap: {
         parameters: {
             query: {
@@ -4461,6 +5070,93 @@ export interface operations {
             };
         };
     };
+    postDeleteRun: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["DeleteRunRequest"];
+            };
+        };
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeleteRunResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     getListRuns: {
         parameters: {
             query?: never;
@@ -5168,7 +5864,7 @@ export interface operations {
         parameters: {
             query: {
                 /** @description unspecified: l2 */
-                by?: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel";
+                by?: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | "update_ratio" | "exponent_loss";
                 /** @description at most so many; steps that share one are merged. 0: 1024, at most 4096 */
                 columns?: number;
                 /** @description empty: all, without integer tensors (token ids, masks); named kinds include them */
@@ -5522,7 +6218,7 @@ export interface operations {
         parameters: {
             query: {
                 /** @description unspecified: l2 */
-                by?: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel";
+                by?: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | "update_ratio" | "exponent_loss";
                 /** @description as in GetSeriesRequest */
                 by_rank?: boolean;
                 /** @description rows; 0: 20, at most 10,000 */

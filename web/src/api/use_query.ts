@@ -8,6 +8,7 @@ export interface Query<T> {
   error: QueryError | null;
   offline: boolean;
   loading: boolean;
+  milliseconds: number; // that the answer took
 }
 
 const RETRY_MS = 2000;
@@ -15,7 +16,7 @@ const RETRY_MS = 2000;
 /** Every query reports here whether the collector answers; the frame of the page shows it. */
 const listeners = new Set<(offline: boolean) => void>();
 let offlineNow = false;
-function report(offline: boolean) {
+export function report(offline: boolean) {
   if (offline === offlineNow) return;
   offlineNow = offline;
   for (const listener of listeners) listener(offline);
@@ -42,12 +43,13 @@ export function useOffline(): boolean {
  */
 export function useQuery<P extends GetPath>(path: P, parameters: Parameters<P> | null, every = 0, version: unknown = 0): Query<Answer<P>> {
   const key = parameters === null ? null : JSON.stringify([path, parameters]);
-  const [query, setQuery] = useState<Query<Answer<P>> & { key: string | null }>({ key, data: null, error: null, offline: false, loading: key !== null });
+  const nothing = { data: null, error: null, offline: false, loading: false, milliseconds: 0 };
+  const [query, setQuery] = useState<Query<Answer<P>> & { key: string | null }>({ key, ...nothing, loading: key !== null });
   const latest = useRef(key);
   latest.current = key;
   useEffect(() => {
     if (parameters === null || key === null) {
-      setQuery({ key, data: null, error: null, offline: false, loading: false });
+      setQuery({ key, ...nothing });
       return;
     }
     const stop = new AbortController();
@@ -56,27 +58,28 @@ export function useQuery<P extends GetPath>(path: P, parameters: Parameters<P> |
       timer = window.setTimeout(run, ms);
     };
     const run = async () => {
+      const began = performance.now();
       try {
         const data = await ask(path, parameters, stop.signal);
         if (stop.signal.aborted) return;
         report(false);
-        setQuery({ key, data, error: null, offline: false, loading: false });
+        setQuery({ key, ...nothing, data, milliseconds: performance.now() - began });
         if (every > 0) again(every);
       } catch (error) {
         if (stop.signal.aborted) return;
         if (error instanceof Unreachable) {
           report(true);
-          setQuery((old) => ({ key, data: old.key === key ? old.data : null, error: null, offline: true, loading: false }));
+          setQuery((old) => ({ key, ...nothing, data: old.key === key ? old.data : null, offline: true }));
           again(RETRY_MS);
         } else {
           const refused = error instanceof QueryError ? error : new QueryError(0, 'unknown', String(error));
           report(false);
-          setQuery((old) => ({ key, data: old.key === key && refused.status === 429 ? old.data : null, error: refused, offline: false, loading: false }));
+          setQuery((old) => ({ key, ...nothing, data: old.key === key && refused.status === 429 ? old.data : null, error: refused }));
           if (every > 0 || refused.status === 503 || refused.status === 429) again(Math.max(every, RETRY_MS));
         }
       }
     };
-    setQuery((old) => ({ key, data: old.key === key ? old.data : null, error: null, offline: false, loading: true }));
+    setQuery((old) => ({ key, ...nothing, data: old.key === key ? old.data : null, milliseconds: old.milliseconds, loading: true }));
     void run();
     return () => {
       stop.abort();
@@ -84,5 +87,29 @@ export function useQuery<P extends GetPath>(path: P, parameters: Parameters<P> |
     };
   }, [key, every, version]);
   // A change of the parameters is seen before the effect has run: never show the answer to another question.
-  return query.key === key ? query : { data: null, error: null, offline: false, loading: key !== null };
+  return query.key === key ? query : { ...nothing, loading: key !== null };
+}
+
+const SHARE = 50; // of the time, what a live view costs: 2 %
+const PACE_MIN_MS = 1000;
+const PACE_MAX_MS = 60_000;
+
+/**
+ * The version to ask with: it follows `version`, but while the run is live at most so often that answers which take `milliseconds`
+ * keep the collector busy for 2 % of the time. A run that has ended is asked for at once.
+ */
+export function usePaced(version: string, live: boolean, milliseconds: number): string {
+  const [paced, setPaced] = useState(version);
+  const last = useRef(0);
+  const pause = Math.min(PACE_MAX_MS, Math.max(PACE_MIN_MS, SHARE * milliseconds));
+  useEffect(() => {
+    if (paced === version) return;
+    const wait = live ? Math.max(0, last.current + pause - Date.now()) : 0;
+    const timer = setTimeout(() => {
+      last.current = Date.now();
+      setPaced(version);
+    }, wait);
+    return () => clearTimeout(timer);
+  }, [version, live, pause, paced]);
+  return paced;
 }

@@ -6,6 +6,7 @@ import { coloursOf, css, describe, paletteOf, type Rgb, IDENTICAL, MISSING, NO_D
 import { clamped, levelAt, stepsText, whole, zoomed, type Heat } from './model';
 import type { Window } from './paint';
 import { makePainter, type Painter } from './painter';
+import type { Order, PaintOrder } from './pictures';
 
 interface Cell {
   row: number;
@@ -27,7 +28,7 @@ interface Props {
 /** Asks for the newest picture only, and shows none that is older. */
 function usePainter(heat: Heat, canvas: { current: HTMLCanvasElement | null }) {
   const painter = useRef<Painter | null>(null);
-  const state = useRef({ asked: 0, busy: false, next: null as Parameters<Painter['paint']>[0] | null });
+  const state = useRef({ asked: 0, busy: false, next: null as PaintOrder | null });
   useEffect(() => {
     const made = makePainter(({ id, width, height, pixels, milliseconds }) => {
       const target = canvas.current;
@@ -41,23 +42,33 @@ function usePainter(heat: Heat, canvas: { current: HTMLCanvasElement | null }) {
       const next = state.current.next;
       state.current.next = null;
       state.current.busy = next !== null;
-      if (next) made.paint(next);
+      if (next) made.send({ what: 'paint', ...next });
     });
     painter.current = made;
     return () => made.end();
   }, []);
+  const [tiles, setTiles] = useState(0);
   useEffect(() => {
-    painter.current?.cells(heat.cells, heat.columns);
+    const send = (order: Order) => painter.current?.send(order);
+    if (!heat.tiles) return send({ what: 'cells', cells: heat.cells, stride: heat.columns });
+    send({ what: 'tiles', whole: heat.tiles.whole });
+    for (const tile of heat.tiles.tiles.values()) send({ what: 'tile', tile });
+    return heat.tiles.listen((tile) => {
+      send({ what: 'tile', tile });
+      setTiles((old) => old + 1);
+    });
   }, [heat]);
-  return (window: Window, width: number, height: number, palette: Uint32Array) => {
+  const draw = (window: Window, width: number, height: number, palette: Uint32Array) => {
+    heat.tiles?.look(window, width, height);
     const order = { id: ++state.current.asked, window, width, height, palette };
     if (state.current.busy) {
       state.current.next = order;
       return;
     }
     state.current.busy = true;
-    painter.current?.paint(order);
+    painter.current?.send({ what: 'paint', ...order });
   };
+  return { draw, tiles };
 }
 
 export function rowText(heat: Heat, row: number): string {
@@ -94,21 +105,23 @@ function ticks(window: Window, width: number): number[] {
   return found;
 }
 
-export function HeatMapView({ heat, window, onWindow, chosen, onChoose, gutter, height, colours = coloursOf, levelText, marks = [] }: Props) {
+export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose, gutter, height, colours = coloursOf, levelText, marks = [] }: Props) {
   const theme = useTheme();
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useWidth(box);
   const palette = useMemo(() => paletteOf(colours(theme)), [theme, colours]);
-  const draw = usePainter(heat, canvas);
+  const { draw, tiles } = usePainter(heat, canvas);
   const [at, setAt] = useState<Cell | null>(null);
+  const [moved, setMoved] = useState<{ from: { x: number; y: number }; began: Window; window: Window } | null>(null);
+  const window = moved?.window ?? settled;
   const [brush, setBrush] = useState<{ from: { x: number; y: number }; to: { x: number; y: number } } | null>(null);
 
   useEffect(() => {
     if (width === 0 || window.rows === 0) return;
     const scale = Math.min(2, globalThis.devicePixelRatio || 1);
     draw(window, Math.round(width * scale), Math.round(height * scale), palette);
-  }, [heat, width, height, palette, window.row, window.rows, window.column, window.columns]);
+  }, [heat, tiles, width, height, palette, window.row, window.rows, window.column, window.columns]);
 
   const x = (column: number) => ((column - window.column) / window.columns) * width;
   const y = (row: number) => ((row - window.row) / window.rows) * height;
@@ -153,7 +166,16 @@ export function HeatMapView({ heat, window, onWindow, chosen, onChoose, gutter, 
     element?.addEventListener('wheel', onWheel, { passive: false });
     return () => element?.removeEventListener('wheel', onWheel);
   });
+  const move = (to: { x: number; y: number }) => {
+    if (!moved) return;
+    const { from, began } = moved;
+    setMoved({ ...moved, window: clamped(heat, { ...began, column: began.column - ((to.x - from.x) / width) * began.columns, row: began.row - ((to.y - from.y) / height) * began.rows }) });
+  };
   const onPointerUp = (event: PointerEvent) => {
+    if (moved) {
+      onWindow(moved.window);
+      return setMoved(null);
+    }
     if (!brush) return;
     setBrush(null);
     const to = pointOf(event);
@@ -195,7 +217,7 @@ export function HeatMapView({ heat, window, onWindow, chosen, onChoose, gutter, 
         </div>
         <div
           ref={box}
-          class="heat-canvas"
+          class={moved ? 'heat-canvas moving' : 'heat-canvas'}
           style={{ height: `${height}px` }}
           tabIndex={0}
           role="application"
@@ -206,15 +228,20 @@ export function HeatMapView({ heat, window, onWindow, chosen, onChoose, gutter, 
             if (event.button !== 0) return;
             box.current?.setPointerCapture(event.pointerId);
             const from = pointOf(event);
-            setBrush({ from, to: from });
+            if (event.shiftKey) setMoved({ from, began: settled, window: settled });
+            else setBrush({ from, to: from });
           }}
           onPointerMove={(event) => {
             const point = pointOf(event);
             setAt(cellAt(point));
+            move(point);
             if (brush) setBrush({ ...brush, to: point });
           }}
           onPointerUp={onPointerUp}
-          onPointerCancel={() => setBrush(null)}
+          onPointerCancel={() => {
+            setBrush(null);
+            setMoved(null);
+          }}
           onPointerLeave={() => setAt(null)}
           onDblClick={() => onWindow(whole(heat))}
         >

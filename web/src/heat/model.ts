@@ -3,6 +3,7 @@ import { bytesOf } from '../api/client';
 import type { HeatMap, HeatMapRow } from '../api/types';
 import { DIVERGED_MIN, NO_DATA } from './levels';
 import type { Window } from './paint';
+import type { Held } from './tile';
 
 export interface Heat {
   rows: readonly HeatMapRow[];
@@ -12,6 +13,17 @@ export interface Heat {
   cells: Uint8Array; // rows x columns
   originRow: number | null;
   originColumn: number | null;
+  tiles?: Tiles; // of a map that is too large to be held whole; `cells` is empty then, and rows and steps become exact as tiles arrive
+}
+
+export interface Tiles {
+  readonly whole: Held;
+  readonly tiles: ReadonlyMap<string, Held>;
+  levelAt(row: number, column: number): number;
+  /** Asks for what a window of so many pixels shows. */
+  look(window: Window, width: number, height: number): void;
+  /** What arrives from now on; ends with the returned function. */
+  listen(onTile: (tile: Held) => void): () => void;
 }
 
 export function heatOf(map: HeatMap, stage = '', kind = ''): Heat {
@@ -36,7 +48,7 @@ export function heatOf(map: HeatMap, stage = '', kind = ''): Heat {
 }
 
 export function levelAt(heat: Heat, row: number, column: number): number {
-  return heat.cells[row * heat.columns + column] ?? NO_DATA;
+  return heat.tiles ? heat.tiles.levelAt(row, column) : (heat.cells[row * heat.columns + column] ?? NO_DATA);
 }
 
 /** The column that a step is in, or would be. */

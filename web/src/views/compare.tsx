@@ -1,8 +1,10 @@
 // Where two runs part: the verdict, the map of where, and the losses above it.
-import { useMemo, useRef } from 'preact/hooks';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { urlOf } from '../api/client';
 import type { DiffReport } from '../api/types';
-import { useQuery } from '../api/use_query';
+import { useLive } from '../api/live';
+import { usePaced, useQuery } from '../api/use_query';
+import { useBigHeat } from '../heat/big';
 import { columnOf, heatOf, parseWindow, windowText, type Heat } from '../heat/model';
 import { Choice, Commands, Empty, Link, waiting } from '../parts/parts';
 import { RunPair } from '../parts/run_pair';
@@ -16,7 +18,6 @@ import { Reasons, Verdict } from './verdict';
 
 const COLUMNS_MAX = 2048;
 const ROWS_MAX = 2048;
-const LIVE_MS = 3000;
 
 export function rowOf(heat: Heat, route: Route): number {
   if (route.tensor === '') return -1;
@@ -35,24 +36,28 @@ function PickFirst() {
 
 export function CompareView({ route }: { route: Route }) {
   const there = route.a !== '' && route.b !== '';
-  const runs = useQuery('/api/v1/runs', there ? {} : null, LIVE_MS);
-  const mine = (runs.data?.runs ?? []).filter((run) => run.run === route.a || run.run === route.b);
+  const runs = useLive(there ? [route.a, route.b] : null);
+  const mine = runs.data?.runs ?? [];
   const live = mine.some((run) => run.state === 'running');
   // Asked again only when a run has more: a finished comparison costs nothing.
-  const version = mine.map((run) => `${run.records}/${run.state}`).join(' ');
+  const version = mine.map((run) => `${run.run}/${run.attempts}/${run.records}/${run.state}`).join(' ');
+  const [took, setTook] = useState(0);
+  const paced = usePaced(version, live, took);
+  const known = runs.data !== null || runs.error !== null;
   const request = {
     ...questionOf(route),
     heat_map_columns: COLUMNS_MAX,
     heat_map_rows: ROWS_MAX,
   };
-  const diff = useQuery('/api/v1/diff', there ? request : null, 0, version);
+  const diff = useQuery('/api/v1/diff', there && known ? request : null, 0, paced);
+  useEffect(() => setTook(diff.milliseconds), [diff.milliseconds]);
   const rankOptions = useRef<readonly (readonly [string, string])[]>([['', 'all ranks']]);
   if (!there) return <PickFirst />;
-  const wait = waiting(diff, 'Comparing the runs');
+  const wait = waiting(known ? diff : { ...diff, offline: runs.offline }, 'Comparing the runs');
   const report = diff.data;
   if (report && route.rank === '') rankOptions.current = [['', 'all ranks'], ...report.ranks.map((rank) => [String(rank), `rank ${rank}`] as const)];
-  const known = rankOptions.current.some(([rank]) => rank === route.rank);
-  const ranks = known ? rankOptions.current : [...rankOptions.current, [route.rank, `rank ${route.rank}`] as const];
+  const listed = rankOptions.current.some(([rank]) => rank === route.rank);
+  const ranks = listed ? rankOptions.current : [...rankOptions.current, [route.rank, `rank ${route.rank}`] as const];
   const asked = urlOf('/api/v1/diff', questionOf(route));
   const options = optionTexts(route);
   return (
@@ -115,7 +120,7 @@ function Report({ route, report, ranks }: { route: Route; report: DiffReport; ra
               </button>
             ) : null}
           </div>
-          {heat.rows.length > 0 && heat.columns > 0 ? <Picture route={route} report={report} heat={heat} /> : <p class="note">No tensor of this stage and kind was compared.</p>}
+          {heat.rows.length > 0 && heat.columns > 0 ? <Picture route={route} report={report} merged={heat} /> : <p class="note">No tensor of this stage and kind was compared.</p>}
         </>
       ) : null}
       <Reasons report={report} />
@@ -123,7 +128,17 @@ function Report({ route, report, ranks }: { route: Route; report: DiffReport; ra
   );
 }
 
-function Picture({ route, report, heat }: { route: Route; report: DiffReport; heat: Heat }) {
+/** Whether the answer's map has steps or tensors merged, so that a closer look shows more. */
+function isMerged(report: DiffReport): boolean {
+  const map = report.heat_map;
+  return map !== null && (map.tensors > map.rows.length || map.steps > map.first_steps.length);
+}
+
+function Picture({ route, report, merged }: { route: Route; report: DiffReport; merged: Heat }) {
+  const filtered = route.stage !== '' || route.only !== '';
+  const { first_only: _, ...question } = questionOf(route);
+  const big = useBigHeat(isMerged(report) && !filtered ? question : null, report);
+  const heat = big ?? merged;
   const losses = [useQuery('/api/v1/scalars', { run: route.a }, 0, report), useQuery('/api/v1/scalars', { run: route.b }, 0, report)] as const;
   const window = useMemo(() => parseWindow(heat, route.window), [heat, route.window]);
   const lines = useMemo(
@@ -140,6 +155,7 @@ function Picture({ route, report, heat }: { route: Route; report: DiffReport; he
     <HeatPicture
       report={report}
       heat={heat}
+      table={merged}
       lines={lines}
       reading={losses[0].loading || losses[1].loading}
       window={window}

@@ -4,7 +4,7 @@ import { useMemo, useRef } from 'preact/hooks';
 import type { DiffReport } from '../api/types';
 import { HeatMapView, Legend, rowText } from '../heat/heat_map';
 import { describe, stateOf } from '../heat/levels';
-import { stepsText, summaries, type Heat } from '../heat/model';
+import { columnOf, stepsText, summaries, type Heat } from '../heat/model';
 import type { Window } from '../heat/paint';
 import { Chart } from '../parts/chart';
 import type { Line } from '../parts/lines';
@@ -19,6 +19,7 @@ export interface CellPlace {
 interface Props {
   report: DiffReport;
   heat: Heat;
+  table?: Heat; // what the table shows, if the picture has too many cells for one
   lines: readonly Line[];
   reading: boolean; // the losses
   window: Window;
@@ -28,7 +29,7 @@ interface Props {
   children?: ComponentChildren; // about the chosen cell
 }
 
-export function HeatPicture({ report, heat, lines, reading, window, chosen, onChoose, onWindow, children }: Props) {
+export function HeatPicture({ report, heat, table = heat, lines, reading, window, chosen, onChoose, onWindow, children }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const width = useWidth(box);
   const gutter = width > 0 && width < 600 ? 64 : 200;
@@ -53,12 +54,18 @@ export function HeatPicture({ report, heat, lines, reading, window, chosen, onCh
         ) : null}
       </div>
       <p class="note">
-        {count(map?.tensors ?? 0)} tensors in the order of execution, {count(map?.steps ?? 0)} steps. Drag to look closer, click a cell to see both sides.
+        {count(map?.tensors ?? 0)} tensors in the order of execution, {count(map?.steps ?? 0)} steps. Drag to look closer, with Shift to move; click a cell to see both sides.
       </p>
       {children}
-      <Behind heat={heat} onChoose={onChoose} />
+      <Behind heat={table} onChoose={(cell) => onChoose(table === heat ? cell : placeIn(heat, table, cell))} />
     </div>
   );
+}
+
+/** The place in `heat` of a cell of a coarser map of the same. */
+function placeIn(heat: Heat, coarse: Heat, cell: CellPlace): CellPlace {
+  const before = coarse.rows.slice(0, cell.row).reduce((sum, row) => sum + row.tensors, 0);
+  return { row: Math.min(heat.rows.length - 1, before), column: columnOf(heat, coarse.first[cell.column] ?? 0) };
 }
 
 function Behind({ heat, onChoose }: { heat: Heat; onChoose: (cell: { row: number; column: number }) => void }) {

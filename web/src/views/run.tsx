@@ -1,8 +1,9 @@
 // One run, also while it trains: a statistic by step and tensor, the loss above it, the alarms below.
-import { useMemo, useRef } from 'preact/hooks';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { urlOf } from '../api/client';
 import type { EventRow } from '../api/types';
-import { useQuery } from '../api/use_query';
+import { useLive } from '../api/live';
+import { usePaced, useQuery } from '../api/use_query';
 import { HeatMapView, rowText } from '../heat/heat_map';
 import { css } from '../heat/levels';
 import { columnOf, parseWindow, stepsText, windowText } from '../heat/model';
@@ -16,29 +17,35 @@ import { go, type Route } from '../route';
 import { command, count, short, shown, words } from '../text';
 import { rowOf } from './compare';
 import { lossLine } from './losses';
+import { useScalars } from './scalars';
 import { useStatMap } from './stat_map';
 
 const COLUMNS_MAX = 1024;
 const ROWS_MAX = 1024;
-const LIVE_MS = 3000;
 const ALARMS_SHOWN = 200;
 
-const STATS = ['l2', 'rms', 'absmax', 'std', 'mean', 'nan', 'inf', 'zero_fraction'] as const;
+const STATS = ['l2', 'rms', 'absmax', 'std', 'mean', 'nan', 'inf', 'zero_fraction', 'update_ratio', 'exponent_loss'] as const;
 type Stat = (typeof STATS)[number];
 const NAMES: Record<Stat, string> = {
-  l2: 'L2 norm', rms: 'root mean square', absmax: 'largest magnitude', std: 'standard deviation', mean: 'size of the mean', nan: 'number of NaN', inf: 'number of infinities', zero_fraction: 'share of zeros',
+  l2: 'L2 norm', rms: 'root mean square', absmax: 'largest magnitude', std: 'standard deviation', mean: 'size of the mean', nan: 'number of NaN', inf: 'number of infinities', zero_fraction: 'share of zeros', update_ratio: 'update / weight', exponent_loss: 'share that f16 loses',
 }; // prettier-ignore
 
 export function RunView({ route }: { route: Route }) {
   const run = route.a;
   const stat: Stat = STATS.find((one) => one === route.stat) ?? 'l2';
-  const runs = useQuery('/api/v1/runs', run ? {} : null, LIVE_MS);
+  const runs = useLive(run ? [run] : null);
   const mine = runs.data?.runs.find((one) => one.run === run);
-  const version = mine ? `${mine.records}/${mine.state}` : '';
+  const live = mine?.state === 'running';
+  const newest = mine ? `${mine.attempts}/${mine.records}/${mine.state}` : '';
+  const [took, setTook] = useState(0);
+  const version = usePaced(newest, live, took);
+  const alarmed = usePaced(mine ? `${mine.attempts}/${runs.data?.events.get(run) ?? 0}/${mine.state}` : '', live, 0);
   const request = { run, by: stat, columns: COLUMNS_MAX, rows: ROWS_MAX, ...(route.rank === '' ? {} : { ranks: [Number(route.rank)] }) };
-  const query = useStatMap(run && mine ? request : null, version);
-  const scalars = useQuery('/api/v1/scalars', run && mine ? { run } : null, 0, version);
-  const events = useQuery('/api/v1/events', run && mine ? { run } : null, 0, version);
+  const there = run !== '' && mine !== undefined && version !== '';
+  const query = useStatMap(there ? request : null, version);
+  const scalars = useScalars(there ? run : null, version, String(mine?.attempts ?? 0));
+  const events = useQuery('/api/v1/events', there ? { run } : null, 0, alarmed);
+  useEffect(() => setTook(query.milliseconds), [query.milliseconds]);
   const seen = useRef('');
   if (mine) seen.current = run;
   if (run === '') {
@@ -68,7 +75,7 @@ export function RunView({ route }: { route: Route }) {
         <h1>
           <RunPair a={run} />
         </h1>
-        {mine?.state === 'running' ? <span class="live">live</span> : <span class="soft">{mine?.state ?? ''}</span>}
+        {live ? <span class="live">live</span> : <span class="soft">{mine?.state ?? ''}</span>}
         <span class="grow" />
         <Link to={{ view: 'ranks', a: run }}>Ranks</Link>
         <Link to={{ view: 'memory', a: run }}>Memory</Link>
@@ -84,12 +91,26 @@ export function RunView({ route }: { route: Route }) {
         />
         <Filters route={route} rows={query.data?.map.rows ?? []} />
       </div>
-      {wait ?? (query.data ? <Picture route={route} stat={stat} data={query.data} records={scalars.data?.records} alarms={alarms} /> : null)}
+      {wait ?? (query.data ? <Picture route={route} stat={stat} data={query.data} records={scalars} alarms={alarms} /> : null)}
       {query.data && query.error ? <p class="note">The newest steps: {shown(query.error.message, 500)}</p> : null}
       <Alarms alarms={alarms} route={route} loading={events.loading} />
-      <Commands statctl={command('statctl', 'top', run, '--by', stat, ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/stat_map', { run, by: stat, ranks: route.rank })} />
+      <Commands statctl={command(...commandOf(stat, run), ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/stat_map', { run, by: stat, ranks: route.rank })} />
     </>
   );
+}
+
+/** What shows the same in a terminal, as far as one command does. */
+function commandOf(stat: Stat, run: string): string[] {
+  if (stat === 'exponent_loss') return ['statctl', 'exponents', run];
+  if (stat === 'update_ratio') return ['statctl', 'series', run, 'WEIGHT', '--stat', 'update_ratio'];
+  return ['statctl', 'top', run, '--by', stat];
+}
+
+/** Why a statistic may have nothing to show. */
+function missingText(stat: Stat): string {
+  if (stat === 'update_ratio') return 'No update of a weight is known yet: it takes two steps with weights and their sketches.';
+  if (stat === 'exponent_loss') return 'No exponents were recorded: statagent.init(exponents="*@0-") records them.';
+  return 'No tensor of this run has this statistic yet.';
 }
 
 function Filters({ route, rows }: { route: Route; rows: readonly { stage: string | null; kind: string | null }[] }) {
@@ -123,7 +144,7 @@ function Picture({ route, stat, data, records, alarms }: PictureProps) {
   const window = useMemo(() => parseWindow(heat, route.window), [heat, route.window]);
   const lines = useMemo(() => [lossLine(records, 'a', 'loss', heat, route.rank)], [records, heat, route.rank]);
   const marks = useMemo(() => marksOf(heat, alarms), [heat, alarms.length]);
-  if (heat.rows.length === 0 || heat.columns === 0) return <p class="note">{data.map.rows.length === 0 ? 'No tensor of this run has this statistic yet.' : 'No tensor of this stage and kind has it.'}</p>;
+  if (heat.rows.length === 0 || heat.columns === 0) return <p class="note">{data.map.rows.length === 0 ? missingText(stat) : 'No tensor of this stage and kind has it.'}</p>;
   const row = rowOf(heat, route);
   const chosen = row >= 0 && route.step !== '' ? { row, column: columnOf(heat, Number(route.step)) } : null;
   const gutter = width > 0 && width < 600 ? 64 : 200;

@@ -1,12 +1,13 @@
 // All runs: filter, sort, pick two.
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useLive } from '../api/live';
 import { useQuery } from '../api/use_query';
 import type { RunSummary } from '../api/types';
 import { Commands, Empty, Link, Name, waiting } from '../parts/parts';
+import { useSlice } from '../parts/slice';
 import { go, type Route } from '../route';
 import { ago, command, count, duration } from '../text';
-
-const SHOWN_MAX = 500; // rows in the document at once; the filter finds the others
+import { Administration } from './administration';
 
 type Column = 'run' | 'state' | 'ranks' | 'steps' | 'records' | 'dropped' | 'start';
 const COLUMNS: readonly (readonly [Column, string])[] = [
@@ -37,13 +38,20 @@ export function sorted(runs: readonly RunSummary[], filter: string, sort: string
   });
 }
 
+const EVERY_RUN: readonly string[] = [];
+
 export function RunsView({ route }: { route: Route }) {
-  const query = useQuery('/api/v1/runs', {}, 3000);
+  const query = useLive(EVERY_RUN);
+  const [changes, setChanges] = useState(0); // of the runs that are kept, made here
+  const status = useQuery('/api/v1/status', {}, 30_000, changes);
+  const kept = useMemo(() => new Set(status.data?.retention?.kept ?? []), [status.data]);
   const [picked, setPicked] = useState<string[]>([]);
   useEffect(() => setPicked([route.a, route.b].filter(Boolean)), [route.a, route.b]);
+  const all = query.data?.runs ?? [];
+  const runs = useMemo(() => sorted(all, route.filter, route.sort), [query.data, route.filter, route.sort]);
+  const slice = useSlice(runs.length);
   const wait = waiting(query, 'Reading the runs');
   if (wait) return wait;
-  const all = query.data?.runs ?? [];
   if (all.length === 0) {
     return (
       <Empty title="No run yet">
@@ -54,15 +62,15 @@ export function RunsView({ route }: { route: Route }) {
       </Empty>
     );
   }
-  const runs = sorted(all, route.filter, route.sort);
   const pick = (run: string) => setPicked((old) => (old.includes(run) ? old.filter((one) => one !== run) : [...old, run].slice(-2)));
-  const [a, b] = picked;
+  const there = picked.filter((run) => all.some((one) => one.run === run));
+  const [a, b] = there;
   const ready = a !== undefined && b !== undefined;
   return (
     <>
       <header class="view-head">
         <h1>Runs</h1>
-        <p class="lead">{ready ? 'Two runs are picked.' : picked.length === 1 ? 'Pick the run to compare with it.' : 'Pick two runs to see where they part.'}</p>
+        <p class="lead">{ready ? 'Two runs are picked.' : there.length === 1 ? 'Pick the run to compare with it.' : 'Pick two runs to see where they part.'}</p>
       </header>
       <div class="bar">
         <label class="choice grow">
@@ -84,8 +92,9 @@ export function RunsView({ route }: { route: Route }) {
           </button>
         ) : null}
       </div>
-      <div class="scroll" tabIndex={0} role="region" aria-label="Runs">
-        <table class="rows">
+      <Administration picked={all.filter((run) => there.includes(run.run))} kept={kept} onKept={() => setChanges((old) => old + 1)} />
+      <div class={slice.sliced ? 'scroll tall sliced' : 'scroll'} tabIndex={0} role="region" aria-label="Runs" ref={slice.box} onScroll={slice.onScroll}>
+        <table class="rows" aria-rowcount={slice.sliced ? runs.length + 1 : undefined}>
           <thead>
             <tr>
               <th scope="col">
@@ -106,10 +115,11 @@ export function RunsView({ route }: { route: Route }) {
             </tr>
           </thead>
           <tbody>
-            {runs.slice(0, SHOWN_MAX).map((run) => {
-              const place = picked.indexOf(run.run);
+            {slice.before > 0 ? <tr aria-hidden="true" style={{ height: `${slice.before}px` }} /> : null}
+            {runs.slice(slice.first, slice.end).map((run, i) => {
+              const place = there.indexOf(run.run);
               return (
-                <tr key={run.run} class={place >= 0 ? 'picked' : ''} onClick={(event) => !(event.target as Element).closest('a, input') && pick(run.run)}>
+                <tr key={run.run} ref={i === 0 ? slice.row : null} aria-rowindex={slice.sliced ? slice.first + i + 2 : undefined} class={place >= 0 ? 'picked' : ''} onClick={(event) => !(event.target as Element).closest('a, input') && pick(run.run)}>
                   <td>
                     <input type="checkbox" checked={place >= 0} aria-label={`Pick ${run.run.slice(0, 100)}`} onChange={() => pick(run.run)} />
                   </td>
@@ -117,6 +127,7 @@ export function RunsView({ route }: { route: Route }) {
                     <Link to={{ view: 'run', a: run.run }}>
                       <Name name={run.run} />
                     </Link>
+                    {kept.has(run.run) ? <span class="kept">kept</span> : null}
                     {place >= 0 ? <span class={`key ${place === 0 ? 'a' : 'b'}`}>{place === 0 ? 'A' : 'B'}</span> : null}
                   </td>
                   <td class="c-state">
@@ -137,21 +148,18 @@ export function RunsView({ route }: { route: Route }) {
                 </tr>
               );
             })}
+            {slice.after > 0 ? <tr aria-hidden="true" style={{ height: `${slice.after}px` }} /> : null}
           </tbody>
         </table>
       </div>
       {runs.length === 0 ? <p class="note">No run has this in its name or state.</p> : null}
-      {runs.length > SHOWN_MAX ? (
-        <p class="note">
-          The first {SHOWN_MAX} of {count(runs.length)}; the filter finds the others.
-        </p>
-      ) : null}
+      {slice.sliced ? <p class="note">{count(runs.length)} runs{runs.length < all.length ? ` of ${count(all.length)}` : ''}.</p> : null}
       <p class="note">
-        One run alone: {picked[0] ? <Link to={{ view: 'ranks', a: picked[0] }}>its ranks</Link> : 'pick it to see its ranks'}
-        {picked[0] ? (
+        One run alone: {there[0] ? <Link to={{ view: 'ranks', a: there[0] }}>its ranks</Link> : 'pick it to see its ranks'}
+        {there[0] ? (
           <>
             {' '}
-            and <Link to={{ view: 'config', a: picked[0] }}>its configuration</Link>
+            and <Link to={{ view: 'config', a: there[0] }}>its configuration</Link>
           </>
         ) : null}
         .

@@ -12,6 +12,7 @@ export interface GrowingMap {
   data: { map: StatMap; sizes: Uint16Array } | null;
   error: QueryError | null;
   offline: boolean;
+  milliseconds: number; // that the newest answer took
 }
 
 /** `version` changes when the run has more; null: nothing is asked. */
@@ -42,5 +43,5 @@ export function useStatMap(request: Parameters<'/api/v1/stat_map'> | null, versi
     const timer = window.setTimeout(again, MERGED_MS);
     return () => window.clearTimeout(timer);
   }, [merged, base]);
-  return { data, error: whole.error ?? tail.error, offline: whole.offline };
+  return { data, error: whole.error ?? tail.error, offline: whole.offline, milliseconds: tail.milliseconds || whole.milliseconds };
 }

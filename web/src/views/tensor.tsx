@@ -1,14 +1,17 @@
 // Every statistic of one tensor over the steps, of one run or both.
-import { useMemo } from 'preact/hooks';
+import { useMemo, useRef, useState } from 'preact/hooks';
 import { urlOf } from '../api/client';
 import type { SeriesPoint } from '../api/types';
 import { useQuery } from '../api/use_query';
 import { Chart } from '../parts/chart';
+import { fileName, saveCsv, savePng } from '../parts/download';
 import type { Line } from '../parts/lines';
 import { Choice, Commands, Empty, Link, Name, waiting } from '../parts/parts';
 import { RunPair } from '../parts/run_pair';
 import { go, type Route } from '../route';
 import { command, short, shown, words } from '../text';
+import { Captures } from './captures';
+import { Exponents } from './exponents';
 import { placeText, STAT_NAMES, STATS, statOf, type Stat } from './stats';
 
 const CHARTED: readonly Stat[] = ['l2', 'mean', 'std', 'min', 'max', 'nan', 'zero'];
@@ -24,6 +27,11 @@ export function firstOfEachStep(points: readonly SeriesPoint[], kind: string, mo
   return [...found.values()].sort((x, y) => x.step - y.step);
 }
 
+/** Whether a logarithmic axis can show all of it. */
+function isPositive(lines: readonly Line[]): boolean {
+  return lines.every((line) => line.points.every(([, y]) => y === null || y > 0));
+}
+
 export function TensorView({ route }: { route: Route }) {
   const there = route.tensor !== '' && route.a !== '';
   const of = (run: string) => ({
@@ -36,6 +44,8 @@ export function TensorView({ route }: { route: Route }) {
   const a = useQuery('/api/v1/series', there ? of(route.a) : null);
   const b = useQuery('/api/v1/series', there && route.b ? of(route.b) : null);
   const mode = route.mode;
+  const [log, setLog] = useState(false);
+  const charts = useRef<HTMLDivElement>(null);
   const pointsA = useMemo(() => firstOfEachStep(a.data?.records ?? [], route.kind, mode), [a.data, route.kind, mode]);
   const pointsB = useMemo(() => firstOfEachStep(b.data?.records ?? [], route.kind, mode), [b.data, route.kind, mode]);
   const ranks = useMemo(() => [...new Set([...(a.data?.records ?? []), ...(b.data?.records ?? [])].map((point) => point.rank))].sort((x, y) => x - y), [a.data, b.data]);
@@ -55,6 +65,11 @@ export function TensorView({ route }: { route: Route }) {
   ];
   const rankOptions = [['', 'first rank that has it'] as const, ...(route.rank !== '' && !ranks.includes(Number(route.rank)) ? [Number(route.rank)] : []).concat(ranks).map((rank) => [String(rank), `rank ${rank}`] as const)];
   const quiet = (stat: Stat) => (stat === 'nan' || stat === 'zero') && [...pointsA, ...pointsB].every((point) => (statOf(point.stats, stat) ?? 0) === 0);
+  // All ranks, micro-batches and calls: what the charts are drawn from, and the rest.
+  const csvRows = () => [
+    ['run', 'step', 'rank', 'micro_batch', 'call', 'mode', 'kind', 'output_path', ...STATS],
+    ...[...(a.data?.records ?? []), ...(b.data?.records ?? [])].map((point) => [point.run, point.step, point.rank, point.micro_batch, point.call, point.mode, point.kind, point.output_path, ...STATS.map((stat) => statOf(point.stats, stat))]),
+  ];
   const byStepB = new Map(pointsB.map((point) => [point.step, point]));
   return (
     <>
@@ -70,15 +85,25 @@ export function TensorView({ route }: { route: Route }) {
       </header>
       <div class="bar">
         <Choice label="Rank" value={route.rank} options={rankOptions} onChange={(rank) => go({ ...route, rank })} />
+        <label class="choice check">
+          <input type="checkbox" checked={log} onChange={(event) => setLog(event.currentTarget.checked)} />
+          <span>Log axis</span>
+        </label>
         <span class="grow" />
+        <button type="button" class="quiet" disabled={pointsA.length === 0} onClick={() => saveCsv(fileName([route.a, route.b, route.tensor], 'csv'), csvRows())}>
+          CSV
+        </button>
+        <button type="button" class="quiet" disabled={pointsA.length === 0} onClick={() => void savePng(fileName([route.a, route.b, route.tensor], 'png'), charts.current)}>
+          PNG
+        </button>
         {route.b ? <Link to={{ ...route, view: 'compare' }}>Back to the comparison</Link> : null}
       </div>
       {b.error ? <p class="note">B: {shown(b.error.message, 500)}</p> : null}
       {wait ?? (
         <>
-          <div class="grid">
+          <div class="grid" ref={charts}>
             {CHARTED.filter((stat) => !quiet(stat)).map((stat) => (
-              <Chart key={stat} label={STAT_NAMES[stat]} lines={linesOf(stat)} height={170} gutter={64} stepText={(x) => (Number.isInteger(x) ? String(x) : '')} />
+              <Chart key={stat} label={STAT_NAMES[stat]} lines={linesOf(stat)} height={170} gutter={64} stepText={(x) => (Number.isInteger(x) ? String(x) : '')} log={log && isPositive(linesOf(stat))} />
             ))}
           </div>
           {CHARTED.some(quiet) ? <p class="note">{CHARTED.filter(quiet).map((stat) => `No ${STAT_NAMES[stat]}`).join(' and ').replace('and No', 'and no')} in any step.</p> : null}
@@ -122,6 +147,8 @@ export function TensorView({ route }: { route: Route }) {
           </details>
         </>
       )}
+      <Exponents route={route} />
+      <Captures route={route} />
       <Commands statctl={command('statctl', 'series', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/series', of(route.a))} />
     </>
   );

@@ -110,6 +110,9 @@ TEST(HttpRoutes, EveryQueryHasOneUnderTheNameOfItsCommand) {
   EXPECT_EQ(routes.at("diff").answer_type().name(), "DiffReport");
   EXPECT_EQ(routes.at("records").answer, HttpRoute::Answer::kLines);
   EXPECT_EQ(routes.at("runs").answer, HttpRoute::Answer::kMessage);
+  EXPECT_EQ(routes.at("live").answer, HttpRoute::Answer::kEvents);
+  EXPECT_EQ(routes.at("heatmap").answer, HttpRoute::Answer::kBytes);
+  EXPECT_TRUE(routes.at("rm").changes && routes.at("keep").changes);
   EXPECT_EQ(routes.at("diff").grpc_path(), "/statcollect.v1.Query/Diff");
 }
 

@@ -1,0 +1,185 @@
+// The raw values of a tensor that were captured: as a histogram, and element by element against the other run.
+import { useEffect, useMemo, useState } from 'preact/hooks';
+import { bytesOf, errorOf, QueryError, urlOf } from '../api/client';
+import { tokenFields } from '../api/token';
+import type { CaptureRow } from '../api/types';
+import { useQuery } from '../api/use_query';
+import { Choice, Commands } from '../parts/parts';
+import { LINES, useTheme } from '../parts/theme';
+import { go, type Route } from '../route';
+import { bytes as bytesText, command, count, short, shown } from '../text';
+import { binsOf, differencesOf, numbersOf } from './capture_model';
+
+const BYTES_MAX = 16 << 20; // that the page reads by itself
+const WIDTH = 1000;
+const HEIGHT = 130;
+
+interface Values {
+  row: CaptureRow;
+  numbers: Float64Array | null; // null: of a type that the page does not know
+}
+
+const questionOf = (row: CaptureRow) => ({ run: row.run, activation: row.activation, step: row.step, rank: row.rank, kind: row.kind, output_path: row.output_path, micro_batch: row.micro_batch, call: row.call, mode: row.mode });
+
+async function readCapture(row: CaptureRow, stop: AbortSignal): Promise<Values> {
+  const answer = await fetch(urlOf('/api/v1/capture', questionOf(row)), { headers: tokenFields(), signal: stop });
+  if (!answer.ok) throw await errorOf(answer);
+  const parts = (await answer.text())
+    .split('\n')
+    .filter(Boolean)
+    .map((line) => bytesOf((JSON.parse(line) as { data: string }).data));
+  const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return { row, numbers: numbersOf(all, row.dtype) };
+}
+
+function useCapture(row: CaptureRow | null): { values: Values | null; error: string } {
+  const key = row === null ? null : JSON.stringify(questionOf(row));
+  const [state, setState] = useState<{ key: string | null; values: Values | null; error: string }>({ key, values: null, error: '' });
+  useEffect(() => {
+    if (row === null || row.bytes > BYTES_MAX) return;
+    const stop = new AbortController();
+    readCapture(row, stop.signal).then(
+      (values) => stop.signal.aborted || setState({ key, values, error: '' }),
+      (error: unknown) => stop.signal.aborted || setState({ key, values: null, error: error instanceof QueryError ? error.message : 'The collector did not send the values.' }),
+    );
+    return () => stop.abort();
+  }, [key]);
+  return state.key === key ? state : { values: null, error: '' };
+}
+
+function Bars({ label, lists, of }: { label: string; lists: readonly Float64Array[]; of: readonly ('a' | 'b')[] }) {
+  const colours = LINES[useTheme()];
+  const bins = useMemo(() => binsOf(lists), [lists]);
+  const most = Math.max(1, ...bins.counts.flat());
+  const each = WIDTH / (bins.counts[0]?.length ?? 1);
+  const broken = bins.notFinite.map((number, i) => (number > 0 ? `${of[i]!.toUpperCase()}: ${count(number)} not finite` : '')).filter(Boolean);
+  return (
+    <figure class="chart" aria-label={label}>
+      <figcaption>
+        <span>{label}</span>
+        {broken.length > 0 ? <span class="soft">{broken.join(', ')}</span> : null}
+      </figcaption>
+      <svg class="exponents" viewBox={`0 0 ${WIDTH} ${HEIGHT + 22}`} role="img" aria-label={`${label}, from ${short(bins.low)} to ${short(bins.high)}`}>
+        {bins.counts.map((counts, i) =>
+          counts.map((number, j) =>
+            number > 0 ? <rect key={`${i}/${j}`} x={j * each + (lists.length > 1 && i > 0 ? each / 2 : 0)} width={lists.length > 1 ? each / 2 : each - 1} y={HEIGHT - Math.max(1, (number / most) * (HEIGHT - 4))} height={Math.max(1, (number / most) * (HEIGHT - 4))} fill={colours[of[i]!]} /> : null,
+          ),
+        )}
+        <line x1={0} x2={WIDTH} y1={HEIGHT} y2={HEIGHT} stroke={colours.axis} />
+        <text x={0} y={HEIGHT + 17} fill={colours.axis}>
+          {short(bins.low, 4)}
+        </text>
+        <text x={WIDTH} y={HEIGHT + 17} fill={colours.axis} text-anchor="end">
+          {short(bins.high, 4)}
+        </text>
+      </svg>
+    </figure>
+  );
+}
+
+function Differences({ a, b }: { a: Values; b: Values }) {
+  const found = useMemo(() => (a.numbers && b.numbers ? differencesOf(a.numbers, b.numbers, a.row.shape) : null), [a, b]);
+  const deltas = useMemo(() => (found ? [found.deltas] : []), [found]);
+  if (!found) return null;
+  if (a.row.shape.join() !== b.row.shape.join()) return <p class="note">The shapes differ: {a.row.shape.join('×')} and {b.row.shape.join('×')}; element by element there is nothing to compare.</p>;
+  if (found.different === 0) return <p class="note">All {count(found.compared)} elements are equal.</p>;
+  return (
+    <>
+      <p class="note">
+        {count(found.different)} of {count(found.compared)} elements differ.
+      </p>
+      <Bars label="B − A, element by element" lists={deltas} of={['b']} />
+      <div class="scroll tall" tabIndex={0} role="region" aria-label="Elements that differ most">
+        <table class="rows">
+          <thead>
+            <tr>
+              <th scope="col">Element</th>
+              <th scope="col" class="number">
+                A
+              </th>
+              <th scope="col" class="number">
+                B
+              </th>
+              <th scope="col" class="number">
+                B − A
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {found.farthest.map((one) => (
+              <tr key={one.index}>
+                <th scope="row">{one.place}</th>
+                <td class="number">{short(one.a, 7)}</td>
+                <td class="number">{short(one.b, 7)}</td>
+                <td class="number">{short(one.b - one.a, 4)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </>
+  );
+}
+
+export function Captures({ route }: { route: Route }) {
+  const of = (run: string) => ({ run, activation: route.tensor, ...(route.kind ? { kinds: [route.kind as NonNullable<CaptureRow['kind']>] } : {}), ...(route.rank === '' ? {} : { ranks: [Number(route.rank)] }) });
+  const a = useQuery('/api/v1/captures', of(route.a));
+  const b = useQuery('/api/v1/captures', route.b ? of(route.b) : null);
+  const kept = (rows: readonly CaptureRow[] | undefined) => (rows ?? []).filter((row) => row.activation === route.tensor && row.complete && (route.mode === '' || row.mode === route.mode) && (route.path === '' || row.output_path === route.path));
+  const rows = [kept(a.data?.records), kept(b.data?.records)] as const;
+  const steps = [...new Set(rows.flat().map((row) => row.step))].sort((p, q) => p - q);
+  const step = route.step !== '' && steps.includes(Number(route.step)) ? Number(route.step) : steps.at(-1);
+  const at = (side: readonly CaptureRow[]) => side.find((row) => row.step === step) ?? null;
+  const rowA = at(rows[0]);
+  const rowB = at(rows[1]);
+  const first = useCapture(rowA);
+  const second = useCapture(rowB);
+  const lists = useMemo(() => [first.values?.numbers, second.values?.numbers].filter((one): one is Float64Array => one instanceof Float64Array), [first.values, second.values]);
+  if (a.loading || b.loading) return null;
+  if (step === undefined) {
+    return (
+      <section aria-label="Captured values">
+        <h2>Captured values</h2>
+        <p class="note">
+          None. <code>{command('statctl', 'capture', route.a, route.tensor, '--step', 'N')}</code> asks a run in training for them.
+        </p>
+      </section>
+    );
+  }
+  const row = rowA ?? rowB!;
+  const large = [rowA, rowB].some((one) => one !== null && one.bytes > BYTES_MAX);
+  const error = first.error || second.error;
+  const unknown = [first, second].some((one) => one.values && !one.values.numbers);
+  const sides = [...(first.values?.numbers ? ['a' as const] : []), ...(second.values?.numbers ? ['b' as const] : [])];
+  return (
+    <section aria-label="Captured values">
+      <h2>Captured values</h2>
+      <div class="bar">
+        <Choice label="Step" value={String(step)} options={steps.map((one) => [String(one), String(one)] as const)} onChange={(next) => go({ ...route, step: next }, true)} />
+        <span class="grow" />
+        <span class="note">
+          {row.elements < row.numel ? `the first ${count(row.elements)} of ${count(row.numel)}` : count(row.numel)} elements, {row.dtype}, {bytesText(row.bytes)}
+        </span>
+      </div>
+      {error ? (
+        <p class="refusal" role="alert">
+          {shown(error, 1000)}
+        </p>
+      ) : null}
+      {large ? <p class="note">More than {bytesText(BYTES_MAX)}; the command below reads them.</p> : null}
+      {unknown ? <p class="note">The page cannot show values of type {row.dtype}; the command below can.</p> : null}
+      {lists.length > 0 ? <Bars label="Values" lists={lists} of={sides} /> : null}
+      {first.values && second.values ? <Differences a={first.values} b={second.values} /> : null}
+      {route.b && (!rowA || !rowB) ? <p class="note">Only {rowA ? 'A' : 'B'} has captured it in this step.</p> : null}
+      <Commands
+        statctl={route.b ? command('statctl', 'diff-values', route.a, route.b, route.tensor, '--step', String(step), ...(row.kind ? ['--kind', row.kind] : [])) : command('statctl', 'captures', route.a)}
+        url={urlOf('/api/v1/capture', questionOf(row))}
+      />
+    </section>
+  );
+}
