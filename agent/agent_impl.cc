@@ -212,6 +212,7 @@ Agent::Impl::~Impl() {
 
 Status Agent::Impl::Start() {
   STATCOLLECT_RETURN_IF_ERROR(parts_->exporter.CheckSpill());
+  if (const std::string remark = parts_->exporter.SpillRemark(); !remark.empty()) parts_->log.Log(remark);
   parts_->exporter.Start();
   parts_->batcher.Start();
   const Status welcome = parts_->exporter.WaitForWelcome(After(options_.connect_timeout), options_.required);

@@ -15,6 +15,7 @@
 #include "common/records.h"
 #include "common/redact.h"
 #include "common/token_file.h"
+#include "common/unix_address.h"
 
 namespace statcollect {
 namespace {
@@ -99,14 +100,18 @@ Status FillFromEnvironment(const Environment& environment, statagent::Options* o
   return environment.Fill("CONNECT_TIMEOUT_MS", connect_timeout_ms);
 }
 
-// host:port or [v6]:port.
+// host:port, [v6]:port or unix:/path.
 Status CheckAddress(const std::string& address) {
+  if (IsUnixAddress(address)) return SocketPath("start the agent: collector", address).status();
   const auto parsed = ParseHostPort(address);
   const bool good = parsed && parsed->port > 0 && Printable(address, address.size()) == address &&
                     parsed->host.find_first_of(" /?#@[]") == std::string::npos;
-  return good ? Status::Ok()
-              : Invalid("collector", address,
-                        "host:port, statcollectord's gRPC address, as 127.0.0.1:7433 or [::1]:7433");
+  return good
+             ? Status::Ok()
+             : Invalid(
+                   "collector", address,
+                   "host:port, statcollectord's gRPC address, as 127.0.0.1:7433 or [::1]:7433, or unix:/path of "
+                   "its socket");
 }
 
 Result<std::map<std::string, std::string>> CheckConfig(const std::map<std::string, std::string>& config) {

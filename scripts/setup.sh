@@ -80,6 +80,12 @@ fi
 
 say() { printf 'setup: %s\n' "$*"; }
 
+# Tests of the second store run a server of their own. Its package would start another one, so its service is masked before. 90 MB.
+# A distribution without it does without these tests, which say so.
+if [ "$purpose" = test ] && apt-cache show clickhouse-server >/dev/null 2>&1; then
+  apt_packages+=(clickhouse-server)
+fi
+
 # --- system packages
 missing_apt=()
 for package in "${apt_packages[@]}"; do
@@ -141,6 +147,10 @@ if [ ${#missing_apt[@]} -gt 0 ]; then
     echo "setup.sh: install ${cuda_apt_packages[*]}: apt does not know them; expected NVIDIA's repository; set it up as" \
       "https://docs.nvidia.com/cuda/cuda-installation-guide-linux says (package cuda-keyring), or build deploy/Containerfile.release" >&2
     exit 1
+  fi
+  if [[ " ${missing_apt[*]} " == *" clickhouse-server "* ]] && [ ! -e /etc/systemd/system/clickhouse-server.service ]; then
+    "${sudo[@]}" mkdir -p /etc/systemd/system
+    "${sudo[@]}" ln -s /dev/null /etc/systemd/system/clickhouse-server.service
   fi
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing_apt[@]}"
 fi

@@ -69,6 +69,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
 
   // kInvalidArgument: the spill directory cannot be created or written to.
   Status CheckSpill() const { return file_ ? file_->CheckDirectory() : Status::Ok(); }
+  std::string SpillRemark() const { return file_ ? file_->Remark() : std::string(); }
   void Start();
   // Waits for the collector's first answer. OK: a welcome. kUnavailable: the deadline has passed or, unless
   // `patient`, the first attempt has failed; the exporter keeps trying. Other codes are fatal.

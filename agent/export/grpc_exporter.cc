@@ -13,6 +13,7 @@
 #include "agent/export/worker_thread.h"
 #include "common/project.h"
 #include "common/token_file.h"
+#include "common/unix_address.h"
 #include "tls/files.h"
 #include "tls/probe.h"
 
@@ -27,8 +28,10 @@ const tls::Names kTlsNames{
 
 // A channel of its own for every stream, with a connection of its own: the exporter's backoff is then the
 // only one.
-std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const tls::Material& material) {
-  if (material.authorities.empty()) return grpc::InsecureChannelCredentials();
+std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::string& address,
+                                                          const tls::Material& material) {
+  // A Unix socket is always plain: who may connect to it is a matter of its permissions.
+  if (material.authorities.empty() || IsUnixAddress(address)) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = material.authorities;
   options.pem_private_key = material.key;
@@ -46,7 +49,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
                    0);  // the collector is near; a proxy for web pages is not meant for it
-  return grpc::CreateCustomChannel(address, MakeCredentials(material), arguments);
+  return grpc::CreateCustomChannel(IsUnixAddress(address) ? UnixTarget(address) : address,
+                                   MakeCredentials(address, material), arguments);
 }
 
 Status FromGrpc(const grpc::Status& status) {

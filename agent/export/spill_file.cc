@@ -55,12 +55,26 @@ void SpillFile::Close() {
 
 Status SpillFile::CheckDirectory() const {
   std::error_code error;
-  std::filesystem::create_directories(options_.directory, error);
+  const std::filesystem::path folder = std::filesystem::path(options_.directory + "/").parent_path();
+  if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), error);
+  // Whatever the process's umask says: what is in it is for this user only.
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) error.assign(errno, std::generic_category());
   if (!error && access(options_.directory.c_str(), W_OK | X_OK) == 0) return Status::Ok();
   if (!error) error.assign(errno, std::generic_category());
   return {Code::kInvalidArgument, "start the agent: spill_dir '" + Printable(options_.directory) +
                                       "': " + error.message() +
                                       "; expected a folder on a local disk that this process may write to"};
+}
+
+std::string SpillFile::Remark() const {
+  struct stat found {};
+  constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+  if (stat(options_.directory.c_str(), &found) != 0 || (found.st_mode & kOthersWrite) == 0 ||
+      (found.st_mode & S_ISVTX) != 0)
+    return {};
+  return "spill_dir '" + Printable(options_.directory) +
+         "': other users may remove files in this folder; expected one that only this user may write to (chmod "
+         "go-w), or one with the sticky bit, such as /tmp";
 }
 
 bool SpillFile::Fits(std::size_t payload_bytes) const {

@@ -37,6 +37,8 @@ class SpillFile {
 
   // Creates the folder if it is missing; an error says why files cannot be created in it.
   Status CheckDirectory() const;
+  // What the user should know about its folder's permissions; empty: nothing.
+  std::string Remark() const;
 
   bool exists() const { return fd_ >= 0; }
   const std::string& path() const { return path_; }

@@ -84,6 +84,19 @@ void AddReport(CommandSet& commands) {
   app->add_flag("--overwrite", o.overwrite, "Replace the file if it exists");
 }
 
+void AddOpen(CommandSet& commands) {
+  const auto [app, o] = commands.Add<DiffOptions>(
+      "open", "Prints a link to the collector's page that logs a browser in",
+      "  statctl open                                  # the list of runs\n"
+      "  statctl open --run-a base                     # one run\n"
+      "  statctl open --run-a base --run-b ort         # the comparison, with options as of diff\n"
+      "  xdg-open \"$(statctl open base ort --rank 0)\"\n"
+      "With tokens, the link works once, within 5 minutes, and the browser may then do what your token allows.\n",
+      OpenPage);
+  AddRunsToCompare(app, o);
+  for (const char* run : {"--run-a", "--run-b"}) app->get_option(run)->required(false);
+}
+
 void AddMap(CommandSet& commands) {
   CLI::App* map = commands.AddGroup(
       "map", "Lists, shows and proposes maps of names",

@@ -10,6 +10,7 @@ namespace statcollect::client {
 // --- compare.cc: runs with each other, or the ranks of one
 void AddDiff(CommandSet& commands);
 void AddReport(CommandSet& commands);
+void AddOpen(CommandSet& commands);
 void AddNoise(CommandSet& commands);
 void AddGolden(CommandSet& commands);
 void AddConfig(CommandSet& commands);

@@ -60,6 +60,7 @@ Parser::Parser() : app_(kDescription, "statctl") {
   // In the order of `statctl help`.
   AddDiff(commands_);
   AddReport(commands_);
+  AddOpen(commands_);
   AddExport(commands_);
   AddSummary(commands_);
   AddMap(commands_);
@@ -181,7 +182,7 @@ int Parser::Help() const {
 }
 
 void Parser::AddGlobals() {
-  app_.add_option("--collector", collector_, "Collector's gRPC address, HOST:PORT")
+  app_.add_option("--collector", collector_, "Collector's gRPC address, HOST:PORT or unix:/PATH")
       ->envname("STATCTL_COLLECTOR")
       ->capture_default_str();
   app_.add_option("--token-file", token_file_, "File with a token, if the collector wants one")

@@ -44,6 +44,9 @@ int Report(Session& session, const ReportOptions& options);
 // The report for these options, with a heat map of at most so many columns and rows; 0: none.
 Result<v1::DiffReport> AskDiff(Session& session, const DiffOptions& options, std::uint32_t columns = 0,
                                std::uint32_t rows = 0);
+Result<v1::DiffRequest> DiffRequestOf(const DiffOptions& options);
+// Prints a link to the page: the list of runs, run_a alone, or the comparison. It logs a browser in, if that is needed.
+int OpenPage(Session& session, const DiffOptions& options);
 int ExitCodeOf(v1::Verdict verdict);
 // The full text report (report.cc).
 Page RenderDiff(const v1::DiffReport& report);

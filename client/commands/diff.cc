@@ -145,7 +145,8 @@ void PrintLink(Session& session, const v1::DiffRequest& request) {
   const std::string path = ComparePath(request);
   const auto status = session.collector().GetStatus();
   if (path.empty() || !status.ok()) return;
-  const std::string origin = PageOrigin(status->http_address(), session.collector().address());
+  const std::string origin =
+      PageOrigin(status->http_address(), session.collector().address(), session.collector().uses_tls());
   if (!origin.empty()) session.PrintLine("\nIn a browser: " + origin + path);
 }
 
@@ -170,6 +171,12 @@ Result<v1::DiffReport> AskDiff(Session& session, const DiffOptions& options, std
   request.set_heat_map_columns(columns);
   request.set_heat_map_rows(rows);
   return Ask(session, request);
+}
+
+Result<v1::DiffRequest> DiffRequestOf(const DiffOptions& options) {
+  v1::DiffRequest request;
+  STATCOLLECT_RETURN_IF_ERROR(MakeRequest(options, request));
+  return request;
 }
 
 int Diff(Session& session, const DiffOptions& given) {

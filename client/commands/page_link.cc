@@ -6,6 +6,7 @@
 
 #include "common/names.h"
 #include "common/parse.h"
+#include "common/unix_address.h"
 #include "proto/convert.h"
 
 namespace statcollect::client {
@@ -40,15 +41,15 @@ std::string Joined(const List& list, ToText&& text) {
 
 }  // namespace
 
-std::string PageOrigin(const std::string& http, const std::string& collector) {
+std::string PageOrigin(const std::string& http, const std::string& collector, bool tls) {
   const auto page = ParseHostPort(http);
-  const auto reached = ParseHostPort(collector);
+  const auto reached = IsUnixAddress(collector) ? HostPort{.host = "127.0.0.1"} : ParseHostPort(collector);
   if (!page || page->port == 0 || !reached) return {};
   std::string host = page->host;
   if (host == "0.0.0.0" || host == "::") host = reached->host;
   if (IsLoopback(host) && !IsLoopback(reached->host)) return {};
   if (host.find(':') != std::string::npos) host = "[" + host + "]";
-  return fmt::format("http://{}:{}", host, page->port);
+  return fmt::format("{}://{}:{}", tls ? "https" : "http", host, page->port);
 }
 
 std::string ComparePath(const v1::DiffRequest& request) {

@@ -99,11 +99,12 @@ void AddAccess(const v1::Access& a, Table* table) {
     table->AddRow({"audit log", FormatCount(a.audit_lost()) + " lines could not be written"});
 }
 
-Page Render(const v1::GetStatusResponse& s, const std::string& address) {
+Page Render(const v1::GetStatusResponse& s, const Collector& collector) {
+  const std::string& address = collector.address();
   Table table({{"what"}, {"value", Align::kLeft, true}});
   table.AddRow({"state", s.state()});
   table.AddRow({"collector", fmt::format("{}, pid {}, version {}", address, s.pid(), s.version())});
-  const std::string origin = PageOrigin(s.http_address(), address);
+  const std::string origin = PageOrigin(s.http_address(), address, collector.uses_tls());
   table.AddRow({"page", !origin.empty()            ? origin + "/"
                         : s.http_address().empty() ? "off"
                                                    : s.http_address()});
@@ -146,7 +147,7 @@ int ShowStatus(Session& session) {
     row.Add(*response);
     session.PrintCsv(std::move(row).Take());
   } else {
-    session.PrintPage(Render(*response, session.collector().address()));
+    session.PrintPage(Render(*response, session.collector()));
   }
   return kExitSame;
 }

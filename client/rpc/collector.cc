@@ -18,7 +18,9 @@
 #include "common/names.h"
 #include "common/parse.h"
 #include "common/thread_annotations.h"
+#include "common/unix_address.h"
 #include "statcollect/v1/admin.grpc.pb.h"
+#include "statcollect/v1/login.grpc.pb.h"
 #include "statcollect/v1/query.grpc.pb.h"
 
 namespace statcollect::client {
@@ -44,7 +46,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);  // so is one that was started again
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kAttemptMillis);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  return grpc::CreateCustomChannel("dns:///" + address, MakeCredentials(tls), arguments);
+  return grpc::CreateCustomChannel(TargetOf(address), MakeCredentials(address, tls), arguments);
 }
 
 std::string Seconds(milliseconds time) {
@@ -54,11 +56,12 @@ std::string Seconds(milliseconds time) {
 }  // namespace
 
 Status ValidateAddress(const std::string& address) {
+  if (IsUnixAddress(address)) return SocketPath("--collector", address).status();
   const auto parsed = ParseHostPort(address);
   if (parsed && parsed->port > 0 && parsed->host.find_first_of(" /@\t\r\n") == std::string::npos)
     return Status::Ok();
   return {Code::kInvalidArgument,
-          "--collector: expected HOST:PORT such as 127.0.0.1:7433 or [::1]:7433, found '" +
+          "--collector: expected HOST:PORT such as 127.0.0.1:7433 or [::1]:7433, or unix:/PATH, found '" +
               Printable(address) + "'"};
 }
 
@@ -76,10 +79,12 @@ class Collector::Impl {
       : options_(std::move(options)),
         channel_(MakeChannel(options_.address, options_.tls)),
         query_(v1::Query::NewStub(channel_)),
-        admin_(v1::Admin::NewStub(channel_)) {}
+        admin_(v1::Admin::NewStub(channel_)),
+        login_(v1::Login::NewStub(channel_)) {}
 
   v1::Query::Stub& query() { return *query_; }
   v1::Admin::Stub& admin() { return *admin_; }
+  v1::Login::Stub& login() { return *login_; }
   const std::string& address() const { return options_.address; }
   const std::string& token_file() const { return options_.token_file; }
   const std::string& project() const { return options_.project; }
@@ -203,6 +208,7 @@ class Collector::Impl {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Query::Stub> query_;
   const std::unique_ptr<v1::Admin::Stub> admin_;
+  const std::unique_ptr<v1::Login::Stub> login_;
   Mutex mutex_;  // guards everything below
   grpc::ClientContext* context_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;
   std::function<void()> on_cancel_ STATCOLLECT_GUARDED_BY(mutex_);
@@ -402,6 +408,11 @@ Result<v1::GetStatusResponse> Collector::GetStatus() {
       [&](auto& context, auto& response) { return impl_->admin().GetStatus(&context, {}, &response); });
 }
 
+Result<v1::CreateLinkResponse> Collector::CreateLink() {
+  return impl_->Ask<v1::CreateLinkResponse>(
+      [&](auto& context, auto& response) { return impl_->login().CreateLink(&context, {}, &response); });
+}
+
 Result<v1::DeleteRunResponse> Collector::DeleteRun(const v1::DeleteRunRequest& request) {
   return impl_->Ask<v1::DeleteRunResponse>(
       [&](auto& context, auto& response) { return impl_->admin().DeleteRun(&context, request, &response); });
@@ -442,5 +453,6 @@ const std::string& Collector::address() const { return impl_->address(); }
 const std::string& Collector::token_file() const { return impl_->token_file(); }
 const std::string& Collector::project() const { return impl_->project(); }
 const tls::Material& Collector::tls() const { return impl_->tls(); }
+bool Collector::uses_tls() const { return !tls().authorities.empty() && !IsUnixAddress(address()); }
 
 }  // namespace statcollect::client

@@ -11,13 +11,14 @@
 
 #include "common/status.h"
 #include "statcollect/v1/admin.pb.h"
+#include "statcollect/v1/login.pb.h"
 #include "statcollect/v1/query.pb.h"
 #include "tls/files.h"
 
 namespace statcollect::client {
 
 struct CollectorOptions {
-  std::string address = "127.0.0.1:7433";           // HOST:PORT
+  std::string address = "127.0.0.1:7433";           // HOST:PORT or unix:/PATH
   std::string token_file = {};                      // read for each query; empty: no token
   std::string project = {};                         // a valid name; empty: the token's, or the default one
   tls::Material tls = {};                           // TLS is used if it has authorities
@@ -33,7 +34,7 @@ inline const tls::Names kTlsFlags{.certificate = "--tls-cert (STATCTL_TLS_CERT)"
 // Reads the files for CollectorOptions::tls. kInvalidArgument: they cannot be used.
 Result<tls::Material> LoadTls(const tls::Files& files);
 
-// kInvalidArgument unless it is HOST:PORT with a port of 1..65535 (IPv6 hosts in brackets).
+// kInvalidArgument unless it is HOST:PORT with a port of 1..65535 (IPv6 hosts in brackets), or unix:/PATH.
 Status ValidateAddress(const std::string& address);
 
 // Errors can be shown to the user: they name the collector's address and the next step. kUnavailable: nothing
@@ -76,6 +77,7 @@ class Collector {
   Result<v1::RanksReport> CheckRanks(const v1::CheckRanksRequest& request,
                                      const std::function<void(const v1::Progress&)>& progress);
   Result<v1::GetStatusResponse> GetStatus();
+  Result<v1::CreateLinkResponse> CreateLink();
   Result<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request);
   Result<v1::KeepRunResponse> KeepRun(const v1::KeepRunRequest& request);
   Result<v1::RecordStepsResponse> RecordSteps(const v1::RecordStepsRequest& request);
@@ -114,6 +116,7 @@ class Collector {
   const std::string& token_file() const;
   const std::string& project() const;
   const tls::Material& tls() const;
+  bool uses_tls() const;  // not over a Unix socket
 
  private:
   class Impl;

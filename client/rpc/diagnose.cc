@@ -4,8 +4,10 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -16,6 +18,7 @@
 
 #include "client/rpc/collector.h"
 #include "common/names.h"
+#include "common/unix_address.h"
 #include "tls/probe.h"
 
 namespace statcollect::client {
@@ -98,10 +101,44 @@ Diagnosis Answering(const std::string& address, const std::string& answer,
                   address, kNameIt));
 }
 
+// As below, for unix:/PATH.
+Diagnosis DiagnoseSocket(const std::string& address, std::chrono::milliseconds patience) {
+  const std::string path = SocketPath("--collector", address).value();
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  std::copy_n(path.data(), std::min(path.size(), sizeof to.sun_path - 1), to.sun_path);
+  addrinfo info{};
+  info.ai_family = AF_UNIX;
+  info.ai_socktype = SOCK_STREAM;
+  info.ai_addr = reinterpret_cast<sockaddr*>(&to);
+  info.ai_addrlen = sizeof to;
+  const Socket socket(info);
+  const std::string shown = Printable(address);
+  switch (const int error = socket.Connect(info)) {
+    case 0:
+      return Answering(shown, socket.AnswerToHttp(), patience);
+    case EACCES:
+      return Unavailable(fmt::format(
+          "no access to the socket {}; expected the right to write to it; ask for its group, or for another "
+          "--socket-mode of statcollectord",
+          shown));
+    case ENOENT:
+    case ENOTDIR:
+      return Unavailable(fmt::format(
+          "no collector at {}: there is no such socket; start one with statcollectord --listen {}, or {}",
+          shown, shown, kNameIt));
+    default:
+      return Unavailable(
+          fmt::format("no collector at {} ({}); start one with statcollectord --listen {}, or {}", shown,
+                      std::strerror(error), shown, kNameIt));
+  }
+}
+
 }  // namespace
 
 Diagnosis DiagnoseConnection(const std::string& address, const tls::Material& tls,
                              std::chrono::milliseconds patience) {
+  if (IsUnixAddress(address)) return DiagnoseSocket(address, patience);
   const std::string shown = Printable(address);
   const std::size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);

@@ -57,7 +57,7 @@ std::shared_ptr<grpc::Channel> MakeIngestChannel(const std::string& address, con
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel("dns:///" + address, MakeCredentials(tls), arguments);
+  return grpc::CreateCustomChannel(TargetOf(address), MakeCredentials(address, tls), arguments);
 }
 
 }  // namespace

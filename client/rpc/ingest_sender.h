@@ -25,7 +25,7 @@ class BatchOutput {
 };
 
 struct SenderOptions {
-  std::string address;                         // HOST:PORT of the collector
+  std::string address;                         // HOST:PORT of the collector, or unix:/PATH
   std::string token_file = {};                 // read for each connection; empty: no token
   std::string project = {};                    // a valid name; empty: the token's, or the default one
   tls::Material tls = {};                      // TLS is used if it has authorities

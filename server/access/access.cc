@@ -153,17 +153,26 @@ Status AccessControl::Authenticate(const Caller& caller, const MethodRule& rule,
   if (caller.authorization.size() > 1)
     return Unauthenticated(rule.method, "found several Authorization fields", scope);
   if (!caller.authorization.empty()) return CheckToken(caller.authorization.front(), rule, principal);
-  return CheckCertificate(caller, rule, principal);
+  if (!on_ || caller.session.empty()) return CheckCertificate(caller, rule, principal);
+  const auto session = sessions_.Find(caller.session, clock_.Now());
+  if (session) return Allow(*session, rule, principal);
+  return {Code::kUnauthenticated,
+          Shown(rule.method) +
+              ": the browser's session has ended, or the request is not from its page; log in "
+              "again, with the link that statctl open prints"};
 }
 
 Status AccessControl::CheckToken(std::string_view field, const MethodRule& rule, Principal* principal) const {
-  const Scope scope = *rule.scope;
   const auto token = BearerToken(field);
   const auto id = token ? TokenId(*token) : std::nullopt;
-  if (!id) return Unauthenticated(rule.method, "found something that is not a token", scope);
-  const Digest digest = DigestOf(*token);
-  const auto found = tokens_.find(*id);
-  if (found == tokens_.end() || !Equal(found->second.digest, digest))
+  if (!id) return Unauthenticated(rule.method, "found something that is not a token", *rule.scope);
+  return Allow({.id = std::string(*id), .digest = DigestOf(*token)}, rule, principal);
+}
+
+Status AccessControl::Allow(const TokenReference& token, const MethodRule& rule, Principal* principal) const {
+  const Scope scope = *rule.scope;
+  const auto found = tokens_.find(token.id);
+  if (found == tokens_.end() || !Equal(found->second.digest, token.digest))
     return Unauthenticated(rule.method, "the collector does not know this token", scope);
   const TokenRecord& record = found->second;
   if (const Status valid = CheckRecord(found->first, record); !valid.ok())
@@ -174,7 +183,7 @@ Status AccessControl::CheckToken(std::string_view field, const MethodRule& rule,
                                                std::string(ScopeName(scope)) + "'; " + HowToGet(scope));
   }
   principal->id = found->first;
-  principal->digest = digest;
+  principal->digest = token.digest;
   principal->scopes = record.scopes;
   principal->only_project = record.project;
   return Status::Ok();
@@ -240,11 +249,76 @@ std::string AccessControl::NameOf(const Caller& caller) const {
     // Only an id that the collector knows: the rest is whatever a stranger has sent.
     MutexLock lock(mutex_);
     if (id && tokens_.find(*id) != tokens_.end()) return "token " + std::string(*id);
+    const auto session =
+        on_ && caller.authorization.empty() ? sessions_.Find(caller.session, clock_.Now()) : std::nullopt;
+    if (session) return "token " + session->id + " (browser)";
   }
   if (caller.certificate.empty()) return "nobody";
   const auto known = std::find_if(caller.certificate.begin(), caller.certificate.end(),
                                   [&](const auto& name) { return options_.certificates.contains(name); });
   return "certificate " + Printable(known != caller.certificate.end() ? *known : caller.certificate.front());
+}
+
+Result<std::string> AccessControl::MakeLink(const Caller& caller) {
+  if (caller.authorization.empty()) {
+    MutexLock lock(mutex_);
+    LookAgain();
+    if (!on_) return std::string();  // whoever is let in by a certificate needs no link
+  }
+  auto allowed = Decide(caller, FindRule(caller.method));
+  if (!allowed.ok()) return allowed.status();
+  if (allowed->id.empty()) return std::string();
+  MutexLock lock(mutex_);
+  return sessions_.MakeLink({.id = allowed->id, .digest = allowed->digest}, clock_.Now());
+}
+
+Result<SessionSecrets> AccessControl::LogIn(std::string_view link, std::string_view address) {
+  const auto log_in = [&]() -> Result<SessionSecrets> {
+    MutexLock lock(mutex_);
+    LookAgain();
+    const auto token = sessions_.TakeLink(link, clock_.Now());
+    if (!token)
+      return Status(
+          Code::kUnauthenticated,
+          "log in: the link is not valid; expected one that statctl open printed in the last 5 minutes and "
+          "that nobody has used; make another one");
+    const auto found = tokens_.find(token->id);
+    const Status valid = found == tokens_.end() || !Equal(found->second.digest, token->digest)
+                             ? Status(Code::kUnauthenticated, "token " + token->id + " was removed")
+                             : CheckRecord(found->first, found->second);
+    if (!valid.ok()) return Status(valid.code(), "log in: " + valid.message());
+    return sessions_.Open(*token, clock_.Now());
+  };
+  auto session = log_in();
+  const Caller caller{.authorization = {}, .method = "/session/login", .address = address};
+  if (!session.ok()) {
+    AuditRefusal(caller, session.status());
+    return session;
+  }
+  audit_.Write({.principal = NameOf({.authorization = {},
+                                     .method = caller.method,
+                                     .address = address,
+                                     .session = {.cookie = session->cookie, .page = session->page}}),
+                .address = std::string(address),
+                .method = std::string(caller.method),
+                .object = {},
+                .outcome = "ok"});
+  return session;
+}
+
+void AccessControl::LogOut(const SessionCredential& session, std::string_view address) {
+  const std::string name =
+      NameOf({.authorization = {}, .method = {}, .address = address, .session = session});
+  {
+    MutexLock lock(mutex_);
+    if (!sessions_.Find(session, clock_.Now())) return;
+    sessions_.Close(session, clock_.Now());
+  }
+  audit_.Write({.principal = name,
+                .address = std::string(address),
+                .method = "/session/logout",
+                .object = {},
+                .outcome = "ok"});
 }
 
 AccessControl::Counters AccessControl::counters() const {

@@ -16,6 +16,7 @@
 #include "common/status.h"
 #include "common/thread_annotations.h"
 #include "server/access/audit_log.h"
+#include "server/access/browser_sessions.h"
 #include "server/access/failure_limiter.h"
 #include "server/access/grants.h"
 #include "server/access/scopes.h"
@@ -45,6 +46,7 @@ struct Caller {
   std::string_view address;                     // "ipv4:127.0.0.1:40000"
   std::vector<std::string> certificate = {};    // names in the client's certificate, which was verified
   std::vector<std::string_view> project = {};   // fields that name a project
+  SessionCredential session = {};               // of a browser, instead of a token
 };
 
 // Thread-safe. A check takes a few microseconds.
@@ -66,11 +68,19 @@ class AccessControl {
   // kUnauthenticated: no token, or not a valid one; kPermissionDenied: it lacks the method's scope or is for another
   // project, or the method is in no table; kInvalidArgument: not the name of a project. A refusal is audited.
   Result<Principal> Check(const Caller& caller);
+  // Who says to make the call, for the audit log: "token 0123456789ab", with " (browser)" behind it, "certificate rank7",
+  // or "nobody".
+  std::string NameOf(const Caller& caller) const;
+
+  // A secret that logs a browser in as the caller, who has a token and passes Check. Empty: authorization is off.
+  Result<std::string> MakeLink(const Caller& caller);
+  // Uses up the link's secret, and audits that. kUnauthenticated: no such link, used, too old, or its token is no longer
+  // valid. kInternal: no random bytes.
+  Result<SessionSecrets> LogIn(std::string_view link, std::string_view address);
+  void LogOut(const SessionCredential& session, std::string_view address);
+
   // For calls that stay open: the reason why the token is no longer accepted.
   Status StillValid(const Principal& principal);
-
-  // For the audit log: the id of a token that is known, or a name in the certificate.
-  std::string NameOf(const Caller& caller) const;
 
   // A call that was allowed, and refused because its caller has too many open.
   void CountRefusedStream() { streams_refused_.fetch_add(1); }
@@ -100,6 +110,9 @@ class AccessControl {
       STATCOLLECT_REQUIRES(mutex_);
   Status CheckToken(std::string_view field, const MethodRule& rule, Principal* principal) const
       STATCOLLECT_REQUIRES(mutex_);
+  // A token that the caller has proved to have.
+  Status Allow(const TokenReference& token, const MethodRule& rule, Principal* principal) const
+      STATCOLLECT_REQUIRES(mutex_);
   Status CheckCertificate(const Caller& caller, const MethodRule& rule, Principal* principal) const;
   Status CheckRecord(const std::string& id, const TokenRecord& record) const;
 
@@ -110,6 +123,7 @@ class AccessControl {
   mutable Mutex mutex_;  // guards everything below
   bool on_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   TokenRecords tokens_ STATCOLLECT_GUARDED_BY(mutex_);
+  BrowserSessions sessions_ STATCOLLECT_GUARDED_BY(mutex_);
   Stamp stamp_ STATCOLLECT_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point looked_ STATCOLLECT_GUARDED_BY(mutex_);
   FailureLimiter limiter_ STATCOLLECT_GUARDED_BY(mutex_);

@@ -45,10 +45,12 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Admin/DeleteRun", Scope::kDelete, kAudited},
     {"/statcollect.v1.Admin/Checkpoint", Scope::kAdmin, kAudited},
     {"/statcollect.v1.Admin/ListAudit", Scope::kAdmin, kAudited},
+    {"/statcollect.v1.Login/CreateLink", Scope::kRead},
     {"/healthz", std::nullopt},
     {"/readyz", std::nullopt},
     {"/", std::nullopt},  // the page and its files are the same for everybody; what they show is asked for
-    {"/assets/", std::nullopt},  // with a token
+    {"/assets/", std::nullopt},   // with a token
+    {"/session/", std::nullopt},  // to log in and out
     {"/metrics", Scope::kRead},
     {"/api/v1/openapi.json", std::nullopt},
 };

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cerrno>
 #include <span>
+#include <vector>
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
@@ -32,17 +33,22 @@ bool IsHex(std::string_view text) { return text.find_first_not_of(kDigits) == st
 
 }  // namespace
 
-Result<std::string> MakeToken() {
-  std::array<std::uint8_t, (kTokenIdBytes + kTokenSecretBytes) / 2> random{};
+Result<std::string> RandomHex(std::size_t digits) {
+  std::vector<std::uint8_t> random(digits / 2);
   std::size_t filled = 0;
   while (filled < random.size()) {
     const ssize_t got = getrandom(random.data() + filled, random.size() - filled, 0);
     if (got < 0 && errno != EINTR)
-      return Status(Code::kInternal, "make a token: the system gave no random bytes");
+      return Status(Code::kInternal, "make a secret: the system gave no random bytes");
     filled += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
   }
-  const std::string text = Hex(random);
-  return std::string(kPrefix) + text.substr(0, kTokenIdBytes) + "_" + text.substr(kTokenIdBytes);
+  return Hex(random);
+}
+
+Result<std::string> MakeToken() {
+  const auto random = RandomHex(kTokenIdBytes + kTokenSecretBytes);
+  if (!random.ok()) return random;
+  return std::string(kPrefix) + random->substr(0, kTokenIdBytes) + "_" + random->substr(kTokenIdBytes);
 }
 
 std::optional<std::string_view> TokenId(std::string_view token) {

@@ -19,6 +19,9 @@ inline constexpr std::size_t kTokenBytes = 4 + kTokenIdBytes + 1 + kTokenSecretB
 
 using Digest = std::array<std::uint8_t, 32>;
 
+// So many random hexadecimal digits, an even number. kInternal: the system gives no random bytes.
+Result<std::string> RandomHex(std::size_t digits);
+
 // A random token. kInternal: the system gives no random bytes.
 Result<std::string> MakeToken();
 

@@ -53,20 +53,32 @@ const std::string& PeerSeal() {
   return *seal;
 }
 
+// What HTTP says on the in-process channel; absent: nothing, or it is not from there.
+std::optional<std::string_view> SealedField(const grpc::ServerContextBase& context, const char* name) {
+  const auto fields = FieldsOf(context, name);
+  if (fields.size() != 1 || !fields.front().starts_with(PeerSeal())) return std::nullopt;
+  return fields.front().substr(PeerSeal().size());
+}
+
 // Of the network's connection, or what HTTP says.
 std::string AddressOf(const grpc::ServerContextBase& context) {
-  const auto told = FieldsOf(context, kPeerField);
-  if (told.size() == 1 && told.front().starts_with(PeerSeal()))
-    return std::string(told.front().substr(PeerSeal().size()));
-  return context.peer();
+  const auto told = SealedField(context, kPeerField);
+  return told ? std::string(*told) : context.peer();
+}
+
+// "COOKIE PAGE"; points into the context.
+access::SessionCredential SessionIn(const grpc::ServerContextBase& context) {
+  const auto told = SealedField(context, kSessionMetadata);
+  const std::size_t blank = told ? told->find(' ') : std::string_view::npos;
+  if (blank == std::string_view::npos) return {};
+  return {.cookie = told->substr(0, blank), .page = told->substr(blank + 1)};
 }
 
 // Of the connection's certificate, or what HTTP says.
 std::vector<std::string> CertificateOf(const grpc::ServerContextBase& context) {
   std::vector<std::string> names;
-  const auto told = FieldsOf(context, kCertificateField);
-  if (told.size() == 1 && told.front().starts_with(PeerSeal())) {
-    std::istringstream lines{std::string(told.front().substr(PeerSeal().size()))};
+  if (const auto told = SealedField(context, kCertificateField)) {
+    std::istringstream lines{std::string(*told)};
     for (std::string name; std::getline(lines, name);) names.push_back(name);
     return names;
   }
@@ -86,7 +98,8 @@ access::Caller CallerOf(const grpc::ServerContextBase& context, std::string_view
           .method = method,
           .address = address,
           .certificate = CertificateOf(context),
-          .project = FieldsOf(context, kProjectField)};
+          .project = FieldsOf(context, kProjectField),
+          .session = SessionIn(context)};
 }
 
 // The calls that stay open, and a thread that ends those whose token is no longer valid. Thread-safe.
@@ -368,6 +381,10 @@ std::string SealCertificate(const std::vector<std::string>& names) {
   std::string sealed = PeerSeal();
   for (const std::string& name : names) sealed += name + "\n";
   return sealed;
+}
+
+std::string SealSession(const access::SessionCredential& session) {
+  return PeerSeal() + std::string(session.cookie) + " " + std::string(session.page);
 }
 
 class Guard::Impl {

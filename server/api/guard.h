@@ -21,6 +21,9 @@ namespace statcollect::api {
 inline constexpr char kPeerField[] = "x-statcollect-peer";
 // Its value: the address, with random bytes of this process, so that the network cannot send one.
 std::string SealPeer(const std::string& address);
+// The same for the session of a browser.
+inline constexpr char kSessionMetadata[] = "x-statcollect-session";
+std::string SealSession(const access::SessionCredential& session);
 
 // The same of the names in the caller's certificate: a field of bytes, one name a line.
 inline constexpr char kCertificateField[] = "x-statcollect-certificate-bin";

@@ -13,6 +13,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/clock.h"
+#include "common/unix_address.h"
 #include "server/access/token.h"
 #include "server/access/token_file.h"
 #include "tls/authority.h"
@@ -110,11 +111,12 @@ Result<std::unique_ptr<tls::Reloader>> OpenCertificates(const DaemonConfig& conf
                               {.log = [](const std::string& line) { spdlog::warn("{}", line); }});
 }
 
-void PrintClientVariables(const DaemonConfig& config, const Endpoint& listen) {
+void PrintClientVariables(const DaemonConfig& config, const Endpoint* listen) {
   if (!config.tls_auto) return;
   const AutoFiles own(config);
   const bool mutual = !config.tls.authorities.empty();
-  const std::string address = NameForClients(listen);
+  const std::string address =
+      listen != nullptr ? NameForClients(*listen) : std::string(kUnixScheme) + config.socket.path;
   const auto print = [&](const char* prefix, const std::string& token) {
     PrintVariables(stderr, prefix, address, own.certificates, mutual, Exists(token) ? token : "");
   };

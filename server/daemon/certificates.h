@@ -14,8 +14,8 @@ namespace statcollect {
 // kInvalidArgument, kInternal: the files cannot be used or made.
 Result<std::unique_ptr<tls::Reloader>> OpenCertificates(const DaemonConfig& config);
 
-// With --tls-auto: says on standard error what the clients of `listen` need.
-void PrintClientVariables(const DaemonConfig& config, const Endpoint& listen);
+// With --tls-auto: says on standard error what the clients of `listen` need (null: those of the Unix socket).
+void PrintClientVariables(const DaemonConfig& config, const Endpoint* listen);
 
 // `statcollectord tls init DIR [--host NAME...]`: the exit code.
 int RunTlsCommand(int argc, const char* const* argv);

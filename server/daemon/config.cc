@@ -10,9 +10,12 @@
 #include <CLI/CLI.hpp>
 
 #include "common/names.h"
+#include "common/parse.h"
+#include "common/unix_address.h"
 #include "server/control/webhook.h"
 #include "server/control/webhook_signature.h"
 #include "server/http/foreign.h"
+#include "server/store/clickhouse/dsn.h"
 
 namespace statcollect {
 namespace {
@@ -27,9 +30,11 @@ Examples:
   statcollectord                                     data in ./statcollect-data, gRPC on 127.0.0.1:7433
   statcollectord --data-dir /var/lib/statcollect --config /etc/statcollect/statcollectord.toml
   statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line shows it
+  statcollectord --listen unix:/run/statcollect/grpc.sock --socket-mode 0660 --socket-group ml    no port, only a socket
   statcollectord --listen 0.0.0.0:7433 --tls-auto    for other machines; prints what ranks there need
   statcollectord tls init certs --host gpu7          only makes certificates
   statcollectord --restore-from /backup/monday --data-dir ./restored   starts from what statctl checkpoint saved
+  statcollectord --store clickhouse://127.0.0.1:8123/statcollect         keeps records in a ClickHouse, which several may share
   statcollectord token --help                        makes, lists and revokes tokens, which then every call needs
 
 Prints one line when it is ready. SIGTERM: stops accepting, writes what was received, exits with 0. Exit code 2: it could not
@@ -37,7 +42,8 @@ start; the message says why.)";
 
 // Text as the flags give it, before it is checked.
 struct RawFlags {
-  std::string listen, http, durability = "fsync", retention = "off", max_disk = "off";
+  std::vector<std::string> listen;
+  std::string http, socket_mode = "0600", durability = "fsync", retention = "off", max_disk = "off";
   std::string query_scan_max = "64GiB";
   std::string token_rate_max = "off", ingest_rate_max = "off";
   std::string alarms = "on";
@@ -91,6 +97,11 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   app.add_option("--data-dir", config.data_dir, "Folder of the store; created if missing")
       ->capture_default_str();
   app.add_option(
+         "--store", config.store,
+         "Where the records are kept: rocksdb, in --data-dir, or clickhouse://[USER:PASSWORD@]HOST:PORT/DATABASE, which "
+         "several collectors may share (docs/clickhouse.md)")
+      ->capture_default_str();
+  app.add_option(
          "--restore-from", config.restore_from,
          "Checkpoint to verify and copy into --data-dir before the start; --data-dir must be absent or empty")
       ->check([](const std::string& path) {
@@ -100,12 +111,19 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       })
       ->configurable(false);
   app.add_option(
+         "--listen", raw.listen,
+         "gRPC address, HOST:PORT (port 0: any free port) or unix:/PATH of a socket; may be given twice, for both")
+      ->allow_extra_args(false)
+      ->default_str(raw.listen.front());
+  app.add_option(
          "--checkpoint-root", config.checkpoint_root,
          "Folder of checkpoints: statctl checkpoint NAME then writes into it, and cannot name another "
          "place. Needed as soon as clients have tokens or certificates")
       ->check(CLI::ExistingDirectory);
-  app.add_option("--listen", raw.listen, "gRPC address, HOST:PORT; port 0: any free port")
+  app.add_option("--socket-mode", raw.socket_mode,
+                 "Permissions of the socket, such as 0660: whoever may write to it may connect")
       ->capture_default_str();
+  app.add_option("--socket-group", config.socket.group, "Group of the socket, by name or number");
   app.add_option("--http", raw.http, "Address of health, metrics and pages, or off")->capture_default_str();
 }
 
@@ -253,7 +271,7 @@ Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
     if (!host.ok()) return host.status();
     config.http_allowed_hosts.insert(*std::move(host));
   }
-  STATCOLLECT_RETURN_IF_ERROR(CheckReachable("--listen", config.listen, config));
+  if (config.listens_tcp) STATCOLLECT_RETURN_IF_ERROR(CheckReachable("--listen", config.listen, config));
   return config.http ? CheckReachable("--http", *config.http, config) : Status::Ok();
 }
 
@@ -311,11 +329,54 @@ Status CheckCheckpointRoot(DaemonConfig& config) {
   return Status::Ok();
 }
 
+Status CheckStore(const DaemonConfig& config) {
+  if (!config.UsesClickHouse()) return Status::Ok();
+  STATCOLLECT_RETURN_IF_ERROR(ParseClickHouseDsn(config.store).status());
+  if (config.restore_from.empty()) return Status::Ok();
+  return {
+      Code::kInvalidArgument,
+      "--restore-from: found --store clickhouse://, too; expected --store rocksdb, whose checkpoints it restores; "
+      "restore a backup of ClickHouse with its own means"};
+}
+
+// One address of each kind.
+Status CheckListen(const RawFlags& raw, DaemonConfig& config) {
+  config.listens_tcp = false;
+  for (const std::string& address : raw.listen) {
+    const bool socket = IsUnixAddress(address);
+    if (socket ? !config.socket.path.empty() : config.listens_tcp)
+      return {Code::kInvalidArgument,
+              "--listen: found two addresses of one kind, the second one being '" + Printable(address) +
+                  "'; expected at most one HOST:PORT and one unix:/PATH; leave one out"};
+    if (socket) {
+      auto path = SocketPath("--listen", address);
+      if (!path.ok()) return path.status();
+      config.socket.path = *std::move(path);
+      continue;
+    }
+    auto endpoint = ParseEndpoint("--listen", address);
+    if (!endpoint.ok()) return endpoint.status();
+    config.listen = *std::move(endpoint);
+    config.listens_tcp = true;
+  }
+  constexpr unsigned kPermissions = 0777, kOwner = 0600;
+  const auto mode = ParseNumber<unsigned>(raw.socket_mode, 8);
+  if (!mode || *mode > kPermissions || (*mode & kOwner) != kOwner)
+    return {Code::kInvalidArgument,
+            "--socket-mode: found '" + Printable(raw.socket_mode) +
+                "'; expected an octal number from 0600 to 0777 that lets the owner read and "
+                "write, such as 0660"};
+  config.socket.mode = *mode;
+  return Status::Ok();
+}
+
 Status Check(const RawFlags& raw, DaemonConfig& config) {
-  auto listen = ParseEndpoint("--listen", raw.listen);
-  if (!listen.ok()) return listen.status();
-  config.listen = *listen;
+  STATCOLLECT_RETURN_IF_ERROR(CheckListen(raw, config));
   config.http.reset();
+  if (IsUnixAddress(raw.http))
+    return {Code::kInvalidArgument,
+            "--http: found '" + Printable(raw.http) +
+                "'; expected HOST:PORT or off: browsers do not use sockets; only --listen takes one"};
   if (raw.http != "off") {
     auto http = ParseEndpoint("--http", raw.http);
     if (!http.ok()) return http.status();
@@ -338,6 +399,7 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
     if (!parsed.ok()) return parsed.status();
     *rate = *parsed;
   }
+  STATCOLLECT_RETURN_IF_ERROR(CheckStore(config));
   STATCOLLECT_RETURN_IF_ERROR(CheckAlarms(raw, config));
   STATCOLLECT_RETURN_IF_ERROR(CheckCheckpointRoot(config));
   return CheckNetwork(raw, config);
@@ -355,7 +417,7 @@ bool DaemonConfig::HasTokens() const {
 ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std::string& version) {
   ParsedCommandLine parsed;
   DaemonConfig& config = parsed.config;
-  RawFlags raw{.listen = config.listen.ToString(), .http = config.http->ToString()};
+  RawFlags raw{.listen = {config.listen.ToString()}, .http = config.http->ToString()};
 
   CLI::App app(kDescription, "statcollectord");
   app.footer(kFooter);

@@ -12,6 +12,7 @@
 #include "common/status.h"
 #include "server/control/address_list.h"
 #include "server/control/alarm_settings.h"
+#include "server/daemon/local_socket.h"
 #include "server/daemon/units.h"
 #include "server/http/endpoint.h"
 #include "tls/files.h"
@@ -20,7 +21,12 @@ namespace statcollect {
 
 struct DaemonConfig {
   std::string data_dir = "./statcollect-data";
-  Endpoint listen{.host = "127.0.0.1", .port = 7433};                          // gRPC
+  std::string store =
+      "rocksdb";  // below data_dir; or the address of a ClickHouse, see server/store/clickhouse/dsn.h
+  bool UsesClickHouse() const { return store != "rocksdb"; }
+  Endpoint listen{.host = "127.0.0.1", .port = 7433};  // gRPC
+  bool listens_tcp = true;                             // on `listen`
+  LocalSocketOptions socket;                           // gRPC, too; always plain text; without a path: none
   std::optional<Endpoint> http = Endpoint{.host = "127.0.0.1", .port = 7434};  // absent: off
   bool fsync = true;      // false: acknowledge once the operating system has the data
   tls::Files tls;         // of both addresses; without a certificate they speak plain text

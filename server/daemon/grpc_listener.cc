@@ -98,6 +98,19 @@ Result<std::unique_ptr<GrpcListener>> GrpcListener::Open(const Endpoint& wanted,
   return listener;
 }
 
+Result<std::unique_ptr<GrpcListener>> GrpcListener::OpenSocket(const LocalSocketOptions& wanted,
+                                                               const ListenerLimits& limits,
+                                                               std::function<void(const std::string&)> log) {
+  std::unique_ptr<GrpcListener> listener(new GrpcListener({}, limits, std::move(log)));
+  auto socket = LocalSocket::Open(wanted);
+  if (!socket.ok()) return socket.status();
+  listener->socket_ = *std::move(socket);
+  listener->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (listener->wake_ < 0)
+    return Status(Code::kUnavailable, "listen for gRPC on unix:" + wanted.path + ": " + ErrorText(errno));
+  return listener;
+}
+
 Status GrpcListener::Bind(const Endpoint& wanted) {
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_ < 0) return CannotListen(wanted, ErrorText(errno));
@@ -143,12 +156,14 @@ void GrpcListener::Stop() {
   (void)!write(wake_, &one, sizeof one);
   thread_.join();
   for (const int descriptor : std::exchange(listeners_, {})) close(descriptor);
+  socket_.reset();
 }
 
 void GrpcListener::Run() {
   std::vector<pollfd> watched{{.fd = wake_, .events = POLLIN, .revents = 0}};
   for (const int descriptor : listeners_)
     watched.push_back({.fd = descriptor, .events = POLLIN, .revents = 0});
+  if (socket_) watched.push_back({.fd = socket_->descriptor(), .events = POLLIN, .revents = 0});
   while (true) {
     if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) poll(watched.data(), 1, kRetryMs);
     if (watched[0].revents != 0) return;

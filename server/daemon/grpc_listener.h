@@ -19,6 +19,7 @@
 #include <grpcpp/server_builder.h>
 
 #include "common/status.h"
+#include "server/daemon/local_socket.h"
 #include "server/http/endpoint.h"
 
 namespace statcollect {
@@ -52,11 +53,15 @@ class GrpcListener {
   // thread, at most once a minute.
   static Result<std::unique_ptr<GrpcListener>> Open(const Endpoint& wanted, const ListenerLimits& limits,
                                                     std::function<void(const std::string& line)> log);
+  // Listens on a Unix socket instead; the limits count its connections alone. Errors: those of LocalSocket::Open.
+  static Result<std::unique_ptr<GrpcListener>> OpenSocket(const LocalSocketOptions& wanted,
+                                                          const ListenerLimits& limits,
+                                                          std::function<void(const std::string& line)> log);
   ~GrpcListener();
   GrpcListener(const GrpcListener&) = delete;
   GrpcListener& operator=(const GrpcListener&) = delete;
 
-  // The bound address, with the real port.
+  // The bound address, with the real port; of a Unix socket, nothing.
   const Endpoint& endpoint() const { return endpoint_; }
   // Once, after the server was started that `acceptor` belongs to.
   void Start(std::unique_ptr<Acceptor> acceptor);
@@ -78,6 +83,7 @@ class GrpcListener {
   const ListenerLimits limits_;
   const std::function<void(const std::string&)> log_;
   std::vector<int> listeners_;
+  std::unique_ptr<LocalSocket> socket_;
   int wake_ = -1;  // an eventfd: written to stop
   std::unique_ptr<Acceptor> acceptor_;
   std::thread thread_;

@@ -6,10 +6,12 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -29,6 +31,7 @@
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/thread_annotations.h"
+#include "common/unix_address.h"
 #include "proto/convert.h"
 #include "server/access/access.h"
 #include "server/alarms/alarms.h"
@@ -37,6 +40,8 @@
 #include "server/api/http/gate.h"
 #include "server/api/http/pages.h"
 #include "server/api/http/routes.h"
+#include "server/api/http/session.h"
+#include "server/api/login_service.h"
 #include "server/api/services.h"
 #include "server/control/alarm_message.h"
 #include "server/control/event_feed.h"
@@ -54,9 +59,11 @@
 #include "server/ingest/ingest_server.h"
 #include "server/page/page.h"
 #include "server/query/query.h"
+#include "server/store/clickhouse/clickhouse_store.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/ingest.pb.h"
+#include "statcollect/v1/login.pb.h"
 #include "statcollect/v1/query.pb.h"
 
 namespace statcollect {
@@ -92,8 +99,21 @@ void LimitConnections(const DaemonConfig& config, grpc::ServerBuilder& builder) 
 
 struct GrpcServer {
   std::unique_ptr<grpc::Server> server;
-  std::unique_ptr<GrpcListener> listener;  // stops first
+  std::unique_ptr<GrpcListener> listener, socket;  // stop first; null: not wanted
 };
+
+Status OpenListeners(const DaemonConfig& config, const ListenerLimits& limits, GrpcServer& into) {
+  const auto log = [](const std::string& line) { spdlog::warn("{}", line); };
+  const auto take = [](auto opened, std::unique_ptr<GrpcListener>& place) -> Status {
+    if (!opened.ok()) return opened.status();
+    place = *std::move(opened);
+    return Status::Ok();
+  };
+  if (config.listens_tcp)
+    STATCOLLECT_RETURN_IF_ERROR(take(GrpcListener::Open(config.listen, limits, log), into.listener));
+  if (config.socket.path.empty()) return Status::Ok();
+  return take(GrpcListener::OpenSocket(config.socket, limits, log), into.socket);
+}
 
 Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget& budget, api::Guard& guard,
                              const tls::Reloader* certificates,
@@ -112,25 +132,50 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget&
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 256 << 10);
   LimitMessages(builder);
-  auto listener = GrpcListener::Open(
-      config.listen, {.connections_max = config.connections_max, .descriptors_end = budget.connections_end},
-      [](const std::string& line) { spdlog::warn("{}", line); });
-  if (!listener.ok()) return listener.status();
-  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      certificates != nullptr ? MakeTlsCredentials(*certificates) : grpc::InsecureServerCredentials());
+  GrpcServer started;
+  const ListenerLimits limits{.connections_max = config.connections_max,
+                              .descriptors_end = budget.connections_end};
+  STATCOLLECT_RETURN_IF_ERROR(OpenListeners(config, limits, started));
+  const auto accept = [&](bool wanted, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+    return wanted ? builder.experimental().AddExternalConnectionAcceptor(
+                        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials)
+                  : nullptr;
+  };
+  auto tcp = accept(started.listener != nullptr, certificates != nullptr ? MakeTlsCredentials(*certificates)
+                                                                         : grpc::InsecureServerCredentials());
+  auto local = accept(started.socket != nullptr, grpc::InsecureServerCredentials());
   for (grpc::Service* service : services) builder.RegisterService(service);
-  GrpcServer started{.server = builder.BuildAndStart(), .listener = *std::move(listener)};
+  started.server = builder.BuildAndStart();
   if (!started.server) return Status(Code::kInternal, "start gRPC: the server could not be built");
-  started.listener->Start(std::move(acceptor));
+  if (tcp) started.listener->Start(std::move(tcp));
+  if (local) started.socket->Start(std::move(local));
   return started;
 }
 
-void PrintReady(const DaemonConfig& config, const Endpoint& grpc, const HttpServer* http) {
+void StopGrpc(const GrpcServer& grpc) {
+  for (GrpcListener* listener : {grpc.listener.get(), grpc.socket.get()}) {
+    if (listener != nullptr) listener->Stop();
+  }
+  grpc.server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  grpc.server->Wait();
+}
+
+// "127.0.0.1:7433", "unix:/run/a.sock", or both; `separator` between them.
+std::string AddressesOf(const DaemonConfig& config, const GrpcServer& grpc, const char* separator) {
+  const std::string tcp = grpc.listener ? grpc.listener->endpoint().ToString() : "";
+  const std::string local = grpc.socket ? std::string(kUnixScheme) + config.socket.path : "";
+  return tcp + (tcp.empty() || local.empty() ? "" : separator) + local;
+}
+
+void PrintReady(const DaemonConfig& config, const Store& store, const GrpcServer& grpc,
+                const HttpServer* http) {
   const std::string http_text = http != nullptr ? http->endpoint().ToString() : "off";
+  const std::string data =
+      config.UsesClickHouse() ? ParseClickHouseDsn(config.store)->Describe() : config.data_dir;
+  const std::string all = AddressesOf(config, grpc, " and ");
   std::printf("statcollectord %s ready: grpc %s, http %s, data %s (%s); try: statctl --collector %s runs\n",
-              STATCOLLECT_VERSION, grpc.ToString().c_str(), http_text.c_str(), config.data_dir.c_str(),
-              config.fsync ? "fsync" : "process", grpc.ToString().c_str());
+              STATCOLLECT_VERSION, all.c_str(), http_text.c_str(), data.c_str(),
+              store.fsync() ? "fsync" : "process", all.substr(0, all.find(" and ")).c_str());
   std::fflush(stdout);
 }
 
@@ -247,15 +292,38 @@ Status Restore(const DaemonConfig& config, RocksDbStoreOptions options) {
   return restored;
 }
 
-// The store of --data-dir, after the restore that --restore-from asks for.
+Status MakeFolder(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (std::filesystem::is_directory(directory, error)) return Status::Ok();
+  return {Code::kPermissionDenied,
+          "make folder '" + directory + "': " + (error ? error.message() : "something else has that name") +
+              "; expected a folder this user may write; choose another with --data-dir"};
+}
+
+// The store of --store or --data-dir, after the restore that --restore-from asks for.
 Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config, const DescriptorBudget& budget) {
   const RocksDbStoreOptions options{.fsync = config.fsync,
                                     .memtable_bytes = STATCOLLECT_TEST_SETTING(
                                         "STATCOLLECT_MEMTABLE_BYTES", RocksDbStoreOptions().memtable_bytes),
                                     .open_files_max = budget.store_files,
                                     .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
+  if (config.UsesClickHouse()) {
+    STATCOLLECT_RETURN_IF_ERROR(MakeFolder(config.data_dir));  // of tokens, certificates and the log of calls
+    return OpenClickHouseStore(config.store, {.log = options.log});
+  }
   if (!config.restore_from.empty()) STATCOLLECT_RETURN_IF_ERROR(Restore(config, options));
   return OpenRocksDbStore(config.data_dir, options);
+}
+
+// What is made in it is for this user alone (umask), but a folder that was there keeps its permissions.
+void WarnOfOpenFolder(const std::string& folder) {
+  struct stat found {};
+  constexpr mode_t kOthers = 077;
+  if (stat(folder.c_str(), &found) != 0 || (found.st_mode & kOthers) == 0) return;
+  spdlog::warn(
+      "data directory {}: found permissions {:o}, so other users may look into it; expected 700; chmod 700 {}",
+      folder, found.st_mode & 07777, folder);
 }
 
 // Null without --alarm-webhook.
@@ -326,12 +394,13 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
   const HttpService page = MakePageService();
   const HttpLimits limits{.connections_max = config.http_connections_max,
                           .descriptors_end = budget.connections_end};
-  front.server = std::make_unique<HttpServer>(io, MakePages(collector, front.foreign.get()), limits,
-                                              HttpServices{{std::string(api::kHttpPrefix), serve},
-                                                           {std::string(kPagePath), page},
-                                                           {std::string(kPageAssetsPrefix), page}},
-                                              api::MakeHttpGate(access, front.foreign.get()),
-                                              MakeHttps(config, certificates));
+  front.server = std::make_unique<HttpServer>(
+      io, MakePages(collector, front.foreign.get()), limits,
+      HttpServices{{std::string(api::kHttpPrefix), serve},
+                   {std::string(kPagePath), page},
+                   {std::string(kPageAssetsPrefix), page},
+                   {std::string(api::kSessionPrefix), api::MakeSessionService(access)}},
+      api::MakeHttpGate(access, front.foreign.get()), MakeHttps(config, certificates));
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
   collector.SetHttpAddress(front.server->endpoint().ToString());
   return front;
@@ -360,18 +429,19 @@ AdminOptions MakeAdminOptions(const DaemonConfig& config, access::AccessControl&
 
 // The services, each behind the check.
 struct GuardedServices {
-  std::unique_ptr<grpc::Service> ingest, query, admin;
+  std::unique_ptr<grpc::Service> ingest, query, admin, login;
 };
 
 GuardedServices GuardServices(api::Guard& guard, grpc::Service& ingest, grpc::Service& query,
-                              grpc::Service& admin) {
+                              grpc::Service& admin, grpc::Service& login) {
   const auto wrap = [&](const google::protobuf::FileDescriptor& file, const char* name,
                         grpc::Service& service) {
     return guard.Wrap(*file.FindServiceByName(name), service);
   };
   return {.ingest = wrap(*v1::AgentMessage::descriptor()->file(), "Ingest", ingest),
           .query = wrap(*v1::ListRunsRequest::descriptor()->file(), "Query", query),
-          .admin = wrap(*v1::GetStatusRequest::descriptor()->file(), "Admin", admin)};
+          .admin = wrap(*v1::GetStatusRequest::descriptor()->file(), "Admin", admin),
+          .login = wrap(*v1::CreateLinkRequest::descriptor()->file(), "Login", login)};
 }
 
 int Run(const DaemonConfig& config) {
@@ -383,6 +453,7 @@ int Run(const DaemonConfig& config) {
   const DescriptorBudget budget = TakeDescriptors([](const std::string& line) { spdlog::warn("{}", line); });
   auto store = OpenStore(config, budget);
   if (!store.ok()) return Fail(store.status().message());
+  WarnOfOpenFolder(config.data_dir);
   STATCOLLECT_FAILPOINT("start.store_opened");
   const auto certificates = OpenCertificates(config);
   if (!certificates.ok()) return Fail(certificates.status().message());
@@ -407,17 +478,21 @@ int Run(const DaemonConfig& config) {
   const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed, &runs);
   const auto admin_service = MakeAdminService(collector, engine, MakeAdminOptions(config, **access));
   api::Guard guard(**access, config.token_streams_max);
-  const GuardedServices guarded = GuardServices(guard, *collector.service(), *query_service, *admin_service);
-  auto grpc = StartGrpc(config, budget, guard, certificates->get(),
-                        {guarded.ingest.get(), guarded.query.get(), guarded.admin.get()});
+  const auto login_service = api::MakeLoginService(
+      **access, [&collector] { return collector.http_address(); }, *certificates != nullptr);
+  const GuardedServices guarded =
+      GuardServices(guard, *collector.service(), *query_service, *admin_service, *login_service);
+  auto grpc =
+      StartGrpc(config, budget, guard, certificates->get(),
+                {guarded.ingest.get(), guarded.query.get(), guarded.admin.get(), guarded.login.get()});
   if (!grpc.ok()) return Fail(grpc.status().message());
   const auto http = StartHttp(config, io, collector, *grpc->server, budget, **access, certificates->get());
   if (!http.ok()) return Fail(http.status().message());
 
   const auto work = boost::asio::make_work_guard(io);  // without --http, too
   const Signals signals(io);  // before the ready line: who reads that may send one at once
-  PrintClientVariables(config, grpc->listener->endpoint());
-  PrintReady(config, grpc->listener->endpoint(), http->server.get());
+  PrintClientVariables(config, grpc->listener ? &grpc->listener->endpoint() : nullptr);
+  PrintReady(config, **store, *grpc, http->server.get());
   io.run();
   if (http->server) EndHttp(io, *http->server, *http->api);
   STATCOLLECT_FAILPOINT("stop.before_drain");
@@ -426,9 +501,7 @@ int Run(const DaemonConfig& config) {
   feed.Close();
   runs.Close();
   STATCOLLECT_FAILPOINT("stop.drained");
-  grpc->listener->Stop();
-  grpc->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
-  grpc->server->Wait();
+  StopGrpc(*grpc);
   spdlog::info("drained; bye");
   return 0;
 }

@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/names.h"
-#include "common/project.h"
+#include "server/http/request_head.h"
 #include "server/http/stream.h"
 
 namespace statcollect {
@@ -60,19 +60,6 @@ HttpResponse Route(const Shared& shared, http::verb method, const std::string& t
   } catch (const std::exception& failure) {
     return ErrorResponse(500, Printable(failure.what()));
   }
-}
-
-std::vector<std::string> FieldsOf(const http::request<http::string_body>& request, const char* name) {
-  std::vector<std::string> values;
-  const auto [begin, end] = request.equal_range(name);
-  for (auto field = begin; field != end; ++field) values.emplace_back(field->value());
-  return values;
-}
-
-std::string Joined(const std::vector<std::string>& values) {
-  std::string text;
-  for (const std::string& value : values) text += (text.empty() ? "" : ", ") + value;
-  return text;
 }
 
 // One connection. Keeps itself alive through the handlers of its pending operation; always runs on its own
@@ -237,7 +224,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const auto& request = parser_->get();
     const std::string target(request.target());
     if (shared_->gate) {
-      if (auto refused = shared_->gate(HeadOf(request, target))) return Refuse(*std::move(refused));
+      if (auto refused = shared_->gate(HeadOf(request))) return Refuse(*std::move(refused));
     }
     service_ = FindService(target.substr(0, target.find('?')));
     const bool has_body = request.chunked() || parser_->content_length().value_or(0) > 0;
@@ -267,34 +254,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
     head_only_ = request.method() == http::verb::head;
     state_ = State::kAsked;
     ++number_;
-    std::string target(request.target());
-    if (service_ == nullptr) return Write(Route(*shared_, request.method(), target));
-    Serve(std::move(request), target);
+    if (service_ == nullptr) return Write(Route(*shared_, request.method(), std::string(request.target())));
+    Serve(std::move(request));
   }
 
-  void Serve(http::request<http::string_body> request, const std::string& target);
+  void Serve(http::request<http::string_body> request);
 
-  // All but the body.
-  HttpRequest HeadOf(const http::request<http::string_body>& request, const std::string& target) {
-    const std::size_t mark = target.find('?');
-    HttpRequest head{
-        .method = request.method() == http::verb::head ? "GET" : std::string(request.method_string()),
-        .path = target.substr(0, mark),
-        .query = mark == std::string::npos ? "" : target.substr(mark + 1),
-        .content_type = std::string(request[http::field::content_type]),
-        .body = {},
-        .accept_encoding = std::string(request[http::field::accept_encoding]),
-        .if_none_match = std::string(request[http::field::if_none_match]),
-        .last_event_id = std::string(request["Last-Event-ID"]),
-        .csrf = std::string(request["X-Statcollect-Csrf"])};
-    head.authorization = FieldsOf(request, "Authorization");
-    head.host = FieldsOf(request, "Host");
-    head.origin = Joined(FieldsOf(request, "Origin"));
-    head.fetch_site = Joined(FieldsOf(request, "Sec-Fetch-Site"));
-    head.fetch_mode = Joined(FieldsOf(request, "Sec-Fetch-Mode"));
-    head.fetch_dest = Joined(FieldsOf(request, "Sec-Fetch-Dest"));
+  HttpRequest HeadOf(const http::request<http::string_body>& request) {
+    HttpRequest head = statcollect::HeadOf(request);
+    head.encrypted = stream_.encrypted();
     head.certificate = stream_.PeerNames();
-    head.project = FieldsOf(request, kProjectField);
     beast::error_code failed;
     const tcp::endpoint peer = stream_.tcp().socket().remote_endpoint(failed);
     if (!failed) {
@@ -514,9 +483,9 @@ class Connection::Exchange final : public HttpExchange {
   std::atomic<bool> answered_ = false, begun_ = false;
 };
 
-void Connection::Serve(http::request<http::string_body> request, const std::string& target) {
+void Connection::Serve(http::request<http::string_body> request) {
   stream_.tcp().expires_never();  // the service's own limits count from here on
-  HttpRequest asked = HeadOf(request, target);
+  HttpRequest asked = HeadOf(request);
   asked.body = std::move(request.body());
   Watch();
   auto exchange = std::make_shared<Exchange>(shared_from_this(), number_);

@@ -21,6 +21,7 @@ Status Draining() {
 Status ReadOnly(const Status& failure) {
   if (failure.code() == Code::kResourceExhausted)
     return Status(Code::kResourceExhausted, "store records: " + failure.message());
+  if (failure.code() == Code::kAborted) return Status(Code::kUnavailable, failure.message());  // it passes
   return Status(Code::kUnavailable, "store records: writing failed: " + failure.message() +
                                         "; no more records are accepted; repair the disk and restart the "
                                         "collector");
@@ -211,7 +212,7 @@ Status Committer::CheckDisk() {
   // If the file system's usage is unknown, nothing is refused; should writes fail as well, Append reports it.
   // Unflushed data in memory will need space, too.
   const std::uint64_t needed = options_.disk_free_bytes_min + (usage.ok() ? usage->unflushed_bytes : 0);
-  if (!usage.ok() || usage->disk_free_bytes >= needed) return disk_ = Status::Ok();
+  if (!usage.ok() || !usage->disk_known || usage->disk_free_bytes >= needed) return disk_ = Status::Ok();
   return disk_ = Status(Code::kResourceExhausted,
                         "store records: disk nearly full: " + Mebibytes(usage->disk_free_bytes) +
                             " free; at least " + Mebibytes(needed) +

@@ -75,6 +75,10 @@ class IngestServer final : public CollectorControl {
     MutexLock lock(http_mutex_);
     http_address_ = std::move(address);
   }
+  std::string http_address() {
+    MutexLock lock(http_mutex_);
+    return http_address_;
+  }
   Result<DeletedRun> DeleteRun(const std::string& run, bool force) override;
   Status KeepRun(const std::string& run, bool keep) override;
   Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) override {

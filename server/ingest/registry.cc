@@ -381,7 +381,7 @@ Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, LateFro
   auto attempts = store_.Attempts(info.run);
   if (!attempts.ok()) return attempts.status();
   if (attempts->empty())
-    return is_rest ? Result<Admission>(SessionUnknown(info, *late_from)) : CreateLocked(info);
+    return is_rest ? Result<Admission>(SessionUnknown(info, *late_from)) : CreateLocked(info, 1);
   const AttemptMeta& newest = attempts->back();
   auto ranks = store_.Ranks(newest.id);
   if (!ranks.ok()) return ranks.status();
@@ -444,6 +444,7 @@ Result<Admission> SessionRegistry::ResumeLocked(const SessionInfo& info, const A
                                                 Endings* endings) {
   // First, so that what is read afterwards is final.
   RetireLocked({attempt.id, info.rank}, Superseded(info), endings);
+  STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(attempt.id, info.rank));
   auto ranks = store_.Ranks(attempt.id);
   if (!ranks.ok()) return ranks.status();
   return Admission{.attempt = attempt, .meta = ranks->at(info.rank), .lane = nullptr, .resumed = true};
@@ -458,8 +459,9 @@ Result<Admission> SessionRegistry::JoinLocked(const SessionInfo& info, const Att
   return Admission{.attempt = attempt, .meta = std::move(meta), .lane = nullptr, .resumed = false};
 }
 
-Result<Admission> SessionRegistry::CreateLocked(const SessionInfo& info) {
+Result<Admission> SessionRegistry::CreateLocked(const SessionInfo& info, std::uint32_t number) {
   AttemptMeta wanted;
+  wanted.number = number;
   wanted.run = info.run;
   wanted.launch = info.launch;
   wanted.world_size = info.world_size;
@@ -479,7 +481,7 @@ Result<Admission> SessionRegistry::ApplyPolicyLocked(const SessionInfo& info,
   if (replaces && !IsRestartOf(attempts.back(), info)) return ReplaceLocked(info, attempts, endings);
   if (!replaces && !welcomed && info.if_exists != IfExists::kAppend) return NameTaken(info, attempts);
   for (const AttemptMeta& attempt : attempts) RetireLocked({attempt.id, info.rank}, Fenced(info), endings);
-  return CreateLocked(info);
+  return CreateLocked(info, attempts.back().number + 1);
 }
 
 Result<Admission> SessionRegistry::ReplaceLocked(const SessionInfo& info,
@@ -504,7 +506,7 @@ Result<Admission> SessionRegistry::ReplaceLocked(const SessionInfo& info,
                                             std::string(SplitRun(info.run).run) + " --off" + otherwise);
   }
   STATCOLLECT_RETURN_IF_ERROR(DropLocked(attempts, Replaced(info), endings));
-  return CreateLocked(info);
+  return CreateLocked(info, 1);
 }
 
 Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts) {

@@ -142,7 +142,7 @@ class SessionRegistry {
       STATCOLLECT_REQUIRES(mutex_);
   Result<Admission> JoinLocked(const SessionInfo& info, const AttemptMeta& attempt)
       STATCOLLECT_REQUIRES(mutex_);
-  Result<Admission> CreateLocked(const SessionInfo& info) STATCOLLECT_REQUIRES(mutex_);
+  Result<Admission> CreateLocked(const SessionInfo& info, std::uint32_t number) STATCOLLECT_REQUIRES(mutex_);
   Result<Admission> ApplyPolicyLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
                                       Endings* endings) STATCOLLECT_REQUIRES(mutex_);
   // kAlreadyExists, and nothing is removed: the run is kept, or ranks of another launch are sending.

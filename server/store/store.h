@@ -148,6 +148,7 @@ struct StoreUsage {
   std::uint64_t disk_bytes = 0;           // of the store's files
   std::uint64_t disk_free_bytes = 0;      // of its file system
   std::uint64_t disk_capacity_bytes = 0;  // of its file system
+  bool disk_known = true;                 // false: free space and capacity are not
   std::uint64_t unflushed_bytes = 0;      // in memory and in the log, not yet written to tables
   std::uint64_t retired_attempts = 0;     // whose data is still to be deleted
 };
@@ -217,7 +218,9 @@ inline constexpr std::uint64_t kListBytesMax = std::uint64_t{1} << 30;
 class Store : public RunReader {
  public:
   // --- catalogue
-  // Durable when it returns. Assigns id and number.
+  // Durable when it returns. Assigns id and number. `wanted.number`: the number that the caller expects, 0 for none. A
+  // store that several collectors share returns the attempt that another one has created meanwhile under that number
+  // for the same launch.
   virtual Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) = 0;
   // Removes the attempts, durable when it returns: no list or census has them, the names of their runs are
   // free, and what belongs to a run (kept, documents) is gone with its last attempt. Unknown ids are ignored.
@@ -233,6 +236,9 @@ class Store : public RunReader {
     STATCOLLECT_RETURN_IF_ERROR(RetireAttempts(ids));
     return PurgeRetired([] { return false; });
   }
+  // Before a stream that exists is continued here: what another collector at the same store has under way for the rank
+  // does not count from now on, and what Ranks returns afterwards is final. Nothing to do where there is one collector.
+  virtual Status ClaimRank(AttemptId /*attempt*/, std::uint32_t /*rank*/) { return Status::Ok(); }
   // Durable when it returns.
   virtual Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) = 0;
   // Every attempt, by run and number. Reads only the catalogue's small values.
@@ -250,8 +256,9 @@ class Store : public RunReader {
   // --- records
   // For the batches of one stream. Must not outlive the store.
   virtual std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) = 0;
-  // One atomic write of all items: definitions, records and rank metas; synced if the store was opened with
-  // fsync durability. After a failed write, every later one fails, too, until Recover succeeds.
+  // One atomic write of all items (of each item, where several collectors share the store): definitions, records and
+  // rank metas; synced if the store was opened with fsync durability. kAborted: passes by itself, and may have written
+  // some of them; a rank has to be claimed before it is written again. After a failed write, every later one fails, too, until Recover succeeds.
   virtual Status Append(std::span<const AppendItem> items) = 0;
   // Adds events of the collector, durable when it returns. Events returns them with the agents', with
   // `from_collector` set; they are removed with the attempt and not counted in tallies. kNotFound: no such

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm_python import Warm
+from warm_python import shared
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release"))
@@ -194,7 +194,7 @@ def torchrun(ranks: int, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", *arguments]
 
 
-WARM = Warm(agent_environment())
+WARM = shared(agent_environment())
 
 
 def wait_until(condition: Any, timeout: float = 20, what: str = "condition") -> Any:

@@ -96,6 +96,15 @@ class TcpProxy:
         """Connections to come are forwarded again."""
         self._dead = False
 
+    def turn_to(self, target: str) -> None:
+        """Ends all connections; those to come are forwarded to another target, as an address that moves to another machine."""
+        host, port = target.rsplit(":", 1)
+        self._target = (host, int(port))
+        for connection in self.connections:
+            for end in (connection.client, connection.server):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._listener.close()
         for connection in self.connections:

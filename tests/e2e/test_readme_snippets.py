@@ -33,7 +33,13 @@ def test_python_quick_start_runs_as_printed(collector: Collector, tmp_path: Path
 
 
 def test_cpp_quick_start_builds_against_the_installation(collector: Collector, tmp_path: Path) -> None:
-    (tmp_path / "main.cc").write_text(snippet("docs/cpp.md", "cpp", "statagent::Agent::Start"))
+    # The second block is part of a function.
+    shard = snippet("docs/cpp.md", "cpp", "global_shape[]")
+    (tmp_path / "main.cc").write_text(
+        snippet("docs/cpp.md", "cpp", "statagent::Agent::Start")
+        + "\nvoid ObserveShard(statagent::Agent* agent, const void* data, std::span<const std::int64_t> shape) {\n"
+        + f"{shard}}}\n"
+    )
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.22)\nproject(trainer CXX)\nset(CMAKE_CXX_STANDARD 20)\nadd_executable(trainer main.cc)\n"
         + snippet("docs/cpp.md", "cmake", "find_package(statagent")

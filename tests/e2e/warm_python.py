@@ -31,13 +31,13 @@ _FREE = (
     "STATAGENT_", "STATCTL_", "TORCHINDUCTOR_CACHE_DIR", "PYTEST_CURRENT_TEST", "PYTHONPATH", "PYTHON_EXEC", "STATCOLLECT_", "PWD",
     "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "TORCH_NCCL_", "ACCELERATE_", "FAULT_CATALOGUE_",
     "DS_ACCELERATOR", "CUDA_VISIBLE_DEVICES", "PATH", "GLOO_", "SLURM_", "NODE", "MAIN", "COLLECTOR_",
-    "SHLVL", "OLDPWD", "_",
+    "SHLVL", "OLDPWD", "_", "PYTHON=",
 )  # fmt: skip
 _PACKET_MAX = 1 << 18  # an environment and a script
 
 
 def _bound(env: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if not name.startswith(_FREE)}
+    return {name: value for name, value in env.items() if not f"{name}=".startswith(_FREE)}
 
 
 class Warm:
@@ -103,6 +103,14 @@ class Warm:
             self._process.wait(timeout=20)
             self._folder.cleanup()
             self._process = None
+
+
+_servers: dict[frozenset[tuple[str, str]], Warm] = {}
+
+
+def shared(env: dict[str, str]) -> Warm:
+    """The server for programs with such an environment; one for all folders of tests. It ends with the process of the tests."""
+    return _servers.setdefault(frozenset(_bound(env).items()), Warm(env))
 
 
 def ask(server: socket.socket, arguments: list[str], env: dict[str, str], cwd: str, files: list[int]) -> int | list[str]:
@@ -265,3 +273,4 @@ if __name__ == "__main__":
     program = _serve(sys.argv[1])
     if program is not None:
         _run_to_the_end(program)
+    os._exit(0)

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/capture_spec.h"
+#include "server/store/clickhouse/clickhouse_store.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/server/query/run_writer.h"
 
@@ -66,10 +67,12 @@ void WriteLaunch(Store& store, const Json& json) {
 
 int Main(int argc, char** argv) {
   if (argc != 2) {
-    std::cerr << "usage: make_runs DATA_DIR < launches.jsonl\n";
+    std::cerr << "usage: make_runs DATA_DIR|clickhouse://HOST:PORT/DATABASE < launches.jsonl\n";
     return 2;
   }
-  auto store = OpenRocksDbStore(argv[1], {.fsync = false});
+  const std::string place = argv[1];
+  auto store = place.starts_with(kClickHouseScheme) ? OpenClickHouseStore(place)
+                                                    : OpenRocksDbStore(place, {.fsync = false});
   if (!store.ok()) {
     std::cerr << "make_runs: " << store.status().message() << '\n';
     return 1;

@@ -1,6 +1,7 @@
 // The frame of the page: where one is, and whether the collector answers.
 import { useEffect, useRef } from 'preact/hooks';
 import { useOffline } from './api/use_query';
+import { LogOut } from './parts/log_in';
 import { Link } from './parts/parts';
 import { useRoute, type Route, type View } from './route';
 import { shown } from './text';
@@ -82,6 +83,7 @@ export function App() {
             </Link>
           ))}
         </div>
+        <LogOut />
       </nav>
       <div role="status" class="offline-place">
         {offline ? <p class="offline">The collector does not answer. What you see may be old; the page goes on by itself when it is back.</p> : null}

@@ -28,6 +28,7 @@
 #include "server/api/http/openapi.h"
 #include "server/api/http/request.h"
 #include "server/api/http/routes.h"
+#include "server/api/http/session.h"
 #include "server/api/worker_pool.h"
 #include "server/http/gzip.h"
 
@@ -140,6 +141,9 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
       if (token && access::TokenId(*token))
         context_.AddMetadata("authorization", "Bearer " + std::string(*token));
     }
+    const access::SessionCredential session = SessionOf(asked);
+    if (asked.authorization.empty() && !session.empty())
+      context_.AddMetadata(kSessionMetadata, SealSession(session));
     if (!asked.address.empty()) context_.AddMetadata(kPeerField, SealPeer(asked.address));
     if (!asked.certificate.empty())
       context_.AddMetadata(kCertificateField, SealCertificate(asked.certificate));

@@ -10,6 +10,7 @@
 #include "common/names.h"
 #include "proto/json.h"
 #include "server/api/http/routes.h"
+#include "server/api/http/session.h"
 
 namespace statcollect::api {
 namespace {
@@ -56,7 +57,8 @@ HttpGate MakeHttpGate(access::AccessControl& access, ForeignCheck* foreign) {
          .method = method,
          .address = head.address,
          .certificate = head.certificate,
-         .project = std::vector<std::string_view>(head.project.begin(), head.project.end())});
+         .project = std::vector<std::string_view>(head.project.begin(), head.project.end()),
+         .session = SessionOf(head)});
     if (allowed.ok()) return std::nullopt;
     const Code code = allowed.status().code();
     return Refusal(HttpStatusOf(code), code, allowed.status().message());

@@ -63,7 +63,8 @@ EncodedStatBlock StatEncoder::EncodeOne(BlockColumns block, std::uint64_t step) 
   const auto activations = block.of(kActivation);
   const auto lowest = static_cast<std::uint32_t>(*std::min_element(activations.begin(), activations.end()));
   EncodedStatBlock encoded{.key = {.attempt = attempt_, .rank = rank_, .step = step, .activation = lowest},
-                           .digest = block.Digest()};
+                           .digest = block.Digest(),
+                           .records = block.size()};
   const auto found = key_frames_.find(lowest);
   const bool fits =
       found != key_frames_.end() && found->second.step < step && IsKeyFrameFor(found->second.block, block);

@@ -25,6 +25,7 @@ inline constexpr std::uint32_t kActivationsShift = 8;
 struct EncodedStatBlock {
   StatKey key;
   BlockDigest digest{};
+  std::size_t records = 0;
   EncodedBlock own;
   std::optional<StatKey> twin;  // an equal block in the store
   std::string alias;            // referring to the twin

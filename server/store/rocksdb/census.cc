@@ -1,6 +1,5 @@
 #include "server/store/rocksdb/census.h"
 
-#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -8,6 +7,7 @@
 
 #include "server/store/rocksdb/catalogue_keys.h"
 #include "server/store/rocksdb/values.h"
+#include "server/store/tally.h"
 
 namespace statcollect {
 namespace {
@@ -19,14 +19,6 @@ Result<std::set<std::string>> KeptRuns(const Database& database) {
   for (; it->Valid(); it->Next()) kept.emplace(View(it->key()).substr(1));
   STATCOLLECT_RETURN_IF_ERROR(FromRocks("read which runs are kept", it->status()));
   return kept;
-}
-
-void AddRank(const RankMeta& rank, AttemptTally* tally) {
-  ++tally->ranks;
-  tally->records += rank.records;
-  for (const auto& [cause, count] : rank.dropped) tally->dropped[cause] += count;
-  tally->last_write_unix_nanos = std::max(tally->last_write_unix_nanos, rank.last_write_unix_nanos);
-  tally->finished = tally->finished && rank.finished;
 }
 
 Status AddSizes(const Database& database, std::vector<AttemptTally>* tallies) {
@@ -51,9 +43,8 @@ Result<std::vector<AttemptTally>> TakeCensus(const Database& database) {
   std::map<AttemptId, std::size_t> places;
   for (AttemptMeta& attempt : *attempts) {
     places[attempt.id] = tallies.size();
-    const bool is_kept = kept->contains(attempt.run);
-    tallies.push_back({.meta = std::move(attempt), .finished = true, .kept = is_kept});
-    tallies.back().last_write_unix_nanos = tallies.back().meta.start_unix_nanos;
+    tallies.push_back(EmptyTally(std::move(attempt)));
+    tallies.back().kept = kept->contains(tallies.back().meta.run);
   }
   STATCOLLECT_RETURN_IF_ERROR(ForEachValue<RankMeta>(database, "ranks", kCatalogue, KeyRange("m", "n"),
                                                      [&](std::string_view key, const RankMeta& rank) {
@@ -61,7 +52,7 @@ Result<std::vector<AttemptTally>> TakeCensus(const Database& database) {
                                                        if (place != places.end())
                                                          AddRank(rank, &tallies[place->second]);
                                                      }));
-  for (AttemptTally& tally : tallies) tally.finished = tally.finished && tally.ranks >= tally.meta.world_size;
+  for (AttemptTally& tally : tallies) FinishTally(&tally);
   STATCOLLECT_RETURN_IF_ERROR(AddSizes(database, &tallies));
   return tallies;
 }

@@ -182,6 +182,22 @@ TEST_F(SpillFileTest, AWriteThatFailsLeavesTheFileAsItWas) {
   EXPECT_EQ(file_.Read(second.begin, &head)->bytes, std::string(1000, 'c'));
 }
 
+TEST(SpillFile, MakesAFolderForThisUserOnlyAndSaysWhereOthersMayRemoveFiles) {
+  const std::string folder = ::testing::TempDir() + "/spill_open/below";
+  fs::remove_all(::testing::TempDir() + "/spill_open");
+  const mode_t before = umask(0);
+  const SpillFile file({.directory = folder}, 0, {}, "");
+  EXPECT_TRUE(file.CheckDirectory().ok());
+  umask(before);
+  EXPECT_EQ(fs::status(folder).permissions(), fs::perms::owner_all);
+  EXPECT_EQ(file.Remark(), "");
+  ASSERT_EQ(chmod(folder.c_str(), 0777), 0);
+  EXPECT_THAT(file.Remark(), HasSubstr("other users may remove files in this folder"));
+  ASSERT_EQ(chmod(folder.c_str(), 01777), 0);
+  EXPECT_EQ(file.Remark(), "") << "each removes only what is his";
+  fs::remove_all(::testing::TempDir() + "/spill_open");
+}
+
 TEST(SpillFile, SaysWhyAFolderCannotBeUsed) {
   const std::string file = ::testing::TempDir() + "/spill_no_folder";
   std::ofstream(file) << "x";

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "agent" / "python"))
+sys.path[:0] = [str(ROOT / "agent" / "python"), str(ROOT / "tests" / "e2e")]  # the latter for warm_python
 if "STATCOLLECT_BUILD_DIR" in os.environ and "STATAGENT_LIBRARY" not in os.environ:
     os.environ["STATAGENT_LIBRARY"] = str(Path(os.environ["STATCOLLECT_BUILD_DIR"]) / "lib" / "libstatagent.so")
 

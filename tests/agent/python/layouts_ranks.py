@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from warm_python import shared
+
 import statagent
 
 from .support import environment
@@ -45,10 +47,12 @@ class Found:
 
 def launch(folder: Path, module: str, ranks: int) -> list[dict[str, Found]]:
     """Runs every function of the module's list CHECKS on this many ranks. Returns what each rank found, by name of the function."""
+    env = _environment()
+    env |= shared(environment()).stand_in()
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", "from python.layouts_ranks import main; main()", module, str(rank), str(ranks), str(folder)],
-            env=_environment(), cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [env["PYTHON_EXEC"], "-c", "from python.layouts_ranks import main; main()", module, str(rank), str(ranks), str(folder)],
+            env=env, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for rank in range(ranks)
     ]  # fmt: skip

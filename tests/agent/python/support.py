@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warm_python import shared
+
 from statagent._layouts.placement import Placement
 from statagent._native import library as _library
 
@@ -195,16 +197,27 @@ def _placement(tensor: Any) -> Placement | None:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The environment of a training process, without a launcher's variables."""
+    """The environment of a training process, without a launcher's variables; the same as in tests/e2e, so that both share a warm process."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("STATAGENT_") or k == "STATAGENT_LIBRARY"}
-    env.update(PYTHONPATH=str(ROOT / "agent" / "python"), OMP_NUM_THREADS="1", **extra)
-    return env
+    env.update(
+        PYTHONPATH=str(ROOT / "agent" / "python"), OMP_NUM_THREADS="1", GOMP_SPINCOUNT="0", OMP_WAIT_POLICY="PASSIVE",
+        TORCHINDUCTOR_COMPILE_THREADS="1",
+    )  # fmt: skip
+    return {**env, **extra}
 
 
-def python(script: str, code: int | None = 0, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script in a process of its own, the package importable; `code` None: any exit code."""
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment(**variables), timeout=timeout, capture_output=True, text=True, check=False
-    )
+def python(
+    script: str, code: int | None = 0, timeout: float = 60, cold: bool = False, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a process of its own, the package importable; `code` None: any exit code. The process is a fork of one that has
+    imported torch (tests/e2e/warm_python.py), unless `cold`: for tests of imports and of the interpreter's end."""
+    env = environment(**variables)
+    warm = shared(environment())
+    if not cold and warm.takes(env):
+        done = subprocess.CompletedProcess([script], *warm.run(["-c", script], env, timeout, None))
+    else:
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=env, timeout=timeout, capture_output=True, text=True, check=False
+        )
     assert code is None or done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done

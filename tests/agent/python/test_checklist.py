@@ -356,7 +356,7 @@ def test_nothing_is_imported_to_know_its_version() -> None:
         "import sys, statagent._settings.environment as e; f = e.process_checklist(); "
         "print(sorted(m for m in ('torch', 'numpy', 'transformers', 'jax', 'lightning') if m in sys.modules), f['torch.version'])"
     )
-    assert python(script).stdout.split() == ["[]", torch.__version__]
+    assert python(script, cold=True).stdout.split() == ["[]", torch.__version__]
 
 
 def test_hanging_git_costs_less_than_a_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

@@ -11,10 +11,12 @@ import pytest
 
 from .support import python
 
+TESTS = Path(__file__).resolve().parents[1]
+
 SCRIPT = """
 import json, sys, os, statagent, torch
 from torch.nn.parallel import DistributedDataParallel
-sys.path.insert(0, os.environ["TESTS"])
+sys.path[:0] = os.environ["TESTS"].split(":")
 from python.models import Net, data, seeded
 from python.support import Recording
 from statagent._native import library as _library
@@ -49,7 +51,7 @@ def run(tmp_path: Path, order: str, world: int = 1, rank: int = 0) -> tuple[list
     """Identities and hashes of weights and their gradients, as one rank recorded them."""
     done = python(
         SCRIPT, ORDER=order, MEETING=f"{tmp_path}/meeting", RANK=str(rank), WORLD_SIZE=str(world),
-        TESTS=str(Path(__file__).resolve().parents[1]),
+        TESTS=f"{TESTS}:{TESTS.parent / 'e2e'}",
     )  # fmt: skip
     identities, hashes = map(json.loads, done.stdout.splitlines())
     return identities, hashes

@@ -50,14 +50,16 @@ def test_works_beside(other: str, order: str) -> None:
         parts.reverse()
     # Each is used again once both are loaded.
     again = "\nstatagent.close(timeout=0.1)\n" + USE[other] + USE["statagent"]
-    python("\n".join(parts) + again)
+    python("\n".join(parts) + again, cold=True)
 
 
 @pytest.mark.parametrize("order", ["statagent torch grpc protobuf", "protobuf grpc torch statagent"])
 def test_works_beside_all_of_them(order: str) -> None:
     script = "\n".join(USE[name] for name in order.split())
     python(
-        script + "\nstatagent.watch(layer)\nlayer(torch.ones(2, 4)).sum().backward()\nassert statagent.counters()['produced'] > 2"
+        script
+        + "\nstatagent.watch(layer)\nlayer(torch.ones(2, 4)).sum().backward()\nassert statagent.counters()['produced'] > 2",
+        cold=True,
     )
 
 
@@ -74,7 +76,7 @@ statagent.log_scalar("loss", 1.0)
 assert "torch" not in sys.modules and "numpy" not in sys.modules
 print(statagent.__version__)
 """
-    assert python(script, STATAGENT_LIBRARY="/nowhere/libstatagent.so").stdout.strip()
+    assert python(script, cold=True, STATAGENT_LIBRARY="/nowhere/libstatagent.so").stdout.strip()
 
 
 def test_agent_works_without_torch_and_numpy() -> None:
@@ -96,4 +98,4 @@ try:
 except statagent.TensorTypeError as error:
     print("refused:", error)
 """
-    assert "refused:" in python(script).stdout
+    assert "refused:" in python(script, cold=True).stdout

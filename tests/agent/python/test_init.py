@@ -354,7 +354,7 @@ ending.append(time.monotonic())
     ids=["return", "exception", "exit"],
 )
 def test_exit_waits_two_seconds_at_most_without_a_collector(end: str, code: int) -> None:
-    done = python(TRAINER + end, code=code)
+    done = python(TRAINER + end, code=code, cold=True)
     assert 0 < float(done.stdout) < 4, "2 s for the agent, the rest for a busy machine"
     assert ("loss exploded" in done.stderr) == (code == 1)
     said = [line for line in done.stderr.splitlines() if "were not stored within" in line]

@@ -42,13 +42,13 @@ def repeats_of(seed: int) -> list[str]:
     return [f"{name}{seed}" for name in "cd"] if "--noise" in question_of(seed) else []
 
 
-def write_runs(data_dir: Path, seeds: range) -> None:
-    """Run a<seed> and b<seed> for each seed, and its repeats, into a store that no daemon has open."""
+def write_runs(store: str, seeds: range) -> None:
+    """Run a<seed> and b<seed> for each seed, and its repeats, into a data folder that no daemon has open, or a ClickHouse."""
     lines = []
     for seed in seeds:
         lines += [as_line(launch) for launch in make_pair(seed, f"a{seed}", f"b{seed}")]
         lines += [as_line(launch) for launch in make_repeats(seed, repeats_of(seed))]
-    subprocess.run([str(MAKE_RUNS), str(data_dir)], input="\n".join(lines) + "\n", text=True, check=True, timeout=600)
+    subprocess.run([str(MAKE_RUNS), store], input="\n".join(lines) + "\n", text=True, check=True, timeout=600)
 
 
 def read_losses(path: Path) -> Losses:
@@ -204,10 +204,10 @@ def check_seed(collector: Collector, seed: int, folder: Path, root: bool = False
     return [f"seed {seed}, diff a{seed} b{seed} {' '.join(asked)}: {line}" for line in found]
 
 
-def check_seeds(folder: Path, seeds: range, root: bool = False) -> list[str]:
-    """All disagreements; the store is made in `folder`."""
-    write_runs(folder / "data", seeds)
-    collector = Collector(folder / "data").start()
+def check_seeds(folder: Path, seeds: range, root: bool = False, store: str = "") -> list[str]:
+    """All disagreements; the store is made in `folder`, unless it is a ClickHouse ("clickhouse://...")."""
+    write_runs(store or str(folder / "data"), seeds)
+    collector = Collector(folder / "data", extra=["--store", store] if store else []).start()
     try:
         with ThreadPoolExecutor(4) as pool:  # most of the time goes into starting statctl
             return [line for found in pool.map(lambda seed: check_seed(collector, seed, folder, root), seeds) for line in found]

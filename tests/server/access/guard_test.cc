@@ -27,9 +27,12 @@
 #include "server/api/http/api.h"
 #include "server/api/http/gate.h"
 #include "server/api/http/routes.h"
+#include "server/api/http/session.h"
+#include "server/api/login_service.h"
 #include "server/http/server.h"
 #include "statcollect/v1/admin.grpc.pb.h"
 #include "statcollect/v1/ingest.grpc.pb.h"
+#include "statcollect/v1/login.grpc.pb.h"
 #include "statcollect/v1/query.grpc.pb.h"
 #include "tests/server/access/security_page.h"
 #include "tests/server/access/token_folder.h"
@@ -75,6 +78,9 @@ class GuardTest : public ::testing::Test {
     wrap(*v1::AgentMessage::descriptor()->file(), "Ingest", ingest_);
     wrap(*v1::ListRunsRequest::descriptor()->file(), "Query", query_);
     wrap(*v1::GetStatusRequest::descriptor()->file(), "Admin", admin_);
+    login_ = api::MakeLoginService(
+        *access_, [] { return std::string("127.0.0.1:7434"); }, false);
+    wrap(*v1::CreateLinkRequest::descriptor()->file(), "Login", *login_);
     grpc::ServerBuilder builder;
     guard_->AddAudit(builder);
     for (const auto& service : guarded_) builder.RegisterService(service.get());
@@ -88,7 +94,7 @@ class GuardTest : public ::testing::Test {
   void StartHttp() {
     api_ = std::make_unique<api::HttpApi>(*server_);
     std::map<std::string, HttpHandler> pages;
-    for (const char* page : {"/", "/assets/", "/healthz", "/readyz", "/metrics"})
+    for (const char* page : {"/", "/assets/", "/healthz", "/readyz", "/metrics", "/session/"})
       pages[page] = [](const std::string&) { return HttpResponse{}; };
     http_ = std::make_unique<HttpServer>(io_, pages, HttpLimits{},
                                          HttpServices{{std::string(api::kHttpPrefix),
@@ -152,6 +158,7 @@ class GuardTest : public ::testing::Test {
   OpenStream ingest_;
   v1::Query::CallbackService query_;
   v1::Admin::CallbackService admin_;
+  std::unique_ptr<grpc::Service> login_;
   std::vector<const google::protobuf::ServiceDescriptor*> types_;
   std::unique_ptr<access::AccessControl> access_;
   std::unique_ptr<api::Guard> guard_;
@@ -277,7 +284,8 @@ TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
     const std::optional<access::Scope> scope = access::FindRule(api::MethodOfPath(path))->scope;
     const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n";
     // The body is announced and never sent: who is refused is refused before it.
-    const std::string body = post ? "Content-Type: application/json\r\nContent-Length: 2\r\n" : "";
+    const std::string body =
+        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" : "";
     Answers answers;
     for (const std::string& token : tokens.ForKinds(scope)) {
       const bool right = answers.size() + 1 == std::size(kKinds);
@@ -309,7 +317,8 @@ TEST_F(GuardTest, EveryHttpRouteFromEveryKindOfPage) {
   for (const auto& [path, post] : HttpPaths()) {
     SCOPED_TRACE(path);
     const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n" + Field(good_all_);
-    const std::string body = post ? "Content-Type: application/json\r\nContent-Length: 2\r\n" : "";
+    const std::string body =
+        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" : "";
     Answers answers;
     for (const std::string& page : fields) {
       const bool own = answers.size() + 1 == fields.size();
@@ -321,6 +330,66 @@ TEST_F(GuardTest, EveryHttpRouteFromEveryKindOfPage) {
     rows.emplace_back(path, answers);
   }
   testing::ExpectInSecurityPage("walk of foreign pages", TableOf("path", rows, kPages));
+}
+
+// The Cookie and X-Statcollect-Session fields of a browser that was logged in with the token.
+class Browser {
+ public:
+  Browser(access::AccessControl& access, const std::string& token)
+      : secrets_(LogIn(access, "Bearer " + token)) {}
+  std::string Cookie() const { return "Cookie: other=1; statcollect_80=" + secrets_.cookie + "\r\n"; }
+  std::string Page() const { return "X-Statcollect-Session: " + secrets_.page + "\r\n"; }
+  access::SessionCredential credential() const { return {.cookie = secrets_.cookie, .page = secrets_.page}; }
+
+ private:
+  static access::SessionSecrets LogIn(access::AccessControl& access, const std::string& field) {
+    const auto link = access.MakeLink({.authorization = {field},
+                                       .method = "/statcollect.v1.Query/ListRuns",
+                                       .address = "ipv4:127.0.0.1:1"});
+    return access.LogIn(link.value(), "ipv4:127.0.0.1:1").value();
+  }
+  const access::SessionSecrets secrets_;
+};
+
+TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfSession) {
+  const std::string reader = folder_.Create("read"), revoked = folder_.Create("read");
+  folder_.clock.Advance(1s);
+  const Browser all(*access_, good_all_), reads(*access_, reader), other(*access_, reader),
+      out(*access_, good_all_), gone(*access_, revoked);
+  access_->LogOut(out.credential(), "ipv4:127.0.0.1:1");
+  folder_.Revoke(revoked);
+  folder_.clock.Advance(1s);
+  const std::vector<std::string> fields = {all.Cookie(),
+                                           all.Page(),
+                                           all.Cookie() + other.Page(),
+                                           out.Cookie() + out.Page(),
+                                           gone.Cookie() + gone.Page(),
+                                           reads.Cookie() + reads.Page(),
+                                           all.Cookie() + all.Page()};
+  constexpr const char* kSessions[] = {"cookie alone",  "field alone",  "field of another", "logged out",
+                                       "revoked token", "scope `read`", "all scopes"};
+  std::vector<std::pair<std::string, Answers>> rows;
+  for (const auto& [path, post] : HttpPaths()) {
+    SCOPED_TRACE(path);
+    const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n";
+    const std::string body =
+        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" : "";
+    const auto scope = access::FindRule(api::MethodOfPath(path))->scope;
+    const std::string with_read = !scope || *scope == access::Scope::kRead ? "passes" : "403";
+    Answers answers;
+    for (const std::string& session : fields) {
+      const bool passes = answers.size() + 1 == fields.size() ||
+                          (answers.size() + 2 == fields.size() && with_read == "passes");
+      answers.push_back(StatusOrPasses(Http(head + session, passes && post ? body + "\r\n{}" : body)));
+    }
+    EXPECT_EQ(answers, scope ? Answers({"401", "401", "401", "401", "401", with_read, "passes"})
+                             : Answers(fields.size(), "passes"));
+    rows.emplace_back(path, answers);
+  }
+  testing::ExpectInSecurityPage("walk of sessions", TableOf("path", rows, kSessions));
+  EXPECT_EQ(Call("/statcollect.v1.Query/ListRuns", "", "", {{api::kSessionMetadata, "a b"}}).error_code(),
+            StatusCode::UNAUTHENTICATED)
+      << "of the network";
 }
 
 TEST_F(GuardTest, HttpPathsBesideTheRoutesAreRefused) {

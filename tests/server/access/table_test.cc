@@ -10,6 +10,7 @@
 #include "server/api/http/routes.h"
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/ingest.pb.h"
+#include "statcollect/v1/login.pb.h"
 #include "statcollect/v1/query.pb.h"
 #include "tests/server/access/security_page.h"
 
@@ -18,8 +19,9 @@ namespace {
 
 std::set<std::string> GrpcMethods() {
   std::set<std::string> methods;
-  for (const auto* file : {v1::AgentMessage::descriptor()->file(), v1::ListRunsRequest::descriptor()->file(),
-                           v1::GetStatusRequest::descriptor()->file()}) {
+  for (const auto* file :
+       {v1::AgentMessage::descriptor()->file(), v1::ListRunsRequest::descriptor()->file(),
+        v1::GetStatusRequest::descriptor()->file(), v1::CreateLinkRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       for (int m = 0; m < file->service(s)->method_count(); ++m)
         methods.insert("/" + file->service(s)->full_name() + "/" + file->service(s)->method(m)->name());

@@ -4,7 +4,7 @@ import { useEffect, useState } from 'preact/hooks';
 import type { QueryError } from '../api/client';
 import { follow, hrefOf, type Route } from '../route';
 import { quoted, shown } from '../text';
-import { TokenForm } from './token_form';
+import { LogIn } from './log_in';
 
 export function Link({ to, children, current = false, title }: { to: Partial<Route>; children: ComponentChildren; current?: boolean; title?: string }) {
   return (
@@ -77,11 +77,11 @@ export function Loading({ what }: { what: string }) {
 }
 
 export function Refused({ error }: { error: QueryError }) {
+  if (error.status === 401) return <LogIn message={shown(error.message, 2000)} />;
   return (
     <div class="state" role="alert">
       <h1>The collector cannot answer this</h1>
       <p>{shown(error.message, 2000)}</p>
-      {error.status === 401 && <TokenForm />}
     </div>
   );
 }

@@ -22,6 +22,7 @@
 
 #include "server/store/rocksdb/stream_writer.h"
 #include "tests/server/store/step_batch.h"
+#include "tests/server/store/store_contents.h"
 #include "tests/support/random_batch.h"
 
 namespace statcollect {
@@ -108,306 +109,12 @@ class RocksDbStoreTest : public ::testing::Test {
   std::unique_ptr<Store> store_;
 };
 
-void Append(Store& store, AttemptId attempt, std::uint32_t rank, const RecordBatch& batch) {
-  const RankMeta meta = MetaOf(rank, batch.last_seq());
-  const AppendItem item{.attempt = attempt, .rank = rank, .batch = &batch, .meta = &meta};
-  const Status appended = store.Append({&item, 1});
-  ASSERT_TRUE(appended.ok()) << appended.message();
-}
-
-// (step, activation) of everything in scan order.
-std::vector<std::pair<std::uint64_t, std::uint32_t>> Scan(Store& store, AttemptId attempt, std::uint32_t rank,
-                                                          StepBounds steps = {}) {
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> found;
-  const auto scan = store.ScanStats(attempt, rank, steps);
-  while (scan->Next()) {
-    const StatBlock& block = scan->block();
-    for (std::size_t i = 0; i < block.columns.size(); ++i) {
-      EXPECT_EQ(block.columns.stats[i].hash, block.step * 1000 + block.columns.activation[i]);
-      found.emplace_back(block.step, block.columns.activation[i]);
-    }
-  }
-  EXPECT_TRUE(scan->status().ok()) << scan->status().message();
-  return found;
-}
-
-TEST_F(RocksDbStoreTest, KeepsEverythingOverAReopen) {
-  Open();
-  const AttemptId attempt = Create("base").id;
-  Append(*store_, attempt, 1, MakeBatch(1, 0, 0, 3));
-  Append(*store_, attempt, 1, MakeBatch(7, 4, 0, 2));
-  Open();
-  EXPECT_THAT(*store_->ListRuns(), ElementsAre("base"));
-  EXPECT_EQ(store_->Attempts("base")->at(0).world_size, 2u);
-  EXPECT_EQ(store_->Ranks(attempt)->at(1).durable_seq, 11u);
-  EXPECT_EQ(store_->Activations(attempt, 1)->at(2).key.name, "layer.2");
-  EXPECT_EQ(store_->Layouts(attempt, 1)->at(0).dtype, DType::kF32);
-  EXPECT_THAT(Scan(*store_, attempt, 1), ElementsAre(std::pair(0, 0), std::pair(0, 1), std::pair(0, 2),
-                                                     std::pair(4, 0), std::pair(4, 1)));
-  EXPECT_THAT(*store_->StatSteps(attempt, 1, {}), ElementsAre(0, 4));
-  EXPECT_EQ(store_->Scalars(attempt, 1, {})->size(), 2u);
-  EXPECT_EQ(store_->Events(attempt, 1)->size(), 2u);
-  EXPECT_EQ(store_->StepEnds(attempt, 1, {.first = 4, .last = 4})->at(0).step, 4u);
-}
-
-TEST_F(RocksDbStoreTest, ScansOnlyTheStepsAndTheRankAskedFor) {
-  Open();
-  const AttemptId attempt = Create("base").id;
-  for (std::uint64_t step = 0; step < 5; ++step) {
-    Append(*store_, attempt, 0, MakeBatch(1 + step * 4, step, 0, 1));
-    Append(*store_, attempt, 256, MakeBatch(1 + step * 4, step, 0, 1));
-  }
-  EXPECT_THAT(Scan(*store_, attempt, 0, {.first = 1, .last = 2}),
-              ElementsAre(std::pair(1, 0), std::pair(2, 0)));
-  EXPECT_THAT(*store_->StatSteps(attempt, 256, {.first = 3}), ElementsAre(3, 4));
-  EXPECT_THAT(Scan(*store_, attempt, 1), IsEmpty());
-  EXPECT_THAT(Scan(*store_, attempt + 1, 0), IsEmpty());
-}
-
-TEST_F(RocksDbStoreTest, CutsLongStepsIntoBlocksAndLosesNone) {
-  Open();
-  const AttemptId attempt = Create("base").id;
-  Append(*store_, attempt, 0, MakeBatch(1, 0, 0, 2500));
-  const auto found = Scan(*store_, attempt, 0);
-  ASSERT_EQ(found.size(), 2500u);
-  for (std::uint32_t i = 0; i < 2500; ++i) EXPECT_EQ(found[i].second, i);
-}
-
-TEST_F(RocksDbStoreTest, LastStepThereIsCanBeStored) {
-  Open();
-  const AttemptId attempt = Create("base").id;
-  const std::uint64_t last = ~std::uint64_t{0};
-  RecordBatch batch = MakeBatch(1, last, 0, 1);
-  Append(*store_, attempt, 0, batch);
-  EXPECT_THAT(*store_->StatSteps(attempt, 0, {}), ElementsAre(last));
-  EXPECT_EQ(store_->Scalars(attempt, 0, {})->size(), 1u);
-}
-
-TEST_F(RocksDbStoreTest, NumbersAttemptsWithinTheRunAndNeverReusesIds) {
-  Open();
-  const AttemptMeta first = Create("base"), other = Create("ort"), second = Create("base");
-  EXPECT_EQ(first.number, 1u);
-  EXPECT_EQ(other.number, 1u);
-  EXPECT_EQ(second.number, 2u);
-  const AttemptId ids[] = {first.id, second.id};
-  ASSERT_TRUE(store_->DropAttempts(ids).ok());
-  Open();
-  const AttemptMeta again = Create("base");
-  EXPECT_EQ(again.number, 1u);
-  EXPECT_GT(again.id, second.id);
-}
-
-TEST_F(RocksDbStoreTest, RunNamesThatArePrefixesOfOthersAreKeptApart) {
-  Open();
-  Create("a");
-  Create("a.b");
-  Create("ab");
-  EXPECT_EQ(store_->Attempts("a")->size(), 1u);
-  EXPECT_THAT(*store_->ListRuns(), ElementsAre("a", "a.b", "ab"));
-}
-
-TEST_F(RocksDbStoreTest, DroppedAttemptIsGoneAndOthersStay) {
-  Open();
-  const AttemptId gone = Create("gone").id, stays = Create("stays").id;
-  Append(*store_, gone, 0, MakeBatch(1, 0, 0, 3));
-  Append(*store_, stays, 0, MakeBatch(1, 0, 0, 3));
-  const auto running = store_->ScanStats(gone, 0, {});
-  ASSERT_TRUE(store_->DropAttempts({&gone, 1}).ok());
-  EXPECT_TRUE(running->Next()) << "a scan under way keeps its snapshot";
-  EXPECT_THAT(*store_->ListRuns(), ElementsAre("stays"));
-  EXPECT_THAT(Scan(*store_, gone, 0), IsEmpty());
-  EXPECT_THAT(*store_->Activations(gone, 0), IsEmpty());
-  EXPECT_THAT(*store_->Ranks(gone), IsEmpty());
-  EXPECT_THAT(*store_->Scalars(gone, 0, {}), IsEmpty());
-  EXPECT_EQ(Scan(*store_, stays, 0).size(), 3u);
-  EXPECT_EQ(store_->Ranks(stays)->size(), 1u);
-}
-
-// A stream's batches as ingest stores them: prepared one after another.
-class Stream {
- public:
-  Stream(Store& store, AttemptId attempt, std::uint32_t rank)
-      : store_(store), attempt_(attempt), rank_(rank), writer_(store.NewWriter(attempt, rank)) {}
-
-  void Append(const RecordBatch& batch) {
-    const auto prepared = writer_->Prepare(batch);
-    const RankMeta meta = MetaOf(rank_, batch.last_seq());
-    const AppendItem item{.attempt = attempt_, .rank = rank_, .meta = &meta, .prepared = prepared.get()};
-    const Status appended = store_.Append({&item, 1});
-    ASSERT_TRUE(appended.ok()) << appended.message();
-  }
-
- private:
-  Store& store_;
-  const AttemptId attempt_;
-  const std::uint32_t rank_;
-  std::unique_ptr<StreamWriter> writer_;
-};
-
-// 600 activations over `steps` steps; every third is the same in all of them.
-void WriteRun(Store& store, AttemptId attempt, std::uint32_t rank, std::uint64_t steps, double scale = 1) {
-  Stream stream(store, attempt, rank);
-  std::uint64_t seq = 1;
-  for (std::uint64_t step = 0; step < steps; ++step) {
-    RecordBatch batch = MakeBatch(seq, step, 0, 600);
-    for (std::uint32_t i = 0; i < 600; ++i) {
-      TensorStats& s = batch.stats.stats[i];
-      s.mean = scale * (i % 3 == 0 ? 1.0 : std::sin(static_cast<double>(step * 600 + i)));
-      s.std = std::abs(s.mean) / 2;
-      s.l2 = std::sqrt(2 * (s.mean * s.mean + s.std * s.std));
-      if (i % 3 == 0) s.hash = i;
-    }
-    stream.Append(batch);
-    seq = batch.last_seq() + 1;
-  }
-}
-
-// Everything of a rank, for comparison.
-struct Content {
-  std::vector<std::uint64_t> step;
-  std::vector<std::uint32_t> activation;
-  std::vector<TensorStats> stats;
-  std::vector<double> sketch;
-  bool operator==(const Content&) const = default;
-};
-
-Content ReadAll(Store& store, AttemptId attempt, std::uint32_t rank, StepBounds steps = {}) {
-  Content content;
-  const auto scan = store.ScanStats(attempt, rank, steps);
-  while (scan->Next()) {
-    const StatColumns& columns = scan->block().columns;
-    content.step.insert(content.step.end(), columns.step.begin(), columns.step.end());
-    content.activation.insert(content.activation.end(), columns.activation.begin(), columns.activation.end());
-    content.stats.insert(content.stats.end(), columns.stats.begin(), columns.stats.end());
-    content.sketch.insert(content.sketch.end(), columns.sketch.begin(), columns.sketch.end());
-  }
-  EXPECT_TRUE(scan->status().ok()) << scan->status().message();
-  return content;
-}
-
 // Encoded bytes that a scan of the rank goes through.
 std::uint64_t BytesRead(Store& store, AttemptId attempt) {
   const auto scan = store.ScanStats(attempt, 0, {});
   while (scan->Next()) {
   }
   return scan->bytes_read();
-}
-
-TEST_F(RocksDbStoreTest, ScanMayBeginAtAnyStepOfAStream) {
-  Open();
-  const AttemptId attempt = Create("base").id;
-  WriteRun(*store_, attempt, 0, 40);
-  for (const bool reopened : {false, true}) {
-    if (reopened) Open();
-    const Content all = ReadAll(*store_, attempt, 0);
-    ASSERT_EQ(all.step.size(), 40u * 600);
-    for (const std::uint64_t first : {1u, 15u, 16u, 17u, 31u, 39u}) {
-      const Content part = ReadAll(*store_, attempt, 0, {.first = first});
-      ASSERT_EQ(part.step.size(), (40 - first) * 600);
-      EXPECT_TRUE(
-          std::equal(part.stats.begin(), part.stats.end(), all.stats.begin() + std::ptrdiff_t(first * 600)));
-      EXPECT_TRUE(std::equal(part.sketch.begin(), part.sketch.end(),
-                             all.sketch.begin() + std::ptrdiff_t(first * 600 * 16)));
-    }
-  }
-}
-
-TEST_F(RocksDbStoreTest, SeriesOfAnActivationEqualsTheScan) {
-  Open();
-  const AttemptId attempt = Create("base").id;
-  WriteRun(*store_, attempt, 0, 40);
-  // A gap, a step that arrives in parts and in another order, and one that lacks the activation.
-  Stream more(*store_, attempt, 0);
-  RecordBatch batch = MakeBatch(40 * 603 + 1, 50, 300, 10);
-  more.Append(batch);
-  RecordBatch rest = MakeBatch(batch.last_seq() + 1, 50, 0, 300);
-  std::ranges::reverse(rest.stats.activation);
-  for (std::uint32_t i = 0; i < 300; ++i) rest.stats.stats[i].hash = 50 * 1000 + rest.stats.activation[i];
-  more.Append(rest);
-  more.Append(MakeBatch(rest.last_seq() + 1, 51, 0, 5));
-  const Content all = ReadAll(*store_, attempt, 0);
-  for (const std::uint32_t activation : {0u, 3u, 255u, 256u, 305u, 599u}) {
-    for (const StepBounds steps :
-         {StepBounds{}, StepBounds{.first = 5, .last = 36}, StepBounds{.first = 38}}) {
-      const auto series = store_->ActivationSeries(attempt, 0, activation, steps);
-      ASSERT_TRUE(series.ok()) << series.status().message();
-      std::size_t at = 0;
-      for (std::size_t i = 0; i < all.step.size(); ++i) {
-        if (all.activation[i] != activation || all.step[i] < steps.first || all.step[i] > steps.last)
-          continue;
-        ASSERT_LT(at, series->size());
-        EXPECT_EQ((*series)[at].step, all.step[i]);
-        EXPECT_EQ((*series)[at].stats, all.stats[i])
-            << "activation " << activation << ", step " << all.step[i];
-        ++at;
-      }
-      EXPECT_EQ(at, series->size());
-    }
-  }
-  EXPECT_THAT(*store_->ActivationSeries(attempt, 0, 600, {}), IsEmpty());
-  EXPECT_THAT(*store_->ActivationSeries(attempt, 1, 0, {}), IsEmpty());
-}
-
-TEST_F(RocksDbStoreTest, EqualRunsShareTheirBlocks) {
-  Open();
-  const AttemptId base = Create("base").id, again = Create("again").id, other = Create("other").id;
-  WriteRun(*store_, base, 0, 20);
-  WriteRun(*store_, again, 0, 20);
-  WriteRun(*store_, other, 0, 20, 1.5);
-  EXPECT_EQ(ReadAll(*store_, again, 0), ReadAll(*store_, base, 0));
-  EXPECT_NE(ReadAll(*store_, other, 0), ReadAll(*store_, base, 0));
-}
-
-// Blocks beyond those that share an older one's content do not lean on them.
-TEST_F(RocksDbStoreTest, WhatFollowsSharedBlocksReadsBack) {
-  Open();
-  const AttemptId base = Create("base").id, branch = Create("branch").id;
-  const auto write = [&](AttemptId attempt, std::uint64_t differs_from) {
-    Stream stream(*store_, attempt, 0);
-    for (std::uint64_t step = 0; step < 70; ++step) {
-      RecordBatch batch = MakeBatch(step * 303 + 1, step, 0, 300);
-      for (std::uint32_t i = 0; i < 256; ++i) {  // a block that repeats for 40 steps
-        batch.stats.stats[i].hash = step < 40 ? i : step * 1000 + i;
-        if (step >= differs_from) batch.stats.stats[i].mean = static_cast<double>(step);
-      }
-      stream.Append(batch);
-    }
-  };
-  write(base, ~std::uint64_t{0});
-  write(branch, 5);
-  const Content of_base = ReadAll(*store_, base, 0), of_branch = ReadAll(*store_, branch, 0);
-  ASSERT_EQ(of_base.stats.size(), 70u * 300);
-  ASSERT_EQ(of_branch.stats.size(), 70u * 300);
-  for (std::size_t i = 0; i < of_branch.stats.size(); ++i) {
-    const std::uint64_t step = of_branch.step[i], activation = of_branch.activation[i];
-    ASSERT_EQ(of_base.stats[i].hash, of_branch.stats[i].hash);
-    ASSERT_EQ(of_branch.stats[i].hash, activation < 256 && step < 40 ? activation : step * 1000 + activation);
-    ASSERT_EQ(of_branch.stats[i].mean, activation < 256 && step >= 5 ? static_cast<double>(step) : 0.0);
-  }
-}
-
-TEST_F(RocksDbStoreTest, RunThatSharedBlocksStaysWholeWhenTheirOwnerGoes) {
-  Open();
-  const AttemptId base = Create("base").id, again = Create("again").id, third = Create("third").id;
-  WriteRun(*store_, base, 0, 20);
-  const Content content = ReadAll(*store_, base, 0);
-  WriteRun(*store_, again, 0, 20);
-  WriteRun(*store_, third, 0, 20);
-  auto running = store_->ScanStats(again, 0, {});
-  ASSERT_TRUE(running->Next());
-  ASSERT_TRUE(store_->DropAttempts({&base, 1}).ok());
-  std::size_t seen = running->block().columns.size();
-  while (running->Next()) seen += running->block().columns.size();
-  EXPECT_EQ(seen, 20u * 600) << running->status().message();
-  running.reset();
-  EXPECT_EQ(ReadAll(*store_, again, 0), content);
-  ASSERT_TRUE(store_->DropAttempts({&again, 1}).ok());
-  EXPECT_EQ(ReadAll(*store_, third, 0), content);
-  Open();
-  EXPECT_EQ(ReadAll(*store_, third, 0), content);
-  const AttemptId fourth = Create("fourth").id;
-  WriteRun(*store_, fourth, 0, 20);
-  EXPECT_EQ(ReadAll(*store_, fourth, 0), content);
 }
 
 TEST_F(RocksDbStoreTest, BlocksAreSharedWithinAProjectOnly) {
@@ -436,21 +143,6 @@ TEST_F(RocksDbStoreTest, BlocksAreSharedWithinAProjectOnly) {
   EXPECT_EQ(ReadAll(*store_, user, 0), content);
   EXPECT_EQ(twin_of(Create("vision/last").id), user) << "what was taken over is listed for the project";
   EXPECT_EQ(twin_of(Create("again").id), base);
-}
-
-// Its writer chose the alias before the owner went, and appends after.
-TEST_F(RocksDbStoreTest, BatchPreparedBeforeADropHoldsItsOwnContent) {
-  Open();
-  const AttemptId base = Create("base").id, again = Create("again").id;
-  const RecordBatch batch = MakeBatch(1, 0, 0, 300);
-  Append(*store_, base, 0, batch);
-  const auto writer = store_->NewWriter(again, 0);
-  const auto prepared = writer->Prepare(batch);
-  ASSERT_TRUE(store_->DropAttempts({&base, 1}).ok());
-  const RankMeta meta = MetaOf(0, batch.last_seq());
-  const AppendItem item{.attempt = again, .rank = 0, .meta = &meta, .prepared = prepared.get()};
-  ASSERT_TRUE(store_->Append({&item, 1}).ok());
-  EXPECT_EQ(Scan(*store_, again, 0).size(), 300u);
 }
 
 TEST_F(RocksDbStoreTest, WhatRepeatsTakesFewBytes) {
@@ -527,103 +219,6 @@ void WriteFixture(Store& store) {
   }
 }
 
-TEST_F(RocksDbStoreTest, KeepsMemoryDensitiesSettingsAndExponentsOverAReopen) {
-  Open();
-  const AttemptId attempt = Create("base").id;
-  RecordBatch batch = MakeBatch(1, 0, 0, 3);
-  testing::AddObservations(&batch, 7);
-  Append(*store_, attempt, 1, batch);
-  RecordBatch later = MakeBatch(batch.last_seq() + 1, 1, 0, 3);
-  later.settings = {{"empty", "not any more"}};
-  Append(*store_, attempt, 1, later);
-  Open();
-  EXPECT_EQ(*store_->Memory(attempt, 1, {}), batch.memory);
-  EXPECT_EQ(*store_->Densities(attempt, 1, {}), batch.densities);
-  EXPECT_THAT(*store_->Memory(attempt, 1, {.first = 8, .last = 8}), ElementsAre(batch.memory[2]));
-  EXPECT_THAT(*store_->Densities(attempt, 1, {.first = 0, .last = 7}), ElementsAre(batch.densities[0]));
-  EXPECT_EQ(*store_->Exponents(attempt, 1, {}), batch.exponents);
-  EXPECT_THAT(*store_->Exponents(attempt, 1, {.first = 8, .last = 8}), ElementsAre(batch.exponents[1]));
-  EXPECT_THAT(*store_->Exponents(attempt, 1, {.first = 0, .last = 7}), ElementsAre(batch.exponents[0]));
-  EXPECT_TRUE(store_->Exponents(attempt, 0, {})->empty());
-  EXPECT_TRUE(store_->Captures(attempt, 1, {})->empty()) << "they share a family, not their keys";
-  EXPECT_TRUE(store_->Memory(attempt, 0, {})->empty());
-  const auto config = store_->Ranks(attempt)->at(1).info.config;
-  EXPECT_EQ(config.at("model.layers"), "4");
-  EXPECT_EQ(config.at("empty"), "not any more") << "the newest value stands";
-
-  ASSERT_TRUE(store_->DropAttempts({&attempt, 1}).ok());
-  EXPECT_TRUE(store_->Memory(attempt, 1, {})->empty());
-  EXPECT_TRUE(store_->Densities(attempt, 1, {})->empty());
-  EXPECT_TRUE(store_->Exponents(attempt, 1, {})->empty());
-  EXPECT_TRUE(store_->Ranks(attempt)->empty());
-}
-
-// A checkpoint of a build that did not know memory and densities: it is verified without being changed.
-// Chunks of `bytes` bytes of one f32 tensor, in the batch's step.
-void AddChunks(RecordBatch* batch, std::uint64_t step, std::uint32_t activation, std::size_t bytes,
-               std::size_t chunk_bytes, std::size_t chunks = ~std::size_t{0}) {
-  std::string values(bytes, '\0');
-  for (std::size_t i = 0; i < bytes; ++i) values[i] = static_cast<char>(i * 7 + activation);
-  for (std::size_t at = 0; at < bytes && chunks-- > 0; at += chunk_bytes) {
-    batch->captures.push_back({.step = step,
-                               .activation = activation,
-                               .layout = 0,
-                               .elements = bytes / 4,
-                               .offset = static_cast<std::uint32_t>(at),
-                               .data = values.substr(at, chunk_bytes)});
-  }
-}
-
-TEST_F(RocksDbStoreTest, CapturesAreWholeOnlyOnceEveryChunkIsThere) {
-  Open();
-  const AttemptId attempt = Create("base").id, other = Create("other").id;
-  RecordBatch first = MakeBatch(1, 3, 0, 2);
-  AddChunks(&first, 3, 1, 4000, 1000, 3);
-  Append(*store_, attempt, 1, first);
-  RecordBatch alike = MakeBatch(1, 3, 0, 2);
-  AddChunks(&alike, 3, 0, 8, 8);
-  AddChunks(&alike, 9, 1, 8, 8);
-  Append(*store_, other, 1, alike);
-  Open();  // in between, as a daemon that was killed
-  auto found = store_->Captures(attempt, 1, {});
-  ASSERT_TRUE(found.ok() && found->size() == 1);
-  EXPECT_EQ(found->at(0).step, 3u);
-  EXPECT_EQ(found->at(0).activation, 1u);
-  EXPECT_EQ(found->at(0).elements, 1000u);
-  EXPECT_EQ(found->at(0).bytes_stored, 3000u);
-
-  RecordBatch rest = MakeBatch(first.last_seq() + 1, 4, 0, 1);
-  RecordBatch all;
-  AddChunks(&all, 3, 1, 4000, 1000);
-  rest.captures = {all.captures[3]};
-  Append(*store_, attempt, 1, rest);
-  EXPECT_EQ(store_->Captures(attempt, 1, {})->at(0).bytes_stored, 4000u);
-  for (const CaptureChunk& chunk : all.captures) {
-    const auto data = store_->CaptureChunkAt(attempt, 1, 3, 1, chunk.offset);
-    ASSERT_TRUE(data.ok()) << data.status().message();
-    EXPECT_EQ(*data, chunk.data);
-  }
-  EXPECT_EQ(store_->CaptureChunkAt(attempt, 1, 3, 1, 1).status().code(), Code::kNotFound);
-  EXPECT_EQ(store_->CaptureChunkAt(attempt, 0, 3, 1, 0).status().code(), Code::kNotFound);
-
-  EXPECT_EQ(store_->Captures(other, 1, {.first = 4, .last = 9})->size(), 1u);
-  EXPECT_EQ(store_->Captures(other, 1, {.first = 0, .last = 8})->size(), 1u);
-  ASSERT_TRUE(store_->DropAttempts({&attempt, 1}).ok());
-  EXPECT_TRUE(store_->Captures(attempt, 1, {})->empty());
-  EXPECT_EQ(store_->CaptureChunkAt(attempt, 1, 3, 1, 0).status().code(), Code::kNotFound);
-  EXPECT_EQ(store_->Captures(other, 1, {})->size(), 2u);
-}
-
-TEST_F(RocksDbStoreTest, AGapBetweenChunksIsNoWholeCapture) {
-  Open();
-  const AttemptId attempt = Create("base").id;
-  RecordBatch batch = MakeBatch(1, 3, 0, 2);
-  AddChunks(&batch, 3, 1, 4000, 1000);
-  batch.captures.erase(batch.captures.begin() + 1);
-  Append(*store_, attempt, 0, batch);
-  EXPECT_EQ(store_->Captures(attempt, 0, {})->at(0).bytes_stored, 1000u);
-}
-
 TEST_F(RocksDbStoreTest, CapturesCountInTheCensusAndComeAlongInACheckpoint) {
   Open();
   const AttemptId attempt = Create("base").id;
@@ -644,35 +239,6 @@ TEST_F(RocksDbStoreTest, CapturesCountInTheCensusAndComeAlongInACheckpoint) {
     EXPECT_EQ(*(*restored)->CaptureChunkAt(attempt, 0, 3, 1, 1u << 19), batch.captures[1].data);
   }
   fs::remove_all(copy);
-}
-
-TEST_F(RocksDbStoreTest, EventsOfTheCollectorsOwnStandBesideTheAgentsAndGoWithTheirAttempt) {
-  const AttemptMeta attempt = (Open(), Create("run"));
-  Append(*store_, attempt.id, 0, MakeBatch(1, 5, 0, 3));  // has an event in step 5
-  const std::vector<EventRecord> agents = *store_->Events(attempt.id, 0);
-  ASSERT_EQ(agents.size(), 1u);
-  const auto ranks = store_->Ranks(attempt.id);
-  const auto own = [](std::uint64_t number, std::uint64_t step, const std::string& text) {
-    return CollectorEvent{
-        .rank = 0, .number = number, .event = {.kind = "norm_explosion", .step = step, .text = text}};
-  };
-  ASSERT_TRUE(
-      store_->PutEvents(attempt.id, std::vector{own(1, 5, "a"), own(1, 9, "b"), own(2, 3, "c")}).ok());
-  ASSERT_TRUE(store_->PutEvents(attempt.id, std::vector{own(1, 9, "b again")}).ok());
-  Open();
-  const auto events = store_->Events(attempt.id, 0);
-  ASSERT_EQ(events->size(), 4u) << "the same number in the same step replaces";
-  EXPECT_EQ((*events)[0].text, "c");
-  EXPECT_EQ((*events)[1], agents[0]) << "the agent's is as it was";
-  EXPECT_FALSE((*events)[1].from_collector);
-  EXPECT_TRUE((*events)[2].from_collector);
-  EXPECT_EQ((*events)[3].text, "b again");
-  EXPECT_EQ(store_->Ranks(attempt.id)->at(0).records, ranks->at(0).records) << "they count in no tally";
-  EXPECT_EQ(store_->Ranks(attempt.id)->at(0).durable_seq, ranks->at(0).durable_seq);
-  ASSERT_TRUE(store_->DropAttempts(std::vector{attempt.id}).ok());
-  EXPECT_TRUE(store_->Events(attempt.id, 0)->empty());
-  EXPECT_EQ(store_->PutEvents(attempt.id, std::vector{own(1, 5, "late")}).code(), Code::kNotFound);
-  EXPECT_TRUE(store_->Events(attempt.id, 0)->empty());
 }
 
 TEST_F(RocksDbStoreTest, CheckpointOfAnEarlierBuildIsRestored) {
@@ -724,50 +290,6 @@ TEST_F(RocksDbStoreTest, StoreOfFormat2OpensAndReadsAsWritten) {
   Append(*store_, more, 0, MakeBatch(1, 0, 0, 3));
   EXPECT_EQ(Scan(*store_, more, 0).size(), 3u);
   fs::remove_all(expected_directory);
-}
-
-TEST_F(RocksDbStoreTest, AVisitorEndsAReadWhereItWants) {
-  Open();
-  const AttemptId attempt = Create("base").id;
-  std::uint64_t seq = 1;
-  for (std::uint64_t step = 0; step < 20; ++step) {
-    RecordBatch batch = MakeBatch(seq, step, 0, 3);
-    Append(*store_, attempt, 0, batch);
-    seq = batch.last_seq() + 1;
-  }
-  const Status enough(Code::kCancelled, "enough");
-  const auto check = [&]<typename T>(const char* what, T, const auto& visit) {
-    SCOPED_TRACE(what);
-    int reads = 0, takes = 0;
-    const Visitor<T> ends_by_read{.read =
-                                      [&](std::size_t bytes) {
-                                        EXPECT_GT(bytes, 0u);
-                                        return ++reads == 5 ? enough : Status::Ok();
-                                      },
-                                  .take = [&](const T&) { return ++takes, Status::Ok(); }};
-    EXPECT_EQ(visit(ends_by_read).message(), "enough");
-    EXPECT_EQ(reads, 5);
-    EXPECT_LE(takes, 4);
-    takes = 0;
-    const Visitor<T> ends_by_take{.read = {},
-                                  .take = [&](const T&) { return ++takes == 3 ? enough : Status::Ok(); }};
-    EXPECT_EQ(visit(ends_by_take).message(), "enough");
-    EXPECT_EQ(takes, 3);
-  };
-  const auto records = [&](const auto& visitor) { return store_->Visit(attempt, 0, {}, visitor); };
-  check("scalars", ScalarRecord(), records);
-  check("events", EventRecord(), records);
-  check("step ends", StepRecord(), records);
-  check("steps", std::uint64_t(),
-        [&](const auto& visitor) { return store_->VisitStatSteps(attempt, 0, {}, visitor); });
-  check("series", StatPoint(),
-        [&](const auto& visitor) { return store_->VisitSeries(attempt, 0, 1, {}, visitor); });
-  // Also where nothing is found: the steps without the activation are read, too.
-  int reads = 0;
-  const Visitor<StatPoint> none{.read = [&](std::size_t) { return ++reads == 5 ? enough : Status::Ok(); },
-                                .take = [](const StatPoint&) { return Status::Ok(); }};
-  EXPECT_EQ(store_->VisitSeries(attempt, 0, 200, {}, none).message(), "enough");
-  EXPECT_EQ(reads, 5);
 }
 
 // Runs that share files with one that stays.
@@ -833,31 +355,6 @@ TEST_F(RocksDbStoreTest, DamagedFormatFileIsRefused) {
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.status().code(), Code::kDataLoss);
   EXPECT_THAT(opened.status().message(), HasSubstr("FORMAT"));
-}
-
-TEST_F(RocksDbStoreTest, AppendKeepsWhatTheHelloToldAndStoresItWhereThereIsNone) {
-  Open();
-  const AttemptId attempt = Create("base").id;
-  RankMeta told = MetaOf(0, 0);
-  told.info.host = "from the hello";
-  ASSERT_TRUE(store_->PutRank(attempt, 0, told).ok());
-  for (const bool reopened : {false, true}) {
-    if (reopened) Open();
-    for (const std::uint32_t rank : {0, 1}) {
-      RecordBatch batch = MakeBatch(reopened ? 7 : 1, reopened, 0, 3);
-      RankMeta meta = MetaOf(rank, batch.last_seq());
-      meta.info.host = reopened ? "later" : "first append";
-      const AppendItem item{.attempt = attempt, .rank = rank, .batch = &batch, .meta = &meta};
-      ASSERT_TRUE(store_->Append({&item, 1}).ok());
-    }
-  }
-  const auto ranks = *store_->Ranks(attempt);
-  EXPECT_EQ(ranks.at(0).info.host, "from the hello");
-  EXPECT_EQ(ranks.at(1).info.host, "first append");
-  EXPECT_EQ(ranks.at(1).durable_seq, 12u);
-  told.info.host = "from the next hello";
-  ASSERT_TRUE(store_->PutRank(attempt, 0, told).ok());
-  EXPECT_EQ(store_->Ranks(attempt)->at(0).info.host, "from the next hello");
 }
 
 TEST_F(RocksDbStoreTest, LargeConfigurationIsNotWrittenWithEveryAppend) {

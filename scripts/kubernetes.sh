@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Writes deploy/kubernetes/statcollect.yaml: what the Helm chart renders with its default values, for those who do not use Helm.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+case "${1:-}" in
+  '') ;;
+  -h | --help)
+    echo "Usage: scripts/kubernetes.sh"
+    echo
+    echo "Renders deploy/helm/statcollect into deploy/kubernetes/statcollect.yaml. Needs helm 3, also in .venv/bin."
+    echo "With Go it is had from its sources: GOBIN=\$PWD/.venv/bin go install helm.sh/helm/v3/cmd/helm@v3.18.4"
+    exit 0
+    ;;
+  *) echo "kubernetes.sh: unknown argument '$1'; see scripts/kubernetes.sh --help" >&2; exit 2 ;;
+esac
+PATH="$PATH:$PWD/.venv/bin"
+if ! command -v helm >/dev/null; then
+  echo "kubernetes.sh: render the chart: helm is not installed; expected helm 3; scripts/kubernetes.sh --help says where it comes from" >&2
+  exit 1
+fi
+out=deploy/kubernetes/statcollect.yaml
+{
+  cat <<'E2'
+# The collector in Kubernetes, for kubectl apply -f. Written by scripts/kubernetes.sh from the chart in deploy/helm/statcollect: change that.
+# The image is built from deploy/Containerfile; name the registry that has yours.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: statcollect
+E2
+  helm template statcollect deploy/helm/statcollect --namespace statcollect --kube-version 1.30.0
+} >"$out.part"
+mv "$out.part" "$out"
+echo "$out"

@@ -1,0 +1,67 @@
+// Writes records: the committer's batches, the ranks' states, the collector's own events.
+//
+// The rows of an attempt in a group of batches are one insert into one partition, in pieces of whole batches: a batch
+// becomes visible with its watermark, or not at all.
+#ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_APPEND_H_
+#define STATCOLLECT_SERVER_STORE_CLICKHOUSE_APPEND_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+
+#include "common/status.h"
+#include "common/thread_annotations.h"
+#include "server/store/clickhouse/attempts.h"
+#include "server/store/clickhouse/claims.h"
+#include "server/store/clickhouse/engine.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+// The methods are those of Store, with the same contracts.
+//
+// Threads: any. Only one committer at a time calls Append.
+class ClickHouseAppender {
+ public:
+  // Borrows both.
+  ClickHouseAppender(Engine& engine, AttemptTable& attempts)
+      : engine_(engine), attempts_(attempts), claims_(engine) {}
+
+  std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank);
+  Status ClaimRank(AttemptId attempt, std::uint32_t rank) { return claims_.Claim({attempt, rank}); }
+  Status Append(std::span<const AppendItem> items);
+  Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta);
+  Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events);
+  // The last failure of an Append, until one succeeds again or the engine answers.
+  Status Recover();
+
+ private:
+  // Rows of one attempt, not written yet.
+  struct Piece {
+    ByteWriter rows;
+    std::size_t count = 0;
+    std::string token;
+  };
+
+  Status AppendItems(std::span<const AppendItem> items);
+  Status AddBatch(const AppendItem& item, Piece* piece);
+  Status AddHello(const AppendItem& item, const RowStamp& stamp, Piece* piece);
+  Status Write(Piece* piece);
+
+  Engine& engine_;
+  AttemptTable& attempts_;
+  Claims claims_;
+  std::atomic<std::size_t> key_frame_bytes_{0};  // shared by the streams' encoders
+  std::atomic<std::uint64_t> own_events_{0};     // rises with each event of the collector's own
+  Mutex mutex_;                                  // not held while the engine is asked
+  Status failure_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::set<Claims::Place> with_hello_ STATCOLLECT_GUARDED_BY(mutex_);  // whose hello is known to be stored
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_CLICKHOUSE_APPEND_H_

@@ -1,0 +1,85 @@
+// Attempts and documents of runs.
+#ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_ATTEMPTS_H_
+#define STATCOLLECT_SERVER_STORE_CLICKHOUSE_ATTEMPTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "server/store/clickhouse/engine.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+enum class AttemptState : std::uint8_t {
+  kLive = 0,
+  kRetired = 1,  // no list has it
+  kPurged = 2,   // its data is being or has been deleted
+};
+
+struct AttemptRow {
+  AttemptMeta meta;
+  AttemptState state = AttemptState::kLive;
+  std::uint64_t version = 0;
+};
+
+// The methods are those of Store, with the same contracts, for any number of collectors at the same tables.
+//
+// An attempt's id is made of its run, launch and number, so that two collectors that create the same attempt at the
+// same time make the same one. Ids stay in the table forever, with their state, and are not given out again.
+//
+// A document belongs to the attempts that its run had when it was written, and is gone with the last of them: the next
+// run of that name does not find it.
+//
+// Threads: any. Writers of the same process hold the store's catalogue mutex.
+class AttemptTable {
+ public:
+  explicit AttemptTable(Engine& engine) : engine_(engine) {}
+
+  Result<std::vector<std::string>> ListRuns();
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run);
+  // `wanted.number`: the number that the caller expects, 0 for the next one. If another collector has created the
+  // attempt of that number for the same launch meanwhile, it is that one.
+  Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted);
+  Status RetireAttempts(std::span<const AttemptId> ids);
+  Status PurgeRetired(const std::function<bool()>& stopped);
+  Status KeepRun(const std::string& run, bool keep);
+  Status PutDocument(const std::string& run, const std::string& name,
+                     const std::optional<std::string>& content);
+  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name);
+
+  // All of them, by id. With `run`: only its.
+  Result<std::vector<AttemptRow>> Rows(const std::string* run = nullptr);
+  Result<std::optional<AttemptRow>> Row(AttemptId id);
+  // Of the live attempts, by run and number.
+  Result<std::vector<AttemptMeta>> Live();
+  Result<std::set<std::string>> KeptRuns();
+  // kAborted if the attempt's data may be gone, so that a read that ended may have ended early.
+  Status CheckStillThere(const std::string& attempted, AttemptId id);
+
+ private:
+  enum class DocumentKind : std::uint8_t { kDocument = 0, kKept = 1 };
+  struct DocumentRow {
+    std::string run, owners, value;
+    std::uint64_t version = 0;
+    bool gone = false;
+  };
+
+  Result<std::vector<AttemptRow>> RowsWhere(const std::string& where);
+  Status PutRow(const std::string& attempted, const AttemptRow& row);
+  Result<AttemptMeta> CreateAs(AttemptRow row);
+  Result<std::vector<DocumentRow>> Documents(const std::string& where, bool with_value);
+  Status WriteDocument(const std::string& attempted, const std::string& run, DocumentKind kind,
+                       const std::string& name, const std::optional<std::string>& content);
+
+  Engine& engine_;
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_CLICKHOUSE_ATTEMPTS_H_

@@ -1,0 +1,117 @@
+#include "server/store/clickhouse/claims.h"
+
+#include <random>
+#include <string>
+
+#include "common/failpoint.h"
+#include "server/store/byte_io.h"
+#include "server/store/clickhouse/chain.h"
+
+namespace statcollect {
+namespace {
+
+// Two collectors that claim a rank at the same moment choose different epochs.
+std::uint64_t EpochAfter(std::uint64_t newest) {
+  std::random_device random;
+  return (((newest >> 16) + 1) << 16) | (random() & 0xffff);
+}
+
+std::string NameOf(const Claims::Place& place) {
+  return "rank " + std::to_string(place.second) + " of attempt " + std::to_string(place.first);
+}
+
+// "(1, 0), (1, 1)" and "1, 1".
+std::string SqlPlaces(const std::set<Claims::Place>& places) {
+  std::string list;
+  for (const auto& [attempt, rank] : places)
+    list += (list.empty() ? "(" : ", (") + std::to_string(attempt) + ", " + std::to_string(rank) + ")";
+  return list;
+}
+
+std::string SqlAttempts(const std::set<Claims::Place>& places) {
+  std::set<AttemptId> attempts;
+  for (const auto& [attempt, rank] : places) attempts.insert(attempt);
+  std::string list;
+  for (const AttemptId attempt : attempts) list += (list.empty() ? "" : ", ") + std::to_string(attempt);
+  return list;
+}
+
+}  // namespace
+
+Status Claims::WriteState(const Place& place, const RowStamp& stamp, std::string value) {
+  ByteWriter rows;
+  AddRecordRow(place.first, place.second, {.family = RowFamily::kRank, .value = std::move(value)}, stamp,
+               &rows);
+  return engine_.Insert(
+      "claim " + NameOf(place), RecordsInto(engine_), rows.bytes(),
+      "claim " + NameOf(place) + " " + std::to_string(stamp.epoch) + " " + std::to_string(stamp.n));
+}
+
+Status Claims::Claim(const Place& place) {
+  Forget(place);
+  const auto before = ReadChain(engine_, place.first, place.second);
+  if (!before.ok()) return before.status();
+  Held held{.epoch = EpochAfter(before->newest_epoch())};
+  STATCOLLECT_RETURN_IF_ERROR(WriteState(place, {.epoch = held.epoch, .cut = ~std::uint64_t{0}}, ""));
+  STATCOLLECT_FAILPOINT("clickhouse.fenced");
+  const auto chain = ReadChain(engine_, place.first, place.second);
+  if (!chain.ok()) return chain.status();
+  if (chain->newest_epoch() != held.epoch)
+    return {Code::kUnavailable, "claim " + NameOf(place) + ": another collector claims it, too; try again"};
+  if (const Chain::Link* current = chain->current(); current != nullptr) {
+    held.cut = current->seq;
+    held.n = 1;
+    STATCOLLECT_RETURN_IF_ERROR(WriteState(
+        place, {.epoch = held.epoch, .n = held.n, .seq = held.cut, .cut = held.cut}, current->value));
+  }
+  MutexLock lock(mutex_);
+  held_[place] = held;
+  return Status::Ok();
+}
+
+Result<RowStamp> Claims::NextStamp(const Place& place, std::uint64_t seq) {
+  for (bool claimed = false;; claimed = true) {
+    {
+      MutexLock lock(mutex_);
+      if (const auto held = held_.find(place); held != held_.end())
+        return RowStamp{
+            .epoch = held->second.epoch, .n = ++held->second.n, .seq = seq, .cut = held->second.cut};
+    }
+    if (claimed) return Status(Code::kInternal, "claim " + NameOf(place) + ": forgotten by another thread");
+    STATCOLLECT_RETURN_IF_ERROR(Claim(place));
+  }
+}
+
+void Claims::Forget(const Place& place) {
+  MutexLock lock(mutex_);
+  held_.erase(place);
+}
+
+Status Claims::Check(const std::set<Place>& places) {
+  const std::string attempted = "check who writes " + std::to_string(places.size()) + " ranks";
+  const std::string attempts = SqlAttempts(places);
+  const auto answer = engine_.Select(
+      attempted, "SELECT attempt, rank, max(epoch) AS newest FROM " + TableName(engine_, "records") +
+                     " WHERE family = " + SqlOf(RowFamily::kRank) + " AND attempt IN (" + attempts +
+                     ") AND (attempt, rank) IN (" + SqlPlaces(places) +
+                     ") GROUP BY attempt, rank UNION ALL SELECT id AS attempt, " +
+                     "toUInt32(4294967295) AS rank, toUInt64(max(state)) AS newest FROM " +
+                     TableName(engine_, "attempts") + " WHERE id IN (" + attempts + ") GROUP BY id");
+  if (!answer.ok()) return answer.status();
+  ByteReader in(*answer);
+  while (in.ok() && in.remaining() > 0) {
+    const Place place{in.U32(), in.U32()};  // in this order
+    const std::uint64_t newest = in.U64();
+    if (!places.contains(place)) {
+      if (place.second != 0xffffffffu || newest == 0) continue;
+      return {Code::kAborted, "store records: attempt " + std::to_string(place.first) + " was removed"};
+    }
+    MutexLock lock(mutex_);
+    const auto held = held_.find(place);
+    if (held == held_.end() || held->second.epoch == newest) continue;
+    return {Code::kAborted, "store records: " + NameOf(place) + " has been taken over by another collector"};
+  }
+  return in.ok() ? Status::Ok() : BadAnswer(engine_, attempted);
+}
+
+}  // namespace statcollect

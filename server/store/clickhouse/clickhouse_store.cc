@@ -1,0 +1,179 @@
+#include "server/store/clickhouse/clickhouse_store.h"
+
+#include <utility>
+
+#include "common/thread_annotations.h"
+#include "server/store/clickhouse/append.h"
+#include "server/store/clickhouse/attempts.h"
+#include "server/store/clickhouse/records.h"
+#include "server/store/clickhouse/scan.h"
+#include "server/store/clickhouse/schema.h"
+
+namespace statcollect {
+namespace {
+
+// Puts the parts together. Each part's header says who may call it.
+//
+// Threads: any. Locks, of which none is taken under another: catalogue_mutex_ and purge_mutex_, which may be held
+// while the engine is asked, and those of the parts, which are not.
+class ClickHouseStore final : public Store {
+ public:
+  ClickHouseStore(ClickHouseDsn dsn, const EngineOptions& options)
+      : engine_(std::move(dsn), options), attempts_(engine_), appender_(engine_, attempts_) {}
+
+  // Once, before anything else.
+  Status Open() {
+    STATCOLLECT_RETURN_IF_ERROR(engine_.Connect());
+    const auto identity = OpenSchema(engine_);
+    if (!identity.ok()) return identity.status();
+    identity_ = *identity;
+    engine_.Log("opened " + engine_.dsn().Describe() + ", ClickHouse " + engine_.version() +
+                ", format version " + std::to_string(kClickHouseFormatVersion));
+    return Status::Ok();
+  }
+
+  Result<std::vector<std::string>> ListRuns() override { return attempts_.ListRuns(); }
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override {
+    return attempts_.Attempts(run);
+  }
+  Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
+    MutexLock lock(catalogue_mutex_);
+    return attempts_.CreateAttempt(wanted);
+  }
+  Status RetireAttempts(std::span<const AttemptId> ids) override {
+    MutexLock lock(catalogue_mutex_);
+    return attempts_.RetireAttempts(ids);
+  }
+  Status PurgeRetired(const std::function<bool()>& stopped) override {
+    MutexLock lock(purge_mutex_);
+    return attempts_.PurgeRetired(stopped);
+  }
+  Result<std::vector<AttemptTally>> Census() override { return ReadCensus(engine_, attempts_); }
+  Status KeepRun(const std::string& run, bool keep) override {
+    MutexLock lock(catalogue_mutex_);
+    return attempts_.KeepRun(run, keep);
+  }
+  Status PutDocument(const std::string& run, const std::string& name,
+                     const std::optional<std::string>& content) override {
+    MutexLock lock(catalogue_mutex_);
+    return attempts_.PutDocument(run, name, content);
+  }
+  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+    return attempts_.Document(run, name);
+  }
+  Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
+    return ReadRanks(engine_, attempt);
+  }
+  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
+    return ReadRows<TensorDef>(engine_, attempts_, "activations",
+                               {.attempt = attempt, .rank = rank, .family = RowFamily::kActivation});
+  }
+  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
+    return ReadRows<Layout>(engine_, attempts_, "layouts",
+                            {.attempt = attempt, .rank = rank, .family = RowFamily::kLayout});
+  }
+
+  Status ClaimRank(AttemptId attempt, std::uint32_t rank) override {
+    return appender_.ClaimRank(attempt, rank);
+  }
+  Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
+    return appender_.PutRank(attempt, rank, meta);
+  }
+  std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {
+    return appender_.NewWriter(attempt, rank);
+  }
+  Status Append(std::span<const AppendItem> items) override { return appender_.Append(items); }
+  Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
+    MutexLock lock(catalogue_mutex_);  // the attempt stays, unless another collector removes it
+    return appender_.PutEvents(attempt, events);
+  }
+  Status Recover() override { return appender_.Recover(); }
+
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+    return ScanClickHouseBlocks(engine_, attempts_, attempt, rank, steps);
+  }
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                     const Visitor<StatPoint>& visitor) override {
+    return VisitClickHouseSeries(engine_, attempts_, attempt, rank, activation, steps, visitor);
+  }
+  Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                        const Visitor<std::uint64_t>& visitor) override {
+    return VisitClickHouseSteps(engine_, attempt, rank, steps, visitor);
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ScalarRecord>& visitor) override {
+    return VisitFamily("scalars", RowFamily::kScalar, attempt, rank, steps, visitor);
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<EventRecord>& visitor) override {
+    return VisitRows(
+        engine_, attempts_, "events",
+        {.attempt = attempt, .rank = rank, .family = RowFamily::kEvent, .steps = steps}, visitor,
+        [](const StoredRow& row, EventRecord* event) { event->from_collector = row.epoch == 0; });
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StepRecord>& visitor) override {
+    return VisitFamily("step ends", RowFamily::kStepEnd, attempt, rank, steps, visitor);
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<MemoryRecord>& visitor) override {
+    return VisitFamily("memory", RowFamily::kMemory, attempt, rank, steps, visitor);
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<DensityRecord>& visitor) override {
+    return VisitFamily("densities", RowFamily::kDensity, attempt, rank, steps, visitor);
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ExponentRecord>& visitor) override {
+    return VisitFamily("exponents", RowFamily::kExponent, attempt, rank, steps, visitor);
+  }
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StoredCapture>& visitor) override {
+    return VisitStoredCaptures(
+        engine_, attempts_,
+        {.attempt = attempt, .rank = rank, .family = RowFamily::kCaptureHead, .steps = steps}, visitor);
+  }
+  Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
+                                     std::uint32_t activation, std::uint32_t offset) override {
+    return ReadChunk(engine_, attempt, rank, step, activation, offset);
+  }
+
+  Result<StoreUsage> Usage() override { return ReadUsage(engine_, attempts_); }
+  // Releases before 22 leave it to the operating system when a part reaches the disk.
+  bool fsync() const override { return engine_.is_modern() || engine_.dsn().quorum > 1; }
+  StoreIdentity identity() const override { return identity_; }
+  Result<CheckpointReport> Checkpoint(const std::string& directory) override {
+    return Status(Code::kFailedPrecondition,
+                  "write a checkpoint to '" + directory + "': found a store in ClickHouse (" +
+                      engine_.dsn().Describe() +
+                      "); expected the embedded one; back ClickHouse up with its own means, such as "
+                      "BACKUP DATABASE or ALTER TABLE ... FREEZE");
+  }
+
+ private:
+  template <typename T>
+  Status VisitFamily(const char* what, RowFamily family, AttemptId attempt, std::uint32_t rank,
+                     StepBounds steps, const Visitor<T>& visitor) {
+    return VisitRows(engine_, attempts_, what,
+                     {.attempt = attempt, .rank = rank, .family = family, .steps = steps}, visitor);
+  }
+
+  Engine engine_;
+  AttemptTable attempts_;
+  ClickHouseAppender appender_;
+  StoreIdentity identity_;  // written by Open
+  Mutex catalogue_mutex_;   // one attempt is created or hidden at a time by this process
+  Mutex purge_mutex_;       // held while data is deleted
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> OpenClickHouseStore(const std::string& dsn, const EngineOptions& options) {
+  auto parsed = ParseClickHouseDsn(dsn);
+  if (!parsed.ok()) return parsed.status();
+  auto store = std::make_unique<ClickHouseStore>(*std::move(parsed), options);
+  STATCOLLECT_RETURN_IF_ERROR(store->Open());
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+}  // namespace statcollect

@@ -1,0 +1,216 @@
+#include "server/store/clickhouse/engine.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/names.h"
+#include "common/parse.h"
+#include "common/text.h"
+
+namespace statcollect {
+namespace {
+
+constexpr int kOldestMajor = 18, kOldestMinor = 16;
+constexpr std::chrono::milliseconds kPauseFirst{20}, kPauseMax{1'000};
+
+// Codes of the engine (its src/Common/ErrorCodes.cpp), by what a client can do about them.
+enum EngineCode : int {
+  kUnknownDatabase = 81,
+  kReadOnlyUser = 164,
+  kUnknownUser = 192,
+  kWrongPassword = 193,
+  kNotEnoughSpace = 243,
+  kAccessDenied = 497,
+  kAuthenticationFailed = 516,
+};
+// Time-outs, the network, memory and load (241: memory, 252: too many parts), and of replicated tables: read-only,
+// no ZooKeeper, too few replicas, the previous quorum not reached, and 319, the unknown outcome of an insert.
+constexpr int kPassing[] = {159, 202, 209, 210, 225, 241, 242, 252, 254, 285, 286, 319, 394, 999};
+
+std::vector<std::string> HeadersOf(const ClickHouseDsn& dsn) {
+  std::vector<std::string> headers = {"Content-Type: application/octet-stream"};
+  if (!dsn.user.empty()) headers.push_back("X-ClickHouse-User: " + dsn.user);
+  if (!dsn.password.empty()) headers.push_back("X-ClickHouse-Key: " + dsn.password);
+  return headers;
+}
+
+// "Code: 319, e.displayText() = DB::Exception: ..." and "Code: 319. DB::Exception: ...".
+std::optional<int> CodeOf(std::string_view body) {
+  const std::size_t at = body.find("Code: ");
+  if (at == std::string_view::npos) return std::nullopt;
+  const auto code = ParseLeadingNumber<int>(body.substr(at + 6));
+  return code ? std::optional(code->number) : std::nullopt;
+}
+
+// The engine's own words, without its stack.
+std::string Words(std::string_view body) {
+  std::string_view text = body.substr(0, body.find(", e.what()"));
+  text = text.substr(0, text.find("Stack trace"));
+  if (const std::size_t at = text.find("DB::Exception: "); at != std::string_view::npos)
+    text.remove_prefix(at + 15);
+  return Printable(Trimmed(text), 400);
+}
+
+Code CodeFor(int engine_code) {
+  switch (engine_code) {
+    case kNotEnoughSpace:
+      return Code::kResourceExhausted;
+    case kReadOnlyUser:
+    case kUnknownUser:
+    case kWrongPassword:
+    case kAccessDenied:
+    case kAuthenticationFailed:
+      return Code::kPermissionDenied;
+    default:
+      return Code::kFailedPrecondition;
+  }
+}
+
+std::string NextStepFor(int engine_code) {
+  switch (engine_code) {
+    case kNotEnoughSpace:
+      return "; free space on the engine's disk, or remove runs (statctl rm); the collector then continues by itself";
+    case kReadOnlyUser:
+    case kAccessDenied:
+      return "; expected a user who may create, write and read tables there; name one in --store "
+             "clickhouse://USER:PASSWORD@HOST:PORT/DATABASE";
+    case kUnknownUser:
+    case kWrongPassword:
+    case kAuthenticationFailed:
+      return "; check the user and the password in --store clickhouse://USER:PASSWORD@HOST:PORT/DATABASE";
+    case kUnknownDatabase:
+      return "; was it dropped? a start of the collector creates it again, empty";
+    default:
+      return "; the engine's log has more";
+  }
+}
+
+}  // namespace
+
+Engine::Engine(ClickHouseDsn dsn, EngineOptions options)
+    : dsn_(std::move(dsn)),
+      options_(std::move(options)),
+      poster_(HeadersOf(dsn_), options_.connect_timeout, options_.timeout) {}
+
+std::string Engine::Parameters(Purpose purpose) const {
+  // The answer is sent once it is complete, so that a failure on the way is not taken for its end.
+  std::string parameters = "wait_end_of_query=1&buffer_size=16777216";
+  if (dsn_.quorum > 0 && purpose == Purpose::kRead) parameters += "&select_sequential_consistency=1";
+  if (dsn_.quorum > 1 && purpose == Purpose::kWrite)
+    parameters += "&insert_quorum=" + std::to_string(dsn_.quorum) + "&insert_quorum_timeout=20000";
+  if (is_modern_ && dsn_.quorum > 1 && purpose == Purpose::kWrite) parameters += "&insert_quorum_parallel=0";
+  if (is_modern_ && purpose == Purpose::kWrite) parameters += "&async_insert=0";
+  return parameters;
+}
+
+Engine::Answer Engine::Judge(const std::string& attempted, const std::string& url, PostReply reply) const {
+  Answer answer;
+  const std::string at = attempted + ": ClickHouse at " + url + ": ";
+  if (reply.fate != PostReply::Fate::kAnswered) {
+    answer.status = {
+        Code::kUnavailable,
+        at + Printable(reply.why) + "; expected an answer; is it running, and is this its HTTP port?"};
+    answer.again = true;
+    return answer;
+  }
+  if (reply.http_status == 200) {
+    answer.rows = std::move(reply.body);
+    return answer;
+  }
+  const auto code = CodeOf(reply.body);
+  if (!code) {
+    answer.status = {Code::kFailedPrecondition,
+                     at + "found HTTP status " + std::to_string(reply.http_status) + " (" +
+                         Printable(reply.body, 100) +
+                         "); expected ClickHouse's HTTP interface, by default on port 8123"};
+    answer.again = reply.http_status >= 502 && reply.http_status <= 504;  // a proxy's
+    if (answer.again) answer.status = {Code::kUnavailable, answer.status.message()};
+    return answer;
+  }
+  const std::string words = "code " + std::to_string(*code) + ", " + Words(reply.body);
+  answer.again = std::find(std::begin(kPassing), std::end(kPassing), *code) != std::end(kPassing);
+  answer.status = answer.again ? Status(Code::kUnavailable, at + words)
+                               : Status(CodeFor(*code), at + words + NextStepFor(*code));
+  return answer;
+}
+
+Engine::Answer Engine::TryOnce(std::size_t host, const std::string& attempted, const std::string& parameters,
+                               const std::string& body) {
+  const std::string& url = dsn_.urls[host];
+  return Judge(attempted, url, poster_.Post(url + "?" + parameters, body));
+}
+
+Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose, const std::string& parameters,
+                                const std::string& body) {
+  const auto patience = purpose == Purpose::kRead ? options_.read_patience : options_.write_patience;
+  const auto end = std::chrono::steady_clock::now() + patience;
+  auto pause = kPauseFirst;
+  std::size_t host = host_;
+  for (bool reported = false;; pause = std::min(2 * pause, kPauseMax)) {
+    Answer answer;
+    for (std::size_t i = 0; i < dsn_.urls.size(); ++i, host = (host + 1) % dsn_.urls.size()) {
+      answer = TryOnce(host, attempted, parameters, body);
+      if (answer.again) continue;
+      host_ = host;
+      if (!answer.status.ok()) return answer.status;
+      return std::move(answer.rows);
+    }
+    if (std::chrono::steady_clock::now() + pause >= end) return answer.status;
+    if (!reported && purpose == Purpose::kWrite) options_.log(answer.status.message() + "; trying again");
+    reported = true;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+Result<std::string> Engine::Select(const std::string& attempted, const std::string& query) {
+  return Try(attempted, Purpose::kRead, Parameters(Purpose::kRead), query + " FORMAT RowBinary");
+}
+
+Status Engine::Execute(const std::string& attempted, const std::string& statement) {
+  return Try(attempted, Purpose::kWrite, "wait_end_of_query=1", statement).status();
+}
+
+Status Engine::ExecuteEverywhere(const std::string& attempted, const std::string& statement) {
+  for (std::size_t host = 0; host < dsn_.urls.size(); ++host) {
+    const Answer answer = TryOnce(host, attempted, "wait_end_of_query=1", statement);
+    // A host that is down learns of it at the next start of a collector, as of any other it misses.
+    if (!answer.status.ok() && (!answer.again || dsn_.urls.size() == 1)) return answer.status;
+  }
+  return Status::Ok();
+}
+
+Status Engine::Insert(const std::string& attempted, const std::string& into, const std::string& rows,
+                      const std::string& token) {
+  std::string parameters =
+      Parameters(Purpose::kWrite) + "&max_insert_block_size=" + std::to_string(2 * kInsertRowsMax);
+  if (is_modern_) parameters += "&insert_deduplication_token=" + HttpPoster::Escaped(token);
+  parameters += "&query=" + HttpPoster::Escaped("INSERT INTO " + into + " FORMAT RowBinary");
+  return Try(attempted, Purpose::kWrite, parameters, rows).status();
+}
+
+Status Engine::Connect() {
+  const auto answer =
+      Try("open the store", Purpose::kRead, "wait_end_of_query=1", "SELECT version() FORMAT TabSeparated");
+  if (!answer.ok()) return answer.status();
+  version_ = std::string(Trimmed(*answer));
+  const auto major = ParseLeadingNumber<int>(version_);
+  const auto minor =
+      major && major->rest.starts_with('.') ? ParseLeadingNumber<int>(major->rest.substr(1)) : std::nullopt;
+  if (!minor) {
+    return {Code::kFailedPrecondition,
+            "open the store: " + dsn_.Describe() + ": found '" + Printable(version_) +
+                "' as its version; expected ClickHouse's HTTP interface, by default on port 8123"};
+  }
+  if (std::pair(major->number, minor->number) < std::pair(kOldestMajor, kOldestMinor)) {
+    return {Code::kFailedPrecondition, "open the store: " + dsn_.Describe() + ": found ClickHouse " +
+                                           Printable(version_) + "; expected 18.16 or newer; upgrade it"};
+  }
+  is_modern_ = major->number >= 22;
+  return Status::Ok();
+}
+
+}  // namespace statcollect

@@ -1,0 +1,79 @@
+// Statements of a ClickHouse over HTTP, sent again while their outcome is unknown or the engine cannot take them
+// for now, to the next of its hosts where one does not answer.
+#ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_ENGINE_H_
+#define STATCOLLECT_SERVER_STORE_CLICKHOUSE_ENGINE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "common/status.h"
+#include "server/store/clickhouse/dsn.h"
+#include "server/store/clickhouse/http_post.h"
+
+namespace statcollect {
+
+struct EngineOptions {
+  std::chrono::milliseconds connect_timeout{3'000};
+  std::chrono::milliseconds timeout{60'000};         // of one request
+  std::chrono::milliseconds read_patience{3'000};    // a read is tried again for this long
+  std::chrono::milliseconds write_patience{20'000};  // a write
+  std::function<void(const std::string& line)> log = [](const std::string&) {};
+};
+
+// Threads: any.
+class Engine {
+ public:
+  Engine(ClickHouseDsn dsn, EngineOptions options);
+
+  // The rows of a SELECT, in the format RowBinary, complete or not at all.
+  Result<std::string> Select(const std::string& attempted, const std::string& query);
+  // A statement without an answer, which may be repeated.
+  Status Execute(const std::string& attempted, const std::string& statement);
+  // The same at every host, for what one of them would not pass on.
+  Status ExecuteEverywhere(const std::string& attempted, const std::string& statement);
+  // Writes rows to a table, `into` being its name and columns. Becomes visible as one block or not at all, as long
+  // as the rows are of one partition and at most kInsertRowsMax. After a failure with kUnavailable the outcome is
+  // unknown: it may still appear. The rows may appear twice, as equal rows. `token` is the same for equal rows only.
+  Status Insert(const std::string& attempted, const std::string& into, const std::string& rows,
+                const std::string& token);
+
+  // Once, before anything else: finds out the engine's version. kUnavailable: it does not answer;
+  // kFailedPrecondition: it is too old.
+  Status Connect();
+  bool is_modern() const { return is_modern_; }  // 22 or newer: has tokens, disks and fsync
+  const std::string& version() const { return version_; }
+  const ClickHouseDsn& dsn() const { return dsn_; }
+  void Log(const std::string& line) const { options_.log(line); }
+
+ private:
+  enum class Purpose { kRead, kWrite };
+  struct Answer {
+    std::string rows;
+    Status status;
+    bool again = false;  // may succeed later, or elsewhere
+  };
+
+  Result<std::string> Try(const std::string& attempted, Purpose purpose, const std::string& parameters,
+                          const std::string& body);
+  Answer TryOnce(std::size_t host, const std::string& attempted, const std::string& parameters,
+                 const std::string& body);
+  Answer Judge(const std::string& attempted, const std::string& url, PostReply reply) const;
+  std::string Parameters(Purpose purpose) const;
+
+  const ClickHouseDsn dsn_;
+  const EngineOptions options_;
+  HttpPoster poster_;
+  std::atomic<std::size_t> host_{0};  // that answered last
+  std::string version_;               // written by Connect
+  bool is_modern_ = false;
+};
+
+inline constexpr std::size_t kInsertRowsMax = std::size_t{1} << 20;
+inline constexpr std::size_t kInsertBytesMax = std::size_t{64} << 20;
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_CLICKHOUSE_ENGINE_H_

@@ -1,0 +1,195 @@
+#include "server/store/clickhouse/records.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "common/parse.h"
+#include "server/store/clickhouse/batch.h"
+#include "server/store/clickhouse/chain.h"
+#include "server/store/codec/sealed.h"
+#include "server/store/tally.h"
+
+namespace statcollect {
+namespace {
+
+std::string ActiveParts(const Engine& engine) {
+  return " FROM system.parts WHERE active AND database = " + SqlText(engine.dsn().database);
+}
+
+// Bytes of each attempt, by partition.
+Status AddPartSizes(Engine& engine, std::vector<AttemptTally>* tallies) {
+  const auto answer = engine.Select("measure attempts", "SELECT partition, sum(bytes_on_disk) AS bytes" +
+                                                            ActiveParts(engine) +
+                                                            " AND table = 'records' GROUP BY partition");
+  if (!answer.ok()) return answer.status();
+  ByteReader in(*answer);
+  while (in.ok() && in.remaining() > 0) {
+    const auto id = ParseNumber<AttemptId>(in.Text());
+    const std::uint64_t bytes = in.U64();
+    const auto of = std::find_if(tallies->begin(), tallies->end(),
+                                 [&](const AttemptTally& t) { return id == t.meta.id; });
+    if (of != tallies->end()) of->bytes = bytes;
+  }
+  return in.ok() ? Status::Ok() : BadAnswer(engine, "measure attempts");
+}
+
+// Hellos and settings of an attempt's ranks, as they are stored.
+Status AddInfos(const Engine& engine, const std::string& what, const std::map<std::uint32_t, Chain>& chains,
+                std::string_view body, std::map<std::uint32_t, RankMeta>* ranks) {
+  std::vector<std::pair<std::uint32_t, SettingRecord>> settings;
+  ByteReader in(body);
+  while (in.ok() && in.remaining() > 0) {
+    const auto family = static_cast<RowFamily>(in.U8());
+    const std::uint32_t rank = in.U32();
+    const std::uint64_t epoch = in.U64(), seq = in.U64();
+    const std::string_view value = in.Raw(in.Varint());
+    const auto meta = ranks->find(rank);
+    if (meta == ranks->end() || !chains.at(rank).Counts(epoch, seq)) continue;
+    if (family == RowFamily::kHello) {
+      auto info = Decode<SessionInfo>(what, value);
+      if (!info.ok()) return info.status();
+      meta->second.info = *std::move(info);
+    } else {
+      auto setting = Decode<SettingRecord>(what, value);
+      if (!setting.ok()) return setting.status();
+      settings.emplace_back(rank, *std::move(setting));
+    }
+  }
+  if (!in.ok()) return BadAnswer(engine, "read " + what);
+  for (auto& [rank, setting] : settings)
+    ranks->at(rank).info.config[std::move(setting.name)] = std::move(setting.value);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::map<std::uint32_t, RankMeta>> ReadRanks(Engine& engine, AttemptId attempt) {
+  const std::string what = "ranks of attempt " + std::to_string(attempt);
+  const auto infos = engine.Select(
+      "read " + what, "SELECT family, rank, epoch, seq, value FROM " + TableName(engine, "records") +
+                          " WHERE attempt = " + std::to_string(attempt) + " AND family IN (" +
+                          SqlOf(RowFamily::kHello) + ", " + SqlOf(RowFamily::kSetting) +
+                          ") ORDER BY rank, family, item, epoch, n");
+  if (!infos.ok()) return infos.status();
+  const auto chains = ReadChains(engine, attempt);
+  if (!chains.ok()) return chains.status();
+  std::map<std::uint32_t, RankMeta> ranks;
+  for (const auto& [rank, chain] : *chains) {
+    if (chain.current() == nullptr) continue;
+    auto meta = Decode<RankMeta>(what, chain.current()->value);
+    if (!meta.ok()) return meta.status();
+    ranks[rank] = *std::move(meta);
+  }
+  STATCOLLECT_RETURN_IF_ERROR(AddInfos(engine, what, *chains, *infos, &ranks));
+  return ranks;
+}
+
+Result<std::vector<AttemptTally>> ReadCensus(Engine& engine, AttemptTable& attempts) {
+  auto live = attempts.Live();
+  if (!live.ok()) return live.status();
+  const auto kept = attempts.KeptRuns();
+  if (!kept.ok()) return kept.status();
+  std::vector<AttemptTally> tallies;
+  std::map<AttemptId, std::size_t> places;
+  for (AttemptMeta& attempt : *live) {
+    places[attempt.id] = tallies.size();
+    tallies.push_back(EmptyTally(std::move(attempt)));
+    tallies.back().kept = kept->contains(tallies.back().meta.run);
+  }
+  const auto answer = engine.Select(
+      "read the ranks", "SELECT attempt, rank, value FROM " + TableName(engine, "records") +
+                            " WHERE family = " + SqlOf(RowFamily::kRank) +
+                            " AND n > 0 ORDER BY attempt, rank, epoch DESC, n DESC LIMIT 1 BY attempt, rank");
+  if (!answer.ok()) return answer.status();
+  ByteReader in(*answer);
+  while (in.ok() && in.remaining() > 0) {
+    const auto place = places.find(in.U32());
+    const std::uint32_t rank = in.U32();
+    const std::string_view value = in.Raw(in.Varint());
+    if (!in.ok() || place == places.end()) continue;
+    const auto meta = Decode<RankMeta>("rank " + std::to_string(rank), value);
+    if (!meta.ok()) return meta.status();
+    AddRank(*meta, &tallies[place->second]);
+  }
+  if (!in.ok()) return BadAnswer(engine, "read the ranks");
+  for (AttemptTally& tally : tallies) FinishTally(&tally);
+  STATCOLLECT_RETURN_IF_ERROR(AddPartSizes(engine, &tallies));
+  return tallies;
+}
+
+Status VisitStoredCaptures(Engine& engine, AttemptTable& attempts, const PageRange& range,
+                           const Visitor<StoredCapture>& visitor) {
+  std::optional<StoredCapture> capture;  // whose chunks are being read
+  StoredRow place;
+  Visitor<CaptureHead> chunks;
+  chunks.read = visitor.read;
+  chunks.take = [&](const CaptureHead& head) {
+    const auto activation = static_cast<std::uint32_t>(place.item >> 32);
+    const auto offset = static_cast<std::uint32_t>(place.item);
+    if (!capture || capture->step != place.step || capture->activation != activation) {
+      if (capture) STATCOLLECT_RETURN_IF_ERROR(visitor.take(*capture));
+      capture = {
+          .step = place.step, .activation = activation, .layout = head.layout, .elements = head.elements};
+    }
+    if (capture->bytes_stored == offset) capture->bytes_stored += head.bytes;
+    return Status::Ok();
+  };
+  STATCOLLECT_RETURN_IF_ERROR(VisitRows(engine, attempts, "captures", range, chunks,
+                                        [&](const StoredRow& row, CaptureHead*) { place = row; }));
+  return capture ? visitor.take(*capture) : Status::Ok();
+}
+
+Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t rank, std::uint64_t step,
+                              std::uint32_t activation, std::uint32_t offset) {
+  const std::string what = "capture of attempt " + std::to_string(attempt) + ", rank " +
+                           std::to_string(rank) + ", step " + std::to_string(step) + ", activation " +
+                           std::to_string(activation) + ", byte " + std::to_string(offset);
+  const auto answer = engine.Select(
+      "read " + what,
+      "SELECT epoch, seq, value FROM " + TableName(engine, "records") + " WHERE " +
+          SqlPlace(attempt, RowFamily::kCaptureData, rank) + " AND step = " + std::to_string(step) +
+          " AND item = " + std::to_string(std::uint64_t{activation} << 32 | offset) + " ORDER BY epoch, n");
+  if (!answer.ok()) return answer.status();
+  const auto chain = ReadChain(engine, attempt, rank);
+  if (!chain.ok()) return chain.status();
+  std::optional<std::string_view> sealed;
+  ByteReader in(*answer);
+  while (in.ok() && in.remaining() > 0) {
+    const std::uint64_t epoch = in.U64(), seq = in.U64();
+    const std::string_view value = in.Raw(in.Varint());
+    if (chain->Counts(epoch, seq)) sealed = value;
+  }
+  if (!in.ok()) return BadAnswer(engine, "read " + what);
+  if (!sealed) return Status(Code::kNotFound, "read " + what + ": it is not stored");
+  const auto payload = Unseal(what, *sealed, kChunkVersion);
+  if (!payload.ok()) return payload.status();
+  return std::string(*payload);
+}
+
+Result<StoreUsage> ReadUsage(Engine& engine, AttemptTable& attempts) {
+  StoreUsage usage;
+  const auto bytes =
+      engine.Select("measure the store", "SELECT sum(bytes_on_disk) AS bytes" + ActiveParts(engine));
+  if (!bytes.ok()) return bytes.status();
+  ByteReader in(*bytes);
+  usage.disk_bytes = in.U64();
+  if (!in.done()) return BadAnswer(engine, "measure the store");
+  usage.disk_known = engine.is_modern();
+  if (usage.disk_known) {
+    const auto disks =
+        engine.Select("measure the disks", "SELECT sum(free_space), sum(total_space) FROM system.disks");
+    if (!disks.ok()) return disks.status();
+    ByteReader of_disks(*disks);
+    usage.disk_free_bytes = of_disks.U64();
+    usage.disk_capacity_bytes = of_disks.U64();
+    if (!of_disks.done()) return BadAnswer(engine, "measure the disks");
+  }
+  const auto rows = attempts.Rows();
+  if (!rows.ok()) return rows.status();
+  usage.retired_attempts = static_cast<std::uint64_t>(std::count_if(
+      rows->begin(), rows->end(), [](const AttemptRow& row) { return row.state == AttemptState::kRetired; }));
+  return usage;
+}
+
+}  // namespace statcollect

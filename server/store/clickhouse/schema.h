@@ -1,0 +1,87 @@
+// The tables of the store in a ClickHouse database. docs/clickhouse.md has them, too.
+//
+//   store      key, value: the version of this format, the identity of the store
+//   attempts   one row for each change of an attempt; the row of the highest version stands
+//   documents  documents of runs, and which runs are kept; the same
+//   records    everything of an attempt, in a partition of its own
+#ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_SCHEMA_H_
+#define STATCOLLECT_SERVER_STORE_CLICKHOUSE_SCHEMA_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/records.h"
+#include "common/status.h"
+#include "server/store/block_digest.h"
+#include "server/store/byte_io.h"
+#include "server/store/clickhouse/engine.h"
+#include "server/store/store.h"
+
+namespace statcollect {
+
+inline constexpr int kClickHouseFormatVersion = 1;
+
+// Creates the database and the tables if they are missing, and reads the store's identity. kFailedPrecondition: the
+// tables are of another version, or of something else.
+Result<StoreIdentity> OpenSchema(Engine& engine);
+
+// What a row of `records` holds. The letters are those of the keys in server/store/key.h where it has them.
+enum class RowFamily : std::uint8_t {
+  kActivation = 'a',
+  kBlock = 'b',  // statistics
+  kSetting = 'c',
+  kDensity = 'd',
+  kEvent = 'e',
+  kCaptureData = 'f',
+  kCaptureHead = 'h',
+  kHello = 'i',
+  kLayout = 'l',
+  kRank = 'm',  // watermark and tallies; see chain.h
+  kMemory = 'o',
+  kSums = 's',  // sketches and samples of a block
+  kScalar = 'v',
+  kStepEnd = 'w',
+  kExponent = 'x',
+};
+
+// A row of `records`. Its key is (family, rank, step, item, epoch): of rows with the same key the one of the highest
+// `n` stands. Over epochs, the last row that counts stands (chain.h).
+struct RecordRow {
+  RowFamily family;
+  std::uint64_t step = 0;
+  std::uint64_t item = 0;  // activation, id, sequence number, or activation << 32 | offset
+  std::uint32_t records = 0;
+  BlockDigest digest{};
+  std::string value;
+};
+
+// Who wrote a row, and when.
+struct RowStamp {
+  std::uint64_t epoch = 0, n = 0;
+  std::uint64_t seq = 0;  // the last record of the batch
+  std::uint64_t cut = 0;  // of the epoch
+};
+
+std::string RecordsInto(const Engine& engine);
+void AddRecordRow(AttemptId attempt, std::uint32_t rank, const RecordRow& row, const RowStamp& stamp,
+                  ByteWriter* to);
+
+// The table's full name.
+std::string TableName(const Engine& engine, std::string_view table);
+// As an expression of SQL.
+std::string SqlText(std::string_view text);
+inline std::string SqlOf(RowFamily family) { return std::to_string(static_cast<unsigned>(family)); }
+// "attempt = 3 AND family = 98 AND rank = 1".
+std::string SqlPlace(AttemptId attempt, RowFamily family, std::uint32_t rank);
+// " AND step BETWEEN 3 AND 7".
+std::string SqlSteps(StepBounds steps);
+
+// An answer of the engine that does not have the expected columns.
+Status BadAnswer(const Engine& engine, const std::string& attempted);
+BlockDigest ReadDigest(ByteReader& in);
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_CLICKHOUSE_SCHEMA_H_
